@@ -1,0 +1,36 @@
+"""puidrec: train, evaluate and audit recommenders learned from logs with hidden confounding.
+
+Names are loaded on first use, so importing the package stays instant.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from puidrec.data.dataset import Dataset as Dataset
+    from puidrec.data.sources import load_dataset as load_dataset
+    from puidrec.errors import InputError as InputError
+    from puidrec.errors import PuidError as PuidError
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Dataset": "puidrec.data.dataset",
+    "InputError": "puidrec.errors",
+    "PuidError": "puidrec.errors",
+    "load_dataset": "puidrec.data.sources",
+}
+
+__all__ = ["Dataset", "InputError", "PuidError", "load_dataset"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'puidrec' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,1 @@
+"""Backbones: representations of users and items whose inner product is the score."""

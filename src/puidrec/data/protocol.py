@@ -1,0 +1,62 @@
+"""Evaluation protocols: two papers' numbers are comparable only under one, so each is a named object.
+
+Lines are drawn in stars (1..5): `RatingScale.stars` maps any scale there, and a 0/1 label to 1 and 5, on
+which all protocols agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from puidrec.data.schema import RatingScale
+from puidrec.errors import InputError
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What counts as liked, how the uniform rows are divided, and how rankings are scored.
+
+    Users are scored on their own test items, and only those with both labels count; ties are averaged in
+    UAUC; NDCG has 0/1 gains.
+    """
+
+    name: str
+    positive_from: float
+    """Stars from which a rating is positive."""
+    negative_to: float
+    """Stars up to which a rating is negative; what lies between is dropped."""
+    description: str
+    version: int = 1
+    propensity_share: float = 0.05
+    validation_share: float = 0.05
+    logged_validation_share: float = 0.10
+    """Without uniform rows, the share of the log held out for validation; the same again is the test set."""
+
+    def label(self, rating: np.ndarray, scale: RatingScale) -> np.ndarray:
+        """Return 1 (positive), 0 (negative) or -1 (dropped) per rating, as int8."""
+        stars = scale.stars(rating)
+        return np.where(stars >= self.positive_from, 1, np.where(stars <= self.negative_to, 0, -1)).astype(np.int8)
+
+
+_JUST_ABOVE_3 = float(np.nextafter(3.0, 4.0)) + 1e-6
+_JUST_BELOW_4, _JUST_BELOW_3 = 4.0 - 1e-6, 3.0 - 1e-6
+
+PROTOCOLS = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol("rd", 4.0, _JUST_BELOW_4, "4 and 5 stars are positive, the rest negative (public RD code)"),
+        Protocol("paper", _JUST_ABOVE_3, 2.0, "above 3 positive, 2 and below negative, 3 dropped (as printed)"),
+        Protocol("ge3", 3.0, _JUST_BELOW_3, "3 stars and above positive (what the paper's figures fit)"),
+    )
+}
+
+
+def get_protocol(protocol: str | Protocol) -> Protocol:
+    """Look a protocol up by name."""
+    if isinstance(protocol, Protocol):
+        return protocol
+    if protocol not in PROTOCOLS:
+        raise InputError("unknown protocol", found=protocol, expected=f"one of {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[protocol]

@@ -1,0 +1,34 @@
+"""Sources: one file per data set, one line in this table."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from os import PathLike
+from typing import Any
+
+from puidrec.data.dataset import Dataset
+from puidrec.errors import InputError
+
+SOURCES = {
+    "coat": "puidrec.data.sources.coat",
+    "yahoo-r3": "puidrec.data.sources.yahoo_r3",
+    "kuairec": "puidrec.data.sources.kuairec",
+    "ml-100k": "puidrec.data.sources.ml_100k",
+    "files": "puidrec.data.sources.files",
+    "simulated": "puidrec.data.sources.simulated",
+}
+"""Name → module with `load(path, **options) -> Dataset`."""
+
+
+def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: Any) -> Dataset:
+    """Load a data set by name: `load_dataset("coat", folder)`; options are those of the source's `load`."""
+    if name not in SOURCES:
+        raise InputError("unknown data set", found=name, expected=f"one of {', '.join(SOURCES)}")
+    load = import_module(SOURCES[name]).load
+    try:
+        data: Dataset = load(path, **options)
+    except TypeError as error:
+        if "unexpected keyword" not in str(error):
+            raise
+        raise InputError(f"{name}: {str(error).split('() ')[-1]}", hint="See the source's options.") from error
+    return data

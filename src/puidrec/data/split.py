@@ -1,0 +1,105 @@
+"""Splits and masks: who trains, who validates, who tests, decided by a protocol and a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from puidrec.data.dataset import Dataset, Interactions
+from puidrec.data.protocol import Protocol, get_protocol
+from puidrec.errors import InputError
+from puidrec.rng import Rng, generator
+
+MaskKind = Literal["random", "positives"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """The parts of one protocol and seed. `propensity` is the share of uniform rows set apart for propensities."""
+
+    train: Interactions
+    propensity: Interactions | None
+    validation: Interactions
+    test: Interactions
+    protocol: Protocol
+    seed: int
+    evaluation: Literal["uniform", "logged"]
+    """Which regime validation and test rows come from."""
+    uniform_in_training: bool = False
+
+    @property
+    def positive_rate(self) -> float:
+        """Share of positive labels among the test rows; every table prints it beside the protocol."""
+        return float(self.test.label.mean()) if len(self.test) else float("nan")
+
+
+def split_dataset(data: Dataset, protocol: str | Protocol, seed: int, *, add_uniform: bool = False) -> Split:
+    """Divide a data set. With uniform rows: the log trains, they evaluate. Without: the log is held out from."""
+    rule = get_protocol(protocol)
+    rng = generator(seed, "split")
+    if data.uniform is None:
+        if add_uniform:
+            raise InputError(
+                "training on uniform rows was asked for, but the data set has none",
+                found=data.name,
+                hint="Give uniform interactions, or leave add_uniform out.",
+            )
+        share = rule.logged_validation_share
+        validation, test, train = _divide(data.logged, (share, share), rng)
+        return Split(train.labelled(rule), None, validation.labelled(rule), test.labelled(rule), rule, seed, "logged")
+    propensity, validation, test = _divide(data.uniform, (rule.propensity_share, rule.validation_share), rng)
+    train = _union(data.logged, propensity) if add_uniform else data.logged
+    return Split(
+        train.labelled(rule),
+        propensity.labelled(rule),
+        validation.labelled(rule),
+        test.labelled(rule),
+        rule,
+        seed,
+        "uniform",
+        uniform_in_training=add_uniform,
+    )
+
+
+def mask_logged(data: Dataset, ratio: float, kind: MaskKind, rng: Rng, protocol: str | Protocol) -> Dataset:
+    """Remove a share of the log, or of its positive rows, at random: the paper's hidden-confounding levels."""
+    if not 0.0 <= ratio < 1.0:
+        raise InputError(
+            "mask ratio out of range",
+            found=ratio,
+            expected="0 <= ratio < 1",
+            hint="The paper uses 0.1 to 0.8.",
+        )
+    if kind not in ("random", "positives"):
+        raise InputError("unknown mask", found=kind, expected="random or positives")
+    logged = data.logged
+    positive = get_protocol(protocol).label(logged.rating, data.scale) == 1
+    pool = np.flatnonzero(positive) if kind == "positives" else np.arange(len(logged))
+    gone = generator(rng, "mask").permutation(pool)[: round(ratio * pool.size)]
+    keep = np.ones(len(logged), dtype=bool)
+    keep[gone] = False
+    notes = {**data.notes, "mask": {"ratio": ratio, "kind": kind, "removed": int(gone.size)}}
+    return replace(data, logged=logged.take(keep), notes=notes)
+
+
+def _divide(
+    rows: Interactions, shares: tuple[float, float], rng: np.random.Generator
+) -> tuple[Interactions, Interactions, Interactions]:
+    """Cut rows at random into two shares and the rest."""
+    order = rng.permutation(len(rows))
+    first, second = (round(share * len(rows)) for share in shares)
+    return (
+        rows.take(order[:first]),
+        rows.take(order[first : first + second]),
+        rows.take(order[first + second :]),
+    )
+
+
+def _union(logged: Interactions, uniform: Interactions) -> Interactions:
+    """Logged rows and uniform rows together; a pair in both keeps its logged row."""
+    both = pl.concat([logged.frame, uniform.frame], how="diagonal")
+    kept = both.unique(["user", "item"], keep="first", maintain_order=True).sort("user", "item")
+    return replace(logged, frame=kept)

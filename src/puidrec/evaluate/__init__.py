@@ -1,0 +1,1 @@
+"""Evaluation: ranking and pointwise metrics, unbiased estimates, and paired comparisons."""

@@ -1,0 +1,1 @@
+"""Features: selection, bins and pseudo-features of users and items."""

@@ -1,0 +1,1 @@
+"""Objectives: one formula, one function, exact over all pairs."""

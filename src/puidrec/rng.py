@@ -1,0 +1,31 @@
+"""Randomness is an argument: named, independent streams from one seed, and no global state."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+Rng = int | np.random.Generator | None
+"""What every `rng=` argument accepts. An int is reproducible; None draws fresh entropy."""
+
+
+def generator(rng: Rng, *stream: str | int) -> np.random.Generator:
+    """Return the generator of a named stream: `generator(0, "split")` never moves `generator(0, "init")`.
+
+    A Generator is returned as it is when no stream is named, and spawns a child for a named one.
+    """
+    if isinstance(rng, np.random.Generator):
+        return rng.spawn(1)[0] if stream else rng
+    if rng is None:
+        return np.random.default_rng()
+    return np.random.default_rng(np.random.SeedSequence([int(rng), *map(_word, stream)]))
+
+
+def derive_seed(rng: Rng, *stream: str | int) -> int:
+    """Draw a 63-bit seed from a named stream, for libraries that want an integer (torch)."""
+    return int(generator(rng, *stream).integers(0, 2**63 - 1))
+
+
+def _word(part: str | int) -> int:
+    return part if isinstance(part, int) else zlib.crc32(part.encode())

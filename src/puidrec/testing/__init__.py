@@ -1,0 +1,1 @@
+"""Contract tests that a plug-in subclasses."""

@@ -1,0 +1,1 @@
+"""Training: blocks, the trainer, stopping and checkpoints."""
