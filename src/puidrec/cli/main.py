@@ -1,0 +1,64 @@
+"""The command `puid`: commands register here, errors leave here as one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from puidrec.cli import data, demo
+from puidrec.errors import PuidError, one_line
+
+app = typer.Typer(
+    name="puid",
+    help="Train, evaluate and audit recommenders learned from logs with hidden confounding.",
+    epilog="Start with: puid demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.add_typer(data.app, name="data")
+app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from puidrec import __version__
+
+        typer.echo(f"puid {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train, evaluate and audit recommenders learned from logs with hidden confounding."""
+
+
+def run() -> None:
+    """Run the command line: exit code 0 is fine, 2 bad usage or input, 1 failure; no traces for user mistakes."""
+    try:
+        app()
+    except PuidError as error:
+        _leave(f"puid: {error}", error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except MemoryError:
+        _leave("puid: out of memory; use a smaller data set or a machine with more of it", 1)
+    except Exception as error:
+        if os.environ.get("PUID_DEBUG"):
+            raise
+        name = type(error).__name__
+        _leave(f"puid: internal error ({name}: {one_line(str(error))[:300]}); PUID_DEBUG=1 shows the trace", 1)
+
+
+def _leave(line: str, code: int) -> None:
+    typer.echo(line, err=True)
+    sys.exit(code)

@@ -1,0 +1,88 @@
+"""Options that several commands share, and the step from options to a data set."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from puidrec.errors import InputError
+
+if TYPE_CHECKING:
+    from puidrec.data.dataset import Dataset
+
+DataName = Annotated[
+    str, typer.Option("--data", help="coat, yahoo-r3, kuairec, ml-100k, simulated or files.", metavar="NAME")
+]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of the data set.", metavar="DIR")]
+Logged = Annotated[Path | None, typer.Option(help="files: the log, CSV or Parquet: user_id, item_id, rating.")]
+Uniform = Annotated[Path | None, typer.Option(help="files: ratings of items drawn at random, same columns.")]
+Users = Annotated[Path | None, typer.Option(help="files: user table, user_id and features.")]
+Items = Annotated[Path | None, typer.Option(help="files: item table, item_id and features.")]
+Scale = Annotated[str | None, typer.Option(help="files: lowest and highest possible rating.", metavar="LOW,HIGH")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any further setting; data.KEY=VALUE goes to the data source.", metavar="KEY=VALUE"),
+]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
+Out = Annotated[Path | None, typer.Option(help="Folder to write.", metavar="DIR")]
+
+
+def parse_settings(settings: Sequence[str] | None) -> dict[str, Any]:
+    """Read `key=value` pairs; a value is TOML where it parses as such, else text."""
+    parsed: dict[str, Any] = {}
+    for setting in settings or ():
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise InputError("not a setting", found=setting, expected="KEY=VALUE", hint="Example: --set data.seed=1")
+        parsed[key.strip()] = parse_value(value)
+    return parsed
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value, or the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def parse_scale(text: str | None) -> tuple[float, float] | None:
+    """Read LOW,HIGH."""
+    if text is None:
+        return None
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError("not a rating scale", found=text, expected="LOW,HIGH", hint="Example: --scale 1,5") from None
+    return low, high
+
+
+def open_dataset(
+    name: str,
+    folder: Path | None,
+    settings: dict[str, Any],
+    *,
+    logged: Path | None = None,
+    uniform: Path | None = None,
+    users: Path | None = None,
+    items: Path | None = None,
+    scale: str | None = None,
+) -> Dataset:
+    """Load the data set that the options name; file options are for `files` only."""
+    from puidrec.data.sources import load_dataset
+
+    files = {"logged": logged, "uniform": uniform, "users": users, "items": items, "scale": parse_scale(scale)}
+    given = {key: value for key, value in files.items() if value is not None}
+    if given and name != "files":
+        raise InputError(
+            f"--{next(iter(given))} belongs to --data files",
+            found=f"--data {name}",
+            hint="Use --data files, or leave the option out.",
+        )
+    options = {key.removeprefix("data."): value for key, value in settings.items() if key.startswith("data.")}
+    return load_dataset(name, folder, **options, **given)
