@@ -7,7 +7,7 @@ every permutation of feature rows follow from these without touching the log aga
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -39,25 +39,58 @@ class ExposureCounts:
         cls, batches: Iterable[tuple[np.ndarray, np.ndarray]], user_bin: np.ndarray, item_bin: np.ndarray
     ) -> Self:
         """Count a log that arrives in batches of (user codes, item codes)."""
+        for name, codes in (("user_bin", user_bin), ("item_bin", item_bin)):
+            if codes.ndim != 1 or codes.size == 0 or codes.min() < 0:
+                raise InputError("bins must be a vector of codes from 0", column=name, found=codes.shape)
         n_users, n_items = user_bin.size, item_bin.size
         n_bins = int(user_bin.max()) + 1
+        offset = user_bin.astype(np.int64) * n_items
         degree, table = np.zeros(n_users, np.int64), np.zeros(n_bins * n_items, np.int64)
         for user, item in batches:
-            if user.shape != item.shape or user.ndim != 1:
-                raise InputError("user and item codes must be vectors of one length", found=(user.shape, item.shape))
+            _check_codes(user, item, n_users, n_items)
             degree += np.bincount(user, minlength=n_users)
-            table += np.bincount(user_bin[user].astype(np.int64) * n_items + item, minlength=table.size)
+            table += np.bincount(offset[user] + item, minlength=table.size)
         return cls(user_bin, item_bin, degree, table.reshape(n_bins, n_items))
+
+    def with_item_bins(self, item_bin: np.ndarray) -> Self:
+        """The same log under other item bins, any at all: the table keeps every item apart."""
+        if item_bin.shape != self.item_bin.shape:
+            raise InputError("one bin per item", found=item_bin.shape, expected=f"{self.item_bin.shape}")
+        return replace(self, item_bin=item_bin)
+
+    def coarser_users(self, group: np.ndarray) -> Self:
+        """The same log with user bins joined: `group[b]` is the new bin of bin b.
+
+        So one pass under the finest bins, such as `cross(x_u, h_u)`, serves every coarser block of features.
+        """
+        if group.shape != (self.n_user_bins,):
+            raise InputError("one group per user bin", found=group.shape, expected=f"({self.n_user_bins},)")
+        return replace(self, user_bin=group[self.user_bin], by_item=group_columns(self.by_item.T, group).T)
 
     @property
     def n_users(self) -> int:
         """Users of the population."""
-        return self.user_bin.size
+        return int(self.user_bin.size)
 
     @property
     def n_items(self) -> int:
         """Items of the population."""
-        return self.item_bin.size
+        return int(self.item_bin.size)
+
+    @property
+    def n_user_bins(self) -> int:
+        """User bins."""
+        return int(self.by_item.shape[0])
+
+    @cached_property
+    def n_observed(self) -> int:
+        """Observed pairs: the size of O."""
+        return int(self.user_degree.sum())
+
+    @property
+    def rate(self) -> float:
+        """Share of D that was observed."""
+        return self.n_observed / (self.n_users * self.n_items)
 
     @cached_property
     def item_degree(self) -> np.ndarray:
@@ -86,8 +119,22 @@ class ExposureCounts:
         return np.multiply.outer(self.users_in_bin.astype(np.float64), self.items_in_bin.astype(np.float64))
 
 
-def group_columns(table: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Sum the columns of a table by group: [rows, columns] → [rows, groups]."""
+def group_columns(table: np.ndarray, group: np.ndarray, n_groups: int | None = None) -> np.ndarray:
+    """Sum the columns of a table by group: [rows, columns] → [rows, groups]; a group of no column sums to 0."""
+    size = np.bincount(group, minlength=n_groups or 0)
+    result = np.zeros((table.shape[0], size.size), table.dtype)
+    occupied = np.flatnonzero(size)
     order = np.argsort(group, kind="stable")
-    starts = np.searchsorted(group[order], np.arange(int(group.max()) + 1))
-    return np.add.reduceat(table[:, order], starts, axis=1)
+    starts = (np.cumsum(size) - size)[occupied]  # reduceat returns a neighbour's entry for an empty group
+    result[:, occupied] = np.add.reduceat(table[:, order], starts, axis=1)
+    return result
+
+
+def _check_codes(user: np.ndarray, item: np.ndarray, n_users: int, n_items: int) -> None:
+    """Refuse ragged batches and codes outside the population, which would count in someone else's cell."""
+    if user.shape != item.shape or user.ndim != 1:
+        raise InputError("user and item codes must be vectors of one length", found=(user.shape, item.shape))
+    for name, codes, size in (("user", user, n_users), ("item", item, n_items)):
+        if codes.size and (codes.min() < 0 or codes.max() >= size):
+            worst = codes.min() if codes.min() < 0 else codes.max()
+            raise InputError("code out of range", column=name, found=int(worst), expected=f"0 to {size - 1}")

@@ -1,0 +1,140 @@
+"""Adaptive hybrid binning: one bin code per user (or item) from all its features, coarse enough to count with.
+
+A column becomes a few bins of its own (`bin_column`); columns are crossed into composite bins, and combinations too
+rare to estimate a rate from join the most similar frequent one (`bin_side`). Same table, same bins: nothing is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from puidrec.errors import InputError
+from puidrec.features.columns import ColumnBins, bin_column
+
+__all__ = ["ColumnBins", "SideBins", "bin_column", "bin_side", "cross"]
+
+FREQUENT_SHARE = 0.5
+"""A column joins the composite only while this share of entities stays in combinations of `min_count` or more."""
+MIN_COUNT = 10
+ID_ROWS = 10
+"""Fewer rows than this cannot tell an id from a feature that happens to differ everywhere."""
+
+
+@dataclass(frozen=True)
+class SideBins:
+    """The bins of one side (users or items)."""
+
+    codes: np.ndarray
+    """Bin of each entity (int32); every code from 0 to the number of labels - 1 occurs."""
+    labels: tuple[str, ...]
+    """What a bin is made of, for people: `gender=f, age=20 to 30`; rarer combinations joined the nearest one."""
+    columns: tuple[str, ...]
+    """The columns that make the bins."""
+
+    @property
+    def n_bins(self) -> int:
+        """Number of bins."""
+        return len(self.labels)
+
+
+def bin_side(
+    frame: pl.DataFrame | None,
+    *,
+    id_column: str,
+    n_entities: int | None = None,
+    n_bins: int = 4,
+    min_count: int | None = None,
+    max_bins: int = 64,
+    exclude: Sequence[str] = (),
+) -> SideBins:
+    """Cross the columns of a side table into composite bins of at least `min_count` entities each.
+
+    Columns join in table order, first at full resolution, else as two levels, else not at all, so that at least half
+    of the entities stay in frequent combinations. Combinations rarer than `min_count` (default: 10, or 1 in 200), or
+    beyond the `max_bins` most frequent, go to the frequent combination that differs in the fewest columns (ties: the
+    larger one). Without a table there is one bin of `n_entities`: nothing recorded explains exposure.
+    """
+    columns = [] if frame is None else [c for c in frame.columns if c != id_column and c not in exclude]
+    n = frame.height if frame is not None else n_entities
+    if n is None or n < 1:
+        raise InputError("bins need a side table or the number of entities", found=n, expected="n_entities >= 1")
+    if frame is None or not columns:
+        return SideBins(np.zeros(n, np.int32), ("all",), ())
+    for name in columns:
+        _refuse_id(frame[name], id_column)
+    floor = max(MIN_COUNT, n // 200) if min_count is None else max(1, min_count)
+    used, combination = _select([bin_column(frame[name], n_bins) for name in columns], min(floor, n))
+    if not used:
+        return SideBins(np.zeros(n, np.int32), ("all",), ())
+    return _merge_rare(used, combination, min(floor, n), max_bins)
+
+
+def cross(*codes: np.ndarray) -> np.ndarray:
+    """Composite code of several codes (int32, compact): entities agree iff they agree in every one."""
+    result = np.zeros(codes[0].size, np.int64)
+    for code in codes:
+        key = result * (int(code.max()) + 1) + code
+        result = np.unique(key, return_inverse=True)[1]
+    return result.astype(np.int32)
+
+
+def _refuse_id(column: pl.Series, id_column: str) -> None:
+    """An id explains every exposure and generalises to none: as a feature it would make all gains spurious."""
+    named = column.name.lower() in {"id", "user_id", "item_id", id_column.lower()}
+    distinct = column.len() >= ID_ROWS and column.null_count() == 0 and column.n_unique() == column.len()
+    if distinct and column.dtype.is_numeric():
+        values = column.cast(pl.Float64).to_numpy()
+        distinct = bool(np.ptp(values) == values.size - 1 and (values == np.round(values)).all())
+    if named or (distinct and not isinstance(column.dtype, pl.List)):
+        raise InputError(
+            "an id cannot be a feature of a composite bin",
+            column=column.name,
+            found="the name of an id" if named else "a different value in every row",
+            expected="features that entities share",
+            hint=f"Drop the column, or pass exclude=[{column.name!r}].",
+        )
+
+
+def _select(columns: list[ColumnBins], floor: int) -> tuple[list[ColumnBins], np.ndarray]:
+    """Greedy forward choice of the columns (or their two-level forms) that keep combinations frequent."""
+    used: list[ColumnBins] = []
+    current = np.zeros(columns[0].codes.size, np.int32)
+    for column in columns:
+        for candidate in (column, column.two_levels()):
+            if len(candidate.labels) < 2:
+                continue
+            crossed = cross(current, candidate.codes)
+            size = np.bincount(crossed)
+            if size[size >= floor].sum() >= FREQUENT_SHARE * crossed.size:
+                used.append(candidate)
+                current = crossed
+                break
+    return used, current
+
+
+def _merge_rare(used: list[ColumnBins], combination: np.ndarray, floor: int, max_bins: int) -> SideBins:
+    """Give every rare combination to its nearest frequent one, by Hamming distance over the columns."""
+    size = np.bincount(combination)
+    first = np.zeros(size.size, np.int64)
+    first[combination[::-1]] = np.arange(combination.size - 1, -1, -1)
+    parts = np.stack([column.codes[first] for column in used])
+    by_size = np.lexsort((np.arange(size.size), -size))
+    kept = by_size[: max(1, min(max_bins, int((size >= floor).sum())))]
+    target = np.empty(size.size, np.int32)
+    for start in range(0, size.size, 1 << 16):
+        block = slice(start, start + (1 << 16))
+        distance = np.zeros((parts[0, block].size, kept.size), np.int16)
+        for part in parts:
+            distance += part[block, None] != part[None, kept]
+        target[block] = distance.argmin(axis=1)  # first of equals: the largest
+    order = np.lexsort(parts[::-1, kept])
+    rank = np.empty(kept.size, np.int32)
+    rank[order] = np.arange(kept.size, dtype=np.int32)
+    labels = tuple(
+        ", ".join(f"{c.name}={c.labels[parts[j, kept[k]]]}" for j, c in enumerate(used)) for k in order.tolist()
+    )
+    return SideBins(rank[target][combination], labels, tuple(column.name for column in used))

@@ -1,0 +1,216 @@
+"""How much features tell about exposure: entropies of o and information gains, from counts only, in nats.
+
+Every quantity is a sum over bins of (pairs of D, observed pairs); D itself is never enumerated. Composite bins
+overfit: even features of pure noise "explain" exposure a little, because users (and items) differ in activity. The
+`permutation` estimator measures that artefact by handing whole feature rows to other users (items) and subtracts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from scipy.special import entr, rel_entr
+
+from puidrec.errors import InputError
+from puidrec.features.counts import ExposureCounts, group_columns
+from puidrec.rng import Rng, generator
+
+Estimator = Literal["plugin", "miller-madow", "permutation"]
+ESTIMATORS: tuple[str, ...] = get_args(Estimator)
+
+
+@dataclass(frozen=True)
+class Null:
+    """What a gain looks like when the features know nothing: its mean and 95 % range under permutation."""
+
+    mean: float
+    low: float
+    high: float
+    local: np.ndarray
+    """Mean score per bin or cell under permutation."""
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Entropies of exposure and what users' and items' features take off them."""
+
+    estimator: Estimator
+    H: float
+    """H(o)."""
+    H_u: float
+    """H(o | x_u), plug-in."""
+    H_ui: float
+    """H(o | x_u, x_i), plug-in (`eq:Houi_x`)."""
+    gain_user: float
+    """H(o) - H(o|x_u), corrected by the estimator, at least 0."""
+    gain_item: float
+    """H(o|x_u) - H(o|x_u,x_i), corrected by the estimator, at least 0."""
+    user: np.ndarray
+    """Local scores [user bins]: their mean over D is `gain_user`."""
+    item: np.ndarray
+    """Local scores [user bins, item bins]: their mean over D is `gain_item`."""
+    null_user: Null | None = None
+    null_item: Null | None = None
+
+    @property
+    def plugin_user(self) -> float:
+        """The uncorrected gain of the user's features."""
+        return max(0.0, self.H - self.H_u)
+
+    @property
+    def plugin_item(self) -> float:
+        """The uncorrected gain of the item's features."""
+        return max(0.0, self.H_u - self.H_ui)
+
+
+def bernoulli_entropy(rate: np.ndarray | float) -> np.ndarray:
+    """Entropy of a coin in nats."""
+    p = np.asarray(rate, np.float64)
+    result: np.ndarray = entr(p) + entr(1.0 - p)
+    return result
+
+
+def bernoulli_kl(p: np.ndarray, q: np.ndarray | float) -> np.ndarray:
+    """KL(p ‖ q) of two coins in nats."""
+    divergence = rel_entr(p, q) + rel_entr(1.0 - np.asarray(p), 1.0 - np.asarray(q))
+    result: np.ndarray = np.maximum(divergence, 0.0)
+    return result
+
+
+def conditional_entropy(observed: np.ndarray, pairs: np.ndarray) -> float:
+    """H(o | bins) of `eq:Houi_x`, plug-in: mean over D of the entropy of each bin's exposure rate."""
+    return float((pairs * bernoulli_entropy(_rate(observed, pairs))).sum() / pairs.sum())
+
+
+def entropy_given(counts: ExposureCounts, user_group: np.ndarray | None, item_bin: np.ndarray | None) -> float:
+    """H(o | blocks of features), plug-in, for any coarsening of the counted bins.
+
+    user_group: new bin of each user bin (None: no user features). item_bin: bin of each item (None: no item
+    features). With counts under `cross(x_u, h_u)` this gives every term of the paper's chains with h_u and h_i.
+    """
+    users = np.zeros(counts.n_user_bins, np.int32) if user_group is None else user_group
+    items = np.zeros(counts.n_items, np.int32) if item_bin is None else item_bin
+    view = counts.with_item_bins(items).coarser_users(users)
+    return conditional_entropy(view.cells, view.pairs)
+
+
+def local_scores(counts: ExposureCounts) -> tuple[np.ndarray, np.ndarray]:
+    """Plug-in local information: KL(p_{B_u} ‖ p) per user bin, KL(p_{B_u,B_i} ‖ p_{B_u}) per cell.
+
+    Each is at least 0, and their means over D are exactly the two information gains of `eq:gamma_ui`.
+    """
+    by_user, pairs_user = counts.cells.sum(axis=1), counts.pairs.sum(axis=1)
+    return _user_score(by_user, pairs_user), _item_score(counts.cells, counts.pairs)
+
+
+def information_gains(
+    counts: ExposureCounts, estimator: Estimator = "permutation", n_permutations: int = 100, rng: Rng = 0
+) -> Gains:
+    """Entropies, gains and local scores under an estimator.
+
+    Corrected local scores are the plug-in ones minus their expectation when features know nothing (per bin: small
+    bins overfit more), floored at 0 and scaled so that their mean over D is the corrected gain, also floored at 0.
+    """
+    if estimator not in ESTIMATORS:
+        raise InputError("unknown entropy estimator", found=estimator, expected=", ".join(ESTIMATORS))
+    user, item = local_scores(counts)
+    weight, weight_user = counts.pairs, counts.pairs.sum(axis=1)
+    null_user = null_item = None
+    excess_user, excess_item = np.zeros_like(user), np.zeros_like(item)
+    if estimator == "miller-madow":
+        excess_user, excess_item = _miller_madow(counts)
+    elif estimator == "permutation":
+        null_user = _permute_users(counts, n_permutations, generator(rng, "permute-users"))
+        null_item = _permute_items(counts, n_permutations, generator(rng, "permute-items"))
+        excess_user, excess_item = null_user.local, null_item.local
+    gain_user, user = _correct(user, excess_user, weight_user)
+    gain_item, item = _correct(item, excess_item, weight)
+    return Gains(
+        estimator,
+        float(bernoulli_entropy(counts.rate)),
+        conditional_entropy(counts.cells.sum(axis=1), weight_user),
+        conditional_entropy(counts.cells, weight),
+        gain_user,
+        gain_item,
+        user,
+        item,
+        null_user,
+        null_item,
+    )
+
+
+def _rate(observed: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    return observed / np.where(pairs > 0, pairs, 1.0)
+
+
+def _user_score(by_user: np.ndarray, pairs_user: np.ndarray) -> np.ndarray:
+    rate = by_user.sum() / pairs_user.sum()
+    return np.where(pairs_user > 0, bernoulli_kl(_rate(by_user, pairs_user), rate), 0.0)
+
+
+def _item_score(cells: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    marginal = _rate(cells.sum(axis=1), pairs.sum(axis=1))[:, None]
+    return np.where(pairs > 0, bernoulli_kl(_rate(cells, pairs), np.broadcast_to(marginal, pairs.shape)), 0.0)
+
+
+def _correct(score: np.ndarray, excess: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
+    """Subtract the excess and floor: of the mean exactly, of the local scores so that they keep that mean."""
+    total = weight.sum()
+    gain = max(0.0, float((weight * (score - excess)).sum() / total))
+    floored = np.maximum(score - excess, 0.0)
+    mean = float((weight * floored).sum() / total)
+    return gain, floored * (gain / mean if mean > 0.0 else 0.0)
+
+
+def _miller_madow(counts: ExposureCounts) -> tuple[np.ndarray, np.ndarray]:
+    """First-order bias of plug-in entropies, (outcomes seen - 1) / 2n per bin, as bias of the two local scores.
+
+    It takes the pairs of D for independent draws, so it is far too small where users or items differ in activity.
+    """
+
+    def bias(observed: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+        both = (observed > 0) & (observed < pairs)
+        return both / np.where(pairs > 0, 2.0 * pairs, 1.0)
+
+    by_user, pairs_user = counts.cells.sum(axis=1), counts.pairs.sum(axis=1)
+    overall = bias(np.asarray(by_user.sum()), np.asarray(pairs_user.sum()))
+    per_user = bias(by_user, pairs_user)
+    return per_user - overall, bias(counts.cells, counts.pairs) - per_user[:, None]
+
+
+def _permute_users(counts: ExposureCounts, n: int, rng: np.random.Generator) -> Null:
+    """Null of the user gain: hand users' bins round; only degrees matter."""
+    pairs_user = counts.pairs.sum(axis=1)
+    degree = counts.user_degree.astype(np.float64)
+
+    def draw() -> np.ndarray:
+        shuffled = rng.permutation(counts.user_bin)
+        return _user_score(np.bincount(shuffled, degree, minlength=pairs_user.size), pairs_user)
+
+    return _null(draw, pairs_user, n)
+
+
+def _permute_items(counts: ExposureCounts, n: int, rng: np.random.Generator) -> Null:
+    """Null of the item gain given x_u: hand items' bins round; the table of user bins by item stays."""
+    n_bins = counts.pairs.shape[1]
+
+    def draw() -> np.ndarray:
+        shuffled = rng.permutation(counts.item_bin)
+        return _item_score(group_columns(counts.by_item, shuffled, n_bins), counts.pairs)
+
+    return _null(draw, counts.pairs, n)
+
+
+def _null(draw: Callable[[], np.ndarray], weight: np.ndarray, n: int) -> Null:
+    if n < 1:
+        raise InputError("too few permutations", found=n, expected="n_permutations >= 1")
+    local, gains = np.zeros(weight.shape), np.empty(n)
+    for k in range(n):
+        score = draw()
+        local += score
+        gains[k] = (weight * score).sum() / weight.sum()
+    low, high = np.quantile(gains, [0.025, 0.975])
+    return Null(float(gains.mean()), float(low), float(high), local / n)
