@@ -1,0 +1,131 @@
+"""Who saw what: an exact draw of Bernoulli(p_true) for every pair of D, at a cost linear in the rows drawn.
+
+A pair is exposed when a Poisson variable of rate softplus(z) = -log(1 - sigmoid(z)) is above 0. Poisson points can
+be thrown on whole buckets of users × items at the bucket's largest rate and thinned to each pair's own, so nothing
+loops over pairs that stay empty, and no pair can be drawn twice once equal points are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from puidrec.data.simulator.truth import Truth
+from puidrec.rng import generator
+
+_LEVEL = 0.25
+"""Width of a bucket on the logit scale; half of it is lost to thinning on average."""
+_ROWS_PER_BLOCK = 250_000
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Entities grouped so that those of one bucket share a key and lie within one level of the logit."""
+
+    members: np.ndarray
+    start: np.ndarray
+    count: np.ndarray
+    top: np.ndarray
+    """Largest logit in the bucket."""
+
+    @property
+    def first(self) -> np.ndarray:
+        """One member of each bucket, to read what all its members share."""
+        member: np.ndarray = self.members[self.start]
+        return member
+
+    def pick(self, bucket: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        """A member of each given bucket, by a uniform draw."""
+        count = self.count[bucket]
+        offset = np.minimum((uniform * count).astype(np.int64), count - 1)
+        member: np.ndarray = self.members[self.start[bucket] + offset]
+        return member
+
+
+def make_buckets(members: np.ndarray, key: np.ndarray, logit: np.ndarray) -> Buckets:
+    """Group entities by key (what must be equal) and by level of their logit."""
+    level = np.floor((logit - logit.min()) / _LEVEL).astype(np.int64)
+    code = key.astype(np.int64) * (int(level.max()) + 1) + level
+    order = np.argsort(code, kind="stable")
+    start = np.flatnonzero(np.diff(code[order], prepend=-1))
+    count = np.diff(start, append=order.size)
+    return Buckets(members[order], start, count, np.maximum.reduceat(logit[order], start))
+
+
+class ExposureSampler:
+    """Draws the log of a world block by block of users; a block's draw depends on the seed and the block only."""
+
+    def __init__(self, truth: Truth) -> None:
+        sides, strength = truth.population, truth.options.exposure_strength
+        self._truth = truth
+        c = sides.users.strength_class
+        self._user_logit = sides.users.logit + strength * sides.strengths.user[c] * sides.users.hidden
+        self._amplitude = strength * sides.strengths.pair[c]
+        self._gate = sides.strengths.gate[c]
+        self._gates = np.unique(self._gate)
+        self._item_logit = {g: self._gated_logit(float(g)) for g in self._gates}
+        everything = np.arange(truth.options.n_items)
+        self._items = {g: make_buckets(everything, sides.items.cell, self._item_logit[g]) for g in self._gates}
+
+    @property
+    def block_users(self) -> int:
+        """Users per block: a fixed function of the options, so that chunking cannot change the data."""
+        options = self._truth.options
+        return int(np.clip(_ROWS_PER_BLOCK / (options.n_items * options.density), 1, options.n_users))
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks that cover all users."""
+        return -(-self._truth.options.n_users // self.block_users)
+
+    def block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Exposed pairs of one block of users, as (users, items) sorted by user, then item."""
+        options = self._truth.options
+        rng = generator(options.seed, "exposure", number)
+        low = number * self.block_users
+        users = np.arange(low, min(low + self.block_users, options.n_users))
+        keys = [self._keys(users[self._gate[users] == g], g, rng) for g in self._gates]
+        key = np.sort(np.concatenate(keys))
+        key = key[np.diff(key, prepend=-1) > 0]
+        user, item = np.divmod(key, options.n_items)
+        return user.astype(np.int32), item.astype(np.int32)
+
+    def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """All blocks in order of users."""
+        return (self.block(number) for number in range(self.n_blocks))
+
+    def _gated_logit(self, gate: float) -> np.ndarray:
+        """Items' part of the logit for users on whom item traits act with factor `gate`; has the intercept."""
+        items, strengths = self._truth.population.items, self._truth.population.strengths
+        trait = gate * strengths.item[items.strength_class] * items.hidden
+        logit: np.ndarray = items.logit + self._truth.options.exposure_strength * trait
+        return logit + self._truth.intercept
+
+    def _keys(self, users: np.ndarray, gate: np.float64, rng: np.random.Generator) -> np.ndarray:
+        """Kept Poisson points of users of one gate, as user · n_items + item; a pair may come up more than once."""
+        if not users.size:
+            return np.zeros(0, np.int64)
+        sides = self._truth.population
+        shared = sides.users.strength_class[users] * len(sides.cell_logit) + sides.users.cell[users]
+        rows, columns = make_buckets(users, shared, self._user_logit[users]), self._items[gate]
+        cell = sides.cell_logit[np.ix_(sides.users.cell[rows.first], sides.items.cell[columns.first])]
+        ceiling = _rate(np.add.outer(rows.top + self._amplitude[rows.first], columns.top) + cell)
+        points = rng.poisson(ceiling * np.multiply.outer(rows.count, columns.count)).ravel()
+        bucket = np.repeat(np.arange(points.size), points)
+        row, column = np.divmod(np.arange(points.size), columns.count.size)
+        user = rows.pick(np.repeat(row, points), rng.random(bucket.size))
+        item = columns.pick(np.repeat(column, points), rng.random(bucket.size))
+        z = self._user_logit[user] + self._item_logit[gate][item] + np.repeat(cell.ravel(), points)
+        if self._amplitude.any():
+            z += self._amplitude[user] * self._truth.pair_hidden(user, item)
+        kept = rng.random(bucket.size) * np.repeat(ceiling.ravel(), points) < _rate(z)
+        key: np.ndarray = user[kept] * np.int64(self._truth.options.n_items) + item[kept]
+        return key
+
+
+def _rate(z: np.ndarray) -> np.ndarray:
+    """softplus(z), the Poisson rate with P(at least one) = sigmoid(z); z is at most about 20 here."""
+    rate: np.ndarray = np.log1p(np.exp(z))
+    return rate

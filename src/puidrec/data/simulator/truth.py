@@ -1,0 +1,189 @@
+"""The truth about any pairs: nominal and true propensity, φ(h), Γ, the rating each pair has or would have.
+
+true propensity  p_true = sigmoid(m(x) + exposure_strength · t)      t: the hidden pull, see `worlds`
+nominal          p      = E[p_true | x]
+φ(h) = logit p_true - logit p,  Γ = exp|φ|: the odds-ratio inequality of the paper holds with equality
+rating           1 + Binomial(4, (y - 1) / 4),  y = base + f(x) + sign · rating_strength · t,  so E[r | x] = base + f(x)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import expit, logit
+
+from puidrec.data.simulator.nominal import NominalTable, hidden_from_uniform
+from puidrec.data.simulator.pair_hash import pair_uniform, stream_key
+from puidrec.data.simulator.population import BASE_RATING, Population, make_population
+from puidrec.data.simulator.worlds import SimulationOptions
+from puidrec.errors import InputError
+from puidrec.rng import generator
+
+MAX_DENSE_PAIRS = 25_000_000
+_TILE_PAIRS = 1_000_000
+Quantity = Literal[
+    "propensity", "true_propensity", "phi", "gamma", "gamma_bound", "rating", "expected_rating", "utility"
+]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Asked for vectors of user and item codes (in a simulated data set the ids are the codes)."""
+
+    options: SimulationOptions
+    population: Population
+    intercept: float
+    """Solved so that the nominal propensities average to the density."""
+    nominal: NominalTable
+
+    @classmethod
+    def from_options(cls, options: SimulationOptions, intercept: float | None = None) -> Truth:
+        """Build the truth of a simulation; `intercept` skips solving for it."""
+        population = make_population(options)
+        nominal = NominalTable(population.strengths, options.exposure_strength)
+        truth = cls(options, population, intercept or 0.0, nominal)
+        return truth if intercept is not None else replace(truth, intercept=_solve_intercept(truth))
+
+    @cached_property
+    def _keys(self) -> tuple[int, int]:
+        return stream_key(self.options.seed, "hidden"), stream_key(self.options.seed, "rating")
+
+    def propensity(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """Nominal p(x): the probability of exposure given the features."""
+        return _probability(self._nominal_logit(*self._checked(users, items)))
+
+    def true_propensity(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """p_true: the probability of exposure given the features and what is hidden."""
+        users, items = self._checked(users, items)
+        return _probability(self._index(users, items) + self._shift(users, items))
+
+    def phi(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """φ(h) = logit p_true - logit p."""
+        users, items = self._checked(users, items)
+        phi: np.ndarray = self._index(users, items) + self._shift(users, items) - self._nominal_logit(users, items)
+        return phi
+
+    def gamma(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """Γ = exp|φ(h)|, the smallest that is valid for the pair."""
+        gamma: np.ndarray = np.exp(np.abs(self.phi(users, items)))
+        return gamma
+
+    def gamma_bound(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """The largest Γ that the pair's strength class can reach, over h."""
+        users, items = self._checked(users, items)
+        sides = self.population
+        largest = sides.strengths.largest(sides.users.strength_class[users], sides.items.strength_class[items])
+        offset = np.abs(self._index(users, items) - self._nominal_logit(users, items))
+        bound: np.ndarray = np.exp(offset + self.options.exposure_strength * largest)
+        return bound
+
+    def expected_rating(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """E[r | x] over all of D: what a features-only model should predict."""
+        return self._expected(*self._checked(users, items))
+
+    def utility(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """E[r | x, h]: the mean rating given what is hidden, too."""
+        users, items = self._checked(users, items)
+        gain = self.options.sign * self.options.rating_strength
+        return self._expected(users, items) + gain * self.pull(users, items)
+
+    def rating(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """The realised rating, 1 to 5 (uint8), of each pair, observed or not."""
+        users, items = self._checked(users, items)
+        q = (self.utility(users, items) - 1.0) / 4.0
+        u = pair_uniform(self._keys[1], users, items)
+        s, low, high = 1.0 - q, (1.0 - q) ** 3, q**3
+        level = np.ones(u.shape, np.uint8)
+        for below in (s * low, (s + 4.0 * q) * low, 1.0 - (q + 4.0 * s) * high, 1.0 - q * high):  # Binomial(4, q) CDF
+            level += u > below
+        return level
+
+    def matrix(self, quantity: Quantity) -> np.ndarray:
+        """A quantity for all of D, [users, items]; refused where that would be large."""
+        n_users, n_items = self.options.n_users, self.options.n_items
+        if quantity not in get_args(Quantity):
+            raise InputError("unknown quantity", found=quantity, expected=f"one of {', '.join(get_args(Quantity))}")
+        if self.options.n_pairs > MAX_DENSE_PAIRS:
+            raise InputError(
+                "too many pairs for a dense matrix",
+                found=f"{n_users:,} x {n_items:,}",
+                expected=f"at most {MAX_DENSE_PAIRS:,} pairs",
+                hint="Ask for the pairs you need instead.",
+            )
+        ask = getattr(self, quantity)
+        rows = max(1, _TILE_PAIRS // n_items)
+        tiles = (np.arange(start, min(start + rows, n_users)) for start in range(0, n_users, rows))
+        parts = [ask(np.repeat(u, n_items), np.tile(np.arange(n_items), u.size)).reshape(u.size, -1) for u in tiles]
+        return np.concatenate(parts)
+
+    def pull(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """The hidden pull t_ui; 0 where the confounder is recorded."""
+        sides, strengths = self.population, self.population.strengths
+        c = sides.users.strength_class[users]
+        t: np.ndarray = strengths.user[c] * sides.users.hidden[users]
+        t += strengths.gate[c] * strengths.item[sides.items.strength_class[items]] * sides.items.hidden[items]
+        if strengths.pair.any():
+            t += strengths.pair[c] * self.pair_hidden(users, items)
+        return t
+
+    def pair_hidden(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """h_ui, the confounder that varies by pair."""
+        return hidden_from_uniform(pair_uniform(self._keys[0], users, items))
+
+    def _shift(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        return self.options.exposure_strength * self.pull(users, items)
+
+    def _index(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """m(x): what the features do to the exposure logit."""
+        u, i = self.population.users, self.population.items
+        m: np.ndarray = u.logit[users] + i.logit[items] + self.population.cell_logit[u.cell[users], i.cell[items]]
+        return m + self.intercept
+
+    def _expected(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        u, i = self.population.users, self.population.items
+        f: np.ndarray = u.stars[users] + i.stars[items] + u.slope[users] * i.slope[items]
+        f += self.population.cell_stars[u.cell[users], i.cell[items]]
+        return BASE_RATING + f
+
+    def _nominal_logit(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        sides = self.population
+        group = sides.strengths.group[sides.users.strength_class[users]]
+        return self.nominal.logit(self._index(users, items), group, sides.items.strength_class[items])
+
+    def _checked(self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        users, items = np.asarray(users), np.asarray(items)
+        if users.shape != items.shape:
+            raise InputError("users and items must pair up", found=f"{users.shape} and {items.shape}")
+        for codes, count, name in ((users, self.options.n_users, "user"), (items, self.options.n_items, "item")):
+            if codes.size and (codes.min() < 0 or codes.max() >= count):
+                raise InputError(f"unknown {name}", found=int(codes.max()), expected=f"codes 0 to {count - 1}")
+        return users, items
+
+
+def _probability(value: np.ndarray) -> np.ndarray:
+    p: np.ndarray = expit(value)
+    return p
+
+
+def _solve_intercept(truth: Truth) -> float:
+    """The intercept for which the mean nominal propensity over D (or over a million pairs of it) is the density."""
+    options, sides = truth.options, truth.population
+    if options.n_pairs <= _TILE_PAIRS:
+        users, items = np.divmod(np.arange(options.n_pairs), options.n_items)
+    else:
+        rng = generator(options.seed, "intercept")
+        users = rng.integers(0, options.n_users, _TILE_PAIRS)
+        items = rng.integers(0, options.n_items, _TILE_PAIRS)
+    m = truth._index(users, items)
+    group = sides.strengths.group[sides.users.strength_class[users]]
+    item_class = sides.items.strength_class[items]
+
+    def excess(intercept: float) -> float:
+        return float(expit(truth.nominal.logit(m + intercept, group, item_class)).mean()) - options.density
+
+    centre = float(logit(options.density) - np.average(m))
+    return float(brentq(excess, centre - 8.0, centre + 8.0, xtol=1e-10))

@@ -1,0 +1,119 @@
+"""A simulator that knows the truth: logs with hidden confounding, and what no log can tell.
+
+simulation = simulate("mixed", n_users=800, n_items=500, rng=0)
+simulation.data                                   # a Dataset: log, uniform sample, features
+simulation.truth.gamma(users, items)              # and .propensity, .true_propensity, .phi, .rating, …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypedDict, Unpack
+
+import polars as pl
+
+from puidrec.data.dataset import Dataset
+from puidrec.data.simulator.exposure import ExposureSampler
+from puidrec.data.simulator.files import rated, uniform_sample
+from puidrec.data.simulator.truth import Truth
+from puidrec.data.simulator.worlds import WORLDS, SimulationOptions, World, get_world
+from puidrec.rng import Rng, derive_seed
+
+__all__ = ["WORLDS", "Simulation", "SimulationOptions", "Truth", "World", "simulate", "simulation_options"]
+
+_UNIFORM_PER_USER, _MAX_DEFAULT_UNIFORM = 16, 1_000_000
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A simulated data set and the truth behind it. Ids are the codes 0, 1, 2, … of users and items."""
+
+    data: Dataset
+    truth: Truth
+
+    @property
+    def world(self) -> World:
+        """The world it was drawn from."""
+        return WORLDS[self.truth.options.world]
+
+
+class MoreOptions(TypedDict, total=False):
+    """Options of `simulation_options` that others pass on; their meaning is at `SimulationOptions`."""
+
+    density: float
+    n_uniform: int | None
+    exposure_strength: float
+    rating_strength: float
+    sign: Literal[1, -1]
+    affected_share: float | None
+
+
+def simulation_options(
+    world: str = "mixed",
+    n_users: int = 800,
+    n_items: int = 500,
+    n_rows: int | None = None,
+    *,
+    rng: Rng = 0,
+    density: float = 0.05,
+    n_uniform: int | None = None,
+    exposure_strength: float = 1.2,
+    rating_strength: float = 1.0,
+    sign: Literal[1, -1] = 1,
+    affected_share: float | None = None,
+) -> SimulationOptions:
+    """Fill in what depends on other options.
+
+    `n_rows`, the expected rows of the log, sets the density; the uniform sample has 16 pairs per user, at most a
+    quarter of D and a million; the share of affected users is the world's own.
+    """
+    pairs = max(1, n_users * n_items)
+    default_uniform = min(_UNIFORM_PER_USER * n_users, pairs // 4, _MAX_DEFAULT_UNIFORM)
+    return SimulationOptions(
+        world=get_world(world).name,
+        n_users=n_users,
+        n_items=n_items,
+        density=density if n_rows is None else n_rows / pairs,
+        n_uniform=default_uniform if n_uniform is None else n_uniform,
+        exposure_strength=exposure_strength,
+        rating_strength=rating_strength,
+        sign=sign,
+        affected_share=get_world(world).affected_share if affected_share is None else affected_share,
+        seed=rng if isinstance(rng, int) else derive_seed(rng, "simulate"),
+    )
+
+
+def simulate(
+    world: str = "mixed",
+    n_users: int = 800,
+    n_items: int = 500,
+    n_rows: int | None = None,
+    *,
+    rng: Rng = 0,
+    **options: Unpack[MoreOptions],
+) -> Simulation:
+    """Draw a log with hidden confounding, a uniform sample, and the truth; see `SimulationOptions` for the options."""
+    truth = Truth.from_options(simulation_options(world, n_users, n_items, n_rows, rng=rng, **options))
+    # One path for all sizes: the same blocks that `simulate_to_parquet` writes.
+    logged = pl.concat([rated(truth, *pairs) for pairs in ExposureSampler(truth).blocks()])
+    population = truth.population
+    tables = {"logged": logged, "uniform": uniform_sample(truth)}
+    return assemble({**tables, "users": population.users.frame, "items": population.items.frame}, truth, {})
+
+
+def assemble(tables: Mapping[str, pl.DataFrame | None], truth: Truth, origins: Mapping[str, Path]) -> Simulation:
+    """A simulation from its tables, checked at the same door as anyone's data."""
+    data = Dataset.from_frame(
+        tables["logged"],
+        tables["uniform"],
+        tables["users"],
+        tables["items"],
+        scale=(1, 5),
+        unknown_ids="keep",
+        name="simulated",
+        origins=origins,
+        notes={"simulated": truth.options.as_dict()},
+    )
+    return Simulation(data, truth)
