@@ -1,0 +1,213 @@
+"""What a propensity is fitted on, what it can be asked, and the checks that all of them share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
+
+import numpy as np
+from scipy import sparse
+
+from puidrec.errors import InputError
+from puidrec.features.counts import ExposureCounts
+from puidrec.propensity.clip import DEFAULT_LOW, Clipped, check_limits, clip
+
+if TYPE_CHECKING:
+    from puidrec.data.dataset import Dataset, IdMap
+    from puidrec.data.split import Split
+
+
+@dataclass(frozen=True)
+class Rated:
+    """Rated pairs as arrays: codes of users and items, and the rating of each."""
+
+    user: np.ndarray
+    item: np.ndarray
+    rating: np.ndarray
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Which pairs of D = users × items were seen, and what a propensity may explain that with.
+
+    `counts` suffices for `cells`, `two-way` and (on bins) `logistic`, so a log too large for memory is fitted from
+    one streaming pass. "Seen" means: a training row. A rating that the protocol drops does not count as seen.
+    """
+
+    counts: ExposureCounts
+    log: Rated | None = None
+    user_features: sparse.csr_array | None = None
+    """Design matrix [users, columns]; see `propensity.design`."""
+    item_features: sparse.csr_array | None = None
+    uniform: Rated | None = None
+    """Uniformly drawn ratings set apart for propensities. Only those with `uses_uniform` look at them."""
+    given: np.ndarray | None = None
+    """A propensity per log row that came with the log."""
+    ids: tuple[IdMap, IdMap] | None = None
+    """The caller's ids, to read files written in them."""
+
+    @classmethod
+    def from_log(
+        cls,
+        user: np.ndarray,
+        item: np.ndarray,
+        *,
+        user_bin: np.ndarray,
+        item_bin: np.ndarray,
+        rating: np.ndarray | None = None,
+        **parts: Any,
+    ) -> Self:
+        """From codes in memory and the bin of every user and item (zeros where there are no features)."""
+        counts = ExposureCounts.from_pairs(user, item, user_bin, item_bin)
+        return cls(counts, Rated(user, item, np.ones(user.size) if rating is None else rating), **parts)
+
+    @classmethod
+    def from_split(
+        cls,
+        data: Dataset,
+        split: Split,
+        *,
+        user_bins: Any = None,
+        item_bins: Any = None,
+        outcome: Literal["rating", "label"] = "rating",
+    ) -> Self:
+        """From the training rows of a split. Bins: codes, `SideBins`, or None to bin the side tables."""
+        from puidrec.propensity.design import design_matrix
+
+        rows, uniform = split.train, split.propensity
+        return cls.from_log(
+            rows.user,
+            rows.item,
+            user_bin=_bin_codes(user_bins, data.users, "user_id", data.n_users),
+            item_bin=_bin_codes(item_bins, data.items, "item_id", data.n_items),
+            rating=getattr(rows, outcome),
+            user_features=design_matrix(data.users, "user_id"),
+            item_features=design_matrix(data.items, "item_id"),
+            uniform=Rated(uniform.user, uniform.item, getattr(uniform, outcome)) if uniform is not None else None,
+            given=rows.propensity,
+            ids=(data.user_ids, data.item_ids),
+        )
+
+    @property
+    def n_seen(self) -> int:
+        """Observed pairs."""
+        return int(self.counts.user_degree.sum())
+
+    @property
+    def n_pairs(self) -> int:
+        """The size of D."""
+        return self.counts.n_users * self.counts.n_items
+
+    @property
+    def rate(self) -> float:
+        """Share of D that was seen, kept inside (0, 1) by half a pair."""
+        return (self.n_seen + 0.5) / (self.n_pairs + 1.0)
+
+
+def _bin_codes(bins: Any, frame: Any, id_column: str, size: int) -> np.ndarray:
+    if bins is None and frame is not None and len(frame.columns) > 1:
+        from puidrec.features.bins import bin_side
+
+        bins = bin_side(frame, id_column=id_column)
+    codes = np.zeros(size, np.int32) if bins is None else np.asarray(getattr(bins, "codes", bins))
+    if codes.shape != (size,):
+        raise InputError(f"bins of {id_column} have the wrong length", found=codes.shape, expected=f"({size},)")
+    return codes
+
+
+@runtime_checkable
+class Propensity(Protocol):
+    """P(o = 1 | what is known of the pair), fitted once, asked for any pairs."""
+
+    uses_uniform: bool
+    """Whether fitting looks at uniform rows; reports say so."""
+
+    def fit(self, data: Exposure) -> Self:
+        """Learn from the seen and unseen pairs."""
+        ...
+
+    def predict(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None) -> np.ndarray:
+        """Propensities in (0, 1] of pairs given as codes, float64. `rating` matters to `naive-bayes` only."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What a report should say of it: name, parameters, use of uniform data, share clipped."""
+        ...
+
+
+class FittedPropensity(ABC):
+    """Checks before, clipping after: a propensity writes `_fit` and `_raw` and gets the rest here.
+
+    Inherited rather than composed because the order (check, compute, clip) is what must not vary.
+    """
+
+    name: str
+    uses_uniform: bool = False
+
+    def __init__(self, *, low: float = DEFAULT_LOW) -> None:
+        check_limits(low)
+        self.low = low
+
+    @abstractmethod
+    def _fit(self, data: Exposure) -> None:
+        """Learn; sets attributes that end in `_`."""
+
+    @abstractmethod
+    def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
+        """Propensities before clipping, for codes that were checked."""
+
+    def _details(self) -> dict[str, Any]:
+        """What `describe` adds for this kind."""
+        return {}
+
+    def fit(self, data: Exposure) -> Self:
+        """Learn from the seen and unseen pairs of D."""
+        if data.n_seen == 0:
+            raise InputError("no pair was seen, so there is no propensity to learn", expected="at least one log row")
+        self._fit(data)
+        self.shape_ = (data.counts.n_users, data.counts.n_items)
+        self.rate_ = data.rate
+        log = data.log
+        self.log_summary_: dict[str, Any] = {}
+        if log is not None:
+            clipped = self.predict_clipped(log.user, log.item, log.rating)
+            self.log_summary_ = {"share_clipped": clipped.share, "smallest": float(clipped.values.min())}
+        return self
+
+    def predict(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None) -> np.ndarray:
+        """Propensities in (0, 1] of pairs given as codes."""
+        return self.predict_clipped(users, items, rating).values
+
+    def predict_clipped(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None) -> Clipped:
+        """The same with the count of values that clipping moved."""
+        self._require_fitted()
+        users, items = np.asarray(users), np.asarray(items)
+        for what, other in (("items", items), ("ratings", rating)):
+            if other is not None and (users.shape != np.shape(other) or users.ndim != 1):
+                raise InputError(
+                    f"users and {what} must be vectors of one length", found=f"{users.shape} and {np.shape(other)}"
+                )
+        _check_codes("user", users, self.shape_[0])
+        _check_codes("item", items, self.shape_[1])
+        return clip(self._raw(users, items, rating), self.low)
+
+    def describe(self) -> dict[str, Any]:
+        """Name, use of uniform data, overall rate, and what clipping did to the log rows."""
+        self._require_fitted()
+        general = {"name": self.name, "uses_uniform": self.uses_uniform, "rate": self.rate_, "low": self.low}
+        return {**general, **self.log_summary_, **self._details()}
+
+    def _require_fitted(self) -> None:
+        if not hasattr(self, "shape_"):
+            from sklearn.exceptions import NotFittedError
+
+            raise NotFittedError(f"propensity {self.name} was not fitted; call fit(exposure) first")
+
+
+def _check_codes(what: str, codes: np.ndarray, size: int) -> None:
+    if codes.dtype.kind not in "iu":
+        raise InputError(f"{what} codes must be integers", found=str(codes.dtype))
+    if codes.size and not (codes.min() >= 0 and codes.max() < size):
+        bad = codes[(codes < 0) | (codes >= size)][0]
+        raise InputError(f"{what} code out of range", found=int(bad), expected=f"0..{size - 1}")
