@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import Dataset, IdMap, Interactions, UnknownIds
-from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, clean_interactions, clean_side
+from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, check_choice, clean_interactions, clean_side
 from puidrec.errors import InputError
 
 
@@ -24,6 +24,8 @@ def build_dataset(
     notes: Mapping[str, Any],
 ) -> Dataset:
     """Check the four tables (`logged`, `uniform`, `users`, `items`) and assemble the data set."""
+    check_choice("duplicates", duplicates, ("error", "first", "last", "mean"))
+    check_choice("unknown_ids", unknown_ids, ("error", "keep", "drop"))
     origin = {key: Origin(origins.get(key, key)) for key in tables}
     rated = {
         key: clean_interactions(table, scale, origin[key])

@@ -13,6 +13,7 @@ import polars as pl
 
 from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Duplicates, Frame, RatingScale
+from puidrec.errors import InputError
 
 if TYPE_CHECKING:
     from puidrec.data.split import MaskKind, Split
@@ -31,8 +32,14 @@ class IdMap:
         return self.ids.len()
 
     def encode(self, ids: Any) -> np.ndarray:
-        """Codes (int32) of the caller's ids; -1 where an id is unknown."""
-        wanted = pl.Series("id", ids).cast(self.ids.dtype, strict=False)
+        """Codes (int32) of the caller's ids; -1 where an id is unknown, as 7 is where ids are text such as "7"."""
+        try:
+            wanted = pl.Series("id", ids)
+        except TypeError as error:
+            raise InputError("ids of mixed types", expected=f"all of them {self.ids.dtype}") from error
+        if wanted.dtype.is_float() or wanted.dtype.is_numeric() != self.ids.dtype.is_numeric():
+            return np.full(wanted.len(), -1, dtype=np.int32)
+        wanted = wanted.cast(self.ids.dtype, strict=False)
         table = pl.DataFrame({"id": self.ids, "code": np.arange(len(self), dtype=np.int32)})
         joined = wanted.to_frame("id").join(table, on="id", how="left", maintain_order="left")
         return joined["code"].fill_null(-1).to_numpy()
@@ -144,7 +151,7 @@ class Dataset:
 
         return build_dataset(
             {"logged": logged, "uniform": uniform, "users": users, "items": items},
-            scale=RatingScale(*map(float, scale)) if scale is not None else None,
+            scale=RatingScale.of(scale),
             duplicates=duplicates,
             unknown_ids=unknown_ids,
             name=name,

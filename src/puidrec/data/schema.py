@@ -8,31 +8,25 @@ Rows are counted from 1 at the first data row, so row 1 of a CSV file is the lin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from os import PathLike
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import polars as pl
 
-from puidrec.errors import InputError, one_line
+from puidrec.data.frames import Frame, Origin, require_columns, require_rows, to_polars
+from puidrec.errors import InputError
 
-Frame = Any
-"""A Polars, pandas or Arrow table (pandas and Arrow are optional, so their types are not named here)."""
+__all__ = [
+    "INTERACTION_COLUMNS", "OPTIONAL_COLUMNS", "Duplicates", "Frame", "Origin", "RatingScale", "check_choice",
+    "check_ids", "check_number", "check_range", "clean_interactions", "clean_side", "reject", "require_columns",
+    "require_rows", "to_polars",
+]  # fmt: skip
 
 INTERACTION_COLUMNS = ("user_id", "item_id", "rating")
 OPTIONAL_COLUMNS = ("propensity", "timestamp")
 Duplicates = Literal["error", "first", "last", "mean"]
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a table came from, for messages: a file, or a name such as `logged`."""
-
-    label: str | PathLike[str]
-
-    def error(self, problem: str, **details: Any) -> InputError:
-        """Build the error that names this table."""
-        return InputError(problem, file=self.label, **details)
+_TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null)
+"""Column types that are categories."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +44,23 @@ class RatingScale:
                 hint="Give the scale as LOW,HIGH, for example 1,5.",
             )
 
+    @classmethod
+    def of(cls, scale: object) -> RatingScale | None:
+        """Read a `scale=` argument: nothing, a scale, or a pair of numbers."""
+        if scale is None or isinstance(scale, RatingScale):
+            return scale
+        try:
+            low, high = map(float, scale)  # type: ignore[call-overload]
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                "not a rating scale", found=scale, expected="two numbers, low and high, for example (1, 5)"
+            ) from error
+        return cls(low, high)
+
     def unit(self, rating: np.ndarray) -> np.ndarray:
         """Map ratings to [0, 1]."""
-        return ((np.asarray(rating, dtype=np.float64) - self.low) / (self.high - self.low)).astype(np.float32)
+        unit = (np.asarray(rating, dtype=np.float64) - self.low) / (self.high - self.low)
+        return np.clip(unit, 0.0, 1.0).astype(np.float32)  # a rating stored in 32 bits may round past its scale
 
     def stars(self, rating: np.ndarray) -> np.ndarray:
         """Map ratings to 1..5, rounded so that a level of the scale is exactly a level of the stars."""
@@ -60,68 +68,18 @@ class RatingScale:
         return np.round(1.0 + 4.0 * unit, 6)
 
 
-def to_polars(table: Frame, origin: Origin) -> pl.DataFrame:
-    """Accept Polars (eager or lazy), pandas, Arrow, or a mapping of columns."""
-    if isinstance(table, pl.LazyFrame):
-        table = table.collect()
-    if isinstance(table, pl.DataFrame):
-        frame: pl.DataFrame = table
-        return frame
-    module = type(table).__module__.split(".")[0]
-    try:
-        if module == "pandas":
-            return pl.from_pandas(table.reset_index(drop=True))
-        if module == "pyarrow":
-            converted = pl.from_arrow(table)
-            return converted if isinstance(converted, pl.DataFrame) else converted.to_frame()
-        if isinstance(table, dict):
-            return pl.DataFrame(table, strict=False)
-    except Exception as error:
-        raise origin.error(f"cannot read this {module} table ({one_line(str(error))[:200]})") from error
-    raise origin.error(
-        "not a table",
-        found=type(table).__name__,
-        expected="a Polars, pandas or Arrow table",
-        hint="Read the file first, for example with polars.read_csv.",
-    )
-
-
-def require_columns(frame: pl.DataFrame, columns: tuple[str, ...], origin: Origin) -> None:
-    """Refuse a table without the named columns, and say which it has."""
-    missing = [name for name in columns if name not in frame.columns]
-    if missing:
-        raise origin.error(
-            f"missing column {', '.join(missing)}",
-            found=", ".join(frame.columns[:12]) or "no columns",
-            expected=f"columns {', '.join(columns)}",
-            hint="Rename the columns of the table, or check its separator and header line.",
-        )
-
-
-def require_rows(frame: pl.DataFrame, origin: Origin) -> None:
-    """Refuse an empty table."""
-    if frame.height == 0:
-        raise origin.error(
-            "the table is empty",
-            found="0 rows",
-            expected="at least one row",
-            hint="Check the path and the filter.",
-        )
+def check_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse an option's value that is not on its list."""
+    if value not in choices:
+        raise InputError(f"unknown value of {option}", found=value, expected=f"one of {', '.join(choices)}")
 
 
 def check_ids(column: pl.Series, origin: Origin) -> pl.Series:
     """Ids are integers or text, never missing; anything else is refused rather than converted."""
     if column.dtype.is_integer():
-        clean = column
-        if column.dtype == pl.UInt64 and column.len() and column.drop_nulls().max() > np.iinfo(np.int64).max:  # type: ignore[operator]
-            raise origin.error(
-                "id too large",
-                column=column.name,
-                found=str(column.max()),
-                expected="ids below 2^63",
-                hint="Write such ids as text.",
-            )
-        clean = column.cast(pl.Int64)
+        clean = column.cast(pl.Int64, strict=False)
+        too_large = clean.is_null() & column.is_not_null()
+        reject(too_large, column, "id too large", "ids below 2^63", "Write such ids as text.", origin)
     elif column.dtype in (pl.String, pl.Categorical, pl.Enum):
         clean = column.cast(pl.String)
     else:
@@ -199,7 +157,9 @@ def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) 
             origin,
             hint="Correct the rating, or give the true scale with scale=(low, high) / --scale LOW,HIGH.",
         )
-    columns.append(rating.cast(pl.Float32).alias("rating"))
+    stored = rating.cast(pl.Float32)
+    reject(~stored.is_finite(), rating, "rating too large", "a number below 1e38", "Rescale the ratings.", origin)
+    columns.append(stored)
     if "propensity" in frame.columns:
         propensity = check_number(frame["propensity"], origin)
         check_range(propensity, 0.0, 1.0, origin, open_low=True, hint="A propensity is a probability above 0.")
@@ -210,18 +170,25 @@ def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) 
 
 
 def _timestamp(column: pl.Series, origin: Origin) -> pl.Series:
-    """Times as Int64: seconds as given, or microseconds of a date-time column. Missing stays missing."""
-    if column.dtype.is_temporal():
-        return column.cast(pl.Datetime("us"), strict=False).to_physical().alias("timestamp")
+    """Times as Int64: numbers as given, or microseconds of dates and date-times. Missing stays missing."""
+    expected, hint = "numbers, dates or date-times (ISO 8601 in text)", "Drop the column or cast it."
+    if column.dtype == pl.String:
+        number = column.cast(pl.Float64, strict=False)
+        times = number if number.is_not_null().any() else _parsed_times(column)
+        reject(times.is_null() & column.is_not_null(), column, "not a time", expected, hint, origin)
+        return _timestamp(times, origin)
+    if column.dtype in (pl.Date, pl.Datetime):
+        return column.cast(pl.Datetime("us"), strict=False).to_physical()
     if column.dtype.is_numeric() or column.dtype == pl.Null:
-        return column.cast(pl.Float64).fill_nan(None).cast(pl.Int64, strict=False)
-    raise origin.error(
-        "not a time",
-        column="timestamp",
-        found=str(column.dtype),
-        expected="numbers or date-times",
-        hint="Drop the column or cast it.",
-    )
+        return column.cast(pl.Int64, strict=False)
+    raise origin.error("not a time", column="timestamp", found=str(column.dtype), expected=expected, hint=hint)
+
+
+def _parsed_times(column: pl.Series) -> pl.Series:
+    try:
+        return column.str.to_datetime(time_unit="us", time_zone="UTC", strict=False)
+    except pl.exceptions.PolarsError:
+        return pl.Series(column.name, [None] * column.len(), dtype=pl.Datetime("us"))
 
 
 def clean_side(table: Frame, key: str, origin: Origin) -> pl.DataFrame:
@@ -256,11 +223,11 @@ def _feature(column: pl.Series, origin: Origin) -> pl.Series:
             origin,
         )
         return values
-    if dtype in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null):
+    if dtype in _TEXT:
         return column.cast(pl.String)
-    if isinstance(dtype, pl.List) and not dtype.inner.is_nested():
+    if isinstance(dtype, pl.List) and (dtype.inner in _TEXT or dtype.inner.is_numeric()):
         return column.cast(pl.List(pl.String))
-    if dtype.is_temporal():
+    if dtype in (pl.Date, pl.Datetime):
         return column.cast(pl.Datetime("us"), strict=False).to_physical().cast(pl.Float64).alias(column.name)
     raise origin.error(
         "cannot be a feature",

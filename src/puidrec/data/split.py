@@ -10,6 +10,7 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.protocol import Protocol, get_protocol
+from puidrec.data.schema import check_choice
 from puidrec.errors import InputError
 from puidrec.rng import Rng, generator
 
@@ -73,12 +74,11 @@ def mask_logged(data: Dataset, ratio: float, kind: MaskKind, rng: Rng, protocol:
             expected="0 <= ratio < 1",
             hint="The paper uses 0.1 to 0.8.",
         )
-    if kind not in ("random", "positives"):
-        raise InputError("unknown mask", found=kind, expected="random or positives")
+    check_choice("mask kind", kind, ("random", "positives"))
     logged = data.logged
     positive = get_protocol(protocol).label(logged.rating, data.scale) == 1
     pool = np.flatnonzero(positive) if kind == "positives" else np.arange(len(logged))
-    gone = generator(rng, "mask").permutation(pool)[: round(ratio * pool.size)]
+    gone = generator(rng, "mask").permutation(pool)[: min(round(ratio * pool.size), max(pool.size - 1, 0))]
     keep = np.ones(len(logged), dtype=bool)
     keep[gone] = False
     notes = {**data.notes, "mask": {"ratio": ratio, "kind": kind, "removed": int(gone.size)}}

@@ -1,0 +1,138 @@
+"""Coat shopping: 290 users × 300 coats, self-selected ratings and ratings of coats shown at random.
+
+Files: `train.ascii` and `test.ascii` (matrices, 0 = not rated), or `user.txt` and `random.txt` (`user,item,rating`);
+`user_item_features/` with one-hot groups; `propensities.ascii`. Ids are the row and column numbers from 0.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from puidrec.data.dataset import Dataset
+from puidrec.data.schema import check_choice
+from puidrec.data.sources.feature_steps import add_pseudo_features
+from puidrec.data.sources.reading import (
+    AnyPath,
+    data_folder,
+    first_file,
+    has_file,
+    read_delimited,
+    read_text,
+    typed_columns,
+)
+from puidrec.data.sources.reading_arrays import read_matrix
+from puidrec.errors import InputError
+from puidrec.rng import Rng
+
+SCALE = (1.0, 5.0)
+FEATURES = ("real", "pseudo", "none")
+TRIPLE = ("user_id", "item_id", "rating")
+
+
+def load(
+    path: AnyPath | None,
+    *,
+    features: Literal["real", "pseudo", "none"] = "real",
+    propensities: bool = True,
+    dim: int = 32,
+    bins: int = 4,
+    rng: Rng = 0,
+) -> Dataset:
+    """Load Coat. `propensities` adds the published learned ones as a column where their file is there.
+
+    The real features are the default: they are what lifts accuracy on Coat. `dim` and `bins` shape pseudo-features.
+    """
+    check_choice("features", features, FEATURES)
+    folder = data_folder(path, "coat")
+    logged_file = first_file(folder, ("train.ascii", "user.txt"), "coat")
+    uniform_file = first_file(folder, ("test.ascii", "random.txt"), "coat")
+    logged, uniform = _ratings(logged_file), _ratings(uniform_file)
+    if propensities and has_file(folder / "propensities.ascii"):
+        logged, uniform = (_with_propensity(frame, folder / "propensities.ascii") for frame in (logged, uniform))
+    users, items = (_side(folder, entity) if features == "real" else None for entity in ("user", "item"))
+    data = Dataset.from_frame(
+        logged,
+        uniform,
+        users,
+        items,
+        scale=SCALE,
+        unknown_ids="keep",
+        name="coat",
+        origins={"logged": logged_file, "uniform": uniform_file, "users": folder, "items": folder},
+        notes={"files": [logged_file.name, uniform_file.name], "features": features},
+    )
+    return add_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
+
+
+def _ratings(path: Path) -> pl.DataFrame:
+    """The rated cells of a matrix, or the rows of a `user,item,rating` file."""
+    if path.suffix != ".ascii":
+        return typed_columns(read_delimited(path, names=TRIPLE), keep_text=("rating",))
+    matrix = read_matrix(path)
+    low, high = SCALE
+    wrong = (matrix != 0) & ((matrix < low) | (matrix > high))
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise InputError(
+            "rating outside its scale",
+            file=path,
+            row=int(row) + 1,
+            column=str(column + 1),
+            found=float(matrix[row, column]),
+            expected=f"0 (not rated) or a rating in [{low:g}, {high:g}]",
+            hint="Is this the rating matrix?",
+        )
+    user, item = np.nonzero(matrix)
+    return pl.DataFrame({"user_id": user, "item_id": item, "rating": matrix[user, item]})
+
+
+def _with_propensity(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """Add the propensity of each rated pair from the full matrix."""
+    matrix = read_matrix(path)
+    ids = frame.select("user_id", "item_id")
+    fits = all(dtype == pl.Int64 for dtype in ids.dtypes) and frame.height > 0
+    if not fits or (ids.to_numpy() < 0).any() or (ids.to_numpy().max(axis=0) >= matrix.shape).any():
+        raise InputError(
+            "propensities do not cover the rated pairs",
+            file=path,
+            found=f"a {matrix.shape[0]} x {matrix.shape[1]} matrix",
+            expected="a row per user and a column per item",
+            hint="Leave them out with propensities=False.",
+        )
+    user, item = ids.to_numpy().T
+    return frame.with_columns(pl.Series("propensity", matrix[user, item]))
+
+
+def _side(folder: Path, entity: str) -> pl.DataFrame:
+    """Decode one-hot groups: the columns `colour:red, colour:blue, …` become one categorical column `colour`."""
+    path = folder / "user_item_features" / f"{entity}_features.ascii"
+    matrix = read_matrix(path)
+    names = [
+        line.strip().partition(":") for line in read_text(path.with_name(f"{entity}_features_map.txt")).split("\n")
+    ]
+    names = [name for name in names if name[0]]
+    if len(names) != matrix.shape[1]:
+        raise InputError(
+            "columns without names", file=path, found=matrix.shape[1], expected=f"{len(names)} as in the map"
+        )
+    table: dict[str, object] = {f"{entity}_id": np.arange(matrix.shape[0], dtype=np.int64)}
+    for group in dict.fromkeys(name[0] for name in names):
+        columns = [k for k, name in enumerate(names) if name[0] == group]
+        block = matrix[:, columns]
+        wrong = np.flatnonzero(((block != 0) & (block != 1)).any(axis=1) | (block.sum(axis=1) != 1))
+        if wrong.size:
+            found = " ".join(f"{value:g}" for value in block[wrong[0]])
+            raise InputError(
+                "not one-hot",
+                file=path,
+                row=int(wrong[0]) + 1,
+                column=group,
+                found=found,
+                expected="a single 1, else 0",
+            )
+        table[group] = np.array([names[k][2] for k in columns])[block.argmax(axis=1)]
+    return pl.DataFrame(table)

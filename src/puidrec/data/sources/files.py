@@ -1,0 +1,132 @@
+"""Your own data: CSV (`,` `;` tab or `|`, also gzipped) or Parquet, from four paths or from one folder.
+
+A folder is searched for `logged`, `uniform`, `users` and `items`, each as `.parquet`, `.csv` or `.csv.gz`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from puidrec.data.dataset import Dataset, UnknownIds
+from puidrec.data.frames import Origin, require_columns
+from puidrec.data.schema import INTERACTION_COLUMNS, OPTIONAL_COLUMNS, Duplicates
+from puidrec.data.sources.reading import AnyPath, data_folder, has_file, read_delimited, typed_columns
+from puidrec.data.sources.reading_arrays import is_parquet, read_parquet
+from puidrec.errors import InputError
+
+SUFFIXES = (".parquet", ".csv", ".csv.gz")
+COLUMNS = (*INTERACTION_COLUMNS, *OPTIONAL_COLUMNS)
+
+
+def load(
+    path: AnyPath | None = None,
+    *,
+    logged: AnyPath | None = None,
+    uniform: AnyPath | None = None,
+    users: AnyPath | None = None,
+    items: AnyPath | None = None,
+    scale: tuple[float, float] | None = None,
+    duplicates: Duplicates = "error",
+    unknown_ids: UnknownIds = "error",
+    columns: Mapping[str, str] | None = None,
+    multi_valued: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+) -> Dataset:
+    """Load the caller's own tables; a path given by name wins over what the folder holds.
+
+    columns: our name → the files' name, such as `{"user_id": "uid", "rating": "stars"}`.
+    multi_valued: columns of the side tables whose text is a list, `drama|war`; they are never guessed.
+    categorical: columns of numbers that are names of things, such as a postcode.
+    """
+    given = {"logged": logged, "uniform": uniform, "users": users, "items": items}
+    files = {key: Path(file) for key, file in given.items() if file is not None}
+    if path is not None:
+        files = {**_in_folder(data_folder(path, "files")), **files}
+    if "logged" not in files:
+        raise InputError(
+            "no log of interactions",
+            file=path,
+            expected=" or ".join(f"logged{suffix}" for suffix in SUFFIXES),
+            hint="Name the file with logged=PATH (--logged PATH).",
+        )
+    names = _checked_names(columns or {})
+    tables = {key: _table(file, key, names, multi_valued, categorical) for key, file in files.items()}
+    _require_side_columns(tables, (*multi_valued, *categorical))
+    return Dataset.from_frame(
+        **tables,
+        scale=scale,
+        duplicates=duplicates,
+        unknown_ids=unknown_ids,
+        name="files",
+        origins=files,
+        notes={"files": {key: file.name for key, file in files.items()}},
+    )
+
+
+def _in_folder(folder: Path) -> dict[str, Path]:
+    """The tables a folder holds; two forms of one table are refused, for they may differ."""
+    found: dict[str, Path] = {}
+    for key in ("logged", "uniform", "users", "items"):
+        present = [folder / f"{key}{suffix}" for suffix in SUFFIXES if has_file(folder / f"{key}{suffix}")]
+        if len(present) > 1:
+            names = ", ".join(file.name for file in present)
+            raise InputError(
+                f"two files for {key}", file=folder, found=names, expected="one", hint="Remove one of them."
+            )
+        if present:
+            found[key] = present[0]
+    return found
+
+
+def _checked_names(columns: Mapping[str, str]) -> dict[str, str]:
+    """The renaming, theirs → ours."""
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise InputError(
+            "unknown column to rename",
+            found=unknown[0],
+            expected=f"one of {', '.join(COLUMNS)}",
+            hint="Write it as ours=theirs, for example user_id=uid.",
+        )
+    return {theirs: ours for ours, theirs in columns.items()}
+
+
+def _table(
+    path: Path, key: str, names: Mapping[str, str], multi_valued: Sequence[str], categorical: Sequence[str]
+) -> pl.DataFrame:
+    """Read one table under our column names."""
+    rated = key in ("logged", "uniform")
+    if is_parquet(path):
+        frame = _renamed(read_parquet(path, (*COLUMNS, *names) if rated else None), names)
+    else:
+        frame = _renamed(read_delimited(path), names)
+        frame = frame.select([name for name in frame.columns if name in COLUMNS]) if rated else frame
+        keep_text = ("rating", "propensity") if rated else (*multi_valued, *categorical)
+        frame = typed_columns(frame, keep_text=keep_text)
+    if rated:
+        return frame
+    require_columns(frame, (f"{key[:-1]}_id",), Origin(path))
+    listed = [name for name in multi_valued if name in frame.columns and frame[name].dtype == pl.String]
+    named = [name for name in categorical if name in frame.columns and frame[name].dtype.is_integer()]
+    return frame.with_columns(
+        *[pl.col(name).str.split("|") for name in listed], *[pl.col(name).cast(pl.String) for name in named]
+    )
+
+
+def _renamed(frame: pl.DataFrame, names: Mapping[str, str]) -> pl.DataFrame:
+    """Rename the columns the caller named; a column that held our name before gives way."""
+    present = {theirs: ours for theirs, ours in names.items() if theirs in frame.columns and theirs != ours}
+    return frame.drop(set(present.values()) & set(frame.columns) - set(present)).rename(present)
+
+
+def _require_side_columns(tables: Mapping[str, pl.DataFrame], wanted: Sequence[str]) -> None:
+    """Refuse a `multi_valued` or `categorical` column that no side table has: a typing error would pass unseen."""
+    held = {name for key in ("users", "items") if key in tables for name in tables[key].columns}
+    missing = [name for name in wanted if name not in held]
+    if missing:
+        raise InputError(
+            "no such column in the side tables", column=missing[0], found=", ".join(sorted(held)) or "no columns"
+        )

@@ -1,0 +1,92 @@
+"""MovieLens-100K: 943 users × 1,682 films, 100,000 chosen ratings, no uniform rows.
+
+Files of GroupLens: `u.data` (tab), `u.user` and `u.item` (bar separated, the latter in ISO-8859-1).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+from puidrec.data.dataset import Dataset
+from puidrec.data.frames import Origin
+from puidrec.data.schema import check_choice, check_number
+from puidrec.data.sources.feature_steps import add_pseudo_features
+from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_delimited, typed_columns
+from puidrec.rng import Rng
+
+SCALE = (1.0, 5.0)
+FEATURES = ("real", "pseudo", "none")
+GENRES = (
+    *(
+        "unknown",
+        "Action",
+        "Adventure",
+        "Animation",
+        "Children's",
+        "Comedy",
+        "Crime",
+        "Documentary",
+        "Drama",
+        "Fantasy",
+    ),
+    *("Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western"),
+)
+"""In the order of the flags of `u.item`."""
+
+
+def load(
+    path: AnyPath | None,
+    *,
+    features: Literal["real", "pseudo", "none"] = "real",
+    dim: int = 32,
+    bins: int = 4,
+    rng: Rng = 0,
+) -> Dataset:
+    """Load MovieLens-100K with age, gender, occupation and region of users, and release year and genres of films."""
+    check_choice("features", features, FEATURES)
+    folder = data_folder(path, "ml-100k")
+    ratings = first_file(folder, ("u.data",), "ml-100k")
+    names = ("user_id", "item_id", "rating", "timestamp")
+    logged = typed_columns(read_delimited(ratings, names=names, separator="\t", quoted=False), keep_text=("rating",))
+    real = features == "real"
+    data = Dataset.from_frame(
+        logged,
+        users=_users(folder / "u.user") if real else None,
+        items=_items(folder / "u.item") if real else None,
+        scale=SCALE,
+        unknown_ids="keep",
+        name="ml-100k",
+        origins={"logged": ratings, "users": folder / "u.user", "items": folder / "u.item"},
+        notes={"files": ["u.data", "u.user", "u.item"] if real else ["u.data"], "features": features},
+    )
+    return add_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
+
+
+def _users(path: Path) -> pl.DataFrame:
+    """Age is a number; of the zip code only its first digit is kept (ten regions; `other` outside the US)."""
+    names = ("user_id", "age", "gender", "occupation", "zip")
+    frame = typed_columns(read_delimited(path, names=names, separator="|", quoted=False), keep_text=names[2:])
+    digit = pl.col("zip").str.extract(r"^([0-9])")
+    return frame.select(
+        "user_id",
+        check_number(frame["age"], Origin(path)),
+        "gender",
+        "occupation",
+        pl.when(pl.col("zip").is_null()).then(None).otherwise(digit.fill_null("other")).alias("region"),
+    )
+
+
+def _items(path: Path) -> pl.DataFrame:
+    """Release year and genres. A title is an id in words, so it is no feature."""
+    names = ("item_id", "title", "released", "video_released", "url", *GENRES)
+    frame = read_delimited(path, names=names, separator="|", encoding="iso-8859-1", quoted=False)
+    frame = typed_columns(frame, keep_text=names[1:])
+    flags = [pl.when(pl.col(name) == "1").then(pl.lit(name)) for name in GENRES]
+    return frame.select(
+        "item_id",
+        pl.col("released").str.extract(r"([0-9]{4})$").cast(pl.Float64).alias("release_year"),
+        pl.concat_list(flags).list.drop_nulls().alias("genres"),
+    )

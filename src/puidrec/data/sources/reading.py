@@ -1,0 +1,200 @@
+"""Shared readers: files become tables of text, or one line says what is wrong and where.
+
+Delimited files are read as text throughout and typed by looking at whole columns, so that what a column means
+never depends on its first hundred rows. Gzip is known by its first bytes, not by the file's name.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+
+import polars as pl
+
+from puidrec.errors import InputError, one_line
+
+AnyPath = str | PathLike[str]
+SEPARATORS = (",", ";", "\t", "|")
+POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+"""What Polars raises over bad content; its panics are no `Exception`, so they are named."""
+
+_OTHER_FORMATS = {b"PAR1": "Parquet", b"PK\x03\x04": "a zip archive", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+
+
+@contextmanager
+def input_errors(path: AnyPath) -> Iterator[None]:
+    """Turn the operating system's refusal to open `path` into one line."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError("no such file", file=path, hint="Check the path.") from error
+    except IsADirectoryError as error:
+        raise InputError("cannot read it", file=path, found="a folder", expected="a file") from error
+    except PermissionError as error:
+        raise InputError("no permission to read", file=path, hint="Ask its owner for read access.") from error
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InputError(f"cannot read ({reason})", file=path, hint="Check the path.") from error
+
+
+def data_folder(path: AnyPath | None, source: str) -> Path:
+    """The folder of a named data set; refuses nothing, a file, or what is not there."""
+    if path is None:
+        raise InputError(f"{source} needs the folder of its files", hint="Give the path (--data-dir DIR).")
+    folder = Path(path)
+    with input_errors(folder):
+        if not folder.is_dir():
+            problem = "not a folder" if folder.exists() else "no such folder"
+            raise InputError(problem, file=folder, expected=f"the folder of the {source} files", hint="Check the path.")
+        next(folder.iterdir(), None)
+    return folder
+
+
+def has_file(path: Path) -> bool:
+    """Whether there is something to open at `path`; no permission to look is an error, not an absence."""
+    with input_errors(path):
+        return path.exists()
+
+
+def first_file(folder: Path, names: Sequence[str], source: str) -> Path:
+    """The first of `names` that exists in `folder`; when none does, the message names all that were looked for."""
+    for name in names:
+        if has_file(folder / name):
+            return folder / name
+    raise InputError(
+        f"no {source} files here", file=folder, expected=" or ".join(names), hint="Check the folder and the file names."
+    )
+
+
+def read_bytes(path: AnyPath) -> bytes:
+    """The content of a file, unzipped if it is gzip; refuses an empty file."""
+    with input_errors(path):
+        raw = Path(path).read_bytes()
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            raw = gzip.decompress(raw)
+        except (EOFError, OSError, zlib.error) as error:
+            raise InputError("damaged gzip file", file=path, hint="Download or compress it again.") from error
+    if not raw.strip(b"\xef\xbb\xbf\r\n\t "):
+        raise InputError("the file is empty", file=path, expected="at least one row", hint="Check the path.")
+    return raw
+
+
+def read_text(path: AnyPath, encoding: str = "utf-8") -> str:
+    """The content of a text file, without a byte-order mark; wrong bytes are named by row."""
+    raw = read_bytes(path)
+    for magic, kind in _OTHER_FORMATS.items():
+        if raw.startswith(magic):
+            raise InputError("not a text file", file=path, found=kind, expected=f"{encoding} text", hint="Convert it.")
+    try:
+        return raw.decode(encoding).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"not {encoding} text",
+            file=path,
+            row=raw.count(b"\n", 0, error.start),
+            found=f"byte 0x{raw[error.start]:02x}",
+            expected=f"{encoding} characters",
+            hint="Save the file as UTF-8.",
+        ) from error
+
+
+def read_delimited(
+    path: AnyPath,
+    *,
+    names: Sequence[str] | None = None,
+    separator: str | None = None,
+    encoding: str = "utf-8",
+    quoted: bool = True,
+) -> pl.DataFrame:
+    """A delimited file as text columns, empty cells missing. Without `names`, the first line holds them.
+
+    The separator is found in the first line when it is not given. Rows with more or fewer fields are refused.
+    """
+    text = read_text(path, encoding).rstrip("\r\n")
+    first = text.split("\n", 1)[0].rstrip("\r")
+    separator = separator or max(SEPARATORS, key=first.count)
+    columns = list(names) if names else _header(first, separator, path)
+    try:
+        frame = pl.read_csv(
+            text.encode(),
+            schema=dict.fromkeys(columns, pl.String),
+            has_header=names is None,
+            separator=separator,
+            quote_char='"' if quoted else None,
+        )
+    except POLARS_ERRORS as error:
+        _refuse_ragged(text, separator, len(columns), path, header=names is None, quoted=quoted)
+        reason = one_line(str(error)).split("  ")[0][:120]
+        raise InputError(
+            f"cannot read the table ({reason})", file=path, hint="Check its separator and quotes."
+        ) from error
+    if frame.height and frame[columns[-1]].null_count():
+        _refuse_ragged(text, separator, len(columns), path, header=names is None, quoted=quoted)
+    return frame
+
+
+def _header(line: str, separator: str, path: AnyPath) -> list[str]:
+    """The column names of the first line; refuses a name used twice."""
+    try:
+        names = [name.strip() for name in next(csv.reader([line], delimiter=separator))]
+    except (csv.Error, StopIteration) as error:
+        raise InputError(f"cannot read the header line ({error})", file=path, expected="column names") from error
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        raise InputError("two columns of one name", file=path, column=repeated[0], hint="Rename one of them.")
+    return names
+
+
+def _refuse_ragged(text: str, separator: str, width: int, path: AnyPath, *, header: bool, quoted: bool) -> None:
+    """Name the first row whose number of fields is not `width`; run only once something looked wrong."""
+    lines = io.StringIO(text, newline="")
+    if quoted:
+        rows = csv.reader(lines, delimiter=separator, strict=True)
+    else:
+        rows = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
+    count = 0
+    try:
+        for count, row in enumerate(rows, 0 if header else 1):
+            if len(row) != width:
+                raise InputError(
+                    "wrong number of fields",
+                    file=path,
+                    row=count,
+                    found=f"{len(row)} fields",
+                    expected=f"{width}, separated by {separator!r}",
+                    hint="Put fields that contain the separator in double quotes.",
+                )
+    except csv.Error as error:
+        if "field larger" in str(error):
+            return
+        raise InputError(
+            f"broken quoting ({error})", file=path, row=count + 1, hint="Close or double the quotes."
+        ) from error
+
+
+def typed_columns(frame: pl.DataFrame, keep_text: Sequence[str] = ()) -> pl.DataFrame:
+    """Give text columns the type that all their cells have: integer (as written: `007` stays text), number, text."""
+    return frame.with_columns(
+        [
+            _typed(column)
+            for column in frame.get_columns()
+            if column.dtype == pl.String and column.name not in keep_text and column.null_count() < column.len()
+        ]
+    )
+
+
+def _typed(column: pl.Series) -> pl.Series:
+    if column.str.contains(_INTEGER).all():
+        return column.cast(pl.Int64)
+    if column.name in ("user_id", "item_id"):
+        return column
+    number = column.str.strip_chars().cast(pl.Float64, strict=False)
+    return number if number.null_count() == column.null_count() else column

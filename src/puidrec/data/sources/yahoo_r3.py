@@ -1,0 +1,88 @@
+"""Yahoo!R3 music: 15,400 users × 1,000 songs, self-selected ratings, and ten songs shown at random to 5,400 users.
+
+Files: the Webscope pair `ydata-ymusic-rating-study-v1_0-{train,test}.txt` (tab separated, ids from 1), or the
+`user.txt` and `random.txt` of public code (comma separated, ids from 0). Ids are kept as the files write them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+from puidrec.data.dataset import Dataset
+from puidrec.data.schema import check_choice
+from puidrec.data.sources.feature_steps import add_pseudo_features
+from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_delimited, typed_columns
+from puidrec.errors import InputError
+from puidrec.rng import Rng
+
+WEBSCOPE = "ydata-ymusic-rating-study-v1_0"
+FORMS = {"logged": (f"{WEBSCOPE}-train.txt", "user.txt"), "uniform": (f"{WEBSCOPE}-test.txt", "random.txt")}
+SCALE = (1.0, 5.0)
+FEATURES = ("pseudo", "none")
+
+
+def load(
+    path: AnyPath | None,
+    *,
+    features: Literal["pseudo", "none"] = "none",
+    dim: int = 64,
+    bins: int = 4,
+    rng: Rng = 0,
+) -> Dataset:
+    """Load Yahoo!R3. It has ids only; `features="pseudo"` makes the paper's 64 pseudo-features from the log."""
+    check_choice("features", features, FEATURES)
+    folder = data_folder(path, "yahoo-r3")
+    files = {part: first_file(folder, names, "yahoo-r3") for part, names in FORMS.items()}
+    forms = {FORMS[part].index(file.name) for part, file in files.items()}
+    if len(forms) > 1:
+        raise InputError(
+            "files of two forms, whose ids start from different numbers",
+            file=folder,
+            found=", ".join(file.name for file in files.values()),
+            expected=" or ".join(", ".join(pair) for pair in zip(*FORMS.values(), strict=True)),
+        )
+    webscope = forms == {0}
+    frames = {part: _ratings(file, webscope=webscope) for part, file in files.items()}
+    data = Dataset.from_frame(
+        frames["logged"],
+        frames["uniform"],
+        scale=SCALE,
+        name="yahoo-r3",
+        origins=files,
+        notes={
+            "files": [file.name for file in files.values()],
+            "ids": f"from {1 if webscope else 0}",
+            "features": features,
+        },
+    )
+    return add_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
+
+
+def _ratings(path: Path, *, webscope: bool) -> pl.DataFrame:
+    """The triples of a file; its ids must start where its form says, or two forms were mixed up."""
+    names = ("user_id", "item_id", "rating")
+    frame = typed_columns(
+        read_delimited(path, names=names, separator="\t" if webscope else None), keep_text=("rating",)
+    )
+    lowest = 1 if webscope else 0
+    for key in ("user_id", "item_id"):
+        column = frame[key]
+        if column.dtype != pl.Int64:
+            odd = column.is_null() | ~column.str.contains(r"^[0-9]+$").fill_null(False)
+            row = int(odd.arg_true()[0]) if odd.any() else 0
+            found = column[row] if column[row] is not None else "nothing"
+            raise InputError("not an id", file=path, row=row + 1, column=key, found=found, expected="a whole number")
+        if (low := int(column.min())) < lowest:  # type: ignore[arg-type]
+            raise InputError(
+                "id too small",
+                file=path,
+                row=int(column.arg_min() or 0) + 1,
+                column=key,
+                found=low,
+                expected=f"ids from {lowest}",
+                hint="Ids from 0 belong in user.txt and random.txt.",
+            )
+    return frame

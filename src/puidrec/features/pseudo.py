@@ -1,0 +1,135 @@
+"""Pseudo-features for data with ids only: factors of the log's ratings, each dimension cut into k-means bins.
+
+They are made from logged rows alone: uniform rows would leak what evaluation asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import svds
+
+from puidrec.data.dataset import Dataset, IdMap
+from puidrec.errors import InputError
+from puidrec.rng import Rng, generator
+
+DAMPING = 5.0
+"""Ratings' worth of weight that pulls a user's or item's mean to the overall mean."""
+RESTARTS, SWEEPS = 6, 60
+
+
+def pseudo_features(
+    user: np.ndarray, item: np.ndarray, rating: np.ndarray, n_users: int, n_items: int, dim: int, rng: Rng
+) -> tuple[np.ndarray, np.ndarray]:
+    """User [n_users, dim] and item [n_items, dim] factors: the best rank-`dim` fit of the centred ratings.
+
+    Ratings are centred by damped user and item means, pairs outside the log count as average, and the truncated
+    SVD A ≈ U S Vᵀ is shared out as U √S and V √S. The SVD has no local optima, so a seed changes nothing but
+    rounding; signs are fixed by making the largest entry of each column of V positive.
+    """
+    if not 1 <= dim < min(n_users, n_items):
+        raise InputError(
+            "too many pseudo-features for this data",
+            found=dim,
+            expected=f"1 to {min(n_users, n_items) - 1}, below the number of users and of items",
+            hint="Give a smaller dim.",
+        )
+    residual = _centred(user, item, np.asarray(rating, np.float64), n_users, n_items)
+    table = csr_array((residual, (user, item)), shape=(n_users, n_items))
+    if not table.count_nonzero():
+        return np.zeros((n_users, dim)), np.zeros((n_items, dim))
+    start = generator(rng, "pseudo-features").standard_normal(min(n_users, n_items))
+    left, size, right = svds(table, k=dim, v0=start)
+    order = np.argsort(-size)
+    left, size, right = left[:, order], size[order], right[order].T
+    sign = np.sign(right[np.abs(right).argmax(axis=0), np.arange(dim)])
+    weight = np.where(sign == 0, 1.0, sign) * np.sqrt(size)
+    return left * weight, right * weight
+
+
+def _centred(user: np.ndarray, item: np.ndarray, rating: np.ndarray, n_users: int, n_items: int) -> np.ndarray:
+    """Ratings minus overall mean, minus damped item means, minus damped user means of the rest."""
+    rest: np.ndarray = rating - rating.mean()
+    for code, size in ((item, n_items), (user, n_users)):
+        mean = np.bincount(code, rest, size) / (np.bincount(code, minlength=size) + DAMPING)
+        rest = rest - mean[code]
+    return rest
+
+
+def kmeans_bins(matrix: np.ndarray, k: int = 4, rng: Rng = 0) -> np.ndarray:
+    """Bin each column by its own one-dimensional k-means; codes 0..k−1 (int32) rise with the value.
+
+    A column of fewer than k distinct values gets a bin per value.
+    """
+    if matrix.ndim != 2 or not np.isfinite(matrix).all():
+        raise InputError("k-means bins need a matrix of finite numbers", found=f"shape {matrix.shape}")
+    if k < 1:
+        raise InputError("number of bins out of range", found=k, expected="at least 1")
+    draw = generator(rng, "kmeans")
+    codes = np.empty(matrix.shape, np.int32)
+    for column in range(matrix.shape[1]):
+        codes[:, column] = np.searchsorted(_cuts(matrix[:, column], k, draw), matrix[:, column], side="right")
+    return codes
+
+
+def _cuts(values: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+    """The k − 1 cut points of the best of a few Lloyd runs: from the quantiles, and from random values.
+
+    In one dimension clusters are runs of the sorted values, so a sweep costs k look-ups in prefix sums, not n.
+    """
+    x = np.sort(values)
+    distinct = np.unique(x)
+    if distinct.size <= k:
+        return distinct[1:]
+    prefix = np.concatenate([[0.0], np.cumsum(x - x.mean())])
+    starts = [np.quantile(distinct, (np.arange(k) + 0.5) / k)]
+    starts += [np.sort(rng.choice(distinct, k, replace=False)) for _ in range(RESTARTS - 1)]
+    best, best_fit = np.empty(0), -np.inf
+    for centres in starts:
+        cuts = _lloyd(x, prefix, centres)
+        edges = np.concatenate([[0], np.searchsorted(x, cuts), [x.size]])
+        sums, sizes = np.diff(prefix[edges]), np.diff(edges)
+        fit = float((sums**2 / np.maximum(sizes, 1)).sum())
+        if fit > best_fit:
+            best, best_fit = cuts, fit
+    return best
+
+
+def _lloyd(x: np.ndarray, prefix: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Cut points of Lloyd's algorithm from the given sorted centres; an emptied cluster keeps its centre."""
+    mean = x.mean()
+    for _ in range(SWEEPS):
+        edges = np.concatenate([[0], np.searchsorted(x, (centres[1:] + centres[:-1]) / 2), [x.size]])
+        sizes = np.diff(edges)
+        moved = np.where(sizes > 0, np.diff(prefix[edges]) / np.maximum(sizes, 1) + mean, centres)
+        if np.allclose(moved, centres, rtol=0, atol=1e-12 * (x[-1] - x[0])):
+            break
+        centres = np.sort(moved)
+    cuts: np.ndarray = (centres[1:] + centres[:-1]) / 2
+    return cuts
+
+
+def with_pseudo_features(data: Dataset, dim: int, bins: int = 4, rng: Rng = 0) -> Dataset:
+    """The data set with categorical columns f0 … f{dim−1} added to its user and item tables."""
+    log = data.logged
+    factors = pseudo_features(log.user, log.item, log.rating, data.n_users, data.n_items, dim, rng)
+    users, items = (kmeans_bins(matrix, bins, rng) for matrix in factors)
+    notes = {**data.notes, "pseudo_features": {"dim": dim, "bins": bins, "from": "logged rows only"}}
+    return replace(
+        data,
+        users=_added(data.users, data.user_ids, "user_id", users),
+        items=_added(data.items, data.item_ids, "item_id", items),
+        notes=notes,
+    )
+
+
+def _added(table: pl.DataFrame | None, ids: IdMap, key: str, codes: np.ndarray) -> pl.DataFrame:
+    table = ids.ids.to_frame(key) if table is None else table
+    made = [pl.Series(f"f{k}", codes[:, k]).cast(pl.String) for k in range(codes.shape[1])]
+    taken = [column.name for column in made if column.name in table.columns]
+    if taken:
+        raise InputError("the side table has a column of this name already", column=taken[0], hint="Rename it.")
+    return table.hstack(made)
