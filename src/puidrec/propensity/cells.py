@@ -77,4 +77,7 @@ class Cells(FittedPropensity):
         return p
 
     def _details(self) -> dict[str, Any]:
-        return {"bins": list(self.rates_.shape), "pseudo_count": self.pseudo_count_}
+        return {
+            "bins": list(self.rates_.shape),
+            "pseudo_count": self.pseudo_count_ if np.isfinite(self.pseudo_count_) else "infinite",
+        }

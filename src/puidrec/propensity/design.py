@@ -22,6 +22,11 @@ def design_matrix(frame: pl.DataFrame | None, id_column: str) -> sparse.csr_arra
     return sparse.csr_array(sparse.hstack(blocks, format="csr"))
 
 
+def one_hot(codes: np.ndarray) -> sparse.csr_array:
+    """Codes as indicator columns, [entities, largest code + 1]."""
+    return sparse.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)))
+
+
 def _encode(column: pl.Series) -> sparse.csr_array:
     if isinstance(column.dtype, pl.List):
         rows = pl.DataFrame({"row": np.arange(column.len()), "level": column}).explode("level").drop_nulls()

@@ -19,6 +19,7 @@ from puidrec.propensity.base import Exposure, FittedPropensity
 from puidrec.propensity.calibration import calibrating_shift
 from puidrec.propensity.classes import TABLE_BUDGET
 from puidrec.propensity.clip import DEFAULT_LOW
+from puidrec.propensity.design import one_hot
 from puidrec.rng import Rng, generator
 
 Mode = Literal["auto", "cells", "sample"]
@@ -65,7 +66,7 @@ class Logistic(FittedPropensity):
         counts = data.counts
         # A population with one bin and no features still needs a matrix; its single column is constant.
         designs = [
-            _one_hot(bins) if features is None else features
+            one_hot(bins) if features is None else features
             for features, bins in ((data.user_features, counts.user_bin), (data.item_features, counts.item_bin))
         ]
         bins = [b if self.interactions else np.zeros_like(b) for b in (counts.user_bin, counts.item_bin)]
@@ -117,9 +118,10 @@ def fit_sample(data: Exposure, designs: list[sparse.csr_array], ridge: float, n_
     if data.log is None:
         raise InputError("mode='sample' needs the log itself", found="counts only", hint="Use mode='cells' on bins.")
     random = generator(rng, "propensity")
-    seen = np.sort(random.choice(data.log.user.size, min(n_sample, data.log.user.size), replace=False))
-    unseen = _draw_unseen(data, n_sample, random)
-    user, item = (np.concatenate(pair) for pair in zip((data.log.user[seen], data.log.item[seen]), unseen, strict=True))
+    log = np.sort(data.log.user.astype(np.int64) * data.counts.n_items + data.log.item)
+    seen = log if log.size <= n_sample else log[random.choice(log.size, n_sample, replace=False)]
+    pairs = np.concatenate([seen, _draw_unseen(log, data, n_sample, random)])
+    user, item = pairs // data.counts.n_items, pairs % data.counts.n_items
     rows = sparse.csr_array(sparse.hstack([designs[0][user], designs[1][item]], format="csr"))
     label = np.arange(user.size) < seen.size
     fitted = LogisticRegression(C=1.0 / ridge, max_iter=1000).fit(rows, label)
@@ -130,27 +132,20 @@ def fit_sample(data: Exposure, designs: list[sparse.csr_array], ridge: float, n_
     return AdditiveScore(np.full((1, 1), shift), *scores)
 
 
-def _draw_unseen(data: Exposure, size: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Uniform pairs of D that are not in the log, with replacement; fewer when the log covers most of D."""
-    assert data.log is not None  # noqa: S101
-    n_items = data.counts.n_items
-    keys = np.sort(data.log.user.astype(np.int64) * n_items + data.log.item)
-    drawn = random.integers(0, data.n_pairs, min(int(size / max(1.0 - data.rate, 0.1)), 10 * size))
-    place = np.minimum(np.searchsorted(keys, drawn), keys.size - 1)
-    drawn = drawn[keys[place] != drawn][:size]
+def _draw_unseen(log: np.ndarray, data: Exposure, size: int, random: np.random.Generator) -> np.ndarray:
+    """Uniform pairs of D (as sortable keys) that are not in the log, with replacement; fewer where few are unseen."""
+    drawn = random.integers(0, data.n_pairs, int(size / max(1.0 - data.rate, 0.1)))
+    place = np.minimum(np.searchsorted(log, drawn), log.size - 1)
+    drawn = drawn[log[place] != drawn][:size]
     if not drawn.size:
         raise InputError("no unseen pair was drawn", found=f"{data.rate:.1%} of D seen", hint="Use mode='cells'.")
-    return drawn // n_items, drawn % n_items
+    return drawn
 
 
 def _levels(score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Scores as at most `SCORE_LEVELS` values (means of neighbours) and how many entities have each."""
     parts = np.array_split(np.sort(score), min(SCORE_LEVELS, score.size))
     return np.array([part.mean() for part in parts]), np.array([float(part.size) for part in parts])
-
-
-def _one_hot(codes: np.ndarray) -> sparse.csr_array:
-    return sparse.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)))
 
 
 def _distinct_rows(design: sparse.csr_array, bins: np.ndarray) -> np.ndarray:

@@ -183,6 +183,6 @@ class TwoWay(FittedPropensity):
     def _details(self) -> dict[str, Any]:
         ridge = self.effects_.ridge
         return {
-            "user_effect_sd": ridge.user**-0.5 if ridge.user else float("inf"),
-            "item_effect_sd": ridge.item**-0.5 if ridge.item else float("inf"),
+            "user_effect_sd": ridge.user**-0.5 if ridge.user else None,
+            "item_effect_sd": ridge.item**-0.5 if ridge.item else None,
         }
