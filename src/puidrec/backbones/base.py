@@ -1,0 +1,113 @@
+"""What a rating model is here: one representation per user and per item, r̂_ui = ⟨l_u, r_i⟩, biases folded in.
+
+Representations are computed once per step, never per pair, so a backbone costs (users + items) whatever the log; and
+because r̂ is an inner product, losses over all pairs have the identities of `objective.whole_space`.
+A backbone is made of *towers*, each mapping every entity of a side to a vector and a bias; a side is their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from puidrec.backbones.features import Design
+from puidrec.errors import InputError
+from puidrec.objective.low_rank import LowRank
+
+
+class Penalty(NamedTuple):
+    """Mean squared norms: of what belongs to single entities, and of what is shared through features."""
+
+    ids: Tensor
+    features: Tensor
+
+
+class Tower(nn.Module):
+    """One way to represent the entities of a side: `forward(rows)` gives [vector, bias] per entity, [n, dim + 1]."""
+
+    n_rows: int
+    dim: int
+    uses_ids: bool = False
+
+    def forward(self, rows: slice) -> Tensor:
+        """Vectors and biases of a range of entities."""
+        raise NotImplementedError
+
+    def cold(self, design: Design) -> Tensor | None:
+        """The same for entities known by their features only; None where features say nothing."""
+        return None
+
+    def penalty(self) -> Tensor:
+        """Mean over entities of the squared norm of the parameters each one uses."""
+        raise NotImplementedError
+
+
+class Backbone(nn.Module):
+    """Users and items as sums of towers, and a global mean. With columns [z, b_u, 1] and [z, 1, b_i + μ], r̂ is the
+    inner product (`eq:prediction`)."""
+
+    def __init__(self, user_towers: Sequence[Tower], item_towers: Sequence[Tower], mean: float = 0.0) -> None:
+        super().__init__()
+        dims = {tower.dim for tower in (*user_towers, *item_towers)}
+        if not user_towers or not item_towers or len(dims) != 1:
+            raise InputError("a backbone needs towers of one dimension on both sides", found=sorted(dims))
+        self.user_towers, self.item_towers = nn.ModuleList(user_towers), nn.ModuleList(item_towers)
+        self.mean = nn.Parameter(torch.tensor(float(mean)))
+        self.n_users, self.n_items = user_towers[0].n_rows, item_towers[0].n_rows
+        self.dim = dims.pop()
+
+    def users(self, rows: slice = slice(None)) -> Tensor:
+        """[z_u, b_u, 1] of a range of users, [n, dim + 2]."""
+        total = _sum([tower(rows) for tower in self.user_towers])
+        return torch.cat([total, torch.ones_like(total[:, :1])], 1)
+
+    def items(self, rows: slice = slice(None)) -> Tensor:
+        """[z_i, 1, b_i + μ] of a range of items, [n, dim + 2]."""
+        return self._as_items(_sum([tower(rows) for tower in self.item_towers]))
+
+    def factors(self, users: slice = slice(None)) -> LowRank:
+        """The scores of a block of users against all items."""
+        return LowRank.of(self.users(users), self.items())
+
+    def cold_users(self, design: Design) -> Tensor:
+        """Representations of users never seen in training, from features (zero where the model has none)."""
+        total = self._cold(self.user_towers, design)
+        return torch.cat([total, torch.ones_like(total[:, :1])], 1)
+
+    def cold_items(self, design: Design) -> Tensor:
+        """Representations of items never seen in training."""
+        return self._as_items(self._cold(self.item_towers, design))
+
+    def penalty(self) -> Penalty:
+        """L2 per entity: mean over users plus mean over items of squared norms.
+
+        Means, not sums: an average user's share of a mean loss is 1/users, so one weight suits logs of any size.
+        Parts that live on features are returned apart, since they are shared and want a lighter hand.
+        """
+        zero = torch.zeros((), dtype=self.mean.dtype, device=self.mean.device)
+        towers = [tower for tower in (*self.user_towers, *self.item_towers) if isinstance(tower, Tower)]
+        ids = [tower.penalty() for tower in towers if tower.uses_ids]
+        features = [tower.penalty() for tower in towers if not tower.uses_ids]
+        return Penalty(_sum([zero, *ids]), _sum([zero, *features]))
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        """Scores of given pairs, for a few pairs; training uses sampled products instead."""
+        return (self.users().index_select(0, users) * self.items().index_select(0, items)).sum(1)
+
+    def _as_items(self, total: Tensor) -> Tensor:
+        return torch.cat([total[:, :-1], torch.ones_like(total[:, :1]), total[:, -1:] + self.mean], 1)
+
+    def _cold(self, towers: nn.ModuleList, design: Design) -> Tensor:
+        zero = torch.zeros(design.n_rows, self.dim + 1, dtype=self.mean.dtype, device=self.mean.device)
+        parts = [tower.cold(design) for tower in towers if isinstance(tower, Tower)]
+        return _sum([zero, *(part for part in parts if part is not None)])
+
+
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total

@@ -1,0 +1,87 @@
+"""The terms of each estimator for a block of users: sampled products on O, Gram matrices (or tiles) over D.
+
+A trainer asks these for `Terms`, takes a benchmark off if there is one, and minimises `robust_mean`. A block is all
+items against some users, so block losses add up to the loss over D exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from puidrec.backbones.sparse import LogPattern, sampled_product
+from puidrec.errors import InputError
+from puidrec.objective.heads import HEADS, Head
+from puidrec.objective.low_rank import LowRank
+from puidrec.objective.pointwise import PointwiseError
+from puidrec.objective.terms import Terms, dr_terms, imputation_terms, ips_terms
+from puidrec.objective.worst_case import Box
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The logged pairs of a block of users: where they are, what was rated, and the box of their weights."""
+
+    pattern: LogPattern
+    target: Tensor
+    bounds: Box
+
+    def __post_init__(self) -> None:
+        lengths = (len(self.pattern), *(x.numel() for x in (self.target, *self.bounds)))
+        if len(set(lengths)) != 1:
+            raise InputError("one target and one pair of bounds per logged pair", found=lengths)
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs of D in this block."""
+        return self.pattern.n_users * self.pattern.n_items
+
+    def rows(self, start: int, stop: int) -> Observed:
+        """The logged pairs of users start..stop−1; views, no copies."""
+        pairs = self.pattern.pairs(start, stop)
+        return Observed(self.pattern.rows(start, stop), self.target[pairs], self.bounds.rows(pairs))
+
+    def scores(self, factors: LowRank) -> Tensor:
+        """The scores of the logged pairs."""
+        values = sampled_product(factors.lefts[0], factors.rights[0], self.pattern)
+        for left, right in zip(factors.lefts[1:], factors.rights[1:], strict=True):
+            values = values + sampled_product(left, right, self.pattern)
+        return values
+
+
+def ips(observed: Observed, phi: LowRank, error: PointwiseError) -> Terms:
+    """`eq:ips`, `eq:puid-ips` (and `eq:naive` with unit weights)."""
+    return ips_terms(error(observed.scores(phi), observed.target))
+
+
+def dr(
+    observed: Observed,
+    phi: LowRank,
+    theta: LowRank,
+    error: PointwiseError,
+    head: Head = HEADS["label"],
+    output: Tensor | None = None,
+) -> Terms:
+    """`eq:dr`, `eq:puid-dr`, for the step of φ: θ is a constant. `output` is g on O where it is known already."""
+    theta = theta.detach()
+    prediction = observed.scores(phi)
+    output = observed.scores(theta) if output is None else output.detach()
+    imputed = head.imputed(prediction, output, error)
+    return dr_terms(error(prediction, observed.target), imputed, head.imputed_sum(phi, theta, error))
+
+
+def imputation(
+    observed: Observed,
+    phi: LowRank,
+    theta: LowRank,
+    error: PointwiseError,
+    head: Head = HEADS["label"],
+    output: Tensor | None = None,
+) -> Terms:
+    """`eq:puid-dr-imp`, for the step of θ: φ is a constant. `output` is g on O, with its graph, where known."""
+    with torch.no_grad():
+        prediction = observed.scores(phi)
+    output = observed.scores(theta) if output is None else output
+    return imputation_terms(head.mismatch(prediction, output, observed.target, error))

@@ -1,0 +1,116 @@
+"""What the output g = ⟨m_u, n_i⟩ of the imputation model means: three readings of ê.
+
+| head | ê | learns (on O) | φ-gradient of ê |
+|---|---|---|---|
+| `label` (default) | e(r̂, g): g is a pseudo-label | ê → e | moves with φ, as double robustness needs |
+| `residual` | e(r̂, r̂° + g) with r̂° = r̂ held constant: g is r − r̂ (form of the public RD code) | g → r − r̂ | yes |
+| `direct` | g is ê itself, as the paper prints it | g → e | none: DR's φ-gradient is that of IPS |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from puidrec.errors import InputError
+from puidrec.objective.low_rank import LowRank
+from puidrec.objective.pointwise import PointwiseError
+from puidrec.objective.tiles import TILE, tiled_sum
+from puidrec.objective.whole_space import linear_sum, square_sum
+
+
+class Head(Protocol):
+    """ê on the observed pairs, its sum over D, and what the imputation loss squares."""
+
+    @property
+    def name(self) -> str:
+        """Name in tables and options."""
+
+    def imputed(self, prediction: Tensor, output: Tensor, error: PointwiseError) -> Tensor:
+        """ê for the pairs at hand."""
+
+    def imputed_sum(self, phi: LowRank, theta: LowRank, error: PointwiseError) -> Tensor:
+        """Σ_D ê."""
+
+    def mismatch(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
+        """ê − e (`eq:puid-dr-imp` squares it), with the prediction a constant."""
+
+
+@dataclass(frozen=True)
+class LabelHead:
+    """g is a pseudo-label."""
+
+    name: str = "label"
+
+    def imputed(self, prediction: Tensor, output: Tensor, error: PointwiseError) -> Tensor:
+        """e(r̂, g)."""
+        return error(prediction, error.to_target(output))
+
+    def imputed_sum(self, phi: LowRank, theta: LowRank, error: PointwiseError) -> Tensor:
+        """Σ_D (r̂ − g)² by Gram matrices; other errors by tiles."""
+        if error.quadratic:
+            return square_sum(phi.minus(theta))
+        return _tiled(self, phi, theta, error)
+
+    def mismatch(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
+        """ê − e."""
+        return self.imputed(prediction, output, error) - error(prediction, target)
+
+
+@dataclass(frozen=True)
+class ResidualHead:
+    """g is the residual r − r̂."""
+
+    name: str = "residual"
+
+    def imputed(self, prediction: Tensor, output: Tensor, error: PointwiseError) -> Tensor:
+        """e(r̂, r̂° + g): its value is that of the predicted residual, its φ-gradient that of a pseudo-label."""
+        return error(prediction, error.to_target(prediction.detach()) + output)
+
+    def imputed_sum(self, phi: LowRank, theta: LowRank, error: PointwiseError) -> Tensor:
+        """Σ_D (r̂ − r̂° − g)² by Gram matrices; other errors by tiles."""
+        if error.quadratic:
+            return square_sum(phi.minus(phi.detach()).minus(theta))
+        return _tiled(self, phi, theta, error)
+
+    def mismatch(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
+        """g − (r − r̂): the signed residual, since its square would forget the sign."""
+        return output - (target - error.to_target(prediction))
+
+
+@dataclass(frozen=True)
+class DirectHead:
+    """g is the error itself."""
+
+    name: str = "direct"
+
+    def imputed(self, prediction: Tensor, output: Tensor, error: PointwiseError) -> Tensor:
+        """ê = g."""
+        return output
+
+    def imputed_sum(self, phi: LowRank, theta: LowRank, error: PointwiseError) -> Tensor:
+        """Σ_D g = ⟨Σ m, Σ n⟩."""
+        return linear_sum(theta)
+
+    def mismatch(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
+        """g − e."""
+        return output - error(prediction, target)
+
+
+def _tiled(head: Head, phi: LowRank, theta: LowRank, error: PointwiseError) -> Tensor:
+    def values(rows: slice, columns: slice, prediction: Tensor, output: Tensor) -> Tensor:
+        return head.imputed(prediction, output, error)
+
+    return tiled_sum(values, phi, theta, tile=TILE)
+
+
+HEADS: dict[str, Head] = {head.name: head for head in (LabelHead(), ResidualHead(), DirectHead())}
+
+
+def head_named(name: str) -> Head:
+    """Look a head up by its name."""
+    if name not in HEADS:
+        raise InputError("unknown imputation head", found=name, expected=f"one of {', '.join(HEADS)}")
+    return HEADS[name]

@@ -1,0 +1,90 @@
+"""Errors e(prediction, target) of single pairs (`eq:eui`): squared, absolute, cross-entropy.
+
+Targets are *unit* (ratings scaled to [0, 1]) or *signed* (labels ±1, as in the paper). Squared and absolute errors
+compare numbers and do not care. Cross-entropy reads the prediction as a log-odds, so it must know which: the chance
+of a signed target t is (t + 1)/2, which turns softplus(x) − y·x into the familiar log(1 + exp(−t·x)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from puidrec.errors import InputError
+
+TargetKind = Literal["unit", "signed"]
+Pointwise = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class PointwiseError:
+    """An error of one pair, and what else an objective must know about it."""
+
+    name: str
+    value: Pointwise
+    """e(prediction, target), element by element."""
+    to_target: Callable[[Tensor], Tensor]
+    """Maps a score to the scale of targets: what a pseudo-label is, and what a prediction means."""
+    quadratic: bool = False
+    """Σ over all pairs has the Gram identity of `whole_space`; other errors need tiles."""
+
+    def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """e(prediction, target)."""
+        return self.value(prediction, target)
+
+
+def squared(prediction: Tensor, target: Tensor) -> Tensor:
+    """(r̂ − r)²."""
+    return (prediction - target).square()
+
+
+def absolute(prediction: Tensor, target: Tensor) -> Tensor:
+    """|r̂ − r|."""
+    return (prediction - target).abs()
+
+
+def cross_entropy_unit(logit: Tensor, target: Tensor) -> Tensor:
+    """−y log σ(x) − (1 − y) log(1 − σ(x)) for y in [0, 1], without overflow for any x."""
+    return softplus(logit, threshold=80.0) - target * logit
+
+
+def cross_entropy_signed(logit: Tensor, target: Tensor) -> Tensor:
+    """The same with y = (t + 1)/2: log(1 + exp(−t·x)) at t = ±1, linear in between."""
+    return cross_entropy_unit(logit, 0.5 * (target + 1.0))
+
+
+def _same(score: Tensor) -> Tensor:
+    return score
+
+
+def _signed_mean(logit: Tensor) -> Tensor:
+    """2σ(x) − 1, the mean of a ±1 label with log-odds x."""
+    return torch.tanh(0.5 * logit)
+
+
+_SQUARED = PointwiseError("squared", squared, _same, quadratic=True)
+_ABSOLUTE = PointwiseError("absolute", absolute, _same)
+
+ERRORS: dict[tuple[str, TargetKind], PointwiseError] = {
+    ("squared", "unit"): _SQUARED,
+    ("squared", "signed"): _SQUARED,
+    ("absolute", "unit"): _ABSOLUTE,
+    ("absolute", "signed"): _ABSOLUTE,
+    ("cross-entropy", "unit"): PointwiseError("cross-entropy", cross_entropy_unit, torch.sigmoid),
+    ("cross-entropy", "signed"): PointwiseError("cross-entropy", cross_entropy_signed, _signed_mean),
+}
+LOSSES = tuple(dict.fromkeys(name for name, _ in ERRORS))
+"""The names a `loss=` option accepts."""
+
+
+def pointwise_error(name: str, target: TargetKind = "unit") -> PointwiseError:
+    """Look an error up by the name of a loss and the kind of target."""
+    try:
+        return ERRORS[name, target]
+    except KeyError:
+        raise InputError("unknown loss", found=f"{name} / {target}", expected=f"one of {', '.join(LOSSES)}") from None

@@ -1,0 +1,90 @@
+"""Worst cases over a box of weights, in closed form: no gradient ascent, and constant for the gradient of the model.
+
+The weights of the observed pairs live in W_P = {w : a ≤ w ≤ b} (`eq:w_p`). Two problems are solved over it:
+
+* plain: maximise Σ c·w. Each weight moves alone, so w = b where c ≥ 0 and a elsewhere.
+* normalised: maximise Σ c·w / Σ w (Hájek). At the optimum λ*, w = b where c > λ* and a elsewhere; found by sorting in
+  O(n log n), or by Dinkelbach's iteration λ ← ratio at w(λ), which climbs to λ* in a handful of O(n) passes.
+
+For c ≥ 0 everywhere (IPS) the plain worst case is b itself: with one global Γ it is IPS up to scale. The normalised
+one is the version that does something there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from puidrec.errors import InputError
+
+MAX_PASSES = 100
+"""Dinkelbach converges superlinearly; this many passes would mean numbers that are not numbers."""
+
+
+class Box(NamedTuple):
+    """Bounds a ≤ w ≤ b of the observed pairs' weights, checked where they are made (`sensitivity.bounds`)."""
+
+    a: Tensor
+    b: Tensor
+
+    @classmethod
+    def exactly(cls, weight: Tensor) -> Box:
+        """Γ = 1: the weights are known."""
+        return cls(weight, weight)
+
+    def rows(self, rows: slice) -> Box:
+        """The box of some of the pairs."""
+        return Box(self.a[rows], self.b[rows])
+
+
+@torch.no_grad()
+def worst_case_weights(coef: Tensor, bounds: Box) -> Tensor:
+    """argmax_w Σ coef·w over the box (the inner problem of `eq:puid-ips`, `eq:puid-dr`, `eq:bpuid-dr`, …)."""
+    _check(coef, bounds)
+    if bounds.a is bounds.b:
+        return bounds.a
+    return torch.where(coef >= 0, bounds.b, bounds.a)
+
+
+@torch.no_grad()
+def normalised_worst_case_weights(coef: Tensor, bounds: Box) -> Tensor:
+    """argmax_w Σ coef·w / Σ w over the box, by Dinkelbach's iteration; sums are float64."""
+    _check(coef, bounds)
+    if bounds.a is bounds.b:
+        return bounds.a
+    weights, value = bounds.b, weighted_mean(coef, bounds.b)
+    for _ in range(MAX_PASSES):
+        candidate = torch.where(coef > value, bounds.b, bounds.a)
+        improved = weighted_mean(coef, candidate)
+        if not improved > value:
+            break
+        weights, value = candidate, improved
+    return weights
+
+
+@torch.no_grad()
+def normalised_worst_case_by_sorting(coef: Tensor, bounds: Box) -> Tensor:
+    """argmax_w Σ coef·w / Σ w over the box, by trying every threshold of the sorted coefficients at once."""
+    _check(coef, bounds)
+    order = torch.argsort(coef, descending=True)
+    c, a, b = (x[order].double() for x in (coef, bounds.a, bounds.b))
+    zero = torch.zeros(1, dtype=torch.float64, device=coef.device)
+    numerator = (a * c).sum() + torch.cat([zero, torch.cumsum((b - a) * c, 0)])
+    denominator = a.sum() + torch.cat([zero, torch.cumsum(b - a, 0)])
+    raised = order[: int(torch.argmax(numerator / denominator))]
+    weights = bounds.a.clone()
+    weights[raised] = bounds.b[raised]
+    return weights
+
+
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Σ w·v / Σ w with float64 sums."""
+    return torch.sum(values * weights, dtype=torch.float64) / torch.sum(weights, dtype=torch.float64)
+
+
+def _check(coef: Tensor, bounds: Box) -> None:
+    if coef.ndim != 1 or not coef.shape == bounds.a.shape == bounds.b.shape:
+        shapes = (tuple(coef.shape), tuple(bounds.a.shape), tuple(bounds.b.shape))
+        raise InputError("coefficients and bounds must be vectors of one length", found=shapes)

@@ -1,0 +1,137 @@
+import numpy as np
+import pytest
+import torch
+
+from puidrec.backbones.sparse import LogPattern
+from puidrec.errors import InputError
+from puidrec.objective.estimators import Observed, dr, imputation, ips
+from puidrec.objective.heads import HEADS
+from puidrec.objective.low_rank import LowRank
+from puidrec.objective.pointwise import LOSSES, pointwise_error
+from puidrec.objective.terms import robust_mean
+from puidrec.objective.worst_case import Box
+
+
+def dense(observed, mask, values):
+    full = torch.zeros(mask.shape, dtype=values.dtype)
+    full[mask] = values
+    return full
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_dr_loss_and_gradient_equal_brute_force_over_all_pairs(make_scores, make_observed, loss, dtype):
+    """`eq:puid-dr` written out over D with a dense mask."""
+    observed, mask = make_observed(0, dtype=dtype)
+    phi, theta, error = make_scores(0, dtype=dtype), make_scores(1, dtype=dtype), pointwise_error(loss, "signed")
+    value = robust_mean(dr(observed, phi, theta, error), observed.bounds, observed.n_pairs)
+    target, a, b = (dense(observed, mask, x).double() for x in (observed.target, *observed.bounds))
+    r, g = phi.tile().double(), theta.detach().tile().double()
+    imputed = error(r, error.to_target(g))
+    coef = error(r, target) - imputed
+    brute = (imputed + mask * coef * torch.where(coef.detach() >= 0, b, a)).mean()
+    factors = [*phi.lefts, *phi.rights]
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-10
+    assert float(value.detach()) == pytest.approx(float(brute.detach()), rel=tolerance)
+    for mine, theirs in zip(torch.autograd.grad(value, factors), torch.autograd.grad(brute, factors), strict=True):
+        assert float((mine - theirs).norm() / theirs.norm()) < tolerance
+    assert theta.lefts[0].grad is None
+
+
+@pytest.mark.parametrize("head", list(HEADS))
+def test_imputation_loss_is_over_the_log_and_trains_theta_only(make_scores, make_observed, head):
+    """`eq:puid-dr-imp`."""
+    observed, mask = make_observed(0)
+    phi, theta, error = make_scores(0), make_scores(1), pointwise_error("squared")
+    terms = imputation(observed, phi, theta, error, HEADS[head])
+    r, g = phi.tile()[mask].detach(), theta.tile()[mask]
+    mismatch = {
+        "label": (r - g) ** 2 - (r - observed.target) ** 2,
+        "residual": g - (observed.target - r),
+        "direct": g - (r - observed.target) ** 2,
+    }[head]
+    torch.testing.assert_close(terms.coef, mismatch**2)
+    robust_mean(terms, observed.bounds, len(observed.pattern)).backward()
+    assert phi.lefts[0].grad is None
+    assert theta.lefts[0].grad.abs().sum() > 0
+
+
+def test_direct_head_gives_dr_the_gradient_of_ips(make_scores, make_observed):
+    """With known weights ê = g does not move with φ, so DR only shifts the loss."""
+    observed, _ = make_observed(0, gamma=1)
+    phi, theta, error = make_scores(0), make_scores(1), pointwise_error("squared")
+    losses = [ips(observed, phi, error), dr(observed, phi, theta, error, HEADS["direct"])]
+    first, second = (
+        torch.autograd.grad(robust_mean(x, observed.bounds, 1), phi.lefts[0], retain_graph=True)[0] for x in losses
+    )
+    torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("estimator", ["ips", "dr"])
+def test_blocks_of_users_add_up(make_scores, make_observed, estimator):
+    observed, _ = make_observed(0)
+    phi, theta, error = make_scores(0), make_scores(1), pointwise_error("squared")
+
+    def total(part, rows):
+        args = (phi.rows(rows), error) if estimator == "ips" else (phi.rows(rows), theta.rows(rows), error)
+        terms = ips(part, *args) if estimator == "ips" else dr(part, *args)
+        return robust_mean(terms, part.bounds, 1)
+
+    blocks = [(start, min(start + 10, phi.n_users)) for start in range(0, phi.n_users, 10)]
+    by_block = sum(total(observed.rows(*block), slice(*block)) for block in blocks)
+    whole = total(observed, slice(None))
+    torch.testing.assert_close(by_block, whole, rtol=1e-12, atol=0)
+    for mine, theirs in zip(
+        torch.autograd.grad(by_block, phi.rights), torch.autograd.grad(whole, phi.rights), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_known_output_is_used_as_it_is(make_scores, make_observed):
+    """Passing g on O saves a sampled product and changes nothing."""
+    observed, _ = make_observed(0)
+    phi, theta, error = make_scores(0), make_scores(1), pointwise_error("squared")
+    output = observed.scores(theta)
+    for estimator in (dr, imputation):
+        first, second = estimator(observed, phi, theta, error), estimator(observed, phi, theta, error, output=output)
+        torch.testing.assert_close(first.coef, second.coef)
+
+
+def simulate(seed, n_users=60, n_items=40):
+    """A population with known propensities and fixed ratings: one draw after another of what is observed."""
+    rng = np.random.default_rng(seed)
+    rating = rng.choice([-1.0, 1.0], (n_users, n_items))
+    chance = 1 / (1 + np.exp(-(rng.normal(-1.0, 0.7, (n_users, 1)) + 0.8 * rating)))
+    prediction, label = (LowRank.of(*(torch.tensor(rng.normal(size=(n, 3))) for n in rating.shape)) for _ in range(2))
+    return rng, rating, chance, prediction, label
+
+
+@pytest.mark.parametrize("wrong", ["nothing", "imputation", "propensity"])
+def test_unbiased_over_500_draws(wrong):
+    """IPS with true propensities, and DR with either part wrong, within 2 standard errors of the truth."""
+    rng, rating, chance, phi, label = simulate({"nothing": 3, "imputation": 1, "propensity": 2}[wrong])
+    error = pointwise_error("squared")
+    truth = float(error(phi.tile(), torch.tensor(rating)).mean())
+    theta = label
+    if wrong == "propensity":  # then the pseudo-labels are the ratings: a full-rank factorisation
+        theta = LowRank.of(torch.eye(len(rating), dtype=torch.float64), torch.tensor(rating.T.copy()))
+    used = np.full_like(chance, 0.5) if wrong == "propensity" else chance
+    ips_draws, dr_draws = [], []
+    for _ in range(500):
+        user, item = np.nonzero(rng.random(rating.shape) < chance)
+        weight = torch.tensor(1 / used[user, item])
+        observed = Observed(
+            LogPattern.from_pairs(user, item, *rating.shape), torch.tensor(rating[user, item]), Box.exactly(weight)
+        )
+        ips_draws.append(float(robust_mean(ips(observed, phi, error), observed.bounds, observed.n_pairs)))
+        dr_draws.append(float(robust_mean(dr(observed, phi, theta, error), observed.bounds, observed.n_pairs)))
+    for draws, must_hold in ((ips_draws, wrong != "propensity"), (dr_draws, True)):
+        gap = abs(np.mean(draws) - truth)
+        within = gap <= 2 * np.std(draws) / np.sqrt(500) + 1e-9
+        assert within == must_hold
+
+
+def test_lengths_are_checked(make_observed):
+    observed, _ = make_observed(0)
+    with pytest.raises(InputError, match="one target"):
+        Observed(observed.pattern, observed.target[1:], observed.bounds)
