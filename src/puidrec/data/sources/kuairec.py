@@ -55,6 +55,10 @@ def load(
         notes |= {
             "log": f"synthesised: Bernoulli per pair, {p_positive:g} if positive, {p_negative:g} if negative",
             "evaluation": evaluation,
+            "uniform": "every labelled pair, those of the log included"
+            if evaluation != "held-out"
+            else f"pairs outside the log, thinned so that each pair is kept with probability "
+            f"{1 - max(p_positive, p_negative):g} whatever its label",
         }
         parts = _rows(block, logged), _rows(block, uniform)
     else:

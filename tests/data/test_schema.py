@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puidrec.data.schema import Origin, RatingScale, check_choice, clean_interactions, clean_side
+
+HERE = Origin("log.csv")
+GOOD = {"user_id": [1, 2, 3], "item_id": ["a", "b", "c"], "rating": [1.0, 3.0, 5.0]}
+FIVE = RatingScale(1, 5)
+
+
+def clean(**changes: object) -> pl.DataFrame:
+    return clean_interactions(pl.DataFrame({**GOOD, **changes}, strict=False), FIVE, HERE)
+
+
+def test_good_rows_come_out_with_known_types() -> None:
+    frame = clean(propensity=[0.1, 0.5, 1.0], timestamp=[3, None, 1], other=[1, 2, 3])
+    assert frame.schema == {
+        "user_id": pl.Int64,
+        "item_id": pl.String,
+        "rating": pl.Float32,
+        "propensity": pl.Float64,
+        "timestamp": pl.Int64,
+    }
+    assert frame["timestamp"].to_list() == [3, None, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"rating": [1.0, float("nan"), 2.0]}, ("row 2", "column 'rating'", "not a finite number", "nan")),
+        ({"rating": [1.0, 2.0, float("-inf")]}, ("row 3", "column 'rating'", "-inf")),
+        ({"rating": [1.0, None, 2.0]}, ("row 2", "missing value", "found 'nothing'")),
+        ({"rating": ["1", "two", "x"]}, ("row 2", "not a number", "'two'", "1 more")),
+        ({"rating": [1.0, 0.5, 9.0]}, ("row 2", "out of range", "0.5", "[1, 5]", "1 more", "--scale")),
+        ({"rating": [[1], [2], [3]]}, ("column 'rating'", "not a numeric column", "List")),
+        ({"user_id": [1.0, 2.0, 3.0]}, ("column 'user_id'", "integers or text", "Float64")),
+        ({"user_id": [1, None, 3]}, ("row 2", "column 'user_id'", "missing id")),
+        ({"item_id": ["a", "", "c"]}, ("row 2", "column 'item_id'", "empty id")),
+        ({"user_id": [2**64 - 1, 1, 2]}, ("row 1", "id too large", "18446744073709551615")),
+        ({"propensity": [0.0, 0.5, 1.0]}, ("row 1", "column 'propensity'", "(0, 1]")),
+        ({"propensity": [0.1, 1.5, 1.0]}, ("row 2", "column 'propensity'", "1.5")),
+        ({"propensity": [0.1, None, 1.0]}, ("row 2", "column 'propensity'", "missing")),
+        ({"timestamp": ["2020-01-01", "then", "2020-01-02"]}, ("row 2", "column 'timestamp'", "'then'")),
+        ({"timestamp": [dt.timedelta(1)] * 3}, ("column 'timestamp'", "not a time", "Duration")),
+    ],
+)
+def test_bad_cells_are_named_by_row_and_column(changes: dict[str, object], parts: tuple[str, ...], refusal) -> None:
+    refusal(lambda: clean(**changes), "log.csv", *parts)
+
+
+def test_a_rating_that_overflows_storage_is_refused(refusal) -> None:
+    table = pl.DataFrame({**GOOD, "rating": [1.0, 1e300, 2.0]})
+    refusal(lambda: clean_interactions(table, None, HERE), "row 2", "rating too large", "1e+300")
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (["2020-01-01", None, "1970-01-01"], [1577836800000000, None, 0]),
+        (["2020-01-01T00:00:00Z", None, "1970-01-01T00:00:00Z"], [1577836800000000, None, 0]),
+        (["5", "7", None], [5, 7, None]),
+        ([dt.date(2020, 1, 1), None, dt.date(1970, 1, 1)], [1577836800000000, None, 0]),
+        ([2**60 + 1, 0, 1], [2**60 + 1, 0, 1]),
+        ([1.0, float("nan"), None], [1, None, None]),
+    ],
+)
+def test_times_in_every_form(column: list[object], expected: list[int | None]) -> None:
+    assert clean(timestamp=column)["timestamp"].to_list() == expected
+
+
+def test_a_megabyte_in_a_cell_is_quoted_short(refusal) -> None:
+    message = refusal(lambda: clean(rating=["1", "x" * 1_000_000, "2"]), "row 2", "not a number")
+    assert len(message) < 400
+
+
+def test_side_tables_keep_three_types() -> None:
+    frame = pl.DataFrame(
+        {
+            "n": [1, None],
+            "user_id": ["a", "b"],
+            "flag": [True, None],
+            "tags": [["x", "y"], None],
+            "codes": [[1, 2], []],
+            "day": [dt.date(1970, 1, 2), None],
+            "void": [None, None],
+        }
+    )
+    out = clean_side(frame, "user_id", Origin("users.csv"))
+    assert out.columns[0] == "user_id"
+    kinds = {name: out[name].dtype for name in out.columns[1:]}
+    lists = pl.List(pl.String)
+    expected = {"n": pl.Float64, "flag": pl.String, "tags": lists, "codes": lists, "day": pl.Float64, "void": pl.String}
+    assert kinds == expected
+    assert out["codes"].to_list() == [["1", "2"], []]
+    assert out["day"].to_list() == [86_400_000_000.0, None]
+
+
+@pytest.mark.parametrize(
+    ("frame", "parts"),
+    [
+        ({"user_id": [1, 2, 1]}, ("row 3", "column 'user_id'", "twice")),
+        ({"user_id": [1, 2], "x": [1.0, float("inf")]}, ("row 2", "column 'x'", "inf")),
+        ({"user_id": [1], "x": [{"a": 1}]}, ("column 'x'", "cannot be a feature", "Struct")),
+        ({"user_id": [1], "x": [[[1]]]}, ("column 'x'", "cannot be a feature")),
+        ({"user_id": [1], "x": [b"raw"]}, ("column 'x'", "cannot be a feature", "Binary")),
+        ({"uid": [1]}, ("missing column user_id",)),
+        ({"user_id": []}, ("empty",)),
+    ],
+)
+def test_bad_side_tables(frame: dict[str, object], parts: tuple[str, ...], refusal) -> None:
+    refusal(lambda: clean_side(pl.DataFrame(frame), "user_id", Origin("users.csv")), "users.csv", *parts)
+
+
+@given(low=st.integers(-20, 20), width=st.integers(1, 40))
+def test_a_scale_maps_its_ends_to_0_and_1_and_to_1_and_5_stars(low: int, width: int) -> None:
+    scale = RatingScale(low, low + width)
+    ends = np.array([low, low + width])
+    np.testing.assert_allclose(scale.unit(ends), [0, 1])
+    np.testing.assert_array_equal(scale.stars(ends), [1, 5])
+
+
+def test_a_rating_rounded_past_its_scale_stays_on_it() -> None:
+    assert RatingScale(0.0, 0.1).unit(np.float32([0.1]))[0] == 1.0
+
+
+@pytest.mark.parametrize("scale", [(5, 1), (1, 1), (0, float("inf")), (float("nan"), 1), (1,), (1, 2, 3), "ab", 5])
+def test_a_wrong_scale_is_refused(scale: object, refusal) -> None:
+    refusal(lambda: RatingScale.of(scale), "scale")
+
+
+def test_choices_are_listed(refusal) -> None:
+    refusal(lambda: check_choice("log", "small", ("a", "b")), "log", "'small'", "one of a, b")
