@@ -1,0 +1,199 @@
+"""Evaluate a model on rated pairs, or scores on labels: all metrics in one pass, values per user kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import polars as pl
+
+from puidrec.data.dataset import Interactions
+from puidrec.data.frames import Frame, Origin, require_columns, require_rows, to_polars
+from puidrec.data.protocol import Protocol as EvaluationProtocol
+from puidrec.data.protocol import get_protocol
+from puidrec.data.schema import (
+    RatingScale,
+    check_ids,
+    check_number,
+)
+from puidrec.errors import InputError
+from puidrec.evaluate.metrics import compute_metrics
+from puidrec.evaluate.ndcg import Users, counted_lists
+from puidrec.evaluate.per_user import Estimate, PerUser, mean_interval
+from puidrec.evaluate.ranking import check_rows, dense_codes
+from puidrec.evaluate.scored import Scored
+
+Target = Literal["rating", "binary", "label"]
+"""What scores are compared with: ratings scaled to [0, 1] (labels 0/1 where there are none), ±1, or 0/1."""
+
+DEFAULT_METRICS = ("uauc", "ndcg@5", "auc", "mse")
+
+
+class Predictor(Protocol):
+    """Anything that scores pairs of the caller's own ids."""
+
+    def predict(self, users: Any, items: Any) -> Any:
+        """One score per pair."""
+
+
+@dataclass(frozen=True)
+class Evaluation(Mapping[str, float]):
+    """Metric values by name (`result["uauc"]`), with the values per user behind them."""
+
+    means: dict[str, float]
+    per_user: dict[str, PerUser]
+    """Of every metric that is a mean over users or their rows, so not of `auc`."""
+    n_users: int
+    """Users whose lists count under the `users` rule."""
+    n_rows: int
+    positive_rate: float
+    users: Users
+    weighted: bool = False
+
+    def __getitem__(self, name: str) -> float:
+        return self.means[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.means)
+
+    def __len__(self) -> int:
+        return len(self.means)
+
+    def interval(self, name: str, level: float = 0.95) -> Estimate:
+        """The value with a normal interval over users."""
+        if name not in self.per_user:
+            raise InputError("no values per user", found=name, expected=f"one of {', '.join(self.per_user)}")
+        return mean_interval(self.per_user[name], level)
+
+
+def evaluate_scores(
+    user: np.ndarray,
+    score: np.ndarray,
+    label: np.ndarray,
+    rating: np.ndarray | None = None,
+    *,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    users: Users = "both-labels",
+    scale: RatingScale | None = None,
+    target: Target = "rating",
+    weight: np.ndarray | None = None,
+) -> Evaluation:
+    """Evaluate scores given as arrays, one entry per row, in any order.
+
+    rating: for `mse`, `mae` (scaled to [0, 1] by `scale`) and graded gains (in stars above the lowest, 0..4);
+    taken as it is where no scale is given, and replaced by the label where there is none.
+    weight: 1 / propensity for rows of a biased log; every metric is then its self-normalised (SNIPS) form.
+    """
+    user, score, label = np.asarray(user), _float(score), np.asarray(label)
+    check_rows("score", score, user.size)
+    check_rows("label", label, user.size)
+    if ((label != 0) & (label != 1)).any():
+        raise InputError("labels must be 0 or 1", found=np.unique(label)[:5].tolist(), hint="Apply a protocol first.")
+    label = label.astype(np.int8)
+    if rating is not None:
+        rating = _float(rating)
+        check_rows("rating", rating, user.size)
+    if weight is not None:
+        weight = _float(weight).astype(np.float64)
+        check_rows("weight", weight, user.size, kind="finite numbers above 0", positive=True)
+    relevance = _relevance(label, rating, scale)
+    rows = Scored(*dense_codes(user), score, label, _target(target, label, rating, scale), relevance, users, weight)
+    computed = compute_metrics(rows, metrics)
+    n_rows = np.bincount(rows.code)
+    n_positive = np.bincount(rows.code[label > 0], minlength=n_rows.size)
+    return Evaluation(
+        means={name: value.mean if isinstance(value, PerUser) else value for name, value in computed.items()},
+        per_user={name: value for name, value in computed.items() if isinstance(value, PerUser)},
+        n_users=int(counted_lists(n_positive, n_rows, users).sum()),
+        n_rows=user.size,
+        positive_rate=float(label.mean()),
+        users=users,
+        weighted=weight is not None,
+    )
+
+
+def evaluate(
+    model: Predictor,
+    interactions: Interactions | Frame,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    *,
+    users: Users = "both-labels",
+    protocol: str | EvaluationProtocol = "rd",
+    scale: tuple[float, float] | None = None,
+    target: Target = "rating",
+) -> Evaluation:
+    """Evaluate anything with `predict(users, items)` on rated pairs, under the caller's own ids.
+
+    interactions: a part of a data set (`data.test`), or a table with `user_id`, `item_id` and `label` (0/1) or
+    `rating`. protocol: turns ratings into labels where there are none yet. scale: of a table's ratings.
+    """
+    if isinstance(interactions, Interactions):
+        part = interactions if "label" in interactions.frame.columns else interactions.labelled(get_protocol(protocol))
+        rating_scale: RatingScale | None = part.scale
+        frame = part.to_frame()
+    else:
+        frame, rating_scale = _labelled_frame(interactions, get_protocol(protocol), scale)
+    require_rows(frame, Origin("interactions"))
+    score = model.predict(frame["user_id"].to_numpy(), frame["item_id"].to_numpy())
+    return evaluate_scores(
+        frame["user_id"].to_numpy(),
+        score,
+        frame["label"].to_numpy(),
+        frame["rating"].to_numpy() if "rating" in frame.columns else None,
+        metrics=metrics,
+        users=users,
+        scale=rating_scale,
+        target=target,
+    )
+
+
+def _labelled_frame(
+    table: Frame, protocol: EvaluationProtocol, scale: tuple[float, float] | None
+) -> tuple[pl.DataFrame, RatingScale | None]:
+    """Check a caller's table; ratings become labels only on a scale the caller named."""
+    origin = Origin("interactions")
+    given = to_polars(table, origin)
+    require_columns(given, ("user_id", "item_id"), origin)
+    columns = [check_ids(given["user_id"], origin), check_ids(given["item_id"], origin)]
+    columns += [check_number(given[name], origin) for name in ("label", "rating") if name in given.columns]
+    frame = pl.DataFrame(columns)
+    rating_scale = RatingScale(*map(float, scale)) if scale is not None else None
+    if "label" in frame.columns:
+        return frame, rating_scale
+    if "rating" not in frame.columns or rating_scale is None:
+        raise origin.error(
+            "no labels",
+            found=", ".join(given.columns[:12]),
+            expected="a column label (0/1), or a column rating and its scale",
+            hint="Pass scale=(1, 5), or evaluate a part of a Dataset.",
+        )
+    label = pl.Series("label", protocol.label(frame["rating"].to_numpy(), rating_scale))
+    return frame.with_columns(label).filter(pl.col("label") >= 0), rating_scale
+
+
+def _target(kind: Target, label: np.ndarray, rating: np.ndarray | None, scale: RatingScale | None) -> np.ndarray:
+    """The number that each score should have been."""
+    if kind not in ("rating", "binary", "label"):
+        raise InputError("unknown target", found=kind, expected="rating, binary (±1) or label (0/1)")
+    if kind == "binary":
+        return 2 * label - 1
+    if kind == "label" or rating is None:
+        return label
+    return scale.unit(rating) if scale is not None else rating
+
+
+def _relevance(label: np.ndarray, rating: np.ndarray | None, scale: RatingScale | None) -> np.ndarray:
+    """What graded gains grow with: stars above the lowest, so that the lowest rating gains nothing."""
+    if rating is None:
+        return label
+    return (scale.stars(rating) - 1.0).astype(np.float32) if scale is not None else rating
+
+
+def _float(values: Any) -> np.ndarray:
+    """Numbers as float32 or float64; scores of a float32 model are not widened, so their ties stay ties."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise InputError("not numbers", found=str(array.dtype), expected="one number per row")
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)

@@ -1,0 +1,162 @@
+"""The one sort that every ranking metric shares: each user's rows by falling score, equal scores in one block.
+
+Where scores tie, the order is a toss-up, so every ranking metric here is its expectation over all orders of the
+tied rows. That needs only blocks: what a block holds, and where in its list it begins and ends.
+
+With weights a row stands for `weight` rows of its user (normalised to mean 1 per user), and positions are measured
+in that mass instead of in rows: a list of a biased log then has the make-up of a uniform one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import csc_array
+
+from puidrec.errors import InputError
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of ranked lists that hold some gain; metrics are sums over these."""
+
+    gain: np.ndarray
+    """Gain (times weight) summed over the block's rows."""
+    list_of: np.ndarray
+    """The list of each block."""
+    begin: np.ndarray
+    """Rows (mass) of the list ranked above the block."""
+    end: np.ndarray
+    """`begin` plus the block's own rows (mass)."""
+    rows: np.ndarray
+    """Rows of each list, which is also its mass, whether they gain or not."""
+
+    def list_sum(self, values: np.ndarray) -> np.ndarray:
+        """Sum a value per block over each list."""
+        return np.bincount(self.list_of, weights=values, minlength=self.rows.size)
+
+    @cached_property
+    def total(self) -> np.ndarray:
+        """The gain of each list."""
+        return self.list_sum(self.gain)
+
+    def cutoff(self, k: int) -> int:
+        """The last position that can count: k, or the end of the longest list."""
+        return min(k, int(self.rows.max()))
+
+    def top(self, k: int) -> Blocks:
+        """The blocks that begin within the first k positions."""
+        if k >= self.rows.max():
+            return self
+        at = np.flatnonzero(self.begin < k)
+        return Blocks(self.gain[at], self.list_of[at], self.begin[at], self.end[at], self.rows)
+
+
+@dataclass(frozen=True)
+class RankedLists:
+    """Lists of rows (one per user), cut into blocks of equal score."""
+
+    order: np.ndarray
+    """Positions of the caller's rows, by list and falling score."""
+    row_start: np.ndarray
+    """First row of each list within `order`, and the end: [lists + 1]."""
+    block_start: np.ndarray
+    """First row of each block within `order`, and the end: [blocks + 1]."""
+    list_of: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    weight: np.ndarray | None = None
+    """Normalised weight of each row, in `order`."""
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Rows of each list."""
+        rows: np.ndarray = np.diff(self.row_start)
+        return rows
+
+    def count(self, values: np.ndarray) -> np.ndarray:
+        """Sum the caller's small whole numbers over each list, without weights."""
+        counts: np.ndarray = np.add.reduceat(values[self.order], self.row_start[:-1], dtype=np.int64)
+        return counts
+
+    def blocks(self, gain: np.ndarray) -> Blocks:
+        """The blocks where the caller's rows gain something."""
+        ranked = gain[self.order] if self.weight is None else gain[self.order] * self.weight
+        sums = _block_sums(ranked, self.block_start)
+        some = np.flatnonzero(sums)
+        return Blocks(sums[some].astype(np.float64), self.list_of[some], self.begin[some], self.end[some], self.rows)
+
+
+def rank_lists(code: np.ndarray, score: np.ndarray, weight: np.ndarray | None = None) -> RankedLists:
+    """Rank each user's rows; `code` numbers the users 0, 1, 2, … without gaps (see `dense_codes`).
+
+    A sort by score, then a counting sort by user: a quarter of the time of a sort on two keys. Which of two equal
+    scores comes first does not matter: they share a block.
+    """
+    order = group_rows(code, np.argsort(score)[::-1])
+    rows = np.bincount(code)
+    row_start = np.concatenate([[0], np.cumsum(rows)])
+    ranked, new = score[order], np.ones(order.size + 1, dtype=bool)
+    np.not_equal(ranked[1:], ranked[:-1], out=new[1:-1])
+    new[row_start] = True
+    block_start = np.flatnonzero(new)
+    first = np.searchsorted(block_start, row_start)
+    list_of = np.repeat(np.arange(rows.size), np.diff(first))
+    if weight is None:
+        shift = row_start[list_of]
+        begin, end = block_start[:-1] - shift, block_start[1:] - shift
+        return RankedLists(order, row_start, block_start, list_of, begin, end)
+    ranked_weight = weight[order]
+    ranked_weight = ranked_weight * np.repeat(rows / np.add.reduceat(ranked_weight, row_start[:-1]), rows)
+    mass = _block_sums(ranked_weight, block_start)
+    end = np.cumsum(mass)
+    end -= (end - mass)[first[:-1]][list_of]
+    return RankedLists(order, row_start, block_start, list_of, end - mass, end, ranked_weight)
+
+
+def group_rows(code: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Sort row positions by user, keeping `order` within each user: a counting sort, as sparse formats use."""
+    columns = np.arange(code.size + 1)
+    grouped: np.ndarray = csc_array((order, code[order], columns), shape=(int(code.max()) + 1, code.size)).tocsr().data
+    return grouped
+
+
+def dense_codes(user: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct users, sorted, and each row's position among them; any integers or ids will do."""
+    if user.dtype.kind in "iu" and user.size and user.min() >= 0 and user.max() < 4 * user.size + 1024:
+        present = np.bincount(user) > 0
+        users = np.flatnonzero(present)
+        if users.size == present.size:
+            return users, user
+        return users, (np.cumsum(present, dtype=np.int32) - 1)[user]
+    users, code = np.unique(user, return_inverse=True)
+    return users, code
+
+
+def _block_sums(ranked: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Sums over blocks; most blocks are single rows, so only the others are added up."""
+    if start.size == ranked.size + 1:
+        return ranked
+    sums: np.ndarray = ranked[start[:-1]].astype(np.float64)
+    tied = np.flatnonzero(np.diff(start) > 1)
+    edges = np.stack([start[tied], start[tied + 1]], axis=1).ravel()
+    sums[tied] = np.add.reduceat(np.append(ranked, ranked.dtype.type(0)), edges, dtype=np.float64)[::2]
+    return sums
+
+
+def check_rows(name: str, values: np.ndarray, n: int, *, kind: str = "finite numbers", positive: bool = False) -> None:
+    """Refuse an input that is not one finite number per row (above 0 if `positive`); nothing broadcasts."""
+    if values.shape != (n,):
+        raise InputError(f"{name} must have one entry per row", found=values.shape, expected=f"({n},)")
+    if n == 0:
+        raise InputError(f"{name}: nothing to evaluate", found="0 rows", hint="Check the split or the filter.")
+    bad = ~np.isfinite(values)
+    if positive:
+        bad |= values <= 0
+    if bad.any():
+        row = int(bad.argmax())
+        raise InputError(
+            f"{name}: bad value in {int(bad.sum()):,} row(s)", row=row + 1, found=values[row], expected=kind
+        )
