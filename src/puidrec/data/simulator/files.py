@@ -8,7 +8,9 @@ truth.json                    the options and the intercept: enough to rebuild t
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
 
@@ -23,6 +25,8 @@ from puidrec.errors import InputError
 from puidrec.rng import generator
 
 ROWS_PER_PART = 4_000_000
+_MAX_THREADS = 4
+"""Blocks drawn at once: array work frees the interpreter lock, and each block takes tens of megabytes."""
 TRUTH_FILE = "truth.json"
 Progress = Callable[[int, int], None]
 """Called with users done and users in all."""
@@ -68,14 +72,17 @@ def _write_logged(folder: Path, truth: Truth, chunk_users: int | None, progress:
     sampler, n_users = ExposureSampler(truth), truth.options.n_users
     wanted = chunk_users or max(1, int(ROWS_PER_PART / (truth.options.n_items * truth.options.density)))
     per_part = max(1, wanted // sampler.block_users)
+    parts = range(0, sampler.n_blocks, per_part)
     rows = 0
-    for part, first in enumerate(range(0, sampler.n_blocks, per_part)):
-        last = min(first + per_part, sampler.n_blocks)
-        chunk = pl.concat([rated(truth, *sampler.block(number)) for number in range(first, last)])
-        chunk.write_parquet(folder / f"part-{part:05d}.parquet", compression="lz4", statistics=False)
-        rows += chunk.height
-        if progress is not None:
-            progress(min(last * sampler.block_users, n_users), n_users)
+    with ThreadPoolExecutor(max_workers=min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
+        for part, first in enumerate(parts):
+            last = min(first + per_part, sampler.n_blocks)
+            blocks = pool.map(lambda number: rated(truth, *sampler.block(number)), range(first, last))
+            chunk = pl.concat(list(blocks))
+            chunk.write_parquet(folder / f"part-{part:05d}.parquet", compression="lz4", statistics=False)
+            rows += chunk.height
+            if progress is not None:
+                progress(min(last * sampler.block_users, n_users), n_users)
     return rows
 
 

@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import brentq
+from scipy.special import expit, logit
+
+from puidrec.data.synthetic import WORLDS, Truth, simulate, simulation_options
+from puidrec.errors import InputError
+
+CONFOUNDED = [name for name in WORLDS if name != "no-confounding"]
+
+
+def truth_of(world: str, n_users: int = 300, n_items: int = 300, **options: object) -> Truth:
+    return Truth.from_options(simulation_options(world, n_users, n_items, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("world", CONFOUNDED)
+def test_empirical_odds_ratios_match_the_stated_gamma(world: str) -> None:
+    """The odds ratio of exposure to nominal odds, fitted among pairs of like φ, is exp(φ): Γ with its sign."""
+    z, largest = [], 0.0
+    for seed in range(4):
+        simulation = simulate(world, 400, 300, rng=seed)
+        phi, index = simulation.truth.matrix("phi"), logit(simulation.truth.matrix("propensity"))
+        seen = np.zeros(phi.shape)
+        seen[simulation.data.logged.user, simulation.data.logged.item] = 1
+        for level in np.array_split(np.argsort(phi, axis=None, kind="stable"), 20):
+            m, rows = index.flat[level], seen.flat[level].sum()
+            fitted = float(brentq(lambda ratio, m=m, rows=rows: expit(m + ratio).sum() - rows, -6.0, 6.0))
+            p = expit(m + fitted)
+            z.append((fitted - phi.flat[level].mean()) * np.sqrt((p * (1 - p)).sum()))
+            largest = max(largest, abs(fitted))
+    assert np.abs(z).max() < 4.5
+    assert stats.kstest(z, "norm").pvalue > 1e-3
+    assert largest > 0.5
+
+
+@pytest.mark.parametrize("world", sorted(WORLDS))
+def test_nominal_propensity_is_the_mean_true_one_given_features(world: str) -> None:
+    """Over populations, pairs of a cell (by nominal p) have p_true of mean p; clustered by seed for the traits."""
+    gaps = []
+    for seed in range(12):
+        truth = truth_of(world, 200, 200, rng=seed)
+        p, p_true = truth.matrix("propensity").ravel(), truth.matrix("true_propensity").ravel()
+        cells = np.array_split(np.argsort(p), 4)
+        gaps.append([(p_true[c] / p[c]).mean() - 1.0 for c in cells])
+    mean, error = np.mean(gaps, axis=0), np.std(gaps, axis=0, ddof=1) / np.sqrt(len(gaps))
+    assert (np.abs(mean) <= 4.5 * error + 1e-9).all()
+    assert (np.abs(mean) < 0.06).all()
+
+
+@pytest.mark.parametrize("world", sorted(WORLDS))
+def test_weights_lie_in_the_papers_box_with_equality(world: str) -> None:
+    truth = truth_of(world, rng=3)
+    p, p_true, gamma = (truth.matrix(q) for q in ("propensity", "true_propensity", "gamma"))
+    a, b = 1 + (1 / p - 1) / gamma, 1 + (1 / p - 1) * gamma
+    assert (1 / p_true >= a * (1 - 1e-9)).all()
+    assert (1 / p_true <= b * (1 + 1e-9)).all()
+    assert np.minimum(np.abs(1 / p_true / a - 1), np.abs(1 / p_true / b - 1)).max() < 1e-9
+    assert truth.matrix("phi") == pytest.approx(logit(p_true) - logit(p), abs=1e-9)
+    assert (gamma <= truth.matrix("gamma_bound") * (1 + 1e-9)).all()
+
+
+def test_gamma_is_as_strong_as_promised() -> None:
+    for world in CONFOUNDED:
+        gamma = truth_of(world, rng=2).matrix("gamma")
+        assert 1.0 <= gamma.min() < 1.05
+        assert 2.5 < gamma.max() < 5.0
+    assert truth_of("mixed").matrix("gamma_bound").max() < 4.0
+    assert 1.3 < np.median(truth_of("mixed").matrix("gamma")) < 1.6
+    assert np.all(truth_of("no-confounding").matrix("gamma") == pytest.approx(1.0, abs=1e-6))
+    assert truth_of("mixed", exposure_strength=0.0).matrix("gamma") == pytest.approx(1.0, abs=1e-6)
+
+
+def test_density_is_met_on_average() -> None:
+    for world, density in (("mixed", 0.05), ("proportional", 0.3), ("entity", 0.002)):
+        assert truth_of(world, density=density).matrix("propensity").mean() == pytest.approx(density, rel=1e-6)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_ratings_have_the_stated_means(sign: int) -> None:
+    truth = truth_of("mixed", sign=sign, rng=4)
+    rating, utility, expected = (truth.matrix(q) for q in ("rating", "utility", "expected_rating"))
+    assert set(np.unique(rating)) == {1, 2, 3, 4, 5}
+    assert np.bincount(rating.ravel())[1:].min() > 0.03 * rating.size
+    residual = rating - utility
+    assert abs(residual.mean()) < 4 * residual.std() / np.sqrt(residual.size)
+    for part in np.array_split(np.argsort(utility, axis=None), 10):
+        assert abs(residual.flat[part].mean()) < 4.5 / np.sqrt(part.size)
+    hidden = utility - expected
+    phi = truth.matrix("phi")
+    assert np.corrcoef(hidden.ravel(), sign * phi.ravel())[0, 1] > 0.95
+
+
+def test_rating_variance_is_binomial() -> None:
+    truth = truth_of("mixed", rng=4)
+    rating, y = truth.matrix("rating").astype(float), truth.matrix("utility")
+    q = (y - 1) / 4
+    assert ((rating - y) ** 2).mean() == pytest.approx((4 * q * (1 - q)).mean(), rel=0.02)
+
+
+def test_expected_rating_is_bilinear_in_the_features() -> None:
+    """Ordinary least squares on [1, one-hot, numeric] ⊗ [1, one-hot, numeric] fits E[r | x] to the last digits."""
+    simulation = simulate("half-complete", 120, 90)
+    users, items = simulation.data.users, simulation.data.items
+    assert users is not None
+    assert items is not None
+    users = users.with_columns(users["mood"].is_null().cast(float).alias("gone"), users["mood"].fill_null(0.0))
+    left = users.drop("user_id").to_dummies(["segment", "region"]).to_numpy().astype(float)
+    right = items.drop("item_id").to_dummies(["genre"]).to_numpy().astype(float)
+    left, right = (np.c_[np.ones(len(x)), (x - x.mean(0)) / x.std(0)] for x in (left, right))
+    design = np.einsum("ua,ib->uiab", left, right).reshape(120 * 90, -1)
+    target = simulation.truth.matrix("expected_rating").ravel()
+    fitted = design @ np.linalg.lstsq(design, target, rcond=None)[0]
+    assert np.abs(fitted - target).max() < 1e-3  # features are rounded to three digits
+
+
+def test_half_complete_hides_nothing_from_complete_users() -> None:
+    simulation = simulate("half-complete", 400, 100)
+    assert simulation.data.users is not None
+    complete = simulation.data.users["mood"].is_not_null().to_numpy()
+    assert 0.4 < complete.mean() < 0.6
+    phi = simulation.truth.matrix("phi")
+    assert np.abs(phi[complete]).max() < 1e-6
+    assert np.abs(phi[~complete]).mean() > 0.5
+
+
+def test_pair_world_is_stronger_for_half_of_the_users() -> None:
+    strength = np.abs(truth_of("pair", 400, 200).matrix("phi")).mean(axis=1)
+    assert 0.4 < (strength > 0.5).mean() < 0.6
+    assert np.abs(strength - 0.5).min() > 0.1
+
+
+def test_proportional_world_is_strong_where_features_inform() -> None:
+    truth = truth_of("proportional", 500, 300)
+    effect = truth.population.users.logit
+    ratio = np.exp(effect) / np.exp(effect).mean()
+    gain = ratio * np.log(ratio) - ratio + 1
+    bound = np.log(truth.matrix("gamma_bound")).mean(axis=1)
+    assert np.corrcoef(np.minimum(gain, np.quantile(gain, 0.9)), bound)[0, 1] > 0.98
+
+
+def test_affected_share_leaves_the_others_alone() -> None:
+    truth = truth_of("entity", 400, 100, affected_share=0.25)
+    shift = truth.matrix("utility") - truth.matrix("expected_rating")
+    untouched = np.abs(shift).max(axis=1) == 0
+    assert untouched.mean() == pytest.approx(0.75, abs=0.08)
+
+
+def test_answers_do_not_depend_on_how_one_asks() -> None:
+    truth = truth_of("mixed", 40, 30)
+    users, items = np.divmod(np.random.default_rng(0).permutation(1200), 30)
+    for quantity in ("propensity", "true_propensity", "phi", "gamma", "gamma_bound", "rating", "expected_rating"):
+        asked = getattr(truth, quantity)(users.astype(np.int32), items.tolist())
+        assert np.array_equal(asked, truth.matrix(quantity)[users, items])  # type: ignore[arg-type]
+
+
+def test_refusals() -> None:
+    truth = truth_of("mixed", 40, 30)
+    with pytest.raises(InputError, match="unknown user"):
+        truth.gamma(np.array([40]), np.array([0]))
+    with pytest.raises(InputError, match="unknown item"):
+        truth.rating(np.array([0]), np.array([-1]))
+    with pytest.raises(InputError, match="pair up"):
+        truth.phi(np.array([0, 1]), np.array([0]))
+    with pytest.raises(InputError, match="unknown quantity"):
+        truth.matrix("options")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="too many pairs"):
+        truth_of("mixed", 10_000, 5_000).matrix("gamma")

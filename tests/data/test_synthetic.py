@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+
+from puidrec.data.synthetic import WORLDS, Simulation, simulate
+from puidrec.errors import InputError
+
+SEEDS = range(12)
+
+
+def ips(simulation: Simulation, which: str) -> float:
+    """Inverse-propensity estimate of the mean rating of D from the log."""
+    logged = simulation.data.logged
+    p = getattr(simulation.truth, which)(logged.user, logged.item)
+    return float((logged.rating / p).sum()) / simulation.data.n_pairs
+
+
+def errors(world: str) -> dict[str, np.ndarray]:
+    """Errors of four estimates of the mean of the full rating matrix, one per seed."""
+    rows = []
+    for seed in SEEDS:
+        simulation = simulate(world, 300, 300, density=0.1, n_uniform=3_000, rng=seed)
+        truth = simulation.truth.matrix("rating").mean()
+        assert simulation.data.uniform is not None
+        estimates = (simulation.data.logged.rating.mean(), simulation.data.uniform.rating.mean())
+        rows.append([*estimates, ips(simulation, "propensity"), ips(simulation, "true_propensity")] - truth)
+    return dict(zip(("naive", "uniform", "nominal", "true"), np.array(rows).T, strict=True))
+
+
+def z_score(error: np.ndarray) -> float:
+    return float(error.mean() / (error.std(ddof=1) / np.sqrt(error.size)))
+
+
+@pytest.mark.parametrize("world", sorted(WORLDS))
+def test_what_is_biased_and_what_is_not(world: str) -> None:
+    error = errors(world)
+    assert abs(z_score(error["uniform"])) < 4.0
+    assert abs(z_score(error["true"])) < 4.0
+    assert z_score(error["naive"]) > 6.0
+    assert error["naive"].mean() > 0.05
+    if world == "no-confounding":
+        assert abs(z_score(error["nominal"])) < 4.0
+    else:
+        assert z_score(error["nominal"]) > 2.5
+        assert error["nominal"].mean() > 0.04
+
+
+def test_sign_turns_the_hidden_bias_round() -> None:
+    like, dislike = (simulate("pair", 300, 300, density=0.1, sign=sign, rng=0) for sign in (1, -1))
+    for simulation, direction in ((like, 1), (dislike, -1)):
+        assert direction * (ips(simulation, "propensity") - ips(simulation, "true_propensity")) > 0.1
+
+
+def test_rating_strength_zero_leaves_exposure_confounded_but_ratings_alone() -> None:
+    simulation = simulate("mixed", 200, 200, rating_strength=0.0)
+    assert np.array_equal(simulation.truth.matrix("utility"), simulation.truth.matrix("expected_rating"))
+    assert simulation.truth.matrix("gamma").max() > 2.0
+
+
+def test_equal_seeds_give_equal_data_and_others_do_not() -> None:
+    first, again, other = (simulate("mixed", 100, 80, rng=seed) for seed in (3, 3, 4))
+    assert first.data.sha256 == again.data.sha256 != other.data.sha256
+    for quantity in ("rating", "phi", "propensity"):
+        assert np.array_equal(first.truth.matrix(quantity), again.truth.matrix(quantity))  # type: ignore[arg-type]
+    stream = np.random.default_rng(0)
+    assert simulate("mixed", 100, 80, rng=stream).data.sha256 != simulate("mixed", 100, 80, rng=stream).data.sha256
+
+
+def test_log_and_uniform_sample_show_the_true_ratings_of_the_whole_population() -> None:
+    simulation = simulate("entity", 300, 200, n_uniform=777)
+    data, rating = simulation.data, simulation.truth.matrix("rating")
+    assert data.uniform is not None
+    assert len(data.uniform) == 777
+    for part in (data.logged, data.uniform):
+        assert np.array_equal(part.rating, rating[part.user, part.item])
+    assert (data.n_users, data.n_items) == (300, 200)
+    assert data.notes["simulated"]["world"] == simulation.world.name == "entity"
+
+
+def test_the_uniform_sample_is_uniform_over_users_and_items() -> None:
+    simulation = simulate("mixed", 200, 100, n_uniform=10_000)
+    assert simulation.data.uniform is not None
+    for codes, count in ((simulation.data.uniform.user, 200), (simulation.data.uniform.item, 100)):
+        seen = np.bincount(codes, minlength=count)
+        mean = 10_000 / count
+        chi2 = ((seen - mean) ** 2 / (mean * 0.5)).sum()  # half of D is drawn: the variance halves
+        assert abs(chi2 - (count - 1)) < 5 * np.sqrt(2 * count)
+
+
+def test_sizes_and_samples_are_options() -> None:
+    simulation = simulate("mixed", 300, 300, 4_500, n_uniform=0)
+    assert simulation.data.uniform is None
+    assert len(simulation.data.logged) == pytest.approx(4_500, rel=0.15)
+    with pytest.raises(InputError, match="unknown world"):
+        simulate("flat")
