@@ -1,6 +1,6 @@
 """Logistic regression over all of D when users and items fall into classes: the solver of `two-way` and `logistic`.
 
-    logit p_kl = cell[bin of k, bin of l] + (X a)_k + (Z b)_l
+    logit p_kl = cell[bin of k, bin of l] + offset_k + (X a)_k + offset_l + (Z b)_l
 
 for classes k of users and l of items. The likelihood of all |users| × |items| pairs is a sum over the K × L table of
 classes weighted by their sizes, and the data enter through sums only: observed pairs per user class, per item class
@@ -34,6 +34,8 @@ class Side:
     n_bins: int
     design: sparse.csr_array | None = None
     """Features [classes, columns]; None gives every member an effect of its own, equal within a class."""
+    offset: np.ndarray | float = 0.0
+    """Known part of the log-odds of each class."""
 
     @cached_property
     def weight(self) -> np.ndarray:
@@ -103,8 +105,8 @@ class AdditiveProblem:
         """Gradient and curvature at a point."""
         u, i = self.users, self.items
         logit = at.cell[np.ix_(u.bin, i.bin)]
-        logit += u.spread(at.user)[:, None]
-        logit += i.spread(at.item)
+        logit += (u.spread(at.user) + u.offset)[:, None]
+        logit += i.spread(at.item) + i.offset
         p = expit(logit, out=logit)
         expected = p * u.size[:, None]
         expected *= i.size

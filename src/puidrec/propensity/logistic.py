@@ -92,6 +92,17 @@ class Logistic(FittedPropensity):
         return {"mode": self.mode_, "ridge": self.ridge, "interactions": self.interactions}
 
 
+def feature_scores(data: Exposure) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """What the features say of each user and of each item: log-odds, None for a side without features."""
+    if data.user_features is None and data.item_features is None:
+        return None, None
+    score = Logistic().fit(data).score_
+    return (
+        None if data.user_features is None else score.user - score.user.mean(),
+        None if data.item_features is None else score.item - score.item.mean(),
+    )
+
+
 def fit_cells(
     data: Exposure, designs: list[sparse.csr_array], bins: list[np.ndarray], kinds: list[np.ndarray], ridge: float
 ) -> AdditiveScore:
@@ -136,7 +147,7 @@ def _draw_unseen(log: np.ndarray, data: Exposure, size: int, random: np.random.G
     """Uniform pairs of D (as sortable keys) that are not in the log, with replacement; fewer where few are unseen."""
     drawn = random.integers(0, data.n_pairs, int(size / max(1.0 - data.rate, 0.1)))
     place = np.minimum(np.searchsorted(log, drawn), log.size - 1)
-    drawn = drawn[log[place] != drawn][:size]
+    drawn = np.asarray(drawn[log[place] != drawn][:size])
     if not drawn.size:
         raise InputError("no unseen pair was drawn", found=f"{data.rate:.1%} of D seen", hint="Use mode='cells'.")
     return drawn

@@ -1,5 +1,8 @@
 """`two-way`: logit p = m(x_u, x_i) + s_u + t_i, ridge on s and t, over all of D.
 
+m is a table over bins and, where side tables exist, the linear feature scores of a logistic regression, so that what
+bins are too coarse to hold does not pass for a hidden trait.
+
 A hidden confounder that belongs to the user or to the item is a fixed effect of exposure, so it can be recovered from
 degrees; only what varies from pair to pair stays hidden. Cells and degrees are sufficient statistics, so users of equal
 bin and degree share s, items likewise, and the fit works on a small table of classes.
@@ -18,8 +21,9 @@ from puidrec.errors import InputError
 from puidrec.features.counts import ExposureCounts
 from puidrec.propensity.additive import AdditiveProblem, Parameters, Ridge, Side, State, centred, minimise
 from puidrec.propensity.base import Exposure, FittedPropensity
-from puidrec.propensity.classes import TABLE_BUDGET, DegreeClasses, fit_budget
+from puidrec.propensity.classes import TABLE_BUDGET, DegreeClasses, Strata, fit_budget
 from puidrec.propensity.clip import DEFAULT_LOW
+from puidrec.propensity.logistic import feature_scores
 
 MIN_VARIANCE, MAX_VARIANCE = 1e-5, 25.0
 CELL_RIDGE = 1e-3
@@ -30,10 +34,10 @@ RidgeChoice = float | Literal["auto"]
 
 @dataclass(frozen=True)
 class TwoWayEffects:
-    """The fitted parts of logit p = cell_logit[bins] + user_effect + item_effect."""
+    """The fitted parts of logit p = cell_logit[bins] + offsets + user_effect + item_effect."""
 
     cell_logit: np.ndarray
-    """m(x), [user bins, item bins]."""
+    """m(x) as far as bins tell, [user bins, item bins]."""
     user_effect: np.ndarray
     """s_u, [users]: log-odds beyond the features, shrunk for sampling noise; sums to 0 within a user bin."""
     item_effect: np.ndarray
@@ -45,11 +49,15 @@ class TwoWayEffects:
     item_bin: np.ndarray
     ridge: Ridge
     """The ridges used; 1/ridge is the variance of the effects among entities."""
+    user_offset: np.ndarray
+    """The rest of m(x): the feature score of each user, 0 without."""
+    item_offset: np.ndarray
 
     def logit(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Log-odds of exposure of pairs."""
         cell = self.cell_logit[self.user_bin[users], self.item_bin[items]]
-        total: np.ndarray = cell + self.user_effect[users] + self.item_effect[items]
+        known = self.user_offset[users] + self.item_offset[items]
+        total: np.ndarray = cell + known + self.user_effect[users] + self.item_effect[items]
         return total
 
 
@@ -58,18 +66,23 @@ def fit_two_way(
     ridge: RidgeChoice | tuple[float, float] = "auto",
     *,
     interaction_ridge: RidgeChoice = "auto",
+    user_offset: np.ndarray | None = None,
+    item_offset: np.ndarray | None = None,
     cell_ridge: float = CELL_RIDGE,
     budget: int = TABLE_BUDGET,
 ) -> TwoWayEffects:
     """Maximise the penalised likelihood of exposure over D = users × items.
 
     ridge: one number, (user, item), or `auto`: empirical Bayes, 1/variance of the effects beyond what sampling
-    explains. interaction_ridge: the same for cells beyond row and column effects of bins.
+    explains. interaction_ridge: the same for cells beyond row and column effects of bins. Offsets: log-odds of each
+    user and item known beforehand (`logistic.feature_scores`), used to a few levels per bin.
     """
     n_user_bins, n_item_bins = counts.cells.shape
+    user_strata = Strata.build(counts.user_bin, n_user_bins, user_offset)
+    item_strata = Strata.build(counts.item_bin, n_item_bins, item_offset)
     users, items = fit_budget(
-        DegreeClasses.build(counts.user_bin, counts.user_degree, n_user_bins),
-        DegreeClasses.build(counts.item_bin, counts.item_degree, n_item_bins),
+        DegreeClasses.build(user_strata, counts.user_degree),
+        DegreeClasses.build(item_strata, counts.item_degree),
         budget,
     )
     overall = float(logit((counts.cells.sum() + 0.5) / (counts.pairs.sum() + 1.0)))
@@ -86,6 +99,8 @@ def fit_two_way(
         counts.user_bin,
         counts.item_bin,
         used,
+        user_strata.offset[user_strata.of],
+        item_strata.offset[item_strata.of],
     )
 
 
@@ -160,7 +175,7 @@ def effect_variance(estimate: np.ndarray, noise: np.ndarray, size: np.ndarray) -
 
 
 class TwoWay(FittedPropensity):
-    """Two-way propensity: features through cells of bins, and an effect of its own for every user and item."""
+    """Features through bins (and linear scores, unless `features=False`), and an effect of every user and item."""
 
     name = "two-way"
 
@@ -169,13 +184,17 @@ class TwoWay(FittedPropensity):
         *,
         ridge: RidgeChoice | tuple[float, float] = "auto",
         interaction_ridge: RidgeChoice = "auto",
+        features: bool = True,
         low: float = DEFAULT_LOW,
     ) -> None:
         super().__init__(low=low)
-        self.ridge, self.interaction_ridge = ridge, interaction_ridge
+        self.ridge, self.interaction_ridge, self.features = ridge, interaction_ridge, features
 
     def _fit(self, data: Exposure) -> None:
-        self.effects_ = fit_two_way(data.counts, self.ridge, interaction_ridge=self.interaction_ridge)
+        user, item = feature_scores(data) if self.features else (None, None)
+        self.effects_ = fit_two_way(
+            data.counts, self.ridge, interaction_ridge=self.interaction_ridge, user_offset=user, item_offset=item
+        )
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
         return expit(self.effects_.logit(users, items))
