@@ -16,7 +16,7 @@ from puidrec.data.schema import Duplicates, Frame, RatingScale
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
-    from puidrec.data.split import MaskKind, Split
+    from puidrec.data.split import MaskKind, Selection, Split
     from puidrec.rng import Rng
 
 UnknownIds = Literal["error", "keep", "drop"]
@@ -174,11 +174,18 @@ class Dataset:
         """The size of D."""
         return self.n_users * self.n_items
 
-    def split(self, protocol: str | Protocol = "rd", seed: int = 0, *, add_uniform: bool = False) -> Split:
+    def split(
+        self,
+        protocol: str | Protocol = "rd",
+        seed: int = 0,
+        *,
+        add_uniform: bool = False,
+        select: Selection = "uniform",
+    ) -> Split:
         """Divide the data under a protocol. Uniform rows join the training rows only if `add_uniform` asks."""
         from puidrec.data.split import split_dataset
 
-        return split_dataset(self, protocol, seed, add_uniform=add_uniform)
+        return split_dataset(self, protocol, seed, add_uniform=add_uniform, select=select)
 
     def masked(self, ratio: float, kind: MaskKind = "random", rng: Rng = 0, protocol: str | Protocol = "rd") -> Dataset:
         """A copy whose log lost `ratio` of its rows (`random`), or of its positive rows (`positives`)."""

@@ -15,6 +15,8 @@ from puidrec.errors import InputError
 from puidrec.rng import Rng, generator
 
 MaskKind = Literal["random", "positives"]
+Selection = Literal["uniform", "observational", "none"]
+Regime = Literal["uniform", "logged"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,10 @@ class Split:
     test: Interactions
     protocol: Protocol
     seed: int
-    evaluation: Literal["uniform", "logged"]
-    """Which regime validation and test rows come from."""
+    evaluation: Regime
+    """Which regime the test rows come from."""
+    selection: Regime
+    """Which regime the validation rows come from."""
     uniform_in_training: bool = False
 
     @property
@@ -37,8 +41,14 @@ class Split:
         return float(self.test.label.mean()) if len(self.test) else float("nan")
 
 
-def split_dataset(data: Dataset, protocol: str | Protocol, seed: int, *, add_uniform: bool = False) -> Split:
-    """Divide a data set. With uniform rows: the log trains, they evaluate. Without: the log is held out from."""
+def split_dataset(
+    data: Dataset, protocol: str | Protocol, seed: int, *, add_uniform: bool = False, select: Selection = "uniform"
+) -> Split:
+    """Divide a data set. With uniform rows: the log trains, they evaluate. Without: the log is held out from.
+
+    select="observational" takes the validation rows from the log even where uniform rows exist, so that no uniform
+    row has a say in the model; the test rows stay what they were.
+    """
     rule = get_protocol(protocol)
     rng = generator(seed, "split")
     if data.uniform is None:
@@ -50,19 +60,18 @@ def split_dataset(data: Dataset, protocol: str | Protocol, seed: int, *, add_uni
             )
         share = rule.logged_validation_share
         validation, test, train = _divide(data.logged, (share, share), rng)
-        return Split(train.labelled(rule), None, validation.labelled(rule), test.labelled(rule), rule, seed, "logged")
+        held_out = (validation.labelled(rule), test.labelled(rule))
+        return Split(train.labelled(rule), None, *held_out, rule, seed, "logged", "logged")
     propensity, validation, test = _divide(data.uniform, (rule.propensity_share, rule.validation_share), rng)
-    train = _union(data.logged, propensity) if add_uniform else data.logged
-    return Split(
-        train.labelled(rule),
-        propensity.labelled(rule),
-        validation.labelled(rule),
-        test.labelled(rule),
-        rule,
-        seed,
-        "uniform",
-        uniform_in_training=add_uniform,
-    )
+    train = data.logged
+    selection: Regime = "uniform"
+    if select == "observational":
+        validation, _, train = _divide(data.logged, (rule.logged_validation_share, 0.0), generator(seed, "hold-out"))
+        selection = "logged"
+    if add_uniform:
+        train = _union(train, propensity)
+    parts = (train.labelled(rule), propensity.labelled(rule), validation.labelled(rule), test.labelled(rule))
+    return Split(*parts, rule, seed, "uniform", selection, uniform_in_training=add_uniform)
 
 
 def mask_logged(data: Dataset, ratio: float, kind: MaskKind, rng: Rng, protocol: str | Protocol) -> Dataset:

@@ -1,0 +1,211 @@
+"""`Recommender`: parameters in the constructor, `fit`, then predict, recommend, save; ids of the caller's own type."""
+
+from __future__ import annotations
+
+import time
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+import torch
+from sklearn.exceptions import NotFittedError
+
+from puidrec.data.dataset import Dataset, IdMap
+from puidrec.data.protocol import Protocol
+from puidrec.data.split import Split
+from puidrec.errors import InputError, PuidError
+from puidrec.objective.low_rank import LowRank
+from puidrec.settings import Settings
+from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from puidrec.train.prepare import Prepared
+from puidrec.train.stages import train_stages
+from puidrec.train.trainer import Progress
+from puidrec.train.validate import pair_scores
+
+USERS_PER_BLOCK = 1024
+
+
+class Recommender:
+    """A recommender trained by any method of the table; parameters are the fields of `Settings`.
+
+    Fitted state: `user_factors_`, `item_factors_` (score = inner product), `user_ids_`, `item_ids_`, `seen_`,
+    `history_`, `report_` (what was estimated on the way: propensity, Γ, seconds, epochs).
+    """
+
+    def __init__(self, method: str = "puid-dr", *, rng: int | None = None, **params: Any) -> None:
+        seed = {} if rng is None else {"seed": rng}
+        self.settings = Settings.of(method, **params, **seed)
+
+    def __repr__(self) -> str:
+        given = self.settings.model_dump(exclude_defaults=True, exclude={"method"})
+        return f"Recommender({self.settings.method!r}{''.join(f', {k}={v!r}' for k, v in given.items())})"
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All parameters, as scikit-learn's tools expect them."""
+        return self.settings.model_dump()
+
+    def set_params(self, **params: Any) -> Self:
+        """Change parameters; checked like the constructor's."""
+        self.settings = self.settings.replace(**params)
+        return self
+
+    def fit(
+        self,
+        data: Dataset,
+        split: Split | None = None,
+        *,
+        protocol: str | Protocol = "rd",
+        checkpoint: str | PathLike[str] | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Train on the logged rows of `data`; uniform rows only choose the epoch (`select`), unless the method says.
+
+        split: which rows train and validate; by default the protocol's with the model's seed.
+        checkpoint: a file to write while training and to resume from where it exists.
+        """
+        started = time.perf_counter()
+        split = split or data.split(protocol, self.settings.seed, select=self.settings.select)
+        prepared = Prepared(data, split, self.settings)
+        path = Path(checkpoint) if checkpoint is not None else None
+        fingerprint = {"settings": self.settings.model_dump(), "data": data.sha256, "protocol": split.protocol.name}
+        resume = self._resume(path, fingerprint) if path is not None and path.exists() else None
+
+        def save(state: Checkpoint) -> None:
+            if path is not None:
+                save_checkpoint(path, Checkpoint(state.tensors, {**state.state, "run": fingerprint}))
+
+        fitted = train_stages(prepared, save if path is not None else None, resume, progress)
+        self._keep(fitted.phi, data, split)
+        self.history_ = fitted.history
+        self.parameters_ = {name: value.detach().cpu() for name, value in fitted.parameters.items()}
+        self.encoders_ = {key: encoder.state() for key, encoder in prepared.encoders.items()}
+        self.report_ = _report(prepared, fitted.best_epoch, len(fitted.history), time.perf_counter() - started)
+        return self
+
+    def predict(self, users: Any, items: Any) -> np.ndarray:
+        """Scores of pairs given by ids, float32, on the scale of the target. Unknown ids get the average entity."""
+        self._require_fitted()
+        user, item = self.user_ids_.encode(users), self.item_ids_.encode(items)
+        if user.shape != item.shape:
+            raise InputError("users and items must be of one length", found=f"{user.size} and {item.size}")
+        return pair_scores(self._with_average(), np.where(user < 0, len(self.user_ids_), user),
+                           np.where(item < 0, len(self.item_ids_), item))  # fmt: skip
+
+    def recommend(self, users: Any, k: int = 10, exclude_seen: bool = True) -> pl.DataFrame:
+        """The k best items of each user: `user_id, item_id, score, rank`; ties are broken by item order."""
+        self._require_fitted()
+        if not isinstance(k, int) or k < 1:
+            raise InputError("k must be a positive integer", found=k)
+        wanted = pl.Series("user_id", users).cast(self.user_ids_.ids.dtype, strict=False)
+        codes = self.user_ids_.encode(wanted)
+        if (codes < 0).any():
+            raise InputError(
+                f"{int((codes < 0).sum())} unknown user(s)", found=pl.Series(users)[int(np.argmax(codes < 0))],
+                expected="users of the training data",
+            )  # fmt: skip
+        k = min(k, len(self.item_ids_))
+        parts = [
+            self._best(codes[start : start + USERS_PER_BLOCK], k, exclude_seen)
+            for start in range(0, codes.size, USERS_PER_BLOCK)
+        ]
+        if not parts:
+            parts = [(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32))]
+        items, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
+        frame = pl.DataFrame({
+            "user_id": wanted.gather(np.repeat(np.arange(codes.size), k)),
+            "item_id": self.item_ids_.decode(items.ravel()),
+            "score": scores.ravel(),
+            "rank": np.tile(np.arange(1, k + 1, dtype=np.int32), codes.size),
+        })  # fmt: skip
+        return frame.filter(pl.col("score").is_finite())
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the model as safetensors and JSON, atomically."""
+        from puidrec.store import save_model
+
+        self._require_fitted()
+        save_model(self, Path(folder))
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> Recommender:
+        """Read a saved model; a damaged or hostile folder gives one clear line and runs nothing."""
+        from puidrec.store import load_model
+
+        return load_model(Path(folder))
+
+    def _keep(self, phi: LowRank, data: Dataset, split: Split) -> None:
+        self.user_factors_, self.item_factors_ = phi.lefts[0].cpu().numpy(), phi.rights[0].cpu().numpy()
+        self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
+        user, item = split.train.user, split.train.item
+        self.seen_ = (np.searchsorted(user, np.arange(data.n_users + 1)), item)
+
+    def _with_average(self) -> LowRank:
+        """The factors with one more row each: the average user and item, for ids never seen."""
+        sides = [torch.from_numpy(x) for x in (self.user_factors_, self.item_factors_)]
+        left, right = (torch.cat([side, side.mean(0, keepdim=True)]) for side in sides)
+        return LowRank.of(left, right)
+
+    def _best(self, codes: np.ndarray, k: int, exclude_seen: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Best items of a block of users: one product, then a partial sort."""
+        scores = self.user_factors_[codes] @ self.item_factors_.T
+        if exclude_seen:
+            start, item = self.seen_
+            lengths = start[codes + 1] - start[codes]
+            rows = np.repeat(np.arange(codes.size), lengths)
+            offset = np.arange(rows.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            scores[rows, item[np.repeat(start[codes], lengths) + offset]] = -np.inf
+        best = np.argpartition(-scores, k - 1, axis=1)[:, :k] if k < scores.shape[1] else np.tile(
+            np.arange(scores.shape[1]), (codes.size, 1)
+        )  # fmt: skip
+        best.sort(axis=1)
+        value = np.take_along_axis(scores, best, 1)
+        order = np.argsort(-value, axis=1, kind="stable")
+        return np.take_along_axis(best, order, 1), np.take_along_axis(value, order, 1)
+
+    def _resume(self, path: Path, fingerprint: dict[str, Any]) -> Checkpoint:
+        checkpoint = load_checkpoint(path)
+        if checkpoint.state.get("run") != fingerprint:
+            raise InputError(
+                "the checkpoint belongs to other settings or data", file=path,
+                hint="Remove it to start anew, or resume with the settings it was made with.",
+            )  # fmt: skip
+        return checkpoint
+
+    def _require_fitted(self) -> None:
+        if not hasattr(self, "user_factors_"):
+            raise ModelNotFittedError(f"this {self.settings.method} model is not fitted; call fit(data) first")
+
+
+class ModelNotFittedError(PuidError, NotFittedError):  # type: ignore[misc]
+    """Asked for predictions before `fit`; scikit-learn's NotFittedError as well."""
+
+
+def _report(prepared: Prepared, best_epoch: int, epochs: int, seconds: float) -> dict[str, Any]:
+    """What was estimated on the way, for `metrics.json` and reports."""
+    spec = prepared.settings.spec
+    report: dict[str, Any] = {"epochs": epochs, "best_epoch": best_epoch, "seconds": round(seconds, 3)}
+    if spec.family == "grid" and spec.estimator != "naive":
+        report["propensity"] = prepared.propensity.describe()
+    if spec.uncertainty != "none":
+        sample = prepared.gamma.sample(10_000, prepared.settings.seed)
+        median, high = np.quantile(sample, (0.5, 0.95))
+        report["gamma"] = {"median": float(median), "p95": float(high), "max": prepared.gamma.max}
+    report["uniform_rows_used"] = _uniform_use(prepared)
+    return report
+
+
+def _uniform_use(prepared: Prepared) -> str:
+    """How uniform rows entered the model, in words."""
+    uses = []
+    if prepared.split.uniform_in_training:
+        uses.append("training")
+    if "propensity" in prepared.__dict__ and prepared.propensity.uses_uniform:
+        uses.append("propensity")
+    if prepared.settings.select != "none" and prepared.split.selection == "uniform":
+        uses.append("choice of the epoch")
+    return ", ".join(uses) or "none"
+
+
+__all__ = ["IdMap", "ModelNotFittedError", "Recommender"]

@@ -1,0 +1,122 @@
+"""Every hyper-parameter, declared once: typed, described, checked. All else receives this object."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from puidrec.backbones import BACKBONES
+from puidrec.errors import InputError
+from puidrec.methods import MethodSpec, get_method
+from puidrec.objective.heads import HEADS
+from puidrec.objective.pointwise import LOSSES
+
+
+class Settings(BaseModel):
+    """How a recommender is trained."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    method: str = Field("puid-dr", description="A row of the table of methods.")
+    backbone: str = Field(
+        "mf-linear", description="mf: IDs; mf-linear: IDs and linear features; mf-mlp: two-layer MLPs."
+    )
+    ids: bool | Literal["bias"] = Field(
+        True, description="ID embeddings beside features; 'bias' keeps the biases only."
+    )
+    dim: int = Field(16, ge=1, le=4096, description="Length of the representations.")
+    hidden: int = Field(64, ge=1, le=65536, description="Hidden units of mf-mlp.")
+    target: Literal["rating", "binary"] = Field("rating", description="Levels scaled to [0, 1], or labels ±1.")
+    loss: str = Field("squared", description="squared, absolute or cross-entropy.")
+    head: str = Field("label", description="What the imputation model predicts: label, residual or direct.")
+    propensity: str = Field("two-way", description="cells, logistic, two-way, naive-bayes or given.")
+    min_propensity: float = Field(0.01, gt=0, lt=1, description="Propensities are clipped from below here.")
+    gamma: str | float = Field(
+        "auto", description="A Γ rule or a number; auto: 'information' or 1.5 as the method needs."
+    )
+    alpha: float | None = Field(None, ge=0, description="User-side weight of the Γ rule; None: the rule's own.")
+    beta: float | None = Field(None, ge=0, description="Item-side weight of the Γ rule; None: the rule's own.")
+    normalise: bool = Field(False, description="Divide the worst case by its weights (Hájek), as IPS with one Γ needs.")
+    unseen_weight: float = Field(1.0, ge=0, description="λ of the unseen pairs in the signed and sharp methods.")
+    liked: bool = Field(True, description="signed: people pick what they like (False: what they dislike).")
+    warm_start: bool = Field(True, description="Benchmarked methods start at the benchmark.")
+    epochs: int = Field(300, ge=1, description="Most passes over the log.")
+    patience: int = Field(50, ge=0, description="Epochs without a better smoothed score before stopping; 0 runs all.")
+    lr: float = Field(0.02, gt=0, description="Adam's step size.")
+    l2: float = Field(0.1, ge=0, description="L2 per entity on ID embeddings and biases.")
+    l2_features: float = Field(0.02, ge=0, description="L2 on feature weights, which are shared.")
+    block_users: int = Field(0, ge=0, description="Users per step against all items; 0 takes all users at once.")
+    metric: str = Field("auto", description="Validation metric; auto: uauc where users have enough rows, else auc.")
+    select: Literal["uniform", "observational", "none"] = Field("uniform", description="Rows that choose the epoch.")
+    checkpoint_every: int = Field(25, ge=1, description="Epochs between checkpoints.")
+    device: str = Field("cpu", description="Where to train: cpu, cuda, …")
+    seed: int = Field(0, ge=0, description="Seed of everything random.")
+
+    @classmethod
+    def of(cls, method: str = "puid-dr", **given: Any) -> Self:
+        """Settings of a method: its own defaults, then what the caller gives. Mistakes come back as one line."""
+        try:
+            return cls(**{"method": method, **get_method(method).defaults, **given})
+        except ValidationError as error:
+            raise _as_input_error(error, cls) from error
+
+    @property
+    def spec(self) -> MethodSpec:
+        """The method's row."""
+        return get_method(self.method)
+
+    def replace(self, **changes: Any) -> Self:
+        """A checked copy with some settings changed."""
+        return type(self).of(**{**self.model_dump(), **changes})
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Self:
+        """Refuse what cannot be: each with a sentence that says why."""
+        for name, value, table in (
+            ("backbone", self.backbone, BACKBONES), ("loss", self.loss, LOSSES), ("head", self.head, HEADS),
+        ):  # fmt: skip
+            if value not in table:
+                raise InputError(f"unknown {name}", found=value, expected=f"one of {', '.join(table)}")
+        spec = self.spec
+        if spec.family == "unseen" and self.loss != "squared":
+            raise InputError(
+                f"{spec.name} bounds the mean of unseen ratings, which only a squared loss can use",
+                found=self.loss, expected="loss squared",
+            )  # fmt: skip
+        if spec.family == "multi" and self.loss != "squared":
+            raise InputError(
+                f"{spec.name} sums its exposure head over all pairs by the squared identity", found=self.loss,
+                expected="loss squared",
+            )  # fmt: skip
+        if (
+            spec.uncertainty == "global"
+            and isinstance(self.gamma, str)
+            and self.gamma not in ("auto", "global", "certified")
+        ):
+            raise InputError(
+                f"{spec.name} takes one Γ for all pairs", found=self.gamma, expected="a number, or certified",
+                hint=f"For a personalised rule use {spec.name.replace('rd', 'puid')}.",
+            )  # fmt: skip
+        if isinstance(self.gamma, int | float) and self.gamma < 1:
+            raise InputError("Γ below 1 would turn the interval inside out", found=self.gamma, expected="Γ >= 1")
+        return self
+
+
+def _as_input_error(error: ValidationError, model: type[BaseModel]) -> InputError:
+    """The first complaint of a validation, in our words."""
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"][:1]))
+    if first["type"] == "extra_forbidden":
+        import difflib
+
+        near = difflib.get_close_matches(key, model.model_fields, 1)
+        return InputError(
+            "unknown setting", found=key, expected=f"one of {', '.join(model.model_fields)}",
+            hint=f"Did you mean {near[0]}?" if near else None,
+        )  # fmt: skip
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return cause
+    expected = model.model_fields[key].description if key in model.model_fields else None
+    return InputError(f"setting {key}: {first['msg'].lower()}", found=first["input"], expected=expected)

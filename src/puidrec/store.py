@@ -1,0 +1,130 @@
+"""Saved models: `model.safetensors` for numbers, `model.json` for the rest; nothing in them can run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from puidrec.atomic import atomic_folder, write_json
+from puidrec.data.dataset import IdMap
+from puidrec.errors import InputError
+from puidrec.settings import Settings
+from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+
+if TYPE_CHECKING:
+    from puidrec.model import Recommender
+
+TENSORS, DESCRIPTION = "model.safetensors", "model.json"
+MAX_JSON = 2**30
+
+
+class Description(BaseModel):
+    """The JSON part of a saved model, checked on reading."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: str
+    settings: dict[str, Any]
+    user_ids: list[int] | list[str]
+    item_ids: list[int] | list[str]
+    encoders: dict[str, list[dict[str, Any]]]
+    history: list[dict[str, Any]]
+    report: dict[str, Any]
+
+
+FORMAT = "puidrec-model-1"
+
+
+def save_model(model: Recommender, folder: Path) -> None:
+    """Write a fitted model; the folder appears whole or not at all."""
+    description = Description(
+        format=FORMAT,
+        settings=model.settings.model_dump(),
+        user_ids=model.user_ids_.ids.to_list(),
+        item_ids=model.item_ids_.ids.to_list(),
+        encoders=model.encoders_,
+        history=model.history_,
+        report=model.report_,
+    )
+    tensors = {"user_factors": model.user_factors_, "item_factors": model.item_factors_}
+    tensors |= {"seen_start": model.seen_[0].astype(np.int64), "seen_item": model.seen_[1].astype(np.int32)}
+    named = {name: torch.from_numpy(np.array(value)) for name, value in tensors.items()}
+    named |= {f"parameter.{name}": value for name, value in model.parameters_.items()}
+    with atomic_folder(folder) as temporary:
+        save_checkpoint(temporary / TENSORS, Checkpoint(named, {"kind": "model"}))
+        write_json(temporary / DESCRIPTION, description.model_dump())
+
+
+def load_model(folder: Path) -> Recommender:
+    """Read a saved model; everything is checked before anything is used."""
+    from puidrec.model import Recommender
+
+    description = _read_description(folder / DESCRIPTION)
+    tensors = load_checkpoint(folder / TENSORS).tensors
+    settings = dict(description.settings)
+    model = Recommender.__new__(Recommender)
+    model.settings = Settings.of(settings.pop("method", None), **settings)
+    model.user_ids_, model.item_ids_ = IdMap(pl.Series(description.user_ids)), IdMap(pl.Series(description.item_ids))
+    arrays = _check_tensors(folder / TENSORS, tensors, len(model.user_ids_), len(model.item_ids_))
+    model.user_factors_, model.item_factors_ = arrays["user_factors"], arrays["item_factors"]
+    model.seen_ = (arrays["seen_start"], arrays["seen_item"])
+    prefix = "parameter."
+    model.parameters_ = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    model.encoders_, model.history_, model.report_ = description.encoders, description.history, description.report
+    return model
+
+
+def _read_description(path: Path) -> Description:
+    hint = "The folder is damaged or not a saved model; save it again."
+    try:
+        if path.stat().st_size > MAX_JSON:
+            raise InputError("too large for a model description", file=path, expected=f"at most {MAX_JSON:,} bytes")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        description = Description.model_validate(content)
+    except OSError as error:
+        raise InputError("cannot read a saved model", file=path, found=error.strerror or str(error)) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(f"not a model description ({where}: {first['msg']})", file=path, hint=hint) from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError("not JSON", file=path, found=str(error)[:60], hint=hint) from error
+    if description.format != FORMAT:
+        raise InputError("unknown format", file=path, found=description.format, expected=FORMAT)
+    return description
+
+
+def _check_tensors(path: Path, tensors: Any, n_users: int, n_items: int) -> dict[str, np.ndarray]:
+    """The four arrays of a model, of the shapes the ids demand, with codes inside the population."""
+    names = ("user_factors", "item_factors", "seen_start", "seen_item")
+    missing = [name for name in names if name not in tensors]
+    if missing:
+        raise InputError(f"missing tensor {missing[0]}", file=path, found=", ".join(list(tensors)[:8]) or "none")
+    arrays = {name: tensors[name].numpy() for name in names}
+    left, right, start, item = (arrays[name] for name in names)
+    fits = (
+        left.ndim == right.ndim == 2
+        and left.dtype == right.dtype == np.float32
+        and (left.shape[0], right.shape[0], start.shape) == (n_users, n_items, (n_users + 1,))
+        and left.shape[1] == right.shape[1]
+        and item.ndim == 1
+        and start.dtype == np.int64
+        and item.dtype == np.int32
+    )
+    if not fits:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise InputError("tensors do not fit the ids", file=path, found=shapes, expected=f"{n_users} × {n_items}")
+    in_order = start[0] == 0 and start[-1] == item.size and bool((np.diff(start) >= 0).all())
+    if not in_order or (item.size and not (item.min() >= 0 and item.max() < n_items)):
+        raise InputError("the list of seen items is damaged", file=path)
+    if not (np.isfinite(left).all() and np.isfinite(right).all()):
+        raise InputError("the factors hold values that are not finite", file=path)
+    return arrays

@@ -1,0 +1,74 @@
+"""Checkpoints: one safetensors file, replaced atomically, holding tensors and a JSON state. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from puidrec.atomic import write_bytes
+from puidrec.errors import InputError
+
+FORMAT = "puidrec-checkpoint-1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Tensors by name, and plain values."""
+
+    tensors: Mapping[str, torch.Tensor]
+    state: Mapping[str, Any]
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint; a reader sees the old one or the new one, never a part."""
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
+    metadata = {"format": FORMAT, "state": json.dumps(dict(checkpoint.state), sort_keys=True)}
+    write_bytes(path, save(tensors, metadata))
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint; anything else is refused with one line, and nothing in it is ever run."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
+        if metadata.get("format") != FORMAT:
+            raise InputError("not a file of this format", file=path, found=metadata.get("format"), expected=FORMAT)
+        state = json.loads(metadata["state"])
+    except OSError as error:
+        raise InputError("cannot read", file=path, found=error.strerror or str(error)) from error
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
+        hint = "The file is damaged or not one of ours; train again or restore a copy."
+        raise InputError("not a readable checkpoint", file=path, found=str(error)[:80], hint=hint) from error
+    if not isinstance(state, dict):
+        raise InputError("not a readable checkpoint", file=path, found=type(state).__name__, expected="an object")
+    return Checkpoint(tensors, state)
+
+
+def flatten_optimizer(optimizer: torch.optim.Optimizer, prefix: str) -> dict[str, torch.Tensor]:
+    """Adam's moments and step counts as named tensors."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{prefix}.{index}.{key}": torch.as_tensor(value)
+        for index, slot in state.items()
+        for key, value in slot.items()
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
+    """Put the moments back; the next step is the one the interrupted run would have made."""
+    slots: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix + "."):
+            index, key = name.removeprefix(prefix + ".").split(".")
+            slots.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})

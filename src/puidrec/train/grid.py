@@ -1,0 +1,114 @@
+"""The grid of methods: estimator × uncertainty × benchmark, one class for all of its eleven rows.
+
+Γ = 1 gives IPS and DR, unit weights give the naive loss; only the benchmark and the imputation model add parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from puidrec.backbones.base import Backbone
+from puidrec.objective import estimators
+from puidrec.objective.estimators import Observed
+from puidrec.objective.heads import Head, head_named
+from puidrec.objective.low_rank import LowRank
+from puidrec.objective.pointwise import PointwiseError
+from puidrec.objective.terms import Terms, robust_mean
+from puidrec.settings import Settings
+from puidrec.train.problem import Step, backbone_penalty
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The frozen φ⁰, θ⁰ of BRD and BPUID."""
+
+    phi: LowRank
+    theta: LowRank | None
+
+
+@dataclass
+class GridProblem:
+    """mean over D of base + o·coef·w at the worst w (`eq:naive` … `eq:bpuid-dr-imp`)."""
+
+    settings: Settings
+    observed: Observed
+    error: PointwiseError
+    phi: Backbone
+    theta: Backbone | None = None
+    benchmark: Benchmark | None = None
+    _reference: dict[tuple[str, int, int], Terms] = field(default_factory=dict)
+
+    @property
+    def n_users(self) -> int:
+        """Users to divide into blocks."""
+        return self.phi.n_users
+
+    @property
+    def head(self) -> Head:
+        """What the imputation model's output means."""
+        return head_named(self.settings.head)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """φ, then θ where the method imputes."""
+        phi = Step("phi", self.phi, self.prediction_loss, lambda: backbone_penalty(self.phi, self.settings))
+        theta = self.theta
+        if theta is None:
+            return (phi,)
+        return phi, Step("theta", theta, self.imputation_loss, lambda: backbone_penalty(theta, self.settings))
+
+    def factors(self) -> LowRank:
+        """φ over all users."""
+        return self.phi.factors()
+
+    def imputation(self) -> LowRank | None:
+        """θ over all users."""
+        return None if self.theta is None else self.theta.factors()
+
+    def prediction_loss(self, start: int, stop: int) -> Tensor:
+        """`eq:naive`, `eq:ips`, `eq:dr`, `eq:puid-ips`, `eq:puid-dr`, `eq:bpuid-ips`, `eq:bpuid-dr` on a block."""
+        observed = self.observed.rows(start, stop)
+        phi = self.phi.factors(slice(start, stop))
+        theta = None if self.theta is None else self.theta.factors(slice(start, stop)).detach()
+        terms = self._relative("phi", start, stop, self._prediction_terms(observed, phi, theta))
+        pairs = observed.n_pairs if self.settings.spec.estimator != "naive" else self._share(start, stop)
+        return robust_mean(terms, observed.bounds, pairs, normalise=self.settings.normalise)
+
+    def imputation_loss(self, start: int, stop: int) -> Tensor:
+        """`eq:puid-dr-imp`, `eq:bpuid-dr-imp` on a block."""
+        assert self.theta is not None  # noqa: S101 (the step exists only with θ)
+        observed, rows = self.observed.rows(start, stop), slice(start, stop)
+        phi, theta = self.phi.factors(rows).detach(), self.theta.factors(rows)
+        terms = estimators.imputation(observed, phi, theta, self.error, self.head)
+        return robust_mean(self._relative("theta", start, stop, terms), observed.bounds, self._share(start, stop))
+
+    def total_loss(self) -> float:
+        """The prediction loss over all users."""
+        return float(self.prediction_loss(0, self.n_users))
+
+    def _prediction_terms(self, observed: Observed, phi: LowRank, theta: LowRank | None) -> Terms:
+        if theta is None:
+            return estimators.ips(observed, phi, self.error)
+        return estimators.dr(observed, phi, theta, self.error, self.head)
+
+    def _relative(self, step: str, start: int, stop: int, terms: Terms) -> Terms:
+        """Take the benchmark's terms off; they are constants, computed once per block."""
+        if self.benchmark is None:
+            return terms
+        key = (step, start, stop)
+        if key not in self._reference:
+            observed, rows = self.observed.rows(start, stop), slice(start, stop)
+            phi = self.benchmark.phi.rows(rows)
+            theta = None if self.benchmark.theta is None else self.benchmark.theta.rows(rows)
+            if step == "phi" or theta is None:
+                reference = self._prediction_terms(observed, phi, theta)
+            else:
+                reference = estimators.imputation(observed, phi, theta, self.error, self.head)
+            self._reference[key] = reference.detach()
+        return terms.against(self._reference[key])
+
+    def _share(self, start: int, stop: int) -> int:
+        """|O| in proportion to the block's users: block losses then average to the mean over O."""
+        return max(1, round(len(self.observed.pattern) * (stop - start) / self.n_users))

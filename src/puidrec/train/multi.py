@@ -1,0 +1,98 @@
+"""Multi-IPS and Multi-DR: exposure, rating and (DR) imputation heads on shared representations, trained together.
+
+Every head scores ⟨z_u W_h, z_i⟩ + biases, so each stays low-rank and is summed over D exactly. The exposure head is
+fitted by least squares over all pairs, Σ_D (c − o)² = Σ_D c² − 2 Σ_O c + |O|, and gives the rating head its weights
+1/c, clipped and held constant: a propensity learned with the rating rather than before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from puidrec.backbones.base import Backbone
+from puidrec.objective.estimators import Observed
+from puidrec.objective.low_rank import LowRank
+from puidrec.objective.terms import dr_terms, imputation_terms, ips_terms, robust_mean
+from puidrec.objective.whole_space import square_sum
+from puidrec.objective.worst_case import Box
+from puidrec.settings import Settings
+from puidrec.train.problem import Step, backbone_penalty
+
+EXPOSURE, RATING, IMPUTATION = range(3)
+
+
+class SharedHeads(nn.Module):
+    """A backbone, and per head a map of the user factors, user and item biases, and a mean."""
+
+    def __init__(self, backbone: Backbone, means: tuple[float, ...]) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.maps = nn.Parameter(torch.eye(backbone.dim).repeat(len(means), 1, 1))
+        self.user_bias = nn.Parameter(torch.zeros(len(means), backbone.n_users))
+        self.item_bias = nn.Parameter(torch.zeros(len(means), backbone.n_items))
+        self.means = nn.Parameter(torch.tensor(means))
+
+    def factors(self, head: int, rows: slice = slice(None)) -> LowRank:
+        """The scores of one head for a block of users."""
+        dim = self.backbone.dim
+        z_users, z_items = self.backbone.users(rows)[:, :dim], self.backbone.items()[:, :dim]
+        u_bias, i_bias = self.user_bias[head, rows, None], self.item_bias[head, :, None] + self.means[head]
+        left = torch.cat([z_users @ self.maps[head], u_bias, torch.ones_like(u_bias)], 1)
+        return LowRank.of(left, torch.cat([z_items, torch.ones_like(i_bias), i_bias], 1))
+
+    def bias_penalty(self) -> Tensor:
+        """Mean squared biases over entities, all heads."""
+        return self.user_bias.square().mean(1).sum() + self.item_bias.square().mean(1).sum()
+
+
+@dataclass
+class MultiProblem:
+    """One joint loss: exposure over D, rating by IPS or DR with the exposure head's weights, imputation over O."""
+
+    settings: Settings
+    observed: Observed
+    heads: SharedHeads
+
+    @property
+    def n_users(self) -> int:
+        """Users to divide into blocks."""
+        return self.heads.backbone.n_users
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All heads at once: sharing is the point."""
+        return (Step("heads", self.heads, self.loss, self._penalty),)
+
+    def factors(self) -> LowRank:
+        """The rating head."""
+        return self.heads.factors(RATING)
+
+    def imputation(self) -> LowRank | None:
+        """The imputation head of Multi-DR."""
+        return self.heads.factors(IMPUTATION) if self.settings.spec.imputes else None
+
+    def loss(self, start: int, stop: int) -> Tensor:
+        """The joint loss of a block of users."""
+        observed, rows = self.observed.rows(start, stop), slice(start, stop)
+        exposure = self.heads.factors(EXPOSURE, rows)
+        chance = observed.scores(exposure)
+        n_seen, n_pairs = max(len(observed.pattern), 1), observed.n_pairs
+        fit = (square_sum(exposure) - 2.0 * torch.sum(chance, dtype=torch.float64) + n_seen) / n_pairs
+        weights = Box.exactly(1.0 / chance.detach().clamp(self.settings.min_propensity, 1.0))
+        phi = self.heads.factors(RATING, rows)
+        prediction = observed.scores(phi)
+        error = (prediction - observed.target).square()
+        if not self.settings.spec.imputes:
+            return fit + robust_mean(ips_terms(error), weights, n_pairs)
+        theta = self.heads.factors(IMPUTATION, rows)
+        pseudo = observed.scores(theta)
+        imputed = (prediction - pseudo.detach()).square()
+        rating = dr_terms(error, imputed, square_sum(phi.minus(theta.detach())))
+        mismatch = (prediction.detach() - pseudo).square() - error.detach()
+        return fit + robust_mean(rating, weights, n_pairs) + robust_mean(imputation_terms(mismatch), weights, n_pairs)
+
+    def _penalty(self) -> Tensor:
+        return backbone_penalty(self.heads.backbone, self.settings) + self.settings.l2 * self.heads.bias_penalty()

@@ -1,0 +1,165 @@
+"""From a split to what objectives need: targets, propensities, Γ, bounds, designs; each computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from puidrec.backbones import make_backbone
+from puidrec.backbones.base import Backbone
+from puidrec.backbones.features import Design, FeatureEncoder
+from puidrec.backbones.sparse import LogPattern
+from puidrec.data.dataset import Dataset, Interactions
+from puidrec.data.split import Split
+from puidrec.objective.estimators import Observed
+from puidrec.objective.pointwise import PointwiseError, pointwise_error
+from puidrec.objective.worst_case import Box
+from puidrec.propensity import Exposure, Propensity, make_propensity
+from puidrec.sensitivity.bounds import bounds
+from puidrec.sensitivity.evidence import Evidence
+from puidrec.sensitivity.gamma import Gamma, GammaRule, resolve_gamma
+from puidrec.settings import Settings
+from puidrec.train.validate import Validator
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A data set and its split, seen through one method's settings. Parts are made when first asked for."""
+
+    data: Dataset
+    split: Split
+    settings: Settings
+
+    @property
+    def rows(self) -> Interactions:
+        """Training rows."""
+        return self.split.train
+
+    @cached_property
+    def target(self) -> np.ndarray:
+        """What predictions aim at: ratings in [0, 1]; labels ±1, or 0/1 where the method bounds a mean in [0, 1]."""
+        if self.settings.target == "rating":
+            return self.data.scale.unit(self.rows.rating)
+        label = self.rows.label.astype(np.float32)
+        return label if self.settings.spec.family == "unseen" else 2.0 * label - 1.0
+
+    @property
+    def error(self) -> PointwiseError:
+        """The loss of a single pair."""
+        signed = self.settings.target == "binary" and self.settings.spec.family != "unseen"
+        return pointwise_error(self.settings.loss, "signed" if signed else "unit")
+
+    @cached_property
+    def exposure(self) -> Exposure:
+        """Seen and unseen pairs, and the bins that explain them."""
+        evidence = self.evidence
+        return Exposure.from_split(self.data, self.split, user_bins=evidence.user_bins, item_bins=evidence.item_bins)
+
+    @cached_property
+    def propensity(self) -> Propensity:
+        """The fitted nominal propensity."""
+        return make_propensity(self.settings.propensity, low=self.settings.min_propensity).fit(self.exposure)
+
+    @cached_property
+    def row_propensity(self) -> np.ndarray:
+        """The propensity of each training row."""
+        return self.propensity.predict(self.rows.user, self.rows.item, self.rows.rating)
+
+    @cached_property
+    def gamma(self) -> Gamma:
+        """The fitted Γ of the method: 1, one number, or a rule."""
+        return self._rule().fit(self.evidence, rng=self.settings.seed)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What a Γ rule may look at: the training rows and the side tables."""
+        data, rows = self.data, self.rows
+        return Evidence.from_log(
+            rows.user, rows.item, n_users=data.n_users, n_items=data.n_items, users=data.users, items=data.items
+        )
+
+    def _rule(self) -> GammaRule:
+        settings, uncertainty = self.settings, self.settings.spec.uncertainty
+        if uncertainty == "none":
+            return resolve_gamma(1.0)
+        chosen: Any = settings.gamma
+        if chosen == "auto":
+            chosen = DEFAULT_GAMMA if uncertainty == "global" else DEFAULT_RULE
+        weights = {k: v for k, v in (("alpha", settings.alpha), ("beta", settings.beta)) if v is not None}
+        return resolve_gamma(chosen, **weights)
+
+    @cached_property
+    def pattern(self) -> LogPattern:
+        """Where the training rows are."""
+        pattern = LogPattern.from_pairs(self.rows.user, self.rows.item, self.data.n_users, self.data.n_items)
+        return pattern.to(self.settings.device)
+
+    def observed(self, *, weighted: bool) -> Observed:
+        """Training rows with the box of their weights: [a, b] around 1/p, or unit weights."""
+        if weighted:
+            box = bounds(self.row_propensity, self.gamma.at(self.rows.user, self.rows.item))
+            a = self._tensor(box.a)
+            limits = Box.exactly(a) if self.settings.spec.uncertainty == "none" else Box(a, self._tensor(box.b))
+        else:
+            limits = Box.exactly(torch.ones(len(self.rows), device=self.settings.device))
+        return Observed(self.pattern, self._tensor(self.target), limits)
+
+    @cached_property
+    def encoders(self) -> dict[str, FeatureEncoder]:
+        """How the side tables become design matrices; empty for a backbone without features."""
+        tables = {"user_id": self.data.users, "item_id": self.data.items}
+        if self.settings.backbone == "mf":
+            return {}
+        return {key: FeatureEncoder.fit(table, key) for key, table in tables.items() if table is not None}
+
+    @cached_property
+    def designs(self) -> dict[str, Design]:
+        """The design matrices of users and items."""
+        tables = {"user_id": self.data.users, "item_id": self.data.items}
+        return {
+            key: encoder.encode(table).to(self.settings.device)
+            for key, encoder in self.encoders.items()
+            if (table := tables[key]) is not None
+        }
+
+    def backbone(self, stage: str, mean: float | None = None) -> Backbone:
+        """A fresh backbone for a stage of training; it starts at the mean of the targets."""
+        settings = self.settings
+        start = float(self.target.mean(dtype=np.float64)) if mean is None else mean
+        if settings.loss == "cross-entropy" and mean is None:
+            chance = np.clip(0.5 * (start + 1.0) if settings.target == "binary" else start, 1e-3, 1 - 1e-3)
+            start = float(np.log(chance / (1.0 - chance)))
+        return make_backbone(
+            settings.backbone, self.data.n_users, self.data.n_items, settings.dim,
+            user_features=self.designs.get("user_id"), item_features=self.designs.get("item_id"),
+            ids=settings.ids, hidden=settings.hidden, mean=start, rng=derive_stage_seed(settings.seed, stage),
+        ).to(settings.device)  # fmt: skip
+
+    def validator(self) -> Validator | None:
+        """Held-out rows that choose the epoch; self-selected rows are weighted by inverse propensity."""
+        if self.settings.select == "none":
+            return None
+        rows = self.split.validation
+        if self.split.selection == "uniform":
+            return Validator.from_rows(rows, self.settings.metric)
+        weight = 1.0 / self.propensity.predict(rows.user, rows.item, rows.rating) if len(rows) else None
+        return Validator.from_rows(rows, self.settings.metric, weight)
+
+    def _tensor(self, values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.array(values, dtype=np.float32)).to(self.settings.device)
+
+
+DEFAULT_GAMMA = 1.5
+"""One Γ for all, where nobody says: what the classic sets certify on binary labels starts here."""
+DEFAULT_RULE = "information"
+
+
+def derive_stage_seed(seed: int, stage: str) -> int:
+    """Each stage of training starts from its own numbers."""
+    from puidrec.rng import derive_seed
+
+    return derive_seed(seed, "init", stage)

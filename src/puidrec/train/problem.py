@@ -1,0 +1,45 @@
+"""What a trainer trains: steps that take turns, each a module and the loss it lowers on a block of users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+from puidrec.backbones.base import Backbone
+from puidrec.objective.low_rank import LowRank
+from puidrec.settings import Settings
+
+
+class Step(NamedTuple):
+    """One of the alternating updates: `loss(start, stop)` over users start..stop−1, without the penalty."""
+
+    name: str
+    module: nn.Module
+    loss: Callable[[int, int], Tensor]
+    penalty: Callable[[], Tensor]
+
+
+class Problem(Protocol):
+    """A method on a data set: its steps in order, and the scores it would predict with now."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Updates of one block, in order."""
+
+    @property
+    def n_users(self) -> int:
+        """Users to divide into blocks."""
+
+    def factors(self) -> LowRank:
+        """The prediction model φ as it stands."""
+
+    def imputation(self) -> LowRank | None:
+        """The imputation model θ as it stands, where there is one."""
+
+
+def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:
+    """L2 per entity on what belongs to entities, a lighter one on what features share."""
+    penalty = backbone.penalty()
+    return settings.l2 * penalty.ids + settings.l2_features * penalty.features

@@ -1,0 +1,157 @@
+"""Which problems a method solves, one after the other: a benchmark or a naive fit first where it needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from puidrec.objective.low_rank import LowRank
+from puidrec.settings import Settings
+from puidrec.train.checkpoint import Checkpoint
+from puidrec.train.closed import closed_form
+from puidrec.train.grid import Benchmark, GridProblem
+from puidrec.train.multi import MultiProblem, SharedHeads
+from puidrec.train.prepare import Prepared
+from puidrec.train.problem import Problem
+from puidrec.train.trainer import Fitted, Progress, SaveState, Trainer
+from puidrec.train.unseen import UnseenProblem
+
+Done = Mapping[str, Fitted]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One problem of a method, built from the stages before it."""
+
+    name: str
+    build: Callable[[Done], Problem]
+
+
+def stages_of(prepared: Prepared) -> list[Stage]:
+    """The stages of a method, the last of which is the method itself."""
+    settings, spec = prepared.settings, prepared.settings.spec
+    if spec.family == "multi":
+        return [Stage("main", lambda done: _multi(prepared))]
+    if spec.family == "unseen":
+        naive = replace(prepared, settings=_base_settings(settings, "mf"))
+        return [Stage("naive", lambda done: _grid(naive, "naive")), Stage("main", lambda done: _unseen(prepared, done))]
+    if not spec.benchmark:
+        return [Stage("main", lambda done: _grid(prepared, "main"))]
+    base = replace(prepared, settings=_base_settings(settings, spec.estimator))
+    return [
+        Stage("benchmark", lambda done: _grid(base, "benchmark")),
+        Stage("main", lambda done: _benchmarked(prepared, done["benchmark"])),
+    ]
+
+
+def train_stages(
+    prepared: Prepared, save: SaveState | None, resume: Checkpoint | None, progress: Progress | None
+) -> Fitted:
+    """Run every stage; a checkpoint holds the stages done and the one under way."""
+    settings = prepared.settings
+    if settings.spec.family == "closed":
+        rows = prepared.rows
+        shape = (prepared.data.n_users, prepared.data.n_items)
+        target = prepared.target.astype(np.float64)
+        scores = closed_form(settings.method, rows.user, rows.item, target, shape, settings.dim, settings.seed)
+        return Fitted(scores, None, {})
+    validator = prepared.validator()
+    done: dict[str, Fitted] = {}
+    history: list[dict[str, float]] = []
+    stages = stages_of(prepared)
+    for stage in stages:
+        if resume is not None and f"done.{stage.name}.phi.left" in resume.tensors:
+            done[stage.name] = _unpack(resume, stage.name)
+            continue
+        problem = stage.build(done)
+        trainer = Trainer(problem, settings, validator, stage=stage.name, save=_with_done(save, done))
+        if resume is not None and resume.state.get("stage") == stage.name:
+            trainer.restore(resume)
+        fitted = trainer.run(progress)
+        done[stage.name] = _accept(problem, fitted, done)
+    for stage in stages:
+        history += [{"stage": stage.name, **row} for row in done[stage.name].history]  # type: ignore[dict-item]
+    return replace(done[stages[-1].name], history=history)
+
+
+def _base_settings(settings: Settings, method: str) -> Settings:
+    return settings.replace(method=method, gamma="auto", normalise=False)
+
+
+def _grid(prepared: Prepared, stage: str) -> GridProblem:
+    spec = prepared.settings.spec
+    observed = prepared.observed(weighted=spec.estimator != "naive")
+    theta = prepared.backbone(f"{stage} theta", _imputation_start(prepared)) if spec.imputes else None
+    return GridProblem(prepared.settings, observed, prepared.error, prepared.backbone(f"{stage} phi"), theta)
+
+
+def _imputation_start(prepared: Prepared) -> float | None:
+    """Where g starts: at the mean label, or at 0 where it stands for a residual or an error."""
+    return None if prepared.settings.head == "label" else 0.0
+
+
+def _benchmarked(prepared: Prepared, base: Fitted) -> GridProblem:
+    problem = _grid(prepared, "main")
+    problem.benchmark = Benchmark(base.phi, base.theta)
+    if prepared.settings.warm_start:
+        for step in problem.steps:
+            own = {k.removeprefix(f"{step.name}."): v for k, v in base.parameters.items() if k.startswith(step.name)}
+            step.module.load_state_dict(own)
+    return problem
+
+
+def _unseen(prepared: Prepared, done: Done) -> UnseenProblem:
+    observed = prepared.observed(weighted=False)
+    return UnseenProblem(prepared.settings, observed, prepared.backbone("main phi"), done["naive"].phi, prepared.gamma)
+
+
+def _multi(prepared: Prepared) -> MultiProblem:
+    mean, rate = float(prepared.target.mean(dtype=np.float64)), prepared.exposure.rate
+    heads = (rate, mean, mean) if prepared.settings.spec.imputes else (rate, mean)
+    shared = SharedHeads(prepared.backbone("main heads", 0.0), heads).to(prepared.settings.device)
+    return MultiProblem(prepared.settings, prepared.observed(weighted=False), shared)
+
+
+def _accept(problem: Problem, fitted: Fitted, done: Done) -> Fitted:
+    """A benchmarked method never returns a model whose robust loss is above its benchmark's: it returns that one."""
+    if isinstance(problem, GridProblem) and problem.benchmark is not None:
+        with torch.no_grad():
+            if problem.total_loss() > 0.0:
+                base = done["benchmark"]
+                return replace(fitted, phi=base.phi, theta=base.theta, parameters=base.parameters)
+    return fitted
+
+
+def _with_done(save: SaveState | None, done: Done) -> SaveState | None:
+    """Add the finished stages to every checkpoint of the current one."""
+    if save is None:
+        return None
+    tensors: dict[str, torch.Tensor] = {}
+    for name, fitted in done.items():
+        for part, factors in (("phi", fitted.phi), ("theta", fitted.theta)):
+            if factors is not None:
+                tensors[f"done.{name}.{part}.left"] = factors.lefts[0]
+                tensors[f"done.{name}.{part}.right"] = factors.rights[0]
+        tensors |= {f"done.{name}.parameter.{key}": value for key, value in fitted.parameters.items()}
+    facts = {name: {"history": fitted.history, "best_epoch": fitted.best_epoch} for name, fitted in done.items()}
+    return lambda state: save(Checkpoint({**state.tensors, **tensors}, {**state.state, "done": facts}))
+
+
+def _unpack(checkpoint: Checkpoint, name: str) -> Fitted:
+    """A finished stage from a checkpoint."""
+
+    def factors(part: str) -> LowRank | None:
+        key = f"done.{name}.{part}."
+        if f"{key}left" not in checkpoint.tensors:
+            return None
+        return LowRank.of(checkpoint.tensors[f"{key}left"], checkpoint.tensors[f"{key}right"])
+
+    prefix = f"done.{name}.parameter."
+    parameters = {k.removeprefix(prefix): v for k, v in checkpoint.tensors.items() if k.startswith(prefix)}
+    facts = checkpoint.state["done"][name]
+    phi = factors("phi")
+    assert phi is not None  # noqa: S101 (the caller looked)
+    return Fitted(phi, factors("theta"), parameters, facts["history"], facts["best_epoch"])

@@ -1,0 +1,142 @@
+"""The trainer: alternating steps of Adam, smoothed early stopping, checkpoints that resume to the last bit.
+
+Nothing random happens between the steps except the order of user blocks, which is drawn from (seed, stage, epoch);
+so the state of a run is its parameters, Adam's moments, the stopping rule and the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from puidrec.errors import PuidError
+from puidrec.objective.low_rank import LowRank
+from puidrec.rng import generator
+from puidrec.settings import Settings
+from puidrec.train.checkpoint import Checkpoint, flatten_optimizer, restore_optimizer
+from puidrec.train.problem import Problem
+from puidrec.train.stopping import Stopping
+from puidrec.train.validate import Validator
+
+Progress = Callable[[str, int, int, dict[str, float]], None]
+"""Called after each epoch with stage, epochs done, most epochs, and the epoch's figures."""
+SaveState = Callable[[Checkpoint], None]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a stage leaves behind: scores as factors, parameters by name, and the story of its epochs."""
+
+    phi: LowRank
+    theta: LowRank | None
+    parameters: dict[str, Tensor]
+    history: list[dict[str, float]] = field(default_factory=list)
+    best_epoch: int = 0
+
+
+class Trainer:
+    """Trains one problem to its best epoch."""
+
+    def __init__(
+        self, problem: Problem, settings: Settings, validator: Validator | None, *, stage: str, save: SaveState | None
+    ) -> None:
+        self.problem, self.settings, self.validator = problem, settings, validator
+        self.stage, self.save = stage, save
+        self.optimizers = {
+            step.name: torch.optim.Adam(step.module.parameters(), lr=settings.lr, foreach=True)
+            for step in problem.steps
+        }
+        self.stopping = Stopping(settings.patience if validator is not None else 0)
+        self.history: list[dict[str, float]] = []
+        self.best = self._parameters()
+
+    def run(self, progress: Progress | None = None) -> Fitted:
+        """Train from where we are to the end; returns the best epoch's model."""
+        for epoch in range(len(self.history), self.settings.epochs):
+            if self.stopping.exhausted:
+                break
+            figures = self._epoch(epoch)
+            self._judge(figures)
+            if progress is not None:
+                progress(self.stage, epoch + 1, self.settings.epochs, figures)
+            if self.save is not None and (epoch + 1) % self.settings.checkpoint_every == 0:
+                self.save(self.state())
+        self._load(self.best)
+        with torch.no_grad():
+            theta = self.problem.imputation()
+            return Fitted(
+                self.problem.factors().detach(), None if theta is None else theta.detach(), self.best,
+                self.history, self.stopping.best_epoch + 1,
+            )  # fmt: skip
+
+    def state(self) -> Checkpoint:
+        """All that the next epoch depends on."""
+        tensors = {f"now.{name}": value for name, value in self._parameters().items()}
+        tensors |= {f"best.{name}": value for name, value in self.best.items()}
+        for name, optimizer in self.optimizers.items():
+            tensors |= flatten_optimizer(optimizer, f"adam.{name}")
+        return Checkpoint(tensors, {"stage": self.stage, "stopping": self.stopping.state(), "history": self.history})
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of this stage."""
+        tensors = checkpoint.tensors
+        self._load({name.removeprefix("now."): t for name, t in tensors.items() if name.startswith("now.")})
+        self.best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}
+        for name, optimizer in self.optimizers.items():
+            restore_optimizer(optimizer, tensors, f"adam.{name}")
+        self.stopping = Stopping.from_state(checkpoint.state["stopping"])
+        self.history = list(checkpoint.state["history"])
+
+    def _epoch(self, epoch: int) -> dict[str, float]:
+        """One pass over all blocks; every step's mean loss."""
+        sums: dict[str, float] = {}
+        blocks = list(self._blocks(epoch))
+        for start, stop in blocks:
+            for step in self.problem.steps:
+                optimizer = self.optimizers[step.name]
+                optimizer.zero_grad(set_to_none=True)
+                loss = step.loss(start, stop)
+                (loss + step.penalty()).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                sums[step.name] = sums.get(step.name, 0.0) + float(loss.detach()) / len(blocks)
+        if not all(np.isfinite(value) for value in sums.values()):
+            raise PuidError(
+                f"training of {self.settings.method} diverged in epoch {epoch + 1} (loss is not finite); "
+                f"lower lr (now {self.settings.lr:g}) or raise min_propensity (now {self.settings.min_propensity:g})"
+            )
+        return {"epoch": epoch + 1, **{f"loss_{name}": value for name, value in sums.items()}}
+
+    def _judge(self, figures: dict[str, float]) -> None:
+        """Validate, remember the epoch if it is the best, and write it into the history."""
+        score = 0.0
+        if self.validator is not None:
+            with torch.no_grad():
+                score = self.validator.score(self.problem.factors(), signed=self.settings.target == "binary")
+            figures["score"] = score
+        if self.stopping.update(score):
+            self.best = self._parameters()
+        self.history.append(figures)
+
+    def _blocks(self, epoch: int) -> Iterator[tuple[int, int]]:
+        """Ranges of users, in an order of the epoch's own."""
+        n_users, size = self.problem.n_users, self.settings.block_users or self.problem.n_users
+        starts = np.arange(0, n_users, size)
+        for start in generator(self.settings.seed, "blocks", self.stage, epoch).permutation(starts):
+            yield int(start), int(min(start + size, n_users))
+
+    def _parameters(self) -> dict[str, Tensor]:
+        return {
+            f"{step.name}.{name}": value.detach().clone()
+            for step in self.problem.steps
+            for name, value in step.module.state_dict().items()
+        }
+
+    def _load(self, parameters: dict[str, Any]) -> None:
+        for step in self.problem.steps:
+            own = {k.removeprefix(f"{step.name}."): v for k, v in parameters.items() if k.startswith(f"{step.name}.")}
+            step.module.load_state_dict(own)

@@ -1,0 +1,113 @@
+"""Signed and sharp methods: fit what was seen, and for the unseen pairs an end of the interval that Γ allows.
+
+mean_O (r̂ − r)² + λ · mean_{D∖O} (r̂ − m)², where m is q/Γ (`signed`: people pick what they like) or the worse end of
+the sharp interval (`worst`). q, the expected rating where seen, comes from a naive fit. With Γ_ui = exp(s_u + s_i),
+q/Γ is as low-rank as q, so `signed` costs what DR costs; `worst` has no identity and goes tile by tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from puidrec.backbones.base import Backbone
+from puidrec.objective.estimators import Observed
+from puidrec.objective.low_rank import LowRank
+from puidrec.objective.sharp import unseen_interval
+from puidrec.objective.tiles import tiled_sum
+from puidrec.objective.whole_space import unseen_square_sum
+from puidrec.sensitivity.gamma import Gamma
+from puidrec.settings import Settings
+from puidrec.train.problem import Step, backbone_penalty
+
+
+@dataclass
+class UnseenProblem:
+    """The loss over D with unseen ratings at an end of their interval."""
+
+    settings: Settings
+    observed: Observed
+    phi: Backbone
+    seen: LowRank
+    """q, from the naive fit; constant."""
+    gamma: Gamma
+
+    @property
+    def n_users(self) -> int:
+        """Users to divide into blocks."""
+        return self.phi.n_users
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """φ alone."""
+        return (Step("phi", self.phi, self.loss, lambda: backbone_penalty(self.phi, self.settings)),)
+
+    def factors(self) -> LowRank:
+        """φ over all users."""
+        return self.phi.factors()
+
+    def imputation(self) -> LowRank | None:
+        """There is none: m is fixed."""
+        return None
+
+    def loss(self, start: int, stop: int) -> Tensor:
+        """Seen part and unseen part of a block of users, each a mean of its own."""
+        observed, phi = self.observed.rows(start, stop), self.phi.factors(slice(start, stop))
+        scores = observed.scores(phi)
+        fit = torch.sum((scores - observed.target).square(), dtype=torch.float64)
+        n_seen = max(len(self.observed.pattern) * (stop - start) / self.n_users, 1.0)
+        n_unseen = max(observed.n_pairs - n_seen, 1.0)
+        signed = self.settings.spec.end == "signed"
+        unseen = (self._signed if signed else self._worst)(start, stop, observed, phi, scores)
+        return fit / n_seen + self.settings.unseen_weight * unseen / n_unseen
+
+    def _signed(self, start: int, stop: int, observed: Observed, phi: LowRank, scores: Tensor) -> Tensor:
+        """Σ_{D∖O} (r̂ − q/Γ)²; for `liked=False` the mirror image, 1 − (1 − q)/Γ."""
+        users, items = self._log_parts
+        shrink_users, shrink_items = torch.exp(-users[start:stop]), torch.exp(-items)
+        q = self.seen.rows(slice(start, stop))
+        if not self.settings.liked:
+            one = LowRank.of(torch.ones_like(shrink_users)[:, None], torch.ones_like(shrink_items)[:, None])
+            m = one.minus(one.minus(q).scaled(shrink_users, shrink_items))
+        else:
+            m = q.scaled(shrink_users, shrink_items)
+        return unseen_square_sum(phi.minus(m), scores - observed.scores(m))
+
+    def _worst(self, start: int, stop: int, observed: Observed, phi: LowRank, scores: Tensor) -> Tensor:
+        """Σ_{D∖O} of the larger of the two ends' squared distances."""
+        q = self.seen.rows(slice(start, stop))
+
+        def farther(prediction: Tensor, q_hat: Tensor, gamma: Tensor) -> Tensor:
+            low, high = unseen_interval(q_hat, gamma)
+            return torch.maximum((prediction - low).square(), (prediction - high).square())
+
+        def tile(rows: slice, columns: slice, prediction: Tensor, q_hat: Tensor) -> Tensor:
+            shape = prediction.shape
+            u = np.arange(shape[0]) + (rows.start or 0) + start
+            i = np.arange(shape[1]) + (columns.start or 0)
+            gamma = self.gamma.at(np.repeat(u, shape[1]), np.tile(i, shape[0])).reshape(shape)
+            return farther(prediction, q_hat, torch.from_numpy(gamma).to(prediction))
+
+        everywhere = tiled_sum(tile, phi, q.detach())
+        pattern = observed.pattern
+        gamma = self.gamma.at(pattern.user.cpu().numpy() + start, pattern.col.cpu().numpy().astype(np.int64))
+        at_seen = farther(scores, observed.scores(q), torch.from_numpy(gamma).to(scores))
+        return everywhere - torch.sum(at_seen, dtype=torch.float64)
+
+    @cached_property
+    def _log_parts(self) -> tuple[Tensor, Tensor]:
+        """log Γ as users' part + items' part; a rule that is not separable is replaced by its additive fit."""
+        gamma = self.gamma
+        if gamma.separable:
+            users, items = gamma.log_user, gamma.log_item
+        else:
+            half = 0.5 * gamma.mean_log
+            users, items = (np.maximum(x - half, 0.0) for x in (gamma.user_mean_log(), gamma.item_mean_log()))
+        return self._tensor(users), self._tensor(items)
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.observed.target)
