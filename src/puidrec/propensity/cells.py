@@ -23,8 +23,13 @@ def independent_rates(counts: ExposureCounts) -> np.ndarray:
     row = logit((seen.sum(axis=1) + overall) / (pairs.sum(axis=1) + 1.0))
     column = logit((seen.sum(axis=0) + overall) / (pairs.sum(axis=0) + 1.0))
     log_odds = row[:, None] + column - logit(overall)
-    rates: np.ndarray = expit(log_odds + calibrating_shift(log_odds, pairs, overall * pairs.sum()))
+    rates: np.ndarray = expit(log_odds + calibrating_shift(log_odds, pairs, _total(counts)))
     return rates
+
+
+def _total(counts: ExposureCounts) -> float:
+    """Seen pairs to be expected; half a pair short of a full D, whose log-odds would be infinite."""
+    return min(float(counts.n_observed), float(counts.pairs.sum()) - 0.5)
 
 
 def overdispersion(counts: ExposureCounts, rates: np.ndarray) -> float:
@@ -56,7 +61,7 @@ def smoothed_rates(counts: ExposureCounts, pseudo_count: PseudoCount = "auto") -
     pairs = counts.pairs
     rate = np.where(pairs + k > 0, (counts.cells + k * prior) / np.maximum(pairs + k, 1e-300), prior)
     log_odds = logit(np.clip(rate, 1e-15, 1.0 - 1e-15))
-    return expit(log_odds + calibrating_shift(log_odds, pairs, float(counts.cells.sum()))), k
+    return expit(log_odds + calibrating_shift(log_odds, pairs, _total(counts))), k
 
 
 class Cells(FittedPropensity):
