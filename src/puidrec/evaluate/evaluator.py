@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import polars as pl
 
-from puidrec.data.dataset import Interactions
+from puidrec.data.dataset import IdMap, Interactions
 from puidrec.data.frames import Frame, Origin, require_columns, require_rows, to_polars
 from puidrec.data.protocol import Protocol as EvaluationProtocol
 from puidrec.data.protocol import get_protocol
@@ -136,10 +136,10 @@ def evaluate(
     else:
         frame, rating_scale = _labelled_frame(interactions, get_protocol(protocol), scale)
     require_rows(frame, Origin("interactions"))
-    score = model.predict(frame["user_id"].to_numpy(), frame["item_id"].to_numpy())
-    return evaluate_scores(
-        frame["user_id"].to_numpy(),
-        score,
+    ids = IdMap(frame["user_id"].unique().sort())
+    result = evaluate_scores(
+        ids.encode(frame["user_id"]),
+        model.predict(frame["user_id"].to_numpy(), frame["item_id"].to_numpy()),
         frame["label"].to_numpy(),
         frame["rating"].to_numpy() if "rating" in frame.columns else None,
         metrics=metrics,
@@ -147,6 +147,8 @@ def evaluate(
         scale=rating_scale,
         target=target,
     )
+    named = {name: replace(v, users=ids.decode(v.users).to_numpy()) for name, v in result.per_user.items()}
+    return replace(result, per_user=named)
 
 
 def _labelled_frame(
@@ -159,7 +161,7 @@ def _labelled_frame(
     columns = [check_ids(given["user_id"], origin), check_ids(given["item_id"], origin)]
     columns += [check_number(given[name], origin) for name in ("label", "rating") if name in given.columns]
     frame = pl.DataFrame(columns)
-    rating_scale = RatingScale(*map(float, scale)) if scale is not None else None
+    rating_scale = RatingScale.of(scale)
     if "label" in frame.columns:
         return frame, rating_scale
     if "rating" not in frame.columns or rating_scale is None:

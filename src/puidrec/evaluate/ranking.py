@@ -35,7 +35,8 @@ class Blocks:
 
     def list_sum(self, values: np.ndarray) -> np.ndarray:
         """Sum a value per block over each list."""
-        return np.bincount(self.list_of, weights=values, minlength=self.rows.size)
+        sums = np.bincount(self.list_of, weights=values, minlength=self.rows.size)
+        return sums.astype(np.float64, copy=False)  # numpy counts in integers where there is nothing to add
 
     @cached_property
     def total(self) -> np.ndarray:
