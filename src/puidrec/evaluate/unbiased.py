@@ -100,7 +100,9 @@ def evaluate_biased(
     """All metrics in their SNIPS form from rows of a biased log; `.interval(name)` of the result gives intervals.
 
     In ranking metrics a row stands for 1/p rows of its user: pairs of AUC weigh w·w′, and positions of NDCG,
-    recall and precision are measured in weight, scaled so that a list keeps its length.
+    recall and precision are measured in weight, scaled so that a list keeps its length. Self-normalising per user
+    is consistent, not unbiased: its bias is of order 1 / (rows of the user), which intervals do not cover. It is
+    meant for comparing models on the same rows.
     """
     weight = inverse(propensity, np.size(score))
     return evaluate_scores(

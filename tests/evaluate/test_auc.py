@@ -1,0 +1,72 @@
+"""AUC against scikit-learn, brute force and hand-worked lists."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from puidrec.evaluate.auc import auc, user_auc
+
+
+def test_by_hand() -> None:
+    user = [7, 7, 7, 7, 2, 2, 5, 5]
+    score = [0.9, 0.5, 0.5, 0.1, 1.0, 1.0, 0.3, 0.4]
+    label = [1, 1, 0, 0, 1, 0, 1, 1]
+    result = user_auc(user, score, label)
+    assert result.users.tolist() == [2, 7]  # 5 has one label
+    assert result.values.tolist() == [0.5, 0.875]
+    assert result.mean == 0.6875
+
+
+def _rows(seed: int, levels: int | None, n: int = 600) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(seed)
+    user = rng.integers(0, 25, n) * 1_000_003 - 40  # codes need be neither small nor dense
+    score = rng.normal(size=n) if levels is None else rng.integers(0, levels, n) / 3.0
+    label = (rng.random(n) < rng.random(25)[user % 25]).astype(int)
+    label[user == user.min()], label[user == user.max()] = 1, 0
+    return user, score, label, rng.random(n) + 0.05
+
+
+@pytest.mark.parametrize("levels", [None, 1, 2, 7])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_equals_scikit_learn(levels, dtype) -> None:
+    user, score, label, weight = _rows(0, levels)
+    score = score.astype(dtype)
+    both = [u for u in np.unique(user) if 0 < label[user == u].mean() < 1]
+    assert len(both) < np.unique(user).size
+    for w in (None, weight):
+        result = user_auc(user, score, label, w)
+        assert result.users.tolist() == both
+        for u, value in zip(both, result.values, strict=True):
+            at = user == u
+            expected = roc_auc_score(label[at], score[at], sample_weight=None if w is None else w[at])
+            assert value == pytest.approx(expected, abs=1e-12)
+        assert auc(score, label, w) == pytest.approx(roc_auc_score(label, score, sample_weight=w), abs=1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-3, 3), st.booleans()), min_size=1, max_size=25))
+def test_equals_counting_pairs(rows) -> None:
+    user, score, label = (np.array(column) for column in zip(*rows, strict=True))
+    result = user_auc(user, score.astype(float), label.astype(int))
+    for u, value in zip(result.users, result.values, strict=True):
+        gap = np.subtract.outer(score[(user == u) & label], score[(user == u) & ~label])
+        assert value == pytest.approx((np.sign(gap) + 1).mean() / 2, abs=1e-12)
+
+
+def test_a_growing_map_of_scores_changes_nothing() -> None:
+    user, score, label, _ = _rows(3, 7)
+    assert np.array_equal(user_auc(user, score, label).values, user_auc(user, np.exp(score), label).values)
+
+
+def test_reversed_scores_give_the_complement() -> None:
+    user, score, label, weight = _rows(4, 5)
+    forth, back = user_auc(user, score, label, weight), user_auc(user, -score, label, weight)
+    np.testing.assert_allclose(forth.values + back.values, 1.0, atol=1e-12)
+
+
+def test_one_label_has_no_auc() -> None:
+    assert np.isnan(auc(np.array([0.1, 0.2]), np.array([1, 1])))
+    assert np.isnan(user_auc([0, 0], [0.1, 0.2], [1, 1]).mean)

@@ -1,0 +1,89 @@
+"""Every metric keeps the contract, names are parsed strictly, and values equal scikit-learn's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss, mean_absolute_error, mean_squared_error
+
+from puidrec.evaluate.evaluator import evaluate_scores
+from puidrec.evaluate.metrics import METRICS, parse_metric
+from puidrec.evaluate.ndcg import WHOLE_LIST
+from puidrec.evaluate.ranking import dense_codes
+from puidrec.evaluate.scored import Scored
+from puidrec.testing.metric import MetricContract
+
+NAMES = ["uauc", "auc", "ndcg@5", "ndcg", "ndcg-graded@3", "recall@2", "precision@4", "map", "mse", "mae", "logloss"]
+
+
+def _contract(metric: str) -> type[MetricContract]:
+    return type(f"Test{metric}", (MetricContract,), {"name": metric, "weighted": metric != "map"})
+
+
+for _name in NAMES:
+    globals()[f"Test_{_name.replace('@', '_at_').replace('-', '_')}"] = _contract(_name)
+
+
+def test_the_contract_covers_the_table() -> None:
+    assert {name.partition("@")[0] for name in NAMES} == set(METRICS)
+
+
+def test_cutoffs_are_parsed() -> None:
+    assert parse_metric("ndcg@50")[1] == 50
+    assert parse_metric("ndcg")[1] == WHOLE_LIST
+
+
+@pytest.mark.parametrize(
+    "name", ["", "NDCG@5", "ndcg@", "ndcg@0", "ndcg@-1", "ndcg@1.5", "ndcg@²", "recall", "uauc@5", "hit"]
+)
+def test_wrong_names_are_refused(name, refusal) -> None:
+    refusal(lambda: parse_metric(name), "metric" if name != "x" else "")
+
+
+def test_errors_equal_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    user, label, score = rng.integers(0, 9, 300), rng.integers(0, 2, 300), rng.random(300)
+    score[:4], label[:4] = [0.0, 1.0, 0.0, 1.0], [0, 1, 1, 0]
+    rating = rng.random(300)
+    weight = rng.random(300) + 0.1
+    for w in (None, weight):
+        ours = evaluate_scores(user, score, label, rating, metrics=["mse", "mae", "logloss"], weight=w)
+        assert ours["mse"] == pytest.approx(mean_squared_error(rating, score, sample_weight=w), abs=1e-12)
+        assert ours["mae"] == pytest.approx(mean_absolute_error(rating, score, sample_weight=w), abs=1e-12)
+        assert ours["logloss"] == pytest.approx(log_loss(label, score, sample_weight=w), abs=1e-12)
+
+
+def test_logloss_refuses_what_is_no_probability(refusal) -> None:
+    refusal(lambda: evaluate_scores([0, 0], [0.2, 1.5], [0, 1], metrics=["logloss"]), "logloss", "1.5")
+
+
+def test_parts_divide_users_and_lose_nothing() -> None:
+    rng = np.random.default_rng(1)
+    user = np.append(rng.integers(0, 200, 5_000), np.full(3_000, 77))
+    row = np.arange(user.size, dtype=np.float64)
+    ids, code = dense_codes(user * 3)
+    rows = Scored(ids, code, row, np.ones(user.size, np.int8), row, row, weight=row + 1)
+    for size in (100, 999, 10_000):
+        parts = list(rows.parts(size))
+        assert np.array_equal(np.concatenate([p.ids for p in parts]), ids)
+        assert np.array_equal(np.sort(np.concatenate([p.score for p in parts])), row)
+        for p in parts:
+            at = p.score.astype(int)
+            assert np.array_equal(p.ids[p.code], user[at] * 3)
+            assert np.array_equal(p.weight, row[at] + 1)
+            assert np.array_equal(np.unique(p.code), np.arange(p.ids.size))
+
+
+def test_parts_change_no_value(monkeypatch) -> None:
+    rng = np.random.default_rng(2)
+    rows = (rng.integers(0, 300, 9_000), rng.integers(0, 50, 9_000) / 50, rng.integers(0, 2, 9_000))
+    names = [name for name in NAMES if name != "ndcg-graded@3"]
+    whole = evaluate_scores(*rows, metrics=names)
+    monkeypatch.setattr(Scored.parts, "__defaults__", (500,))
+    assert len(list(Scored(*dense_codes(rows[0]), rows[1], rows[2], rows[1], rows[1]).parts())) > 10
+    cut = evaluate_scores(*rows, metrics=names)
+    for name in names:
+        assert cut[name] == pytest.approx(whole[name], abs=1e-14)
+        if name != "auc":
+            assert np.array_equal(cut.per_user[name].users, whole.per_user[name].users)
+            np.testing.assert_allclose(cut.per_user[name].values, whole.per_user[name].values, atol=1e-14)

@@ -1,0 +1,125 @@
+"""Paired bootstrap: coverage, false wins, pairing, seeds, Holm against its definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puidrec.evaluate.per_user import PerUser, mean_interval
+from puidrec.evaluate.significance import compare, compare_all, holm
+
+
+def _per_user(values: np.ndarray, size: np.ndarray | None = None) -> PerUser:
+    return PerUser(np.arange(values.size), values, size)
+
+
+def test_interval_matches_the_normal_one_for_many_users() -> None:
+    rng = np.random.default_rng(0)
+    reference, size = rng.normal(size=2_000), rng.integers(1, 9, 2_000).astype(float)
+    method = reference + rng.normal(0.05, 0.5, 2_000)
+    for s in (None, size):
+        found = compare([_per_user(method, s)], [_per_user(reference, s)], replicates=4_000)
+        normal = mean_interval(_per_user(method - reference, s))
+        assert found.difference == pytest.approx(normal.value)
+        np.testing.assert_allclose(
+            [found.low, found.high], [normal.low, normal.high], atol=0.05 * normal.standard_error * 4
+        )
+
+
+def test_pairing_sees_what_means_hide() -> None:
+    rng = np.random.default_rng(1)
+    reference = rng.normal(size=300)
+    better, worse = reference + 0.01 + rng.normal(0, 0.02, 300), reference - 0.01 + rng.normal(0, 0.02, 300)
+    table = {
+        "a": [_per_user(better)],
+        "b": [_per_user(worse)],
+        "ref": [_per_user(reference)],
+        "same": [_per_user(reference)],
+    }
+    found = compare_all(table, "ref")
+    assert {name: c.verdict for name, c in found.items()} == {"a": "wins", "b": "loses", "same": "ties"}
+    assert found["same"].p_value == 1.0
+    errors = compare_all(table, "ref", higher_is_better=False)
+    assert (errors["a"].verdict, errors["b"].verdict) == ("loses", "wins")
+    assert errors["a"].difference == found["a"].difference > 0
+
+
+def test_false_wins_are_as_rare_as_promised() -> None:
+    """Equal methods in a table of five: some verdict other than a tie in about one table of twenty, at most."""
+    rng, false, trials = np.random.default_rng(2), 0, 150
+    for trial in range(trials):
+        table = {f"m{j}": [_per_user(rng.normal(size=100))] for j in range(6)}
+        found = compare_all(table, "m0", replicates=500, rng=trial)
+        false += any(c.verdict != "ties" for c in found.values())
+    assert false / trials < 0.1
+
+
+def _same_people(seeds: int, rng: np.random.Generator) -> tuple[list[PerUser], list[PerUser]]:
+    """Seeds meet the same users, whose differences persist from seed to seed; no difference in truth."""
+    person = rng.normal(size=60)
+    zero = [_per_user(np.zeros(60)) for _ in range(seeds)]
+    return [_per_user(person + rng.normal(0, 0.3, 60)) for _ in range(seeds)], zero
+
+
+def test_shared_users_cover_where_independent_seeds_do_not() -> None:
+    rng, hits, trials = np.random.default_rng(3), {"users": 0, "users-per-seed": 0, "hierarchical": 0}, 200
+    for trial in range(trials):
+        method, reference = _same_people(5, rng)
+        for resample in hits:
+            found = compare(method, reference, replicates=300, resample=resample, rng=trial)
+            hits[resample] += found.low <= 0 <= found.high
+    assert hits["users"] / trials > 0.89
+    assert hits["hierarchical"] >= hits["users"]
+    assert hits["users-per-seed"] / trials < 0.75
+
+
+def test_seeds_are_averaged_and_seed_variance_widens() -> None:
+    rng = np.random.default_rng(4)
+    shift = [0.0, 0.4, -0.2, 0.6]
+    reference = [_per_user(rng.normal(size=200)) for _ in shift]
+    method = [_per_user(r.values + s + rng.normal(0, 0.1, 200)) for r, s in zip(reference, shift, strict=True)]
+    plain, wide = (compare(method, reference, resample=r) for r in ("users", "hierarchical"))
+    means = [m.mean - r.mean for m, r in zip(method, reference, strict=True)]
+    assert plain.difference == wide.difference == pytest.approx(np.mean(means))
+    assert wide.high - wide.low > 5 * (plain.high - plain.low)
+    assert (plain.n_users, plain.n_seeds) == (200, 4)
+
+
+def test_users_are_matched_by_id() -> None:
+    a = PerUser(np.array(["amy", "bob", "zoe"], object), np.array([1.0, 2.0, 3.0]))
+    b = PerUser(np.array(["bob", "eve", "zoe"], object), np.array([1.5, 9.0, 3.5]))
+    found = compare([a], [b])
+    assert found.n_users == 2
+    assert found.difference == 0.0
+
+
+def test_one_seed_one_result() -> None:
+    rng = np.random.default_rng(5)
+    a, b = [_per_user(rng.normal(size=50))], [_per_user(rng.normal(size=50))]
+    assert compare(a, b, rng=7) == compare(a, b, rng=7)
+    assert compare(a, b, rng=7) != compare(a, b, rng=8)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_rejects_what_its_definition_rejects(p) -> None:
+    adjusted = holm(np.array(p))
+    for alpha in (0.01, 0.05, 0.2):
+        rejected, left = set(), len(p)
+        for j in np.argsort(p, kind="stable"):
+            if p[j] * left > alpha:
+                break
+            rejected.add(int(j))
+            left -= 1
+        assert set(np.flatnonzero(adjusted <= alpha).tolist()) == rejected
+
+
+def test_unsound_tables_are_refused(refusal) -> None:
+    one, other = [_per_user(np.zeros(3))], [PerUser(np.array([7, 8]), np.zeros(2))]
+    refusal(lambda: compare_all({"a": one}, "a"), "a")
+    refusal(lambda: compare_all({"a": one, "b": one}, "c"), "'c'")
+    refusal(lambda: compare(one, one * 2), "seeds")
+    refusal(lambda: compare(one, other), "no user")
+    refusal(lambda: compare(one, one, resample="rows"), "rows")
+    refusal(lambda: compare(one, one, replicates=10), "10")
