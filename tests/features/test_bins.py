@@ -64,6 +64,15 @@ def test_a_column_too_fine_is_coarsened_not_lost():
     assert bins.n_bins == 2
 
 
+def test_columns_that_explain_degrees_come_first():
+    frame = table(100, 3)
+    degree = 10.0 * (frame["age"].to_numpy() > 40) + np.random.default_rng(0).normal(size=100)
+    assert bin_side(frame, id_column="user_id").columns[0] == "sex"
+    assert bin_side(frame, id_column="user_id", relevance=degree).columns[0] == "age"
+    constant = bin_side(frame, id_column="user_id", relevance=np.ones(100))
+    assert constant.columns == bin_side(frame, id_column="user_id").columns
+
+
 def test_without_features_there_is_one_bin():
     for bins in (
         bin_side(None, id_column="user_id", n_entities=7),

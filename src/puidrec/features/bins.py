@@ -50,13 +50,16 @@ def bin_side(
     min_count: int | None = None,
     max_bins: int = 64,
     exclude: Sequence[str] = (),
+    relevance: np.ndarray | None = None,
 ) -> SideBins:
     """Cross the columns of a side table into composite bins of at least `min_count` entities each.
 
-    Columns join in table order, first at full resolution, else as two levels, else not at all, so that at least half
-    of the entities stay in frequent combinations. Combinations rarer than `min_count` (default: 10, or 1 in 200), or
-    beyond the `max_bins` most frequent, go to the frequent combination that differs in the fewest columns (ties: the
-    larger one). Without a table there is one bin of `n_entities`: nothing recorded explains exposure.
+    Columns join one by one, at full resolution, else as two levels, else not at all, so that at least half of the
+    entities stay in frequent combinations. They join in table order, or, given `relevance` (one number per entity,
+    such as its degree), in order of how much of its variance their bins explain. Combinations rarer than `min_count`
+    (default: 10, or 1 in 200), or beyond the `max_bins` most frequent, go to the frequent combination that differs in
+    the fewest columns (ties: the larger one). Without a table there is one bin of `n_entities`: nothing recorded
+    explains exposure.
     """
     columns = [] if frame is None else [c for c in frame.columns if c != id_column and c not in exclude]
     n = frame.height if frame is not None else n_entities
@@ -67,7 +70,10 @@ def bin_side(
     for name in columns:
         _refuse_id(frame[name], id_column)
     floor = max(MIN_COUNT, n // 200) if min_count is None else max(1, min_count)
-    used, combination = _select([bin_column(frame[name], n_bins) for name in columns], min(floor, n))
+    binned = [bin_column(frame[name], n_bins) for name in columns]
+    if relevance is not None:
+        binned.sort(key=lambda column: -_explained(column.codes, relevance))
+    used, combination = _select(binned, min(floor, n))
     if not used:
         return SideBins(np.zeros(n, np.int32), ("all",), ())
     return _merge_rare(used, combination, min(floor, n), max_bins)
@@ -80,6 +86,17 @@ def cross(*codes: np.ndarray) -> np.ndarray:
         key = result * (int(code.max()) + 1) + code
         result = np.unique(key, return_inverse=True)[1]
     return result.astype(np.int32)
+
+
+def _explained(codes: np.ndarray, target: np.ndarray) -> float:
+    """Adjusted R² of a target given bins, at least 0 and rounded, so that columns of no use keep their order."""
+    size = np.bincount(codes)
+    mean = np.bincount(codes, target) / np.maximum(size, 1)
+    residual, total = float(np.sum((target - mean[codes]) ** 2)), float(np.sum((target - target.mean()) ** 2))
+    left = codes.size - size.size
+    if total <= 0.0 or left <= 0:
+        return 0.0
+    return max(0.0, round(1.0 - residual / left / (total / (codes.size - 1)), 9))
 
 
 def _refuse_id(column: pl.Series, id_column: str) -> None:

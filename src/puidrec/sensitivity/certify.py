@@ -1,0 +1,151 @@
+"""How much hidden confounding do some uniform ratings prove? The smallest Γ that fits them, with a lower limit.
+
+If the ratio of unseen to seen rating distributions lies within [1/Γ, Γ] given the features, so does the ratio of every
+event's probability. The uniform mean reveals the unseen mean, hence a ratio, hence a Γ below which the data refute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from puidrec.errors import InputError
+from puidrec.rng import Rng, generator
+
+LEVELS_MAX = 50
+
+
+@dataclass(frozen=True)
+class LevelCertificate:
+    """What one event (a label, a rating level) says."""
+
+    level: float
+    seen: float
+    """q: its share among seen pairs, reweighted to unseen pairs by 1/p - 1 where adjusted."""
+    unseen: float
+    """q₀: its share among unseen pairs, implied by the uniform sample."""
+    gamma: float
+    lower: float
+    """Lower confidence limit of Γ, simultaneous over the levels; 1 where nothing is proved."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The smallest Γ consistent with uniform data: the largest over the levels."""
+
+    gamma: float
+    lower: float
+    adjusted: bool
+    """Whether what the features explain was taken out (weights 1/p - 1)."""
+    confidence: float
+    levels: tuple[LevelCertificate, ...]
+
+
+def certify(
+    logged_value: np.ndarray,
+    uniform_value: np.ndarray,
+    *,
+    mean_propensity: float,
+    logged_propensity: np.ndarray | None = None,
+    logged_user: np.ndarray | None = None,
+    uniform_user: np.ndarray | None = None,
+    n_bootstrap: int = 500,
+    confidence: float = 0.95,
+    rng: Rng = 0,
+) -> Certificate:
+    """Γ_min from seen and uniform values: labels 0/1, or rating levels (each level is an event).
+
+    With μ the uniform share, q the seen share reweighted by 1/p - 1, q_obs the plain seen share and p̄ the mean
+    propensity, q₀ = (μ - p̄ q_obs)/(1 - p̄) and Γ_min = max(q/q₀, q₀/q, (1-q)/(1-q₀), (1-q₀)/(1-q)). The limit comes
+    from resampling users (rows, where users are not given) in both samples together; over L levels each is held at
+    1 - (1 - confidence)/L. Without `logged_propensity` nothing is adjusted for.
+    """
+    levels = _levels(logged_value, uniform_value)
+    _check(logged_value, uniform_value, logged_propensity, mean_propensity)
+    weight = np.ones(logged_value.size) if logged_propensity is None else 1.0 / logged_propensity - 1.0
+    if not weight.sum() > 0.0:
+        weight = np.ones(logged_value.size)  # every pair is seen for certain: nothing unseen to reweight to
+    sums = _sums_by_user(logged_value, uniform_value, weight, logged_user, uniform_user, levels)
+    floor = 0.5 / uniform_value.size
+    seen, unseen = _shares(sums.sum(axis=0, keepdims=True), levels.size, mean_propensity, floor)
+    draws = _bootstrap(sums, n_bootstrap, generator(rng, "certify"))
+    drawn_seen, drawn_unseen = _shares(draws, levels.size, mean_propensity, floor)
+    tail = (1.0 - confidence) / levels.size / 2.0
+    gamma = np.exp(np.abs(_log_ratios(seen, unseen)).max(axis=0))[0]
+    low, high = np.quantile(_log_ratios(drawn_seen, drawn_unseen), [tail, 1.0 - tail], axis=1)
+    lower = np.exp(np.maximum(np.maximum(low, -high), 0.0).max(axis=0))
+    rows = tuple(
+        LevelCertificate(float(level), float(seen[0, k]), float(unseen[0, k]), float(gamma[k]), float(lower[k]))
+        for k, level in enumerate(levels)
+    )
+    top = max(row.gamma for row in rows)
+    return Certificate(top, max(row.lower for row in rows), logged_propensity is not None, confidence, rows)
+
+
+def _levels(logged: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """The events: value 1 for labels 0/1; every level otherwise."""
+    found = np.unique(np.concatenate([np.unique(logged), np.unique(uniform)]))
+    if found.size > LEVELS_MAX:
+        raise InputError("too many rating levels to certify", found=found.size, expected=f"at most {LEVELS_MAX}")
+    return np.array([1.0]) if np.isin(found, (0.0, 1.0)).all() else found.astype(np.float64)
+
+
+def _check(logged: np.ndarray, uniform: np.ndarray, propensity: np.ndarray | None, mean_propensity: float) -> None:
+    if logged.size == 0 or uniform.size == 0:
+        raise InputError("a certificate needs logged and uniform ratings", found=(logged.size, uniform.size))
+    if not (np.isfinite(logged).all() and np.isfinite(uniform).all()):
+        raise InputError("ratings must be finite numbers", found="NaN or infinite values")
+    if not 0.0 < mean_propensity < 1.0:
+        raise InputError("mean propensity out of range", found=mean_propensity, expected="between 0 and 1")
+    if propensity is not None:
+        if propensity.shape != logged.shape:
+            raise InputError("one propensity per logged rating", found=propensity.shape, expected=f"{logged.shape}")
+        if not ((propensity > 0.0) & (propensity <= 1.0)).all():
+            raise InputError("propensity out of range", expected="in (0, 1]", hint="Clip the propensities first.")
+
+
+def _sums_by_user(
+    logged: np.ndarray,
+    uniform: np.ndarray,
+    weight: np.ndarray,
+    logged_user: np.ndarray | None,
+    uniform_user: np.ndarray | None,
+    levels: np.ndarray,
+) -> np.ndarray:
+    """Per user: Σw, Σw·1[level], n, Σ1[level] of seen rows, then n, Σ1[level] of uniform ones: [users, ·]."""
+    if (logged_user is None) != (uniform_user is None):
+        raise InputError("give the users of both samples, or of neither")
+    if logged_user is None or uniform_user is None:
+        logged_user, uniform_user = np.arange(logged.size), logged.size + np.arange(uniform.size)
+    everyone = np.unique(np.concatenate([logged_user, uniform_user]), return_inverse=True)[1]
+    own, drawn = everyone[: logged.size], everyone[logged.size :]
+    n = int(everyone.max()) + 1
+
+    def block(users: np.ndarray, values: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
+        events = [np.bincount(users, scale * (values == level), minlength=n) for level in levels]
+        return [np.bincount(users, scale, minlength=n), *events]
+
+    one, uniform_one = np.ones(logged.size), np.ones(uniform.size)
+    parts = [*block(own, logged, weight), *block(own, logged, one), *block(drawn, uniform, uniform_one)]
+    return np.stack(parts, axis=1)
+
+
+def _shares(sums: np.ndarray, n: int, mean_propensity: float, floor: float) -> tuple[np.ndarray, np.ndarray]:
+    """q and q₀ per level from rows of sums, kept off 0 and 1 by half a rating so that a ratio always exists."""
+    weighted, plain, uniform = (sums[:, k * (n + 1) : (k + 1) * (n + 1)] for k in range(3))
+    q, q_obs, mu = (part[:, 1:] / np.maximum(part[:, :1], 1e-12) for part in (weighted, plain, uniform))
+    unseen = (mu - mean_propensity * q_obs) / (1.0 - mean_propensity)
+    return np.clip(q, floor, 1.0 - floor), np.clip(unseen, floor, 1.0 - floor)
+
+
+def _log_ratios(q: np.ndarray, q0: np.ndarray) -> np.ndarray:
+    """log q/q₀ and log (1-q)/(1-q₀), [2, draws, levels]; signed, so that an interval around 0 proves nothing."""
+    return np.stack([np.log(q / q0), np.log((1.0 - q) / (1.0 - q0))])
+
+
+def _bootstrap(sums: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Sums of resampled users, [n, columns]; one draw at a time keeps memory linear in users."""
+    size = sums.shape[0]
+    counts = (np.bincount(rng.integers(0, size, size), minlength=size) for _ in range(n))
+    return np.stack([count @ sums for count in counts])

@@ -1,0 +1,120 @@
+"""What a Γ rule may look at: exposure counts under feature bins, and what follows from them, made when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from puidrec.features.bins import SideBins, bin_column, bin_side
+from puidrec.features.counts import ExposureCounts
+from puidrec.propensity.two_way import TwoWayEffects, fit_two_way
+from puidrec.sensitivity.calibrate import Calibration, calibrate, calibrate_sides
+
+DESIGN_BINS = 8
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A log seen through bins. Built from the log and side tables, or from counts alone (`from_counts`)."""
+
+    counts: ExposureCounts
+    user_bins: SideBins | None = None
+    item_bins: SideBins | None = None
+    users: pl.DataFrame | None = None
+    items: pl.DataFrame | None = None
+    log: tuple[np.ndarray, np.ndarray] | None = None
+    exclude: tuple[str, ...] = ()
+
+    @classmethod
+    def from_log(
+        cls,
+        user: np.ndarray,
+        item: np.ndarray,
+        *,
+        n_users: int,
+        n_items: int,
+        users: pl.DataFrame | None = None,
+        items: pl.DataFrame | None = None,
+        exclude: Sequence[str] = (),
+        n_bins: int = 4,
+        max_bins: int = 64,
+    ) -> Evidence:
+        """Bin both sides (columns that explain degrees first) and count the log. Row k of a table is code k."""
+        sides = [
+            bin_side(
+                frame,
+                id_column=key,
+                n_entities=n,
+                n_bins=n_bins,
+                max_bins=max_bins,
+                exclude=exclude,
+                relevance=np.bincount(codes, minlength=n).astype(np.float64),
+            )
+            for frame, key, n, codes in ((users, "user_id", n_users, user), (items, "item_id", n_items, item))
+        ]
+        counts = ExposureCounts.from_pairs(user, item, sides[0].codes, sides[1].codes)
+        return cls(counts, sides[0], sides[1], users, items, (user, item), tuple(exclude))
+
+    @classmethod
+    def from_counts(cls, counts: ExposureCounts) -> Evidence:
+        """Counts alone: calibration hides whole sides, and only bins stand for features."""
+        return cls(counts)
+
+    @cached_property
+    def two_way(self) -> TwoWayEffects:
+        """Effects of every user and item on exposure beyond their bins."""
+        return fit_two_way(self.counts)
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The odds-ratio shift that hiding features causes."""
+        if self.log is None:
+            return calibrate_sides(self.counts)
+        n_users, n_items = self.counts.n_users, self.counts.n_items
+        user, item = self.log
+        return calibrate(user, item, self.users, self.items, n_users=n_users, n_items=n_items, exclude=self.exclude)
+
+    @cached_property
+    def user_design(self) -> np.ndarray | None:
+        """Users' features at a finer resolution than the composite bins, one by one."""
+        return _design(self.users, "user_id", self.exclude)
+
+    @cached_property
+    def item_design(self) -> np.ndarray | None:
+        """Items' features likewise."""
+        return _design(self.items, "item_id", self.exclude)
+
+    @cached_property
+    def user_missing(self) -> np.ndarray | None:
+        """Which users left which fields empty, [users, fields]; only fields that some filled in."""
+        return _missing(self.users, "user_id", self.exclude)
+
+    @cached_property
+    def item_missing(self) -> np.ndarray | None:
+        """Items likewise."""
+        return _missing(self.items, "item_id", self.exclude)
+
+
+def _missing(frame: pl.DataFrame | None, key: str, exclude: Sequence[str]) -> np.ndarray | None:
+    columns = [] if frame is None else [frame[c] for c in frame.columns if c != key and c not in exclude]
+    partly = [column.is_null().to_numpy() for column in columns if 0 < column.null_count() < column.len()]
+    return np.stack(partly, axis=1) if partly else None
+
+
+def _design(frame: pl.DataFrame | None, key: str, exclude: Sequence[str]) -> np.ndarray | None:
+    """Indicators of every column's bins (all but the first), and numbers themselves, standardised, 0 where missing."""
+    columns = [] if frame is None else [frame[c] for c in frame.columns if c != key and c not in exclude]
+    parts: list[np.ndarray] = []
+    for column in columns:
+        codes = bin_column(column, DESIGN_BINS).codes
+        parts.extend((codes == k).astype(np.float64) for k in range(1, int(codes.max()) + 1))
+        if column.dtype.is_numeric():
+            values = column.cast(pl.Float64).fill_nan(None)
+            spread = values.std() or 0.0
+            if isinstance(spread, float) and spread > 0.0:
+                parts.append(((values - values.mean()) / spread).fill_null(0.0).to_numpy())
+    return np.stack(parts, axis=1) if parts else None
