@@ -10,6 +10,15 @@ from puidrec.objective.worst_case import Box
 N_USERS, N_ITEMS = 37, 23
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny tensors: a second thread only waits, and on a busy machine it waits long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def make_scores():
     """Random factors that want gradients."""

@@ -45,6 +45,14 @@ def test_gradient_and_minimum(key):
     assert (error(score.detach() - 0.1, own) > best).all()
 
 
+@pytest.mark.parametrize("key", list(ERRORS))
+def test_gap_is_the_difference_of_two_errors(key):
+    error = ERRORS[key]
+    prediction, target, label = (torch.linspace(a, b, 9, dtype=torch.float64) for a, b in ((-2, 2), (1, -1), (0, 1)))
+    expected = error(prediction, target) - error(prediction, label)
+    torch.testing.assert_close(error.gap(prediction, target, label), expected)
+
+
 def test_unknown_loss_names_the_choices():
     with pytest.raises(InputError, match="squared, absolute, cross-entropy"):
         pointwise_error("hinge")

@@ -16,7 +16,7 @@ def test_gamma_one_is_ips_and_dr(normalise):
     box = Box.exactly(1 / p)
     total = float((1 / p).sum()) if normalise else 10.0
     assert float(robust_mean(ips_terms(error), box, 10, normalise=normalise)) == pytest.approx(18.0 / total)
-    terms = dr_terms(error, imputed, torch.tensor(7.0).double())
+    terms = dr_terms(error - imputed, torch.tensor(7.0).double())
     assert float(robust_mean(terms, box, 10, normalise=normalise)) == pytest.approx(0.7 + 10.0 / total)
 
 

@@ -8,7 +8,7 @@ A backbone is made of *towers*, each mapping every entity of a side to a vector 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -104,6 +104,25 @@ class Backbone(nn.Module):
         zero = torch.zeros(design.n_rows, self.dim + 1, dtype=self.mean.dtype, device=self.mean.device)
         parts = [tower.cold(design) for tower in towers if isinstance(tower, Tower)]
         return _sum([zero, *(part for part in parts if part is not None)])
+
+
+def squared_norm(weight: Tensor) -> Tensor:
+    """Σ w² in one pass forward and one back: a penalty must not cost as much as the loss it steadies."""
+    value: Tensor = _SquaredNorm.apply(weight)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _SquaredNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        flat = weight.flatten()
+        return torch.dot(flat, flat)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:
+        return ctx.saved_tensors[0] * (2.0 * upstream)  # type: ignore[no-any-return]
 
 
 def _sum(parts: Sequence[Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from puidrec.backbones.base import Tower
+from puidrec.backbones.base import Tower, squared_norm
 from puidrec.backbones.features import Design
 
 INIT_SD = 0.1
@@ -31,12 +31,12 @@ class IdTower(Tower):
 
     def forward(self, rows: slice) -> Tensor:
         """The entities' own parameters."""
-        own = self.weight[rows]
+        own = self.weight if rows == slice(None) else self.weight[rows]  # a slice costs a copy of its gradient
         return own if self.vectors else nn.functional.pad(own, (self.dim, 0))
 
     def penalty(self) -> Tensor:
         """Mean squared norm of an entity's parameters."""
-        return self.weight.square().sum() / max(self.n_rows, 1)
+        return squared_norm(self.weight) / max(self.n_rows, 1)
 
 
 class LinearTower(Tower):

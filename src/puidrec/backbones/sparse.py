@@ -107,12 +107,10 @@ class LogPattern:
 
     def matmul(self, values: Tensor, dense: Tensor) -> Tensor:
         """V @ dense, V the matrix of the pattern with these values."""
-        if not len(self):
-            return torch.zeros(self.n_users, dense.shape[1], dtype=dense.dtype, device=dense.device)
-        if self._fast(dense):
-            product: Tensor = self._matrix(values) @ dense
-            return product
-        total = torch.zeros(self.n_users, dense.shape[1], dtype=dense.dtype, device=dense.device)
+        total = torch.empty(self.n_users, dense.shape[1], dtype=dense.dtype, device=dense.device)
+        if len(self) and self._fast(dense):
+            return torch.addmm(total, self._matrix(values), dense, beta=0.0, out=total)  # `@` would copy twice
+        total.zero_()
         user = self.user
         for start in range(0, len(self), CHUNK):
             part = slice(start, start + CHUNK)

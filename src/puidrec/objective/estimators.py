@@ -68,8 +68,8 @@ def dr(
     theta = theta.detach()
     prediction = observed.scores(phi)
     output = observed.scores(theta) if output is None else output.detach()
-    imputed = head.imputed(prediction, output, error)
-    return dr_terms(error(prediction, observed.target), imputed, head.imputed_sum(phi, theta, error))
+    gap = head.gap(prediction, output, observed.target, error)
+    return dr_terms(gap, head.imputed_sum(phi, theta, error))
 
 
 def imputation(

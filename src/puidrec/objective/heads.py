@@ -34,8 +34,11 @@ class Head(Protocol):
     def imputed_sum(self, phi: LowRank, theta: LowRank, error: PointwiseError) -> Tensor:
         """Σ_D ê."""
 
+    def gap(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
+        """e − ê, the coefficient of `eq:puid-dr`."""
+
     def mismatch(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
-        """ê − e (`eq:puid-dr-imp` squares it), with the prediction a constant."""
+        """What `eq:puid-dr-imp` squares, with the prediction a constant: e − ê, or its signed root."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,13 @@ class LabelHead:
             return square_sum(phi.minus(theta))
         return _tiled(self, phi, theta, error)
 
+    def gap(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
+        """e(r̂, r) − e(r̂, g)."""
+        return error.gap(prediction, target, error.to_target(output))
+
     def mismatch(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
-        """ê − e."""
-        return self.imputed(prediction, output, error) - error(prediction, target)
+        """e − ê."""
+        return self.gap(prediction, output, target, error)
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,10 @@ class ResidualHead:
         if error.quadratic:
             return square_sum(phi.minus(phi.detach()).minus(theta))
         return _tiled(self, phi, theta, error)
+
+    def gap(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
+        """e(r̂, r) − e(r̂, r̂° + g)."""
+        return error.gap(prediction, target, error.to_target(prediction.detach()) + output)
 
     def mismatch(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
         """g − (r − r̂): the signed residual, since its square would forget the sign."""
@@ -94,9 +105,13 @@ class DirectHead:
         """Σ_D g = ⟨Σ m, Σ n⟩."""
         return linear_sum(theta)
 
+    def gap(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
+        """e − g."""
+        return error(prediction, target) - output
+
     def mismatch(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
-        """g − e."""
-        return output - error(prediction, target)
+        """e − g."""
+        return self.gap(prediction, output, target, error)
 
 
 def _tiled(head: Head, phi: LowRank, theta: LowRank, error: PointwiseError) -> Tensor:

@@ -33,6 +33,12 @@ class PointwiseError:
     quadratic: bool = False
     """Σ over all pairs has the Gram identity of `whole_space`; other errors need tiles."""
 
+    def gap(self, prediction: Tensor, target: Tensor, label: Tensor) -> Tensor:
+        """e(r̂, r) − e(r̂, g), the coefficient of DR; squared errors do not cancel in (g − r)(2r̂ − r − g)."""
+        if self.quadratic:
+            return (label - target) * torch.sub(2.0 * prediction, target + label)
+        return self.value(prediction, target) - self.value(prediction, label)
+
     def __call__(self, prediction: Tensor, target: Tensor) -> Tensor:
         """e(prediction, target)."""
         return self.value(prediction, target)

@@ -41,13 +41,13 @@ def ips_terms(error: Tensor) -> Terms:
     return Terms(torch.zeros((), dtype=torch.float64, device=error.device), error)
 
 
-def dr_terms(error: Tensor, imputed: Tensor, imputed_sum: Tensor) -> Terms:
-    """(ê, e − ê): `eq:dr`, `eq:puid-dr`. `imputed` is ê on O, `imputed_sum` is Σ_D ê."""
-    return Terms(imputed_sum, error - imputed)
+def dr_terms(gap: Tensor, imputed_sum: Tensor) -> Terms:
+    """(ê, e − ê): `eq:dr`, `eq:puid-dr`, given e − ê on O and Σ_D ê."""
+    return Terms(imputed_sum, gap)
 
 
 def imputation_terms(mismatch: Tensor) -> Terms:
-    """(0, (ê − e)²): `eq:puid-dr-imp`, given ê − e on O."""
+    """(0, (ê − e)²): `eq:puid-dr-imp`, given e − ê on O."""
     return ips_terms(mismatch.square())
 
 

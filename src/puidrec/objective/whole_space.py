@@ -9,7 +9,7 @@ float32 would lose the small one. Weights are constants here, no gradient flows 
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from puidrec.errors import InputError
 from puidrec.objective.low_rank import LowRank
 
-ROW_BLOCK = 8192
+ROW_BLOCK = 2048
 """Rows converted to float64 at a time: large enough for BLAS, small enough for cache."""
 
 
@@ -71,19 +71,12 @@ class _SquareSum(torch.autograd.Function):
         return None, None, *lefts, *rights
 
 
-def _rows(parts: tuple[Tensor, ...] | list[Tensor], start: int) -> Tensor:
-    """A block of rows of [part₁, part₂, …] in float64."""
-    stop = start + ROW_BLOCK
-    block = parts[0][start:stop] if len(parts) == 1 else torch.cat([part[start:stop] for part in parts], 1)
-    return block.to(torch.float64)
-
-
 def _gram(parts: tuple[Tensor, ...], weight: Tensor | None) -> Tensor:
-    """Pᵀ diag(weight) P in float64."""
-    width = sum(part.shape[1] for part in parts)
-    gram = torch.zeros(width, width, dtype=torch.float64, device=parts[0].device)
+    """Pᵀ diag(weight) P in float64, P = [part₁, part₂, …]."""
+    buffer = _buffer(parts)
+    gram = torch.zeros(buffer.shape[1], buffer.shape[1], dtype=torch.float64, device=buffer.device)
     for start in range(0, parts[0].shape[0], ROW_BLOCK):
-        rows = _rows(parts, start)
+        rows = _fill(buffer, parts, start)
         weighted = rows if weight is None else rows * weight[start : start + ROW_BLOCK, None]
         gram.addmm_(rows.T, weighted)
     return gram
@@ -94,13 +87,27 @@ def _times(parts: list[Tensor], gram: Tensor, weight: Tensor | None, wanted: tup
     outputs = [torch.empty_like(part) if want else None for part, want in zip(parts, wanted, strict=True)]
     if not any(wanted):
         return outputs
-    edges = [0, *torch.tensor([part.shape[1] for part in parts]).cumsum(0).tolist()]
-    columns = [gram[:, a:b].contiguous() for a, b in pairwise(edges)]
+    buffer = _buffer(parts)
+    columns = [column.contiguous() for column in torch.split(gram, [part.shape[1] for part in parts], 1)]
     for start in range(0, parts[0].shape[0], ROW_BLOCK):
-        rows = _rows(parts, start)
+        rows = _fill(buffer, parts, start)
         if weight is not None:
-            rows = rows * weight[start : start + ROW_BLOCK, None]
+            rows.mul_(weight[start : start + ROW_BLOCK, None])
         for output, column in zip(outputs, columns, strict=True):
             if output is not None:
                 output[start : start + ROW_BLOCK] = rows @ column
     return outputs
+
+
+def _buffer(parts: Sequence[Tensor]) -> Tensor:
+    """Room for one block of rows of all parts in float64, used again and again."""
+    width = sum(part.shape[1] for part in parts)
+    return torch.empty(min(ROW_BLOCK, parts[0].shape[0]), width, dtype=torch.float64, device=parts[0].device)
+
+
+def _fill(buffer: Tensor, parts: Sequence[Tensor], start: int) -> Tensor:
+    """Put a block of rows of [part₁, part₂, …] into the buffer."""
+    rows = buffer[: min(ROW_BLOCK, parts[0].shape[0] - start)]
+    for column, part in zip(torch.split(rows, [part.shape[1] for part in parts], 1), parts, strict=True):
+        column.copy_(part[start : start + ROW_BLOCK])
+    return rows

@@ -1,0 +1,200 @@
+"""Speed and memory of the engine: one exact DR epoch (a step of φ over all pairs, a step of θ over the log).
+
+    python bench/engine.py shape          Yahoo!R3's shape, interleaved with one ALS iteration of `implicit` and with
+                                          a straightforward epoch (bench/naive_dr.py); prints ratios to their targets
+    python bench/engine.py large          10 M rows, 100 k × 20 k, dim 64
+    python bench/engine.py huge           100 M rows, 1 M × 100 k, dim 32 (issue of scale; needs 12 GiB)
+
+Each prints one JSON line. Times are medians; runs of the things compared alternate, so that a busy machine slows all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+THREADS = 2
+os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from puidrec.backbones import make_backbone  # noqa: E402
+from puidrec.backbones.sparse import LogPattern  # noqa: E402
+from puidrec.objective.blocks import backward_in_blocks, user_blocks  # noqa: E402
+from puidrec.objective.estimators import Observed, dr, imputation  # noqa: E402
+from puidrec.objective.pointwise import pointwise_error  # noqa: E402
+from puidrec.objective.terms import robust_mean  # noqa: E402
+from puidrec.objective.worst_case import Box  # noqa: E402
+
+SHAPES = {"shape": (15_400, 1_000, 311_704, 64), "large": (100_000, 20_000, 10_000_000, 64)}
+SHAPES["huge"] = (1_000_000, 100_000, 100_000_000, 32)
+BLOCK_PAIRS = 10_000_000
+L2 = 1e-3
+
+
+def make_log(n_users: int, n_items: int, n_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A log with skewed activity and popularity, distinct pairs, sorted by user then item; users drawn in chunks."""
+    rng = np.random.default_rng(seed)
+    activity = rng.lognormal(0.0, 0.8, n_users)
+    share = np.minimum(activity / activity.sum() * n_rows, n_items / 3)
+    degree = rng.poisson(share * n_rows / share.sum())
+    popularity = np.cumsum(1.0 / np.arange(1, n_items + 1) ** 0.6)
+    users, items = [], []
+    for start in range(0, n_users, 50_000):
+        count = degree[start : start + 50_000]
+        user = np.repeat(np.arange(start, start + count.size), count)
+        item = np.searchsorted(popularity, rng.random(user.size) * popularity[-1])
+        key = np.unique(user * np.int64(n_items) + item)
+        users.append((key // n_items).astype(np.int32))
+        items.append((key % n_items).astype(np.int32))
+    return np.concatenate(users), np.concatenate(items)
+
+
+@dataclass
+class Engine:
+    """Two backbones, two Adams, one log with a box of weights (Γ = 2)."""
+
+    user: np.ndarray
+    item: np.ndarray
+    n_users: int
+    n_items: int
+    dim: int
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(1)
+        n_rows = self.user.size
+        self.target = torch.from_numpy(rng.choice(np.array([-1, 1], np.float32), n_rows))
+        odds = torch.from_numpy(rng.uniform(5, 50, n_rows).astype(np.float32))
+        pattern = LogPattern.from_pairs(self.user, self.item, self.n_users, self.n_items)
+        self.observed = Observed(pattern, self.target, Box(1 + odds / 2, 1 + odds * 2))
+        self.error = pointwise_error("squared")
+        self.phi, self.theta = (make_backbone("mf", self.n_users, self.n_items, self.dim, rng=s) for s in (0, 1))
+        self.adams = [torch.optim.Adam(m.parameters(), lr=0.01, fused=True) for m in (self.phi, self.theta)]
+
+    def epoch(self) -> None:
+        """Full batch: θ's scores on the log are computed once and serve both steps."""
+        theta = self.theta.factors()
+        output = self.observed.scores(theta)
+        terms = dr(self.observed, self.phi.factors(), theta, self.error, output=output)
+        self._step(0, robust_mean(terms, self.observed.bounds, self.observed.n_pairs))
+        with torch.no_grad():
+            phi = self.phi.factors()
+        terms = imputation(self.observed, phi, theta, self.error, output=output)
+        self._step(1, robust_mean(terms, self.observed.bounds, len(self.observed.pattern)))
+
+    def epoch_in_blocks(self) -> None:
+        """The same two steps with pair-sized temporaries of one block of users."""
+        blocks = user_blocks(self.observed.pattern.crow, BLOCK_PAIRS)
+        with torch.no_grad():
+            theta = self.theta.factors()
+
+        def phi_loss(start: int, stop: int, factors):
+            part = self.observed.rows(start, stop)
+            return robust_mean(dr(part, factors, theta.rows(slice(start, stop)), self.error), part.bounds, 10**6)
+
+        def theta_loss(start: int, stop: int, factors):
+            part = self.observed.rows(start, stop)
+            return robust_mean(imputation(part, phi.rows(slice(start, stop)), factors, self.error), part.bounds, 10**6)
+
+        backward_in_blocks(self.phi.factors(), phi_loss, blocks)
+        self._step(0)
+        with torch.no_grad():
+            phi = self.phi.factors()
+        backward_in_blocks(self.theta.factors(), theta_loss, blocks)
+        self._step(1)
+
+    def _step(self, which: int, loss: torch.Tensor | None = None) -> None:
+        penalty = L2 * (self.phi, self.theta)[which].penalty().ids
+        (penalty if loss is None else loss + penalty).backward()
+        self.adams[which].step()
+        self.adams[which].zero_grad()
+
+
+def seconds(function) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def als_iteration(engine: Engine):
+    """One iteration of implicit's ALS (CPU, conjugate gradients) on the same log and factors."""
+    import implicit
+    import scipy.sparse as sp
+
+    ones = np.ones(engine.user.size, np.float32)
+    matrix = sp.csr_matrix((ones, (engine.user, engine.item)), shape=(engine.n_users, engine.n_items))
+    als = implicit.als.AlternatingLeastSquares(
+        factors=engine.dim, iterations=1, use_gpu=False, use_cg=True, num_threads=THREADS, random_state=0
+    )
+    return lambda: als.fit(matrix, show_progress=False)
+
+
+def bench_shape(repeats: int, naive_blocks: int | None) -> dict[str, float]:
+    from naive_dr import NaiveDr
+
+    n_users, n_items, n_rows, dim = SHAPES["shape"]
+    user, item = make_log(n_users, n_items, int(n_rows * 1.12))
+    keep = np.sort(np.random.default_rng(0).choice(user.size, n_rows, replace=False))
+    engine = Engine(user[keep], item[keep], n_users, n_items, dim)
+    weight = engine.observed.bounds.b.numpy()
+    naive = NaiveDr(
+        engine.user.astype(np.int64), engine.item.astype(np.int64), engine.target.numpy(), weight, n_users, n_items, dim
+    )
+    runs = {"engine": engine.epoch, "als": als_iteration(engine)}
+    for function in runs.values():
+        function()
+    times = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, function in runs.items():
+            times[name].append(seconds(function))
+    naive_times = [naive.epoch_seconds(naive_blocks) for _ in range(1 if naive_blocks is None else 3)]
+    result = {f"{name}_ms": round(1e3 * float(np.median(value)), 2) for name, value in times.items()}
+    result["naive_ms"] = round(1e3 * float(np.median(naive_times)), 1)
+    result["engine_per_als"] = round(result["engine_ms"] / result["als_ms"], 3)
+    result["naive_per_engine"] = round(result["naive_ms"] / result["engine_ms"], 1)
+    result["rows"] = engine.user.size
+    return result
+
+
+def bench_scale(name: str, repeats: int) -> dict[str, float]:
+    n_users, n_items, n_rows, dim = SHAPES[name]
+    user, item = make_log(n_users, n_items, n_rows)
+    engine = Engine(user, item, n_users, n_items, dim)
+    epoch = engine.epoch if name == "large" else engine.epoch_in_blocks
+    first = seconds(epoch)
+    times = [seconds(epoch) for _ in range(repeats)]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    median = round(float(np.median(times)), 2)
+    return {"rows": user.size, "epoch_s": median, "first_s": round(first, 2), "peak_gib": round(peak, 2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=list(SHAPES))
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument(
+        "--naive-blocks",
+        type=int,
+        default=2,
+        help="blocks of the straightforward epoch that are timed and scaled; 0: all",
+    )
+    args = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    sys.path.insert(0, str(Path(__file__).parent))
+    if args.what == "shape":
+        result = bench_shape(args.repeats, args.naive_blocks or None)
+    else:
+        result = bench_scale(args.what, min(args.repeats, 3))
+    print(json.dumps({"bench": args.what, "threads": THREADS, **result}))
+
+
+if __name__ == "__main__":
+    main()
