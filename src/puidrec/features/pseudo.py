@@ -18,7 +18,7 @@ from puidrec.rng import Rng, generator
 
 DAMPING = 5.0
 """Ratings' worth of weight that pulls a user's or item's mean to the overall mean."""
-RESTARTS, SWEEPS = 6, 60
+MAX_RUNS, SWEEPS = 512, 100
 
 
 def pseudo_features(
@@ -59,64 +59,77 @@ def _centred(user: np.ndarray, item: np.ndarray, rating: np.ndarray, n_users: in
     return rest
 
 
-def kmeans_bins(matrix: np.ndarray, k: int = 4, rng: Rng = 0) -> np.ndarray:
+def kmeans_bins(matrix: np.ndarray, k: int = 4) -> np.ndarray:
     """Bin each column by its own one-dimensional k-means; codes 0..k−1 (int32) rise with the value.
 
-    A column of fewer than k distinct values gets a bin per value.
+    A column of fewer than k distinct values gets a bin per value. The optimum is found, so there is nothing random.
     """
     if matrix.ndim != 2 or not np.isfinite(matrix).all():
         raise InputError("k-means bins need a matrix of finite numbers", found=f"shape {matrix.shape}")
     if k < 1:
         raise InputError("number of bins out of range", found=k, expected="at least 1")
-    draw = generator(rng, "kmeans")
     codes = np.empty(matrix.shape, np.int32)
     for column in range(matrix.shape[1]):
-        codes[:, column] = np.searchsorted(_cuts(matrix[:, column], k, draw), matrix[:, column], side="right")
+        codes[:, column] = np.searchsorted(_cuts(matrix[:, column], k), matrix[:, column], side="right")
     return codes
 
 
-def _cuts(values: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
-    """The k − 1 cut points of the best of a few Lloyd runs: from the quantiles, and from random values.
+def _cuts(values: np.ndarray, k: int) -> np.ndarray:
+    """The lower ends of bins 1..k−1 of the k-means partition of some values.
 
-    In one dimension clusters are runs of the sorted values, so a sweep costs k look-ups in prefix sums, not n.
+    In one dimension clusters are runs of the sorted values, so the best partition is a shortest path: minimise
+    Σ cost(edge_c, edge_{c+1}) over k edges, where cost is the squared deviation of a run, from prefix sums. Beyond
+    `MAX_RUNS` distinct values, neighbours in rank and value share a run and Lloyd's algorithm polishes the edges.
     """
     x = np.sort(values)
-    distinct = np.unique(x)
-    if distinct.size <= k:
-        return distinct[1:]
-    prefix = np.concatenate([[0.0], np.cumsum(x - x.mean())])
-    starts = [np.quantile(distinct, (np.arange(k) + 0.5) / k)]
-    starts += [np.sort(rng.choice(distinct, k, replace=False)) for _ in range(RESTARTS - 1)]
-    best, best_fit = np.empty(0), -np.inf
-    for centres in starts:
-        cuts = _lloyd(x, prefix, centres)
-        edges = np.concatenate([[0], np.searchsorted(x, cuts), [x.size]])
-        sums, sizes = np.diff(prefix[edges]), np.diff(edges)
-        fit = float((sums**2 / np.maximum(sizes, 1)).sum())
-        if fit > best_fit:
-            best, best_fit = cuts, fit
-    return best
+    starts = np.flatnonzero(np.concatenate([[True], x[1:] > x[:-1]]))
+    if starts.size <= k:
+        return x[starts[1:]]
+    exact = starts.size <= MAX_RUNS
+    if not exact:
+        by_rank = starts[np.linspace(0, starts.size - 1, MAX_RUNS // 2).astype(int)]
+        by_value = np.searchsorted(x, np.linspace(x[0], x[-1], MAX_RUNS // 2))
+        starts = np.union1d(by_rank, by_value)
+    scaled = (x - x.mean()) / (x[-1] - x[0])
+    total = np.concatenate([[0.0], np.cumsum(scaled)])
+    edges = _shortest_path(np.append(starts, x.size), total, np.concatenate([[0.0], np.cumsum(scaled**2)]), k)
+    lower: np.ndarray = x[(edges if exact else _lloyd(scaled, total, edges))[1:-1]]
+    return lower
 
 
-def _lloyd(x: np.ndarray, prefix: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Cut points of Lloyd's algorithm from the given sorted centres; an emptied cluster keeps its centre."""
-    mean = x.mean()
+def _shortest_path(at: np.ndarray, total: np.ndarray, square: np.ndarray, k: int) -> np.ndarray:
+    """The k + 1 edges, among `at`, of the k runs with the least squared deviation."""
+    size = np.maximum(at - at[:, None], 1)
+    cost = square[at] - square[at][:, None] - (total[at] - total[at][:, None]) ** 2 / size
+    cost[np.tril_indices(at.size)] = np.inf
+    best, back = cost[0], []
+    for _ in range(k - 1):
+        through = best[:, None] + cost
+        back.append(through.argmin(axis=0))
+        best = through.min(axis=0)
+    path = [at.size - 1]
+    for step in reversed(back):
+        path.append(int(step[path[-1]]))
+    return at[[0, *reversed(path)]]
+
+
+def _lloyd(x: np.ndarray, total: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Move the edges of runs of sorted values to the midpoints of their means until they rest."""
     for _ in range(SWEEPS):
-        edges = np.concatenate([[0], np.searchsorted(x, (centres[1:] + centres[:-1]) / 2), [x.size]])
-        sizes = np.diff(edges)
-        moved = np.where(sizes > 0, np.diff(prefix[edges]) / np.maximum(sizes, 1) + mean, centres)
-        if np.allclose(moved, centres, rtol=0, atol=1e-12 * (x[-1] - x[0])):
+        means = np.diff(total[edges]) / np.diff(edges)
+        inner = np.searchsorted(x, (means[1:] + means[:-1]) / 2)
+        moved = np.concatenate([[0], inner, [x.size]])
+        if (moved == edges).all() or (np.diff(moved) == 0).any():
             break
-        centres = np.sort(moved)
-    cuts: np.ndarray = (centres[1:] + centres[:-1]) / 2
-    return cuts
+        edges = moved
+    return edges
 
 
 def with_pseudo_features(data: Dataset, dim: int, bins: int = 4, rng: Rng = 0) -> Dataset:
     """The data set with categorical columns f0 … f{dim−1} added to its user and item tables."""
     log = data.logged
     factors = pseudo_features(log.user, log.item, log.rating, data.n_users, data.n_items, dim, rng)
-    users, items = (kmeans_bins(matrix, bins, rng) for matrix in factors)
+    users, items = (kmeans_bins(matrix, bins) for matrix in factors)
     notes = {**data.notes, "pseudo_features": {"dim": dim, "bins": bins, "from": "logged rows only"}}
     return replace(
         data,

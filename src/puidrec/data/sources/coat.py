@@ -94,8 +94,9 @@ def _with_propensity(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
     """Add the propensity of each rated pair from the full matrix."""
     matrix = read_matrix(path)
     ids = frame.select("user_id", "item_id")
-    fits = all(dtype == pl.Int64 for dtype in ids.dtypes) and frame.height > 0
-    if not fits or (ids.to_numpy() < 0).any() or (ids.to_numpy().max(axis=0) >= matrix.shape).any():
+    if frame.is_empty() or any(not dtype.is_integer() for dtype in ids.dtypes):
+        return frame  # the door says what is wrong with it
+    if (ids.to_numpy() < 0).any() or (ids.to_numpy().max(axis=0) >= matrix.shape).any():
         raise InputError(
             "propensities do not cover the rated pairs",
             file=path,

@@ -14,7 +14,7 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.schema import check_choice
-from puidrec.data.sources.kuairec_block import Block, scan_watched
+from puidrec.data.sources.kuairec_block import Block, watched_pairs
 from puidrec.data.sources.kuairec_convert import BIG, BIG_COMPACT, DAILY, DAILY_COMPACT, SMALL, SMALL_COMPACT
 from puidrec.data.sources.kuairec_features import Features, item_features, item_tags, user_features
 from puidrec.data.sources.reading import AnyPath, data_folder, first_file, has_file, read_delimited, typed_columns
@@ -116,7 +116,7 @@ def _rows(block: Block, chosen: np.ndarray) -> pl.DataFrame:
 
 def _big_rows(folder: Path) -> pl.DataFrame:
     file = first_file(folder, (BIG, BIG_COMPACT), "kuairec big-matrix")
-    rows = scan_watched(file, ("user_id", "video_id")).collect() if file.name == BIG else read_parquet(file)
+    rows = watched_pairs(file) if file.name == BIG else read_parquet(file)
     if missing := [name for name in ("user_id", "video_id", "gt2") if name not in rows.columns]:
         raise InputError(f"missing column {missing[0]}", file=file, found=", ".join(rows.columns))
     return rows.select("user_id", item_id="video_id", rating=pl.col("gt2").cast(pl.Float32))

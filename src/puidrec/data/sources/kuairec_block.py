@@ -13,10 +13,10 @@ import numpy as np
 import polars as pl
 
 from puidrec.atomic import atomic_path
-from puidrec.data.frames import Origin, require_columns, require_rows
-from puidrec.data.sources.reading import POLARS_ERRORS, input_errors
+from puidrec.data.frames import Origin, require_rows
 from puidrec.data.sources.reading_arrays import read_arrays
-from puidrec.errors import InputError, one_line
+from puidrec.data.sources.reading_scan import collect_columns, name_bad_cell, scan_columns
+from puidrec.errors import InputError
 
 MAX_CELLS = 1 << 28
 """A block larger than this is no fully observed block, and is refused before memory is."""
@@ -40,7 +40,7 @@ class Block:
     @classmethod
     def read_csv(cls, path: Path) -> Block:
         """Read the original form."""
-        rows = scan_watched(path, ("user_id", "video_id")).collect()
+        rows = watched_pairs(path)
         require_rows(rows, Origin(path))
         users, user = np.unique(rows["user_id"].to_numpy(), return_inverse=True)
         videos, video = np.unique(rows["video_id"].to_numpy(), return_inverse=True)
@@ -81,49 +81,19 @@ class Block:
         return np.ones_like(self.gt2) if self.observed is None else self.observed
 
 
-def scan_watched(path: Path, by: tuple[str, ...]) -> pl.LazyFrame:
-    """One row per pair of a watch file, positive if any of its views was; streamed, never held as text."""
-    with input_errors(path):
-        path.open("rb").close()
-    try:
-        names = pl.scan_csv(path, infer_schema=False, glob=False).collect_schema().names()
-        require_columns(pl.DataFrame(schema=names), tuple(WATCHED), Origin(path))
-        scan = pl.scan_csv(path, infer_schema=False, schema_overrides=WATCHED, glob=False).select(list(WATCHED))
-        ratio = pl.col("watch_ratio")
-        pairs = scan.group_by(*by).agg(
-            gt2=(ratio > 2).any(), ge2=(ratio >= 2).any(), bad=(~ratio.is_finite()).any() | ratio.is_null().any()
-        )
-        rows = pairs.collect(engine="streaming")
-    except POLARS_ERRORS as error:
-        _name_bad_row(path)
-        raise InputError(
-            f"cannot read the watch rows ({one_line(str(error))[:120]})", file=path, hint="Download the file again."
-        ) from error
-    if rows.select(pl.any_horizontal("bad", *[pl.col(key).is_null() for key in by]).any()).item():
-        _name_bad_row(path)
-    return rows.drop("bad").sort(*by).lazy()
-
-
-def _name_bad_row(path: Path) -> None:
-    """Raise for the first row with a cell that is no number; a second pass, made only once the first failed."""
-    text = pl.scan_csv(path, infer_schema=False, truncate_ragged_lines=True, glob=False).select(list(WATCHED))
-    for name, dtype in WATCHED.items():
-        cell = pl.col(name).cast(dtype, strict=False)
-        bad = cell.is_null() if dtype == pl.Int64 else cell.is_null() | ~cell.is_finite()
-        try:
-            row = text.select(name).with_row_index("row", 1).filter(bad).head(1).collect()
-        except POLARS_ERRORS:
-            return
-        if row.height:
-            raise InputError(
-                "not a number",
-                file=path,
-                row=int(row["row"][0]),
-                column=name,
-                found="nothing" if row[name][0] is None else row[name][0],
-                expected="a whole number" if dtype == pl.Int64 else "a finite number",
-                hint="Correct or remove the row.",
-            )
+def watched_pairs(path: Path) -> pl.DataFrame:
+    """One row per pair of a watch file, `gt2` and `ge2` if any of its views was; sorted by user and video."""
+    ratio = pl.col("watch_ratio")
+    query = (
+        scan_columns(path, WATCHED)
+        .group_by("user_id", "video_id")
+        .agg(gt2=(ratio > 2).any(), ge2=(ratio >= 2).any(), bad=(ratio.is_null() | ~ratio.is_finite()).any())
+    )
+    rows = collect_columns(query, path, WATCHED)
+    bad = pl.any_horizontal("bad", pl.col("user_id", "video_id").is_null())
+    if rows.select(bad.any()).item():
+        name_bad_cell(path, WATCHED, required=tuple(WATCHED))
+    return rows.drop("bad").sort("user_id", "video_id")
 
 
 def _check_size(users: int, videos: int, path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from puidrec.atomic import atomic_folder
-from puidrec.data.sources.kuairec_block import Block, scan_watched
+from puidrec.data.sources.kuairec_block import Block, watched_pairs
 from puidrec.data.sources.kuairec_features import item_features
 from puidrec.data.sources.reading import AnyPath, data_folder, first_file, has_file, input_errors
 from puidrec.errors import InputError
@@ -54,7 +54,7 @@ def convert(src: AnyPath, dst: AnyPath) -> dict[str, Any]:
 
 
 def _compact_big(path: Path, target: Path) -> None:
-    scan_watched(path, ("user_id", "video_id")).sink_parquet(target, compression="zstd")
+    watched_pairs(path).write_parquet(target, compression="zstd")
 
 
 def _inside(path: Path, folder: Path) -> Path:

@@ -13,9 +13,10 @@ from typing import Literal
 
 import polars as pl
 
-from puidrec.data.frames import Origin, require_columns
-from puidrec.data.sources.reading import POLARS_ERRORS, input_errors, read_delimited, typed_columns
-from puidrec.errors import InputError, one_line
+from puidrec.data.frames import Origin, require_columns, require_rows
+from puidrec.data.sources.reading import read_delimited, typed_columns
+from puidrec.data.sources.reading_scan import Types, collect_columns, scan_columns
+from puidrec.errors import InputError
 
 Features = Literal["paper", "all", "none"]
 ITEM_THRESHOLD, USER_THRESHOLD = 0.9, 0.7
@@ -47,6 +48,11 @@ HALVES = ("valid_play_user_num", "play_progress", "click_like_cnt", "cancel_like
 NON_ZERO = tuple(name for name in ITEM_GROUPS.values() if name is not None and name not in HALVES)
 """Coded as zero or not."""
 _NAMED = ("video_type", "upload_type", "visible_status", "video_tag_name")
+DAILY_COLUMNS: Types = {
+    "video_id": pl.Int64,
+    **dict.fromkeys(_NAMED, pl.String),
+    **dict.fromkeys((*HALVES, *NON_ZERO), pl.Float64),
+}
 USER_CODES = ("onehot_feat0", "onehot_feat6", *(f"onehot_feat{k}" for k in range(11, 18)))
 _ACTIVE = {"full_active": "1", "high_active": "2", "middle_active": "2"}
 _FEW_FOLLOWED = ["0", "(0,10]", "(10,50]"]
@@ -97,7 +103,8 @@ def item_tags(path: Path) -> pl.DataFrame:
 
 def item_features(path: Path) -> pl.DataFrame:
     """The appendix's 18 coded item features, one row per video, from the daily rows."""
-    daily = _read_daily(path)
+    daily = collect_columns(scan_columns(path, DAILY_COLUMNS), path, DAILY_COLUMNS)
+    require_rows(daily, Origin(path))
     tag = pl.col("video_tag_name")
     common = _common_tags(daily)
     rows = daily.select(
@@ -113,25 +120,6 @@ def item_features(path: Path) -> pl.DataFrame:
     most = [pl.col(name).drop_nulls().mode().sort().first() for name in _NAMED]
     majority = [_code(pl.col(name).mean() >= 0.5) for name in (*HALVES, *NON_ZERO)]
     return rows.group_by("video_id").agg(*most, *majority).sort("video_id").rename({"video_id": "item_id"})
-
-
-def _read_daily(path: Path) -> pl.DataFrame:
-    """The columns of the daily item rows that the appendix keeps."""
-    numbers = dict.fromkeys((*HALVES, *NON_ZERO), pl.Float64)
-    types = {"video_id": pl.Int64, **dict.fromkeys(_NAMED, pl.String), **numbers}
-    with input_errors(path):
-        path.open("rb").close()
-    try:
-        names = pl.scan_csv(path, infer_schema=False, glob=False).collect_schema().names()
-        require_columns(pl.DataFrame(schema=names), tuple(types), Origin(path))
-        return pl.scan_csv(path, infer_schema=False, schema_overrides=types, glob=False).select(types).collect()
-    except POLARS_ERRORS as error:
-        raise InputError(
-            f"cannot read the daily item features ({one_line(str(error))[:160]})",
-            file=path,
-            expected="the original file of KuaiRec",
-            hint="Download it again, or leave the file out.",
-        ) from error
 
 
 def _common_tags(daily: pl.DataFrame) -> Sequence[str]:

@@ -119,14 +119,18 @@ def read_delimited(
     The separator is found in the first line when it is not given. Rows with more or fewer fields are refused.
     """
     text = read_text(path, encoding).rstrip("\r\n")
-    first = text.split("\n", 1)[0].rstrip("\r")
+    first, _, below = text.partition("\n")
+    first = first.rstrip("\r")
     separator = separator or max(SEPARATORS, key=first.count)
     columns = list(names) if names else _header(first, separator, path)
+    schema = dict.fromkeys(columns, pl.String)
+    if names is None and not below:
+        return pl.DataFrame(schema=schema)
     try:
         frame = pl.read_csv(
-            text.encode(),
-            schema=dict.fromkeys(columns, pl.String),
-            has_header=names is None,
+            (text if names else below).encode(),
+            schema=schema,
+            has_header=False,
             separator=separator,
             quote_char='"' if quoted else None,
         )

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from puidrec.data.sources import reading
+from puidrec.data.sources.reading import data_folder, first_file, read_delimited, read_text, typed_columns
+
+PLAIN = b"user_id,item_id,rating\n1,a,2\n3,b,4\n"
+ROWS = [("1", "a", "2"), ("3", "b", "4")]
+FORMS = {
+    "plain": PLAIN,
+    "no last newline": PLAIN.rstrip(),
+    "blank lines at the end": PLAIN + b"\n\n",
+    "byte-order mark": b"\xef\xbb\xbf" + PLAIN,
+    "crlf": PLAIN.replace(b"\n", b"\r\n"),
+    "mark and crlf": b"\xef\xbb\xbf" + PLAIN.replace(b"\n", b"\r\n"),
+    "gzip": gzip.compress(PLAIN),
+    "gzip of mark and crlf": gzip.compress(b"\xef\xbb\xbf" + PLAIN.replace(b"\n", b"\r\n")),
+    "semicolon": PLAIN.replace(b",", b";"),
+    "tab": PLAIN.replace(b",", b"\t"),
+    "bar": PLAIN.replace(b",", b"|"),
+    "quotes": b'"user_id","item_id","rating"\n"1","a","2"\n3,"b",4\n',
+    "spaces in the header": PLAIN.replace(b"item_id", b" item_id "),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_table_reads_the_same(form: str, tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_bytes(FORMS[form])
+    frame = read_delimited(file)
+    assert frame.rows() == ROWS
+    assert frame.columns == ["user_id", "item_id", "rating"]
+
+
+def test_quoted_fields_may_hold_separators_quotes_and_newlines(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_bytes(b'a,b\n"x,""y""\nz",1\n')
+    assert read_delimited(file).rows() == [('x,"y"\nz', "1")]
+
+
+def test_a_field_of_a_megabyte_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_bytes(b"a,b,c\n1," + b"x" * 1_000_000 + b",\n2,y,\n")
+    frame = read_delimited(file)
+    assert frame["b"].str.len_bytes().to_list() == [1_000_000, 1]
+    assert frame["c"].null_count() == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"", ("empty", "at least one row")),
+        (b"\xef\xbb\xbf\r\n\r\n", ("empty",)),
+        (gzip.compress(b""), ("empty",)),
+        (gzip.compress(PLAIN)[:-9], ("damaged gzip",)),
+        (gzip.compress(PLAIN)[:12] + b"junk" * 9, ("damaged gzip",)),
+        (b"a,b\n1,2\n3,4,5\n", ("row 2", "wrong number of fields", "3 fields", "expected 2")),
+        (b"a,b\n1,2\n3,4\n5\n", ("row 3", "wrong number of fields", "1 fields", "expected 2")),
+        (b"a,b\n1,2\n\n5,6\n", ("row 2", "wrong number of fields", "0 fields")),
+        (b'a,b\n1,2\n3,"4\n5,6\n', ("row 2", "broken quoting")),
+        (b"a,b\n1,2\n3,\xff\n", ("row 2", "not utf-8", "0xff", "UTF-8")),
+        (b"a,b,a\n1,2,3\n", ("column 'a'", "two columns")),
+        (PLAIN.decode().encode("utf-16"), ("UTF-16",)),
+        (b"PAR1" + b"\0" * 50, ("Parquet",)),
+        (b"PK\x03\x04" + b"\0" * 50, ("zip",)),
+    ],
+)
+def test_broken_tables_are_refused_with_their_place(
+    content: bytes, parts: tuple[str, ...], tmp_path: Path, refusal
+) -> None:
+    file = tmp_path / "log.csv"
+    file.write_bytes(content)
+    refusal(lambda: read_delimited(file), str(file), *parts)
+
+
+def test_files_without_a_header(tmp_path: Path, refusal) -> None:
+    file = tmp_path / "u.data"
+    file.write_bytes(b"1\t2\r\n3\t4\r\n")
+    assert read_delimited(file, names=("a", "b")).rows() == [("1", "2"), ("3", "4")]
+    refusal(lambda: read_delimited(file, names=("a", "b", "c")), "row 1", "2 fields", "expected 3")
+    refusal(lambda: read_delimited(file, names=("a",)), "row 1", "2 fields", "expected 1")
+
+
+def test_encodings(tmp_path: Path) -> None:
+    file = tmp_path / "u.item"
+    file.write_bytes('1|Misérables, "Les"\n'.encode("iso-8859-1"))
+    frame = read_delimited(file, names=("id", "title"), separator="|", encoding="iso-8859-1", quoted=False)
+    assert frame["title"].to_list() == ['Misérables, "Les"']
+
+
+def test_missing_files_folders_and_permissions(tmp_path: Path, refusal, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal(lambda: read_text(tmp_path / "no.csv"), "no.csv", "no such file")
+    refusal(lambda: read_text(tmp_path), str(tmp_path), "found 'a folder'", "expected a file")
+    refusal(lambda: read_text(tmp_path / ("n" * 5000)), "cannot read")
+    refusal(lambda: data_folder(None, "coat"), "coat", "--data-dir")
+    refusal(lambda: data_folder(tmp_path / "no", "coat"), "no such folder")
+    (tmp_path / "file").write_text("x")
+    refusal(lambda: data_folder(tmp_path / "file", "coat"), "not a folder", "the folder of the coat files")
+    refusal(lambda: first_file(tmp_path, ("a.txt", "b.txt"), "coat"), str(tmp_path), "no coat files", "a.txt or b.txt")
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    refusal(lambda: read_text(tmp_path / "file"), "file", "no permission to read")
+    monkeypatch.setattr(Path, "is_dir", denied)
+    refusal(lambda: data_folder(tmp_path, "coat"), str(tmp_path), "no permission to read")
+    monkeypatch.setattr(Path, "exists", denied)
+    refusal(lambda: first_file(tmp_path, ("a.txt",), "coat"), "a.txt", "no permission to read")
+
+
+def test_types_are_those_of_whole_columns() -> None:
+    frame = pl.DataFrame(
+        {
+            "user_id": ["1", "20", "-3"],
+            "item_id": ["1.5", "2", "3"],
+            "zip": ["007", "10", "20"],
+            "age": ["1", "2.5", None],
+            "name": ["1", "2", "x"],
+            "kept": ["1", "2", "3"],
+            "void": pl.Series([None, None, None], dtype=pl.String),
+        }
+    )
+    kinds = typed_columns(frame, keep_text=["kept"]).schema
+    assert kinds == {
+        "user_id": pl.Int64,
+        "item_id": pl.String,
+        "zip": pl.Float64,
+        "age": pl.Float64,
+        "name": pl.String,
+        "kept": pl.String,
+        "void": pl.String,
+    }
+    padded = typed_columns(pl.DataFrame({"user_id": ["007", "10"]}))
+    assert padded["user_id"].to_list() == ["007", "10"]
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cells=st.lists(st.tuples(st.text(min_size=1), st.integers()), min_size=1, max_size=6),
+    separator=st.sampled_from(reading.SEPARATORS),
+)
+def test_any_text_survives_a_round_trip(cells: list[tuple[str, int]], separator: str, tmp_path: Path) -> None:
+    clean = [(text.replace("\r", " "), str(number)) for text, number in cells]
+    file = tmp_path / "table.csv"
+    pl.DataFrame(clean, schema=["left", "right"], orient="row").write_csv(
+        file, separator=separator, quote_style="always"
+    )
+    assert read_delimited(file).rows() == clean
