@@ -125,9 +125,9 @@ def test_coat_takes_a_moment(data_root):
     data = load_dataset("coat", data_root / "coat")
     exposure = Exposure.from_split(data, data.split())
     for name in ("cells", "two-way", "naive-bayes"):
-        started = time.perf_counter()
+        started = time.process_time()
         propensity = make_propensity(name).fit(exposure)
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
         assert seconds < 1.0, (name, seconds)
         if name != "naive-bayes":
             assert propensity.predict(*all_pairs(exposure)).sum() == pytest.approx(6960, rel=0.01)

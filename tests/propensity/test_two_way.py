@@ -162,9 +162,9 @@ def test_a_million_users_by_a_hundred_thousand_items_takes_seconds():
     per_bin = np.bincount(user_bin, weights=degree)
     table = random.poisson(per_bin[:, None] * share / share.sum())
     counts = ExposureCounts(user_bin, item_bin, degree, table)
-    started = time.perf_counter()
+    started = time.process_time()  # not the clock on the wall: others may share the machine
     effects = fit_two_way(counts)
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
     assert 0.85 < effects.ridge.user**-0.5 < 1.15
     assert 1.1 < effects.ridge.item**-0.5 < 1.3
 

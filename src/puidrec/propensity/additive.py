@@ -101,12 +101,27 @@ class AdditiveProblem:
     centre: float
     """Overall log-odds."""
 
+    def logit(self, at: Parameters) -> np.ndarray:
+        """Log-odds of every pair of classes."""
+        u, i = self.users, self.items
+        table: np.ndarray = at.cell[np.ix_(u.bin, i.bin)]
+        table += (u.spread(at.user) + u.offset)[:, None]
+        table += i.spread(at.item) + i.offset
+        return table
+
+    def value(self, at: Parameters, ridge: Ridge) -> float:
+        """The loss itself, up to a constant (the observed pairs' offsets)."""
+        u, i = self.users, self.items
+        loss = u.size @ np.logaddexp(0.0, self.logit(at)) @ i.size - (self.cells * at.cell).sum()
+        loss -= u.observed @ u.spread(at.user) + i.observed @ i.spread(at.item)
+        loss += 0.5 * (ridge.user * u.weight @ at.user**2 + ridge.item * i.weight @ at.item**2)
+        loss += 0.5 * (ridge.interaction * (centred(at.cell) ** 2).sum())
+        return float(loss + 0.5 * ridge.cell * ((at.cell - self.centre) ** 2).sum())
+
     def state(self, at: Parameters, ridge: Ridge) -> State:
         """Gradient and curvature at a point."""
         u, i = self.users, self.items
-        logit = at.cell[np.ix_(u.bin, i.bin)]
-        logit += (u.spread(at.user) + u.offset)[:, None]
-        logit += i.spread(at.item) + i.offset
+        logit = self.logit(at)
         p = expit(logit, out=logit)
         expected = p * u.size[:, None]
         expected *= i.size
@@ -203,7 +218,7 @@ def centred(cell: np.ndarray) -> np.ndarray:
 def minimise(
     problem: AdditiveProblem, start: Parameters, ridge: Ridge, *, tolerance: float = 1e-12
 ) -> tuple[Parameters, State]:
-    """Newton's method to the minimum (the problem is convex), halving steps that overshoot along their direction.
+    """Newton's method to the minimum (the problem is convex), halving steps that do not lower the loss.
 
     Stops when the Newton decrement, the loss still to gain twice over, is below `tolerance` × observed pairs.
     """
@@ -214,12 +229,18 @@ def minimise(
         slope = float(state.gradient.pack() @ direction)
         if -slope < limit:
             break
+        before: float | None = None
         step = 1.0
         for _ in range(MAX_HALVINGS):
             trial = start.unpack(point.pack() + step * direction)
             reached = problem.state(trial, ridge)
-            if float(reached.gradient.pack() @ direction) < 0.5 * -slope:
+            if float(reached.gradient.pack() @ direction) <= 0.0:
+                break  # still descending there, so by convexity lower than here: no need to compute the loss
+            before = problem.value(point, ridge) if before is None else before
+            if problem.value(trial, ridge) <= before + 1e-4 * step * slope + 1e-13 * abs(before):
                 break
             step /= 2.0
+        else:
+            break  # no step lowers the loss: rounding decides from here on
         point, state = trial, reached
     return point, state
