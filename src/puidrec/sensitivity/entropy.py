@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from scipy.sparse import csc_array
 from scipy.special import entr, rel_entr
 
 from puidrec.errors import InputError
-from puidrec.features.counts import ExposureCounts, group_columns
+from puidrec.features.counts import ExposureCounts
 from puidrec.rng import Rng, generator
 
 Estimator = Literal["plugin", "miller-madow", "permutation"]
@@ -195,11 +196,13 @@ def _permute_users(counts: ExposureCounts, n: int, rng: np.random.Generator) -> 
 
 def _permute_items(counts: ExposureCounts, n: int, rng: np.random.Generator) -> Null:
     """Null of the item gain given x_u: hand items' bins round; the table of user bins by item stays."""
-    n_bins = counts.pairs.shape[1]
+    shape = (counts.pairs.shape[1], counts.n_items)
+    table = np.ascontiguousarray(counts.by_item.T, np.float64)
+    one, start = np.ones(counts.n_items), np.arange(counts.n_items + 1)
 
     def draw() -> np.ndarray:
-        shuffled = rng.permutation(counts.item_bin)
-        return _item_score(group_columns(counts.by_item, shuffled, n_bins), counts.pairs)
+        membership = csc_array((one, rng.permutation(counts.item_bin), start), shape=shape)
+        return _item_score(np.asarray(membership @ table).T, counts.pairs)
 
     return _null(draw, counts.pairs, n)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -12,7 +12,9 @@ import polars as pl
 from puidrec.features.bins import SideBins, bin_column, bin_side
 from puidrec.features.counts import ExposureCounts
 from puidrec.propensity.two_way import TwoWayEffects, fit_two_way
+from puidrec.rng import Rng
 from puidrec.sensitivity.calibrate import Calibration, calibrate, calibrate_sides
+from puidrec.sensitivity.entropy import Estimator, Gains, information_gains
 
 DESIGN_BINS = 8
 
@@ -28,6 +30,7 @@ class Evidence:
     items: pl.DataFrame | None = None
     log: tuple[np.ndarray, np.ndarray] | None = None
     exclude: tuple[str, ...] = ()
+    _gains: dict[tuple[str, int, int], Gains] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_log(
@@ -63,6 +66,15 @@ class Evidence:
     def from_counts(cls, counts: ExposureCounts) -> Evidence:
         """Counts alone: calibration hides whole sides, and only bins stand for features."""
         return cls(counts)
+
+    def gains(self, estimator: Estimator, n_permutations: int, rng: Rng = 0) -> Gains:
+        """Entropies and information gains; kept, so that several rules and a report share one estimate."""
+        if not isinstance(rng, int):
+            return information_gains(self.counts, estimator, n_permutations, rng)
+        key = (estimator, n_permutations, rng)
+        if key not in self._gains:
+            self._gains[key] = information_gains(self.counts, estimator, n_permutations, rng)
+        return self._gains[key]
 
     @cached_property
     def two_way(self) -> TwoWayEffects:

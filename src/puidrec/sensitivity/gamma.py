@@ -20,7 +20,7 @@ from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.fitted import Gamma, TableGamma
 from puidrec.sensitivity.sources import SOURCES
 from puidrec.sensitivity.traced import TraceGamma
-from puidrec.sensitivity.traces import Around
+from puidrec.sensitivity.traces import Around, Spread
 
 __all__ = ["PRESETS", "Gamma", "GammaRule", "GammaSpec", "TableGamma", "TraceGamma", "resolve_gamma"]
 
@@ -34,6 +34,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "direction": get_args(Direction),
     "link": get_args(Link),
     "around": get_args(Around),
+    "spread": get_args(Spread),
 }
 
 
@@ -63,6 +64,8 @@ class GammaRule:
     """`recovered`: probability with which Γ should hold a pair's hidden shift."""
     around: Around = "features"
     """Traces (`exposure-gap`, `recovered`): the nominal propensity that the bounds will be put around."""
+    spread: Spread = "fitted"
+    """Traces: their variance fitted to information gain and completeness, or one for all (`even`)."""
     cap: float = 20.0
     """Γ is at most this."""
     n_permutations: int = 100

@@ -19,6 +19,8 @@ from puidrec.propensity.two_way import MIN_VARIANCE, effect_variance
 from puidrec.sensitivity.entropy import bernoulli_kl
 
 VARIANCE_ROUNDS = 4
+CURVE_STEPS = 1024
+"""Resolution of the tabulated quantile."""
 MAX_FIELDS = 30
 """Fields with missing values that may have a variance of their own."""
 
@@ -79,17 +81,19 @@ def local_gain(fitted: np.ndarray, rate: float) -> np.ndarray:
     return relative
 
 
-def trait_trace(gap: Levels, gain: np.ndarray, missing: np.ndarray | None) -> Trace:
+def trait_trace(gap: Levels, gain: np.ndarray | None = None, missing: np.ndarray | None = None) -> Trace:
     """Shrink gaps with a prior variance fitted to their squares; more could be hidden where more was."""
-    prior = _variance(gap, _components(gain, missing))
+    prior = _variance(gap, _components(gap.value.size, gain, missing))
     share = prior / (prior + gap.noise)
     return Trace(gap.value * share, gap.noise * share, prior)
 
 
-def _components(gain: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
+def _components(n: int, gain: np.ndarray | None, missing: np.ndarray | None) -> np.ndarray:
     """Non-negative parts a variance may be made of: constant; gain and its square; fields empty, fields filled."""
-    capped = np.minimum(gain, np.quantile(gain, 0.95))
-    parts = [np.ones_like(gain), capped, capped**2]
+    parts = [np.ones(n)]
+    if gain is not None:
+        capped = np.minimum(gain, np.quantile(gain, 0.95))
+        parts.extend([capped, capped**2])
     if missing is not None:
         empty = missing[:, :MAX_FIELDS].astype(np.float64)
         parts.extend([*empty.T, *(1.0 - empty).T])
@@ -113,21 +117,21 @@ def _variance(gap: Levels, components: np.ndarray) -> np.ndarray:
 
 def folded_quantile(mean: np.ndarray, deviation: np.ndarray, level: float) -> np.ndarray:
     """The smallest g with P(|X| <= g) >= level for X ~ N(mean, deviation²); |mean| where deviation is 0."""
-    ratio, reach = _quantile_curve(level)
+    curve, size = _quantile_curve(level), np.abs(mean)
     safe = np.maximum(deviation, 1e-9)
-    scaled = np.abs(mean) / safe
-    offset: np.ndarray = np.interp(scaled, ratio, reach - ratio)  # beyond the table the far tail no longer matters
-    quantile: np.ndarray = np.abs(mean) + safe * offset
+    nearest = np.minimum(size / safe * CURVE_STEPS, curve.size - 1).astype(np.int32)
+    quantile: np.ndarray = size + safe * curve[nearest]
     return quantile
 
 
 @lru_cache
-def _quantile_curve(level: float) -> tuple[np.ndarray, np.ndarray]:
-    """g as a function of |mean| for deviation 1, by bisection on a grid."""
-    ratio = np.linspace(0.0, 4.0, 81)
+def _quantile_curve(level: float) -> np.ndarray:
+    """g - |mean| for deviation 1 and |mean| in 0..4, by bisection; beyond 4 the far tail no longer matters."""
+    ratio = (np.arange(4 * CURVE_STEPS) + 0.5) / CURVE_STEPS
     low, high = np.zeros_like(ratio), ratio + 10.0
     for _ in range(60):
         middle = 0.5 * (low + high)
         enough = ndtr(middle - ratio) - ndtr(-middle - ratio) >= level
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return ratio, high
+    curve: np.ndarray = high - ratio
+    return curve

@@ -9,7 +9,7 @@ import numpy as np
 
 from puidrec.rng import Rng, generator
 from puidrec.sensitivity.calibrate import SideName
-from puidrec.sensitivity.entropy import Gains, Null, bernoulli_entropy, information_gains
+from puidrec.sensitivity.entropy import Gains, Null, bernoulli_entropy
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.fitted import Gamma, TableGamma
 from puidrec.sensitivity.traced import TraceGamma
@@ -24,7 +24,7 @@ RANDOM_CLASSES = 64
 def information(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
     """`eq:gamma_ui`, composed: scores of scope and direction, weights α and β, and a link that keeps Γ >= 1."""
     counts = evidence.counts
-    gains = information_gains(counts, rule.entropy, rule.n_permutations, rng)
+    gains = evidence.gains(rule.entropy, rule.n_permutations, rng)
     user, item = _scores(rule, gains, counts.cells / np.maximum(counts.pairs, 1.0), counts.pairs)
     weight = counts.pairs / counts.pairs.sum()
     alpha, user = _weight(rule, rule.alpha, user, weight, evidence, gains, "user")
@@ -50,7 +50,7 @@ def exposure_gap(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
     `auto`: the mean of a side's part is the shift of hiding a typical feature of that side.
     """
     del rng
-    user, item = (np.abs(trace.mean) for trace in entity_traces(evidence, rule.around))
+    user, item = (np.abs(trace.mean) for trace in entity_traces(evidence, rule.around, rule.spread))
     alpha = _auto(evidence, "user", float(user.mean())) if rule.alpha == "auto" else rule.alpha
     beta = _auto(evidence, "item", float(item.mean())) if rule.beta == "auto" else rule.beta
     counts = evidence.counts
@@ -65,7 +65,7 @@ def recovered(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
     """
     del rng
     counts = evidence.counts
-    shift = pair_shift(evidence, rule.around)
+    shift = pair_shift(evidence, rule.around, rule.spread)
     bins = (counts.user_bin, counts.item_bin)
     return TraceGamma(*bins, rule.cap, 0.0, shift.cell, shift.user, shift.item, rule.level)
 

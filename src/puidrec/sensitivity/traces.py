@@ -9,11 +9,13 @@ import numpy as np
 from scipy.special import logit
 
 from puidrec.features.counts import ExposureCounts
+from puidrec.propensity.cells import smoothed_rates
 from puidrec.propensity.two_way import TwoWayEffects
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.shift import Levels, Trace, fitted_level, local_gain, trait_trace, unshrunk
 
 Around = Literal["features", "cells", "two-way"]
+Spread = Literal["fitted", "even"]
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,11 @@ class PairShift:
     item: Trace
 
 
-def entity_traces(evidence: Evidence, around: Around) -> tuple[Trace, Trace]:
+def entity_traces(evidence: Evidence, around: Around, spread: Spread = "fitted") -> tuple[Trace, Trace]:
     """What users and items show beyond their features: s_u - E[s|x_u] and t_i - E[t|x_i], shrunk.
 
     Around `cells`, E[·|x] is the level of the bin, so features too fine for bins count as hidden; else it is a
-    regression on every feature.
+    regression on every feature. `spread`: whether the variance of traits is fitted to gain and completeness or even.
     """
     counts, effects = evidence.counts, evidence.two_way
     row = effects.cell_logit @ (counts.items_in_bin / counts.n_items)
@@ -41,19 +43,21 @@ def entity_traces(evidence: Evidence, around: Around) -> tuple[Trace, Trace]:
     item_fit = fitted_level(items, evidence.item_design, counts.item_bin)
     user_centre, item_centre = (user_level, item_level) if around == "cells" else (user_fit, item_fit)
     user_gap, item_gap = Levels(users.value - user_centre, users.noise), Levels(items.value - item_centre, items.noise)
+    if spread == "even":
+        return trait_trace(user_gap), trait_trace(item_gap)
     return (
         trait_trace(user_gap, local_gain(user_fit, counts.rate), evidence.user_missing),
         trait_trace(item_gap, local_gain(item_fit, counts.rate), evidence.item_missing),
     )
 
 
-def pair_shift(evidence: Evidence, around: Around) -> PairShift:
+def pair_shift(evidence: Evidence, around: Around, spread: Spread = "fitted") -> PairShift:
     """The posterior of a pair's shift from the nominal propensity.
 
     `features`: p averages over traits, and a trait of variance v lifts that average: an entity without any sits about
     v/2 below p. `cells`: p is the rate of the cell. `two-way`: p has the traits in it; their uncertainty remains.
     """
-    user, item = entity_traces(evidence, around)
+    user, item = entity_traces(evidence, around, spread)
     if around == "cells":
         return PairShift(cell_shift(evidence.two_way, evidence.counts), user, item)
     none = np.zeros(evidence.counts.cells.shape)
@@ -64,6 +68,6 @@ def pair_shift(evidence: Evidence, around: Around) -> PairShift:
 
 def cell_shift(effects: TwoWayEffects, counts: ExposureCounts) -> np.ndarray:
     """Log-odds of a typical pair of a cell minus those of the cell's rate, which averages over traits."""
-    rate = np.clip((counts.cells + 1.0) / (counts.pairs + 1.0 / min(max(counts.rate, 1e-12), 0.5)), 1e-12, 1 - 1e-12)
-    shift: np.ndarray = effects.cell_logit - logit(rate)
+    rate, _ = smoothed_rates(counts)
+    shift: np.ndarray = effects.cell_logit - logit(np.clip(rate, 1e-12, 1.0 - 1e-12))
     return shift
