@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -53,6 +55,18 @@ def test_interactions_reach_the_rates_of_cells_when_hardly_penalised():
     counts = data.counts
     rate = (counts.cells / counts.pairs)[counts.user_bin[users], counts.item_bin[items]]
     np.testing.assert_allclose(fitted.predict(users, items), rate, rtol=1e-3)
+
+
+def test_interactions_of_bins_that_the_features_do_not_know():
+    """Users of equal features in different bins are different classes."""
+    data = small_exposure(n_users=200, n_items=150)
+    same = [sparse.csr_array(np.ones((n, 1))) for n in (200, 150)]
+    blind = replace(data, user_features=same[0], item_features=same[1])
+    users, items = all_pairs(data)
+    counts = data.counts
+    rate = (counts.cells / counts.pairs)[counts.user_bin[users], counts.item_bin[items]]
+    found = Logistic(interactions=True, ridge=1e-6).fit(blind).predict(users, items)
+    np.testing.assert_allclose(found, rate, rtol=1e-3)
 
 
 def test_both_modes_recover_the_truth_and_agree():

@@ -44,6 +44,16 @@ def test_the_harmonic_identity_of_the_log():
     assert (1 / p).sum() == pytest.approx(data.n_pairs, rel=1e-3)
 
 
+def test_smoothing_spreads_pseudo_ratings_evenly():
+    """By hand: log 5, 5, 1 and uniform 1, 1, 5, 1 with two pseudo-ratings: shares (2, 3)/5 and (4, 2)/6."""
+    user, item = np.array([0, 0, 1]), np.array([0, 1, 1])
+    uniform = Rated(np.zeros(4, int), np.zeros(4, int), np.array([1.0, 1.0, 5.0, 1.0]))
+    bins = {"user_bin": np.zeros(2, np.int32), "item_bin": np.zeros(3, np.int32)}
+    data = Exposure.from_log(user, item, rating=np.array([5.0, 5.0, 1.0]), uniform=uniform, **bins)
+    p = NaiveBayes(smoothing=2.0).fit(data).predict(user[:2], item[:2], rating=np.array([1.0, 5.0]))
+    np.testing.assert_allclose(p, [data.rate * 2 / 5 / (4 / 6), data.rate * 3 / 5 / (2 / 6)])
+
+
 def test_a_level_without_uniform_ratings_stays_finite():
     data = small_exposure()
     no_fives = data.uniform.rating < 5
