@@ -1,8 +1,9 @@
-"""What the output g = ⟨m_u, n_i⟩ of the imputation model means: three readings of ê.
+"""What the output g = ⟨m_u, n_i⟩ of the imputation model means: readings of ê.
 
 | head | ê | learns (on O) | φ-gradient of ê |
 |---|---|---|---|
-| `label` (default) | e(r̂, g): g is a pseudo-label | ê → e | moves with φ, as double robustness needs |
+| `label` (default) | e(r̂, g): g is a pseudo-label | g → r | moves with φ, as double robustness needs |
+| `label-squared` | the same | ê → e, as `eq:puid-dr-imp` prints: g = r, or its mirror image 2r̂ − r | the same |
 | `residual` | e(r̂, r̂° + g) with r̂° = r̂ held constant: g is r − r̂ (form of the public RD code) | g → r − r̂ | yes |
 | `direct` | g is ê itself, as the paper prints it | g → e | none: DR's φ-gradient is that of IPS |
 """
@@ -62,7 +63,18 @@ class LabelHead:
         return error.gap(prediction, target, error.to_target(output))
 
     def mismatch(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
-        """e − ê."""
+        """g − r: of the two factors of e − ê = (g − r)(2r̂ − g − r), the one whose zero is the label."""
+        return error.to_target(output) - target
+
+
+@dataclass(frozen=True)
+class SquaredLabelHead(LabelHead):
+    """g is a pseudo-label, learned by `eq:puid-dr-imp` as printed."""
+
+    name: str = "label-squared"
+
+    def mismatch(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
+        """e − ê. Zero at g = r and at its mirror image 2r̂ − r, which pushes r̂ away from r: expect it to be unsteady."""
         return self.gap(prediction, output, target, error)
 
 
@@ -121,7 +133,7 @@ def _tiled(head: Head, phi: LowRank, theta: LowRank, error: PointwiseError) -> T
     return tiled_sum(values, phi, theta, tile=TILE)
 
 
-HEADS: dict[str, Head] = {head.name: head for head in (LabelHead(), ResidualHead(), DirectHead())}
+HEADS: dict[str, Head] = {head.name: head for head in (LabelHead(), SquaredLabelHead(), ResidualHead(), DirectHead())}
 
 
 def head_named(name: str) -> Head:

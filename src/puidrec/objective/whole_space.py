@@ -10,6 +10,7 @@ float32 would lose the small one. Weights are constants here, no gradient flows 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ class _SquareSum(torch.autograd.Function):
         gram_left = _gram(factors[:half], user_weight)
         gram_right = _gram(factors[half:], item_weight)
         ctx.save_for_backward(user_weight, item_weight, gram_left, gram_right, *factors)
-        return torch.vdot(gram_left.flatten(), gram_right.flatten())
+        return torch.dot(gram_left.flatten(), gram_right.flatten())
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -71,43 +72,44 @@ class _SquareSum(torch.autograd.Function):
         return None, None, *lefts, *rights
 
 
-def _gram(parts: tuple[Tensor, ...], weight: Tensor | None) -> Tensor:
-    """Pᵀ diag(weight) P in float64, P = [part₁, part₂, …]."""
-    buffer = _buffer(parts)
-    gram = torch.zeros(buffer.shape[1], buffer.shape[1], dtype=torch.float64, device=buffer.device)
+def _gram(parts: Sequence[Tensor], weight: Tensor | None) -> Tensor:
+    """Pᵀ diag(weight) P in float64, P = [part₁, part₂, …]: blocks above the diagonal, mirrored at the end."""
+    cuts = _cuts(parts)
+    gram = torch.zeros(cuts[-1].stop, cuts[-1].stop, dtype=torch.float64, device=parts[0].device)
     for start in range(0, parts[0].shape[0], ROW_BLOCK):
-        rows = _fill(buffer, parts, start)
-        weighted = rows if weight is None else rows * weight[start : start + ROW_BLOCK, None]
-        gram.addmm_(rows.T, weighted)
+        rows = _block(parts, start, None)
+        weighted = rows if weight is None else _block(parts, start, weight)
+        for k, left in enumerate(rows):
+            for m in range(k, len(rows)):
+                gram[cuts[k], cuts[m]].addmm_(left.T, weighted[m])
+    for k, across in enumerate(cuts):
+        for down in cuts[k + 1 :]:
+            gram[down, across] = gram[across, down].T
     return gram
 
 
-def _times(parts: list[Tensor], gram: Tensor, weight: Tensor | None, wanted: tuple[bool, ...]) -> list[Tensor | None]:
+def _times(parts: Sequence[Tensor], gram: Tensor, weight: Tensor | None, wanted: Sequence[bool]) -> list[Tensor | None]:
     """diag(weight) P gram, split into parts; columns of parts that want no gradient are not computed."""
     outputs = [torch.empty_like(part) if want else None for part, want in zip(parts, wanted, strict=True)]
-    if not any(wanted):
-        return outputs
-    buffer = _buffer(parts)
-    columns = [column.contiguous() for column in torch.split(gram, [part.shape[1] for part in parts], 1)]
-    for start in range(0, parts[0].shape[0], ROW_BLOCK):
-        rows = _fill(buffer, parts, start)
-        if weight is not None:
-            rows.mul_(weight[start : start + ROW_BLOCK, None])
-        for output, column in zip(outputs, columns, strict=True):
+    cuts = _cuts(parts)
+    for start in range(0, parts[0].shape[0] if any(wanted) else 0, ROW_BLOCK):
+        rows = _block(parts, start, weight)
+        for output, across in zip(outputs, cuts, strict=True):
             if output is not None:
-                output[start : start + ROW_BLOCK] = rows @ column
+                product = rows[0] @ gram[cuts[0], across]
+                for down, block in zip(cuts[1:], rows[1:], strict=True):
+                    product.addmm_(block, gram[down, across])
+                output[start : start + ROW_BLOCK] = product
     return outputs
 
 
-def _buffer(parts: Sequence[Tensor]) -> Tensor:
-    """Room for one block of rows of all parts in float64, used again and again."""
-    width = sum(part.shape[1] for part in parts)
-    return torch.empty(min(ROW_BLOCK, parts[0].shape[0]), width, dtype=torch.float64, device=parts[0].device)
+def _cuts(parts: Sequence[Tensor]) -> list[slice]:
+    """Which columns of [part₁, part₂, …] belong to each part."""
+    ends = list(accumulate(part.shape[1] for part in parts))
+    return [slice(end - part.shape[1], end) for end, part in zip(ends, parts, strict=True)]
 
 
-def _fill(buffer: Tensor, parts: Sequence[Tensor], start: int) -> Tensor:
-    """Put a block of rows of [part₁, part₂, …] into the buffer."""
-    rows = buffer[: min(ROW_BLOCK, parts[0].shape[0] - start)]
-    for column, part in zip(torch.split(rows, [part.shape[1] for part in parts], 1), parts, strict=True):
-        column.copy_(part[start : start + ROW_BLOCK])
-    return rows
+def _block(parts: Sequence[Tensor], start: int, weight: Tensor | None) -> list[Tensor]:
+    """A block of rows of each part in float64, weighted if asked."""
+    rows = [part[start : start + ROW_BLOCK].to(torch.float64) for part in parts]
+    return rows if weight is None else [block * weight[start : start + ROW_BLOCK, None] for block in rows]
