@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 import warnings
 
@@ -55,11 +56,12 @@ def main() -> None:
     label = (rating >= 4).astype(np.int8)
     score = rng.beta(2 + label, 3).astype(np.float32)
 
-    seconds = []
+    seconds, cpu = [], []
     for _ in range(options.repeats):
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.process_time()
         result = evaluate_scores(user, score, label, rating, metrics=METRICS)
         seconds.append(time.perf_counter() - start)
+        cpu.append(time.process_time() - start_cpu)
 
     order = np.argsort(user, kind="stable")
     grouped = user[order], score[order], label[order]
@@ -80,6 +82,8 @@ def main() -> None:
         "users": options.users,
         "metrics": METRICS,
         "seconds_median": round(median, 3),
+        "cpu_seconds_median": round(float(np.median(cpu)), 3),
+        "load_average": round(os.getloadavg()[0], 1),
         "seconds_all": [round(s, 3) for s in seconds],
         "sklearn_loop_seconds_scaled": round(loop, 1),
         "sklearn_users_timed": options.sample,

@@ -37,7 +37,7 @@ def test_cutoffs_are_parsed() -> None:
     "name", ["", "NDCG@5", "ndcg@", "ndcg@0", "ndcg@-1", "ndcg@1.5", "ndcg@²", "recall", "uauc@5", "hit"]
 )
 def test_wrong_names_are_refused(name, refusal) -> None:
-    refusal(lambda: parse_metric(name), "metric" if name != "x" else "")
+    refusal(lambda: parse_metric(name), "metric")
 
 
 def test_errors_equal_scikit_learn() -> None:
@@ -55,6 +55,15 @@ def test_errors_equal_scikit_learn() -> None:
 
 def test_logloss_refuses_what_is_no_probability(refusal) -> None:
     refusal(lambda: evaluate_scores([0, 0], [0.2, 1.5], [0, 1], metrics=["logloss"]), "logloss", "1.5")
+
+
+def test_uauc_counts_users_with_both_labels_whatever_the_rule() -> None:
+    rows = ([0, 0, 1, 1], [0.1, 0.9, 0.5, 0.6], [0, 1, 1, 1])
+    result = evaluate_scores(*rows, metrics=["uauc", "ndcg@1"], users="any-positive")
+    assert result.per_user["uauc"].users.tolist() == [0]
+    assert result["uauc"] == 1.0
+    assert result.per_user["ndcg@1"].users.tolist() == [0, 1]
+    assert result.n_users == 2
 
 
 def test_parts_divide_users_and_lose_nothing() -> None:
