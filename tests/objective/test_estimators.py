@@ -46,7 +46,8 @@ def test_imputation_loss_is_over_the_log_and_trains_theta_only(make_scores, make
     terms = imputation(observed, phi, theta, error, HEADS[head])
     r, g = phi.tile()[mask].detach(), theta.tile()[mask]
     mismatch = {
-        "label": (r - g) ** 2 - (r - observed.target) ** 2,
+        "label": g - observed.target,
+        "label-squared": (r - g) ** 2 - (r - observed.target) ** 2,
         "residual": g - (observed.target - r),
         "direct": g - (r - observed.target) ** 2,
     }[head]

@@ -24,10 +24,25 @@ def test_perfect_output_means_no_mismatch():
     """Each head has an output at which ê = e."""
     error = pointwise_error("squared")
     prediction, target = torch.tensor([0.2, 1.5]), torch.tensor([1.0, -1.0])
-    perfect = {"label": target, "residual": target - prediction, "direct": error(prediction, target)}
+    perfect = {
+        "label": target,
+        "label-squared": target,
+        "residual": target - prediction,
+        "direct": error(prediction, target),
+    }
     for name, output in perfect.items():
         torch.testing.assert_close(HEADS[name].mismatch(prediction, output, target, error), torch.zeros(2))
         torch.testing.assert_close(HEADS[name].imputed(prediction, output, error), error(prediction, target))
+
+
+def test_printed_imputation_loss_cannot_tell_a_label_from_its_mirror_image():
+    """ê = e at g = r and at g = 2r̂ − r; the default head learns the first only."""
+    prediction, target = torch.tensor([0.2, 1.5]), torch.tensor([1.0, -1.0])
+    mirror, error = 2 * prediction - target, pointwise_error("squared")
+    torch.testing.assert_close(
+        HEADS["label-squared"].mismatch(prediction, mirror, target, error), torch.zeros(2), rtol=0, atol=1e-6
+    )
+    assert (HEADS["label"].mismatch(prediction, mirror, target, error).abs() > 1).all()
 
 
 def test_residual_moves_with_the_prediction_as_a_pseudo_label():
@@ -40,5 +55,5 @@ def test_residual_moves_with_the_prediction_as_a_pseudo_label():
 
 
 def test_unknown_head():
-    with pytest.raises(InputError, match="label, residual, direct"):
+    with pytest.raises(InputError, match="label, label-squared, residual, direct"):
         head_named("other")
