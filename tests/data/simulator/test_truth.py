@@ -124,6 +124,24 @@ def test_half_complete_hides_nothing_from_complete_users() -> None:
     assert np.abs(phi[~complete]).mean() > 0.5
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_recorded_confounder_acts_on_complete_users_as_a_hidden_one_does_on_others(sign: int) -> None:
+    """Its effect moves from φ into the features' own parts: exposure by 1.2 logits per unit, rating by one star."""
+    users = np.arange(400)
+    hidden, recorded = (
+        truth_of("half-complete", 400, 50, affected_share=share, sign=sign, exposure_strength=1.2) for share in (1, 0)
+    )
+    trait = hidden.population.users.hidden
+    assert recorded.population.users.frame["mood"].to_numpy() == pytest.approx(trait)
+    assert hidden.population.users.frame["mood"].null_count() == 400
+    assert recorded.matrix("utility") == pytest.approx(hidden.matrix("utility"))
+    gap = recorded.matrix("expected_rating") - hidden.matrix("expected_rating")
+    assert gap == pytest.approx(np.repeat(sign * trait[:, None], 50, axis=1))
+    items = np.zeros(400, int)
+    shift = logit(recorded.true_propensity(users, items)) - logit(hidden.true_propensity(users, items))
+    assert np.ptp(shift) < 1e-9  # only the intercept differs
+
+
 def test_pair_world_is_stronger_for_half_of_the_users() -> None:
     strength = np.abs(truth_of("pair", 400, 200).matrix("phi")).mean(axis=1)
     assert 0.4 < (strength > 0.5).mean() < 0.6
