@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -43,6 +44,6 @@ def _finite(content: Any) -> Any:
         return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [_finite(value) for value in content]
-    if isinstance(content, float) and (content != content or content in (float("inf"), float("-inf"))):
+    if isinstance(content, float) and not math.isfinite(content):
         return None
     return content

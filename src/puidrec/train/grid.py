@@ -84,6 +84,10 @@ class GridProblem:
         terms = estimators.imputation(observed, phi, theta, self.error, self.head)
         return robust_mean(self._relative("theta", start, stop, terms), observed.bounds, self._share(start, stop))
 
+    def admissible(self) -> bool:
+        """Never worse than the benchmark for any weights in the box: the robust loss against it is at most 0."""
+        return self.benchmark is None or self.total_loss() <= 0.0
+
     def total_loss(self) -> float:
         """The prediction loss over all users."""
         return float(self.prediction_loss(0, self.n_users))

@@ -38,6 +38,9 @@ class Problem(Protocol):
     def imputation(self) -> LowRank | None:
         """The imputation model θ as it stands, where there is one."""
 
+    def admissible(self) -> bool:
+        """Whether the parameters as they stand may be chosen: a benchmarked loss must not be above 0."""
+
 
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:
     """L2 per entity on what belongs to entities, a lighter one on what features share."""

@@ -20,6 +20,9 @@ from puidrec.train.trainer import Fitted, Progress, SaveState, Trainer
 from puidrec.train.unseen import UnseenProblem
 
 Done = Mapping[str, Fitted]
+REFINING = 0.1
+"""Share of the step size with which a warm-started method leaves its benchmark: Adam's first steps are all of one
+size, and at full size they would throw the model out of the basin it starts in."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,9 @@ def train_stages(
             done[stage.name] = _unpack(resume, stage.name)
             continue
         problem = stage.build(done)
-        trainer = Trainer(problem, settings, validator, stage=stage.name, save=_with_done(save, done))
+        refines = isinstance(problem, GridProblem) and problem.benchmark is not None and settings.warm_start
+        lr = settings.lr * REFINING if refines else settings.lr
+        trainer = Trainer(problem, settings, validator, stage=stage.name, save=_with_done(save, done), lr=lr)
         if resume is not None and resume.state.get("stage") == stage.name:
             trainer.restore(resume)
         fitted = trainer.run(progress)
@@ -98,7 +103,8 @@ def _benchmarked(prepared: Prepared, base: Fitted) -> GridProblem:
     problem.benchmark = Benchmark(base.phi, base.theta)
     if prepared.settings.warm_start:
         for step in problem.steps:
-            own = {k.removeprefix(f"{step.name}."): v for k, v in base.parameters.items() if k.startswith(step.name)}
+            prefix = f"{step.name}."
+            own = {k.removeprefix(prefix): v for k, v in base.parameters.items() if k.startswith(prefix)}
             step.module.load_state_dict(own)
     return problem
 

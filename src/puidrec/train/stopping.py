@@ -20,13 +20,15 @@ class Stopping:
     best: float | None = None
     best_epoch: int = -1
 
-    def update(self, score: float) -> bool:
-        """Take the next epoch's score; returns whether this epoch is the best so far."""
+    def update(self, score: float, admissible: bool = True) -> bool:
+        """Take the next epoch's score; returns whether this epoch is the best so far (and may be chosen)."""
         self.epoch += 1
         self.smoothed = (
             score if self.smoothed is None else self.smoothing * self.smoothed + (1 - self.smoothing) * score
         )
-        if self.patience == 0 or (self.epoch >= self.warm_up and (self.best is None or self.smoothed > self.best)):
+        ready = self.patience == 0 or self.epoch >= self.warm_up
+        better = self.patience == 0 or self.best is None or self.smoothed > self.best
+        if admissible and ready and better:
             self.best, self.best_epoch = self.smoothed, self.epoch
             return True
         return False

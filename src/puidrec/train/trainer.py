@@ -43,12 +43,19 @@ class Trainer:
     """Trains one problem to its best epoch."""
 
     def __init__(
-        self, problem: Problem, settings: Settings, validator: Validator | None, *, stage: str, save: SaveState | None
+        self,
+        problem: Problem,
+        settings: Settings,
+        validator: Validator | None,
+        *,
+        stage: str,
+        save: SaveState | None,
+        lr: float | None = None,
     ) -> None:
         self.problem, self.settings, self.validator = problem, settings, validator
         self.stage, self.save = stage, save
         self.optimizers = {
-            step.name: torch.optim.Adam(step.module.parameters(), lr=settings.lr, foreach=True)
+            step.name: torch.optim.Adam(step.module.parameters(), lr=lr or settings.lr, foreach=True)
             for step in problem.steps
         }
         self.stopping = Stopping(settings.patience if validator is not None else 0)
@@ -114,11 +121,12 @@ class Trainer:
     def _judge(self, figures: dict[str, float]) -> None:
         """Validate, remember the epoch if it is the best, and write it into the history."""
         score = 0.0
-        if self.validator is not None:
-            with torch.no_grad():
+        with torch.no_grad():
+            if self.validator is not None:
                 score = self.validator.score(self.problem.factors(), signed=self.settings.target == "binary")
-            figures["score"] = score
-        if self.stopping.update(score):
+                figures["score"] = score
+            admissible = self.problem.admissible()
+        if self.stopping.update(score, admissible):
             self.best = self._parameters()
         self.history.append(figures)
 

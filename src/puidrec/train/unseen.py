@@ -54,6 +54,10 @@ class UnseenProblem:
         """There is none: m is fixed."""
         return None
 
+    def admissible(self) -> bool:
+        """Always: there is no benchmark to fall behind."""
+        return True
+
     def loss(self, start: int, stop: int) -> Tensor:
         """Seen part and unseen part of a block of users, each a mean of its own."""
         observed, phi = self.observed.rows(start, stop), self.phi.factors(slice(start, stop))
