@@ -133,6 +133,18 @@ def test_real_effects_survive_the_correction():
     assert gains.plugin_user > gains.null_user.high
 
 
+def test_miller_madow_removes_the_bias_of_independent_pairs():
+    rng = np.random.default_rng(4)
+    user_bin, item_bin = np.arange(200, dtype=np.int32) % 20, np.zeros(50, np.int32)
+    gaps = []
+    for _ in range(200):
+        counts = counted(rng.random((200, 50)) < 0.2, user_bin, item_bin)
+        plugin, corrected = (information_gains(counts, e).gain_user for e in ("plugin", "miller-madow"))
+        gaps.append(plugin - corrected)
+        assert corrected <= plugin
+    assert max(gaps) == pytest.approx(19 / (2 * 10_000))  # (bins - 1)/2n wherever the gain is larger than that
+
+
 def test_permutation_null_equals_recounting_permuted_users():
     seen, user_bin, item_bin = small(5)
     counts = counted(seen, user_bin, item_bin)

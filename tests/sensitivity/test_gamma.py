@@ -10,6 +10,7 @@ from puidrec.sensitivity.bounds import bounds
 from puidrec.sensitivity.entropy import information_gains
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import PRESETS, GammaRule, resolve_gamma
+from puidrec.testing.gamma import small_counts
 
 
 def log_of(seed=0, n_users=120, n_items=70, user_bins=4, item_bins=5, effect=0.5):
@@ -191,6 +192,20 @@ def test_traces_make_gamma_larger_where_records_are_incomplete(simulated):
         assert mean[incomplete].mean() > 1.5 * mean[~incomplete].mean()
     around = resolve_gamma("recovered", around="two-way").fit(simulated)
     assert around.mean_log < resolve_gamma("recovered").fit(simulated).mean_log
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(50.0, 50.0), (50.0, 0.1), (0.0, 50.0)])
+def test_parts_are_capped_without_losing_separability(alpha, beta):
+    counts = small_counts()
+    rule = resolve_gamma("exposure-gap", alpha=alpha, beta=beta, cap=5.0)
+    gamma, free = rule.fit(counts), resolve_gamma(rule, cap=1e12).fit(counts)
+    users, items = everything(counts)
+    assert gamma.max == pytest.approx(5.0)
+    assert gamma.at(users, items).max() == pytest.approx(5.0)
+    assert gamma.separable
+    smaller = free.log_item if beta < alpha else free.log_user
+    if min(alpha, beta) < 1.0:  # the part that fits in stays as it is
+        assert np.allclose(gamma.log_item if beta < alpha else gamma.log_user, smaller)
 
 
 def test_numbers_names_and_changes():
