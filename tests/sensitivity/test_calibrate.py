@@ -40,6 +40,17 @@ def test_noise_features_are_worth_nothing_even_when_users_differ_in_activity(spr
     assert np.mean(np.log(worth)) < 0.03
 
 
+def test_noise_of_many_levels_is_worth_nothing_even_when_tastes_differ():
+    rng = np.random.default_rng(0)
+    worth = []
+    for seed in range(4):
+        user, item, users, items = world(seed, effect=0.0, spread=1.0)
+        keep = rng.random((600, 2))[user, (items["genre"] == "x").to_numpy()[item].astype(int)] < 0.7  # own tastes
+        many = users.select("user_id", many=pl.Series(rng.integers(0, 14, 600)).cast(pl.String), weak="weak")
+        worth += [np.log(row.gamma_mean) for row in run(user[keep], item[keep], many, items).rows if row.side == "user"]
+    assert np.mean(worth) < 0.06
+
+
 def test_groups_are_hidden_together():
     calibration = run(*world(1), groups={"taste": ["strong", "weak"], "look": ["genre"], "absent": ["shoe"]})
     assert [row.feature for row in calibration.rows] == ["taste", "look"]

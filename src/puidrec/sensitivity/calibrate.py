@@ -6,19 +6,23 @@ which `auto` takes α and β. Rates of small cells move by chance as well; that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import polars as pl
+from scipy.special import expit, logit
 
 from puidrec.errors import InputError
-from puidrec.features.bins import bin_side
+from puidrec.features.bins import bin_side, cross
 from puidrec.features.counts import ExposureCounts
-from puidrec.sensitivity.entropy import conditional_entropy
+from puidrec.rng import Rng, generator
+from puidrec.sensitivity.entropy import bernoulli_kl
 
 SideName = Literal["user", "item"]
+N_SHUFFLES = 4
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class FeatureShift:
     gamma_90: float
     """exp of its 90 % quantile over D."""
     gain: float
-    """H(o | without) - H(o | with), plug-in, in nats."""
+    """H(o | without) - H(o | with) in nats, without the part that is chance."""
 
 
 @dataclass(frozen=True)
@@ -79,47 +83,54 @@ def calibrate(
     n_items: int,
     groups: Mapping[str, Sequence[str]] | None = None,
     exclude: Sequence[str] = (),
+    rng: Rng = 0,
 ) -> Calibration:
     """Hide every feature of both sides in turn (or every named group of columns) and measure the shift.
 
-    Bins with the feature are made with it first in line, bins without it from the others in the same order.
+    Bins without the feature are made from the others; bins with it split these by the feature, so that nothing else
+    changes. How far splits move by chance is seen from features handed round within the bins, and shrunk away.
     """
-    degree = np.bincount(user, minlength=n_users), np.bincount(item, minlength=n_items)
-    whole = [
-        bin_side(frame, id_column=key, n_entities=n, exclude=exclude, relevance=d.astype(np.float64)).codes
-        for frame, key, n, d in ((users, "user_id", n_users, degree[0]), (items, "item_id", n_items, degree[1]))
-    ]
+    sides: tuple[SideName, SideName] = ("user", "item")
+    codes, frames, sizes = (user, item), (users, items), (n_users, n_items)
+    degree = [np.bincount(c, minlength=n) for c, n in zip(codes, sizes, strict=True)]
+    draw = generator(rng, "calibrate")
+
+    def binned(k: int, frame: pl.DataFrame | None) -> np.ndarray:
+        activity = degree[k].astype(np.float64)
+        key = f"{sides[k]}_id"
+        return bin_side(frame, id_column=key, n_entities=sizes[k], exclude=exclude, relevance=activity).codes
+
+    whole = [binned(k, frame) for k, frame in enumerate(frames)]
     rows: list[FeatureShift] = []
-    sides: tuple[tuple[SideName, pl.DataFrame | None], ...] = (("user", users), ("item", items))
-    for k, (side, frame) in enumerate(sides):
+    for k, frame in enumerate(frames):
         if frame is None:
             continue
-        own, other = (user, item) if side == "user" else (item, user)
-        other_bin = whole[1 - k]
-        features = frame.drop([c for c in (f"{side}_id", *exclude) if c in frame.columns])
+        features = frame.drop([c for c in (f"{sides[k]}_id", *exclude) if c in frame.columns])
         for name, columns in _groups(features, groups).items():
-            with_it = features.select(*columns, pl.exclude(columns))
-            binned = [
-                bin_side(table, id_column=f"{side}_id", n_entities=frame.height).codes
-                for table in (with_it, features.drop(columns))
-            ]
-            cells = [_count(own, other, bins, other_bin) for bins in binned]
-            rows.append(_shift(name, side, cells[0], cells[1], binned[0], binned[1], degree[k]))
+            hidden, feature = binned(k, features.drop(columns)), binned(k, features.select(columns))
+            count = partial(_count, codes[k], codes[1 - k], other_bin=whole[1 - k])
+            observed = _moves(count, hidden, feature, degree[k])
+            chance = [_moves(count, hidden, _shuffled(feature, hidden, draw), degree[k]) for _ in range(N_SHUFFLES)]
+            scale = sum(c.mean_square for c in chance) / max(sum(c.mean_noise for c in chance), 1e-300)
+            rows.append(_worth(name, sides[k], observed, scale))
     return Calibration(tuple(rows))
 
 
 def calibrate_sides(counts: ExposureCounts) -> Calibration:
     """The same from counts alone: each side's features are hidden all at once (no pass over the log)."""
-    cells = Cells(counts.cells, counts.pairs)
     rows: list[FeatureShift] = []
-    sides: tuple[tuple[SideName, Cells, np.ndarray, np.ndarray], ...] = (
-        ("user", cells, counts.user_bin, counts.user_degree),
-        ("item", Cells(cells.observed.T, cells.pairs.T), counts.item_bin, counts.item_degree),
+    sides: tuple[tuple[SideName, np.ndarray, np.ndarray, np.ndarray, np.ndarray], ...] = (
+        ("user", counts.cells, counts.pairs, counts.user_bin, counts.user_degree),
+        ("item", counts.cells.T, counts.pairs.T, counts.item_bin, counts.item_degree),
     )
-    for side, own, bins, degree in sides:
-        if own.pairs.shape[0] > 1:
-            hidden = Cells(own.observed.sum(axis=0, keepdims=True), own.pairs.sum(axis=0, keepdims=True))
-            rows.append(_shift(f"all {side} features", side, own, hidden, bins, np.zeros_like(bins), degree))
+    for side, cells, pairs, bins, degree in sides:
+        if pairs.shape[0] > 1:
+            one = np.zeros_like(bins)
+            shown, hidden = (
+                Cells(cells, pairs),
+                Cells(cells.sum(axis=0, keepdims=True), pairs.sum(axis=0, keepdims=True)),
+            )
+            rows.append(_worth(f"all {side} features", side, _compare(shown, hidden, bins, one, degree), 1.0))
     return Calibration(tuple(rows))
 
 
@@ -149,16 +160,40 @@ def _count(own: np.ndarray, other: np.ndarray, own_bin: np.ndarray, other_bin: n
     return Cells(observed, np.multiply.outer(size.astype(np.float64), width.astype(np.float64)))
 
 
-def _shift(
-    name: str,
-    side: SideName,
-    shown: Cells,
-    hidden: Cells,
-    shown_bin: np.ndarray,
-    hidden_bin: np.ndarray,
-    degree: np.ndarray,
-) -> FeatureShift:
-    """Distribution over D of the shift, shrunk by empirical Bayes: shift ~ N(0, τ²), seen through noise v."""
+@dataclass(frozen=True)
+class Moves:
+    """Shift of the log-odds of every (shown bin, hidden bin, other bin) that exists, its chance part, its weight."""
+
+    weight: np.ndarray
+    moved: np.ndarray
+    noise: np.ndarray
+    rate: np.ndarray
+
+    @property
+    def mean_square(self) -> float:
+        """Mean squared shift over D."""
+        return float((self.weight * self.moved**2).sum())
+
+    @property
+    def mean_noise(self) -> float:
+        """Mean variance by chance over D, if traits were log-normal and tastes equal."""
+        return float((self.weight * self.noise).sum())
+
+
+def _moves(count: Callable[..., Cells], hidden: np.ndarray, feature: np.ndarray, degree: np.ndarray) -> Moves:
+    """Split the hidden bins by a feature and see how rates move."""
+    shown = cross(hidden, feature)
+    return _compare(count(own_bin=shown), count(own_bin=hidden), shown, hidden, degree)
+
+
+def _shuffled(feature: np.ndarray, within: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A feature handed round among the entities of a bin: the same splits, telling nothing."""
+    result = np.empty_like(feature)
+    result[np.argsort(within, kind="stable")] = feature[np.lexsort((rng.random(feature.size), within))]
+    return result
+
+
+def _compare(shown: Cells, hidden: Cells, shown_bin: np.ndarray, hidden_bin: np.ndarray, degree: np.ndarray) -> Moves:
     n_hidden = hidden.pairs.shape[0]
     joint = np.bincount(shown_bin.astype(np.int64) * n_hidden + hidden_bin, minlength=shown.pairs.shape[0] * n_hidden)
     used = np.flatnonzero(joint)
@@ -166,14 +201,20 @@ def _shift(
     width = shown.pairs.sum(axis=0) / max(shown.pairs.sum(), 1.0)
     weight = np.multiply.outer(joint[used] / joint.sum(), width)
     p, q = shown.rate[b], hidden.rate[h]
-    moved = np.log(p / (1.0 - p)) - np.log(q / (1.0 - q))
     size = np.bincount(shown_bin, minlength=shown.pairs.shape[0])[b]
     noise = 1.0 / (shown.pairs[b] * q + 1.0) + (entity_variance(degree, shown_bin) / size)[:, None]
-    true = max(0.0, float((weight * (moved**2 - noise)).sum()))
-    shrunk = np.abs(moved) * true / (true + noise)
-    gain = conditional_entropy(hidden.observed, hidden.pairs) - conditional_entropy(shown.observed, shown.pairs)
-    mean = float((weight * shrunk).sum())
-    return FeatureShift(name, side, float(np.exp(mean)), float(np.exp(_quantile(shrunk, weight, 0.9))), float(gain))
+    return Moves(weight, logit(p) - logit(q), noise, q)
+
+
+def _worth(name: str, side: SideName, moves: Moves, scale: float) -> FeatureShift:
+    """Distribution over D of the shift, shrunk by empirical Bayes: shift ~ N(0, τ²), seen through scaled noise."""
+    noise = scale * moves.noise
+    true = max(0.0, moves.mean_square - scale * moves.mean_noise)
+    signed = moves.moved * true / (true + noise)
+    shrunk = np.abs(signed)
+    gain = float((moves.weight * bernoulli_kl(expit(logit(moves.rate) + signed), moves.rate)).sum())
+    mean, high = float((moves.weight * shrunk).sum()), _quantile(shrunk, moves.weight, 0.9)
+    return FeatureShift(name, side, float(np.exp(mean)), float(np.exp(high)), gain if true > 0.0 else 0.0)
 
 
 def _quantile(values: np.ndarray, weight: np.ndarray, level: float) -> float:
