@@ -82,7 +82,12 @@ def _swap(new: Path, target: Path) -> None:
         return
     retired = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".old"))
     target.rename(retired / "old")
-    new.rename(target)
+    try:
+        new.rename(target)
+    except OSError:
+        (retired / "old").rename(target)
+        retired.rmdir()
+        raise
     shutil.rmtree(retired, ignore_errors=True)
 
 

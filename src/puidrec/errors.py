@@ -64,5 +64,8 @@ def one_line(text: str) -> str:
 def quote(value: object) -> str:
     """Show a value the way a message should: short, on one line, strings in quotes."""
     head = value[: MAX_FOUND + 1] if isinstance(value, str) else value
-    text = one_line(repr(head))
+    try:
+        text = one_line(repr(head))
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists within lists within lists
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= MAX_FOUND + 2 else text[:MAX_FOUND] + "…'"

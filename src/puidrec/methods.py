@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from puidrec.errors import InputError
@@ -85,6 +86,8 @@ def get_method(method: str | MethodSpec) -> MethodSpec:
     """Look a method up by name."""
     if isinstance(method, MethodSpec):
         return method
-    if method not in METHODS:
-        raise InputError("unknown method", found=method, expected=f"one of {', '.join(METHODS)}")
+    if not isinstance(method, str) or method not in METHODS:
+        near = get_close_matches(str(method).lower().replace("_", "-")[:40], METHODS, 1)
+        hint = f"Did you mean {near[0]}?" if near else None
+        raise InputError("unknown method", found=method, expected=f"one of {', '.join(METHODS)}", hint=hint)
     return METHODS[method]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from os import PathLike
 from pathlib import Path
@@ -22,7 +23,7 @@ from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from puidrec.train.prepare import Prepared
 from puidrec.train.stages import train_stages
 from puidrec.train.trainer import Progress
-from puidrec.train.validate import pair_scores
+from puidrec.train.validate import Scale, pair_scores
 
 USERS_PER_BLOCK = 1024
 
@@ -36,7 +37,7 @@ class Recommender:
 
     def __init__(self, method: str = "puid-dr", *, rng: int | None = None, **params: Any) -> None:
         seed = {} if rng is None else {"seed": rng}
-        self.settings = Settings.of(method, **params, **seed)
+        self.settings = Settings.of(method, **{**params, **seed})
 
     def __repr__(self) -> str:
         given = self.settings.model_dump(exclude_defaults=True, exclude={"method"})
@@ -48,8 +49,14 @@ class Recommender:
 
     def set_params(self, **params: Any) -> Self:
         """Change parameters; checked like the constructor's."""
+        if "rng" in params:
+            params["seed"] = params.pop("rng")
         self.settings = self.settings.replace(**params)
         return self
+
+    def __sklearn_clone__(self) -> Self:
+        """An unfitted copy: scikit-learn's own check wants the very same objects back, which checked values are not."""
+        return type(self)(**self.get_params())
 
     def fit(
         self,
@@ -67,9 +74,9 @@ class Recommender:
         """
         started = time.perf_counter()
         split = split or data.split(protocol, self.settings.seed, select=self.settings.select)
-        prepared = Prepared(data, split, self.settings)
+        prepared = Prepared.of(data, split, self.settings)
         path = Path(checkpoint) if checkpoint is not None else None
-        fingerprint = {"settings": self.settings.model_dump(), "data": data.sha256, "protocol": split.protocol.name}
+        fingerprint = {"settings": self.settings.model_dump(), "data": data.sha256, "split": _split_digest(split)}
         resume = self._resume(path, fingerprint) if path is not None and path.exists() else None
 
         def save(state: Checkpoint) -> None:
@@ -90,22 +97,22 @@ class Recommender:
         user, item = self.user_ids_.encode(users), self.item_ids_.encode(items)
         if user.shape != item.shape:
             raise InputError("users and items must be of one length", found=f"{user.size} and {item.size}")
-        return pair_scores(self._with_average(), np.where(user < 0, len(self.user_ids_), user),
-                           np.where(item < 0, len(self.item_ids_), item))  # fmt: skip
+        score = pair_scores(self._with_average(), np.where(user < 0, len(self.user_ids_), user),
+                            np.where(item < 0, len(self.item_ids_), item))  # fmt: skip
+        return Scale.of(self.settings).of_scores(score)
 
     def recommend(self, users: Any, k: int = 10, exclude_seen: bool = True) -> pl.DataFrame:
         """The k best items of each user: `user_id, item_id, score, rank`; ties are broken by item order."""
         self._require_fitted()
-        if not isinstance(k, int) or k < 1:
+        if not isinstance(k, int | np.integer) or k < 1:
             raise InputError("k must be a positive integer", found=k)
-        wanted = pl.Series("user_id", users).cast(self.user_ids_.ids.dtype, strict=False)
-        codes = self.user_ids_.encode(wanted)
+        codes = self.user_ids_.encode(users)
         if (codes < 0).any():
             raise InputError(
                 f"{int((codes < 0).sum())} unknown user(s)", found=pl.Series(users)[int(np.argmax(codes < 0))],
-                expected="users of the training data",
+                expected=f"users of the training data ({self.user_ids_.ids.dtype} ids)",
             )  # fmt: skip
-        k = min(k, len(self.item_ids_))
+        k = min(int(k), len(self.item_ids_))
         parts = [
             self._best(codes[start : start + USERS_PER_BLOCK], k, exclude_seen)
             for start in range(0, codes.size, USERS_PER_BLOCK)
@@ -114,12 +121,13 @@ class Recommender:
             parts = [(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32))]
         items, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
         frame = pl.DataFrame({
-            "user_id": wanted.gather(np.repeat(np.arange(codes.size), k)),
+            "user_id": self.user_ids_.decode(np.repeat(codes, k)),
             "item_id": self.item_ids_.decode(items.ravel()),
-            "score": scores.ravel(),
+            "score": scores.ravel(),  # unseen items only: what was seen scores -inf
             "rank": np.tile(np.arange(1, k + 1, dtype=np.int32), codes.size),
         })  # fmt: skip
-        return frame.filter(pl.col("score").is_finite())
+        frame = frame.filter(pl.col("score").is_finite())
+        return frame.with_columns(score=Scale.of(self.settings).of_scores(frame["score"].to_numpy()))
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model as safetensors and JSON, atomically."""
@@ -156,10 +164,10 @@ class Recommender:
             rows = np.repeat(np.arange(codes.size), lengths)
             offset = np.arange(rows.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             scores[rows, item[np.repeat(start[codes], lengths) + offset]] = -np.inf
-        best = np.argpartition(-scores, k - 1, axis=1)[:, :k] if k < scores.shape[1] else np.tile(
-            np.arange(scores.shape[1]), (codes.size, 1)
-        )  # fmt: skip
-        best.sort(axis=1)
+        lowest = np.partition(scores, -k, axis=1)[:, -k, None]
+        above, tied = scores > lowest, scores == lowest
+        chosen = above | (tied & (np.cumsum(tied, 1) <= k - above.sum(1, keepdims=True)))  # the first of those that tie
+        best = np.nonzero(chosen)[1].reshape(codes.size, k)
         value = np.take_along_axis(scores, best, 1)
         order = np.argsort(-value, axis=1, kind="stable")
         return np.take_along_axis(best, order, 1), np.take_along_axis(value, order, 1)
@@ -180,6 +188,15 @@ class Recommender:
 
 class ModelNotFittedError(PuidError, NotFittedError):  # type: ignore[misc]
     """Asked for predictions before `fit`; scikit-learn's NotFittedError as well."""
+
+
+def _split_digest(split: Split) -> str:
+    """Which rows train and choose: a checkpoint must not go on with others."""
+    digest = hashlib.sha256(f"{split.protocol.name} {split.selection}".encode())
+    for rows in (split.train, split.validation, *([split.propensity] if split.propensity is not None else [])):
+        for column in (rows.user, rows.item, rows.label):
+            digest.update(np.ascontiguousarray(column).data)
+    return digest.hexdigest()
 
 
 def _report(prepared: Prepared, best_epoch: int, epochs: int, seconds: float) -> dict[str, Any]:
@@ -203,7 +220,8 @@ def _uniform_use(prepared: Prepared) -> str:
         uses.append("training")
     if "propensity" in prepared.__dict__ and prepared.propensity.uses_uniform:
         uses.append("propensity")
-    if prepared.settings.select != "none" and prepared.split.selection == "uniform":
+    chooses = prepared.settings.select != "none" and prepared.settings.spec.family != "closed"
+    if chooses and prepared.split.selection == "uniform" and len(prepared.split.validation):
         uses.append("choice of the epoch")
     return ", ".join(uses) or "none"
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from puidrec.backbones import BACKBONES
 from puidrec.errors import InputError
 from puidrec.methods import MethodSpec, get_method
 from puidrec.objective.heads import HEADS
 from puidrec.objective.pointwise import LOSSES
+from puidrec.propensity import PROPENSITIES
+from puidrec.sensitivity.gamma import PRESETS
+
+VALIDATION_METRICS = ("auto", "auc", "uauc", "mse")
 
 
 class Settings(BaseModel):
     """How a recommender is trained."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     method: str = Field("puid-dr", description="A row of the table of methods.")
     backbone: str = Field(
@@ -29,7 +34,9 @@ class Settings(BaseModel):
     hidden: int = Field(64, ge=1, le=65536, description="Hidden units of mf-mlp.")
     target: Literal["rating", "binary"] = Field("rating", description="Levels scaled to [0, 1], or labels ±1.")
     loss: str = Field("squared", description="squared, absolute or cross-entropy.")
-    head: str = Field("label", description="What the imputation model predicts: label, residual or direct.")
+    head: str = Field(
+        "label", description="What the imputation model predicts: label, label-squared, residual or direct."
+    )
     propensity: str = Field("two-way", description="cells, logistic, two-way, naive-bayes or given.")
     min_propensity: float = Field(0.01, gt=0, lt=1, description="Propensities are clipped from below here.")
     gamma: str | float = Field(
@@ -39,6 +46,9 @@ class Settings(BaseModel):
     beta: float | None = Field(None, ge=0, description="Item-side weight of the Γ rule; None: the rule's own.")
     normalise: bool = Field(False, description="Divide the worst case by its weights (Hájek), as IPS with one Γ needs.")
     unseen_weight: float = Field(1.0, ge=0, description="λ of the unseen pairs in the signed and sharp methods.")
+    adjust: bool = Field(
+        True, description="signed, sharp: weigh seen pairs by inverse propensity before Γ takes the rest."
+    )
     liked: bool = Field(True, description="signed: people pick what they like (False: what they dislike).")
     warm_start: bool = Field(True, description="Benchmarked methods start at the benchmark.")
     epochs: int = Field(300, ge=1, description="Most passes over the log.")
@@ -54,10 +64,11 @@ class Settings(BaseModel):
     seed: int = Field(0, ge=0, description="Seed of everything random.")
 
     @classmethod
-    def of(cls, method: str = "puid-dr", **given: Any) -> Self:
+    def of(cls, method: str = "puid-dr", /, **given: Any) -> Self:
         """Settings of a method: its own defaults, then what the caller gives. Mistakes come back as one line."""
+        spec = get_method(given.pop("method", method))
         try:
-            return cls(**{"method": method, **get_method(method).defaults, **given})
+            return cls(**{"method": spec.name, **spec.defaults, **given})
         except ValidationError as error:
             raise _as_input_error(error, cls) from error
 
@@ -70,11 +81,21 @@ class Settings(BaseModel):
         """A checked copy with some settings changed."""
         return type(self).of(**{**self.model_dump(), **changes})
 
+    @field_validator("gamma")
+    @classmethod
+    def _number(cls, gamma: str | float) -> str | float:
+        """A number written as text is a number."""
+        try:
+            return float(gamma)
+        except ValueError:
+            return gamma
+
     @model_validator(mode="after")
     def _combinations(self) -> Self:
         """Refuse what cannot be: each with a sentence that says why."""
         for name, value, table in (
             ("backbone", self.backbone, BACKBONES), ("loss", self.loss, LOSSES), ("head", self.head, HEADS),
+            ("propensity", self.propensity, PROPENSITIES), ("validation metric", self.metric, VALIDATION_METRICS),
         ):  # fmt: skip
             if value not in table:
                 raise InputError(f"unknown {name}", found=value, expected=f"one of {', '.join(table)}")
@@ -89,18 +110,22 @@ class Settings(BaseModel):
                 f"{spec.name} sums its exposure head over all pairs by the squared identity", found=self.loss,
                 expected="loss squared",
             )  # fmt: skip
-        if (
-            spec.uncertainty == "global"
-            and isinstance(self.gamma, str)
-            and self.gamma not in ("auto", "global", "certified")
-        ):
+        self._check_gamma()
+        return self
+
+    def _check_gamma(self) -> None:
+        """One Γ for the global methods, any rule for the personalised ones, never below 1."""
+        gamma, spec = self.gamma, self.spec
+        if isinstance(gamma, float):
+            if not 1.0 <= gamma < float("inf"):
+                raise InputError("Γ below 1 would turn the interval inside out", found=gamma, expected="finite, Γ >= 1")
+        elif spec.uncertainty == "global" and gamma not in ("auto", "global", "certified"):
             raise InputError(
-                f"{spec.name} takes one Γ for all pairs", found=self.gamma, expected="a number, or certified",
+                f"{spec.name} takes one Γ for all pairs", found=gamma, expected="a number, or certified",
                 hint=f"For a personalised rule use {spec.name.replace('rd', 'puid')}.",
             )  # fmt: skip
-        if isinstance(self.gamma, int | float) and self.gamma < 1:
-            raise InputError("Γ below 1 would turn the interval inside out", found=self.gamma, expected="Γ >= 1")
-        return self
+        elif gamma not in ("auto", "certified", *PRESETS):
+            raise InputError("unknown Γ rule", found=gamma, expected=f"a number, or one of auto, {', '.join(PRESETS)}")
 
 
 def _as_input_error(error: ValidationError, model: type[BaseModel]) -> InputError:
@@ -108,9 +133,7 @@ def _as_input_error(error: ValidationError, model: type[BaseModel]) -> InputErro
     first = error.errors()[0]
     key = ".".join(map(str, first["loc"][:1]))
     if first["type"] == "extra_forbidden":
-        import difflib
-
-        near = difflib.get_close_matches(key, model.model_fields, 1)
+        near = get_close_matches(key, model.model_fields, 1)
         return InputError(
             "unknown setting", found=key, expected=f"one of {', '.join(model.model_fields)}",
             hint=f"Did you mean {near[0]}?" if near else None,

@@ -56,6 +56,12 @@ def save_model(model: Recommender, folder: Path) -> None:
     tensors |= {"seen_start": model.seen_[0].astype(np.int64), "seen_item": model.seen_[1].astype(np.int32)}
     named = {name: torch.from_numpy(np.array(value)) for name, value in tensors.items()}
     named |= {f"parameter.{name}": value for name, value in model.parameters_.items()}
+    strangers = sorted({p.name for p in folder.iterdir()} - {TENSORS, DESCRIPTION}) if folder.is_dir() else []
+    if strangers or (folder.exists() and not folder.is_dir()):
+        raise InputError(
+            "a model would replace what is there", file=folder, found=", ".join(strangers[:3]) or "a file",
+            expected="a new folder, or one that holds a model",
+        )  # fmt: skip
     with atomic_folder(folder) as temporary:
         save_checkpoint(temporary / TENSORS, Checkpoint(named, {"kind": "model"}))
         write_json(temporary / DESCRIPTION, description.model_dump())
@@ -70,7 +76,8 @@ def load_model(folder: Path) -> Recommender:
     settings = dict(description.settings)
     model = Recommender.__new__(Recommender)
     model.settings = Settings.of(settings.pop("method", None), **settings)
-    model.user_ids_, model.item_ids_ = IdMap(pl.Series(description.user_ids)), IdMap(pl.Series(description.item_ids))
+    path = folder / DESCRIPTION
+    model.user_ids_, model.item_ids_ = (_id_map(path, ids) for ids in (description.user_ids, description.item_ids))
     arrays = _check_tensors(folder / TENSORS, tensors, len(model.user_ids_), len(model.item_ids_))
     model.user_factors_, model.item_factors_ = arrays["user_factors"], arrays["item_factors"]
     model.seen_ = (arrays["seen_start"], arrays["seen_item"])
@@ -83,6 +90,8 @@ def load_model(folder: Path) -> Recommender:
 def _read_description(path: Path) -> Description:
     hint = "The folder is damaged or not a saved model; save it again."
     try:
+        if path.exists() and not path.is_file():
+            raise InputError("not a file", file=path)  # reading a pipe or a device might never end
         if path.stat().st_size > MAX_JSON:
             raise InputError("too large for a model description", file=path, expected=f"at most {MAX_JSON:,} bytes")
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -102,12 +111,27 @@ def _read_description(path: Path) -> Description:
     return description
 
 
+def _id_map(path: Path, ids: list[int] | list[str]) -> IdMap:
+    """Ids of one kind, each once; anything else would answer for the wrong entity."""
+    text = bool(ids) and isinstance(ids[0], str)
+    try:
+        series = pl.Series("id", ids, dtype=pl.String if text else pl.Int64)
+    except (OverflowError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
+        raise InputError("ids are not text or 64-bit integers", file=path, found=str(error)[:60]) from error
+    if series.n_unique() != series.len():
+        raise InputError("an id occurs twice", file=path, found=series.filter(series.is_duplicated())[0])
+    return IdMap(series)
+
+
 def _check_tensors(path: Path, tensors: Any, n_users: int, n_items: int) -> dict[str, np.ndarray]:
     """The four arrays of a model, of the shapes the ids demand, with codes inside the population."""
     names = ("user_factors", "item_factors", "seen_start", "seen_item")
     missing = [name for name in names if name not in tensors]
     if missing:
         raise InputError(f"missing tensor {missing[0]}", file=path, found=", ".join(list(tensors)[:8]) or "none")
+    kinds = {tensors[name].dtype for name in names} - {torch.float32, torch.int64, torch.int32}
+    if kinds:
+        raise InputError("unexpected type of numbers", file=path, found=str(kinds.pop()))
     arrays = {name: tensors[name].numpy() for name in names}
     left, right, start, item = (arrays[name] for name in names)
     fits = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from puidrec.atomic import write_bytes
 from puidrec.errors import InputError
 
 FORMAT = "puidrec-checkpoint-1"
+HINT = "The file is damaged or not one of ours; remove it and train again, or restore a copy."
 
 
 @dataclass(frozen=True)
@@ -29,29 +31,43 @@ class Checkpoint:
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint; a reader sees the old one or the new one, never a part."""
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
-    metadata = {"format": FORMAT, "state": json.dumps(dict(checkpoint.state), sort_keys=True)}
+    state = json.dumps(dict(checkpoint.state), sort_keys=True)
+    metadata = {"format": FORMAT, "state": state, "sha256": _digest(tensors, state)}
     write_bytes(path, save(tensors, metadata))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint; anything else is refused with one line, and nothing in it is ever run."""
+    if path.exists() and not path.is_file():
+        raise InputError("not a file", file=path)  # reading a pipe or a device might never end
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
         if metadata.get("format") != FORMAT:
             raise InputError("not a file of this format", file=path, found=metadata.get("format"), expected=FORMAT)
+        if metadata.get("sha256") != _digest(tensors, metadata["state"]):
+            raise InputError("damaged: the content does not match its checksum", file=path, hint=HINT)
         state = json.loads(metadata["state"])
     except OSError as error:
         raise InputError("cannot read", file=path, found=error.strerror or str(error)) from error
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
-        hint = "The file is damaged or not one of ours; train again or restore a copy."
-        raise InputError("not a readable checkpoint", file=path, found=str(error)[:80], hint=hint) from error
+        raise InputError("not a readable checkpoint", file=path, found=str(error)[:80], hint=HINT) from error
     if not isinstance(state, dict):
         raise InputError("not a readable checkpoint", file=path, found=type(state).__name__, expected="an object")
     return Checkpoint(tensors, state)
+
+
+def _digest(tensors: Mapping[str, torch.Tensor], state: str) -> str:
+    """A checksum of names, types, shapes and bytes: a flipped bit in a number is still a number, so it must be told."""
+    digest = hashlib.sha256(state.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer, prefix: str) -> dict[str, torch.Tensor]:

@@ -47,6 +47,8 @@ def _truncated_svd(
     """Best rank-`dim` fit of the residuals, zero where nothing was rated."""
     matrix = sp.csr_matrix((values, (user, item)), shape=shape)
     rank = min(dim, min(shape) - 1)
+    if rank < 1 or not np.any(values):  # nothing to decompose
+        return np.zeros((shape[0], 0)), np.zeros((shape[1], 0))
     start = np.random.default_rng(seed).standard_normal(min(shape))
     left, strength, right = svds(matrix, k=rank, v0=start)
     root = np.sqrt(strength)

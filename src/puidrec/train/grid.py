@@ -73,8 +73,10 @@ class GridProblem:
         phi = self.phi.factors(slice(start, stop))
         theta = None if self.theta is None else self.theta.factors(slice(start, stop)).detach()
         terms = self._relative("phi", start, stop, self._prediction_terms(observed, phi, theta))
-        pairs = observed.n_pairs if self.settings.spec.estimator != "naive" else self._share(start, stop)
-        return robust_mean(terms, observed.bounds, pairs, normalise=self.settings.normalise)
+        if self.settings.spec.estimator == "naive":
+            return self._mean_over_log(terms, observed, start, stop)
+        normalise = self.settings.normalise and len(observed.pattern) > 0
+        return robust_mean(terms, observed.bounds, observed.n_pairs, normalise=normalise)
 
     def imputation_loss(self, start: int, stop: int) -> Tensor:
         """`eq:puid-dr-imp`, `eq:bpuid-dr-imp` on a block."""
@@ -82,7 +84,7 @@ class GridProblem:
         observed, rows = self.observed.rows(start, stop), slice(start, stop)
         phi, theta = self.phi.factors(rows).detach(), self.theta.factors(rows)
         terms = estimators.imputation(observed, phi, theta, self.error, self.head)
-        return robust_mean(self._relative("theta", start, stop, terms), observed.bounds, self._share(start, stop))
+        return self._mean_over_log(self._relative("theta", start, stop, terms), observed, start, stop)
 
     def admissible(self) -> bool:
         """Never worse than the benchmark for any weights in the box: the robust loss against it is at most 0."""
@@ -113,6 +115,7 @@ class GridProblem:
             self._reference[key] = reference.detach()
         return terms.against(self._reference[key])
 
-    def _share(self, start: int, stop: int) -> int:
-        """|O| in proportion to the block's users: block losses then average to the mean over O."""
-        return max(1, round(len(self.observed.pattern) * (stop - start) / self.n_users))
+    def _mean_over_log(self, terms: Terms, observed: Observed, start: int, stop: int) -> Tensor:
+        """Over |O| in proportion to the block's users: block losses then average to the mean over O."""
+        share = len(self.observed.pattern) * (stop - start) / self.n_users
+        return robust_mean(terms, observed.bounds, 1) / share

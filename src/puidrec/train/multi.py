@@ -83,7 +83,7 @@ class MultiProblem:
         observed, rows = self.observed.rows(start, stop), slice(start, stop)
         exposure = self.heads.factors(EXPOSURE, rows)
         chance = observed.scores(exposure)
-        n_seen, n_pairs = max(len(observed.pattern), 1), observed.n_pairs
+        n_seen, n_pairs = len(observed.pattern), observed.n_pairs
         fit = (square_sum(exposure) - 2.0 * torch.sum(chance, dtype=torch.float64) + n_seen) / n_pairs
         weights = Box.exactly(1.0 / chance.detach().clamp(self.settings.min_propensity, 1.0))
         phi = self.heads.factors(RATING, rows)

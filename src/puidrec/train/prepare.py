@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from puidrec.backbones.features import Design, FeatureEncoder
 from puidrec.backbones.sparse import LogPattern
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
+from puidrec.errors import InputError
 from puidrec.objective.estimators import Observed
 from puidrec.objective.pointwise import PointwiseError, pointwise_error
 from puidrec.objective.worst_case import Box
@@ -23,7 +24,9 @@ from puidrec.sensitivity.bounds import bounds
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import Gamma, GammaRule, resolve_gamma
 from puidrec.settings import Settings
-from puidrec.train.validate import Validator
+from puidrec.train.validate import Scale, Validator
+
+SHARED = ("target", "pattern", "encoders", "designs")
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,22 @@ class Prepared:
     data: Dataset
     split: Split
     settings: Settings
+    scale: Scale
+    """What predictions live on; the first stage of a method uses that of the method."""
+
+    @classmethod
+    def of(cls, data: Dataset, split: Split, settings: Settings) -> Prepared:
+        """A data set through a method's settings; there must be rows to learn from."""
+        if not len(split.train):
+            raise InputError("no training rows", found=f"protocol {split.protocol.name}", expected="at least one")
+        return cls(data, split, settings, Scale.of(settings))
+
+    def first_stage(self, settings: Settings) -> Prepared:
+        """The same data for the model a method builds on; what both need is computed once."""
+        other = replace(self, settings=settings)
+        shared = [*SHARED, "propensity", "row_propensity"] if settings.spec.estimator != "naive" else SHARED
+        other.__dict__.update({name: getattr(self, name) for name in shared})
+        return other
 
     @property
     def rows(self) -> Interactions:
@@ -42,16 +61,13 @@ class Prepared:
     @cached_property
     def target(self) -> np.ndarray:
         """What predictions aim at: ratings in [0, 1]; labels ±1, or 0/1 where the method bounds a mean in [0, 1]."""
-        if self.settings.target == "rating":
-            return self.data.scale.unit(self.rows.rating)
-        label = self.rows.label.astype(np.float32)
-        return label if self.settings.spec.family == "unseen" else 2.0 * label - 1.0
+        rows = self.rows
+        return self.scale.of_labels(rows.label) if self.scale.labels else self.data.scale.unit(rows.rating)
 
     @property
     def error(self) -> PointwiseError:
         """The loss of a single pair."""
-        signed = self.settings.target == "binary" and self.settings.spec.family != "unseen"
-        return pointwise_error(self.settings.loss, "signed" if signed else "unit")
+        return pointwise_error(self.settings.loss, "signed" if self.scale.signed else "unit")
 
     @cached_property
     def exposure(self) -> Exposure:
@@ -131,7 +147,7 @@ class Prepared:
         settings = self.settings
         start = float(self.target.mean(dtype=np.float64)) if mean is None else mean
         if settings.loss == "cross-entropy" and mean is None:
-            chance = np.clip(0.5 * (start + 1.0) if settings.target == "binary" else start, 1e-3, 1 - 1e-3)
+            chance = np.clip(0.5 * (start + 1.0) if self.scale.signed else start, 1e-3, 1 - 1e-3)
             start = float(np.log(chance / (1.0 - chance)))
         return make_backbone(
             settings.backbone, self.data.n_users, self.data.n_items, settings.dim,
@@ -145,9 +161,9 @@ class Prepared:
             return None
         rows = self.split.validation
         if self.split.selection == "uniform":
-            return Validator.from_rows(rows, self.settings.metric)
+            return Validator.from_rows(rows, self.settings.metric, scale=self.scale)
         weight = 1.0 / self.propensity.predict(rows.user, rows.item, rows.rating) if len(rows) else None
-        return Validator.from_rows(rows, self.settings.metric, weight)
+        return Validator.from_rows(rows, self.settings.metric, weight, self.scale)
 
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.array(values, dtype=np.float32)).to(self.settings.device)

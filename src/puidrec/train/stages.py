@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from puidrec.errors import InputError
 from puidrec.objective.low_rank import LowRank
+from puidrec.objective.worst_case import Box
 from puidrec.settings import Settings
-from puidrec.train.checkpoint import Checkpoint
+from puidrec.train.checkpoint import HINT, Checkpoint
 from puidrec.train.closed import closed_form
 from puidrec.train.grid import Benchmark, GridProblem
 from puidrec.train.multi import MultiProblem, SharedHeads
@@ -39,11 +41,11 @@ def stages_of(prepared: Prepared) -> list[Stage]:
     if spec.family == "multi":
         return [Stage("main", lambda done: _multi(prepared))]
     if spec.family == "unseen":
-        naive = replace(prepared, settings=_base_settings(settings, "mf"))
+        naive = prepared.first_stage(_base_settings(settings, "mf"))
         return [Stage("naive", lambda done: _grid(naive, "naive")), Stage("main", lambda done: _unseen(prepared, done))]
     if not spec.benchmark:
         return [Stage("main", lambda done: _grid(prepared, "main"))]
-    base = replace(prepared, settings=_base_settings(settings, spec.estimator))
+    base = prepared.first_stage(_base_settings(settings, spec.estimator))
     return [
         Stage("benchmark", lambda done: _grid(base, "benchmark")),
         Stage("main", lambda done: _benchmarked(prepared, done["benchmark"])),
@@ -95,7 +97,7 @@ def _grid(prepared: Prepared, stage: str) -> GridProblem:
 
 def _imputation_start(prepared: Prepared) -> float | None:
     """Where g starts: at the mean label, or at 0 where it stands for a residual or an error."""
-    return None if prepared.settings.head == "label" else 0.0
+    return None if prepared.settings.head in ("label", "label-squared") else 0.0
 
 
 def _benchmarked(prepared: Prepared, base: Fitted) -> GridProblem:
@@ -111,7 +113,10 @@ def _benchmarked(prepared: Prepared, base: Fitted) -> GridProblem:
 
 def _unseen(prepared: Prepared, done: Done) -> UnseenProblem:
     observed = prepared.observed(weighted=False)
-    return UnseenProblem(prepared.settings, observed, prepared.backbone("main phi"), done["naive"].phi, prepared.gamma)
+    if prepared.settings.adjust:
+        weight = torch.from_numpy(1.0 / prepared.row_propensity).to(observed.target)
+        observed = replace(observed, bounds=Box.exactly(weight / weight.mean()))
+    return UnseenProblem(prepared.settings, observed, prepared.backbone("main phi"), done["seen"].phi, prepared.gamma)
 
 
 def _multi(prepared: Prepared) -> MultiProblem:
@@ -125,7 +130,7 @@ def _accept(problem: Problem, fitted: Fitted, done: Done) -> Fitted:
     """A benchmarked method never returns a model whose robust loss is above its benchmark's: it returns that one."""
     if isinstance(problem, GridProblem) and problem.benchmark is not None:
         with torch.no_grad():
-            if problem.total_loss() > 0.0:
+            if not problem.admissible():
                 base = done["benchmark"]
                 return replace(fitted, phi=base.phi, theta=base.theta, parameters=base.parameters)
     return fitted
@@ -157,7 +162,11 @@ def _unpack(checkpoint: Checkpoint, name: str) -> Fitted:
 
     prefix = f"done.{name}.parameter."
     parameters = {k.removeprefix(prefix): v for k, v in checkpoint.tensors.items() if k.startswith(prefix)}
-    facts = checkpoint.state["done"][name]
-    phi = factors("phi")
-    assert phi is not None  # noqa: S101 (the caller looked)
-    return Fitted(phi, factors("theta"), parameters, facts["history"], facts["best_epoch"])
+    try:
+        facts = checkpoint.state["done"][name]
+        phi = factors("phi")
+        if phi is None:
+            raise KeyError(f"done.{name}.phi.left")
+        return Fitted(phi, factors("theta"), parameters, list(facts["history"]), int(facts["best_epoch"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error

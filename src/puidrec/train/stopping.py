@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+WARM_UP = 20
+"""Epochs before the first candidate: early scores of a random start are luck."""
+
 
 @dataclass
 class Stopping:
@@ -13,8 +16,7 @@ class Stopping:
     patience: int
     """Epochs without a better smoothed score before stopping; 0 runs all epochs and keeps the last."""
     smoothing: float = 0.9
-    warm_up: int = 20
-    """Epochs before the first candidate: early scores of a random start are luck."""
+    warm_up: int = WARM_UP
     epoch: int = -1
     smoothed: float | None = None
     best: float | None = None

@@ -6,7 +6,7 @@ so the state of a run is its parameters, Adam's moments, the stopping rule and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puidrec.errors import PuidError
+from puidrec.errors import InputError, PuidError
 from puidrec.objective.low_rank import LowRank
 from puidrec.rng import generator
 from puidrec.settings import Settings
-from puidrec.train.checkpoint import Checkpoint, flatten_optimizer, restore_optimizer
+from puidrec.train.checkpoint import HINT, Checkpoint, flatten_optimizer, restore_optimizer
 from puidrec.train.problem import Problem
-from puidrec.train.stopping import Stopping
+from puidrec.train.stopping import WARM_UP, Stopping
 from puidrec.train.validate import Validator
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
@@ -58,7 +58,8 @@ class Trainer:
             step.name: torch.optim.Adam(step.module.parameters(), lr=lr or settings.lr, foreach=True)
             for step in problem.steps
         }
-        self.stopping = Stopping(settings.patience if validator is not None else 0)
+        patience = settings.patience if validator is not None else 0
+        self.stopping = Stopping(patience, warm_up=min(WARM_UP, settings.epochs // 2))
         self.history: list[dict[str, float]] = []
         self.best = self._parameters()
 
@@ -92,12 +93,17 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of this stage."""
         tensors = checkpoint.tensors
-        self._load({name.removeprefix("now."): t for name, t in tensors.items() if name.startswith("now.")})
-        self.best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}
-        for name, optimizer in self.optimizers.items():
-            restore_optimizer(optimizer, tensors, f"adam.{name}")
-        self.stopping = Stopping.from_state(checkpoint.state["stopping"])
-        self.history = list(checkpoint.state["history"])
+        now, best = (_with_prefix(tensors, prefix) for prefix in ("now.", "best."))
+        try:
+            self._load(best)
+            self._load(now)
+            for name, optimizer in self.optimizers.items():
+                restore_optimizer(optimizer, tensors, f"adam.{name}")
+            self.stopping = Stopping.from_state(checkpoint.state["stopping"])
+            self.history = list(checkpoint.state["history"])
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error
+        self.best = {name: tensor.to(self.settings.device) for name, tensor in best.items()}
 
     def _epoch(self, epoch: int) -> dict[str, float]:
         """One pass over all blocks; every step's mean loss."""
@@ -110,7 +116,8 @@ class Trainer:
                 loss = step.loss(start, stop)
                 (loss + step.penalty()).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-                sums[step.name] = sums.get(step.name, 0.0) + float(loss.detach()) / len(blocks)
+                share = (stop - start) / self.problem.n_users
+                sums[step.name] = sums.get(step.name, 0.0) + float(loss.detach()) * share
         if not all(np.isfinite(value) for value in sums.values()):
             raise PuidError(
                 f"training of {self.settings.method} diverged in epoch {epoch + 1} (loss is not finite); "
@@ -123,7 +130,7 @@ class Trainer:
         score = 0.0
         with torch.no_grad():
             if self.validator is not None:
-                score = self.validator.score(self.problem.factors(), signed=self.settings.target == "binary")
+                score = self.validator.score(self.problem.factors())
                 figures["score"] = score
             admissible = self.problem.admissible()
         if self.stopping.update(score, admissible):
@@ -148,3 +155,8 @@ class Trainer:
         for step in self.problem.steps:
             own = {k.removeprefix(f"{step.name}."): v for k, v in parameters.items() if k.startswith(f"{step.name}.")}
             step.module.load_state_dict(own)
+
+
+def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors of one part of a checkpoint, under their own names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

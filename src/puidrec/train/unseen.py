@@ -27,7 +27,7 @@ from puidrec.train.problem import Step, backbone_penalty
 
 @dataclass
 class UnseenProblem:
-    """The loss over D with unseen ratings at an end of their interval."""
+    """The loss over D with unseen ratings at an end of their interval. Weights of seen pairs average to 1."""
 
     settings: Settings
     observed: Observed
@@ -62,7 +62,8 @@ class UnseenProblem:
         """Seen part and unseen part of a block of users, each a mean of its own."""
         observed, phi = self.observed.rows(start, stop), self.phi.factors(slice(start, stop))
         scores = observed.scores(phi)
-        fit = torch.sum((scores - observed.target).square(), dtype=torch.float64)
+        weight = observed.bounds.a
+        fit = torch.sum(weight * (scores - observed.target).square(), dtype=torch.float64)
         n_seen = max(len(self.observed.pattern) * (stop - start) / self.n_users, 1.0)
         n_unseen = max(observed.n_pairs - n_seen, 1.0)
         signed = self.settings.spec.end == "signed"

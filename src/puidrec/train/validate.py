@@ -11,10 +11,39 @@ from puidrec.data.dataset import Interactions
 from puidrec.errors import InputError
 from puidrec.evaluate.auc import auc, user_auc
 from puidrec.objective.low_rank import LowRank
+from puidrec.settings import VALIDATION_METRICS, Settings
 
 ROWS_PER_USER = 10
 """From this many rows per user on, a ranking within users can be judged; below, the pooled AUC is steadier."""
 CHUNK = 1_000_000
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scale a method predicts on: ratings in [0, 1], labels 0/1 or ±1; as they are, or as log-odds."""
+
+    labels: bool = False
+    signed: bool = False
+    log_odds: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Scale:
+        """The scale of a method. Bounds on unseen means speak of [0, 1], so `signed` and `sharp` never use ±1."""
+        labels = settings.target == "binary"
+        family = settings.spec.family
+        return cls(labels, labels and family != "unseen", settings.loss == "cross-entropy" and family != "closed")
+
+    def of_labels(self, label: np.ndarray) -> np.ndarray:
+        """Labels 1/0 on this scale, float32."""
+        unit = label.astype(np.float32)
+        return 2.0 * unit - 1.0 if self.signed else unit
+
+    def of_scores(self, score: np.ndarray) -> np.ndarray:
+        """Scores as values of this scale: the mean a log-odds stands for, anything else as it is."""
+        if not self.log_odds:
+            return score
+        mean: np.ndarray = np.tanh(0.5 * score)
+        return mean if self.signed else 0.5 * (mean + 1.0)
 
 
 @dataclass(frozen=True)
@@ -24,31 +53,41 @@ class Validator:
     user: np.ndarray
     item: np.ndarray
     label: np.ndarray
-    unit: np.ndarray
+    target: np.ndarray
+    """What a squared error compares predictions with."""
     metric: str
     weight: np.ndarray | None = None
+    scale: Scale = Scale()
 
     @classmethod
-    def from_rows(cls, rows: Interactions, metric: str, weight: np.ndarray | None = None) -> Validator | None:
-        """A validator, or None where the rows cannot tell models apart (none, or one label)."""
+    def from_rows(
+        cls, rows: Interactions, metric: str, weight: np.ndarray | None = None, scale: Scale | None = None
+    ) -> Validator | None:
+        """A validator, or None where the rows cannot tell models apart (none; for a ranking, one label)."""
         label = rows.label
-        if not len(rows) or label.min() == label.max():
+        if not len(rows) or (metric != "mse" and label.min() == label.max()):
             return None
+        rankable = bool(len(user_auc(rows.user, label, label)))
         if metric == "auto":
-            metric = "uauc" if len(rows) >= ROWS_PER_USER * np.unique(rows.user).size else "auc"
-        if metric not in ("auc", "uauc", "mse"):
-            raise InputError("unknown validation metric", found=metric, expected="auto, auc, uauc or mse")
-        return cls(rows.user, rows.item, label, rows.scale.unit(rows.rating), metric, weight)
+            many = len(rows) >= ROWS_PER_USER * np.unique(rows.user).size
+            metric = "uauc" if many and rankable else "auc"
+        if metric == "uauc" and not rankable:
+            return None
+        if metric not in VALIDATION_METRICS:
+            raise InputError("unknown validation metric", found=metric, expected=", ".join(VALIDATION_METRICS))
+        scale = scale or Scale()
+        target = scale.of_labels(label) if scale.labels else rows.scale.unit(rows.rating)
+        return cls(rows.user, rows.item, label, target, metric, weight, scale)
 
-    def score(self, factors: LowRank, *, signed: bool = False) -> float:
-        """The metric of these scores; `signed` says that predictions live on ±1."""
+    def score(self, factors: LowRank) -> float:
+        """The metric of these scores."""
         prediction = pair_scores(factors, self.user, self.item)
         if self.metric == "auc":
             return float(auc(prediction, self.label, self.weight))
         if self.metric == "uauc":
             return float(user_auc(self.user, prediction, self.label, self.weight).mean)
-        target = 2.0 * self.label - 1.0 if signed else self.unit
-        return -float(np.average((prediction - target) ** 2, weights=self.weight))
+        value = self.scale.of_scores(prediction).astype(np.float64)
+        return -float(np.average((value - self.target) ** 2, weights=self.weight))
 
 
 @torch.no_grad()
