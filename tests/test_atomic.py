@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from puidrec import atomic
+from puidrec.errors import OutputError
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_whole(tmp_path: Path) -> None:
+    atomic.write_text(tmp_path / "deep" / "a.txt", "Γ")
+    assert (tmp_path / "deep" / "a.txt").read_text(encoding="utf-8") == "Γ"
+    assert names(tmp_path / "deep") == ["a.txt"]
+
+
+def test_a_failure_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+    with pytest.raises(RuntimeError), atomic.atomic_path(target) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_refusal_of_the_system_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write") as caught:
+        atomic.write_text(tmp_path / "file" / "below", "x")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_json_is_canonical_and_refuses_nan(tmp_path: Path) -> None:
+    atomic.write_json(tmp_path / "a", {"b": 1, "a": 2})
+    atomic.write_json(tmp_path / "b", {"a": 2, "b": 1})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert json.loads((tmp_path / "a").read_text()) == {"a": 2, "b": 1}
+    with pytest.raises(ValueError):
+        atomic.write_json(tmp_path / "c", float("nan"))
+    assert names(tmp_path) == ["a", "b"]
+
+
+def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    target = tmp_path / "run"
+    for content in ("one", "two"):
+        with atomic.atomic_folder(target) as folder:
+            (folder / content).write_text(content)
+    assert names(target) == ["two"]
+    assert names(tmp_path) == ["run"]
+
+
+def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
+    target = tmp_path / "run"
+    with atomic.atomic_folder(target) as folder:
+        (folder / "kept").write_text("x")
+    with pytest.raises(RuntimeError), atomic.atomic_folder(target) as folder:
+        (folder / "lost").write_text("x")
+        raise RuntimeError
+    assert names(target) == ["kept"]
+    assert names(tmp_path) == ["run"]
+
+
+def test_a_swap_that_fails_half_way_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "run"
+    with atomic.atomic_folder(target) as folder:
+        (folder / "kept").write_text("x")
+    real = Path.rename
+
+    def failing(self: Path, other: Path) -> Path:
+        if Path(other) == target and self.suffix == ".tmp":
+            raise OSError(28, "No space left on device")
+        return real(self, other)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OutputError, match="No space left"), atomic.atomic_folder(target) as folder:
+        (folder / "new").write_text("x")
+    assert names(target) == ["kept"]
+    assert names(tmp_path) == ["run"]
+
+
+def test_permissions_follow_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        atomic.write_text(tmp_path / "a", "x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640

@@ -1,0 +1,162 @@
+"""Imports go down the layers only; only the command line prints or reads argv."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import puidrec
+
+ROOT = Path(puidrec.__file__).parent
+LAYERS = (
+    ("errors", "rng", "atomic"),
+    ("data",),
+    ("features", "propensity", "sensitivity", "evaluate"),
+    ("data.sources",),
+    ("objective", "backbones"),
+    ("settings", "methods", "train", "model", "store"),
+    ("audit", "experiments"),
+    ("report",),
+    ("testing",),
+    ("cli",),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+ARRAYS_ONLY = ("sensitivity", "evaluate", "audit")
+"""These see arrays: no tensors, no settings, no models."""
+DISPATCHERS = {"__init__"}
+"""The public names are looked up by name, downwards from the top; it belongs to no layer."""
+
+
+def layer(module: str) -> str:
+    """`data.sources.coat` → `data.sources`, `train.grid` → `train`; the longest name that is a layer."""
+    parts = module.split(".")
+    names = [".".join(parts[:n]) for n in (2, 1)]
+    return next((name for name in names if name in LEVEL), parts[0])
+
+
+def type_checking_only(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Everything that can run: the bodies of `if TYPE_CHECKING` are left out."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.stmt) and type_checking_only(child):
+            continue
+        yield child
+        yield from nodes(child)
+
+
+def imports(source: str, package: list[str]) -> Iterator[str]:
+    """Full names of all modules a source imports, at its top or inside functions, by statement or by name."""
+    for node in nodes(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module or "") if part)
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("puidrec."):
+            yield node.value.split(":")[0]
+
+
+def modules() -> dict[str, str]:
+    files = {path.relative_to(ROOT).with_suffix(""): path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py")}
+    return {".".join(path.parts).removesuffix(".__init__"): text for path, text in files.items()}
+
+
+def complaints(name: str, source: str) -> Iterator[str]:
+    """What a module imports that it should not."""
+    own = layer(name)
+    package = ["puidrec", *name.split(".")[:-1]]
+    for target in imports(source, package):
+        if own in ARRAYS_ONLY and (target == "torch" or target.startswith("torch.")):
+            yield f"{name} imports {target}: it should see arrays only"
+        if not target.startswith("puidrec."):
+            continue
+        other = layer(target.removeprefix("puidrec."))
+        if other not in LEVEL:
+            continue  # `from puidrec import __version__`
+        lazily_within_data = own == "data" and other == "data.sources"
+        if LEVEL[other] > LEVEL[own] and not lazily_within_data:
+            yield f"{name} imports {target}: {other} is above {own}"
+        if own in ARRAYS_ONLY and other in ("settings", "model", "store", "train", "methods"):
+            yield f"{name} imports {target}: it should see arrays only"
+
+
+def test_no_module_imports_upwards() -> None:
+    found = [line for name, text in modules().items() if name not in DISPATCHERS for line in complaints(name, text)]
+    assert not found, "\n".join(found)
+
+
+def test_every_module_has_a_layer() -> None:
+    homeless = {layer(name) for name in modules() if name not in DISPATCHERS} - set(LEVEL)
+    assert not homeless
+
+
+def test_only_the_command_line_prints_or_reads_argv() -> None:
+    found = []
+    for name, text in modules().items():
+        if layer(name) == "cli":
+            continue
+        for node in nodes(ast.parse(text)):
+            printed = (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("print", "input")
+            )
+            stream = (
+                isinstance(node, ast.Attribute) and node.attr in ("argv", "stdout") and ast.unparse(node.value) == "sys"
+            )
+            if printed or stream:
+                found.append(f"{name}:{node.lineno}")
+    assert not found, "\n".join(found)
+
+
+def test_nothing_runs_what_it_reads() -> None:
+    banned = ("pickle", "marshal", "shelve", "joblib", "dill", "cloudpickle")
+    found = []
+    for name, text in modules().items():
+        found += [f"{name}: {target}" for target in imports(text, ["puidrec"]) if target.split(".")[0] in banned]
+        calls = [node for node in nodes(ast.parse(text)) if isinstance(node, ast.Call)]
+        found += [f"{name}: {ast.unparse(call)}" for call in calls if runs_content(call)]
+    assert not found
+
+
+def runs_content(call: ast.Call) -> bool:
+    """Whether a call may execute what a file says."""
+    function = ast.unparse(call.func)
+    safe = any(k.arg == "allow_pickle" and ast.unparse(k.value) == "False" for k in call.keywords)
+    return function in ("eval", "exec", "torch.load") or (function in ("np.load", "numpy.load") and not safe)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("data.dataset", "from puidrec.features import bins"),
+        ("data.dataset", "def f():\n    import puidrec.model"),
+        ("features.bins", "from puidrec.data.sources.coat import load"),
+        ("rng", "from .data import dataset"),
+        ("train.grid", "from ..audit import envelope"),
+        ("propensity.base", "HOME = {'x': 'puidrec.settings:Settings'}"),
+        ("sensitivity.gamma", "import torch"),
+        ("audit.tipping", "from puidrec.settings import Settings"),
+        ("report.html", "from puidrec.cli import main"),
+    ],
+)
+def test_the_walk_sees_what_it_must(name: str, source: str) -> None:
+    assert list(complaints(name, source))
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("data.dataset", "if TYPE_CHECKING:\n    from puidrec.model import Recommender"),
+        ("data.sources.coat", "from puidrec.features.pseudo import with_pseudo_features"),
+        ("model", "from puidrec import __version__"),
+        ("audit.audit", "from puidrec.evaluate.auc import auc"),
+    ],
+)
+def test_the_walk_lets_pass_what_it_may(name: str, source: str) -> None:
+    assert not list(complaints(name, source))

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from puidrec.methods import METHODS
+from puidrec.sensitivity.gamma import PRESETS
+from puidrec.settings import Settings
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_settings_that_survive_json(method) -> None:
+    settings = Settings.of(method)
+    assert settings.spec.name == method
+    assert Settings.of(**json.loads(json.dumps(settings.model_dump()))) == settings
+    assert settings.replace() == settings
+
+
+def test_every_field_says_what_it_means() -> None:
+    assert all(field.description for field in Settings.model_fields.values())
+
+
+@pytest.mark.parametrize(("key", "near"), [("dims", "dim"), ("learning", None), ("epoch", "epochs"), ("gama", "gamma")])
+def test_an_unknown_key_suggests_the_near_one(key, near, refusal) -> None:
+    message = refusal(lambda: Settings.of("ips", **{key: 1}), "unknown setting", key)
+    assert near is None or message.endswith(f"Did you mean {near}?")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("dim", 0), ("dim", "many"), ("dim", 2.5), ("epochs", 0), ("lr", 0), ("lr", -1), ("lr", float("nan")),
+        ("lr", float("inf")), ("l2", -0.1), ("min_propensity", 0), ("min_propensity", 1), ("alpha", -1),
+        ("target", "stars"), ("select", "best"), ("ids", "some"), ("patience", -1), ("seed", -1), ("seed", "x"),
+        ("block_users", -5), ("checkpoint_every", 0), ("gamma", None), ("gamma", []), ("unseen_weight", -1),
+        ("backbone", "cnn"), ("loss", "hinge"), ("head", "tail"), ("propensity", "guess"), ("metric", "recall"),
+        ("backbone", {"deep": [[[]]]}), ("dim", "1\n2"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_one_line_that_names_the_setting(key, value, refusal) -> None:
+    words = {"metric": "validation metric"}.get(key, key)
+    refusal(lambda: Settings.of("puid-dr", **{key: value}), words)
+
+
+@pytest.mark.parametrize("hostile", ["cls", "self", "__class__", "model_config", "spec", ""])
+def test_names_of_python_are_unknown_keys_like_any_other(hostile, refusal) -> None:
+    refusal(lambda: Settings.of("ips", **{hostile: 1}), "unknown setting")
+
+
+@pytest.mark.parametrize("method", ["rd-ips", "rd-dr", "brd-ips", "brd-dr", "signed-rd", "sharp-rd"])
+def test_a_rule_for_all_pairs_is_refused_where_one_number_is_meant(method, refusal) -> None:
+    other = method.replace("rd", "puid")
+    refusal(lambda: Settings.of(method, gamma="information"), "one Γ", "information", f"use {other}")
+    assert Settings.of(other, gamma="information").gamma == "information"
+    assert Settings.of(method, gamma=2).gamma == 2.0
+
+
+@pytest.mark.parametrize("gamma", [0.99, 0, -1, float("nan"), float("inf"), "0.5", "nan", "-inf"])
+def test_gamma_below_one_is_refused(gamma, refusal) -> None:
+    message = refusal(lambda: Settings.of("rd-ips", gamma=gamma))
+    assert "Γ" in message or "gamma" in message
+
+
+def test_numbers_written_as_text_are_numbers() -> None:
+    assert Settings.of("rd-ips", gamma="1.5", dim="8").gamma == 1.5
+
+
+def test_unknown_rules_are_refused_before_training(refusal) -> None:
+    refusal(lambda: Settings.of("puid-dr", gamma="informations"), "unknown Γ rule", "information")
+    assert all(Settings.of("puid-dr", gamma=rule).gamma == rule for rule in PRESETS)
+
+
+@pytest.mark.parametrize("method", ["signed-rd", "sharp-puid", "multi-ips", "multi-dr"])
+def test_combinations_without_an_objective_are_refused_with_a_sentence(method, refusal) -> None:
+    refusal(lambda: Settings.of(method, loss="absolute"), method, "loss squared")
+    refusal(lambda: Settings.of("ips", loss="absolute").replace(method=method), method)
+
+
+def test_replace_checks_and_leaves_the_original_alone(refusal) -> None:
+    settings = Settings.of("ips", dim=4)
+    assert settings.replace(dim=8, method="dr") == Settings.of("dr", dim=8)
+    assert settings.dim == 4
+    refusal(lambda: settings.replace(dimm=8), "Did you mean dim")
+    refusal(lambda: settings.replace(method="nope"), "unknown method")
+
+
+def test_the_method_is_given_by_position_or_by_name() -> None:
+    assert Settings.of("ips") == Settings.of(method="ips")
