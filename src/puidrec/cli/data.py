@@ -23,7 +23,7 @@ def describe(
     items: options.Items = None,
     scale: options.Scale = None,
     settings: options.Settings = None,
-    protocol: Annotated[str, typer.Option(help="rd, paper or ge3: what counts as liked.")] = "rd",
+    protocol: options.ProtocolName = "rd",
     as_json: options.AsJson = False,
 ) -> None:
     """Show what a data set holds, and how far the log is from the uniform rows."""
@@ -31,7 +31,7 @@ def describe(
     from puidrec.data.describe import describe_dataset
 
     loaded = options.open_dataset(
-        data, data_dir, options.parse_settings(settings),
+        data, data_dir, options.parse_settings(settings, ("data",)),
         logged=logged, uniform=uniform, users=users, items=items, scale=scale,
     )  # fmt: skip
     facts = describe_dataset(loaded, protocol)
@@ -73,7 +73,8 @@ def convert(
     if as_json:
         print_json(facts)
     else:
-        console.print(f"wrote {dst}: " + ", ".join(f"{key} {value:,}" for key, value in facts.items()), markup=False)
+        counts = ", ".join(f"{value:,} {key}" for key, value in facts.items() if isinstance(value, int))
+        console.print(f"wrote {dst}: {counts}; {sum(facts['bytes'].values()) / 2**20:.1f} MiB", markup=False)
 
 
 @app.command(epilog="Example: puid data simulate --world pair --users 300 --items 300 --out sim")
@@ -85,7 +86,10 @@ def simulate(
     users: Annotated[int, typer.Option(help="Number of users.", min=2)] = 800,
     items: Annotated[int, typer.Option(help="Number of items.", min=2)] = 500,
     rows: Annotated[
-        int | None, typer.Option(help="Expected number of logged rows (default: 5 % of the pairs).")
+        int | None, typer.Option(help="Expected number of logged rows (default: 5 % of the pairs).", min=1)
+    ] = None,
+    uniform_rows: Annotated[
+        int | None, typer.Option(help="Rows drawn uniformly (default: 16 per user; 0 for none).", min=0)
     ] = None,
     seed: options.Seed = 0,
     as_json: options.AsJson = False,
@@ -97,7 +101,7 @@ def simulate(
     with progress_bar() as bar:
         task = bar.add_task("simulating", total=None)
         facts = simulate_to_parquet(
-            out, world, users, items, rows or max(1, users * items // 20), rng=seed,
+            out, world, users, items, rows, rng=seed, n_uniform=uniform_rows,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )  # fmt: skip
     if as_json:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from puidrec.cli import data, demo
+from puidrec.cli import data, demo, gamma
 from puidrec.errors import PuidError, one_line
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
+app.command("gamma", epilog=gamma.EXAMPLE)(gamma.gamma)
 
 
 def _version(wanted: bool) -> None:

@@ -32,15 +32,33 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines in
 Out = Annotated[Path | None, typer.Option(help="Folder to write.", metavar="DIR")]
 
 
-def parse_settings(settings: Sequence[str] | None) -> dict[str, Any]:
-    """Read `key=value` pairs; a value is TOML where it parses as such, else text."""
+ProtocolName = Annotated[str, typer.Option(help="rd, paper or ge3: what counts as liked.", metavar="NAME")]
+
+
+def parse_settings(settings: Sequence[str] | None, sections: Sequence[str] | None = None) -> dict[str, Any]:
+    """Read `key=value` pairs; a value is TOML where it parses as such, else text.
+
+    With `sections`, every key must be of the form `section.key`: one that nobody would read is an error.
+    """
     parsed: dict[str, Any] = {}
     for setting in settings or ():
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise InputError("not a setting", found=setting, expected="KEY=VALUE", hint="Example: --set data.seed=1")
-        parsed[key.strip()] = parse_value(value)
+        name = key.strip()
+        if sections is not None and not any(name.startswith(f"{s}.") and len(name) > len(s) + 1 for s in sections):
+            raise InputError(
+                "unknown setting",
+                found=name,
+                expected=" or ".join(f"{section}.KEY" for section in sections),
+            )
+        parsed[name] = parse_value(value)
     return parsed
+
+
+def section(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    """The settings `name.KEY`, without the name."""
+    return {key.removeprefix(f"{name}."): value for key, value in settings.items() if key.startswith(f"{name}.")}
 
 
 def parse_value(text: str) -> Any:
@@ -84,5 +102,8 @@ def open_dataset(
             found=f"--data {name}",
             hint="Use --data files, or leave the option out.",
         )
-    options = {key.removeprefix("data."): value for key, value in settings.items() if key.startswith("data.")}
-    return load_dataset(name, folder, **options, **given)
+    more = section(settings, "data")
+    twice = next((key for key in given if key in more), None)
+    if twice is not None:
+        raise InputError(f"{twice} was given twice", found=f"--{twice} and --set data.{twice}", expected="one of them")
+    return load_dataset(name, folder, **more, **given)

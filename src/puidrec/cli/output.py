@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -22,7 +24,9 @@ def print_json(content: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; the first column is text, the others are figures."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
+    table = Table(
+        title=title, title_justify="left", title_style="bold", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
+    )
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position == 0 else "right", overflow="fold")
     for row in rows:
@@ -37,6 +41,14 @@ def progress_bar() -> Progress:
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         console=terminal, transient=True, disable=not terminal.is_terminal,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def steps(first: str) -> Iterator[Callable[[str], None]]:
+    """Show the step that is under way; call the yielded function with the name of the next one."""
+    with progress_bar() as bar:
+        task = bar.add_task(first, total=None)
+        yield lambda name: bar.update(task, description=name)
 
 
 def _finite(content: Any) -> Any:

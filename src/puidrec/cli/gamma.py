@@ -1,0 +1,182 @@
+"""`puid gamma`: how strong hidden confounding may be, pair by pair, and what that rests on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from puidrec.cli import options
+from puidrec.errors import InputError
+
+if TYPE_CHECKING:
+    from puidrec.sensitivity.gamma import GammaRule
+
+EXAMPLE = "Example: puid gamma --data coat --data-dir coat --rule information --out gamma-coat"
+WEIGHTED = ("information", "exposure-gap")
+"""Sources that α and β act on."""
+
+
+def gamma(
+    data: options.DataName,
+    data_dir: options.DataDir = None,
+    rule: Annotated[
+        str,
+        typer.Option(
+            help="paper, information, residual, info, exposure-gap, recovered, global, random, or a number.",
+            metavar="RULE",
+        ),
+    ] = "information",
+    alpha: Annotated[str | None, typer.Option(help="Weight of the user part: a number or auto.")] = None,
+    beta: Annotated[str | None, typer.Option(help="Weight of the item part: a number or auto.")] = None,
+    propensity: Annotated[
+        str, typer.Option(help="Nominal propensity that adjusted certificates take out.", metavar="NAME")
+    ] = "cells",
+    logged: options.Logged = None,
+    uniform: options.Uniform = None,
+    users: options.Users = None,
+    items: options.Items = None,
+    scale: options.Scale = None,
+    settings: options.Settings = None,
+    protocol: options.ProtocolName = "rd",
+    seed: options.Seed = 0,
+    out: options.Out = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show how strong hidden confounding may be, pair by pair (Γ), what that rests on and what data prove of it."""
+    from puidrec.cli.output import print_json, steps
+    from puidrec.experiments.gamma_study import study_gamma
+    from puidrec.report.gamma import check_target, gamma_summary, write_gamma_study
+
+    given = options.parse_settings(settings, ("data", "gamma"))
+    chosen = _rule(rule, alpha, beta, options.section(given, "gamma"))
+    if out is not None:
+        check_target(out)
+    with steps("reading") as step:
+        loaded = options.open_dataset(
+            data, data_dir, given,
+            logged=logged, uniform=uniform, users=users, items=items, scale=scale,
+        )  # fmt: skip
+        study = study_gamma(loaded, chosen, protocol=protocol, seed=seed, propensity=propensity, progress=step)
+        if out is not None:
+            step("writing")
+            write_gamma_study(study, out)
+    summary = gamma_summary(study)
+    if as_json:
+        print_json(summary)
+    else:
+        show(summary, rule, out)
+
+
+def _rule(name: str, alpha: str | None, beta: str | None, more: dict[str, Any]) -> GammaRule:
+    """The rule with the weights given; a weight that the rule would ignore is refused, not swallowed."""
+    from puidrec.sensitivity.gamma import resolve_gamma
+
+    weights = {key: options.parse_value(text) for key, text in (("alpha", alpha), ("beta", beta)) if text is not None}
+    chosen = resolve_gamma(name, **more, **weights)
+    if weights and (chosen.source not in WEIGHTED or chosen.link == "info"):
+        raise InputError(f"--{next(iter(weights))} has no effect on this rule", found=name, hint="Leave it out.")
+    return chosen
+
+
+def show(summary: dict[str, Any], rule: str, out: Path | None) -> None:
+    """Print the study as tables."""
+    from puidrec.cli.output import console, print_table
+
+    data, spread, printed = summary["data"], summary["gamma"], summary["printed_equation"]
+    basis = f"{spread['pairs']:,} pairs drawn at random" if spread["sampled"] else f"all {spread['pairs']:,} pairs"
+    print_table(
+        f"Γ of {data['name']} under rule {rule}, over {basis}",
+        ("", "min", "25 %", "median", "75 %", "95 %", "max", "raised to 1", "at the cap"),
+        [
+            (
+                "Γ", *(f"{spread[key]:.3f}" for key in ("min", "q25", "median", "q75", "q95", "max")),
+                f"{spread['share_raised_to_one']:.1%}", f"{spread['share_at_cap']:.1%}",
+            )
+        ],
+    )  # fmt: skip
+    _show_entropies(summary["entropies"])
+    console.print(
+        f"The printed equation, {printed['alpha']:g}·gain of users + {printed['beta']:g}·gain of items, is "
+        f"{printed['value']:.4f}: below 1, hence no valid Γ, for {printed['share_below_one']:.0%} of the pairs "
+        f"({printed['share_below_one_local']:.1%} with each pair's own gains instead of the averages).\n"
+    )
+    _show_calibration(summary["calibration"])
+    _show_certificates(summary)
+    console.print(summary["sentence"], style="bold", markup=False)
+    if out is not None:
+        console.print(f"wrote {out}: gamma.parquet, summary.json, two charts", markup=False)
+
+
+def _show_entropies(entropies: dict[str, dict[str, Any]]) -> None:
+    from puidrec.cli.output import print_table
+
+    keys = ("H", "H_given_user", "H_given_both", "gain_user", "gain_item")
+    names = {"plugin": "plug-in", "miller-madow": "Miller–Madow", "permutation": "permutation"}
+    rows = [
+        (names[name], *(f"{facts[key]:.{5 if key.startswith('gain') else 4}f}" for key in keys))
+        for name, facts in entropies.items()
+    ]
+    chance = entropies["permutation"]
+    ranges = [f"{chance[side]['low']:.4f}–{chance[side]['high']:.4f}" for side in ("chance_user", "chance_item")]
+    print_table(
+        "Entropy of exposure in nats, and what features take off it",
+        ("estimator", "H(o)", "H(o|user)", "H(o|both)", "gain of users", "gain of items"),
+        [*rows, ("by chance", "", "", "", *ranges)],
+    )
+
+
+def _show_calibration(rows: list[dict[str, Any]]) -> None:
+    from puidrec.cli.output import console, print_table
+    from puidrec.report.labels import clip_text
+
+    if not rows:
+        console.print("No features: there is nothing to hide, so Γ cannot be calibrated by hiding.\n")
+        return
+    print_table(
+        "What hiding one recorded feature is worth",
+        ("feature", "of", "Γ, mean pair", "Γ, 1 pair in 10", "gain in nats"),
+        [
+            (
+                clip_text(row["feature"], 32), f"{row['side']}s", f"{row['gamma_mean']:.3f}", f"{row['gamma_90']:.3f}",
+                f"{row['gain']:+.5f}",
+            )
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+def _show_certificates(summary: dict[str, Any]) -> None:
+    from puidrec.cli.output import console, print_table
+
+    found = summary["certificates"]
+    if not found:
+        console.print("No uniform rows: nothing in these data proves how large Γ must be.\n")
+        return
+    plain, adjusted = ([proof for proof in found if proof["adjusted"] is wanted] for wanted in (False, True))
+    table = [row for pair in zip(plain, adjusted, strict=True) for row in _certificate_rows(*pair)]
+    print_table(
+        "The smallest Γ that fits the uniform rows (all of them are used)",
+        ("event", "unseen", "seen", "least Γ", "limit", "seen*", "least Γ*", "limit*"),
+        table,
+    )
+    console.print(
+        "(un)seen: share of such ratings. limit: 95 % confidence. *: with what the features explain taken out "
+        f"(propensity {summary['certificate_rows']['propensity']}).\n"
+    )
+
+
+def _certificate_rows(plain: dict[str, Any], adjusted: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row per event, the plain certificate beside the adjusted one; of rating levels, first the largest."""
+    several = len(plain["levels"]) > 1
+    rows: list[tuple[str, ...]] = []
+    if several:
+        pairs = [("", f"{proof['gamma']:.3f}", f"{proof['lower']:.3f}") for proof in (plain, adjusted)]
+        rows.append(("any rating", "", *pairs[0], *pairs[1]))
+    for one, other in zip(plain["levels"], adjusted["levels"], strict=True):
+        pairs = [
+            (f"{level['seen']:.1%}", f"{level['gamma']:.3f}", f"{level['lower']:.3f}") for level in (one, other)
+        ]  # fmt: skip
+        rows.append((f"rating {one['level']:g}" if several else "liked", f"{one['unseen']:.1%}", *pairs[0], *pairs[1]))
+    return rows

@@ -1,0 +1,213 @@
+"""Everything there is to say about Γ on one data set: its distribution, what it rests on, and what data prove of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from puidrec.data.dataset import Dataset, Interactions
+from puidrec.data.split import Split
+from puidrec.errors import InputError
+from puidrec.features.bins import SideBins
+from puidrec.propensity import Exposure, make_propensity
+from puidrec.rng import generator
+from puidrec.sensitivity.calibrate import Calibration
+from puidrec.sensitivity.certify import LEVELS_MAX, Certificate, certify
+from puidrec.sensitivity.entropy import ESTIMATORS, Gains
+from puidrec.sensitivity.evidence import Evidence
+from puidrec.sensitivity.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
+
+MAX_PAIRS = 200_000
+"""Pairs of D whose Γ is looked at one by one; a larger D is sampled."""
+
+Progress = Callable[[str], None]
+"""Called with the name of each step as it starts."""
+
+
+@dataclass(frozen=True)
+class PrintedEquation:
+    """`eq:gamma_ui` as printed, α·IG_u + β·IG_i, which is a factor only where it is at least 1."""
+
+    alpha: float
+    beta: float
+    value: float
+    share_below_one: float
+    """Of D, with the averages that the equation prints: 0 or 1."""
+    share_below_one_local: float
+    """Of D, with every pair's own gains instead of the averages."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A certificate and what it is about."""
+
+    outcome: str
+    """`label`: the protocol's positive label; `rating`: every rating level."""
+    certificate: Certificate
+
+
+@dataclass(frozen=True)
+class GammaStudy:
+    """The result for one data set, rule, protocol and seed."""
+
+    data: Dataset
+    split: Split
+    rule: GammaRule
+    evidence: Evidence
+    gamma: Gamma
+    pairs: np.ndarray
+    """Γ of every pair of D, or of `MAX_PAIRS` pairs drawn at random."""
+    gains: dict[str, Gains]
+    printed: PrintedEquation
+    calibration: Calibration
+    propensity: str
+    """The nominal propensity that adjusted certificates take out."""
+    proofs: tuple[Proof, ...]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether `pairs` is a sample of D."""
+        return self.data.n_pairs > MAX_PAIRS
+
+    @property
+    def share_at_cap(self) -> float:
+        """Share of D whose Γ is as large as the rule allows; a constant rule has no cap to hit."""
+        if self.rule.source == "constant":
+            return 0.0
+        return float((self.pairs >= self.gamma.cap * (1.0 - 1e-9)).mean())
+
+    @property
+    def proved(self) -> float | None:
+        """The adjusted lower limit of Γ, by rating level where there are levels; None without uniform rows.
+
+        One certificate, chosen beforehand: the larger of two limits would be wrong more often than each.
+        """
+        adjusted = [proof.certificate.lower for proof in self.proofs if proof.certificate.adjusted]
+        return adjusted[-1] if adjusted else None
+
+    @cached_property
+    def sides(self) -> tuple[SideBins, SideBins]:
+        """Groups of users and of items under which Γ is tabulated, with labels for people."""
+        return (
+            _side(self.gamma.user_bin, self.evidence.user_bins, "user"),
+            _side(self.gamma.item_bin, self.evidence.item_bins, "item"),
+        )
+
+    def table(self) -> pl.DataFrame:
+        """One long table: `kind` is cell (user group × item group), user or item; Γ is a geometric mean over pairs."""
+        users, items = self.sides
+        cells = self.gamma.bin_table().with_columns(pl.lit("cell").alias("kind"))
+        by_user = self.gamma.user_table().with_columns(self.data.user_ids.ids.alias("user_id"), kind=pl.lit("user"))
+        by_item = self.gamma.item_table().with_columns(self.data.item_ids.ids.alias("item_id"), kind=pl.lit("item"))
+        long = pl.concat([cells, by_user.drop("user"), by_item.drop("item")], how="diagonal_relaxed")
+        return long.select(
+            "kind", "user_id", "item_id", pl.col("user_bin", "item_bin").cast(pl.Int32),
+            _label_of("user_bin", users).alias("user_group"), _label_of("item_bin", items).alias("item_group"),
+            "n_users", "n_items", "gamma",
+        )  # fmt: skip
+
+
+def study_gamma(
+    data: Dataset,
+    rule: GammaSpec = "information",
+    *,
+    protocol: str = "rd",
+    seed: int = 0,
+    propensity: str = "cells",
+    progress: Progress | None = None,
+) -> GammaStudy:
+    """Fit a Γ rule to the training rows of a split and gather what it rests on.
+
+    Training rows count as seen. The certificates compare them with all uniform rows, whatever share the split sets
+    apart for tests: they describe the data, and no model learns from them.
+    """
+    tell = progress or (lambda _: None)
+    chosen = resolve_gamma(rule)
+    tell("counting exposure")
+    split = data.split(protocol, seed)
+    rows = split.train
+    if not len(rows):
+        raise InputError("the protocol leaves no row to learn from", found=protocol, expected="another --protocol")
+    evidence = Evidence.from_log(
+        rows.user, rows.item, n_users=data.n_users, n_items=data.n_items, users=data.users, items=data.items
+    )
+    tell("estimating entropies")
+    gains = {name: evidence.gains(name, chosen.n_permutations, seed) for name in ESTIMATORS}  # type: ignore[arg-type]
+    tell("fitting Γ")
+    gamma = chosen.fit(evidence, rng=seed)
+    tell("hiding features")
+    calibration = evidence.calibration
+    tell("certifying")
+    proofs = _prove(data, split, evidence, propensity, seed)
+    pairs = gamma.at(*_pairs(data.n_users, data.n_items, seed))
+    printed = _printed(chosen, evidence, gains["plugin"])
+    return GammaStudy(data, split, chosen, evidence, gamma, pairs, gains, printed, calibration, propensity, proofs)
+
+
+def _pairs(n_users: int, n_items: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of a small D; of a large one, pairs drawn uniformly."""
+    if n_users * n_items <= MAX_PAIRS:
+        users, items = np.divmod(np.arange(n_users * n_items), n_items)
+        return users, items
+    draw = generator(seed, "gamma-study")
+    return draw.integers(0, n_users, MAX_PAIRS), draw.integers(0, n_items, MAX_PAIRS)
+
+
+def _printed(rule: GammaRule, evidence: Evidence, gains: Gains) -> PrintedEquation:
+    """The printed value under the rule's own α and β where it has numbers for them, else the paper's 2 and 5."""
+    weights = [
+        float(own) if rule.source == "information" and own != "auto" else float(default)
+        for own, default in ((rule.alpha, PRESETS["paper"].alpha), (rule.beta, PRESETS["paper"].beta))
+    ]
+    alpha, beta = weights
+    shares = [
+        resolve_gamma("paper", scope=scope, alpha=alpha, beta=beta).fit(evidence).share_clipped
+        for scope in ("global", "local")
+    ]
+    return PrintedEquation(alpha, beta, alpha * gains.gain_user + beta * gains.gain_item, *shares)
+
+
+def _prove(data: Dataset, split: Split, evidence: Evidence, propensity: str, seed: int) -> tuple[Proof, ...]:
+    """Certificates from all uniform rows: by label and by rating level, plain and adjusted for the features."""
+    nominal = make_propensity(propensity)
+    if data.uniform is None or not len(uniform := data.uniform.labelled(split.protocol)):
+        return ()
+    rows = split.train
+    exposure = Exposure.from_split(data, split, user_bins=evidence.user_bins, item_bins=evidence.item_bins)
+    fitted = nominal.fit(exposure)
+    p = fitted.predict(rows.user, rows.item, rows.rating)
+    proofs = []
+    for outcome in ("label", "rating"):
+        seen, drawn = _outcome(rows, outcome), _outcome(uniform, outcome)
+        levels = np.union1d(seen, drawn).size
+        if outcome == "rating" and not 2 < levels <= LEVELS_MAX:
+            continue
+        for adjust in (False, True):
+            certificate = certify(
+                seen, drawn, mean_propensity=evidence.counts.rate, logged_propensity=p if adjust else None,
+                logged_user=rows.user, uniform_user=uniform.user, rng=seed,
+            )  # fmt: skip
+            proofs.append(Proof(outcome, certificate))
+    return tuple(proofs)
+
+
+def _outcome(rows: Interactions, outcome: str) -> np.ndarray:
+    values: np.ndarray = getattr(rows, outcome).astype(np.float64)
+    return values
+
+
+def _side(codes: np.ndarray, bins: SideBins | None, side: str) -> SideBins:
+    """The feature groups where Γ lives on them; else groups that no feature describes (one Γ, random classes)."""
+    if bins is not None and np.array_equal(codes, bins.codes):
+        return bins
+    n = int(codes.max()) + 1
+    labels = tuple(f"random class {k + 1}" for k in range(n)) if n > 1 else (f"all {side}s",)
+    return SideBins(codes, labels, ())
+
+
+def _label_of(column: str, side: SideBins) -> pl.Expr:
+    return pl.col(column).replace_strict(list(range(side.n_bins)), list(side.labels), default=None)

@@ -1,0 +1,1 @@
+"""Reports: results as charts, tables and pages for people."""

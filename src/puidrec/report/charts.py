@@ -1,0 +1,157 @@
+"""Charts that speak for themselves: words on the axes, a title that says what is seen, colours that survive grey print.
+
+Figures are objects of their own (no global state of a plotting library) and render without a display.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import fill
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+DPI = 150
+BLUE, DARK = "#3a6ea5", "#222222"
+COLOURS = "cividis"
+"""Even in lightness, so that it reads the same in grey and to colour-blind eyes."""
+MAX_GROUPS = 32
+"""Rows and columns of a heat map that a person can still tell apart."""
+WIDE_RANGE = 8.0
+"""Factors that differ by more than this are drawn on a logarithmic axis."""
+
+
+def histogram(
+    values: np.ndarray,
+    *,
+    title: str,
+    caption: str,
+    x: str,
+    y: str,
+    start: float,
+    marks: Sequence[tuple[float, str]] = (),
+) -> Figure:
+    """Share of values per interval, in percent, from `start` on, with vertical marks (position, words)."""
+    figure, axes = _canvas(7.2, 4.4, title, caption)
+    points = [start, float(values.min()), float(values.max()), *(position for position, _ in marks)]
+    low, high = min(points), max(points)
+    wide = low > 0.0 and high / low > WIDE_RANGE
+    if high - low < 1e-9 * max(abs(high), 1.0):
+        high = low + 0.5
+    edges = np.geomspace(low, high, 41) if wide else np.linspace(low, high, 41)
+    axes.hist(
+        values, bins=edges.tolist(), weights=np.full(values.size, 100.0 / values.size), color=BLUE, edgecolor="white",
+        linewidth=0.4,
+    )  # fmt: skip
+    if wide:
+        axes.set_xscale("log")
+        _factor_ticks(axes.xaxis, low, high)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    _draw_marks(axes, marks)
+    return figure
+
+
+def heat_map(
+    table: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    title: str,
+    caption: str,
+    x: str,
+    y: str,
+    unit: str,
+) -> Figure:
+    """A table of positive factors as colours on a logarithmic scale, with the figures in the cells where they fit."""
+    height = 2.2 + 0.24 * len(rows) + 0.055 * max(map(len, columns))
+    width = 3.4 + 0.30 * len(columns) + 0.06 * max(map(len, rows))
+    figure, axes = _canvas(max(width, 6.4), max(height, 3.6), title, caption)
+    shown = np.isfinite(table)
+    low, high = float(table[shown].min()), float(table[shown].max())
+    varies = high > low * (1.0 + 1e-6)
+    norm = LogNorm(low, high) if varies else Normalize(low - 0.5, high + 0.5)
+    image = axes.imshow(np.ma.masked_invalid(table), aspect="auto", cmap=COLOURS, norm=norm)
+    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
+    axes.set_yticks(range(len(rows)), rows, fontsize=8)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if varies:
+        bar = figure.colorbar(image, ax=axes, label=unit, fraction=0.05, pad=0.02)
+        _factor_ticks(bar.ax.yaxis, low, high)
+    _write_cells(axes, table, image)
+    return figure
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    """Render a figure to a PNG file without a trace of when or by what it was made: equal data, equal bytes."""
+    figure.savefig(path, dpi=DPI, format="png", metadata={"Software": None})
+
+
+def _canvas(width: float, height: float, title: str, caption: str) -> tuple[Figure, Axes]:
+    """A figure with a bold title and a caption in a smaller type, both wrapped to its width."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    figure.suptitle(fill(title, int(width * 10)), x=0.01, ha="left", fontsize=12, fontweight="bold", color=DARK)
+    axes.set_title(fill(caption, int(width * 13)), loc="left", fontsize=9, color=DARK)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure, axes
+
+
+def _draw_marks(axes: Axes, marks: Sequence[tuple[float, str]]) -> None:
+    """Lines with their words above the bars: leftmost highest, each line ending at its words, so that none cross."""
+    left, right = axes.get_xlim()
+    scale = np.log if axes.get_xscale() == "log" else np.asarray
+    top = axes.get_ylim()[1]
+    axes.set_yticks([tick for tick in axes.get_yticks() if tick <= top])
+    for level, (position, words) in enumerate(sorted(marks, reverse=True)):
+        height = top * (1.05 + 0.09 * level)
+        axes.vlines(position, 0.0, height, color=DARK, linewidth=1.1, linestyle=("-", "--", ":")[level % 3])
+        at_right = (scale(position) - scale(left)) > 0.6 * (scale(right) - scale(left))
+        axes.annotate(
+            words, (position, height), xytext=(-4 if at_right else 4, 0), textcoords="offset points",
+            ha="right" if at_right else "left", va="center", fontsize=9, color=DARK,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
+        )  # fmt: skip
+    axes.set_ylim(0.0, top * (1.02 + 0.09 * len(marks)))
+
+
+def _write_cells(axes: Axes, table: np.ndarray, image: AxesImage) -> None:
+    """Figures in the cells, dark on light and light on dark, unless there are too many to read."""
+    if table.size > MAX_GROUPS * 16:
+        return
+    small = table.shape[1] > 16
+    for row, column in zip(*np.nonzero(np.isfinite(table)), strict=True):
+        value = float(table[row, column])
+        light = float(image.norm(np.asarray(value))) > 0.55
+        text = f"{value:.2f}" if value < 9.995 and not small else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
+        axes.text(
+            column, row, text, ha="center", va="center", fontsize=6.5, color="black" if light else "white"
+        )  # fmt: skip
+
+
+def _factor_ticks(axis: Axis, low: float, high: float) -> None:
+    axis.set_major_locator(FixedLocator(_ticks(low, high)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round factors inside a range: powers of ten times 1, 1.5, 2, 3, 5, 7; the ends themselves where none fits."""
+    if low <= 0.0 or high <= low:
+        return [low]
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    round_ones = [m * 10.0**k for k in decades for m in (1, 1.5, 2, 3, 5, 7)]
+    inside = [tick for tick in round_ones if low <= tick <= high]
+    return inside if len(inside) > 2 else np.round(np.geomspace(low, high, 5), 3).tolist()

@@ -1,0 +1,167 @@
+"""A study of Γ as files: `gamma.parquet`, `summary.json`, and two charts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from puidrec.atomic import atomic_folder, write_json
+from puidrec.errors import InputError
+from puidrec.experiments.gamma_study import GammaStudy, Proof
+from puidrec.features.bins import SideBins
+from puidrec.report.charts import MAX_GROUPS, heat_map, histogram, save_png
+from puidrec.report.labels import clip_text, short_labels
+
+QUANTILES = {"q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
+FILES = ("gamma.parquet", "summary.json", "gamma_histogram.png", "gamma_heatmap.png")
+
+
+def gamma_summary(study: GammaStudy) -> dict[str, Any]:
+    """The study in plain values, ready for JSON."""
+    pairs, evidence, data = study.pairs, study.evidence, study.data
+    quantiles = {name: float(np.quantile(pairs, level)) for name, level in QUANTILES.items()}
+    spread = {"min": float(pairs.min()), **quantiles, "max": float(pairs.max()), "upper_limit": float(study.gamma.max)}
+    train = {"rows": evidence.counts.n_observed, "share_of_pairs": evidence.counts.rate}
+    return {
+        "sentence": sentence(study),
+        "data": {"name": data.name, "n_users": data.n_users, "n_items": data.n_items, "seen": train},
+        "protocol": study.split.protocol.name,
+        "seed": study.split.seed,
+        "rule": study.rule.describe(),
+        "gamma": {
+            **spread, "geometric_mean": float(np.exp(study.gamma.mean_log)), "pairs": int(pairs.size),
+            "sampled": study.sampled, "separable": bool(study.gamma.separable),
+            "share_raised_to_one": float(study.gamma.share_clipped), "share_at_cap": study.share_at_cap,
+            "cap": float(study.gamma.cap),
+        },
+        "printed_equation": asdict(study.printed),
+        "entropies": {name: _entropies(study, name) for name in study.gains},
+        "groups": {"users": study.sides[0].n_bins, "items": study.sides[1].n_bins},
+        "calibration": study.calibration.to_frame().to_dicts(),
+        "certificates": [_proof(proof) for proof in study.proofs],
+        "certificate_rows": {
+            "seen": len(study.split.train), "propensity": study.propensity,
+            "uniform": "all uniform rows" if study.proofs else "none",
+        },
+    }  # fmt: skip
+
+
+def sentence(study: GammaStudy) -> str:
+    """What the study says, for someone who reads nothing else."""
+    median, high = np.quantile(study.pairs, [0.5, 0.95])
+    if study.pairs.max() <= 1.0 + 1e-12:
+        text = "This rule gives Γ = 1 for every pair: it claims that nothing hidden drives exposure."
+    elif np.ptp(study.pairs) < 1e-9:
+        text = f"Γ is {median:.2f} for every pair: what is hidden may multiply or divide the odds of exposure by that."
+    else:
+        text = (
+            f"What is hidden may multiply or divide the odds of exposure by {median:.2f} for the median pair "
+            f"and by {high:.2f} or more for one pair in twenty."
+        )
+    limit = study.proved
+    if limit is None:
+        return text
+    if limit <= 1.0:
+        return f"{text} The uniform ratings do not prove any hidden confounding."
+    below = float((study.pairs < limit).mean())
+    return (
+        f"{text} The uniform ratings prove that Γ must reach {limit:.2f} somewhere (95 % confidence); "
+        f"this rule stays below that for {below:.0%} of the pairs."
+    )
+
+
+def write_gamma_study(study: GammaStudy, folder: Path) -> None:
+    """Write all files; the folder appears whole or not at all, and replaces nothing but an earlier study."""
+    check_target(folder)
+    with atomic_folder(folder) as temporary:
+        study.table().write_parquet(temporary / "gamma.parquet")
+        write_json(temporary / "summary.json", gamma_summary(study))
+        save_png(histogram_of(study), temporary / "gamma_histogram.png")
+        save_png(heat_map_of(study), temporary / "gamma_heatmap.png")
+
+
+def check_target(folder: Path) -> None:
+    """Refuse a folder that holds anything that a study did not write: it would be lost."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise InputError("not a folder", file=folder, expected="a new folder, or an earlier study of Γ")
+    others = sorted(file.name for file in folder.iterdir() if file.name not in FILES) if folder.exists() else []
+    if others:
+        raise InputError(
+            "the folder holds other files", file=folder, found=", ".join(others[:3]),
+            expected="a new folder, or an earlier study of Γ", hint="Name a new folder with --out.",
+        )  # fmt: skip
+
+
+def histogram_of(study: GammaStudy) -> Figure:
+    """Γ over the pairs, with its median, and what uniform data prove."""
+    pairs = study.pairs
+    marks = [(float(np.median(pairs)), f"median pair: {np.median(pairs):.2f}")]
+    limit = study.proved
+    if limit is not None and limit > 1.0:
+        marks.append((limit, f"uniform ratings prove Γ ≥ {limit:.2f} somewhere"))
+    drawn = f"{pairs.size:,} pairs drawn at random" if study.sampled else f"all {pairs.size:,} pairs"
+    return histogram(
+        pairs, title=f"How strong hidden confounding may be, pair by pair ({study.data.name})",
+        caption=f"{_basis(study)}; {drawn}. Γ = 1: nothing hidden drives who sees what.", start=1.0,
+        x="Γ: factor by which hidden traits may change the odds that a user sees an item",
+        y="share of user–item pairs (%)", marks=marks,
+    )  # fmt: skip
+
+
+def heat_map_of(study: GammaStudy) -> Figure:
+    """Γ by group of users and group of items, strongest first; only the largest groups where there are many."""
+    table = np.exp(study.gamma.cell_mean_log())
+    users, items = study.sides
+    size = [np.bincount(side.codes, minlength=n) for side, n in zip((users, items), table.shape, strict=True)]
+    kept = [np.sort(np.argsort(-n, kind="stable")[: min(MAX_GROUPS, int((n > 0).sum()))]) for n in size]
+    shown = table[np.ix_(*kept)]
+    order = [np.argsort(-np.log(shown).mean(axis=1), kind="stable"), np.argsort(-np.log(shown).mean(axis=0))]
+    names = [_axis(side, index[rank]) for side, index, rank in zip((users, items), kept, order, strict=True)]
+    order_words = "Groups with the largest Γ come first." if np.ptp(shown) > 1e-6 else "All groups have the same Γ."
+    return heat_map(
+        shown[np.ix_(*order)], names[0][0], names[1][0],
+        title=f"Where hidden confounding may be strong: Γ by group ({study.data.name})",
+        caption=f"{_basis(study)}. {order_words}",
+        x=_axis_title("items", names[1][1], len(kept[1]), items.n_bins),
+        y=_axis_title("users", names[0][1], len(kept[0]), users.n_bins),
+        unit="Γ (geometric mean over pairs)",
+    )  # fmt: skip
+
+
+def _axis(side: SideBins, chosen: np.ndarray) -> tuple[list[str], list[str]]:
+    labels, columns = short_labels([side.labels[k] for k in chosen.tolist()], side.columns, width=34)
+    return labels, columns
+
+
+def _axis_title(side: str, columns: list[str], shown: int, total: int) -> str:
+    what = f"groups of {side}" if shown == total else f"the {shown} largest of {total} groups of {side}"
+    return f"{what}, by {clip_text(', '.join(columns), 48)}" if columns else what
+
+
+def _basis(study: GammaStudy) -> str:
+    rule = study.rule
+    name = {"constant": f"one Γ = {rule.value:g}", "random": "random Γ (control)"}.get(rule.source, rule.source)
+    if rule.source == "information":
+        name = "printed equation" if rule.link == "clip" else f"information gains, {rule.direction}"
+    return f"Rule: {name}"
+
+
+def _entropies(study: GammaStudy, name: str) -> dict[str, Any]:
+    gains = study.gains[name]
+    facts: dict[str, Any] = {
+        "H": gains.H, "H_given_user": gains.H - gains.gain_user,
+        "H_given_both": gains.H - gains.gain_user - gains.gain_item,
+        "gain_user": gains.gain_user, "gain_item": gains.gain_item,
+    }  # fmt: skip
+    for side, null in (("user", gains.null_user), ("item", gains.null_item)):
+        if null is not None:
+            facts[f"chance_{side}"] = {"mean": null.mean, "low": null.low, "high": null.high}
+    return facts
+
+
+def _proof(proof: Proof) -> dict[str, Any]:
+    return {"outcome": proof.outcome, **asdict(proof.certificate)}
