@@ -92,7 +92,7 @@ class GridProblem:
 
     def total_loss(self) -> float:
         """The prediction loss over all users."""
-        return float(self.prediction_loss(0, self.n_users))
+        return float(self.prediction_loss(0, self.n_users).detach())
 
     def _prediction_terms(self, observed: Observed, phi: LowRank, theta: LowRank | None) -> Terms:
         if theta is None:

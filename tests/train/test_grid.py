@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from puidrec.model import Recommender
+from puidrec.objective.low_rank import LowRank
+from puidrec.train.stages import stages_of, train_stages
+from puidrec.train.trainer import Trainer
+
+PLAIN = ["mf", "ips", "dr", "rd-ips", "rd-dr", "puid-ips", "puid-dr"]
+BENCHMARKED = ["brd-ips", "brd-dr", "bpuid-ips", "bpuid-dr"]
+
+
+def main_problem(prepared):
+    """The method's own problem at its start, and the benchmark it was given."""
+    stages, done = stages_of(prepared), {}
+    for stage in stages[:-1]:
+        trainer = Trainer(stage.build(done), prepared.settings, None, stage=stage.name, save=None)
+        done[stage.name] = trainer.run()
+    return stages[-1].build(done), done
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute", "cross-entropy"])
+@pytest.mark.parametrize("target", ["rating", "binary"])
+@pytest.mark.parametrize("method", PLAIN)
+def test_losses_equal_brute_force_over_all_pairs(method, target, loss, prepare, oracle) -> None:
+    prepared = prepare(method, target=target, loss=loss, gamma=2.0 if "rd" in method else "auto")
+    problem, _ = main_problem(prepared)
+    expected = oracle(prepared).prediction_loss(problem.factors(), problem.imputation())
+    assert problem.total_loss() == pytest.approx(expected, rel=2e-6)
+    if problem.theta is not None:
+        imputation = float(problem.imputation_loss(0, problem.n_users).detach())
+        assert imputation == pytest.approx(oracle(prepared).imputation_loss(problem.imputation()), rel=2e-6)
+
+
+@pytest.mark.parametrize("method", BENCHMARKED)
+def test_benchmarked_losses_equal_brute_force(method, prepare, oracle) -> None:
+    prepared = prepare(method, warm_start=False)
+    problem, done = main_problem(prepared)
+    base = done["benchmark"]
+    expected = oracle(prepared).prediction_loss(problem.factors(), problem.imputation(), (base.phi, base.theta))
+    assert problem.total_loss() == pytest.approx(expected, abs=1e-6)
+    assert abs(expected) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("robust", "plain"), [("rd-ips", "ips"), ("rd-dr", "dr"), ("puid-ips", "ips"), ("puid-dr", "dr")]
+)
+def test_gamma_one_is_the_plain_estimator(robust, plain, prepare, world) -> None:
+    (one, _), (other, _) = main_problem(prepare(robust, gamma=1.0)), main_problem(prepare(plain))
+    assert one.total_loss() == pytest.approx(other.total_loss(), abs=1e-6)
+    options = {"epochs": 15, "dim": 3, "propensity": "cells"}
+    first = Recommender(robust, gamma=1.0, **options).fit(world(1))
+    second = Recommender(plain, **options).fit(world(1))
+    np.testing.assert_allclose(first.user_factors_, second.user_factors_, atol=1e-6)
+    np.testing.assert_allclose(first.item_factors_, second.item_factors_, atol=1e-6)
+    wider = Recommender(robust, gamma=3.0, **options).fit(world(1))
+    assert not np.allclose(wider.user_factors_, second.user_factors_, atol=1e-4)
+
+
+@pytest.mark.parametrize("suffix", ["ips", "dr"])
+@pytest.mark.parametrize("prefix", ["", "b"])
+def test_a_constant_rule_makes_puid_rd(prefix, suffix, world) -> None:
+    options = {"gamma": 1.8, "epochs": 15, "dim": 3, "propensity": "cells"}
+    first = Recommender(f"{prefix}puid-{suffix}", **options).fit(world(2))
+    second = Recommender(f"{prefix}rd-{suffix}", **options).fit(world(2))
+    np.testing.assert_array_equal(first.user_factors_, second.user_factors_)
+    np.testing.assert_array_equal(first.item_factors_, second.item_factors_)
+
+
+@pytest.mark.parametrize("backbone", ["mf", "mf-linear", "mf-mlp"])
+@pytest.mark.parametrize("head", ["label", "residual", "direct"])
+@pytest.mark.parametrize("method", BENCHMARKED)
+def test_the_loss_at_the_benchmark_is_exactly_zero(method, head, backbone, prepare) -> None:
+    problem, _ = main_problem(prepare(method, head=head, backbone=backbone, epochs=3, gamma=2.0))
+    assert problem.total_loss() == 0.0
+    assert problem.admissible()
+    if problem.theta is not None:
+        assert float(problem.imputation_loss(0, problem.n_users).detach()) == 0.0
+
+
+@pytest.mark.parametrize("warm_start", [True, False])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("method", BENCHMARKED)
+def test_training_never_ends_above_the_benchmark(method, seed, warm_start, prepare, oracle) -> None:
+    prepared = prepare(method, seed, warm_start=warm_start, epochs=40, checkpoint_every=1, gamma=1.5)
+    states = []
+    fitted = train_stages(prepared, states.append, None, None)
+    kept = states[-1].tensors
+    parts = ["phi", "theta"] if prepared.settings.spec.imputes else ["phi"]
+    base = [LowRank.of(kept[f"done.benchmark.{part}.left"], kept[f"done.benchmark.{part}.right"]) for part in parts]
+    loss = oracle(prepared).prediction_loss(fitted.phi, fitted.theta, (*base, None)[:2])
+    assert loss <= 1e-7
+
+
+def test_a_benchmarked_method_can_gain_on_its_benchmark(prepare, oracle) -> None:
+    prepared = prepare("brd-ips", 1, epochs=40, checkpoint_every=1, gamma=1.2, l2=0.0, patience=0)
+    states = []
+    fitted = train_stages(prepared, states.append, None, None)
+    base = LowRank.of(*(states[-1].tensors[f"done.benchmark.phi.{side}"] for side in ("left", "right")))
+    assert oracle(prepared).prediction_loss(fitted.phi, None, (base, None)) < -1e-4
+
+
+@pytest.mark.parametrize("size", [1, 7, 13, 39])
+@pytest.mark.parametrize("method", [*PLAIN, "bpuid-ips", "bpuid-dr"])
+def test_block_losses_average_to_the_loss_over_all_users(method, size, prepare) -> None:
+    problem, _ = main_problem(prepare(method, warm_start=False))
+    users = problem.n_users
+    for step in problem.steps:
+        blocks = [(start, min(start + size, users)) for start in range(0, users, size)]
+        average = sum((stop - start) / users * float(step.loss(start, stop).detach()) for start, stop in blocks)
+        assert average == pytest.approx(float(step.loss(0, users).detach()), rel=1e-5, abs=1e-7)
+
+
+def test_gradients_of_blocks_average_too(prepare) -> None:
+    problem, _ = main_problem(prepare("puid-dr", backbone="mf"))
+    weight = problem.phi.user_towers[0].weight
+
+    def gradient(blocks):
+        problem.phi.zero_grad()
+        for start, stop in blocks:
+            ((stop - start) / problem.n_users * problem.prediction_loss(start, stop)).backward()
+        return weight.grad.clone().numpy()
+
+    np.testing.assert_allclose(gradient([(0, 9), (9, 40)]), gradient([(0, 40)]), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["rd-ips", "rd-dr", "mf"])
+def test_normalised_worst_cases_survive_blocks_without_rows(method, prepare, world) -> None:
+    data = world(0)
+    busy = data.logged.take(data.logged.user >= 10)
+    data = type(data)(**{**{f: getattr(data, f) for f in data.__dataclass_fields__}, "logged": busy})
+    model = Recommender(method, normalise=True, block_users=5, epochs=4, dim=3).fit(data)
+    assert np.isfinite(model.user_factors_).all()
+
+
+def test_normalising_gives_a_global_gamma_something_to_do(prepare) -> None:
+    def gradient(**options):
+        problem, _ = main_problem(prepare("rd-ips", backbone="mf", **options))
+        problem.prediction_loss(0, problem.n_users).backward()
+        grad = problem.phi.user_towers[0].weight.grad.flatten().double()
+        return (grad / grad.norm()).numpy()
+
+    plain = [gradient(gamma=gamma, min_propensity=0.001) for gamma in (50.0, 500.0)]
+    normalised = [gradient(gamma=gamma, normalise=True) for gamma in (50.0, 1.0)]
+    assert plain[0] @ plain[1] > 0.9999
+    assert normalised[0] @ normalised[1] < 0.99

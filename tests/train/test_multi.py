@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from puidrec.train.multi import EXPOSURE, IMPUTATION, RATING
+from puidrec.train.stages import stages_of
+
+
+def problem_of(prepared, seed=3):
+    """The problem with biases and maps moved off their start, so that every part counts."""
+    (stage,) = stages_of(prepared)
+    problem, rng = stage.build({}), np.random.default_rng(seed)
+    for parameter in problem.heads.parameters():
+        noise = rng.normal(0, 0.1, tuple(parameter.shape)).astype(np.float32)
+        parameter.data += parameter.new_tensor(noise)
+    return problem
+
+
+def brute_force(prepared, problem, dense) -> float:
+    """The joint loss by visiting every pair."""
+    at, target = (prepared.rows.user, prepared.rows.item), prepared.target.astype(np.float64)
+    exposure, rating = dense(problem.heads.factors(EXPOSURE)), dense(problem.heads.factors(RATING))
+    seen = np.zeros(exposure.shape)
+    seen[at] = 1.0
+    weight = 1.0 / np.clip(exposure[at], prepared.settings.min_propensity, 1.0)
+    total = ((exposure - seen) ** 2).sum()
+    error = (rating[at] - target) ** 2
+    if not prepared.settings.spec.imputes:
+        return (total + (weight * error).sum()) / seen.size
+    pseudo = dense(problem.heads.factors(IMPUTATION))
+    imputed = (rating - pseudo) ** 2
+    total += imputed.sum() + (weight * (error - imputed[at])).sum() + (weight * (pseudo[at] - target) ** 2).sum()
+    return total / seen.size
+
+
+@pytest.mark.parametrize("backbone", ["mf", "mf-linear", "mf-mlp"])
+@pytest.mark.parametrize("target", ["rating", "binary"])
+@pytest.mark.parametrize("method", ["multi-ips", "multi-dr"])
+def test_the_joint_loss_equals_brute_force(method, target, backbone, prepare, dense_scores) -> None:
+    prepared = prepare(method, target=target, backbone=backbone)
+    problem = problem_of(prepared)
+    loss = float(problem.loss(0, problem.n_users).detach())
+    assert loss == pytest.approx(brute_force(prepared, problem, dense_scores), rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 11, 39])
+@pytest.mark.parametrize("method", ["multi-ips", "multi-dr"])
+def test_block_losses_average_to_the_whole(method, size, prepare) -> None:
+    problem = problem_of(prepare(method))
+    users = problem.n_users
+    blocks = [(start, min(start + size, users)) for start in range(0, users, size)]
+    average = sum((stop - start) / users * float(problem.loss(start, stop).detach()) for start, stop in blocks)
+    assert average == pytest.approx(float(problem.loss(0, users).detach()), rel=1e-5)
+
+
+def test_weights_and_pseudo_labels_are_constants_for_the_rating_loss(prepare) -> None:
+    """The exposure head moves by its own fit only: with all ratings met exactly, its gradient is that of the fit."""
+    prepared = prepare("multi-ips", backbone="mf")
+    problem = problem_of(prepared)
+    problem.loss(0, problem.n_users).backward()
+    with_rating = problem.heads.means.grad[EXPOSURE].item()
+    exposure = problem.heads.factors(EXPOSURE).tile().detach().double().numpy()
+    seen = np.zeros(exposure.shape)
+    seen[prepared.rows.user, prepared.rows.item] = 1.0
+    assert with_rating == pytest.approx(2.0 * (exposure - seen).mean(), abs=1e-6)
+
+
+def test_heads_share_representations(prepare) -> None:
+    problem = problem_of(prepare("multi-dr", backbone="mf"))
+    before = [problem.heads.factors(head).tile().detach() for head in (EXPOSURE, RATING, IMPUTATION)]
+    problem.heads.backbone.user_towers[0].weight.data[0] += 1.0
+    after = [problem.heads.factors(head).tile().detach() for head in (EXPOSURE, RATING, IMPUTATION)]
+    for one, other in zip(before, after, strict=True):
+        assert not np.allclose(one[0], other[0])
+        np.testing.assert_array_equal(one[1:], other[1:])

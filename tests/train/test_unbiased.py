@@ -1,0 +1,117 @@
+"""IPS and DR estimate the loss over all pairs without bias where p is right (or, for DR, where ê is)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from puidrec.backbones.sparse import LogPattern
+from puidrec.data.synthetic import simulate
+from puidrec.objective import estimators
+from puidrec.objective.estimators import Observed
+from puidrec.objective.low_rank import LowRank
+from puidrec.objective.pointwise import pointwise_error
+from puidrec.objective.terms import robust_mean
+from puidrec.objective.worst_case import Box
+
+N_USERS, N_ITEMS, DRAWS = 60, 50, 500
+ERROR = pointwise_error("squared", "unit")
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return simulate("pair", N_USERS, N_ITEMS, density=0.25, exposure_strength=2.0, rating_strength=1.0, rng=5).truth
+
+
+@pytest.fixture(scope="module")
+def ratings(truth):
+    return (truth.matrix("rating") - 1.0) / 4.0
+
+
+@pytest.fixture(scope="module")
+def phi():
+    rng = np.random.default_rng(1)
+    left, right = rng.normal(0, 0.2, (N_USERS, 4)), rng.normal(0, 0.2, (N_ITEMS, 4))
+    left[:, 3], right[:, 3] = 1.0, 0.3
+    return LowRank.of(torch.from_numpy(left), torch.from_numpy(right))
+
+
+def as_factors(matrix):
+    """A whole matrix as factors: M = M·I."""
+    return LowRank.of(
+        torch.from_numpy(np.ascontiguousarray(matrix, np.float64)), torch.eye(N_ITEMS, dtype=torch.float64)
+    )
+
+
+def estimates(estimator, ratings, chance, p, phi, theta=None):
+    """The loss estimate in each of the draws of who sees what."""
+    rng, values = np.random.default_rng(7), np.empty(DRAWS)
+    for draw in range(DRAWS):
+        user, item = np.nonzero(rng.random(chance.shape) < chance)
+        pattern = LogPattern.from_pairs(user, item, N_USERS, N_ITEMS)
+        target, weight = (torch.from_numpy(x[user, item].astype(np.float64)) for x in (ratings, 1.0 / p))
+        observed = Observed(pattern, target, Box.exactly(weight))
+        terms = (
+            estimators.ips(observed, phi, ERROR) if estimator == "ips" else estimators.dr(observed, phi, theta, ERROR)
+        )
+        values[draw] = float(robust_mean(terms, observed.bounds, observed.n_pairs))
+    return values
+
+
+def deviation(values, expected):
+    """Distance of the mean from the truth, in standard errors."""
+    return abs(values.mean() - expected) / (values.std(ddof=1) / np.sqrt(values.size))
+
+
+@pytest.fixture(scope="module")
+def full_loss(ratings, phi):
+    return float(((phi.tile().numpy() - ratings) ** 2).mean())
+
+
+@pytest.fixture(scope="module")
+def wrong_imputation():
+    rng = np.random.default_rng(3)
+    return as_factors(0.8 + 0.1 * rng.normal(size=(N_USERS, N_ITEMS)))
+
+
+def test_ips_with_the_true_propensity(truth, ratings, phi, full_loss) -> None:
+    p = truth.matrix("true_propensity")
+    assert deviation(estimates("ips", ratings, p, p, phi), full_loss) < 2
+
+
+def test_ips_with_the_nominal_propensity_is_biased(truth, ratings, phi, full_loss) -> None:
+    p, nominal = truth.matrix("true_propensity"), truth.matrix("propensity")
+    assert deviation(estimates("ips", ratings, p, nominal, phi), full_loss) > 5
+
+
+def test_dr_with_the_true_propensity_and_a_wrong_imputation(truth, ratings, phi, wrong_imputation, full_loss) -> None:
+    p = truth.matrix("true_propensity")
+    assert deviation(estimates("dr", ratings, p, p, phi, wrong_imputation), full_loss) < 2
+
+
+def test_dr_with_a_wrong_propensity_and_the_right_imputation(truth, ratings, phi, full_loss) -> None:
+    p, nominal = truth.matrix("true_propensity"), truth.matrix("propensity")
+    values = estimates("dr", ratings, p, nominal, phi, as_factors(ratings))
+    np.testing.assert_allclose(values, full_loss, rtol=1e-9)
+
+
+def test_dr_with_an_imputation_right_on_average_and_a_wrong_propensity(truth, ratings, phi) -> None:
+    p, rng = truth.matrix("true_propensity"), np.random.default_rng(11)
+    noisy, wrong = ratings + rng.normal(0, 0.2, ratings.shape), np.full_like(p, 0.25)
+    expected = float((0.2**2 + (phi.tile().numpy() - ratings) ** 2).mean())
+    values = estimates("dr", noisy, p, wrong, phi, as_factors(noisy))
+    np.testing.assert_allclose(values, ((phi.tile().numpy() - noisy) ** 2).mean(), rtol=1e-9)
+    assert values[0] == pytest.approx(expected, rel=0.05)
+
+
+def test_dr_with_both_parts_wrong_is_biased(truth, ratings, phi, wrong_imputation, full_loss) -> None:
+    p, nominal = truth.matrix("true_propensity"), truth.matrix("propensity")
+    assert deviation(estimates("dr", ratings, p, nominal, phi, wrong_imputation), full_loss) > 5
+
+
+def test_dr_varies_less_than_ips_where_the_imputation_is_good(truth, ratings, phi) -> None:
+    p = truth.matrix("true_propensity")
+    close = as_factors(ratings + 0.05)
+    spread = [estimates(name, ratings, p, p, phi, close).std() for name in ("ips", "dr")]
+    assert spread[1] < 0.5 * spread[0]
