@@ -29,7 +29,7 @@ import torch  # noqa: E402
 from puidrec.backbones import make_backbone  # noqa: E402
 from puidrec.backbones.sparse import LogPattern  # noqa: E402
 from puidrec.objective.blocks import backward_in_blocks, user_blocks  # noqa: E402
-from puidrec.objective.estimators import Observed, dr, imputation  # noqa: E402
+from puidrec.objective.estimators import Alternating, Observed, dr, imputation  # noqa: E402
 from puidrec.objective.pointwise import pointwise_error  # noqa: E402
 from puidrec.objective.terms import robust_mean  # noqa: E402
 from puidrec.objective.worst_case import Box  # noqa: E402
@@ -77,18 +77,17 @@ class Engine:
         self.observed = Observed(pattern, self.target, Box(1 + odds / 2, 1 + odds * 2))
         self.error = pointwise_error("squared")
         self.phi, self.theta = (make_backbone("mf", self.n_users, self.n_items, self.dim, rng=s) for s in (0, 1))
+        self.alternating = Alternating(self.observed, self.phi.factors, self.theta.factors)
         self.adams = [torch.optim.Adam(m.parameters(), lr=0.01, fused=True) for m in (self.phi, self.theta)]
 
     def epoch(self) -> None:
-        """Full batch: θ's scores on the log are computed once and serve both steps."""
-        theta = self.theta.factors()
-        output = self.observed.scores(theta)
-        terms = dr(self.observed, self.phi.factors(), theta, self.error, output=output)
+        """Full batch: a step of φ, a step of θ; each model's scores on the log are made once per step of its own."""
+        terms = self.alternating.prediction_terms(self.error)
         self._step(0, robust_mean(terms, self.observed.bounds, self.observed.n_pairs))
-        with torch.no_grad():
-            phi = self.phi.factors()
-        terms = imputation(self.observed, phi, theta, self.error, output=output)
+        self.alternating.moved("phi")
+        terms = self.alternating.imputation_terms(self.error)
         self._step(1, robust_mean(terms, self.observed.bounds, len(self.observed.pattern)))
+        self.alternating.moved("theta")
 
     def epoch_in_blocks(self) -> None:
         """The same two steps with pair-sized temporaries of one block of users."""

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+from puidrec.backbones import make_backbone
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import InputError
-from puidrec.objective.estimators import Observed, dr, imputation, ips
+from puidrec.objective.estimators import Alternating, Observed, dr, imputation, ips
 from puidrec.objective.heads import HEADS
 from puidrec.objective.low_rank import LowRank
 from puidrec.objective.pointwise import LOSSES, pointwise_error
@@ -88,14 +89,43 @@ def test_blocks_of_users_add_up(make_scores, make_observed, estimator):
         torch.testing.assert_close(mine, theirs)
 
 
-def test_known_output_is_used_as_it_is(make_scores, make_observed):
-    """Passing g on O saves a sampled product and changes nothing."""
+def test_known_scores_are_used_as_they_are(make_scores, make_observed):
+    """Passing r̂ and g on O saves sampled products and changes nothing."""
     observed, _ = make_observed(0)
     phi, theta, error = make_scores(0), make_scores(1), pointwise_error("squared")
-    output = observed.scores(theta)
+    known = {"prediction": observed.scores(phi), "output": observed.scores(theta)}
     for estimator in (dr, imputation):
-        first, second = estimator(observed, phi, theta, error), estimator(observed, phi, theta, error, output=output)
+        first, second = estimator(observed, phi, theta, error), estimator(observed, phi, theta, error, **known)
         torch.testing.assert_close(first.coef, second.coef)
+
+
+def train(models, observed, remember):
+    """Four epochs of alternating gradient steps, with or without remembered scores."""
+    error, kept = pointwise_error("squared"), Alternating(observed, models[0].factors, models[1].factors)
+    optimisers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in models]
+    for _ in range(4):
+        for which, terms, name in ((0, kept.prediction_terms, "phi"), (1, kept.imputation_terms, "theta")):
+            if not remember:
+                kept.moved("phi")
+                kept.moved("theta")
+            optimisers[which].zero_grad()
+            robust_mean(terms(error), observed.bounds, observed.n_pairs).backward()
+            optimisers[which].step()
+            kept.moved(name)
+    return [p.detach() for m in models for p in m.parameters()]
+
+
+def test_alternating_steps_are_the_same_with_remembered_scores(make_observed, monkeypatch):
+    observed, mask = make_observed(0)
+    results, calls = [], []
+    plain = LogPattern.sample
+    monkeypatch.setattr(LogPattern, "sample", lambda *args: calls.append(1) or plain(*args))
+    for remember in (True, False):
+        models = [make_backbone("mf", *mask.shape, 3, rng=seed).double() for seed in (0, 1)]
+        results.append(train(models, observed, remember))
+        calls.append("|")
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    assert (calls.index("|"), len(calls) - calls.index("|") - 2) == (4 * 2 + 1, 4 * 4)
 
 
 def simulate(seed, n_users=60, n_items=40):

@@ -6,9 +6,10 @@ items against some users, so block losses add up to the loss over D exactly.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
-import torch
 from torch import Tensor
 
 from puidrec.backbones.sparse import LogPattern, sampled_product
@@ -62,11 +63,17 @@ def dr(
     theta: LowRank,
     error: PointwiseError,
     head: Head = HEADS["label"],
+    *,
+    prediction: Tensor | None = None,
     output: Tensor | None = None,
 ) -> Terms:
-    """`eq:dr`, `eq:puid-dr`, for the step of φ: θ is a constant. `output` is g on O where it is known already."""
+    """`eq:dr`, `eq:puid-dr`, for the step of φ: θ is a constant.
+
+    `prediction` and `output` are `observed.scores` of φ and θ where they are known already: each changes only in its
+    own step, so alternating steps need two sampled products, not four (`Alternating`).
+    """
     theta = theta.detach()
-    prediction = observed.scores(phi)
+    prediction = observed.scores(phi) if prediction is None else prediction
     output = observed.scores(theta) if output is None else output.detach()
     gap = head.gap(prediction, output, observed.target, error)
     return dr_terms(gap, head.imputed_sum(phi, theta, error))
@@ -78,10 +85,44 @@ def imputation(
     theta: LowRank,
     error: PointwiseError,
     head: Head = HEADS["label"],
+    *,
+    prediction: Tensor | None = None,
     output: Tensor | None = None,
 ) -> Terms:
-    """`eq:puid-dr-imp`, for the step of θ: φ is a constant. `output` is g on O, with its graph, where known."""
-    with torch.no_grad():
-        prediction = observed.scores(phi)
+    """`eq:puid-dr-imp`, for the step of θ: φ is a constant. `prediction` and `output` as for `dr`."""
+    prediction = observed.scores(phi.detach()) if prediction is None else prediction.detach()
     output = observed.scores(theta) if output is None else output
     return imputation_terms(head.mismatch(prediction, output, observed.target, error))
+
+
+class Alternating:
+    """Factors and logged scores of φ and θ, each made once after its own step and used by both steps.
+
+    `Alternating(observed, phi.factors, theta.factors)`; after a step of φ call `moved("phi")`. Full batch only: with
+    blocks of users every block sees other factors anyway.
+    """
+
+    def __init__(self, observed: Observed, phi: Callable[[], LowRank], theta: Callable[[], LowRank]) -> None:
+        self.observed = observed
+        self._make = {"phi": phi, "theta": theta}
+        self._known: dict[str, tuple[LowRank, Tensor]] = {}
+
+    def moved(self, which: Literal["phi", "theta"]) -> None:
+        """Parameters changed (or a graph was used up): forget what was made of them."""
+        self._known.pop(which, None)
+
+    def prediction_terms(self, error: PointwiseError, head: Head = HEADS["label"]) -> Terms:
+        """`dr` at the current φ and θ."""
+        (phi, prediction), (theta, output) = self._of("phi"), self._of("theta")
+        return dr(self.observed, phi, theta, error, head, prediction=prediction, output=output)
+
+    def imputation_terms(self, error: PointwiseError, head: Head = HEADS["label"]) -> Terms:
+        """`imputation` at the current φ and θ."""
+        (phi, prediction), (theta, output) = self._of("phi"), self._of("theta")
+        return imputation(self.observed, phi, theta, error, head, prediction=prediction, output=output)
+
+    def _of(self, which: str) -> tuple[LowRank, Tensor]:
+        if which not in self._known:
+            factors = self._make[which]()
+            self._known[which] = factors, self.observed.scores(factors)
+        return self._known[which]

@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 
 from puidrec.objective.benchmark import subtract
-from puidrec.objective.worst_case import Box, normalised_worst_case_weights, weighted_mean, worst_case_weights
+from puidrec.objective.worst_case import (
+    Box,
+    normalised_worst_case_weights,
+    weighted_mean,
+    weighted_sum,
+    worst_case_weights,
+)
 
 
 @dataclass(frozen=True)
@@ -61,4 +67,4 @@ def robust_mean(terms: Terms, bounds: Box, pairs: int, *, normalise: bool = Fals
         weights = normalised_worst_case_weights(terms.coef.detach(), bounds)
         return terms.base / pairs + weighted_mean(terms.coef, weights)
     weights = worst_case_weights(terms.coef.detach(), bounds)
-    return (terms.base + torch.sum(terms.coef * weights, dtype=torch.float64)) / pairs
+    return (terms.base + weighted_sum(terms.coef, weights)) / pairs

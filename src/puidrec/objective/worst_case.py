@@ -12,7 +12,7 @@ one is the version that does something there.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,7 +81,25 @@ def normalised_worst_case_by_sorting(coef: Tensor, bounds: Box) -> Tensor:
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
     """Σ w·v / Σ w with float64 sums."""
-    return torch.sum(values * weights, dtype=torch.float64) / torch.sum(weights, dtype=torch.float64)
+    return weighted_sum(values, weights) / torch.sum(weights, dtype=torch.float64)
+
+
+def weighted_sum(values: Tensor, weights: Tensor) -> Tensor:
+    """Σ w·v as a float64 scalar, the weights constant: one pass over the log back, where autograd would take three."""
+    total: Tensor = _WeightedSum.apply(values, weights)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _WeightedSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(weights)
+        return torch.sum(values * weights, dtype=torch.float64)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0] * upstream, None
 
 
 def _check(coef: Tensor, bounds: Box) -> None:
