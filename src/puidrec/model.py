@@ -22,7 +22,8 @@ from puidrec.settings import Settings
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.train.prepare import Prepared
 from puidrec.train.stages import train_stages
-from puidrec.train.trainer import Progress
+from puidrec.train.strength import MIN_UNIFORM
+from puidrec.train.trainer import Fitted, Progress
 from puidrec.train.validate import Scale, pair_scores
 
 USERS_PER_BLOCK = 1024
@@ -88,7 +89,7 @@ class Recommender:
         self.history_ = fitted.history
         self.parameters_ = {name: value.detach().cpu() for name, value in fitted.parameters.items()}
         self.encoders_ = {key: encoder.state() for key, encoder in prepared.encoders.items()}
-        self.report_ = _report(prepared, fitted.best_epoch, len(fitted.history), time.perf_counter() - started)
+        self.report_ = _report(prepared, fitted, time.perf_counter() - started)
         return self
 
     def predict(self, users: Any, items: Any) -> np.ndarray:
@@ -199,16 +200,21 @@ def _split_digest(split: Split) -> str:
     return digest.hexdigest()
 
 
-def _report(prepared: Prepared, best_epoch: int, epochs: int, seconds: float) -> dict[str, Any]:
+def _report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[str, Any]:
     """What was estimated on the way, for `metrics.json` and reports."""
     spec = prepared.settings.spec
-    report: dict[str, Any] = {"epochs": epochs, "best_epoch": best_epoch, "seconds": round(seconds, 3)}
+    report: dict[str, Any] = {
+        "epochs": len(fitted.history),
+        "best_epoch": fitted.best_epoch,
+        "seconds": round(seconds, 3),
+    }
     if spec.family == "grid" and spec.estimator != "naive":
         report["propensity"] = prepared.propensity.describe()
     if spec.uncertainty != "none":
-        sample = prepared.gamma.sample(10_000, prepared.settings.seed)
+        sample = prepared.gamma.sample(10_000, prepared.settings.seed) ** fitted.strength
         median, high = np.quantile(sample, (0.5, 0.95))
-        report["gamma"] = {"median": float(median), "p95": float(high), "max": prepared.gamma.max}
+        largest = prepared.gamma.max**fitted.strength
+        report["gamma"] = {"median": float(median), "p95": float(high), "max": float(largest)}
     report["uniform_rows_used"] = _uniform_use(prepared)
     return report
 
@@ -220,6 +226,10 @@ def _uniform_use(prepared: Prepared) -> str:
         uses.append("training")
     if "propensity" in prepared.__dict__ and prepared.propensity.uses_uniform:
         uses.append("propensity")
+    gamma, enough = prepared.settings.gamma, prepared.uniform_target().size >= MIN_UNIFORM
+    calibrates = gamma == "certified" or (gamma == "auto" and prepared.settings.spec.family == "unseen" and enough)
+    if calibrates and prepared.settings.spec.uncertainty != "none":
+        uses.append("strength of Γ")
     chooses = prepared.settings.select != "none" and prepared.settings.spec.family != "closed"
     if chooses and prepared.split.selection == "uniform" and len(prepared.split.validation):
         uses.append("choice of the epoch")

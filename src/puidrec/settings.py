@@ -40,14 +40,14 @@ class Settings(BaseModel):
     propensity: str = Field("two-way", description="cells, logistic, two-way, naive-bayes or given.")
     min_propensity: float = Field(0.01, gt=0, lt=1, description="Propensities are clipped from below here.")
     gamma: str | float = Field(
-        "auto", description="A Γ rule or a number; auto: 'information' or 1.5 as the method needs."
+        "auto", description="A Γ rule, a number, certified (by uniform rows) or auto (as the method needs)."
     )
     alpha: float | None = Field(None, ge=0, description="User-side weight of the Γ rule; None: the rule's own.")
     beta: float | None = Field(None, ge=0, description="Item-side weight of the Γ rule; None: the rule's own.")
     normalise: bool = Field(False, description="Divide the worst case by its weights (Hájek), as IPS with one Γ needs.")
     unseen_weight: float = Field(1.0, ge=0, description="λ of the unseen pairs in the signed and sharp methods.")
-    adjust: bool = Field(
-        True, description="signed, sharp: weigh seen pairs by inverse propensity before Γ takes the rest."
+    adjust: bool | None = Field(
+        None, description="signed, sharp: weigh seen pairs by inverse propensity; None: where the model has no IDs."
     )
     liked: bool = Field(True, description="signed: people pick what they like (False: what they dislike).")
     warm_start: bool = Field(True, description="Benchmarked methods start at the benchmark.")
@@ -76,6 +76,11 @@ class Settings(BaseModel):
     def spec(self) -> MethodSpec:
         """The method's row."""
         return get_method(self.method)
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether seen pairs are reweighted: IDs already stand for what belongs to users and items, features do not."""
+        return self.adjust if self.adjust is not None else self.ids is not True and self.backbone != "mf"
 
     def replace(self, **changes: Any) -> Self:
         """A checked copy with some settings changed."""

@@ -25,26 +25,34 @@ EXPOSURE, RATING, IMPUTATION = range(3)
 
 
 class SharedHeads(nn.Module):
-    """A backbone, and per head a map of the user factors, user and item biases, and a mean."""
+    """A backbone, and per head a map of the user factors, gains of the shared biases, a mean, and (`own`) biases."""
 
-    def __init__(self, backbone: Backbone, means: tuple[float, ...]) -> None:
+    def __init__(self, backbone: Backbone, means: tuple[float, ...], *, own: bool) -> None:
         super().__init__()
         self.backbone = backbone
-        self.maps = nn.Parameter(torch.eye(backbone.dim).repeat(len(means), 1, 1))
-        self.user_bias = nn.Parameter(torch.zeros(len(means), backbone.n_users))
-        self.item_bias = nn.Parameter(torch.zeros(len(means), backbone.n_items))
+        n_heads, shape = len(means), (backbone.n_users, backbone.n_items) if own else (0, 0)
+        self.maps = nn.Parameter(torch.eye(backbone.dim).repeat(n_heads, 1, 1))
+        self.gains = nn.Parameter(torch.ones(n_heads, 2))
         self.means = nn.Parameter(torch.tensor(means))
+        self.user_bias = nn.Parameter(torch.zeros(n_heads, shape[0]))
+        self.item_bias = nn.Parameter(torch.zeros(n_heads, shape[1]))
 
     def factors(self, head: int, rows: slice = slice(None)) -> LowRank:
         """The scores of one head for a block of users."""
         dim = self.backbone.dim
-        z_users, z_items = self.backbone.users(rows)[:, :dim], self.backbone.items()[:, :dim]
-        u_bias, i_bias = self.user_bias[head, rows, None], self.item_bias[head, :, None] + self.means[head]
-        left = torch.cat([z_users @ self.maps[head], u_bias, torch.ones_like(u_bias)], 1)
-        return LowRank.of(left, torch.cat([z_items, torch.ones_like(i_bias), i_bias], 1))
+        users, items = self.backbone.users(rows), self.backbone.items()
+        u_bias = self.gains[head, 0] * users[:, dim : dim + 1]
+        i_bias = self.gains[head, 1] * items[:, dim + 1 :] + self.means[head]
+        if self.user_bias.numel():
+            u_bias = u_bias + self.user_bias[head, rows, None]
+            i_bias = i_bias + self.item_bias[head, :, None]
+        left = torch.cat([users[:, :dim] @ self.maps[head], u_bias, torch.ones_like(u_bias)], 1)
+        return LowRank.of(left, torch.cat([items[:, :dim], torch.ones_like(i_bias), i_bias], 1))
 
     def bias_penalty(self) -> Tensor:
-        """Mean squared biases over entities, all heads."""
+        """Mean squared biases over entities, all heads; 0 where heads have none of their own."""
+        if not self.user_bias.numel():
+            return self.means.new_zeros(())
         return self.user_bias.square().mean(1).sum() + self.item_bias.square().mean(1).sum()
 
 

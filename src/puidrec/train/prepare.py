@@ -21,9 +21,11 @@ from puidrec.objective.pointwise import PointwiseError, pointwise_error
 from puidrec.objective.worst_case import Box
 from puidrec.propensity import Exposure, Propensity, make_propensity
 from puidrec.sensitivity.bounds import bounds
+from puidrec.sensitivity.certify import certify
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import Gamma, GammaRule, resolve_gamma
 from puidrec.settings import Settings
+from puidrec.train.strength import require_uniform
 from puidrec.train.validate import Scale, Validator
 
 SHARED = ("target", "pattern", "encoders", "designs")
@@ -64,6 +66,15 @@ class Prepared:
         rows = self.rows
         return self.scale.of_labels(rows.label) if self.scale.labels else self.data.scale.unit(rows.rating)
 
+    def uniform_target(self) -> np.ndarray:
+        """Targets of the uniform rows set apart for propensities and certificates; empty where there are none."""
+        rows = self.split.propensity
+        if rows is None or not len(rows):
+            return np.zeros(0)
+        if self.settings.target == "rating":
+            return self.data.scale.unit(rows.rating).astype(np.float64)
+        return rows.label.astype(np.float64)
+
     @property
     def error(self) -> PointwiseError:
         """The loss of a single pair."""
@@ -103,10 +114,23 @@ class Prepared:
         if uncertainty == "none":
             return resolve_gamma(1.0)
         chosen: Any = settings.gamma
-        if chosen == "auto":
+        if chosen == "certified" and settings.spec.family == "grid":
+            chosen = self._certified()
+        elif chosen in ("auto", "certified"):
             chosen = DEFAULT_GAMMA if uncertainty == "global" else DEFAULT_RULE
         weights = {k: v for k, v in (("alpha", settings.alpha), ("beta", settings.beta)) if v is not None}
         return resolve_gamma(chosen, **weights)
+
+    def _certified(self) -> float:
+        """The smallest Γ that the labels of uniform rows prove, beyond what the propensity explains."""
+        uniform = self.split.propensity
+        require_uniform(0 if uniform is None else len(uniform), self.data.name)
+        assert uniform is not None  # noqa: S101 (required above)
+        certificate = certify(
+            self.rows.label, uniform.label, mean_propensity=self.exposure.rate,
+            logged_propensity=self.row_propensity, n_bootstrap=2, rng=self.settings.seed,
+        )  # fmt: skip
+        return min(certificate.gamma, MAX_GAMMA)
 
     @cached_property
     def pattern(self) -> LogPattern:
@@ -172,6 +196,7 @@ class Prepared:
 DEFAULT_GAMMA = 1.5
 """One Γ for all, where nobody says: what the classic sets certify on binary labels starts here."""
 DEFAULT_RULE = "information"
+MAX_GAMMA = 20.0
 
 
 def derive_stage_seed(seed: int, stage: str) -> int:

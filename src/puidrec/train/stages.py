@@ -18,8 +18,9 @@ from puidrec.train.grid import Benchmark, GridProblem
 from puidrec.train.multi import MultiProblem, SharedHeads
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import Problem
+from puidrec.train.strength import MIN_UNIFORM, certified_strength, mild_strength, require_uniform
 from puidrec.train.trainer import Fitted, Progress, SaveState, Trainer
-from puidrec.train.unseen import UnseenProblem
+from puidrec.train.unseen import UnseenProblem, log_parts
 
 Done = Mapping[str, Fitted]
 REFINING = 0.1
@@ -41,8 +42,8 @@ def stages_of(prepared: Prepared) -> list[Stage]:
     if spec.family == "multi":
         return [Stage("main", lambda done: _multi(prepared))]
     if spec.family == "unseen":
-        naive = prepared.first_stage(_base_settings(settings, "mf"))
-        return [Stage("naive", lambda done: _grid(naive, "naive")), Stage("main", lambda done: _unseen(prepared, done))]
+        first = prepared.first_stage(_base_settings(settings, "ips" if settings.adjusts else "mf"))
+        return [Stage("seen", lambda done: _grid(first, "seen")), Stage("main", lambda done: _unseen(prepared, done))]
     if not spec.benchmark:
         return [Stage("main", lambda done: _grid(prepared, "main"))]
     base = prepared.first_stage(_base_settings(settings, spec.estimator))
@@ -66,6 +67,7 @@ def train_stages(
     validator = prepared.validator()
     done: dict[str, Fitted] = {}
     history: list[dict[str, float]] = []
+    strength = 1.0
     stages = stages_of(prepared)
     for stage in stages:
         if resume is not None and f"done.{stage.name}.phi.left" in resume.tensors:
@@ -79,9 +81,10 @@ def train_stages(
             trainer.restore(resume)
         fitted = trainer.run(progress)
         done[stage.name] = _accept(problem, fitted, done)
+        strength = problem.strength if isinstance(problem, UnseenProblem) else 1.0
     for stage in stages:
         history += [{"stage": stage.name, **row} for row in done[stage.name].history]  # type: ignore[dict-item]
-    return replace(done[stages[-1].name], history=history)
+    return replace(done[stages[-1].name], history=history, strength=strength)
 
 
 def _base_settings(settings: Settings, method: str) -> Settings:
@@ -112,17 +115,35 @@ def _benchmarked(prepared: Prepared, base: Fitted) -> GridProblem:
 
 
 def _unseen(prepared: Prepared, done: Done) -> UnseenProblem:
-    observed = prepared.observed(weighted=False)
-    if prepared.settings.adjust:
+    settings, observed, seen = prepared.settings, prepared.observed(weighted=False), done["seen"].phi
+    if settings.adjusts:
         weight = torch.from_numpy(1.0 / prepared.row_propensity).to(observed.target)
         observed = replace(observed, bounds=Box.exactly(weight / weight.mean()))
-    return UnseenProblem(prepared.settings, observed, prepared.backbone("main phi"), done["seen"].phi, prepared.gamma)
+    users, items = log_parts(prepared.gamma, observed.target)
+    strength = _strength(prepared, seen, users, items)
+    return UnseenProblem(
+        settings, observed, prepared.backbone("main phi"), seen, prepared.gamma, users, items, strength
+    )
+
+
+def _strength(prepared: Prepared, seen: LowRank, users: torch.Tensor, items: torch.Tensor) -> float:
+    """κ of the unseen family: 1 where the caller chose Γ; else what uniform ratings certify, or a mild default."""
+    settings, uniform = prepared.settings, prepared.uniform_target()
+    if settings.gamma == "certified":
+        require_uniform(uniform.size, prepared.data.name)
+    elif settings.gamma != "auto":
+        return 1.0
+    if uniform.size < MIN_UNIFORM:
+        return mild_strength(prepared.gamma.mean_log)
+    return certified_strength(seen, users, items, prepared.target, uniform, liked=settings.liked)
 
 
 def _multi(prepared: Prepared) -> MultiProblem:
     mean, rate = float(prepared.target.mean(dtype=np.float64)), prepared.exposure.rate
     heads = (rate, mean, mean) if prepared.settings.spec.imputes else (rate, mean)
-    shared = SharedHeads(prepared.backbone("main heads", 0.0), heads).to(prepared.settings.device)
+    shared = SharedHeads(prepared.backbone("main heads", 0.0), heads, own=prepared.settings.ids is not False).to(
+        prepared.settings.device
+    )
     return MultiProblem(prepared.settings, prepared.observed(weighted=False), shared)
 
 

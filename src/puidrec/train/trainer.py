@@ -37,6 +37,8 @@ class Fitted:
     parameters: dict[str, Tensor]
     history: list[dict[str, float]] = field(default_factory=list)
     best_epoch: int = 0
+    strength: float = 1.0
+    """κ: the power to which Γ entered, 1 unless it was calibrated."""
 
 
 class Trainer:

@@ -8,7 +8,6 @@ q/Γ is as low-rank as q, so `signed` costs what DR costs; `worst` has no identi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -33,8 +32,13 @@ class UnseenProblem:
     observed: Observed
     phi: Backbone
     seen: LowRank
-    """q, from the naive fit; constant."""
+    """q, from a fit to the seen pairs; constant."""
     gamma: Gamma
+    log_users: Tensor
+    """Users' part of κ log Γ, as `signed` uses it."""
+    log_items: Tensor
+    strength: float = 1.0
+    """κ: Γ_ui^κ is what counts (`strength.py`)."""
 
     @property
     def n_users(self) -> int:
@@ -72,8 +76,8 @@ class UnseenProblem:
 
     def _signed(self, start: int, stop: int, observed: Observed, phi: LowRank, scores: Tensor) -> Tensor:
         """Σ_{D∖O} (r̂ − q/Γ)²; for `liked=False` the mirror image, 1 − (1 − q)/Γ."""
-        users, items = self._log_parts
-        shrink_users, shrink_items = torch.exp(-users[start:stop]), torch.exp(-items)
+        shrink_users = torch.exp(-self.strength * self.log_users[start:stop])
+        shrink_items = torch.exp(-self.strength * self.log_items)
         q = self.seen.rows(slice(start, stop))
         if not self.settings.liked:
             one = LowRank.of(torch.ones_like(shrink_users)[:, None], torch.ones_like(shrink_items)[:, None])
@@ -94,25 +98,24 @@ class UnseenProblem:
             shape = prediction.shape
             u = np.arange(shape[0]) + (rows.start or 0) + start
             i = np.arange(shape[1]) + (columns.start or 0)
-            gamma = self.gamma.at(np.repeat(u, shape[1]), np.tile(i, shape[0])).reshape(shape)
+            gamma = self._gamma_at(np.repeat(u, shape[1]), np.tile(i, shape[0])).reshape(shape)
             return farther(prediction, q_hat, torch.from_numpy(gamma).to(prediction))
 
         everywhere = tiled_sum(tile, phi, q.detach())
         pattern = observed.pattern
-        gamma = self.gamma.at(pattern.user.cpu().numpy() + start, pattern.col.cpu().numpy().astype(np.int64))
+        gamma = self._gamma_at(pattern.user.cpu().numpy() + start, pattern.col.cpu().numpy().astype(np.int64))
         at_seen = farther(scores, observed.scores(q), torch.from_numpy(gamma).to(scores))
         return everywhere - torch.sum(at_seen, dtype=torch.float64)
 
-    @cached_property
-    def _log_parts(self) -> tuple[Tensor, Tensor]:
-        """log Γ as users' part + items' part; a rule that is not separable is replaced by its additive fit."""
-        gamma = self.gamma
-        if gamma.separable:
-            users, items = gamma.log_user, gamma.log_item
-        else:
-            half = 0.5 * gamma.mean_log
-            users, items = (np.maximum(x - half, 0.0) for x in (gamma.user_mean_log(), gamma.item_mean_log()))
-        return self._tensor(users), self._tensor(items)
+    def _gamma_at(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        return self.gamma.at(users, items) ** self.strength
 
-    def _tensor(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.observed.target)
+
+def log_parts(gamma: Gamma, like: Tensor) -> tuple[Tensor, Tensor]:
+    """log Γ as users' part + items' part; a rule that is not separable is replaced by its additive fit."""
+    if gamma.separable:
+        users, items = gamma.log_user, gamma.log_item
+    else:
+        half = 0.5 * gamma.mean_log
+        users, items = (np.maximum(x - half, 0.0) for x in (gamma.user_mean_log(), gamma.item_mean_log()))
+    return tuple(torch.from_numpy(np.array(part)).to(like) for part in (users, items))  # type: ignore[return-value]
