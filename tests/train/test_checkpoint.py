@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from puidrec.train.checkpoint import (
+    FORMAT,
+    Checkpoint,
+    flatten_optimizer,
+    load_checkpoint,
+    restore_optimizer,
+    save_checkpoint,
+)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    tensors = {
+        "a": torch.arange(6.0).reshape(2, 3),
+        "b": torch.tensor(3.0, dtype=torch.float64),
+        "c": torch.zeros(0, 4, dtype=torch.int32),
+        "shared": torch.arange(6.0)[::2],
+    }
+    path = tmp_path / "run.safetensors"
+    save_checkpoint(path, Checkpoint(tensors, {"stage": "main", "x": [1, 0.1, None, "Γ"]}))
+    return path, tensors
+
+
+def test_a_round_trip_is_exact(saved) -> None:
+    path, tensors = saved
+    loaded = load_checkpoint(path)
+    assert loaded.state == {"stage": "main", "x": [1, 0.1, None, "Γ"]}
+    assert set(loaded.tensors) == set(tensors)
+    for name, tensor in tensors.items():
+        assert loaded.tensors[name].dtype == tensor.dtype
+        assert torch.equal(loaded.tensors[name], tensor)
+
+
+def test_every_flipped_bit_is_noticed(saved, refusal) -> None:
+    path, _ = saved
+    content, rng = path.read_bytes(), np.random.default_rng(0)
+    unnoticed = []
+    for position in rng.integers(0, len(content), 200):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            refusal(lambda: load_checkpoint(path), str(path))
+        except pytest.fail.Exception:
+            unnoticed.append(int(position))
+    header = int.from_bytes(content[:8], "little")
+    assert all(8 <= position < 8 + header for position in unnoticed), "flips in the numbers must be noticed"
+    assert len(unnoticed) <= 4  # white space of the header
+
+
+def test_every_truncation_is_noticed(saved, refusal) -> None:
+    path, _ = saved
+    content = path.read_bytes()
+    for length in range(0, len(content), 7):
+        path.write_bytes(content[:length])
+        refusal(lambda: load_checkpoint(path), str(path))
+
+
+def test_strangers_are_refused(tmp_path, refusal) -> None:
+    path = tmp_path / "x.safetensors"
+    refusal(lambda: load_checkpoint(path), "cannot read")
+    save_file({"a": torch.zeros(2)}, path)
+    refusal(lambda: load_checkpoint(path), "not a file of this format", FORMAT)
+    for metadata in ({"format": FORMAT}, {"format": FORMAT, "state": "[1]"}, {"format": FORMAT, "state": "{"}):
+        save_file({"a": torch.zeros(2)}, path, metadata)
+        refusal(lambda: load_checkpoint(path))
+    path.unlink()
+    path.mkdir()
+    refusal(lambda: load_checkpoint(path), "not a file")
+
+
+def test_deeply_nested_state_is_refused(tmp_path, refusal, monkeypatch) -> None:
+    path = tmp_path / "x.safetensors"
+    monkeypatch.setattr(json, "dumps", lambda *_, **__: "[" * 100_000 + "]" * 100_000)
+    save_checkpoint(path, Checkpoint({}, {}))
+    refusal(lambda: load_checkpoint(path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path, refusal) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    refusal(lambda: load_checkpoint(tmp_path / "pipe"), "not a file")
+
+
+def test_an_optimizer_goes_on_as_if_nothing_had_happened() -> None:
+    def steps(optimizer, weight, n):
+        for _ in range(n):
+            optimizer.zero_grad()
+            (weight.pow(4).sum()).backward()
+            optimizer.step()
+
+    def fresh():
+        used, unused = (torch.nn.Parameter(torch.linspace(1, 2, 5)) for _ in range(2))
+        return torch.optim.Adam([unused, used], lr=0.1), used
+
+    whole, weight = fresh()
+    steps(whole, weight, 7)
+    first, half = fresh()
+    steps(first, half, 3)
+    second, other = fresh()
+    other.data.copy_(half.data)
+    restore_optimizer(second, flatten_optimizer(first, "adam"), "adam")
+    steps(second, other, 4)
+    assert torch.equal(weight, other)

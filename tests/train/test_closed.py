@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from puidrec.train.closed import SHRINK, closed_form
+
+USER, ITEM = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 0, 2, 1, 2, 0])
+TARGET = np.array([1.0, 0.5, 0.75, 0.0, 0.25, 0.5, 1.0])
+
+
+def scores(name, shape=(5, 4), dim=2, user=USER, item=ITEM, target=TARGET):
+    return closed_form(name, user, item, target, shape, dim, 0).tile().numpy()
+
+
+def test_item_rate_is_the_shrunk_mean_whoever_asks() -> None:
+    got, mean = scores("item-rate"), TARGET.mean()
+    for i in range(4):
+        own = TARGET[i == ITEM] - mean
+        np.testing.assert_allclose(got[:, i], mean + own.sum() / (own.size + SHRINK), rtol=1e-6)
+
+
+def test_biases_solve_their_ridge_equations() -> None:
+    got, mean = scores("bias").astype(np.float64), TARGET.mean()
+    user_bias = got[:, 3] - mean  # item 3 was never rated
+    item_bias = got[4] - mean  # nor did user 4 rate
+    assert got[4, 3] == pytest.approx(mean, abs=1e-6)
+    np.testing.assert_allclose(got, mean + user_bias[:, None] + item_bias, atol=1e-6)
+    for u in range(4):
+        residual = TARGET[u == USER] - mean - item_bias[ITEM[u == USER]]
+        assert user_bias[u] == pytest.approx(residual.sum() / (residual.size + SHRINK), abs=1e-5)
+
+
+def test_pure_svd_is_the_best_low_rank_fit_of_the_residuals() -> None:
+    base = scores("bias").astype(np.float64)
+    residual = np.zeros((5, 4))
+    residual[USER, ITEM] = TARGET - base[USER, ITEM]
+    left, strength, right = np.linalg.svd(residual)
+    best = (left[:, :2] * strength[:2]) @ right[:2]
+    np.testing.assert_allclose(scores("pure-svd") - base, best, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (4, 1), (1, 1), (2, 2)])
+@pytest.mark.parametrize("name", ["item-rate", "bias", "pure-svd"])
+def test_tiny_and_flat_logs(name, shape) -> None:
+    user, item = np.array([0, shape[0] - 1])[: max(shape)], np.array([0, shape[1] - 1])[: max(shape)]
+    for target in (np.zeros(user.size), np.linspace(0, 1, user.size)):
+        got = scores(name, shape, 3, user, item, target)
+        assert got.shape == shape
+        assert np.isfinite(got).all()
+
+
+def test_the_same_seed_gives_the_same_factors() -> None:
+    first, second = (closed_form("pure-svd", USER, ITEM, TARGET, (5, 4), 2, 1) for _ in range(2))
+    assert np.array_equal(first.lefts[0], second.lefts[0])
