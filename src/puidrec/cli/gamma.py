@@ -31,8 +31,8 @@ def gamma(
     alpha: Annotated[str | None, typer.Option(help="Weight of the user part: a number or auto.")] = None,
     beta: Annotated[str | None, typer.Option(help="Weight of the item part: a number or auto.")] = None,
     propensity: Annotated[
-        str, typer.Option(help="Nominal propensity that adjusted certificates take out.", metavar="NAME")
-    ] = "cells",
+        str, typer.Option(help="Nominal propensity: what it explains is not held against Γ.", metavar="NAME")
+    ] = "two-way",
     logged: options.Logged = None,
     uniform: options.Uniform = None,
     users: options.Users = None,
@@ -162,8 +162,8 @@ def _show_certificates(summary: dict[str, Any]) -> None:
         table,
     )
     console.print(
-        "(un)seen: share of such ratings. limit: 95 % confidence. *: with what the features explain taken out "
-        f"(propensity {summary['certificate_rows']['propensity']}).\n"
+        "(un)seen: share of such ratings. limit: 95 % confidence. "
+        f"*: with what propensity {summary['certificate_rows']['propensity']} explains taken out.\n"
     )
 
 

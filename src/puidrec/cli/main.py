@@ -45,7 +45,10 @@ def main(
 def run() -> None:
     """Run the command line: exit code 0 is fine, 2 bad usage or input, 1 failure; no traces for user mistakes."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a reader that left early can still be caught
     except PuidError as error:
         _leave(f"puid: {error}", error.exit_code)
     except BrokenPipeError:

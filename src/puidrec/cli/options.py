@@ -64,9 +64,10 @@ def section(settings: dict[str, Any], name: str) -> dict[str, Any]:
 def parse_value(text: str) -> Any:
     """A TOML value, or the text itself."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return parsed["value"] if len(parsed) == 1 else text
 
 
 def parse_scale(text: str | None) -> tuple[float, float] | None:

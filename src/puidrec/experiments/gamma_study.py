@@ -117,13 +117,14 @@ def study_gamma(
     *,
     protocol: str = "rd",
     seed: int = 0,
-    propensity: str = "cells",
+    propensity: str = "two-way",
     progress: Progress | None = None,
 ) -> GammaStudy:
     """Fit a Γ rule to the training rows of a split and gather what it rests on.
 
     Training rows count as seen. The certificates compare them with all uniform rows, whatever share the split sets
-    apart for tests: they describe the data, and no model learns from them.
+    apart for tests: they describe the data, and no model learns from them. They are adjusted by `propensity`, the
+    nominal one that Γ is put around; `cells` alone leaves features finer than bins to be taken for hidden ones.
     """
     tell = progress or (lambda _: None)
     chosen = resolve_gamma(rule)

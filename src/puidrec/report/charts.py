@@ -134,7 +134,7 @@ def _write_cells(axes: Axes, table: np.ndarray, image: AxesImage) -> None:
     small = table.shape[1] > 16
     for row, column in zip(*np.nonzero(np.isfinite(table)), strict=True):
         value = float(table[row, column])
-        light = float(image.norm(np.asarray(value))) > 0.55
+        light = float(np.asarray(image.norm(np.asarray(value)), dtype=np.float64)) > 0.55
         text = f"{value:.2f}" if value < 9.995 and not small else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
         axes.text(
             column, row, text, ha="center", va="center", fontsize=6.5, color="black" if light else "white"

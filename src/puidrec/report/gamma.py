@@ -69,8 +69,8 @@ def sentence(study: GammaStudy) -> str:
         return f"{text} The uniform ratings do not prove any hidden confounding."
     below = float((study.pairs < limit).mean())
     return (
-        f"{text} The uniform ratings prove that Γ must reach {limit:.2f} somewhere (95 % confidence); "
-        f"this rule stays below that for {below:.0%} of the pairs."
+        f"{text} Around propensity {study.propensity}, the uniform ratings prove that Γ must reach {limit:.2f} "
+        f"somewhere (95 % confidence); this rule stays below that for {below:.0%} of the pairs."
     )
 
 

@@ -1,0 +1,153 @@
+"""Every bad input of a user's own files: one line on standard error, exit code 2, no trace, nothing written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+HEAD = "user_id,item_id,rating"
+GOOD = [f"u{k},{j},{1 + (k + j) % 5}" for k in range(12) for j in range(9) if (k * j) % 4 != 1]
+SIDE = "user_id,age\n" + "\n".join(f"u{k},{20 + k % 3}" for k in range(12))
+
+
+def table(*extra: str, head: str = HEAD) -> bytes:
+    return "\n".join([head, *GOOD, *extra, ""]).encode()
+
+
+def parquet(folder: Path, cut: int) -> Path:
+    path = folder / "logged.parquet"
+    pl.read_csv(table()).write_parquet(path)
+    path.write_bytes(path.read_bytes()[:-cut])
+    return path
+
+
+LAST = len(GOOD) + 1
+CASES: dict[str, tuple[bytes, tuple[str, ...]]] = {
+    "missing column": (table(head="user_id,item,rating"), ("item_id",)),
+    "text for a rating": (table("u1,99,good"), (f"row {LAST}", "rating", "'good'")),
+    "nan": (table("u1,99,nan"), (f"row {LAST}", "rating")),
+    "infinite": (table("u1,99,inf"), (f"row {LAST}", "rating")),
+    "missing rating": (table("u1,99,"), (f"row {LAST}", "rating")),
+    "outside its scale": (table("u1,99,7"), (f"row {LAST}", "rating", "7")),
+    "duplicate pair": (table(GOOD[0], GOOD[0]), ("twice", "u0")),
+    "no byte": (b"", ("empty",)),
+    "no row": (f"{HEAD}\n".encode(), ("empty",)),
+    "one user": ("\n".join([HEAD, "u1,1,5", "u1,2,4", "u1,3,1", ""]).encode(), ("user",)),
+    "one rating value": ("\n".join([HEAD, *(f"u{k},{j},5" for k in range(4) for j in range(4)), ""]).encode(), ()),
+    "a field of a megabyte": (table("u1,99," + "x" * 2**20), ("rating",)),
+    "not text": (b"\x00\xff\xfe\x01" * 50, ()),
+    "no gzip": (b"\x1f\x8b\x08 broken", ()),
+    "ragged": (table("u1,99"), ()),
+}
+
+
+@pytest.fixture
+def both(puid: Any, tmp_path: Path) -> Callable[..., str]:
+    """Give bad data to both commands that read data; returns the line."""
+
+    def call(*arguments: object) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        common = ("--data", "files", *arguments, "--scale", "1,5")
+        described = puid("data", "describe", *common).refused()
+        studied = puid("gamma", *common, "--out", tmp_path / "out" / "gamma").refused()
+        assert described == studied
+        assert sorted(tmp_path.rglob("*")) == before
+        assert len(described) < 600
+        return described
+
+    return call
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_log(case: str, both: Callable[..., str], tmp_path: Path) -> None:
+    content, parts = CASES[case]
+    path = tmp_path / "logged.csv"
+    path.write_bytes(content)
+    line = both("--logged", path)
+    assert "logged.csv" in line
+    for part in parts:
+        assert part in line
+
+
+def test_missing_file(both: Callable[..., str], tmp_path: Path) -> None:
+    assert "nowhere.csv" in both("--logged", tmp_path / "nowhere.csv")
+    assert "nowhere" in both("--data-dir", tmp_path / "nowhere")
+    assert "--logged" in both()
+    assert "logged.csv" in both("--data-dir", tmp_path)
+
+
+def test_a_folder_is_no_file_and_a_file_no_folder(both: Callable[..., str], tmp_path: Path) -> None:
+    path = tmp_path / "logged.csv"
+    path.write_bytes(table())
+    both("--logged", tmp_path)
+    both("--data-dir", path)
+
+
+@pytest.mark.parametrize("cut", [3, 40, 500])
+def test_truncated_parquet(cut: int, both: Callable[..., str], tmp_path: Path) -> None:
+    assert "logged.parquet" in both("--logged", parquet(tmp_path, cut))
+
+
+def test_side_tables(both: Callable[..., str], tmp_path: Path) -> None:
+    log, users = tmp_path / "logged.csv", tmp_path / "users.csv"
+    log.write_bytes(table())
+    users.write_text(f"{SIDE}\nstranger,30\n")
+    line = both("--logged", log, "--users", users)
+    assert "users.csv" in line
+    assert "stranger" in line
+    users.write_text(SIDE.replace("user_id", "name"))
+    assert "user_id" in both("--logged", log, "--users", users)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_without_permission(both: Callable[..., str], tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    (folder / "logged.csv").write_bytes(table())
+    folder.chmod(0)
+    try:
+        assert "closed" in both("--data-dir", folder)
+    finally:
+        folder.chmod(0o700)
+
+
+@pytest.mark.parametrize("dress", ["bom", "crlf", "gz", "semicolon"])
+def test_harmless_dress_changes_nothing(dress: str, puid: Any, tmp_path: Path) -> None:
+    plain, dressed = tmp_path / "logged.csv", tmp_path / ("dressed.csv.gz" if dress == "gz" else "dressed.csv")
+    plain.write_bytes(table())
+    forms = {
+        "bom": b"\xef\xbb\xbf" + table(),
+        "crlf": table().replace(b"\n", b"\r\n"),
+        "gz": gzip.compress(table()),
+        "semicolon": table().replace(b",", b";"),
+    }
+    dressed.write_bytes(forms[dress])
+    read = [
+        json.loads(puid("data", "describe", "--data", "files", "--logged", path, "--json").out)["sha256"]
+        for path in (plain, dressed)
+    ]
+    assert read[0] == read[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("--data", "nothing"), ("'nothing'", "coat")),
+        (("--data", "coat", "--logged", "x.csv"), ("--logged belongs to --data files",)),
+        (("--data", "simulated", "--set", "data.world=flat"), ("'flat'", "entity")),
+        (("--data", "simulated", "--set", "world=flat"), ("'world'", "data.KEY")),
+        (("--data", "simulated", "--set", "nothing"), ("'nothing'", "KEY=VALUE")),
+        (("--data", "simulated", "--protocol", "mine"), ("'mine'", "rd")),
+        (("--data", "files", "--logged", "x.csv", "--scale", "1"), ("'1'", "LOW,HIGH")),
+    ],
+)
+@pytest.mark.parametrize("command", [("data", "describe"), ("gamma",)])
+def test_bad_options(command: tuple[str, ...], arguments: tuple[str, ...], parts: tuple[str, ...], puid: Any) -> None:
+    puid(*command, *arguments).refused(*parts)

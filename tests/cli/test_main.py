@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from puidrec import __version__
+from puidrec.cli import main
+from puidrec.errors import InputError, OutputError
+
+HELP = """
+import sys, time
+start = time.perf_counter()
+sys.argv = ["puid", *{arguments}]
+from puidrec.cli.main import run
+try:
+    run()
+except SystemExit as left:
+    assert not left.code, left.code
+heavy = [name for name in ("torch", "polars", "numpy", "scipy", "matplotlib") if name in sys.modules]
+print(time.perf_counter() - start, heavy, file=sys.stderr)
+"""
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = dict(commands(typer.main.get_command(main.app)))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_help_has_an_example_that_parses(path: tuple[str, ...], puid: Any) -> None:
+    shown = puid(*path, "--help")
+    assert shown.code == 0
+    command = COMMANDS[path]
+    assert command.epilog.startswith("Example: puid " + " ".join(path))
+    assert "Example: puid" in shown.out
+    words = shlex.split(command.epilog.removeprefix("Example: "))
+    command.make_context("puid", words[1 + len(path) :])  # raises on an option that does not exist
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_speaks_json_and_describes_its_options(path: tuple[str, ...]) -> None:
+    parameters = COMMANDS[path].params
+    assert "as_json" in {parameter.name for parameter in parameters}
+    assert all(parameter.help for parameter in parameters if parameter.name != "help")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["data", "describe", "--help"], ["gamma", "--help"]])
+def test_help_is_fast_and_light(arguments: list[str]) -> None:
+    best, heavy, wall = 9.0, "", 9.0
+    for _ in range(5 if arguments == ["--help"] else 1):
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", HELP.format(arguments=arguments)], capture_output=True, text=True, check=True
+        )
+        wall = min(wall, time.perf_counter() - start)
+        seconds, heavy = done.stderr.strip().split(" ", 1)
+        best = min(best, float(seconds))
+    assert heavy == "[]"
+    assert min(best, wall) < 1.5
+
+
+def test_the_version(puid: Any) -> None:
+    assert puid("--version").out == f"puid {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [("no-such-command",), ("gamma", "--no-such-option"), ("data", "describe")])
+def test_bad_usage_exits_with_2(arguments: tuple[str, ...], puid: Any) -> None:
+    done = puid(*arguments)
+    assert done.code == 2
+    assert done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (InputError("bad thing", found="x\ny"), 2, "bad thing"),
+        (OutputError("cannot write there"), 1, "cannot write there"),
+        (RuntimeError("first\nsecond"), 1, "internal error (RuntimeError: first second); PUID_DEBUG=1"),
+        (RuntimeError("x" * 10_000), 1, "PUID_DEBUG=1"),
+        (MemoryError(), 1, "out of memory"),
+    ],
+)
+def test_errors_leave_as_one_line(
+    error: Exception, code: int, words: str, puid: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", fail)
+    assert len(puid().refused(words, code=code)) < 500
+
+
+def test_debug_shows_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("here")
+
+    monkeypatch.setattr(main, "app", fail)
+    monkeypatch.setenv("PUID_DEBUG", "1")
+    with pytest.raises(RuntimeError, match="here"):
+        main.run()
+
+
+def test_a_reader_that_leaves_early_gets_no_trace() -> None:
+    command = [sys.executable, "-c", "from puidrec.cli.main import run; run()"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([*command, "--version"], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_the_installed_command_refuses_in_one_line() -> None:
+    script = Path(sys.executable).with_name("puid")
+    if not script.exists():
+        pytest.skip("the command puid is not installed beside this Python")
+    done = subprocess.run(
+        [script, "data", "describe", "--data", "nothing"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("puid: unknown data set; found 'nothing'; expected one of coat")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,107 @@
+"""Charts are checked by what is on them: texts inside the canvas and apart from each other, bars that sum to 100 %."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from puidrec.report.charts import heat_map, histogram, save_png
+
+WORDS = {"title": "What it shows", "caption": "How it was made.", "x": "words for x", "y": "words for y"}
+
+
+def texts(figure: Figure) -> list[tuple[str, Any]]:
+    """Visible texts and their boxes in pixels."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
+    found = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_visible() and t.get_text().strip()]
+    return [(t.get_text(), t.get_window_extent(renderer)) for t in found]
+
+
+def bars(figure: Figure) -> np.ndarray:
+    return np.array([patch.get_height() for patch in figure.axes[0].patches])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.random.default_rng(0).lognormal(0.5, 0.2, 1000) + 1.0,
+        np.random.default_rng(0).lognormal(0.0, 2.0, 1000) + 1.0,
+        np.ones(10),
+        np.full(10, 3.0),
+    ],
+    ids=["narrow", "wide", "ones", "constant"],
+)
+def test_a_histogram_accounts_for_every_value(values: np.ndarray) -> None:
+    marks = [(float(np.median(values)), "the middle"), (1.3, "a proof of something in many words")]
+    figure = histogram(values, **WORDS, start=1.0, marks=marks)
+    assert bars(figure).sum() == pytest.approx(100.0)
+    shown = dict(texts(figure))
+    assert {*WORDS.values(), "the middle", "a proof of something in many words"} <= set(shown)
+    boxes = [shown[words] for _, words in marks]
+    for box in [*boxes, *(shown[words] for words in WORDS.values())]:
+        assert box.x0 >= -1
+        assert box.x1 <= figure.bbox.width + 1
+    assert not boxes[0].overlaps(boxes[1])
+
+
+def test_a_wide_range_is_logarithmic() -> None:
+    scales = [
+        histogram(np.array([1.0, top]), **WORDS, start=1.0).axes[0].get_xscale() for top in (3.0, 20.0)
+    ]  # fmt: skip
+    assert scales == ["linear", "log"]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 2), (9, 13), (32, 32)])
+def test_a_heat_map_shows_every_cell_and_label(shape: tuple[int, int]) -> None:
+    table = np.random.default_rng(0).uniform(1.0, 4.0, shape)
+    rows, columns = [f"users of group {k}" for k in range(shape[0])], [f"items of kind {k}" for k in range(shape[1])]
+    figure = heat_map(table, rows, columns, **WORDS, unit="factor")
+    shown = [name for name, _ in texts(figure)]
+    assert {*rows, *columns, *WORDS.values()} <= set(shown)
+    image = figure.axes[0].images[0].get_array()
+    assert image is not None
+    np.testing.assert_array_equal(np.asarray(image), table)
+    written = [name for name in shown if name.count(".") == 1 and name.replace(".", "").isdigit()]
+    assert (len(written) >= table.size) == (table.size <= 512)
+    assert all(box.x0 >= -1 and box.y0 >= -1 for _, box in texts(figure))
+
+
+def test_row_labels_do_not_overlap() -> None:
+    rows, columns = [f"a rather long label number {k}" for k in range(32)], [f"column {k}" for k in range(32)]
+    found = dict(texts(heat_map(np.ones((32, 32)) + np.eye(32), rows, columns, **WORDS, unit="factor")))
+    boxes = [found[name] for name in rows]
+    assert not any(one.overlaps(other) for one, other in pairwise(boxes))
+
+
+def test_colours_keep_their_order_in_grey() -> None:
+    from matplotlib import colormaps
+
+    from puidrec.report.charts import COLOURS
+
+    red, green, blue, _ = colormaps[COLOURS](np.linspace(0, 1, 64)).T
+    assert (np.diff(0.299 * red + 0.587 * green + 0.114 * blue) > 0).all()
+
+
+def test_equal_figures_are_equal_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_png(histogram(np.arange(1.0, 9.0), **WORDS, start=1.0), tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (tmp_path / "a").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_global_plotting_state() -> None:
+    import subprocess
+    import sys
+
+    code = "import puidrec.report.charts, sys; print('matplotlib.pyplot' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from puidrec.data.synthetic import simulate
+from puidrec.experiments.gamma_study import GammaStudy, study_gamma
+from puidrec.report.gamma import gamma_summary, heat_map_of, histogram_of, sentence
+
+
+@pytest.fixture(scope="module")
+def study() -> GammaStudy:
+    return study_gamma(simulate("mixed", 300, 200, rng=0).data, "information")
+
+
+def test_the_summary_is_json_and_agrees_with_the_study(study: GammaStudy) -> None:
+    summary = json.loads(json.dumps(gamma_summary(study), allow_nan=False))
+    spread = summary["gamma"]
+    assert spread["pairs"] == 60_000
+    assert spread["sampled"] is False
+    assert spread["min"] <= spread["q25"] <= spread["median"] <= spread["q75"] <= spread["q95"] <= spread["max"]
+    assert spread["max"] <= spread["upper_limit"] * (1 + 1e-12)
+    users, items = np.meshgrid(np.arange(300), np.arange(200), indexing="ij")
+    everyone = study.gamma.at(users.ravel(), items.ravel())
+    assert spread["median"] == pytest.approx(np.median(everyone))
+    assert spread["geometric_mean"] == pytest.approx(np.exp(np.log(everyone).mean()))
+    for estimator in summary["entropies"].values():
+        chain = estimator["H_given_both"] + estimator["gain_item"] + estimator["gain_user"]
+        assert chain == pytest.approx(estimator["H"])
+    chance = summary["entropies"]["permutation"]["chance_user"]
+    assert chance["low"] <= chance["mean"] <= chance["high"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("1", "Γ = 1 for every pair"),
+        ("2.5", "Γ is 2.50 for every pair"),
+        ("random", "for the median pair"),
+    ],
+)
+def test_the_sentence_says_what_the_rule_claims(rule: str, words: str, study: GammaStudy) -> None:
+    said = sentence(study_gamma(study.data, rule))
+    assert words in said
+    assert "\n" not in said
+
+
+def test_the_sentence_says_what_uniform_rows_prove(study: GammaStudy) -> None:
+    proved = study.proved
+    assert proved is not None
+    assert proved > 1.0
+    assert f"must reach {proved:.2f} somewhere" in sentence(study)
+    calm = study_gamma(simulate("no-confounding", 300, 200, rng=0).data, "2")
+    assert calm.proved == 1.0
+    assert "do not prove any hidden confounding" in sentence(calm)
+
+
+def test_charts_speak_in_words(study: GammaStudy) -> None:
+    histogram, heat = histogram_of(study).axes[0], heat_map_of(study).axes[0]
+    assert "odds that a user sees an item" in histogram.get_xlabel()
+    assert histogram.get_ylabel() == "share of user–item pairs (%)"
+    assert heat.get_xlabel().startswith("groups of items, by ")
+    assert heat.get_ylabel().startswith("groups of users, by ")
+    labels = [tick.get_text() for tick in heat.get_yticklabels()]
+    assert len(set(labels)) == study.sides[0].n_bins
+    assert not any("=" in label for label in labels)
+
+
+def test_the_heat_map_is_the_table_strongest_first(study: GammaStudy) -> None:
+    image = heat_map_of(study).axes[0].images[0].get_array()
+    assert image is not None
+    shown = np.asarray(image)
+    assert sorted(shown.ravel()) == pytest.approx(sorted(np.exp(study.gamma.cell_mean_log()).ravel()))
+    for axis in (0, 1):
+        assert (np.diff(np.log(shown).mean(axis=axis)) <= 1e-12).all()
+
+
+def test_many_groups_are_cut_to_the_largest(study: GammaStudy) -> None:
+    heat = heat_map_of(study_gamma(study.data, "random")).axes[0]
+    image = heat.images[0].get_array()
+    assert image is not None
+    assert np.asarray(image).shape == (32, 32)
+    assert "the 32 largest of 64 groups of users" in heat.get_ylabel()
