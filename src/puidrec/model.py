@@ -23,6 +23,7 @@ from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from puidrec.train.prepare import Prepared
 from puidrec.train.stages import train_stages
 from puidrec.train.strength import MIN_UNIFORM
+from puidrec.train.threads import threads_for
 from puidrec.train.trainer import Fitted, Progress
 from puidrec.train.validate import Scale, pair_scores
 
@@ -84,7 +85,8 @@ class Recommender:
             if path is not None:
                 save_checkpoint(path, Checkpoint(state.tensors, {**state.state, "run": fingerprint}))
 
-        fitted = train_stages(prepared, save if path is not None else None, resume, progress)
+        with threads_for(len(split.train), self.settings.dim):
+            fitted = train_stages(prepared, save if path is not None else None, resume, progress)
         self._keep(fitted.phi, data, split)
         self.history_ = fitted.history
         self.parameters_ = {name: value.detach().cpu() for name, value in fitted.parameters.items()}
