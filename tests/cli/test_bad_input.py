@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,16 +109,46 @@ def test_side_tables(both: Callable[..., str], tmp_path: Path) -> None:
     assert "user_id" in both("--logged", log, "--users", users)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_without_permission(both: Callable[..., str], tmp_path: Path) -> None:
-    folder = tmp_path / "closed"
-    folder.mkdir()
-    (folder / "logged.csv").write_bytes(table())
-    folder.chmod(0)
-    try:
-        assert "closed" in both("--data-dir", folder)
-    finally:
-        folder.chmod(0o700)
+BOUND = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+"""Makes permissions bind root as they bind others."""
+
+
+@pytest.fixture
+def bound_puid() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `puid` in a process that permissions bind."""
+    code = "import sys; from puidrec.cli.main import run; sys.argv[0] = 'puid'; run()"
+    command = [*(BOUND if os.geteuid() == 0 else ()), sys.executable, "-c", code]
+    if os.geteuid() == 0 and (not shutil.which(BOUND[0]) or subprocess.run([*BOUND, "true"], check=False).returncode):
+        pytest.skip("root may read everything, and setpriv cannot change that here")
+
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+    return call
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Path]:
+    """A folder that holds a good log and that nobody may open."""
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "logged.csv").write_bytes(table())
+    closed.chmod(0)
+    yield closed
+    closed.chmod(0o700)
+
+
+def test_folders_without_permission(bound_puid: Any, closed: Path) -> None:
+    for command in (("data", "describe", "--data-dir", closed), ("gamma", "--logged", closed / "logged.csv")):
+        done = bound_puid(*command, "--data", "files")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert "closed" in done.stderr
+        assert "permission" in done.stderr.lower()
+    small = ("--set", "data.n_users=60", "--set", "data.n_items=50")
+    for target in (closed / "out", closed):
+        done = bound_puid("gamma", "--data", "simulated", *small, "--out", target)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+        assert "cannot write (Permission denied)" in done.stderr
 
 
 @pytest.mark.parametrize("dress", ["bom", "crlf", "gz", "semicolon"])

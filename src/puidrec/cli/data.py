@@ -58,8 +58,8 @@ def describe(
 @app.command(epilog="Example: puid data convert kuairec KuaiRec/data kuairec-compact")
 def convert(
     source: Annotated[str, typer.Argument(help="Data set to convert: kuairec.", metavar="NAME")],
-    src: Annotated[Path, typer.Argument(help="Folder of the original files.")],
-    dst: Annotated[Path, typer.Argument(help="Folder to write; must not exist or be empty.")],
+    src: Annotated[Path, typer.Argument(help="Folder of the original files.", readable=False)],
+    dst: Annotated[Path, typer.Argument(help="Folder to write: new, or an earlier conversion.", readable=False)],
     as_json: options.AsJson = False,
 ) -> None:
     """Write the compact form of a data set from its original files, streaming."""
@@ -79,7 +79,7 @@ def convert(
 
 @app.command(epilog="Example: puid data simulate --world pair --users 300 --items 300 --out sim")
 def simulate(
-    out: Annotated[Path, typer.Option(help="Folder to write.", metavar="DIR")],
+    out: Annotated[Path, typer.Option(help="Folder to write.", metavar="DIR", readable=False)],
     world: Annotated[
         str, typer.Option(help="entity, pair, mixed, half-complete, proportional, no-confounding.")
     ] = "mixed",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Annotated
 
 import typer
 
-from puidrec.cli import data, demo, gamma
+from puidrec.cli import data, demo, gamma, recommend, train
 from puidrec.errors import PuidError, one_line
 
 app = typer.Typer(
@@ -23,6 +24,9 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
 app.command("gamma", epilog=gamma.EXAMPLE)(gamma.gamma)
+app.command("train", epilog=train.EXAMPLE)(train.train)
+app.command("evaluate", epilog=recommend.EVALUATE_EXAMPLE)(recommend.evaluate)
+app.command("recommend", epilog=recommend.RECOMMEND_EXAMPLE)(recommend.recommend)
 
 
 def _version(wanted: bool) -> None:
@@ -44,6 +48,7 @@ def main(
 
 def run() -> None:
     """Run the command line: exit code 0 is fine, 2 bad usage or input, 1 failure; no traces for user mistakes."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its remarks on caches are no output of ours
     try:
         try:
             app()

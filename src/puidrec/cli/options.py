@@ -17,11 +17,24 @@ if TYPE_CHECKING:
 DataName = Annotated[
     str, typer.Option("--data", help="coat, yahoo-r3, kuairec, ml-100k, simulated or files.", metavar="NAME")
 ]
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of the data set.", metavar="DIR")]
-Logged = Annotated[Path | None, typer.Option(help="files: the log, CSV or Parquet: user_id, item_id, rating.")]
-Uniform = Annotated[Path | None, typer.Option(help="files: ratings of items drawn at random, same columns.")]
-Users = Annotated[Path | None, typer.Option(help="files: user table, user_id and features.")]
-Items = Annotated[Path | None, typer.Option(help="files: item table, item_id and features.")]
+# Paths are not checked by the parser (readable=False): the loaders say in one line what is wrong with them.
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder of the data set.", metavar="DIR", readable=False)
+]
+Logged = Annotated[
+    Path | None,
+    typer.Option(help="files: the log, CSV or Parquet: user_id, item_id, rating.", metavar="FILE", readable=False),
+]
+Uniform = Annotated[
+    Path | None,
+    typer.Option(help="files: ratings of items drawn at random, same columns.", metavar="FILE", readable=False),
+]
+Users = Annotated[
+    Path | None, typer.Option(help="files: user table, user_id and features.", metavar="FILE", readable=False)
+]
+Items = Annotated[
+    Path | None, typer.Option(help="files: item table, item_id and features.", metavar="FILE", readable=False)
+]
 Scale = Annotated[str | None, typer.Option(help="files: lowest and highest possible rating.", metavar="LOW,HIGH")]
 Settings = Annotated[
     list[str] | None,
@@ -29,7 +42,7 @@ Settings = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
-Out = Annotated[Path | None, typer.Option(help="Folder to write.", metavar="DIR")]
+Out = Annotated[Path | None, typer.Option(help="Folder to write.", metavar="DIR", readable=False)]
 
 
 ProtocolName = Annotated[str, typer.Option(help="rd, paper or ge3: what counts as liked.", metavar="NAME")]
