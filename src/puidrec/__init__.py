@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from puidrec.data.sources import load_dataset as load_dataset
     from puidrec.errors import InputError as InputError
     from puidrec.errors import PuidError as PuidError
+    from puidrec.evaluate import evaluate as evaluate
+    from puidrec.model import Recommender as Recommender
+    from puidrec.settings import Settings as Settings
 
 __version__ = "0.1.0"
 
@@ -20,10 +23,13 @@ _HOME = {
     "Dataset": "puidrec.data.dataset",
     "InputError": "puidrec.errors",
     "PuidError": "puidrec.errors",
+    "Recommender": "puidrec.model",
+    "Settings": "puidrec.settings",
+    "evaluate": "puidrec.evaluate.evaluator",
     "load_dataset": "puidrec.data.sources",
 }
 
-__all__ = ["Dataset", "InputError", "PuidError", "load_dataset"]
+__all__ = ["Dataset", "InputError", "PuidError", "Recommender", "Settings", "evaluate", "load_dataset"]
 
 
 def __getattr__(name: str) -> Any:

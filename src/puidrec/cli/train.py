@@ -1,0 +1,86 @@
+"""`puid train`: fit one method on one data set and leave a run folder."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from puidrec.cli import options
+from puidrec.errors import InputError
+
+EXAMPLE = "Example: puid train --data coat --data-dir coat --method puid-dr --set alpha=2 --out runs/puid-dr"
+
+
+def train(
+    data: options.DataName = "simulated",
+    data_dir: options.DataDir = None,
+    method: Annotated[str | None, typer.Option(help="mf, ips, dr, rd-dr, puid-dr, bpuid-dr, signed-rd, …")] = None,
+    out: options.Out = None,
+    config: Annotated[Path | None, typer.Option("-c", "--config", help="Settings as TOML.", metavar="FILE")] = None,
+    settings: options.Settings = None,
+    protocol: Annotated[str, typer.Option(help="rd, paper or ge3: what counts as liked.")] = "rd",
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of split and initialisation.", min=0)] = None,
+    logged: options.Logged = None,
+    uniform: options.Uniform = None,
+    users: options.Users = None,
+    items: options.Items = None,
+    scale: options.Scale = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Train a recommender and measure it on the protocol's test rows.
+
+    A run that was interrupted goes on where its last checkpoint left off: repeat the command.
+    """
+    from puidrec.cli.output import console, print_json, print_table, progress_bar
+    from puidrec.experiments.run import train_run
+    from puidrec.settings import Settings
+
+    given = options.parse_settings(settings)
+    named = {key: value for key, value in (("method", method), ("device", device), ("seed", seed)) if value is not None}
+    own = {key: value for key, value in given.items() if not key.startswith("data.")}
+    chosen = Settings.of(**{**_read(config), **own, **named})
+    loaded = options.open_dataset(
+        data, data_dir, given, logged=logged, uniform=uniform, users=users, items=items, scale=scale
+    )
+    with progress_bar() as bar:
+        task = bar.add_task(f"{chosen.method}", total=chosen.epochs)
+
+        def show(stage: str, done: int, total: int, figures: dict[str, float]) -> None:
+            score = f", validation {figures['score']:.4f}" if "score" in figures else ""
+            loss = next(value for name, value in figures.items() if name.startswith("loss_"))
+            words = f"{chosen.method} ({stage}): loss {loss:.4f}{score}"
+            bar.update(task, completed=done, total=total, description=words)
+
+        run = train_run(loaded, chosen, protocol=protocol, out=out, progress=show)
+    if as_json:
+        print_json(run.metrics)
+        return
+    figures = [(name, f"{value:.4f}") for name, value in run.evaluation.items()]
+    facts = run.metrics
+    print_table(
+        f"{chosen.method} on {loaded.name}, protocol {protocol}, seed {chosen.seed}", ("metric", "test"), figures
+    )
+    console.print(
+        f"{facts['test_rows']:,} {facts['evaluated_on']} test rows, {facts['positive_rate']:.1%} liked; best epoch "
+        f"{facts['best_epoch']} of {facts['epochs']}, {facts['seconds']:.1f} s; uniform rows used for: "
+        f"{facts['uniform_rows_used']}.",
+        markup=False,
+    )
+    if out is not None:
+        console.print(f"wrote {out}\nnext: puid recommend {out} --k 10", markup=False)
+
+
+def _read(config: Path | None) -> dict[str, Any]:
+    """Settings from a TOML file."""
+    if config is None:
+        return {}
+    try:
+        return tomllib.loads(config.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError("cannot read", file=config, found=error.strerror or str(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError("not TOML", file=config, found=str(error)[:80], hint="One KEY = VALUE per line.") from error
