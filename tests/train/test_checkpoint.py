@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from puidrec.train.checkpoint import (
+    ABOUT,
     FORMAT,
     Checkpoint,
     flatten_optimizer,
@@ -41,6 +43,13 @@ def test_a_round_trip_is_exact(saved) -> None:
         assert torch.equal(loaded.tensors[name], tensor)
 
 
+def test_equal_content_is_equal_bytes(saved, tmp_path) -> None:
+    path, _ = saved
+    for _ in range(5):
+        save_checkpoint(tmp_path / "copy", load_checkpoint(path))
+        assert (tmp_path / "copy").read_bytes() == path.read_bytes()
+
+
 def test_every_flipped_bit_is_noticed(saved, refusal) -> None:
     path, _ = saved
     content, rng = path.read_bytes(), np.random.default_rng(0)
@@ -71,19 +80,29 @@ def test_strangers_are_refused(tmp_path, refusal) -> None:
     refusal(lambda: load_checkpoint(path), "cannot read")
     save_file({"a": torch.zeros(2)}, path)
     refusal(lambda: load_checkpoint(path), "not a file of this format", FORMAT)
-    for metadata in ({"format": FORMAT}, {"format": FORMAT, "state": "[1]"}, {"format": FORMAT, "state": "{"}):
-        save_file({"a": torch.zeros(2)}, path, metadata)
+    for about in (
+        {"format": FORMAT},
+        {"format": FORMAT, "state": "[1]"},
+        {"format": FORMAT, "state": 3},
+        [],
+        None,
+        "{",
+    ):
+        save_file({"a": torch.zeros(2)}, path, {ABOUT: json.dumps(about)})
         refusal(lambda: load_checkpoint(path))
     path.unlink()
     path.mkdir()
     refusal(lambda: load_checkpoint(path), "not a file")
 
 
-def test_deeply_nested_state_is_refused(tmp_path, refusal, monkeypatch) -> None:
+def test_deeply_nested_state_is_refused(tmp_path, refusal) -> None:
     path = tmp_path / "x.safetensors"
-    monkeypatch.setattr(json, "dumps", lambda *_, **__: "[" * 100_000 + "]" * 100_000)
-    save_checkpoint(path, Checkpoint({}, {}))
-    refusal(lambda: load_checkpoint(path))
+    deep = "[" * 100_000 + "]" * 100_000
+    save_file({}, path, {ABOUT: deep})
+    refusal(lambda: load_checkpoint(path), "not a readable checkpoint")
+    digest = hashlib.sha256(deep.encode()).hexdigest()
+    save_file({}, path, {ABOUT: json.dumps({"format": FORMAT, "state": deep, "sha256": digest})})
+    refusal(lambda: load_checkpoint(path), "not a readable checkpoint")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")

@@ -17,6 +17,7 @@ from puidrec.atomic import write_bytes
 from puidrec.errors import InputError
 
 FORMAT = "puidrec-checkpoint-1"
+ABOUT = "about"
 HINT = "The file is damaged or not one of ours; remove it and train again, or restore a copy."
 
 
@@ -32,8 +33,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint; a reader sees the old one or the new one, never a part."""
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
     state = json.dumps(dict(checkpoint.state), sort_keys=True)
-    metadata = {"format": FORMAT, "state": state, "sha256": _digest(tensors, state)}
-    write_bytes(path, save(tensors, metadata))
+    about = {"format": FORMAT, "state": state, "sha256": _digest(tensors, state)}
+    write_bytes(path, save(tensors, {ABOUT: json.dumps(about)}))  # one entry: the library shuffles several
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -42,13 +43,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise InputError("not a file", file=path)  # reading a pipe or a device might never end
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
-        if metadata.get("format") != FORMAT:
-            raise InputError("not a file of this format", file=path, found=metadata.get("format"), expected=FORMAT)
-        if metadata.get("sha256") != _digest(tensors, metadata["state"]):
+        if about.get("format") != FORMAT:
+            raise InputError("not a file of this format", file=path, found=about.get("format"), expected=FORMAT)
+        if about.get("sha256") != _digest(tensors, about["state"]):
             raise InputError("damaged: the content does not match its checksum", file=path, hint=HINT)
-        state = json.loads(metadata["state"])
+        state = json.loads(about["state"])
     except OSError as error:
         raise InputError("cannot read", file=path, found=error.strerror or str(error)) from error
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError, AttributeError) as error:

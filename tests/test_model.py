@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+import puidrec.model
+from puidrec.data.dataset import Dataset
+from puidrec.data.synthetic import simulate
+from puidrec.errors import PuidError
+from puidrec.methods import METHODS
+from puidrec.model import Recommender
+
+OPTIONS = {"epochs": 4, "dim": 3, "propensity": "cells"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return simulate("mixed", 40, 25, density=0.2, rng=0).data
+
+
+@pytest.fixture(scope="module")
+def named(data):
+    """The same log under ids that are text."""
+    tables = {
+        "logged": data.logged.to_frame(),
+        "uniform": data.uniform.to_frame(),
+        "users": data.users,
+        "items": data.items,
+    }
+    to_text = {"user_id": "u{}", "item_id": "i{}"}
+    text = {
+        name: frame.with_columns(
+            pl.format(form, key).alias(key) for key, form in to_text.items() if key in frame.columns
+        )
+        for name, frame in tables.items()
+    }
+    return Dataset.from_frame(**text, scale=(1, 5), unknown_ids="keep")
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    return Recommender("mf", **OPTIONS).fit(data)
+
+
+class TestParameters:
+    def test_constructor_get_and_set(self, refusal) -> None:
+        model = Recommender("rd-dr", dim=7, gamma=2, rng=3)
+        params = model.get_params()
+        assert (params["method"], params["dim"], params["gamma"], params["seed"]) == ("rd-dr", 7, 2.0, 3)
+        assert Recommender(**params).get_params() == params
+        assert model.set_params(dim=5, method="ips") is model
+        assert (model.settings.dim, model.settings.method) == (5, "ips")
+        assert model.set_params(rng=9).get_params()["seed"] == 9
+        refusal(lambda: model.set_params(dims=3), "Did you mean dim")
+        refusal(lambda: Recommender("rd-dr", colour=3), "unknown setting")
+        refusal(lambda: Recommender("nope"), "unknown method")
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_clones_are_unfitted_and_equal(self, method) -> None:
+        model = Recommender(method, lr=0.0123, l2=0.3, rng=4)
+        copy = clone(model)
+        assert copy is not model
+        assert copy.get_params() == model.get_params()
+        assert not hasattr(copy, "user_factors_")
+
+    def test_a_fitted_model_clones_unfitted(self, model) -> None:
+        assert not hasattr(clone(model), "user_factors_")
+
+    def test_repr_says_what_differs_from_the_defaults(self) -> None:
+        assert repr(Recommender("ips", dim=7)) == "Recommender('ips', dim=7)"
+        assert eval(repr(Recommender("rd-ips", gamma=2.0, rng=1))).get_params()["seed"] == 1
+
+    def test_before_fit(self, tmp_path) -> None:
+        model = Recommender("ips")
+        for call in (lambda: model.predict([1], [1]), lambda: model.recommend([1]), lambda: model.save(tmp_path / "m")):
+            with pytest.raises(NotFittedError, match="not fitted; call fit"):
+                call()
+            with pytest.raises(PuidError):
+                call()
+        assert not (tmp_path / "m").exists()
+
+    def test_fit_returns_self_and_can_be_repeated(self, data) -> None:
+        model = Recommender("ips", **OPTIONS)
+        assert model.fit(data) is model
+        first = model.user_factors_.copy()
+        assert np.array_equal(model.fit(data).user_factors_, first)
+
+
+class TestPredict:
+    def test_scores_are_inner_products(self, model, data) -> None:
+        full = model.user_factors_ @ model.item_factors_.T
+        users, items = np.repeat(np.arange(40), 25), np.tile(np.arange(25), 40)
+        got = model.predict(data.user_ids.decode(users), data.item_ids.decode(items))
+        np.testing.assert_allclose(got, full.ravel(), atol=1e-6)
+        assert got.dtype == np.float32
+
+    def test_ids_of_any_container(self, model) -> None:
+        lists = model.predict([0, 1], [2, 3])
+        for kind in (np.array, pl.Series, tuple, lambda x: pl.Series(x).cast(pl.Int16)):
+            np.testing.assert_array_equal(model.predict(kind([0, 1]), kind([2, 3])), lists)
+
+    def test_text_ids_give_the_same_model(self, named, model) -> None:
+        other = Recommender("mf", **OPTIONS).fit(named)
+        order = np.argsort([f"u{k}" for k in range(40)])
+        assert other.user_ids_.ids.to_list() == [f"u{k}" for k in order]
+        assert other.predict(["u3"], ["i4"]).shape == (1,)
+        frame = other.recommend(["u3", "u11"], k=2)
+        assert frame.schema["user_id"] == frame.schema["item_id"] == pl.String
+        assert frame["user_id"].to_list() == ["u3", "u3", "u11", "u11"]
+
+    def test_unknown_ids_get_the_average_entity(self, model) -> None:
+        average_user, average_item = model.user_factors_.mean(0), model.item_factors_.mean(0)
+        known_user, known_item = model.user_factors_[1], model.item_factors_[2]
+        got = model.predict([999, 1, 999, None], [2, 999, 999, 2])
+        expected = [
+            average_user @ known_item, known_user @ average_item, average_user @ average_item, average_user @ known_item
+        ]  # fmt: skip
+        np.testing.assert_allclose(got, expected, atol=1e-6)
+        np.testing.assert_array_equal(model.predict(["1"], [2]), model.predict([999], [2]))  # text is another id
+
+    def test_lengths_must_agree(self, model, refusal) -> None:
+        refusal(lambda: model.predict([1, 2], [1]), "one length", "2 and 1")
+        assert model.predict([], []).shape == (0,)
+
+    @pytest.mark.parametrize("target", ["rating", "binary"])
+    def test_cross_entropy_predicts_on_the_scale_of_the_target(self, data, target) -> None:
+        model = Recommender("ips", loss="cross-entropy", target=target, **OPTIONS).fit(data)
+        score = model.predict(data.user_ids.ids.gather([0] * 25), data.item_ids.ids)
+        assert score.min() > (-1 if target == "binary" else 0)
+        assert score.max() < 1
+        assert model.recommend([0], k=1)["score"][0] == pytest.approx(
+            float(model.predict([0], model.recommend([0], k=1)["item_id"])[0]), abs=1e-6
+        )
+
+
+class TestRecommend:
+    def brute_force(self, model, data, user, k, exclude):
+        scores = {
+            i: float(s) for i, s in zip(data.item_ids.ids, model.predict([user] * 25, data.item_ids.ids), strict=True)
+        }
+        seen = set(data.logged.to_frame().filter(pl.col("user_id") == user)["item_id"]) if exclude else set()
+        return sorted((item for item in scores if item not in seen), key=lambda i: (-scores[i], i))[:k]
+
+    @pytest.mark.parametrize("exclude", [True, False])
+    @pytest.mark.parametrize("k", [1, 5, 25, 1000])
+    def test_equals_brute_force(self, model, data, k, exclude, monkeypatch) -> None:
+        monkeypatch.setattr(puidrec.model, "USERS_PER_BLOCK", 7)
+        frame = model.recommend(data.user_ids.ids, k=k, exclude_seen=exclude)
+        assert frame.columns == ["user_id", "item_id", "score", "rank"]
+        lists = dict(frame.group_by("user_id", maintain_order=True).agg("item_id").iter_rows())
+        for user in data.user_ids.ids:
+            assert lists.get(user, []) == self.brute_force(model, data, user, k, exclude)
+
+    def test_ranks_count_from_one_and_scores_fall(self, model, data) -> None:
+        frame = model.recommend(data.user_ids.ids, k=6)
+        for _, part in frame.group_by("user_id"):
+            assert part["rank"].to_list() == list(range(1, part.height + 1))
+            assert part["score"].is_sorted(descending=True)
+
+    def test_ties_go_to_the_first_item(self, data) -> None:
+        model = Recommender("mf", **OPTIONS).fit(data)
+        rng = np.random.default_rng(0)
+        model.item_factors_ = np.zeros_like(model.item_factors_)
+        model.item_factors_[:, -1] = rng.integers(0, 3, 25)
+        model.user_factors_[:, -1] = 1.0
+        for k in (1, 3, 9, 17):
+            frame = model.recommend([0, 5], k=k, exclude_seen=False)
+            for _, part in frame.group_by("user_id"):
+                expected = np.lexsort((np.arange(25), -model.item_factors_[:, -1]))[:k]
+                assert part["item_id"].to_list() == expected.tolist()
+
+    def test_users_may_repeat_and_come_in_any_order(self, model) -> None:
+        frame = model.recommend([7, 3, 7], k=2)
+        assert frame["user_id"].to_list() == [7, 7, 3, 3, 7, 7]
+        assert frame[:2].equals(frame[4:])
+        assert model.recommend([], k=2).height == 0
+        assert model.recommend([], k=2).columns == frame.columns
+
+    def test_mistakes_are_one_line(self, model, refusal) -> None:
+        for k in (0, -1, 2.5, "3", None):
+            refusal(lambda k=k: model.recommend([1], k=k), "k must be a positive integer")
+        refusal(lambda: model.recommend([1, 999]), "1 unknown user", "999")
+        refusal(lambda: model.recommend(["1"]), "unknown user", "Int64")
+        assert model.recommend([1], k=np.int64(2)).height == 2
+
+
+def side_table(rng, key, column):
+    """Features of one side, or none."""
+    kinds = [("a", "b", None)[k] for k in rng.integers(0, 3, column.size)]
+    features = {key: column, "kind": pl.Series(kinds, dtype=pl.String), "size": rng.normal(size=column.size)}
+    return pl.DataFrame(features) if rng.integers(2) else None
+
+
+def tiny(seed):
+    """A random data set of a handful of users and items, with or without every optional part."""
+    rng = np.random.default_rng(seed)
+    n_users, n_items = rng.integers(3, 11, 2)
+    user, item = np.nonzero(rng.random((n_users, n_items)) < rng.uniform(0.2, 0.9))
+    if not user.size:
+        user, item = np.array([0]), np.array([0])
+    text = bool(rng.integers(2))
+    ids = [
+        np.array([f"{c}{k}" for k in range(n)]) if text else np.arange(n) * 3
+        for c, n in (("u", n_users), ("i", n_items))
+    ]
+
+    def rows(user, item):
+        rating = rng.integers(1, 6, user.size).astype(float)
+        return pl.DataFrame({"user_id": ids[0][user], "item_id": ids[1][item], "rating": rating})
+
+    uniform = rows(*np.nonzero(rng.random((n_users, n_items)) < 0.4)) if rng.integers(2) else None
+    sides = [side_table(rng, key, column) for key, column in (("user_id", ids[0]), ("item_id", ids[1]))]
+    uniform = uniform if uniform is not None and uniform.height else None
+    return Dataset.from_frame(rows(user, item), uniform, *sides, scale=(1, 5), unknown_ids="keep")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_method_fits_every_tiny_data_set(seed, tmp_path) -> None:
+    data = tiny(seed)
+    rng = np.random.default_rng(seed)
+    for method, spec in METHODS.items():
+        options = {"select": str(rng.choice(["uniform", "observational", "none"])), "epochs": 5, "dim": 3}
+        options |= {"target": str(rng.choice(["rating", "binary"])), "block_users": int(rng.choice([0, 2]))}
+        options |= {"backbone": str(rng.choice(["mf", "mf-linear", "mf-mlp"])), "ids": bool(rng.integers(2))}
+        options["propensity"] = str(rng.choice(["cells", "cells", "cells", "logistic", "two-way"]))
+        if spec.uncertainty == "personalised":
+            options |= {"gamma": str(rng.choice(["information", "exposure-gap", "random"])), "alpha": 1.0, "beta": 1.0}
+        model = Recommender(method, **options, rng=seed).fit(data)
+        users, items = data.user_ids.ids, data.item_ids.ids
+        assert np.isfinite(model.predict(users.gather([0] * len(items)), items)).all()
+        assert np.isfinite(model.user_factors_).all()
+        assert model.recommend(users, k=3)["score"].is_finite().all()
+        json.dumps([model.report_, model.history_], allow_nan=False)
+        assert all(np.isfinite([v for v in row.values() if isinstance(v, float)]).all() for row in model.history_)
+
+
+@pytest.mark.parametrize("select", ["uniform", "observational", "none"])
+@pytest.mark.parametrize("uniform", [True, False])
+def test_what_chooses_the_epoch(select, uniform, data) -> None:
+    logged = data if uniform else Dataset.from_frame(data.logged.to_frame(), scale=(1, 5))
+    model = Recommender("ips", select=select, **OPTIONS).fit(logged)
+    assert ("score" in model.history_[0]) == (select != "none")
+    used = model.report_["uniform_rows_used"]
+    assert used == ("choice of the epoch" if select == "uniform" and uniform else "none")
+    if select == "none":
+        assert model.report_["best_epoch"] == 4
+
+
+@pytest.mark.parametrize("metric", ["auto", "auc", "uauc", "mse"])
+def test_every_validation_metric(metric) -> None:
+    data = simulate("mixed", 40, 25, density=0.2, n_uniform=1000, rng=0).data
+    history = Recommender("dr", metric=metric, **OPTIONS).fit(data).history_
+    scores = [row["score"] for row in history]
+    assert np.isfinite(scores).all()
+    assert (max(scores) <= 0) == (metric == "mse")
+
+
+def test_no_rows_to_learn_from(data, refusal) -> None:
+    split = data.split("rd", 0)
+    empty = replace(split, train=split.train.take(np.array([], dtype=int)))
+    refusal(lambda: Recommender("mf", **OPTIONS).fit(data, empty), "no training rows")
+
+
+def test_uniform_rows_never_train_unless_asked(data) -> None:
+    """Ratings of uniform rows that do not validate leave the model as it is."""
+    frame = data.uniform.to_frame()
+    flipped = Dataset.from_frame(
+        data.logged.to_frame(), frame.with_columns(6 - pl.col("rating")), data.users, data.items, scale=(1, 5),
+        unknown_ids="keep",
+    )  # fmt: skip
+    one, other = (Recommender("puid-dr", select="none", **OPTIONS).fit(d) for d in (data, flipped))
+    assert np.array_equal(one.user_factors_, other.user_factors_)
