@@ -120,7 +120,9 @@ def test_a_reader_that_leaves_early_gets_no_trace() -> None:
     command = [sys.executable, "-c", "from puidrec.cli.main import run; run()"]
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([*command, "--version"], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    size = ("--set", "data.n_users=30", "--set", "data.n_items=20")
+    command += ["data", "describe", "--data", "simulated", *size, "--json"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
 

@@ -75,7 +75,8 @@ def heat_map(
     """A table of positive factors as colours on a logarithmic scale, with the figures in the cells where they fit."""
     height = 2.2 + 0.24 * len(rows) + 0.055 * max(map(len, columns))
     width = 3.4 + 0.30 * len(columns) + 0.06 * max(map(len, rows))
-    figure, axes = _canvas(max(width, 6.4), max(height, 3.6), title, caption)
+    width, height = max(width, 6.4), max(height, 3.6)
+    figure, axes = _canvas(width, height, title, caption)
     shown = np.isfinite(table)
     low, high = float(table[shown].min()), float(table[shown].max())
     varies = high > low * (1.0 + 1e-6)
@@ -83,8 +84,8 @@ def heat_map(
     image = axes.imshow(np.ma.masked_invalid(table), aspect="auto", cmap=COLOURS, norm=norm)
     axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
     axes.set_yticks(range(len(rows)), rows, fontsize=8)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set_xlabel(fill(x, int(width * 8)))
+    axes.set_ylabel(fill(y, int(height * 7)))
     if varies:
         bar = figure.colorbar(image, ax=axes, label=unit, fraction=0.05, pad=0.02)
         _factor_ticks(bar.ax.yaxis, low, high)

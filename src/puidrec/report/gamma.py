@@ -70,7 +70,7 @@ def sentence(study: GammaStudy) -> str:
     below = float((study.pairs < limit).mean())
     return (
         f"{text} Around propensity {study.propensity}, the uniform ratings prove that Γ must reach {limit:.2f} "
-        f"somewhere (95 % confidence); this rule stays below that for {below:.0%} of the pairs."
+        f"somewhere (95 % confidence); this rule stays below that for {below:.1%} of the pairs."
     )
 
 
@@ -140,7 +140,7 @@ def _axis(side: SideBins, chosen: np.ndarray) -> tuple[list[str], list[str]]:
 
 def _axis_title(side: str, columns: list[str], shown: int, total: int) -> str:
     what = f"groups of {side}" if shown == total else f"the {shown} largest of {total} groups of {side}"
-    return f"{what}, by {clip_text(', '.join(columns), 48)}" if columns else what
+    return f"{what}, by {clip_text(', '.join(columns), 160)}" if columns else what
 
 
 def _basis(study: GammaStudy) -> str:
