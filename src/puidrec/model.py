@@ -210,6 +210,8 @@ def _report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[str, Any
         "best_epoch": fitted.best_epoch,
         "seconds": round(seconds, 3),
     }
+    if fitted.best_score is not None:
+        report["validation"] = fitted.best_score
     if spec.family == "grid" and spec.estimator != "naive":
         report["propensity"] = prepared.propensity.describe()
     if spec.uncertainty != "none":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -43,7 +43,7 @@ class Evaluation(Mapping[str, float]):
     """Metric values by name (`result["uauc"]`), with the values per user behind them."""
 
     means: dict[str, float]
-    per_user: dict[str, PerUser]
+    per_user: dict[str, PerUser] = field(repr=False)
     """Of every metric that is a mean over users or their rows, so not of `auc`."""
     n_users: int
     """Users whose lists count under the `users` rule."""

@@ -37,6 +37,8 @@ class Fitted:
     parameters: dict[str, Tensor]
     history: list[dict[str, float]] = field(default_factory=list)
     best_epoch: int = 0
+    best_score: float | None = None
+    """Smoothed validation score of the best epoch; None where nothing was validated."""
     strength: float = 1.0
     """κ: the power to which Γ entered, 1 unless it was calibrated."""
 
@@ -81,7 +83,7 @@ class Trainer:
             theta = self.problem.imputation()
             return Fitted(
                 self.problem.factors().detach(), None if theta is None else theta.detach(), self.best,
-                self.history, self.stopping.best_epoch + 1,
+                self.history, self.stopping.best_epoch + 1, self.stopping.best if self.validator is not None else None,
             )  # fmt: skip
 
     def state(self) -> Checkpoint:

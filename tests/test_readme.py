@@ -1,0 +1,55 @@
+"""The README's library example runs as it is written, and the commands it shows exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_library_example_runs_as_written(tmp_path: Path) -> None:
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code is not None
+    (tmp_path / "example.py").write_text(code.group(1), encoding="utf-8")
+    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "uauc" in done.stdout
+    assert (tmp_path / "puid-dr-model" / "model.safetensors").exists()
+
+
+def test_the_example_is_short() -> None:
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code is not None
+    assert len([line for line in code.group(1).splitlines() if line.strip()]) <= 10
+
+
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_the_two_commands_at_the_top_are_targets(target: str) -> None:
+    assert f"make {target}" in README.split("## ")[0]
+    assert re.search(rf"^{target}: \$\(READY\)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_every_page_the_readme_links_to_exists() -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_every_command_shown_answers_help() -> None:
+    from typer.testing import CliRunner
+
+    from puidrec.cli.main import app
+
+    for line in re.findall(r"^puid (.+?)(?:\s+#.*)?$", README, re.MULTILINE):
+        words = []
+        for word in line.split():
+            if word.startswith("-") or "/" in word:
+                break
+            words.append(word)
+        result = CliRunner().invoke(app, [*words, "--help"])
+        assert result.exit_code == 0, line
