@@ -165,7 +165,7 @@ def bench_shape(repeats: int, naive_blocks: int | None) -> dict[str, float]:
 
 def bench_scale(name: str, repeats: int) -> dict[str, float]:
     n_users, n_items, n_rows, dim = SHAPES[name]
-    user, item = make_log(n_users, n_items, n_rows)
+    user, item = make_log(n_users, n_items, int(n_rows * 1.03))
     engine = Engine(user, item, n_users, n_items, dim)
     epoch = engine.epoch if name == "large" else engine.epoch_in_blocks
     first = seconds(epoch)

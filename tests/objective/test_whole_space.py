@@ -26,8 +26,9 @@ def assert_same(value, other, scores, tolerance):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_square_sum_equals_brute_force(make_scores, monkeypatch, dtype, weighted):
-    monkeypatch.setattr(whole_space, "ROW_BLOCK", 10)
+@pytest.mark.parametrize("row_block", [3, 10, 8192])
+def test_square_sum_equals_brute_force(make_scores, monkeypatch, dtype, weighted, row_block):
+    monkeypatch.setattr(whole_space, "ROW_BLOCK", row_block)
     phi, theta = make_scores(0, 7, dtype), make_scores(1, 4, dtype)
     alpha, beta = (torch.rand(n, dtype=dtype) + 0.1 if weighted else None for n in (phi.n_users, phi.n_items))
     brute = (phi.tile().double() - theta.tile().double()).square()

@@ -19,8 +19,10 @@ from torch import Tensor
 from puidrec.errors import InputError
 from puidrec.objective.low_rank import LowRank
 
-ROW_BLOCK = 2048
+ROW_BLOCK = 8192
 """Rows converted to float64 at a time: large enough for BLAS, small enough for cache."""
+SLABS = 4
+"""Pieces of a block whose products are computed side by side."""
 
 
 def square_sum(scores: LowRank, user_weight: Tensor | None = None, item_weight: Tensor | None = None) -> Tensor:
@@ -81,11 +83,22 @@ def _gram(parts: Sequence[Tensor], weight: Tensor | None) -> Tensor:
         weighted = rows if weight is None else _block(parts, start, weight)
         for k, left in enumerate(rows):
             for m in range(k, len(rows)):
-                gram[cuts[k], cuts[m]].addmm_(left.T, weighted[m])
+                gram[cuts[k], cuts[m]] += _transposed_product(left, weighted[m])
     for k, across in enumerate(cuts):
         for down in cuts[k + 1 :]:
             gram[down, across] = gram[across, down].T
     return gram
+
+
+def _transposed_product(left: Tensor, right: Tensor) -> Tensor:
+    """leftᵀ right for tall factors, as a sum over a few slabs of rows: BLAS shares out slabs, not one long sum."""
+    slab = left.shape[0] // SLABS
+    if slab == 0:
+        return left.T @ right
+    a, b = (x[: slab * SLABS].view(SLABS, slab, x.shape[1]) for x in (left, right))
+    product = torch.bmm(a.transpose(1, 2), b).sum(0)
+    rest = slice(slab * SLABS, None)
+    return product.addmm_(left[rest].T, right[rest])
 
 
 def _times(parts: Sequence[Tensor], gram: Tensor, weight: Tensor | None, wanted: Sequence[bool]) -> list[Tensor | None]:
