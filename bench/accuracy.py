@@ -61,11 +61,12 @@ def page(rows: list[dict[str, Any]], options: argparse.Namespace) -> str:
     lines = [
         f"# Accuracy on {options.data}\n",
         f"Made by `python bench/accuracy.py --data {options.data}`. Protocol `rd` (labels ≥ 4, {rate:.1%} of the test "
-        f"rows positive), {options.seeds} seeds; a seed changes split and initialisation. *Default*: the settings we ship. "
-        f"*Tuned*: the best of {options.budget} settings (the default and {options.budget - 1} drawn from one space, "
-        "the same for every method) by the smoothed score on the validation rows; test rows choose nothing. Figures are "
-        "means over seeds ± a 95 % t-interval; seeds share the test rows in part, so read differences with care. "
-        "*Public*: the public Robust Deconfounder code under the same protocol, where it has the method.\n",
+        f"rows positive), {options.seeds} seeds; a seed changes split and initialisation.\n",
+        "* *Default*: the settings we ship.",
+        f"* *Tuned*: the best of {options.budget} settings by the smoothed score on the validation rows: the default and "
+        f"{options.budget - 1} drawn from one space, the same for every method. Test rows choose nothing.",
+        "* *Public*: the public Robust Deconfounder code under the same protocol, where it has the method.\n",
+        "Figures are means over seeds ± a 95 % t-interval. Seeds share most test rows, so read differences with care.\n",
         "| method | UAUC default | NDCG@5 default | UAUC tuned | NDCG@5 tuned | public | seconds |",
         "|---|---|---|---|---|---|---|",
     ]

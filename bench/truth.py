@@ -28,7 +28,7 @@ from puidrec.experiments.demo import FEATURES_ONLY, with_true_propensity
 from puidrec.model import Recommender
 
 WORLDS = ("entity", "pair", "mixed", "half-complete", "no-confounding")
-BASE: dict[str, Any] = {**FEATURES_ONLY, "select": "none", "epochs": 200}
+BASE: dict[str, Any] = {**FEATURES_ONLY, "select": "none", "epochs": 120}
 N_UNIFORM = 10_000
 """Of which the protocol sets 5 % apart: the 500 ratings that `certified` rows use."""
 

@@ -7,7 +7,7 @@ q/Γ is as low-rank as q, so `signed` costs what DR costs; `worst` has no identi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from puidrec.objective.whole_space import unseen_square_sum
 from puidrec.sensitivity.gamma import Gamma
 from puidrec.settings import Settings
 from puidrec.train.problem import Step, backbone_penalty
+
+SMALL_POPULATION = 4_000_000
+"""Pairs up to which the tiles of Γ are kept (16 MB)."""
 
 
 @dataclass
@@ -39,6 +42,7 @@ class UnseenProblem:
     log_items: Tensor
     strength: float = 1.0
     """κ: Γ_ui^κ is what counts (`strength.py`)."""
+    _tiles: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def n_users(self) -> int:
@@ -95,17 +99,26 @@ class UnseenProblem:
             return torch.maximum((prediction - low).square(), (prediction - high).square())
 
         def tile(rows: slice, columns: slice, prediction: Tensor, q_hat: Tensor) -> Tensor:
-            shape = prediction.shape
-            u = np.arange(shape[0]) + (rows.start or 0) + start
-            i = np.arange(shape[1]) + (columns.start or 0)
-            gamma = self._gamma_at(np.repeat(u, shape[1]), np.tile(i, shape[0])).reshape(shape)
-            return farther(prediction, q_hat, torch.from_numpy(gamma).to(prediction))
+            corner = (rows.start + start, columns.start)
+            return farther(prediction, q_hat, self._gamma_tile(corner, prediction))
 
         everywhere = tiled_sum(tile, phi, q.detach())
         pattern = observed.pattern
         gamma = self._gamma_at(pattern.user.cpu().numpy() + start, pattern.col.cpu().numpy().astype(np.int64))
         at_seen = farther(scores, observed.scores(q), torch.from_numpy(gamma).to(scores))
         return everywhere - torch.sum(at_seen, dtype=torch.float64)
+
+    def _gamma_tile(self, corner: tuple[int, int], like: Tensor) -> Tensor:
+        """Γ of a tile from the small tables; kept from epoch to epoch where D itself is small."""
+        if corner not in self._tiles:
+            n_rows, n_columns = like.shape
+            users, items = np.arange(n_rows) + corner[0], np.arange(n_columns) + corner[1]
+            values = self._gamma_at(np.repeat(users, n_columns), np.tile(items, n_rows)).reshape(n_rows, n_columns)
+            tile = torch.from_numpy(values).to(like)
+            if self.seen.n_pairs > SMALL_POPULATION:
+                return tile
+            self._tiles[corner] = tile
+        return self._tiles[corner]
 
     def _gamma_at(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         return self.gamma.at(users, items) ** self.strength
