@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from puidrec.cli import output
 from puidrec.cli.main import run
 
 
@@ -41,6 +42,7 @@ Puid = Callable[..., Outcome]
 def puid(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Puid:
     """Run `puid ARGS` in this process, through the entry that maps errors to exit codes."""
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(output.console, "width", 100)  # it reads COLUMNS once
     monkeypatch.delenv("PUID_DEBUG", raising=False)
 
     def call(*args: object) -> Outcome:

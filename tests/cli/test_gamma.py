@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import polars as pl
 import pytest
 
 from puidrec import load_dataset
+from puidrec.cli import output
 from puidrec.experiments.gamma_study import study_gamma
 from puidrec.report import gamma as report
 
@@ -44,7 +48,7 @@ def test_the_same_seed_gives_the_same_bytes(puid: Any, files: Path, tmp_path: Pa
 def test_people_read_it_at_any_width(
     rule: str, width: int, puid: Any, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(output.console, "width", width)
     done = puid("gamma", "--data", "files", "--data-dir", files, "--rule", rule)
     assert done.code == 0
     assert max(map(len, done.out.splitlines())) <= width
@@ -121,6 +125,17 @@ def test_a_failed_write_leaves_what_was_there(
     failed.refused("No space left on device", code=1)
     assert {file.name: file.read_bytes() for file in (place / "out").iterdir()} == before
     assert [file.name for file in place.iterdir()] == ["out"]
+
+
+def test_nothing_but_the_result_is_said(files: Path, tmp_path: Path) -> None:
+    code = "import sys; from puidrec.cli.main import run; sys.argv[0] = 'puid'; run()"
+    arguments = ["gamma", "--data", "files", "--data-dir", str(files), "--out", str(tmp_path / "out"), "--json"]
+    nowhere = {**os.environ, "MPLCONFIGDIR": str(files / "logged.csv")}  # a chart library without a cache complains
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, env=nowhere
+    )
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["data"]["n_users"] == 60
 
 
 @pytest.mark.real_data

@@ -122,7 +122,8 @@ def test_a_reader_that_leaves_early_gets_no_trace() -> None:
     os.close(read)
     size = ("--set", "data.n_users=30", "--set", "data.n_items=20")
     command += ["data", "describe", "--data", "simulated", *size, "--json"]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
 
