@@ -22,7 +22,7 @@ def data() -> Dataset:
 
 @pytest.mark.parametrize("rule", [*PRESETS, "1.7"])
 def test_every_rule_gives_a_whole_table(rule: str, data: Dataset) -> None:
-    study = study_gamma(data, rule)
+    study = study_gamma(data, rule, propensity="cells")
     table = study.table()
     cells = table.filter(pl.col("kind") == "cell")
     assert (cells["n_users"] * cells["n_items"]).sum() == data.n_pairs
@@ -44,18 +44,18 @@ def test_every_rule_gives_a_whole_table(rule: str, data: Dataset) -> None:
 def test_a_small_population_is_looked_at_whole_and_a_large_one_sampled(
     data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = study_gamma(data, "information")
+    whole = study_gamma(data, "information", propensity="cells")
     assert whole.pairs.size == data.n_pairs
     assert not whole.sampled
     monkeypatch.setattr(gamma_study, "MAX_PAIRS", 20_000)
-    part = study_gamma(data, "information")
+    part = study_gamma(data, "information", propensity="cells")
     assert part.sampled
     assert part.pairs.size == 20_000
     assert np.median(part.pairs) == pytest.approx(np.median(whole.pairs), rel=0.02)
 
 
 def test_the_printed_equation_is_judged_by_brute_force(data: Dataset) -> None:
-    study = study_gamma(data, resolve_gamma("paper", alpha=30.0, beta=60.0))
+    study = study_gamma(data, resolve_gamma("paper", alpha=30.0, beta=60.0), propensity="cells")
     counts = study.evidence.counts
     rate, by_user = counts.cells / counts.pairs, counts.cells.sum(axis=1) / counts.pairs.sum(axis=1)
 
@@ -74,7 +74,7 @@ def test_the_printed_equation_is_judged_by_brute_force(data: Dataset) -> None:
 
 def test_other_rules_report_the_papers_weights(data: Dataset) -> None:
     for rule in ("exposure-gap", "information", "3"):
-        printed = study_gamma(data, rule).printed
+        printed = study_gamma(data, rule, propensity="cells").printed
         assert (printed.alpha, printed.beta) == (2.0, 5.0)
 
 

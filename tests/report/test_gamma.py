@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from puidrec.data.synthetic import simulate
 from puidrec.experiments.gamma_study import GammaStudy, study_gamma
-from puidrec.report.gamma import gamma_summary, heat_map_of, histogram_of, sentence
+from puidrec.report.gamma import FILES, gamma_summary, heat_map_of, histogram_of, sentence, write_gamma_study
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def test_the_summary_is_json_and_agrees_with_the_study(study: GammaStudy) -> Non
     ],
 )
 def test_the_sentence_says_what_the_rule_claims(rule: str, words: str, study: GammaStudy) -> None:
-    said = sentence(study_gamma(study.data, rule))
+    said = sentence(study_gamma(study.data, rule, propensity="cells"))
     assert words in said
     assert "\n" not in said
 
@@ -78,8 +80,23 @@ def test_the_heat_map_is_the_table_strongest_first(study: GammaStudy) -> None:
 
 
 def test_many_groups_are_cut_to_the_largest(study: GammaStudy) -> None:
-    heat = heat_map_of(study_gamma(study.data, "random")).axes[0]
+    many = study_gamma(study.data, "random", propensity="cells")
+    heat = heat_map_of(many).axes[0]
+    size = np.sort(np.bincount(many.gamma.user_bin))[::-1]
+    shown = [int(tick.get_text().split()[-1]) - 1 for tick in heat.get_yticklabels()]
+    assert sorted(np.bincount(many.gamma.user_bin)[shown], reverse=True) == size[:32].tolist()
     image = heat.images[0].get_array()
     assert image is not None
     assert np.asarray(image).shape == (32, 32)
     assert "the 32 largest of 64 groups of users" in heat.get_ylabel()
+
+
+def test_writing_replaces_a_study_and_nothing_else(
+    study: GammaStudy, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    write_gamma_study(study, tmp_path / "out")
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == sorted(FILES)
+    write_gamma_study(study, tmp_path / "out")
+    (tmp_path / "out" / "letter.txt").write_text("keep me")
+    refusal(lambda: write_gamma_study(study, tmp_path / "out"), "other files", "letter.txt")
+    assert (tmp_path / "out" / "letter.txt").read_text() == "keep me"
