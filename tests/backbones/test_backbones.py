@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from puidrec.backbones import BACKBONES, make_backbone
+from puidrec.backbones.base import squared_norm
 from puidrec.backbones.features import FeatureEncoder
 from puidrec.errors import InputError
 from puidrec.testing.backbone import BackboneContract
@@ -107,6 +108,12 @@ def test_a_cold_user_without_features_gets_the_item_biases():
     model = randomise(make_backbone("mf", N_USERS, N_ITEMS, DIM))
     cold = model.cold_users(side(N_USERS, 1)[2].rows(slice(0, 1)))
     torch.testing.assert_close((cold @ model.items().T)[0], model.item_towers[0].weight[:, -1] + model.mean)
+
+
+def test_squared_norm_and_its_gradient():
+    weight = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    assert squared_norm(weight).item() == pytest.approx((weight**2).sum().item())
+    assert torch.autograd.gradcheck(squared_norm, (weight,))
 
 
 def test_penalty_is_per_entity():

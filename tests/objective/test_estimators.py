@@ -36,7 +36,18 @@ def test_dr_loss_and_gradient_equal_brute_force_over_all_pairs(make_scores, make
     assert float(value.detach()) == pytest.approx(float(brute.detach()), rel=tolerance)
     for mine, theirs in zip(torch.autograd.grad(value, factors), torch.autograd.grad(brute, factors), strict=True):
         assert float((mine - theirs).norm() / theirs.norm()) < tolerance
+
+
+@pytest.mark.parametrize("head", list(HEADS))
+def test_the_step_of_phi_leaves_theta_alone(make_scores, make_observed, head):
+    observed, _ = make_observed(0)
+    phi, theta, error = make_scores(0), make_scores(1), pointwise_error("squared")
+    known = observed.scores(theta)
+    for output in (None, known):
+        terms = dr(observed, phi, theta, error, HEADS[head], output=output)
+        robust_mean(terms, observed.bounds, observed.n_pairs).backward()
     assert theta.lefts[0].grad is None
+    assert phi.lefts[0].grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("head", list(HEADS))
