@@ -189,5 +189,5 @@ def _unpack(checkpoint: Checkpoint, name: str) -> Fitted:
         if phi is None:
             raise KeyError(f"done.{name}.phi.left")
         return Fitted(phi, factors("theta"), parameters, list(facts["history"]), int(facts["best_epoch"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error

@@ -42,7 +42,7 @@ class UnseenProblem:
     log_items: Tensor
     strength: float = 1.0
     """κ: Γ_ui^κ is what counts (`strength.py`)."""
-    _tiles: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
+    _tiles: dict[tuple[int, int, int, int], Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def n_users(self) -> int:
@@ -110,15 +110,16 @@ class UnseenProblem:
 
     def _gamma_tile(self, corner: tuple[int, int], like: Tensor) -> Tensor:
         """Γ of a tile from the small tables; kept from epoch to epoch where D itself is small."""
-        if corner not in self._tiles:
-            n_rows, n_columns = like.shape
+        n_rows, n_columns = like.shape
+        key = (*corner, n_rows, n_columns)
+        if key not in self._tiles:
             users, items = np.arange(n_rows) + corner[0], np.arange(n_columns) + corner[1]
             values = self._gamma_at(np.repeat(users, n_columns), np.tile(items, n_rows)).reshape(n_rows, n_columns)
             tile = torch.from_numpy(values).to(like)
             if self.seen.n_pairs > SMALL_POPULATION:
                 return tile
-            self._tiles[corner] = tile
-        return self._tiles[corner]
+            self._tiles[key] = tile
+        return self._tiles[key]
 
     def _gamma_at(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         return self.gamma.at(users, items) ** self.strength

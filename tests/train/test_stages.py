@@ -1,0 +1,188 @@
+"""A run that was killed and resumed ends where an uninterrupted one does, to the last bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from puidrec.methods import METHODS
+from puidrec.model import Recommender
+from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+
+TRAINED = [name for name, spec in METHODS.items() if spec.family != "closed"]
+TWO_STAGES = [name for name in TRAINED if METHODS[name].benchmark or METHODS[name].family == "unseen"]
+OPTIONS = {"dim": 3, "epochs": 11, "checkpoint_every": 3, "propensity": "cells", "patience": 4}
+
+
+class Killed(Exception):
+    """Stands for a power cut."""
+
+
+def killer(call):
+    """A progress callback that ends the run at its n-th epoch, counted over all stages."""
+    calls = iter(range(call))
+
+    def progress(*_):
+        if next(calls, None) is None:
+            raise Killed
+
+    return progress
+
+
+def assert_same(one, other) -> None:
+    assert np.array_equal(one.user_factors_, other.user_factors_)
+    assert np.array_equal(one.item_factors_, other.item_factors_)
+    assert one.history_ == other.history_
+    assert one.parameters_.keys() == other.parameters_.keys()
+    assert all(np.array_equal(value, other.parameters_[name]) for name, value in one.parameters_.items())
+    drop = {"seconds"}
+    assert {k: v for k, v in one.report_.items() if k not in drop} == {
+        k: v for k, v in other.report_.items() if k not in drop
+    }
+
+
+@pytest.mark.parametrize("method", TRAINED)
+def test_killed_at_any_epoch_and_resumed_every_method_ends_the_same(method, world, tmp_path) -> None:
+    data, rng = world(3), random.Random(method)
+    whole = Recommender(method, **OPTIONS).fit(data)
+    epochs = len(whole.history_)
+    per_stage = [rng.randrange(epochs // 2), rng.randrange(epochs // 2, epochs)]
+    for number, moment in enumerate(per_stage):
+        path = tmp_path / f"{number}.safetensors"
+        with pytest.raises(Killed):
+            Recommender(method, **OPTIONS).fit(data, checkpoint=path, progress=killer(moment))
+        assert path.exists() == (moment >= 3)
+        assert_same(Recommender(method, **OPTIONS).fit(data, checkpoint=path), whole)
+
+
+@pytest.mark.parametrize("method", ["bpuid-dr", "signed-rd"])
+def test_a_run_that_is_killed_again_and_again_gets_there(method, world, tmp_path) -> None:
+    data, path, options = world(3), tmp_path / "run.safetensors", {**OPTIONS, "checkpoint_every": 1}
+    whole = Recommender(method, **options).fit(data)
+    deaths = 0
+    while True:
+        try:
+            final = Recommender(method, **options).fit(data, checkpoint=path, progress=killer(2))
+            break
+        except Killed:
+            deaths += 1
+    assert deaths > 5
+    assert_same(final, whole)
+
+
+@pytest.mark.parametrize("method", ["mf", "puid-dr", "brd-dr", "multi-dr", "sharp-rd"])
+def test_blocks_resume_too(method, world, tmp_path) -> None:
+    data, options = world(4, 120, 20), {**OPTIONS, "block_users": 50, "gamma": 2.0}
+    whole = Recommender(method, **options).fit(data)
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(Killed):
+        Recommender(method, **options).fit(data, checkpoint=path, progress=killer(8))
+    assert_same(Recommender(method, **options).fit(data, checkpoint=path), whole)
+
+
+@pytest.mark.parametrize("method", TRAINED)
+def test_two_runs_with_one_seed_are_one(method, world) -> None:
+    data, options = world(1), {**OPTIONS, "epochs": 5, "block_users": 15}
+    first, second = (Recommender(method, rng=5, **options).fit(data) for _ in range(2))
+    assert_same(first, second)
+    other = Recommender(method, rng=6, **options).fit(data, data.split("rd", 5))
+    assert not np.array_equal(first.user_factors_, other.user_factors_)
+
+
+def test_a_finished_run_is_not_trained_again(world, tmp_path) -> None:
+    data, path, options = world(3), tmp_path / "run", {**OPTIONS, "checkpoint_every": 1}
+    first = Recommender("brd-ips", **options).fit(data, checkpoint=path)
+    again = Recommender("brd-ips", **options).fit(data, checkpoint=path, progress=killer(0))
+    assert_same(first, again)
+
+
+@pytest.fixture
+def interrupted(world, tmp_path):
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(Killed):
+        Recommender("brd-dr", **OPTIONS).fit(world(3), checkpoint=path, progress=killer(18))
+    return path
+
+
+def test_a_checkpoint_of_another_run_is_refused(interrupted, world, refusal) -> None:
+    def resume(data, split=None, **changes):
+        model = Recommender(changes.pop("method", "brd-dr"), **{**OPTIONS, **changes})
+        return lambda: model.fit(data, split, checkpoint=interrupted)
+
+    before = interrupted.read_bytes()
+    data = world(3)
+    for call in (
+        resume(data, method="brd-ips"), resume(data, lr=0.1), resume(world(2)), resume(data, data.split("rd", 1)),
+        resume(data, data.split("ge3", 0)), resume(data, data.split("rd", 0, add_uniform=True)),
+    ):  # fmt: skip
+        refusal(call, "other settings or data", str(interrupted))
+    assert interrupted.read_bytes() == before
+
+
+def test_a_checkpoint_whose_parts_are_missing_or_odd_is_refused(interrupted, world, refusal) -> None:
+    good = load_checkpoint(interrupted)
+    assert good.state["stage"] == "main"
+    model = Recommender("brd-dr", **OPTIONS)
+
+    def resume(tensors, state) -> str:
+        save_checkpoint(interrupted, Checkpoint(tensors, state))
+        return refusal(lambda: model.fit(world(3), checkpoint=interrupted))
+
+    for name in good.tensors:
+        if name.startswith("adam.") or good.tensors[name].ndim == 0:
+            continue
+        without = {key: value for key, value in good.tensors.items() if key != name}
+        if name == "done.benchmark.phi.left" or not name.startswith("done."):
+            resume({**without, name: good.tensors[name].reshape(-1)[:1]}, good.state)
+        if name.startswith(("now.", "best.")):
+            resume(without, good.state)
+    for changes in ({"stopping": {}}, {"stopping": {"colour": 1}}, {"history": None}, {"done": {}}, {"done": []}):
+        resume(good.tensors, {**good.state, **changes})
+    odd = {f"{name}.x" if name.startswith("adam.") else name: tensor for name, tensor in good.tensors.items()}
+    resume(odd, good.state)
+
+
+SCRIPT = """
+import os, random, signal, sys, time
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+from puidrec.data.synthetic import simulate
+from puidrec.model import Recommender
+from puidrec.train.checkpoint import load_checkpoint
+
+path, rng = Path(sys.argv[1]), random.Random(0)
+weight = torch.nn.Parameter(torch.zeros(1))
+weight.grad = torch.zeros(1)
+torch.optim.Adam([weight], foreach=True).step()  # imports that each child would pay for again
+for _ in range(3):
+    before = path.stat().st_mtime_ns if path.exists() else None
+    child = os.fork()
+    if not child:
+        data = simulate("mixed", 40, 25, density=0.2, rng=3).data  # here: threads do not survive a fork
+        Recommender("bpuid-dr", epochs=60, dim=3, propensity="cells", checkpoint_every=1, patience=0).fit(
+            data, checkpoint=path)
+        os._exit(0)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and (not path.exists() or path.stat().st_mtime_ns == before):
+        time.sleep(0.002)
+    time.sleep(rng.uniform(0.0, 0.4))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_real_kill_at_random_moments(world, tmp_path) -> None:
+    path = tmp_path / "run.safetensors"
+    subprocess.run([sys.executable, "-c", SCRIPT, str(path)], check=True, timeout=120)
+    killed = load_checkpoint(path).state
+    options = {"epochs": 60, "dim": 3, "propensity": "cells", "checkpoint_every": 1, "patience": 0}
+    whole = Recommender("bpuid-dr", **options).fit(world(3))
+    assert (killed["stage"], len(killed["history"])) != ("main", 60), "killed too late to prove anything"
+    assert_same(Recommender("bpuid-dr", **options).fit(world(3), checkpoint=path), whole)

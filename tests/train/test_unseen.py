@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from puidrec.objective.estimators import Observed
+from puidrec.objective.low_rank import LowRank
+from puidrec.objective.worst_case import Box
+from puidrec.sensitivity.fitted import TableGamma
+from puidrec.train.stages import stages_of
+from puidrec.train.trainer import Trainer
+from puidrec.train.unseen import log_parts
+
+
+def problem_of(prepared, doubles=False):
+    """The main problem after its naive stage; in float64 where asked, to compare to the last digits."""
+    first, main = stages_of(prepared)
+    done = {first.name: Trainer(first.build({}), prepared.settings, None, stage=first.name, save=None).run()}
+    problem = main.build(done)
+    if doubles:
+        problem.phi.double()
+        observed = problem.observed
+        box = Box(observed.bounds.a.double(), observed.bounds.b.double())
+        problem.observed = Observed(observed.pattern, observed.target.double(), box)
+        q = problem.seen
+        problem.seen = LowRank(tuple(x.double() for x in q.lefts), tuple(x.double() for x in q.rights))
+        problem.log_users, problem.log_items = log_parts(problem.gamma, observed.target.double())
+    return problem
+
+
+def additive_log_gamma(gamma, shape):
+    """log Γ of all pairs, or its additive fit, each side floored at 0."""
+    users, items = (x.ravel() for x in np.meshgrid(*map(np.arange, shape), indexing="ij"))
+    log = np.log(gamma.at(users, items)).reshape(shape)
+    if gamma.separable:
+        return log
+    half = log.mean() / 2
+    return np.maximum(log.mean(1) - half, 0)[:, None] + np.maximum(log.mean(0) - half, 0)
+
+
+def brute_force(prepared, problem, dense) -> float:
+    """Seen and unseen part by visiting every pair."""
+    settings, at = prepared.settings, (prepared.rows.user, prepared.rows.item)
+    prediction, q = dense(problem.phi.factors()), dense(problem.seen)
+    seen = np.zeros(q.shape, bool)
+    seen[at] = True
+    weight = problem.observed.bounds.a.double().numpy()
+    fit = (weight * (prediction[at] - prepared.target) ** 2).sum() / seen.sum()
+    if settings.spec.end == "signed":
+        shrink = np.exp(-problem.strength * additive_log_gamma(problem.gamma, q.shape))
+        m = q * shrink if settings.liked else 1 - (1 - q) * shrink
+        distance = (prediction - m) ** 2
+    else:
+        users, items = (x.ravel() for x in np.meshgrid(*map(np.arange, q.shape), indexing="ij"))
+        gamma, q = problem.gamma.at(users, items).reshape(q.shape) ** problem.strength, np.clip(q, 0, 1)
+        low, high = np.maximum(q / gamma, 1 - gamma * (1 - q)), np.minimum(gamma * q, 1 - (1 - q) / gamma)
+        distance = np.maximum((prediction - low) ** 2, (prediction - high) ** 2)
+    return fit + settings.unseen_weight * distance[~seen].mean()
+
+
+@pytest.mark.parametrize("target", ["rating", "binary"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"method": "signed-rd", "gamma": 2.0},
+        {"method": "signed-rd", "gamma": 2.0, "liked": False, "unseen_weight": 3.0},
+        {"method": "signed-puid", "gamma": "exposure-gap"},
+        {"method": "signed-puid", "gamma": "random", "liked": False},
+        {"method": "sharp-rd", "gamma": 2.0},
+        {"method": "sharp-puid", "gamma": "random", "unseen_weight": 0.5},
+    ],
+    ids=lambda given: "-".join(map(str, given.values())),
+)
+def test_the_loss_equals_brute_force(given, target, prepare, dense_scores) -> None:
+    prepared = prepare(**given, target=target, backbone="mf")
+    problem = problem_of(prepared, doubles=True)
+    loss = float(problem.loss(0, problem.n_users).detach())
+    assert loss == pytest.approx(brute_force(prepared, problem, dense_scores), rel=1e-9)
+
+
+@pytest.mark.parametrize("method", ["signed-rd", "signed-puid", "sharp-rd", "sharp-puid"])
+def test_in_single_precision_too(method, prepare, dense_scores) -> None:
+    prepared = prepare(method)
+    problem = problem_of(prepared)
+    loss = float(problem.loss(0, problem.n_users).detach())
+    assert loss == pytest.approx(brute_force(prepared, problem, dense_scores), rel=1e-5)
+
+
+def test_a_rule_that_is_not_separable_uses_its_additive_fit(prepare, dense_scores) -> None:
+    prepared = prepare("signed-puid", gamma="random", backbone="mf")
+    problem = problem_of(prepared, doubles=True)
+    rng, gamma = np.random.default_rng(0), problem.gamma
+    bins = (np.arange(40) % 4, np.arange(25) % 3)
+    assert isinstance(gamma, TableGamma)
+    table = TableGamma.make(bins, np.abs(rng.normal(0, 0.6, (4, 3))), cap=20.0)
+    assert not table.separable
+    users, items = log_parts(table, problem.observed.target)
+    problem = replace(problem, gamma=table, log_users=users, log_items=items)
+    loss = float(problem.loss(0, problem.n_users).detach())
+    assert loss == pytest.approx(brute_force(prepared, problem, dense_scores), rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 11, 39])
+@pytest.mark.parametrize("method", ["signed-puid", "sharp-puid"])
+def test_block_losses_average_to_the_whole(method, size, prepare) -> None:
+    problem = problem_of(prepare(method, gamma="random"))
+    users = problem.n_users
+    blocks = [(start, min(start + size, users)) for start in range(0, users, size)]
+    average = sum((stop - start) / users * float(problem.loss(start, stop).detach()) for start, stop in blocks)
+    assert average == pytest.approx(float(problem.loss(0, users).detach()), rel=1e-5)
+
+
+def test_gradients_equal_dense_autograd(prepare) -> None:
+    prepared = prepare("sharp-rd", gamma=2.0, backbone="mf")
+    problem = problem_of(prepared, doubles=True)
+    weight = problem.phi.user_towers[0].weight
+    problem.loss(0, problem.n_users).backward()
+    engine = weight.grad.clone()
+    weight.grad = None
+    q = problem.seen.tile().clamp(0, 1)
+    low, high = torch.maximum(q / 2, 1 - 2 * (1 - q)), torch.minimum(2 * q, 1 - (1 - q) / 2)
+    prediction = problem.phi.factors().tile()
+    seen = torch.zeros(q.shape, dtype=torch.bool)
+    at = tuple(torch.tensor(codes.tolist()) for codes in (prepared.rows.user, prepared.rows.item))
+    seen[at] = True
+    fit = problem.observed.bounds.a @ (prediction[at] - problem.observed.target).square() / seen.sum()
+    far = torch.maximum((prediction - low).square(), (prediction - high).square())
+    (fit + prepared.settings.unseen_weight * far[~seen].mean()).backward()
+    torch.testing.assert_close(engine, weight.grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("target", ["rating", "binary"])
+def test_q_lives_where_the_bounds_do(target, prepare) -> None:
+    problem = problem_of(prepare("signed-rd", target=target, epochs=100, patience=0))
+    q = problem.seen.tile()
+    assert float(((q > -0.3) & (q < 1.3)).float().mean()) > 0.95
+    assert float(problem.observed.target.min()) >= 0.0
+
+
+def test_a_larger_gamma_lowers_unseen_scores_and_disliked_raises_them(prepare, dense_scores) -> None:
+    means = []
+    for given in ({"gamma": 3.0}, {"gamma": 1.0}, {"gamma": 3.0, "liked": False}):
+        prepared = prepare("signed-rd", epochs=120, patience=0, select="none", lr=0.05, **given)
+        problem = problem_of(prepared)
+        fitted = Trainer(problem, prepared.settings, None, stage="main", save=None).run()
+        means.append(dense_scores(fitted.phi).mean())
+    assert means[0] < means[1] - 0.05
+    assert means[2] > means[1] + 0.05
