@@ -21,8 +21,20 @@ from puidrec.objective.low_rank import LowRank
 class Penalty(NamedTuple):
     """Mean squared norms: of what belongs to single entities, and of what is shared through features."""
 
-    ids: Tensor
-    features: Tensor
+    user_ids: Tensor
+    item_ids: Tensor
+    user_features: Tensor
+    item_features: Tensor
+
+    @property
+    def ids(self) -> Tensor:
+        """Both sides' entities."""
+        return self.user_ids + self.item_ids
+
+    @property
+    def features(self) -> Tensor:
+        """Both sides' feature weights."""
+        return self.user_features + self.item_features
 
 
 class Tower(nn.Module):
@@ -82,16 +94,18 @@ class Backbone(nn.Module):
         return self._as_items(self._cold(self.item_towers, design))
 
     def penalty(self) -> Penalty:
-        """L2 per entity: mean over users plus mean over items of squared norms.
+        """Mean over a side's entities of squared norms, apart for both sides and for what features share.
 
-        Means, not sums: an average user's share of a mean loss is 1/users, so one weight suits logs of any size.
-        Parts that live on features are returned apart, since they are shared and want a lighter hand.
+        Means, because a trainer weighs them by how many entities share a rating (`train.problem.backbone_penalty`).
         """
         zero = torch.zeros((), dtype=self.mean.dtype, device=self.mean.device)
-        towers = [tower for tower in (*self.user_towers, *self.item_towers) if isinstance(tower, Tower)]
-        ids = [tower.penalty() for tower in towers if tower.uses_ids]
-        features = [tower.penalty() for tower in towers if not tower.uses_ids]
-        return Penalty(_sum([zero, *ids]), _sum([zero, *features]))
+
+        def side(towers: nn.ModuleList, uses_ids: bool) -> Tensor:
+            own = [tower for tower in towers if isinstance(tower, Tower) and tower.uses_ids is uses_ids]
+            return _sum([zero, *(tower.penalty() for tower in own)])
+
+        users, items = self.user_towers, self.item_towers
+        return Penalty(side(users, True), side(items, True), side(users, False), side(items, False))
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         """Scores of given pairs, for a few pairs; training uses sampled products instead."""

@@ -210,7 +210,7 @@ def _worth(name: str, side: SideName, moves: Moves, scale: float) -> FeatureShif
     """Distribution over D of the shift, shrunk by empirical Bayes: shift ~ N(0, τ²), seen through scaled noise."""
     noise = scale * moves.noise
     true = max(0.0, moves.mean_square - scale * moves.mean_noise)
-    signed = moves.moved * true / (true + noise)
+    signed = moves.moved * true / (true + noise) if true > 0.0 else np.zeros_like(moves.moved)
     shrunk = np.abs(signed)
     gain = float((moves.weight * bernoulli_kl(expit(logit(moves.rate) + signed), moves.rate)).sum())
     mean, high = float((moves.weight * shrunk).sum()), _quantile(shrunk, moves.weight, 0.9)

@@ -53,11 +53,21 @@ class GridProblem:
     @property
     def steps(self) -> tuple[Step, ...]:
         """φ, then θ where the method imputes."""
-        phi = Step("phi", self.phi, self.prediction_loss, lambda: backbone_penalty(self.phi, self.settings))
+        phi = Step(
+            "phi",
+            self.phi,
+            self.prediction_loss,
+            lambda: backbone_penalty(self.phi, self.settings, len(self.observed.pattern)),
+        )
         theta = self.theta
         if theta is None:
             return (phi,)
-        return phi, Step("theta", theta, self.imputation_loss, lambda: backbone_penalty(theta, self.settings))
+        return phi, Step(
+            "theta",
+            theta,
+            self.imputation_loss,
+            lambda: backbone_penalty(theta, self.settings, len(self.observed.pattern)),
+        )
 
     def factors(self) -> LowRank:
         """φ over all users."""

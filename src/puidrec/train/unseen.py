@@ -52,7 +52,14 @@ class UnseenProblem:
     @property
     def steps(self) -> tuple[Step, ...]:
         """φ alone."""
-        return (Step("phi", self.phi, self.loss, lambda: backbone_penalty(self.phi, self.settings)),)
+        return (
+            Step(
+                "phi",
+                self.phi,
+                self.loss,
+                lambda: backbone_penalty(self.phi, self.settings, len(self.observed.pattern)),
+            ),
+        )
 
     def factors(self) -> LowRank:
         """φ over all users."""
