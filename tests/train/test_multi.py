@@ -74,3 +74,15 @@ def test_heads_share_representations(prepare) -> None:
     for one, other in zip(before, after, strict=True):
         assert not np.allclose(one[0], other[0])
         np.testing.assert_array_equal(one[1:], other[1:])
+
+
+def test_the_rating_step_does_not_move_the_pseudo_labels(prepare, dense_scores) -> None:
+    """The imputation head learns from its own mismatch on the log only, however far the ratings are from it."""
+    prepared = prepare("multi-dr", backbone="mf")
+    problem = problem_of(prepared)
+    problem.loss(0, problem.n_users).backward()
+    at, target = (prepared.rows.user, prepared.rows.item), prepared.target.astype(np.float64)
+    exposure, pseudo = (dense_scores(problem.heads.factors(head))[at] for head in (EXPOSURE, IMPUTATION))
+    weight = 1.0 / np.clip(exposure, prepared.settings.min_propensity, 1.0)
+    expected = (2.0 * weight * (pseudo - target)).sum() / (problem.n_users * prepared.data.n_items)
+    assert problem.heads.means.grad[IMPUTATION].item() == pytest.approx(expected, abs=1e-5)
