@@ -34,7 +34,8 @@ check: lint test ## everything that must pass before a change lands
 bench: $(READY) ## time the data layer, the engine and the metrics
 	$(BIN)/python bench/loading.py
 	$(BIN)/python bench/metrics.py
-	$(BIN)/python bench/engine.py
+	$(BIN)/python bench/engine.py shape
+	$(BIN)/python bench/engine.py large
 
 bench-gamma: $(READY) ## propensities, entropies and Γ for 100 million rows
 	$(BIN)/python bench/gamma.py

@@ -21,7 +21,7 @@ from puidrec.atomic import write_json, write_text
 from puidrec.methods import METHODS
 from puidrec.rng import generator
 
-SPACE = {"l2": (0.8, 2.4, 7.0), "l2_features": (0.1, 0.5, 2.0), "dim": (8, 16, 32), "lr": (0.01, 0.02)}
+SPACE = {"l2": (0.03, 0.1, 0.3), "l2_features": (0.005, 0.02, 0.08), "dim": (8, 16, 32), "lr": (0.01, 0.02)}
 PUBLIC = {
     "mf": (0.662, 0.491), "ips": (0.663, 0.485), "rd-ips": (0.671, 0.492), "brd-ips": (0.671, 0.491),
     "dr": (0.669, 0.497), "rd-dr": (0.684, 0.509), "brd-dr": (0.677, 0.507),

@@ -146,3 +146,13 @@ def test_normalising_gives_a_global_gamma_something_to_do(prepare) -> None:
     normalised = [gradient(gamma=gamma, normalise=True) for gamma in (50.0, 1.0)]
     assert plain[0] @ plain[1] > 0.9999
     assert normalised[0] @ normalised[1] < 0.99
+
+
+@pytest.mark.parametrize("method", ["dr", "puid-dr", "bpuid-dr"])
+def test_sharing_scores_between_the_steps_changes_nothing(method, prepare, monkeypatch) -> None:
+    """Two sampled products an epoch, or four: the same model to the last bit."""
+    shared = train_stages(prepare(method), None, None, None)
+    monkeypatch.setattr(GridProblem, "_shares", lambda self, start, stop: False)
+    plain = train_stages(prepare(method), None, None, None)
+    assert torch.equal(shared.phi.lefts[0], plain.phi.lefts[0])
+    assert shared.history == plain.history

@@ -31,6 +31,7 @@ def test_three_epochs_of_each_step_lower_its_loss(method, head, loss, target, ba
             value = step.loss(0, users)
             value.backward()
             trainer.optimizers[step.name].step()
+            step.moved()
             values.append(float(value.detach()))
         assert np.isfinite(values).all()
         assert values[3] < values[0]

@@ -96,7 +96,7 @@ class Backbone(nn.Module):
     def penalty(self) -> Penalty:
         """Mean over a side's entities of squared norms, apart for both sides and for what features share.
 
-        Means, because a trainer weighs them by how many entities share a rating (`train.problem.backbone_penalty`).
+        Means, not sums: an average user's share of a mean loss is 1/users, so one weight suits logs of any size.
         """
         zero = torch.zeros((), dtype=self.mean.dtype, device=self.mean.device)
 

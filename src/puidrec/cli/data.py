@@ -24,6 +24,7 @@ def describe(
     scale: options.Scale = None,
     settings: options.Settings = None,
     protocol: options.ProtocolName = "rd",
+    config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show what a data set holds, and how far the log is from the uniform rows."""
@@ -60,6 +61,7 @@ def convert(
     source: Annotated[str, typer.Argument(help="Data set to convert: kuairec.", metavar="NAME")],
     src: Annotated[Path, typer.Argument(help="Folder of the original files.", readable=False)],
     dst: Annotated[Path, typer.Argument(help="Folder to write: new, or an earlier conversion.", readable=False)],
+    config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write the compact form of a data set from its original files, streaming."""
@@ -92,6 +94,7 @@ def simulate(
         int | None, typer.Option(help="Rows drawn uniformly (default: 16 per user; 0 for none).", min=0)
     ] = None,
     seed: options.Seed = 0,
+    config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Simulate a confounded log with a uniform sample and the truth, up to a million users, in chunks."""

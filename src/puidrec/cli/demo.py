@@ -14,6 +14,7 @@ EXAMPLE = "Example: puid demo --world pair --seed 1"
 def demo(
     world: Annotated[str, typer.Option(help="Simulated world; see puid data simulate --help.")] = "mixed",
     seed: options.Seed = 0,
+    config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Simulate a confounded log with known truth, and show what the confounding does and what repairs it."""

@@ -42,6 +42,7 @@ def gamma(
     protocol: options.ProtocolName = "rd",
     seed: options.Seed = 0,
     out: options.Out = None,
+    config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show how strong hidden confounding may be, pair by pair (Γ), what that rests on and what data prove of it."""

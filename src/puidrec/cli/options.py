@@ -45,6 +45,43 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines in
 Out = Annotated[Path | None, typer.Option(help="Folder to write.", metavar="DIR", readable=False)]
 
 
+def _load_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Read `-c FILE`: keys named like options become their defaults; others are settings, where the command has some.
+
+    What is given on the command line wins over the file.
+    """
+    if path is None:
+        return None
+    values = {key.replace("-", "_"): value for key, value in read_toml(path).items()}
+    options = {parameter.name for parameter in context.command.params} - {"config", "help"}
+    context.default_map = {key: value for key, value in values.items() if key in options}
+    rest = {key: value for key, value in values.items() if key not in options}
+    if rest and context.command.name not in TAKES_SETTINGS:
+        expected = f"one of {', '.join(sorted(str(name) for name in options))}"
+        raise InputError("unknown key", file=path, column=next(iter(rest)), expected=expected)
+    context.meta["settings"] = rest
+    return path
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as a mapping."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError("cannot read", file=path, found=error.strerror or str(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError("not TOML", file=path, found=str(error)[:80], hint="One KEY = VALUE per line.") from error
+
+
+TAKES_SETTINGS = ("train",)
+"""Commands whose file may hold settings of the model beside options."""
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "-c", "--config", help="Options (and settings) as TOML.", metavar="FILE", readable=False,
+        callback=_load_config, is_eager=True,
+    ),
+]  # fmt: skip
 ProtocolName = Annotated[str, typer.Option(help="rd, paper or ge3: what counts as liked.", metavar="NAME")]
 
 

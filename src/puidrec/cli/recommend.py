@@ -12,7 +12,7 @@ from puidrec.errors import InputError
 
 RECOMMEND_EXAMPLE = "Example: puid recommend runs/puid-dr --users 0,1,2 --k 5 --out top.csv"
 EVALUATE_EXAMPLE = "Example: puid evaluate runs/puid-dr --data coat --data-dir coat --metrics uauc,ndcg@5"
-RunFolder = Annotated[Path, typer.Argument(help="Folder written by puid train.", metavar="RUN")]
+RunFolder = Annotated[Path, typer.Argument(help="Folder written by puid train.", metavar="RUN", readable=False)]
 
 
 def recommend(
@@ -20,7 +20,10 @@ def recommend(
     users: Annotated[str | None, typer.Option(help="Users, separated by commas; all users when left out.")] = None,
     k: Annotated[int, typer.Option(help="Items per user.", min=1, max=100_000)] = 10,
     include_seen: Annotated[bool, typer.Option("--include-seen", help="Also items the user has rated.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write CSV or Parquet instead of a table.", metavar="FILE")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write CSV or Parquet instead of a table.", metavar="FILE", readable=False)
+    ] = None,
+    config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
     """The best items of each user: user_id, item_id, score, rank."""
@@ -52,13 +55,14 @@ def evaluate(
     data: options.DataName = "simulated",
     data_dir: options.DataDir = None,
     metrics: Annotated[str, typer.Option(help="Names, separated by commas.")] = "uauc,ndcg@5,auc,mse",
-    protocol: Annotated[str, typer.Option(help="rd, paper or ge3: what counts as liked.")] = "rd",
+    protocol: options.ProtocolName = "rd",
     settings: options.Settings = None,
     logged: options.Logged = None,
     uniform: options.Uniform = None,
     users: options.Users = None,
     items: options.Items = None,
     scale: options.Scale = None,
+    config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure a trained model on the test rows of a data set (the split of the run's own seed)."""

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from puidrec.cli import options
-from puidrec.errors import InputError
 
 EXAMPLE = "Example: puid train --data coat --data-dir coat --method puid-dr --set alpha=2 --out runs/puid-dr"
 
 
 def train(
+    context: typer.Context,
     data: options.DataName = "simulated",
     data_dir: options.DataDir = None,
     method: Annotated[str | None, typer.Option(help="mf, ips, dr, rd-dr, puid-dr, bpuid-dr, signed-rd, …")] = None,
     out: options.Out = None,
-    config: Annotated[Path | None, typer.Option("-c", "--config", help="Settings as TOML.", metavar="FILE")] = None,
+    config: options.Config = None,
     settings: options.Settings = None,
-    protocol: Annotated[str, typer.Option(help="rd, paper or ge3: what counts as liked.")] = "rd",
+    protocol: options.ProtocolName = "rd",
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of split and initialisation.", min=0)] = None,
     logged: options.Logged = None,
@@ -42,7 +40,7 @@ def train(
     given = options.parse_settings(settings)
     named = {key: value for key, value in (("method", method), ("device", device), ("seed", seed)) if value is not None}
     own = {key: value for key, value in given.items() if not key.startswith("data.")}
-    chosen = Settings.of(**{**_read(config), **own, **named})
+    chosen = Settings.of(**{**context.meta.get("settings", {}), **own, **named})
     loaded = options.open_dataset(
         data, data_dir, given, logged=logged, uniform=uniform, users=users, items=items, scale=scale
     )
@@ -72,15 +70,3 @@ def train(
     )
     if out is not None:
         console.print(f"wrote {out}\nnext: puid recommend {out} --k 10", markup=False)
-
-
-def _read(config: Path | None) -> dict[str, Any]:
-    """Settings from a TOML file."""
-    if config is None:
-        return {}
-    try:
-        return tomllib.loads(config.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError("cannot read", file=config, found=error.strerror or str(error)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError("not TOML", file=config, found=str(error)[:80], hint="One KEY = VALUE per line.") from error

@@ -16,7 +16,7 @@ from puidrec.model import Recommender
 METHODS = ("item-rate", "mf", "ips", "dr", "rd-dr", "puid-dr", "bpuid-dr", "signed-rd", "signed-puid")
 ORACLE = "ips, true propensity"
 """The reference that knows what no log tells."""
-FEATURES_ONLY = {"backbone": "mf-linear", "ids": False, "l2": 0.0, "l2_features": 0.025, "min_propensity": 0.001}
+FEATURES_ONLY = {"backbone": "mf-linear", "ids": False, "l2": 0.0, "l2_features": 0.001, "min_propensity": 0.001}
 """A model of recorded features: what was not recorded cannot be learned as an ID, so confounding shows."""
 
 

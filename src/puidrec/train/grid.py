@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from puidrec.backbones.base import Backbone
 from puidrec.objective import estimators
-from puidrec.objective.estimators import Observed
+from puidrec.objective.estimators import Alternating, Observed
 from puidrec.objective.heads import Head, head_named
 from puidrec.objective.low_rank import LowRank
 from puidrec.objective.pointwise import PointwiseError
@@ -54,20 +56,16 @@ class GridProblem:
     def steps(self) -> tuple[Step, ...]:
         """φ, then θ where the method imputes."""
         phi = Step(
-            "phi",
-            self.phi,
-            self.prediction_loss,
-            lambda: backbone_penalty(self.phi, self.settings, len(self.observed.pattern)),
-        )
+            "phi", self.phi, self.prediction_loss, lambda: backbone_penalty(self.phi, self.settings),
+            lambda: self._alternating.moved("phi"),
+        )  # fmt: skip
         theta = self.theta
         if theta is None:
             return (phi,)
         return phi, Step(
-            "theta",
-            theta,
-            self.imputation_loss,
-            lambda: backbone_penalty(theta, self.settings, len(self.observed.pattern)),
-        )
+            "theta", theta, self.imputation_loss, lambda: backbone_penalty(theta, self.settings),
+            lambda: self._alternating.moved("theta"),
+        )  # fmt: skip
 
     def factors(self) -> LowRank:
         """φ over all users."""
@@ -80,9 +78,13 @@ class GridProblem:
     def prediction_loss(self, start: int, stop: int) -> Tensor:
         """`eq:naive`, `eq:ips`, `eq:dr`, `eq:puid-ips`, `eq:puid-dr`, `eq:bpuid-ips`, `eq:bpuid-dr` on a block."""
         observed = self.observed.rows(start, stop)
-        phi = self.phi.factors(slice(start, stop))
-        theta = None if self.theta is None else self.theta.factors(slice(start, stop)).detach()
-        terms = self._relative("phi", start, stop, self._prediction_terms(observed, phi, theta))
+        if self._shares(start, stop):
+            terms = self._alternating.prediction_terms(self.error, self.head)
+        else:
+            phi = self.phi.factors(slice(start, stop))
+            theta = None if self.theta is None else self.theta.factors(slice(start, stop)).detach()
+            terms = self._prediction_terms(observed, phi, theta)
+        terms = self._relative("phi", start, stop, terms)
         if self.settings.spec.estimator == "naive":
             return self._mean_over_log(terms, observed, start, stop)
         normalise = self.settings.normalise and len(observed.pattern) > 0
@@ -92,8 +94,11 @@ class GridProblem:
         """`eq:puid-dr-imp`, `eq:bpuid-dr-imp` on a block."""
         assert self.theta is not None  # noqa: S101 (the step exists only with θ)
         observed, rows = self.observed.rows(start, stop), slice(start, stop)
-        phi, theta = self.phi.factors(rows).detach(), self.theta.factors(rows)
-        terms = estimators.imputation(observed, phi, theta, self.error, self.head)
+        if self._shares(start, stop):
+            terms = self._alternating.imputation_terms(self.error, self.head)
+        else:
+            phi, theta = self.phi.factors(rows).detach(), self.theta.factors(rows)
+            terms = estimators.imputation(observed, phi, theta, self.error, self.head)
         return self._mean_over_log(self._relative("theta", start, stop, terms), observed, start, stop)
 
     def admissible(self) -> bool:
@@ -103,6 +108,15 @@ class GridProblem:
     def total_loss(self) -> float:
         """The prediction loss over all users."""
         return float(self.prediction_loss(0, self.n_users).detach())
+
+    @cached_property
+    def _alternating(self) -> Alternating:
+        """Scores of φ and θ on the log, each made once after its own step and used by both."""
+        return Alternating(self.observed, self.phi.factors, (self.theta or self.phi).factors)
+
+    def _shares(self, start: int, stop: int) -> bool:
+        """Whether the steps can share scores: full batch, with an imputation model, and graphs being kept."""
+        return self.theta is not None and (start, stop) == (0, self.n_users) and torch.is_grad_enabled()
 
     def _prediction_terms(self, observed: Observed, phi: LowRank, theta: LowRank | None) -> Terms:
         if theta is None:

@@ -50,8 +50,10 @@ class SharedHeads(nn.Module):
         return LowRank.of(left, torch.cat([items[:, :dim], torch.ones_like(i_bias), i_bias], 1))
 
     def bias_penalty(self) -> Tensor:
-        """Squared biases of the heads' own; 0 where they have none."""
-        return self.user_bias.square().sum() + self.item_bias.square().sum()
+        """Mean squared biases over entities, all heads; 0 where heads have none of their own."""
+        if not self.user_bias.numel():
+            return self.means.new_zeros(())
+        return self.user_bias.square().mean(1).sum() + self.item_bias.square().mean(1).sum()
 
 
 @dataclass
@@ -105,6 +107,4 @@ class MultiProblem:
         return fit + robust_mean(rating, weights, n_pairs) + robust_mean(imputation_terms(mismatch), weights, n_pairs)
 
     def _penalty(self) -> Tensor:
-        n_seen = len(self.observed.pattern)
-        shared = backbone_penalty(self.heads.backbone, self.settings, n_seen)
-        return shared + self.settings.l2 * self.heads.bias_penalty() / max(n_seen, 1)
+        return backbone_penalty(self.heads.backbone, self.settings) + self.settings.l2 * self.heads.bias_penalty()

@@ -19,6 +19,8 @@ class Step(NamedTuple):
     module: nn.Module
     loss: Callable[[int, int], Tensor]
     penalty: Callable[[], Tensor]
+    moved: Callable[[], None] = lambda: None
+    """Called after the module's parameters changed, so that nothing stale is used."""
 
 
 class Problem(Protocol):
@@ -42,14 +44,11 @@ class Problem(Protocol):
         """Whether the parameters as they stand may be chosen: a benchmarked loss must not be above 0."""
 
 
-def backbone_penalty(backbone: Backbone, settings: Settings, n_seen: int) -> Tensor:
-    """The prior's share of a mean loss: λ Σ ‖z‖² / |O|, so λ counts in ratings and fits sparse and dense logs alike.
+def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:
+    """L2 per entity on what belongs to entities, a lighter one on what features share.
 
-    A user with many ratings is then held less tightly than one with few, as in any posterior mode. Weights of features
-    are shared by many and have a λ of their own.
+    Weighed as means over entities, whatever the number of ratings: dense logs of weak signals (KuaiRec) want a firm
+    hand no less than sparse ones (Coat), and a prior counted in ratings would let go of them.
     """
     penalty = backbone.penalty()
-    users, items = backbone.n_users / max(n_seen, 1), backbone.n_items / max(n_seen, 1)
-    ids = users * penalty.user_ids + items * penalty.item_ids
-    features = users * penalty.user_features + items * penalty.item_features
-    return settings.l2 * ids + settings.l2_features * features
+    return settings.l2 * penalty.ids + settings.l2_features * penalty.features

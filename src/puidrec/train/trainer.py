@@ -59,7 +59,7 @@ class Trainer:
         self.problem, self.settings, self.validator = problem, settings, validator
         self.stage, self.save = stage, save
         self.optimizers = {
-            step.name: torch.optim.Adam(step.module.parameters(), lr=lr or settings.lr, foreach=True)
+            step.name: torch.optim.Adam(step.module.parameters(), lr=lr or settings.lr, fused=True)
             for step in problem.steps
         }
         patience = settings.patience if validator is not None else 0
@@ -120,6 +120,7 @@ class Trainer:
                 loss = step.loss(start, stop)
                 (loss + step.penalty()).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
+                step.moved()
                 share = (stop - start) / self.problem.n_users
                 sums[step.name] = sums.get(step.name, 0.0) + float(loss.detach()) * share
         if not all(np.isfinite(value) for value in sums.values()):
@@ -159,6 +160,7 @@ class Trainer:
         for step in self.problem.steps:
             own = {k.removeprefix(f"{step.name}."): v for k, v in parameters.items() if k.startswith(f"{step.name}.")}
             step.module.load_state_dict(own)
+            step.moved()
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

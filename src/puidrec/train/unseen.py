@@ -57,7 +57,7 @@ class UnseenProblem:
                 "phi",
                 self.phi,
                 self.loss,
-                lambda: backbone_penalty(self.phi, self.settings, len(self.observed.pattern)),
+                lambda: backbone_penalty(self.phi, self.settings),
             ),
         )
 

@@ -1,0 +1,95 @@
+"""A run folder: what it holds, that it repeats, and that nothing finished is overwritten."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from puidrec.data.dataset import Dataset
+from puidrec.data.synthetic import simulate
+from puidrec.errors import InputError, OutputError
+from puidrec.experiments.run import load_run, to_toml, train_run
+from puidrec.settings import Settings
+
+SETTINGS = Settings.of("rd-dr", epochs=8, dim=4, seed=3)
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return simulate("mixed", n_users=60, n_items=50, rng=0).data
+
+
+def test_the_folder_holds_what_the_readme_says(data: Dataset, tmp_path: Path) -> None:
+    run = train_run(data, SETTINGS, out=tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"config.toml", "metrics.json", "history.jsonl", "environment.json", "model"}
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert {"uauc", "ndcg@5", "auc", "mse", "seconds", "epochs", "positive_rate", "protocol"} <= metrics.keys()
+    assert metrics["uauc"] == pytest.approx(run.evaluation["uauc"])
+    assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == metrics["epochs"]
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["data_sha256"] == data.sha256
+    assert environment["seed"] == 3
+
+
+def test_the_resolved_config_gives_the_same_model(data: Dataset, tmp_path: Path) -> None:
+    first = train_run(data, SETTINGS, out=tmp_path / "a")
+    config = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
+    assert Settings.of(**config) == SETTINGS
+    second = train_run(data, Settings.of(**config), out=tmp_path / "b")
+    assert np.array_equal(first.model.user_factors_, second.model.user_factors_)
+
+
+def test_a_saved_run_predicts_as_it_did(data: Dataset, tmp_path: Path) -> None:
+    run = train_run(data, SETTINGS, out=tmp_path / "run")
+    model, metrics = load_run(tmp_path / "run")
+    ids = data.user_ids.ids.head(5).to_list()
+    items = data.item_ids.ids.head(5).to_list()
+    assert np.array_equal(model.predict(ids, items), run.model.predict(ids, items))
+    assert metrics["method"] == "rd-dr"
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(data: Dataset, tmp_path: Path) -> None:
+    settings = Settings.of("rd-dr", epochs=8, dim=4, seed=3, checkpoint_every=2)
+    whole = train_run(data, settings).model
+
+    def stop(stage: str, done: int, total: int, figures: dict[str, float]) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_run(data, settings, out=tmp_path / "run", progress=stop)
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+    resumed = train_run(data, settings, out=tmp_path / "run").model
+    assert np.array_equal(whole.user_factors_, resumed.user_factors_)
+    assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
+
+
+def test_a_finished_run_is_not_overwritten(data: Dataset, tmp_path: Path) -> None:
+    train_run(data, SETTINGS, out=tmp_path / "run")
+    with pytest.raises(InputError, match="finished run"):
+        train_run(data, SETTINGS, out=tmp_path / "run")
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(data: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OutputError, match="cannot write"):
+        train_run(data, SETTINGS, out=tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "\x00"])
+def test_what_is_no_run_folder_is_refused(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "model").mkdir()
+        (tmp_path / "metrics.json").write_text(content)
+    with pytest.raises(InputError):
+        load_run(tmp_path)
+
+
+def test_toml_round_trip_of_all_settings() -> None:
+    settings = Settings.of("puid-ips", gamma=1.5, ids="bias", device="cpu", alpha=2.0)
+    assert Settings.of(**tomllib.loads(to_toml(settings.model_dump()))) == settings

@@ -1,0 +1,58 @@
+"""The strength of Γ: what uniform ratings certify, or a mild default."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from puidrec.errors import InputError
+from puidrec.objective.low_rank import LowRank
+from puidrec.train.strength import MILD, certified_strength, mild_strength, require_uniform
+
+
+def population(seed: int = 0) -> tuple[LowRank, torch.Tensor, torch.Tensor]:
+    """q of a 40 × 30 population within (0, 1), and the parts of a log Γ."""
+    rng = np.random.default_rng(seed)
+    left, right = rng.uniform(0.3, 0.9, (40, 1)), rng.uniform(0.4, 1.0, (30, 1))
+    parts = (rng.uniform(0.0, 0.4, 40), rng.uniform(0.0, 0.2, 30))
+    q = LowRank.of(torch.from_numpy(left), torch.from_numpy(right))
+    return q, torch.from_numpy(parts[0]), torch.from_numpy(parts[1])
+
+
+@pytest.mark.parametrize("liked", [True, False])
+@pytest.mark.parametrize("kappa", [0.5, 1.0, 2.5])
+def test_the_certified_strength_is_the_one_that_made_the_unseen_ratings(kappa: float, liked: bool) -> None:
+    q, users, items = population()
+    dense = q.tile().numpy()
+    shrink = np.exp(-kappa * (users.numpy()[:, None] + items.numpy()))
+    unseen = dense * shrink if liked else 1 - (1 - dense) * shrink
+    rng = np.random.default_rng(1)
+    seen = rng.random(dense.shape) < 0.1
+    target = np.full(int(seen.sum()), 0.5)
+    mean = (target.sum() + unseen.mean() * (dense.size - target.size)) / dense.size
+    found = certified_strength(q, users, items, target, np.array([mean]), liked=liked)
+    assert found == pytest.approx(kappa, abs=1e-3)
+
+
+def test_no_strength_where_uniform_ratings_are_no_lower() -> None:
+    q, users, items = population()
+    assert certified_strength(q, users, items, np.array([0.5]), np.array([0.99]), liked=True) == 0.0
+    assert certified_strength(q, 0 * users, 0 * items, np.array([0.5]), np.array([0.1]), liked=True) == 0.0
+
+
+def test_the_strength_is_bounded_where_uniform_ratings_are_all_zero() -> None:
+    q, users, items = population()
+    strength = certified_strength(q, users, items, np.array([0.0]), np.array([0.0]), liked=True)
+    assert np.exp(strength * float(users.mean() + items.mean())) == pytest.approx(20.0)
+
+
+def test_the_mild_default_has_the_mild_mean() -> None:
+    assert np.exp(mild_strength(0.7) * 0.7) == pytest.approx(MILD)
+    assert mild_strength(0.0) == 0.0
+
+
+def test_certified_without_uniform_rows_is_refused_with_a_sentence() -> None:
+    with pytest.raises(InputError, match=r"certified.*needs uniform ratings"):
+        require_uniform(3, "tiny")
+    require_uniform(50, "enough")
