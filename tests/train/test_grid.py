@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from puidrec.model import Recommender
 from puidrec.objective.low_rank import LowRank
+from puidrec.train.grid import GridProblem
 from puidrec.train.stages import stages_of, train_stages
 from puidrec.train.trainer import Trainer
 
