@@ -23,7 +23,7 @@ def write(folder: Path, suffix: str) -> dict[str, Path]:
             TABLES[key].write_parquet(file)
         else:
             text = TABLES[key].write_csv().encode()
-            file.write_bytes(gzip.compress(text) if suffix.endswith(".gz") else text)
+            file.write_bytes(gzip.compress(text, mtime=0) if suffix.endswith(".gz") else text)
     return files
 
 
