@@ -6,7 +6,9 @@ python bench/accuracy.py --data coat --data-dir DIR [--seeds 5] [--budget 6] [--
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -87,11 +89,16 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=6)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--only", default="", help="methods to measure anew (a pattern); others keep their figures")
     options = parser.parse_args()
-    jobs = [(options.data, options.data_dir, m, s, options.budget) for m in METHODS for s in range(options.seeds)]
+    chosen = [method for method in METHODS if re.search(options.only, method)]
+    jobs = [(options.data, options.data_dir, m, s, options.budget) for m in chosen for s in range(options.seeds)]
+    results = Path(f"bench/out/accuracy-{options.data}.json")
     with ProcessPoolExecutor(options.workers) as pool:
         rows = list(pool.map(one, jobs))
-    write_json(Path(f"bench/out/accuracy-{options.data}.json"), rows)
+    if options.only:
+        rows += [row for row in json.loads(results.read_text()) if row["method"] not in chosen]
+    write_json(results, rows)
     text = page(rows, options)
     write_text(options.out or Path(f"docs/accuracy-{options.data}.md"), text)
     print(text)

@@ -7,6 +7,13 @@ from puidrec.train.multi import EXPOSURE, IMPUTATION, RATING
 from puidrec.train.stages import stages_of
 
 
+def lowest(prepared) -> float:
+    """The smallest propensity that is believed: a quarter of the mean exposure, or the clipping limit."""
+    data = prepared.data
+    rate = len(prepared.split.train) / (data.n_users * data.n_items)
+    return max(prepared.settings.min_propensity, 0.25 * rate)
+
+
 def problem_of(prepared, seed=3):
     """The problem with biases and maps moved off their start, so that every part counts."""
     (stage,) = stages_of(prepared)
@@ -23,7 +30,7 @@ def brute_force(prepared, problem, dense) -> float:
     exposure, rating = dense(problem.heads.factors(EXPOSURE)), dense(problem.heads.factors(RATING))
     seen = np.zeros(exposure.shape)
     seen[at] = 1.0
-    weight = 1.0 / np.clip(exposure[at], prepared.settings.min_propensity, 1.0)
+    weight = 1.0 / np.clip(exposure[at], lowest(prepared), 1.0)
     total = ((exposure - seen) ** 2).sum()
     error = (rating[at] - target) ** 2
     if not prepared.settings.spec.imputes:
@@ -83,6 +90,6 @@ def test_the_rating_step_does_not_move_the_pseudo_labels(prepare, dense_scores) 
     problem.loss(0, problem.n_users).backward()
     at, target = (prepared.rows.user, prepared.rows.item), prepared.target.astype(np.float64)
     exposure, pseudo = (dense_scores(problem.heads.factors(head))[at] for head in (EXPOSURE, IMPUTATION))
-    weight = 1.0 / np.clip(exposure, prepared.settings.min_propensity, 1.0)
+    weight = 1.0 / np.clip(exposure, lowest(prepared), 1.0)
     expected = (2.0 * weight * (pseudo - target)).sum() / (problem.n_users * prepared.data.n_items)
     assert problem.heads.means.grad[IMPUTATION].item() == pytest.approx(expected, abs=1e-5)

@@ -8,7 +8,14 @@ import torch
 
 from puidrec.errors import InputError
 from puidrec.objective.low_rank import LowRank
-from puidrec.train.strength import MILD, certified_strength, mild_strength, require_uniform
+from puidrec.train.strength import (
+    MILD,
+    certified_strength,
+    mild_strength,
+    require_uniform,
+    settled_mean,
+    unseen_mean,
+)
 
 
 def population(seed: int = 0) -> tuple[LowRank, torch.Tensor, torch.Tensor]:
@@ -31,20 +38,27 @@ def test_the_certified_strength_is_the_one_that_made_the_unseen_ratings(kappa: f
     seen = rng.random(dense.shape) < 0.1
     target = np.full(int(seen.sum()), 0.5)
     mean = (target.sum() + unseen.mean() * (dense.size - target.size)) / dense.size
-    found = certified_strength(q, users, items, target, np.array([mean]), liked=liked)
+    found = certified_strength(q, users, items, unseen_mean(target, np.array([mean]), dense.size), liked=liked)
     assert found == pytest.approx(kappa, abs=1e-3)
 
 
 def test_no_strength_where_uniform_ratings_are_no_lower() -> None:
     q, users, items = population()
-    assert certified_strength(q, users, items, np.array([0.5]), np.array([0.99]), liked=True) == 0.0
-    assert certified_strength(q, 0 * users, 0 * items, np.array([0.5]), np.array([0.1]), liked=True) == 0.0
+    assert certified_strength(q, users, items, 0.99) == 0.0
+    assert certified_strength(q, 0 * users, 0 * items, 0.1) == 0.0
 
 
 def test_the_strength_is_bounded_where_uniform_ratings_are_all_zero() -> None:
     q, users, items = population()
-    strength = certified_strength(q, users, items, np.array([0.0]), np.array([0.0]), liked=True)
+    strength = certified_strength(q, users, items, 0.0)
     assert np.exp(strength * float(users.mean() + items.mean())) == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.0, 3.0])
+def test_a_model_that_settles_between_seen_and_unseen_settles_at_the_uniform_mean(weight: float) -> None:
+    unseen = settled_mean(0.6, np.array([0.4, 0.6]), weight)
+    assert (0.6 + weight * unseen) / (1 + weight) == pytest.approx(0.5)
+    assert settled_mean(0.9, np.array([0.1]), 0.5) == 0.0
 
 
 def test_the_mild_default_has_the_mild_mean() -> None:

@@ -22,6 +22,8 @@ from puidrec.settings import Settings
 from puidrec.train.problem import Step, backbone_penalty
 
 EXPOSURE, RATING, IMPUTATION = range(3)
+FLOOR = 0.25
+"""Share of the mean exposure below which the exposure head is not trusted: least squares may go to 0 and below."""
 
 
 class SharedHeads(nn.Module):
@@ -93,7 +95,10 @@ class MultiProblem:
         chance = observed.scores(exposure)
         n_seen, n_pairs = len(observed.pattern), observed.n_pairs
         fit = (square_sum(exposure) - 2.0 * torch.sum(chance, dtype=torch.float64) + n_seen) / n_pairs
-        weights = Box.exactly(1.0 / chance.detach().clamp(self.settings.min_propensity, 1.0))
+        floor = max(
+            self.settings.min_propensity, FLOOR * len(self.observed.pattern) / (self.n_users * observed.pattern.n_items)
+        )
+        weights = Box.exactly(1.0 / chance.detach().clamp(floor, 1.0))
         phi = self.heads.factors(RATING, rows)
         prediction = observed.scores(phi)
         error = (prediction - observed.target).square()

@@ -18,7 +18,14 @@ from puidrec.train.grid import Benchmark, GridProblem
 from puidrec.train.multi import MultiProblem, SharedHeads
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import Problem
-from puidrec.train.strength import MIN_UNIFORM, certified_strength, mild_strength, require_uniform
+from puidrec.train.strength import (
+    MIN_UNIFORM,
+    certified_strength,
+    mild_strength,
+    require_uniform,
+    settled_mean,
+    unseen_mean,
+)
 from puidrec.train.trainer import Fitted, Progress, SaveState, Trainer
 from puidrec.train.unseen import UnseenProblem, log_parts
 
@@ -135,7 +142,12 @@ def _strength(prepared: Prepared, seen: LowRank, users: torch.Tensor, items: tor
         return 1.0
     if uniform.size < MIN_UNIFORM:
         return mild_strength(prepared.gamma.mean_log)
-    return certified_strength(seen, users, items, prepared.target, uniform, liked=settings.liked)
+    if settings.adjusts and settings.unseen_weight > 0:
+        weight = 1.0 / prepared.row_propensity
+        mean = settled_mean(float(np.average(prepared.target, weights=weight)), uniform, settings.unseen_weight)
+    else:
+        mean = unseen_mean(prepared.target, uniform, seen.n_pairs)
+    return certified_strength(seen, users, items, mean, liked=settings.liked)
 
 
 def _multi(prepared: Prepared) -> MultiProblem:

@@ -15,7 +15,7 @@ from puidrec.errors import InputError
 from puidrec.objective.low_rank import LowRank
 from puidrec.objective.whole_space import linear_sum
 
-MILD = 1.12
+MILD = 1.1
 """Γ where nothing is known: in the simulated worlds it repairs most of the confounding (`docs/truth.md`), and where
 there is none it costs less than one percent of the error."""
 MIN_UNIFORM = 50
@@ -28,16 +28,26 @@ def mild_strength(mean_log: float) -> float:
     return float(np.log(MILD)) / mean_log if mean_log > 0 else 0.0
 
 
-def certified_strength(
-    seen: LowRank, log_users: Tensor, log_items: Tensor, target: np.ndarray, uniform_target: np.ndarray, *, liked: bool
-) -> float:
-    """κ at which the unseen ratings q·exp(−κ log Γ), together with the seen ones, have the mean of uniform ratings.
+def unseen_mean(target: np.ndarray, uniform_target: np.ndarray, n_pairs: int) -> float:
+    """The mean of unseen ratings, which with the seen ones makes the mean of uniform ratings."""
+    return (float(uniform_target.mean()) * n_pairs - float(target.sum())) / max(n_pairs - target.size, 1)
 
-    0 where the uniform ratings are no lower (`liked`) or no higher (disliked) than the seen ones would be.
+
+def settled_mean(seen_mean: float, uniform_target: np.ndarray, unseen_weight: float) -> float:
+    """Where unseen ratings must be put for a model that cannot tell seen pairs from unseen ones.
+
+    Its predictions settle between the two, at (seen + λ·unseen)/(1 + λ); that is to be the mean of uniform ratings.
     """
-    n_pairs, n_seen = seen.n_pairs, target.size
-    unseen_mean = (float(uniform_target.mean()) * n_pairs - float(target.sum())) / max(n_pairs - n_seen, 1)
-    goal = unseen_mean if liked else 1.0 - unseen_mean
+    share = unseen_weight / (1.0 + unseen_weight)
+    return float(np.clip((float(uniform_target.mean()) - (1.0 - share) * seen_mean) / share, 0.0, 1.0))
+
+
+def certified_strength(
+    seen: LowRank, log_users: Tensor, log_items: Tensor, mean: float, *, liked: bool = True
+) -> float:
+    """κ at which the unseen ratings q·exp(−κ log Γ) have the given mean; 0 where they need not be moved that way."""
+    n_pairs = seen.n_pairs
+    goal = mean if liked else 1.0 - mean
     q = seen if liked else _mirror(seen)
 
     def excess(kappa: float) -> float:
