@@ -178,7 +178,7 @@ def bench_scale(name: str, repeats: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=list(SHAPES))
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument(
         "--naive-blocks",
         type=int,
