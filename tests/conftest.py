@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +37,14 @@ def refusal() -> Callable[..., str]:
         return message
 
     return refuse
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tiny tensors: a second thread only waits, and on a busy machine it waits long."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -20,12 +19,7 @@ from puidrec.model import Recommender
 OPTIONS = {"epochs": 4, "dim": 3, "propensity": "cells"}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -23,12 +23,7 @@ from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 OPTIONS = {"epochs": 3, "dim": 3, "propensity": "cells"}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

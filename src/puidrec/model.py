@@ -13,7 +13,7 @@ import polars as pl
 import torch
 from sklearn.exceptions import NotFittedError
 
-from puidrec.data.dataset import Dataset, IdMap
+from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError
@@ -238,6 +238,3 @@ def _uniform_use(prepared: Prepared) -> str:
     if chooses and prepared.split.selection == "uniform" and len(prepared.split.validation):
         uses.append("choice of the epoch")
     return ", ".join(uses) or "none"
-
-
-__all__ = ["IdMap", "ModelNotFittedError", "Recommender"]

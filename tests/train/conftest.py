@@ -6,7 +6,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
 
 from puidrec.data.synthetic import simulate
 from puidrec.sensitivity.bounds import bounds
@@ -15,12 +14,8 @@ from puidrec.train.prepare import Prepared
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny tensors: a second thread only waits, and on a busy machine it waits long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _one_thread(one_thread):
+    """Every test here trains."""
 
 
 @cache

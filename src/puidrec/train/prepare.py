@@ -20,6 +20,7 @@ from puidrec.objective.estimators import Observed
 from puidrec.objective.pointwise import PointwiseError, pointwise_error
 from puidrec.objective.worst_case import Box
 from puidrec.propensity import Exposure, Propensity, make_propensity
+from puidrec.rng import derive_seed
 from puidrec.sensitivity.bounds import bounds
 from puidrec.sensitivity.certify import certify
 from puidrec.sensitivity.evidence import Evidence
@@ -176,7 +177,7 @@ class Prepared:
         return make_backbone(
             settings.backbone, self.data.n_users, self.data.n_items, settings.dim,
             user_features=self.designs.get("user_id"), item_features=self.designs.get("item_id"),
-            ids=settings.ids, hidden=settings.hidden, mean=start, rng=derive_stage_seed(settings.seed, stage),
+            ids=settings.ids, hidden=settings.hidden, mean=start, rng=derive_seed(settings.seed, "init", stage),
         ).to(settings.device)  # fmt: skip
 
     def validator(self) -> Validator | None:
@@ -197,10 +198,3 @@ DEFAULT_GAMMA = 1.5
 """One Γ for all, where nobody says: what the classic sets certify on binary labels starts here."""
 DEFAULT_RULE = "information"
 MAX_GAMMA = 20.0
-
-
-def derive_stage_seed(seed: int, stage: str) -> int:
-    """Each stage of training starts from its own numbers."""
-    from puidrec.rng import derive_seed
-
-    return derive_seed(seed, "init", stage)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -21,6 +21,16 @@ class Step(NamedTuple):
     penalty: Callable[[], Tensor]
     moved: Callable[[], None] = lambda: None
     """Called after the module's parameters changed, so that nothing stale is used."""
+
+    def load(self, parameters: Mapping[str, Tensor]) -> None:
+        """Take this step's parameters, `NAME.…`, out of all of them."""
+        self.module.load_state_dict(with_prefix(parameters, f"{self.name}."))
+        self.moved()
+
+
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors of one part, under their own names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 class Problem(Protocol):

@@ -17,7 +17,7 @@ from puidrec.train.closed import closed_form
 from puidrec.train.grid import Benchmark, GridProblem
 from puidrec.train.multi import MultiProblem, SharedHeads
 from puidrec.train.prepare import Prepared
-from puidrec.train.problem import Problem
+from puidrec.train.problem import Problem, with_prefix
 from puidrec.train.strength import (
     MIN_UNIFORM,
     certified_strength,
@@ -41,6 +41,8 @@ class Stage:
 
     name: str
     build: Callable[[Done], Problem]
+    pace: float = 1.0
+    """Share of the settings' step size."""
 
 
 def stages_of(prepared: Prepared) -> list[Stage]:
@@ -56,7 +58,7 @@ def stages_of(prepared: Prepared) -> list[Stage]:
     base = prepared.first_stage(_base_settings(settings, spec.estimator))
     return [
         Stage("benchmark", lambda done: _grid(base, "benchmark")),
-        Stage("main", lambda done: _benchmarked(prepared, done["benchmark"])),
+        Stage("main", lambda done: _benchmarked(prepared, done["benchmark"]), REFINING if settings.warm_start else 1.0),
     ]
 
 
@@ -81,8 +83,7 @@ def train_stages(
             done[stage.name] = _unpack(resume, stage.name)
             continue
         problem = stage.build(done)
-        refines = isinstance(problem, GridProblem) and problem.benchmark is not None and settings.warm_start
-        lr = settings.lr * REFINING if refines else settings.lr
+        lr = settings.lr * stage.pace
         trainer = Trainer(problem, settings, validator, stage=stage.name, save=_with_done(save, done), lr=lr)
         if resume is not None and resume.state.get("stage") == stage.name:
             trainer.restore(resume)
@@ -115,9 +116,7 @@ def _benchmarked(prepared: Prepared, base: Fitted) -> GridProblem:
     problem.benchmark = Benchmark(base.phi, base.theta)
     if prepared.settings.warm_start:
         for step in problem.steps:
-            prefix = f"{step.name}."
-            own = {k.removeprefix(prefix): v for k, v in base.parameters.items() if k.startswith(prefix)}
-            step.module.load_state_dict(own)
+            step.load(base.parameters)
     return problem
 
 
@@ -193,8 +192,7 @@ def _unpack(checkpoint: Checkpoint, name: str) -> Fitted:
             return None
         return LowRank.of(checkpoint.tensors[f"{key}left"], checkpoint.tensors[f"{key}right"])
 
-    prefix = f"done.{name}.parameter."
-    parameters = {k.removeprefix(prefix): v for k, v in checkpoint.tensors.items() if k.startswith(prefix)}
+    parameters = with_prefix(checkpoint.tensors, f"done.{name}.parameter.")
     try:
         facts = checkpoint.state["done"][name]
         phi = factors("phi")

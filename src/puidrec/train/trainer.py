@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from puidrec.objective.low_rank import LowRank
 from puidrec.rng import generator
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import HINT, Checkpoint, flatten_optimizer, restore_optimizer
-from puidrec.train.problem import Problem
+from puidrec.train.problem import Problem, with_prefix
 from puidrec.train.stopping import WARM_UP, Stopping
 from puidrec.train.validate import Validator
 
@@ -97,7 +96,7 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of this stage."""
         tensors = checkpoint.tensors
-        now, best = (_with_prefix(tensors, prefix) for prefix in ("now.", "best."))
+        now, best = (with_prefix(tensors, prefix) for prefix in ("now.", "best."))
         try:
             self._load(best)
             self._load(now)
@@ -156,13 +155,6 @@ class Trainer:
             for name, value in step.module.state_dict().items()
         }
 
-    def _load(self, parameters: dict[str, Any]) -> None:
+    def _load(self, parameters: Mapping[str, Tensor]) -> None:
         for step in self.problem.steps:
-            own = {k.removeprefix(f"{step.name}."): v for k, v in parameters.items() if k.startswith(f"{step.name}.")}
-            step.module.load_state_dict(own)
-            step.moved()
-
-
-def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors of one part of a checkpoint, under their own names."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+            step.load(parameters)
