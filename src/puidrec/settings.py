@@ -129,8 +129,8 @@ class Settings(BaseModel):
                 f"{spec.name} takes one Γ for all pairs", found=gamma, expected="a number, or certified",
                 hint=f"For a personalised rule use {spec.name.replace('rd', 'puid')}.",
             )  # fmt: skip
-        elif gamma not in ("auto", "certified", *PRESETS):
-            raise InputError("unknown Γ rule", found=gamma, expected=f"a number, or one of auto, {', '.join(PRESETS)}")
+        elif gamma not in ("auto", "certified") and gamma not in PRESETS:
+            raise InputError("unknown Γ rule", found=gamma, expected=f"a number, or one of auto, {PRESETS.names()}")
 
 
 def _as_input_error(error: ValidationError, model: type[BaseModel]) -> InputError:

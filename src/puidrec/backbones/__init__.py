@@ -12,17 +12,22 @@ from puidrec.backbones.features import Design
 from puidrec.backbones.mf import IdTower, LinearTower
 from puidrec.backbones.mf_mlp import MlpTower
 from puidrec.errors import InputError
+from puidrec.plugins import Table
 from puidrec.rng import Rng, derive_seed
 
 Ids = bool | Literal["bias"]
 """Parameters of single entities: embedding and bias (True), bias only (`bias`, as `eq:prediction` prints), none."""
 FeatureTower = Callable[[Design, int, torch.Generator, int], Tower]
 
-BACKBONES: dict[str, FeatureTower | None] = {
+_BUILT_IN: dict[str, FeatureTower | None] = {
     "mf": None,
     "mf-linear": lambda design, dim, generator, hidden: LinearTower(design, dim, generator),
     "mf-mlp": MlpTower,
 }
+BACKBONES = Table(
+    "puidrec.backbones", _BUILT_IN, lambda _, tower: tower if callable(tower) else None,
+    "a tower: (design, dim, generator, hidden) -> Tower",
+)  # fmt: skip
 """Name → what it does with features (None: it does not look at them)."""
 
 
@@ -45,7 +50,7 @@ def make_backbone(
     mean: where the global mean starts, best at the mean of the targets.
     """
     if name not in BACKBONES:
-        raise InputError("unknown backbone", found=name, expected=f"one of {', '.join(BACKBONES)}")
+        raise InputError("unknown backbone", found=name, expected=f"one of {BACKBONES.names()}")
     if dim < 1 or hidden < 1:
         raise InputError("dim and hidden must be positive", found=(dim, hidden))
     generator = torch.Generator().manual_seed(derive_seed(rng, "backbone"))

@@ -14,6 +14,7 @@ from puidrec.evaluate.ndcg import WHOLE_LIST, binary_ndcg, graded_ndcg
 from puidrec.evaluate.per_user import PerUser, join
 from puidrec.evaluate.pointwise import POINTWISE
 from puidrec.evaluate.scored import Scored
+from puidrec.plugins import Table
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Metric:
         return PerUser(rows.ids[counted], self.ranking(rows, k)[counted])
 
 
-METRICS: dict[str, Metric] = {
+_BUILT_IN: dict[str, Metric] = {
     "uauc": Metric("mean AUC over users, ties half", ranking=lambda d, k: list_auc(d.positive), both_labels=True),
     "auc": Metric("AUC over all rows, ties half", pooled=lambda d: auc(d.score, d.label, d.weight)),
     "ndcg": Metric("NDCG, gains 0/1", ranking=lambda d, k: binary_ndcg(d.positive, k), cutoff="optional"),
@@ -61,13 +62,14 @@ METRICS: dict[str, Metric] = {
     "mae": Metric("mean absolute error", pointwise=lambda d: POINTWISE["mae"](d.score, d.target)),
     "logloss": Metric("mean cross-entropy", pointwise=lambda d: POINTWISE["logloss"](d.score, d.label)),
 }
+METRICS = Table("puidrec.metrics", _BUILT_IN, lambda _, row: row if isinstance(row, Metric) else None, "a Metric")
 
 
 def parse_metric(name: str) -> tuple[Metric, int]:
     """Look up `name` or `name@k` (no cut-off: the whole list); the error lists what there is."""
     base, at, tail = name.partition("@")
     if base not in METRICS:
-        raise InputError("unknown metric", found=name, expected=f"one of {', '.join(METRICS)} (ranking ones with @k)")
+        raise InputError("unknown metric", found=name, expected=f"one of {METRICS.names()} (ranking ones with @k)")
     metric = METRICS[base]
     if not at and metric.cutoff == "always":
         raise InputError(f"metric {base} needs a cut-off", found=name, expected=f"{base}@k", hint=f"Try {base}@5.")

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from puidrec.errors import InputError
+from puidrec.plugins import Table
 from puidrec.propensity.base import Exposure, Propensity, Rated
 from puidrec.propensity.clip import Clipped, clip
 
 __all__ = ["PROPENSITIES", "Clipped", "Exposure", "Propensity", "Rated", "clip", "make_propensity"]
 
-PROPENSITIES = {
+_BUILT_IN: dict[str, str | Callable[..., Propensity]] = {
     "cells": "puidrec.propensity.cells:Cells",
     "logistic": "puidrec.propensity.logistic:Logistic",
     "two-way": "puidrec.propensity.two_way:TwoWay",
     "naive-bayes": "puidrec.propensity.naive_bayes:NaiveBayes",
     "given": "puidrec.propensity.given:Given",
 }
-"""Name → "module:Class", imported when asked for."""
+PROPENSITIES = Table(
+    "puidrec.propensities", _BUILT_IN, lambda _, kind: kind if callable(kind) else None, "a class of propensities"
+)
+"""Name → "module:Class", imported when asked for, or the class of a plug-in."""
 
 
 def make_propensity(name: str, **options: Any) -> Propensity:
     """Build an unfitted propensity by name; options are those of its constructor."""
     if name not in PROPENSITIES:
-        raise InputError("unknown propensity", found=name, expected=f"one of {', '.join(PROPENSITIES)}")
-    module, kind = PROPENSITIES[name].split(":")
+        raise InputError("unknown propensity", found=name, expected=f"one of {PROPENSITIES.names()}")
     try:
-        propensity: Propensity = getattr(import_module(module), kind)(**options)
+        propensity = _constructor(PROPENSITIES[name])(**options)
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
         raise InputError(f"propensity {name}: {str(error).split('() ')[-1]}") from error
     return propensity
+
+
+def _constructor(row: str | Callable[..., Propensity]) -> Callable[..., Propensity]:
+    if callable(row):
+        return row
+    module, kind = row.split(":")
+    constructor: Callable[..., Propensity] = getattr(import_module(module), kind)
+    return constructor

@@ -14,6 +14,7 @@ import numpy as np
 
 from puidrec.errors import InputError
 from puidrec.features.counts import ExposureCounts
+from puidrec.plugins import Table
 from puidrec.rng import Rng
 from puidrec.sensitivity.entropy import Estimator
 from puidrec.sensitivity.evidence import Evidence
@@ -72,7 +73,7 @@ class GammaRule:
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
-            raise InputError("unknown Γ source", found=self.source, expected=", ".join(SOURCES))
+            raise InputError("unknown Γ source", found=self.source, expected=SOURCES.names())
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"unknown Γ {name}", found=getattr(self, name), expected=", ".join(allowed))
@@ -105,7 +106,7 @@ class GammaRule:
         return asdict(self)
 
 
-PRESETS: dict[str, GammaRule] = {
+_BUILT_IN: dict[str, GammaRule] = {
     "paper": GammaRule(scope="global", entropy="plugin", link="clip", alpha=2.0, beta=5.0),
     "information": GammaRule(),
     "residual": GammaRule(direction="residual"),
@@ -115,6 +116,16 @@ PRESETS: dict[str, GammaRule] = {
     "global": GammaRule(source="constant"),
     "random": GammaRule(source="random"),
 }
+
+
+def _plugin_rule(name: str, loaded: Any) -> GammaRule | None:
+    """A plug-in is a rule composed of known parts, or a new source, which gets the default parts."""
+    if isinstance(loaded, GammaRule):
+        return loaded
+    return GammaRule(source=name) if callable(loaded) else None  # type: ignore[arg-type]
+
+
+PRESETS = Table("puidrec.gamma_rules", _BUILT_IN, _plugin_rule, "a GammaRule, or a function (rule, evidence, rng)")
 
 GammaSpec = str | float | GammaRule
 """What every `gamma=` argument accepts: a preset's name, a number, or a rule."""
@@ -133,5 +144,5 @@ def resolve_gamma(spec: GammaSpec, **changes: Any) -> GammaRule:
     try:
         value = float(spec)
     except ValueError:
-        raise InputError("unknown Γ rule", found=spec, expected=f"a number, or one of {', '.join(PRESETS)}") from None
+        raise InputError("unknown Γ rule", found=spec, expected=f"a number, or one of {PRESETS.names()}") from None
     return replace(GammaRule.constant(value), **changes)

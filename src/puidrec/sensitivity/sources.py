@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from puidrec.plugins import Table
 from puidrec.rng import Rng, generator
 from puidrec.sensitivity.calibrate import SideName
 from puidrec.sensitivity.entropy import Gains, Null, bernoulli_entropy
@@ -89,13 +90,18 @@ def random(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
     return TableGamma.make((users, items), table * (np.log(rule.value) / mean if mean > 0.0 else 0.0), cap=rule.cap)
 
 
-SOURCES: dict[str, Callable[[GammaRule, Evidence, Rng], Gamma]] = {
+Source = Callable[["GammaRule", Evidence, Rng], Gamma]
+_BUILT_IN: dict[str, Source] = {
     "information": information,
     "exposure-gap": exposure_gap,
     "recovered": recovered,
     "constant": constant,
     "random": random,
 }
+SOURCES = Table(
+    "puidrec.gamma_rules", _BUILT_IN, lambda _, source: source if callable(source) else None,
+    "a function (rule, evidence, rng) -> Gamma",
+)  # fmt: skip
 """A new source is one function here (or in a file of its own) and one line."""
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from os import PathLike
 from typing import Any
 
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError
+from puidrec.plugins import Table
 
-SOURCES = {
+Load = Callable[..., Dataset]
+_BUILT_IN: dict[str, str | Load] = {
     "coat": "puidrec.data.sources.coat",
     "yahoo-r3": "puidrec.data.sources.yahoo_r3",
     "kuairec": "puidrec.data.sources.kuairec",
@@ -17,16 +20,18 @@ SOURCES = {
     "files": "puidrec.data.sources.files",
     "simulated": "puidrec.data.sources.simulated",
 }
-"""Name → module with `load(path, **options) -> Dataset`."""
+SOURCES = Table("puidrec.sources", _BUILT_IN, lambda _, load: load if callable(load) else None, "a function load(path)")
+"""Name → module with `load(path, **options) -> Dataset`, or that function of a plug-in."""
 
 
 def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: Any) -> Dataset:
     """Load a data set by name: `load_dataset("coat", folder)`; options are those of the source's `load`."""
     if name not in SOURCES:
-        raise InputError("unknown data set", found=name, expected=f"one of {', '.join(SOURCES)}")
-    load = import_module(SOURCES[name]).load
+        raise InputError("unknown data set", found=name, expected=f"one of {SOURCES.names()}")
+    row = SOURCES[name]
+    load: Load = row if callable(row) else import_module(row).load
     try:
-        data: Dataset = load(path, **options)
+        data = load(path, **options)
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
