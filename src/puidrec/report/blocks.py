@@ -1,0 +1,241 @@
+"""What a report is made of: plain data, without a word of HTML. `html.render` turns a `Page` into one file.
+
+Every text is escaped where it is rendered, so ids and names may hold anything. In texts of paragraphs, captions,
+call-outs and details, `` `code` `` and `**strong**` are understood, nothing else. Numbers may be missing (None), NaN
+or infinite. Example:
+
+    Page(
+        title="Four methods on Coat", lead="UAUC over five seeds.",
+        sections=[Section("results", "Results", [
+            Table(["method", Column("UAUC", ".3f")], [["mf", 0.702], ["ips", 0.711]], caption="Means over seeds."),
+            Figure.of(matplotlib_figure, alt="Dots with intervals, ips first", caption="The same as a chart."),
+        ])],
+    )
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+
+from puidrec.errors import InputError
+from puidrec.report.numbers import Value, as_number, show
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+    from puidrec.report.envelope import Envelope
+    from puidrec.report.heat_map import HeatMap
+
+Tone = Literal["good", "warn", "bad", "info"]
+"""good: it holds; warn: with care; bad: it does not hold; info: neither. Boxes show it by icon and word, not by colour
+alone."""
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Running text."""
+
+    template: ClassVar[str] = "paragraph"
+    text: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its name, how its numbers read (`.3f`, `+.3f`, `.1%`, `,d`), and what it means."""
+
+    name: str
+    format: str = ""
+    help: str = ""
+    """Shown below the table, one line per column that has it."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell that needs more than a value: other words than its number (`0.71 ± 0.02`), or a tone.
+
+    It sorts by `value`, so that "0.71 ± 0.02" with value 0.71 stands where it should.
+    """
+
+    value: Value
+    text: str | None = None
+    tone: Tone | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values. Wide tables scroll inside their own region; with a script, columns sort by a click.
+
+    Columns whose values are all numbers are set right. `emphasised` are indices of rows to stress (the reference, the
+    winner). An empty table says so in words.
+    """
+
+    template: ClassVar[str] = "table"
+    columns: Sequence[Column | str]
+    rows: Sequence[Sequence[Value | Cell]]
+    caption: str
+    sortable: bool = True
+    emphasised: Sequence[int] = ()
+    empty: str = "Nothing to show."
+
+    def __post_init__(self) -> None:
+        for number, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                raise InputError(
+                    "a row of a report's table has another length", row=number, found=len(row),
+                    expected=f"{len(self.columns)} cells",
+                )  # fmt: skip
+
+    @property
+    def head(self) -> list[tuple[Column, bool]]:
+        """Columns, each with whether it holds numbers."""
+        columns = [Column(c) if isinstance(c, str) else c for c in self.columns]
+        return [(column, self._numeric(k)) for k, column in enumerate(columns)]
+
+    @property
+    def body(self) -> list[list[tuple[str, float | None, Tone | None]]]:
+        """Per row and cell: text, number to sort by, tone."""
+        return [[self._cell(k, cell) for k, cell in enumerate(row)] for row in self.rows]
+
+    def _cell(self, k: int, cell: Value | Cell) -> tuple[str, float | None, Tone | None]:
+        column = self.columns[k]
+        full = cell if isinstance(cell, Cell) else Cell(cell)
+        text = (
+            full.text if full.text is not None else show(full.value, "" if isinstance(column, str) else column.format)
+        )
+        return text, as_number(full.value), full.tone
+
+    def _numeric(self, k: int) -> bool:
+        values = [cell.value if isinstance(cell, Cell) else cell for cell in (row[k] for row in self.rows)]
+        present = [value for value in values if value is not None]
+        return bool(present) and all(not isinstance(v, str | bool) for v in present)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture inside the file: PNG bytes or SVG text (drawn as an image: nothing in it can run)."""
+
+    template: ClassVar[str] = "figure"
+    image: bytes | str
+    alt: str
+    """What a reader who cannot see it needs to know."""
+    caption: str = ""
+
+    @classmethod
+    def of(cls, drawing: Drawing, alt: str, caption: str = "") -> Figure:
+        """From a Matplotlib figure; equal figures give equal bytes."""
+        from puidrec.report.charts import DPI
+
+        buffer = io.BytesIO()
+        drawing.savefig(buffer, dpi=DPI, format="png", metadata={"Software": None})
+        return cls(buffer.getvalue(), alt, caption)
+
+    @property
+    def uri(self) -> str:
+        """The picture as a `data:` address."""
+        raw, kind = (self.image.encode(), "svg+xml") if isinstance(self.image, str) else (self.image, "png")
+        return f"data:image/{kind};base64,{base64.b64encode(raw).decode()}"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Labels and values, side by side: settings, sizes, key figures. `large` sets them as headline figures."""
+
+    template: ClassVar[str] = "facts"
+    items: Sequence[tuple[str, Value]]
+    large: bool = False
+
+    @property
+    def shown(self) -> list[tuple[str, str]]:
+        """Labels with values as text."""
+        return [(label, show(value)) for label, value in self.items]
+
+
+@dataclass(frozen=True)
+class Callout:
+    """A box that must not be overlooked: tone, title, text, and points if there are several."""
+
+    template: ClassVar[str] = "callout"
+    tone: Tone
+    title: str
+    text: str = ""
+    points: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Details:
+    """Blocks behind a summary line that opens; printed open."""
+
+    template: ClassVar[str] = "details"
+    summary: str
+    blocks: Sequence[Block]
+    open: bool = False
+
+
+@dataclass(frozen=True)
+class Links:
+    """Places to read on: (words, address). Addresses are `#section`, relative paths, or https; nothing is fetched."""
+
+    template: ClassVar[str] = "links"
+    items: Sequence[tuple[str, str]]
+
+    def __post_init__(self) -> None:
+        for _, address in self.items:
+            if not re.fullmatch(r"https://[^\s]+|#[\w-]+|(?![/\\])[\w./#-]+", address):
+                raise InputError("a report cannot link there", found=address, expected="#id, a relative path, or https")
+
+
+Block: TypeAlias = "Paragraph | Table | Figure | Facts | Callout | Details | Links | HeatMap | Envelope"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page with a heading; `id` is its anchor (letters, digits, hyphens)."""
+
+    id: str
+    title: str
+    blocks: Sequence[Block] = ()
+    short: str = ""
+    """Its name in the list of contents, where the title is long."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", self.id):
+            raise InputError(
+                "a section of a report needs a plain id", found=self.id, expected="letters, digits, hyphens"
+            )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the page concludes: one word or two beside the icon, one sentence."""
+
+    tone: Tone
+    label: str
+    sentence: str
+    facts: Sequence[tuple[str, Value]] = ()
+    """Two to four headline figures below the sentence."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report: title, what it is about in a sentence or two, an optional verdict, sections."""
+
+    title: str
+    lead: str
+    sections: Sequence[Section]
+    verdict: Verdict | None = None
+    kind: str = "Report"
+    """Small word above the title: Audit, Comparison, Reproduction."""
+    footer: str = ""
+    contents: bool = True
+    """Whether to list the sections beside (on a phone: above) the text."""
+
+    def __post_init__(self) -> None:
+        ids = [section.id for section in self.sections]
+        twice = sorted({name for name in ids if ids.count(name) > 1})
+        if twice:
+            raise InputError("two sections of a report have the same id", found=", ".join(twice), expected="one each")

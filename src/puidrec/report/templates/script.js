@@ -1,0 +1,153 @@
+"use strict";
+// The page is complete without this: it adds sorting, the slider, the choice of theme, and the place in the contents.
+
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+function themeButton(button) {
+  const names = ["automatic", "light", "dark"];
+  const store = (name) => { try { localStorage.setItem("puidrec-theme", name); } catch { /* a file may have no store */ } };
+  const stored = () => { try { return localStorage.getItem("puidrec-theme"); } catch { return null; } };
+  const set = (name) => {
+    if (name === "automatic") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = name;
+    button.textContent = `Theme: ${name}`;
+    button.value = name;
+  };
+  set(names.includes(stored()) ? stored() : "automatic");
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    const next = names[(names.indexOf(button.value) + 1) % names.length];
+    set(next);
+    store(next);
+  });
+}
+
+function sortable(table) {
+  const collator = new Intl.Collator(undefined, { numeric: true });
+  const body = table.tBodies[0];
+  const heads = [...table.tHead.rows[0].cells];
+  const first = [...body.rows];
+  const key = (row, k) => {
+    const cell = row.cells[k];
+    return "v" in cell.dataset ? Number(cell.dataset.v) : cell.textContent.trim();
+  };
+  const missing = (value) => value === "" || value === "–";
+  const sort = (k, ascending) => {
+    const rows = first.map((row) => [key(row, k), row]);
+    const compare = (a, b) => typeof a === "number" && typeof b === "number" ? a - b
+      : typeof a === "number" ? -1 : typeof b === "number" ? 1 : collator.compare(a, b);
+    rows.sort(([a], [b]) => missing(a) || missing(b) ? missing(a) - missing(b) : ascending ? compare(a, b) : compare(b, a));
+    body.append(...rows.map(([, row]) => row));
+    heads.forEach((head, j) => head.setAttribute("aria-sort", j === k ? (ascending ? "ascending" : "descending") : "none"));
+  };
+  heads.forEach((head, k) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    head.setAttribute("aria-sort", "none");
+    const numeric = head.classList.contains("number");
+    button.addEventListener("click", () => {
+      const now = head.getAttribute("aria-sort");
+      sort(k, now === "none" ? !numeric : now === "descending");
+    });
+  });
+}
+
+function envelope(root) {
+  const { panels } = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
+  const slider = root.querySelector("input[type=range]");
+  const says = root.querySelector(".says");
+  const labels = (name) => all(`input[name="${root.id}-${name}"]`, root);
+  const picked = (name, fallback) => {
+    const input = labels(name).find((one) => one.checked);
+    return input ? input.parentElement.textContent.trim() : fallback;
+  };
+  const names = () => ({
+    quantity: picked("quantity", panels[0].label),
+    band: picked("band", panels[0].bands[0].label),
+    group: picked("group", panels[0].group),
+  });
+  const find = ({ quantity, band, group }) => {
+    const p = Math.max(panels.findIndex((one) => one.label === quantity && one.group === group),
+      panels.findIndex((one) => one.label === quantity && !panels.some((two) => two.label === quantity && two.group === group)));
+    const b = Math.max(panels[p].bands.findIndex((one) => one.label === band), 0);
+    return [p, b];
+  };
+  const say = (panel, band, at) => {
+    const values = { x: panel.x[at], low: band.low[at], high: band.high[at] };
+    says.replaceChildren(...panel.sentences[band.says[at]].map((piece) => {
+      if (typeof piece === "string") return document.createTextNode(piece);
+      const bold = document.createElement("b");
+      bold.textContent = values[piece.slot];
+      return bold;
+    }));
+  };
+  const move = (drawing, at) => all("svg.chart", drawing).forEach((svg) => {
+    const [x, low, high] = ["xs", "lows", "highs"].map((name) => svg.dataset[name].split(",")[at]);
+    all(".cursor line", svg).forEach((line) => { line.setAttribute("x1", x); line.setAttribute("x2", x); });
+    const dots = all(".cursor circle", svg);
+    dots.forEach((dot) => dot.setAttribute("cx", x));
+    const known = low !== "" && high !== "";
+    all(".cursor-range, .cursor-dot", svg).forEach((part) => part.toggleAttribute("display", false));
+    if (!known) { all(".cursor-range, .cursor-dot", svg).forEach((part) => part.setAttribute("display", "none")); return; }
+    dots[0].setAttribute("cy", low);
+    dots[1].setAttribute("cy", high);
+    const range = svg.querySelector(".cursor-range");
+    range.setAttribute("y1", low);
+    range.setAttribute("y2", high);
+  });
+  let shown = -1;
+  const update = () => {
+    const [p, b] = find(names());
+    const panel = panels[p];
+    if (p !== shown) {
+      const share = shown < 0 ? null : slider.value / Math.max(slider.max, 1);
+      slider.max = panel.x.length - 1;
+      slider.value = share === null || panels[shown].group !== panel.group ? panel.start : Math.round(share * slider.max);
+      root.querySelector(".slider .symbol").textContent = panel.symbol;
+      const has = new Set(panels.filter((one) => one.label === panel.label).map((one) => one.group));
+      labels("group").forEach((one) => one.parentElement.classList.toggle("off", !has.has(one.parentElement.textContent.trim())));
+      const bands = new Set(panel.bands.map((one) => one.label));
+      labels("band").forEach((one) => one.parentElement.classList.toggle("off", !bands.has(one.parentElement.textContent.trim())));
+      shown = p;
+    }
+    const at = Number(slider.value);
+    all(".drawing", root).forEach((one) => { one.hidden = one.dataset.panel !== String(p) || one.dataset.band !== String(b); });
+    move(root.querySelector(`.drawing[data-panel="${p}"][data-band="${b}"]`), at);
+    say(panel, panel.bands[b], at);
+    root.querySelector(".slider .at").textContent = panel.x[at];
+    slider.setAttribute("aria-valuetext", `${panel.symbol} = ${panel.x[at]}`);
+  };
+  all(".controls, .slider", root).forEach((one) => { one.hidden = false; });
+  root.addEventListener("input", update);
+  update();
+}
+
+function scrollRegions() {
+  const regions = all(".scroll");
+  const check = () => regions.forEach((one) => {
+    if (one.scrollWidth > one.clientWidth) one.tabIndex = 0;
+    else one.removeAttribute("tabindex");
+  });
+  check();
+  addEventListener("resize", check);
+}
+
+function contents(links) {
+  const link = new Map(links.map((one) => [one.hash.slice(1), one]));
+  const visible = new Set();
+  const watch = new IntersectionObserver((entries) => {
+    entries.forEach((one) => one.isIntersecting ? visible.add(one.target.id) : visible.delete(one.target.id));
+    const current = [...link.keys()].find((id) => visible.has(id));
+    link.forEach((one, id) => { if (id === current) one.setAttribute("aria-current", "true"); else one.removeAttribute("aria-current"); });
+  }, { rootMargin: "-10% 0px -70% 0px" });
+  link.forEach((_, id) => watch.observe(document.getElementById(id)));
+}
+
+all("button.theme").forEach(themeButton);
+all("table[data-sortable]").forEach(sortable);
+all(".envelope").forEach(envelope);
+scrollRegions();
+contents(all(".contents a"));
+addEventListener("beforeprint", () => all("details").forEach((one) => { one.open = true; }));
