@@ -1,0 +1,166 @@
+"""Where cells run: in this process, in processes of this machine, or on a Ray cluster. All give the same files.
+
+An engine takes tasks and yields each as it ends, with what went wrong or None. The result is then in the task's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import puidrec
+from puidrec.errors import InputError
+from puidrec.experiments.cells import Cell
+
+RETRIES = 2
+"""How often a cell is tried again after its worker died. One that kills every worker must not run for ever."""
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "POLARS_MAX_THREADS"), "1"
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A cell and the folder that its file goes to."""
+
+    cell: Cell
+    folder: Path
+
+
+Ended = tuple[Task, str | None]
+Engine = Callable[[Sequence[Task], int], Generator[Ended, None, None]]
+"""(tasks, workers) → tasks as they end, in any order; closing the iterator stops all work."""
+
+
+def inline(tasks: Sequence[Task], workers: int) -> Generator[Ended, None, None]:
+    """One after the other in this process: for debugging and for methods that only this process knows."""
+    from puidrec.experiments.work import attempt
+
+    for task in tasks:
+        yield task, attempt(task.cell.to_plain(), task.folder)
+
+
+def local(tasks: Sequence[Task], workers: int) -> Generator[Ended, None, None]:
+    """Processes of this machine, one thread each. A worker that dies is replaced and its cell tried again."""
+    waiting, ended = deque(tasks), queue.SimpleQueue[Ended]()
+    pool = [_Worker() for _ in range(min(workers, len(tasks)))]
+    threads = [threading.Thread(target=_serve, args=(worker, waiting, ended), daemon=True) for worker in pool]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in tasks:
+            yield ended.get()
+    finally:
+        waiting.clear()
+        for worker in pool:
+            worker.stop()
+        for thread, worker in zip(threads, pool, strict=True):
+            thread.join()
+            worker.close()
+
+
+def _serve(worker: _Worker, waiting: deque[Task], ended: queue.SimpleQueue[Ended]) -> None:
+    """Give a worker one task after the other."""
+    while True:
+        try:
+            task = waiting.popleft()
+        except IndexError:
+            return
+        try:
+            error = worker.run(task)
+        except Exception as failure:  # a task must end, or the study would wait for ever
+            error = f"the worker could not be used ({type(failure).__name__}: {failure})"
+        ended.put((task, error))
+
+
+class _Worker:
+    """A process that runs cells, started when first needed and again after its death."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+        self.stopped = False
+        self.lock = threading.Lock()
+
+    def run(self, task: Task) -> str | None:
+        """Have a cell run; an error in one line, or None."""
+        line = json.dumps({"cell": task.cell.to_plain(), "folder": str(task.folder)}) + "\n"
+        code: int | None = None
+        for _ in range(1 + RETRIES):
+            with self.lock:
+                if self.stopped:
+                    return "stopped"
+                process = self._alive()
+            answer = _ask(process, line)
+            if answer:
+                error: str | None = json.loads(answer)["error"]
+                return error
+            code = process.wait()
+        return f"its worker died {1 + RETRIES} times ({_cause(code)}); out of memory? Try fewer --workers"
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing: files appear whole or not at all."""
+        with self.lock:
+            self.stopped = True
+            if self.process is not None:
+                self.process.kill()
+
+    def close(self) -> None:
+        """Leave nothing of the process behind."""
+        if self.process is not None:
+            self.process.wait()
+            for stream in (self.process.stdin, self.process.stdout):
+                with contextlib.suppress(OSError):
+                    if stream is not None:
+                        stream.close()
+
+    def _alive(self) -> subprocess.Popen[str]:
+        if self.process is None or self.process.poll() is not None:
+            self.close()
+            self.process = _start()
+        return self.process
+
+
+def _start() -> subprocess.Popen[str]:
+    """A worker that finds this very package, with one thread for every library."""
+    paths = [str(Path(puidrec.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return subprocess.Popen(
+        [sys.executable, "-m", "puidrec.experiments.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=None if os.environ.get("PUID_DEBUG") else subprocess.DEVNULL, env=environment, encoding="utf-8",
+    )  # fmt: skip
+
+
+def _ask(process: subprocess.Popen[str], line: str) -> str:
+    """Send a job and wait for the answer; nothing comes back from a process that died."""
+    if process.stdin is None or process.stdout is None:
+        return ""
+    try:
+        process.stdin.write(line)
+        process.stdin.flush()
+        return process.stdout.readline()
+    except (OSError, ValueError):  # it died, or it was stopped and its streams are closed
+        return ""
+
+
+def _cause(code: int | None) -> str:
+    return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+
+
+ENGINES: dict[str, Engine] = {"local": local, "inline": inline}
+
+
+def get_engine(name: str) -> Engine:
+    """Look an engine up by name."""
+    if name not in ENGINES:
+        raise InputError("unknown engine", found=name, expected=f"one of {', '.join(ENGINES)}")
+    return ENGINES[name]

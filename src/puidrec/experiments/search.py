@@ -1,0 +1,97 @@
+"""Random search: one space for every method, the same budget, chosen by the validation score alone.
+
+Draw 0 is the settings as given. Draw k of a setting depends on (seed, setting, k) and on no method, so that methods
+which share a setting try the same values of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from puidrec.experiments.cells import Cell, Result
+from puidrec.rng import generator
+from puidrec.settings import Settings
+
+Draw = Callable[[np.random.Generator], Any]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A setting that is searched: how a value is drawn, and for which settings it means anything."""
+
+    name: str
+    draw: Draw
+    applies: Callable[[Settings], bool]
+    words: str
+    """The range, for people."""
+
+
+def log_uniform(low: float, high: float) -> Draw:
+    """Numbers of even chance per factor, to three digits, so that a setting can be read and typed."""
+    return lambda rng: float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.3g}")
+
+
+def one_of(*values: Any) -> Draw:
+    """One of a few values."""
+    return lambda rng: values[int(rng.integers(len(values)))]
+
+
+def _weighs(settings: Settings) -> bool:
+    """Whether propensities weigh the rows."""
+    spec = settings.spec
+    return (spec.family == "grid" and spec.estimator != "naive") or (spec.family == "unseen" and settings.adjusts)
+
+
+def _is(family: str, uncertainty: str) -> Callable[[Settings], bool]:
+    return lambda settings: (settings.spec.family, settings.spec.uncertainty) == (family, uncertainty)
+
+
+SPACE = (
+    Parameter("l2", log_uniform(0.02, 0.5), lambda s: True, "0.02 to 0.5"),
+    Parameter("l2_features", log_uniform(0.003, 0.15), lambda s: s.backbone != "mf", "0.003 to 0.15"),
+    Parameter("dim", one_of(8, 16, 32), lambda s: True, "8, 16, 32"),
+    Parameter("hidden", one_of(32, 64, 128), lambda s: s.backbone == "mf-mlp", "32, 64, 128"),
+    Parameter("lr", log_uniform(0.005, 0.04), lambda s: True, "0.005 to 0.04"),
+    Parameter("min_propensity", log_uniform(0.003, 0.1), _weighs, "0.003 to 0.1"),
+    Parameter("gamma", log_uniform(1.1, 4.0), _is("grid", "global"), "1.1 to 4"),
+    Parameter("gamma", one_of("auto", 1.2, 1.5, 2.0, 4.0, 10.0), _is("unseen", "global"), "auto, 1.2 to 10"),
+    Parameter(
+        "gamma", one_of("information", "residual", "exposure-gap", "recovered"), _is("grid", "personalised"),
+        "information, residual, exposure-gap, recovered",
+    ),
+    Parameter("unseen_weight", log_uniform(0.3, 3.0), lambda s: s.spec.family == "unseen", "0.3 to 3"),
+)  # fmt: skip
+"""The settings that are searched; a method searches those that apply to it and that the caller left open."""
+
+
+def searched(cell: Cell) -> list[Parameter]:
+    """The parameters that a search of this cell varies; none for methods in closed form, which nothing validates."""
+    if cell.resolved.spec.family == "closed":
+        return []
+    return [
+        parameter for parameter in SPACE if parameter.name not in cell.settings and parameter.applies(cell.resolved)
+    ]
+
+
+def trials(cell: Cell, draws_seed: int | None = None) -> list[Cell]:
+    """The cells behind a search: one per setting, never measured. Without anything to vary there is one.
+
+    draws_seed: the seed that draws; the cell's own by default, another where several seeds judge the same draws.
+    """
+    seed = cell.seed if draws_seed is None else draws_seed
+    open_to_draw = searched(cell)
+    budget = cell.budget if open_to_draw else 1
+    drawn = [
+        {p.name: p.draw(generator(seed, "search", p.name, k)) for p in open_to_draw} if k else {} for k in range(budget)
+    ]
+    return [replace(cell, settings={**cell.settings, **draw}, label=None, budget=1, measured=False) for draw in drawn]
+
+
+def best(results: Iterable[Result]) -> Result:
+    """The highest validation score; the earlier one of those that tie or have none, so the given settings first."""
+    return max(results, key=lambda result: -math.inf if result.validation is None else result.validation)

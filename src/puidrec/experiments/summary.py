@@ -1,0 +1,188 @@
+"""From results to a table: means over seeds, intervals, and paired differences to a reference with a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from puidrec.errors import InputError
+from puidrec.evaluate.metrics import parse_metric
+from puidrec.evaluate.per_user import PerUser
+from puidrec.evaluate.significance import Comparison, Resample, Verdict, compare_all
+from puidrec.experiments.cells import Result
+
+LEVEL = 0.95
+Seeds = Mapping[int, Result]
+"""Results of one label, by seed."""
+_ZERO = "\0zero"
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One method under one metric. What cannot be said (one seed, no reference, no values per user) is None."""
+
+    data: str
+    preset: str
+    protocol: str
+    label: str
+    method: str
+    metric: str
+    higher_is_better: bool
+    positive_rate: float
+    """Of the test rows, mean over seeds."""
+    n_seeds: int
+    n_users: int | None
+    """Distinct users behind the metric."""
+    mean: float
+    sd: float | None
+    """Over seeds."""
+    seed_low: float | None
+    seed_high: float | None
+    """t-interval over seeds."""
+    user_low: float | None
+    user_high: float | None
+    """Bootstrap over users."""
+    is_reference: bool = False
+    difference: float | None = None
+    """To the reference, paired."""
+    difference_low: float | None = None
+    difference_high: float | None = None
+    """Paired bootstrap over users."""
+    p_value: float | None = None
+    """Adjusted for the number of methods compared (Holm)."""
+    verdict: Verdict | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """A row of `summary.json`."""
+        return asdict(self)
+
+
+def summarise(
+    results: Sequence[Result],
+    reference: str,
+    metrics: Sequence[str],
+    *,
+    level: float = LEVEL,
+    replicates: int = 2_000,
+    resample: Resample = "users",
+    rng: int = 0,
+) -> list[SummaryRow]:
+    """One row per (data, preset, protocol), label and metric, the best label by the first metric on top.
+
+    A label that lacks a seed of the reference (a cell failed) has a mean, but is not compared.
+    """
+    rows: list[SummaryRow] = []
+    for group in _groups(results):
+        block: list[SummaryRow] = []
+        for metric in metrics:
+            better = parse_metric(metric)[0].higher_is_better
+            draw = {"level": level, "replicates": replicates, "resample": resample, "rng": rng}
+            intervals = _intervals(group, metric, draw)
+            compared = _compared(group, reference, metric, {**draw, "higher_is_better": better})
+            for label, seeds in group.items():
+                row = _row(label, seeds, metric, better, level, intervals.get(label))
+                if row is not None:
+                    block.append(_with_comparison(row, compared.get(label), label == reference, group, reference))
+        rows += _sorted(block, metrics)
+    return rows
+
+
+def _groups(results: Sequence[Result]) -> list[dict[str, dict[int, Result]]]:
+    """Results that stand in one table, by label and seed; in the order in which they come."""
+    groups: dict[tuple[str, str, str], dict[str, dict[int, Result]]] = {}
+    for result in results:
+        cell = result.cell
+        group = groups.setdefault((cell.data.title, cell.preset, cell.protocol), {})
+        seeds = group.setdefault(cell.name, {})
+        if cell.seed in seeds:
+            raise InputError(
+                "two cells of a table have one name", found=f"{cell.name}, seed {cell.seed}",
+                expected="a label that tells them apart",
+            )  # fmt: skip
+        seeds[cell.seed] = result
+    return [{label: dict(sorted(seeds.items())) for label, seeds in group.items()} for group in groups.values()]
+
+
+def _row(
+    label: str, seeds: Seeds, metric: str, better: bool, level: float, interval: Comparison | None
+) -> SummaryRow | None:
+    """The figures of a label by itself; None where no seed has the metric."""
+    values = np.array([r.metrics[metric] for r in seeds.values() if metric in r.metrics])
+    if not values.size:
+        return None
+    cell = next(iter(seeds.values())).cell
+    mean, n = float(values.mean()), values.size
+    sd = float(values.std(ddof=1)) if n > 1 else None
+    half = None if sd is None else float(stats.t.ppf(0.5 + level / 2, n - 1)) * sd / float(np.sqrt(n))
+    return SummaryRow(
+        cell.data.title, cell.preset, cell.protocol, label, cell.method, metric, better,
+        positive_rate=float(np.mean([r.context["positive_rate"] for r in seeds.values()])),
+        n_seeds=n, n_users=None if interval is None else interval.n_users, mean=mean, sd=sd,
+        seed_low=None if half is None else mean - half, seed_high=None if half is None else mean + half,
+        user_low=None if interval is None else interval.low, user_high=None if interval is None else interval.high,
+    )  # fmt: skip
+
+
+def _values(seeds: Seeds, metric: str) -> list[PerUser] | None:
+    """Values per user, one per seed; None where a seed has none."""
+    found = [r.per_user[metric] for r in seeds.values() if metric in r.per_user and len(r.per_user[metric])]
+    return found if len(found) == len(seeds) else None
+
+
+def _intervals(group: Mapping[str, Seeds], metric: str, draw: Mapping[str, Any]) -> dict[str, Comparison]:
+    """Bootstrap intervals of the means: the difference to a method that always gets 0."""
+    by_seeds: dict[tuple[int, ...], dict[str, list[PerUser]]] = {}
+    for label, seeds in group.items():
+        values = _values(seeds, metric)
+        if values is not None:
+            by_seeds.setdefault(tuple(seeds), {})[label] = values
+    found: dict[str, Comparison] = {}
+    for methods in by_seeds.values():
+        zero = [replace(v, values=np.zeros_like(v.values)) for v in next(iter(methods.values()))]
+        found |= compare_all({**methods, _ZERO: zero}, _ZERO, **draw)
+    return found
+
+
+def _compared(
+    group: Mapping[str, Seeds], reference: str, metric: str, draw: Mapping[str, Any]
+) -> dict[str, Comparison]:
+    """Every label that has the reference's seeds against the reference, on these seeds."""
+    base = group.get(reference, {})
+    paired: dict[str, list[PerUser]] = {}
+    for label, seeds in group.items():
+        if base and set(base) <= set(seeds):
+            values = _values({seed: seeds[seed] for seed in base}, metric)
+            if values is not None:
+                paired[label] = values
+    return compare_all(paired, reference, **draw) if reference in paired and len(paired) > 1 else {}
+
+
+def _with_comparison(
+    row: SummaryRow, compared: Comparison | None, is_reference: bool, group: Mapping[str, Seeds], reference: str
+) -> SummaryRow:
+    """The row with its difference to the reference; without values per user only the difference itself."""
+    if is_reference or reference not in group:
+        return replace(row, is_reference=is_reference)
+    if compared is not None:
+        return replace(
+            row, difference=compared.difference, difference_low=compared.low, difference_high=compared.high,
+            p_value=compared.p_value, verdict=compared.verdict,
+        )  # fmt: skip
+    own, base = group[row.label], group[reference]
+    gaps = [
+        own[seed].metrics[row.metric] - base[seed].metrics[row.metric]
+        for seed in base
+        if seed in own and row.metric in own[seed].metrics and row.metric in base[seed].metrics
+    ]
+    return replace(row, difference=float(np.mean(gaps)) if len(gaps) == len(base) else None)
+
+
+def _sorted(block: list[SummaryRow], metrics: Sequence[str]) -> list[SummaryRow]:
+    """Labels from best to worst by the first metric, each with its metrics in the order asked for."""
+    first = {row.label: (-row.mean if row.higher_is_better else row.mean) for row in block if row.metric == metrics[0]}
+    order = {metric: k for k, metric in enumerate(metrics)}
+    return sorted(block, key=lambda row: (first.get(row.label, float("inf")), row.label, order[row.metric]))
