@@ -9,23 +9,26 @@ from pathlib import Path
 import pytest
 
 import puidrec
+from puidrec.plugins import GROUPS
 
 ROOT = Path(puidrec.__file__).parent
 LAYERS = (
-    ("errors", "rng", "atomic"),
+    ("errors", "rng", "atomic", "plugins"),
     ("data",),
     ("features", "propensity", "sensitivity", "evaluate"),
     ("data.sources",),
     ("objective", "backbones"),
     ("settings", "methods", "train", "model", "store"),
     ("audit", "experiments"),
-    ("report",),
+    ("report", "serve", "export"),
     ("testing",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ARRAYS_ONLY = ("sensitivity", "evaluate", "audit")
 """These see arrays: no tensors, no settings, no models."""
+REACHES_UP = {"audit.audit": "report"}
+"""A finished audit can show itself: `to_html` looks the page up when it is called, and nothing else of it does."""
 DISPATCHERS = {"__init__"}
 """The public names are looked up by name, downwards from the top; it belongs to no layer."""
 
@@ -73,6 +76,8 @@ def complaints(name: str, source: str) -> Iterator[str]:
     own = layer(name)
     package = ["puidrec", *name.split(".")[:-1]]
     for target in imports(source, package):
+        if target in GROUPS:
+            continue  # the name of a group of entry points, in quotes; a module is never imported whole
         if own in ARRAYS_ONLY and (target == "torch" or target.startswith("torch.")):
             yield f"{name} imports {target}: it should see arrays only"
         if not target.startswith("puidrec."):
@@ -81,7 +86,7 @@ def complaints(name: str, source: str) -> Iterator[str]:
         if other not in LEVEL:
             continue  # `from puidrec import __version__`
         lazily_within_data = own == "data" and other == "data.sources"
-        if LEVEL[other] > LEVEL[own] and not lazily_within_data:
+        if LEVEL[other] > LEVEL[own] and not lazily_within_data and REACHES_UP.get(name) != other:
             yield f"{name} imports {target}: {other} is above {own}"
         if own in ARRAYS_ONLY and other in ("settings", "model", "store", "train", "methods"):
             yield f"{name} imports {target}: it should see arrays only"
@@ -143,6 +148,7 @@ def runs_content(call: ast.Call) -> bool:
         ("sensitivity.gamma", "import torch"),
         ("audit.tipping", "from puidrec.settings import Settings"),
         ("report.html", "from puidrec.cli import main"),
+        ("audit.tipping", "from puidrec.report.audit import audit_page"),
     ],
 )
 def test_the_walk_sees_what_it_must(name: str, source: str) -> None:
