@@ -20,6 +20,7 @@ from puidrec.errors import InputError, PuidError
 from puidrec.objective.low_rank import LowRank
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from puidrec.train.distributed import ALONE, World
 from puidrec.train.prepare import Prepared
 from puidrec.train.stages import train_stages
 from puidrec.train.strength import MIN_UNIFORM
@@ -68,25 +69,31 @@ class Recommender:
         protocol: str | Protocol = "rd",
         checkpoint: str | PathLike[str] | None = None,
         progress: Progress | None = None,
+        world: World = ALONE,
     ) -> Self:
         """Train on the logged rows of `data`; uniform rows only choose the epoch (`select`), unless the method says.
 
         split: which rows train and validate; by default the protocol's with the model's seed.
         checkpoint: a file to write while training and to resume from where it exists.
+        world: the processes that train this model together (`train.distributed.join_world`); all end with all of it.
         """
         started = time.perf_counter()
         split = split or data.split(protocol, self.settings.seed, select=self.settings.select)
         prepared = Prepared.of(data, split, self.settings)
         path = Path(checkpoint) if checkpoint is not None else None
-        fingerprint = {"settings": self.settings.model_dump(), "data": data.sha256, "split": _split_digest(split)}
+        fingerprint = {
+            "settings": self.settings.model_dump(exclude={"device"}),
+            "data": data.sha256,
+            "split": _split_digest(split),
+        }
         resume = self._resume(path, fingerprint) if path is not None and path.exists() else None
 
         def save(state: Checkpoint) -> None:
-            if path is not None:
+            if path is not None and world.first:
                 save_checkpoint(path, Checkpoint(state.tensors, {**state.state, "run": fingerprint}))
 
         with threads_for(len(split.train), self.settings.dim):
-            fitted = train_stages(prepared, save if path is not None else None, resume, progress)
+            fitted = train_stages(prepared, save if path is not None else None, resume, progress, world)
         self._keep(fitted.phi, data, split)
         self.history_ = fitted.history
         self.parameters_ = {name: value.detach().cpu() for name, value in fitted.parameters.items()}

@@ -77,7 +77,7 @@ def test_a_constant_rule_makes_puid_rd(prefix, suffix, world) -> None:
 def test_the_loss_at_the_benchmark_is_exactly_zero(method, head, backbone, prepare) -> None:
     problem, _ = main_problem(prepare(method, head=head, backbone=backbone, epochs=3, gamma=2.0))
     assert problem.total_loss() == 0.0
-    assert problem.admissible()
+    assert problem.benchmarked
     if problem.theta is not None:
         assert float(problem.imputation_loss(0, problem.n_users).detach()) == 0.0
 

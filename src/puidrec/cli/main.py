@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from puidrec.cli import data, demo, gamma, recommend, train
+from puidrec.cli.output import spoken_for
 from puidrec.errors import PuidError, one_line
 
 app = typer.Typer(
@@ -48,6 +50,8 @@ def main(
 
 def run() -> None:
     """Run the command line: exit code 0 is fine, 2 bad usage or input, 1 failure; no traces for user mistakes."""
+    if spoken_for():
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (the first process speaks for all)
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its remarks on caches are no output of ours
     try:
         try:
@@ -55,6 +59,8 @@ def run() -> None:
         finally:
             sys.stdout.flush()  # here, where a reader that left early can still be caught
     except PuidError as error:
+        if spoken_for() and type(error).__name__ != "WorldError":
+            sys.exit(error.exit_code)  # the first process says the same
         _leave(f"puid: {error}", error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

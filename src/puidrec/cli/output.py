@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,6 +16,12 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 console = Console(highlight=False)
+
+
+def spoken_for() -> bool:
+    """Whether this is one of several processes of a run (`torchrun`) and another one speaks for all."""
+    several = "MASTER_ADDR" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    return several and os.environ.get("RANK", "0") != "0"
 
 
 def print_json(content: Any) -> None:
@@ -39,7 +46,7 @@ def progress_bar() -> Progress:
     terminal = Console(stderr=True)
     return Progress(
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        console=terminal, transient=True, disable=not terminal.is_terminal,
+        console=terminal, transient=True, disable=not terminal.is_terminal or spoken_for(),
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ def train(
     from puidrec.cli.output import console, print_json, print_table, progress_bar
     from puidrec.experiments.run import train_run
     from puidrec.settings import Settings
+    from puidrec.train.distributed import join_world
 
     given = options.parse_settings(settings)
     named = {key: value for key, value in (("method", method), ("device", device), ("seed", seed)) if value is not None}
@@ -44,7 +45,8 @@ def train(
     loaded = options.open_dataset(
         data, data_dir, given, logged=logged, uniform=uniform, users=users, items=items, scale=scale
     )
-    with progress_bar() as bar:
+    with join_world(chosen.device) as world, progress_bar() as bar:
+        chosen = chosen.replace(device=world.device) if world.size > 1 else chosen
         task = bar.add_task(f"{chosen.method}", total=chosen.epochs)
 
         def show(stage: str, done: int, total: int, figures: dict[str, float]) -> None:
@@ -53,7 +55,7 @@ def train(
             words = f"{chosen.method} ({stage}): loss {loss:.4f}{score}"
             bar.update(task, completed=done, total=total, description=words)
 
-        run = train_run(loaded, chosen, protocol=protocol, out=out, progress=show)
+        run = train_run(loaded, chosen, protocol=protocol, out=out, progress=show, world=world)
     if as_json:
         print_json(run.metrics)
         return

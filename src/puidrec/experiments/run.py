@@ -20,6 +20,7 @@ from puidrec.errors import InputError
 from puidrec.evaluate import Evaluation, evaluate
 from puidrec.model import Recommender
 from puidrec.settings import Settings
+from puidrec.train.distributed import ALONE, World
 from puidrec.train.trainer import Progress
 
 METRICS = ("uauc", "ndcg@5", "ndcg@50", "auc", "recall@5", "mse")
@@ -43,16 +44,17 @@ def train_run(
     out: Path | None = None,
     progress: Progress | None = None,
     metrics: Sequence[str] = METRICS,
+    world: World = ALONE,
 ) -> Run:
     """Train and evaluate; with `out`, checkpoint there on the way and leave a run folder."""
     split = data.split(protocol, settings.seed, select=settings.select)
     checkpoint = None
     if out is not None:
-        _prepare(out, settings)
+        _prepare(out, settings, world)
         checkpoint = out / "checkpoint.safetensors"
-    model = Recommender(**settings.model_dump()).fit(data, split, checkpoint=checkpoint, progress=progress)
+    model = Recommender(**settings.model_dump()).fit(data, split, checkpoint=checkpoint, progress=progress, world=world)
     evaluation, figures = measure(model, split, metrics)
-    if out is not None:
+    if out is not None and world.first:
         _write(out, model, data, split, figures)
         with output_errors(out):
             (out / "checkpoint.safetensors").unlink(missing_ok=True)
@@ -106,10 +108,12 @@ def to_toml(values: dict[str, Any]) -> str:
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None)
 
 
-def _prepare(out: Path, settings: Settings) -> None:
+def _prepare(out: Path, settings: Settings, world: World = ALONE) -> None:
     """Claim the folder before any work is spent; a finished run is never overwritten."""
     if (out / "model").exists():
         raise InputError("the folder holds a finished run", file=out, hint="Choose another --out, or remove it.")
+    if not world.first:
+        return
     with output_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     write_text(out / "config.toml", to_toml(settings.model_dump()))

@@ -30,8 +30,11 @@ def user_blocks(crow: Tensor, max_pairs: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def backward_in_blocks(factors: LowRank, loss: BlockLoss, blocks: list[tuple[int, int]]) -> Tensor:
-    """Sum a loss over blocks of users and back-propagate it into whatever made the factors; returns the value."""
+def backward_in_blocks(factors: LowRank, loss: BlockLoss, blocks: list[tuple[int, int]], first: int = 0) -> Tensor:
+    """Sum a loss over blocks of users and back-propagate it into whatever made the factors; returns the value.
+
+    `first` is the number of the user in row 0 of the factors.
+    """
     if len(factors.lefts) != 1:
         raise InputError("blocks need factors of one part", found=len(factors.lefts), expected="1")
     left, right = factors.lefts[0], factors.rights[0]
@@ -39,12 +42,12 @@ def backward_in_blocks(factors: LowRank, loss: BlockLoss, blocks: list[tuple[int
     leaf_right = right.detach().requires_grad_()
     total = torch.zeros((), dtype=torch.float64, device=left.device)
     for start, stop in blocks:
-        leaf = left.detach()[start:stop].requires_grad_()
+        leaf = left.detach()[start - first : stop - first].requires_grad_()
         value = loss(start, stop, LowRank.of(leaf, leaf_right))
         value.backward()  # type: ignore[no-untyped-call]
         total += value.detach()
         if leaf.grad is not None:
-            grad_left[start:stop] = leaf.grad
+            grad_left[start - first : stop - first] = leaf.grad
     grad_right = torch.zeros_like(right) if leaf_right.grad is None else leaf_right.grad
     torch.autograd.backward([left, right], [grad_left, grad_right])
     return total

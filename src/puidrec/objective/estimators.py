@@ -34,6 +34,9 @@ class Observed:
         if len(set(lengths)) != 1:
             raise InputError("one target and one pair of bounds per logged pair", found=lengths)
 
+    def __len__(self) -> int:
+        return len(self.pattern)
+
     @property
     def n_pairs(self) -> int:
         """Pairs of D in this block."""

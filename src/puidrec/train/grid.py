@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from puidrec.objective.low_rank import LowRank
 from puidrec.objective.pointwise import PointwiseError
 from puidrec.objective.terms import Terms, robust_mean
 from puidrec.settings import Settings
-from puidrec.train.problem import Step, backbone_penalty
+from puidrec.train.problem import Log, Step, backbone_penalty
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class GridProblem:
     """mean over D of base + o·coef·w at the worst w (`eq:naive` … `eq:bpuid-dr-imp`)."""
 
     settings: Settings
-    observed: Observed
+    observed: Log
     error: PointwiseError
     phi: Backbone
     theta: Backbone | None = None
@@ -57,31 +58,31 @@ class GridProblem:
         """φ, then θ where the method imputes."""
         phi = Step(
             "phi", self.phi, self.prediction_loss, lambda: backbone_penalty(self.phi, self.settings),
-            lambda: self._alternating.moved("phi"),
+            lambda: self._moved("phi"),
         )  # fmt: skip
         theta = self.theta
         if theta is None:
             return (phi,)
         return phi, Step(
             "theta", theta, self.imputation_loss, lambda: backbone_penalty(theta, self.settings),
-            lambda: self._alternating.moved("theta"),
+            lambda: self._moved("theta"),
         )  # fmt: skip
 
-    def factors(self) -> LowRank:
-        """φ over all users."""
-        return self.phi.factors()
+    def factors(self, rows: slice = slice(None)) -> LowRank:
+        """φ of a range of users."""
+        return self.phi.factors(rows)
 
-    def imputation(self) -> LowRank | None:
-        """θ over all users."""
-        return None if self.theta is None else self.theta.factors()
+    def imputation(self, rows: slice = slice(None)) -> LowRank | None:
+        """θ of a range of users."""
+        return None if self.theta is None else self.theta.factors(rows)
 
-    def prediction_loss(self, start: int, stop: int) -> Tensor:
+    def prediction_loss(self, start: int, stop: int, phi: LowRank | None = None) -> Tensor:
         """`eq:naive`, `eq:ips`, `eq:dr`, `eq:puid-ips`, `eq:puid-dr`, `eq:bpuid-ips`, `eq:bpuid-dr` on a block."""
         observed = self.observed.rows(start, stop)
-        if self._shares(start, stop):
+        if phi is None and self._shares(start, stop):
             terms = self._alternating.prediction_terms(self.error, self.head)
         else:
-            phi = self.phi.factors(slice(start, stop))
+            phi = self.phi.factors(slice(start, stop)) if phi is None else phi
             theta = None if self.theta is None else self.theta.factors(slice(start, stop)).detach()
             terms = self._prediction_terms(observed, phi, theta)
         terms = self._relative("phi", start, stop, terms)
@@ -90,20 +91,21 @@ class GridProblem:
         normalise = self.settings.normalise and len(observed.pattern) > 0
         return robust_mean(terms, observed.bounds, observed.n_pairs, normalise=normalise)
 
-    def imputation_loss(self, start: int, stop: int) -> Tensor:
+    def imputation_loss(self, start: int, stop: int, theta: LowRank | None = None) -> Tensor:
         """`eq:puid-dr-imp`, `eq:bpuid-dr-imp` on a block."""
         assert self.theta is not None  # noqa: S101 (the step exists only with θ)
         observed, rows = self.observed.rows(start, stop), slice(start, stop)
-        if self._shares(start, stop):
+        if theta is None and self._shares(start, stop):
             terms = self._alternating.imputation_terms(self.error, self.head)
         else:
-            phi, theta = self.phi.factors(rows).detach(), self.theta.factors(rows)
+            phi, theta = self.phi.factors(rows).detach(), self.theta.factors(rows) if theta is None else theta
             terms = estimators.imputation(observed, phi, theta, self.error, self.head)
         return self._mean_over_log(self._relative("theta", start, stop, terms), observed, start, stop)
 
-    def admissible(self) -> bool:
+    @property
+    def benchmarked(self) -> bool:
         """Never worse than the benchmark for any weights in the box: the robust loss against it is at most 0."""
-        return self.benchmark is None or self.total_loss() <= 0.0
+        return self.benchmark is not None
 
     def total_loss(self) -> float:
         """The prediction loss over all users."""
@@ -112,11 +114,17 @@ class GridProblem:
     @cached_property
     def _alternating(self) -> Alternating:
         """Scores of φ and θ on the log, each made once after its own step and used by both."""
+        assert isinstance(self.observed, Observed)  # noqa: S101 (`_shares` says so)
         return Alternating(self.observed, self.phi.factors, (self.theta or self.phi).factors)
+
+    def _moved(self, which: Literal["phi", "theta"]) -> None:
+        if isinstance(self.observed, Observed):
+            self._alternating.moved(which)
 
     def _shares(self, start: int, stop: int) -> bool:
         """Whether the steps can share scores: full batch, with an imputation model, and graphs being kept."""
-        return self.theta is not None and (start, stop) == (0, self.n_users) and torch.is_grad_enabled()
+        whole = isinstance(self.observed, Observed) and (start, stop) == (0, self.n_users)
+        return self.theta is not None and whole and torch.is_grad_enabled()
 
     def _prediction_terms(self, observed: Observed, phi: LowRank, theta: LowRank | None) -> Terms:
         if theta is None:
@@ -136,10 +144,12 @@ class GridProblem:
                 reference = self._prediction_terms(observed, phi, theta)
             else:
                 reference = estimators.imputation(observed, phi, theta, self.error, self.head)
+            if not isinstance(self.observed, Observed):  # a log made block by block may not fit in memory
+                return terms.against(reference.detach())
             self._reference[key] = reference.detach()
         return terms.against(self._reference[key])
 
     def _mean_over_log(self, terms: Terms, observed: Observed, start: int, stop: int) -> Tensor:
         """Over |O| in proportion to the block's users: block losses then average to the mean over O."""
-        share = len(self.observed.pattern) * (stop - start) / self.n_users
+        share = len(self.observed) * (stop - start) / self.n_users
         return robust_mean(terms, observed.bounds, 1) / share

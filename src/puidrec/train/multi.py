@@ -13,13 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from puidrec.backbones.base import Backbone
-from puidrec.objective.estimators import Observed
 from puidrec.objective.low_rank import LowRank
 from puidrec.objective.terms import dr_terms, imputation_terms, ips_terms, robust_mean
 from puidrec.objective.whole_space import square_sum
 from puidrec.objective.worst_case import Box
 from puidrec.settings import Settings
-from puidrec.train.problem import Step, backbone_penalty
+from puidrec.train.problem import Log, Step, backbone_penalty
 
 EXPOSURE, RATING, IMPUTATION = range(3)
 FLOOR = 0.25
@@ -63,7 +62,7 @@ class MultiProblem:
     """One joint loss: exposure over D, rating by IPS or DR with the exposure head's weights, imputation over O."""
 
     settings: Settings
-    observed: Observed
+    observed: Log
     heads: SharedHeads
 
     @property
@@ -76,27 +75,28 @@ class MultiProblem:
         """All heads at once: sharing is the point."""
         return (Step("heads", self.heads, self.loss, self._penalty),)
 
-    def factors(self) -> LowRank:
+    def factors(self, rows: slice = slice(None)) -> LowRank:
         """The rating head."""
-        return self.heads.factors(RATING)
+        return self.heads.factors(RATING, rows)
 
-    def imputation(self) -> LowRank | None:
+    def imputation(self, rows: slice = slice(None)) -> LowRank | None:
         """The imputation head of Multi-DR."""
-        return self.heads.factors(IMPUTATION) if self.settings.spec.imputes else None
+        return self.heads.factors(IMPUTATION, rows) if self.settings.spec.imputes else None
 
-    def admissible(self) -> bool:
-        """Always: there is no benchmark to fall behind."""
-        return True
+    @property
+    def benchmarked(self) -> bool:
+        """There is no benchmark to fall behind."""
+        return False
 
-    def loss(self, start: int, stop: int) -> Tensor:
-        """The joint loss of a block of users."""
+    def loss(self, start: int, stop: int, factors: LowRank | None = None) -> Tensor:
+        """The joint loss of a block of users; every head has factors of its own, so none can be given."""
         observed, rows = self.observed.rows(start, stop), slice(start, stop)
         exposure = self.heads.factors(EXPOSURE, rows)
         chance = observed.scores(exposure)
         n_seen, n_pairs = len(observed.pattern), observed.n_pairs
         fit = (square_sum(exposure) - 2.0 * torch.sum(chance, dtype=torch.float64) + n_seen) / n_pairs
         floor = max(
-            self.settings.min_propensity, FLOOR * len(self.observed.pattern) / (self.n_users * observed.pattern.n_items)
+            self.settings.min_propensity, FLOOR * len(self.observed) / (self.n_users * observed.pattern.n_items)
         )
         weights = Box.exactly(1.0 / chance.detach().clamp(floor, 1.0))
         phi = self.heads.factors(RATING, rows)

@@ -134,6 +134,11 @@ class Prepared:
         return min(certificate.gamma, MAX_GAMMA)
 
     @cached_property
+    def crow(self) -> np.ndarray:
+        """Training rows before each user, and all of them, [users + 1]."""
+        return np.searchsorted(self.rows.user, np.arange(self.data.n_users + 1)).astype(np.int64)
+
+    @cached_property
     def pattern(self) -> LogPattern:
         """Where the training rows are."""
         pattern = LogPattern.from_pairs(self.rows.user, self.rows.item, self.data.n_users, self.data.n_items)

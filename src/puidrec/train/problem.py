@@ -8,16 +8,34 @@ from typing import NamedTuple, Protocol
 from torch import Tensor, nn
 
 from puidrec.backbones.base import Backbone
+from puidrec.objective.estimators import Observed
 from puidrec.objective.low_rank import LowRank
 from puidrec.settings import Settings
 
 
+class Log(Protocol):
+    """The logged pairs of any block of users: all in memory (`Observed`), or made when asked for."""
+
+    def __len__(self) -> int:
+        """Logged pairs in all."""
+
+    def rows(self, start: int, stop: int) -> Observed:
+        """Those of users start..stop−1."""
+
+
+class BlockLoss(Protocol):
+    """A loss of users start..stop−1: a mean, so that a block's loss is the users' weighted mean of its pieces'."""
+
+    def __call__(self, start: int, stop: int, factors: LowRank | None = None, /) -> Tensor:
+        """`factors`: what the step's module makes of these users, where it is known already."""
+
+
 class Step(NamedTuple):
-    """One of the alternating updates: `loss(start, stop)` over users start..stop−1, without the penalty."""
+    """One of the alternating updates: a module, and the loss it lowers, without the penalty."""
 
     name: str
     module: nn.Module
-    loss: Callable[[int, int], Tensor]
+    loss: BlockLoss
     penalty: Callable[[], Tensor]
     moved: Callable[[], None] = lambda: None
     """Called after the module's parameters changed, so that nothing stale is used."""
@@ -44,14 +62,15 @@ class Problem(Protocol):
     def n_users(self) -> int:
         """Users to divide into blocks."""
 
-    def factors(self) -> LowRank:
-        """The prediction model φ as it stands."""
+    def factors(self, rows: slice = slice(None)) -> LowRank:
+        """The prediction model φ as it stands, for a range of users."""
 
-    def imputation(self) -> LowRank | None:
+    def imputation(self, rows: slice = slice(None)) -> LowRank | None:
         """The imputation model θ as it stands, where there is one."""
 
-    def admissible(self) -> bool:
-        """Whether the parameters as they stand may be chosen: a benchmarked loss must not be above 0."""
+    @property
+    def benchmarked(self) -> bool:
+        """Whether parameters may be chosen only where the loss of the first step, over all users, is at most 0."""
 
 
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:

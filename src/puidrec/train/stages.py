@@ -14,8 +14,10 @@ from puidrec.objective.worst_case import Box
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import HINT, Checkpoint
 from puidrec.train.closed import closed_form
+from puidrec.train.distributed import ALONE, World
 from puidrec.train.grid import Benchmark, GridProblem
 from puidrec.train.multi import MultiProblem, SharedHeads
+from puidrec.train.pieces import Plan
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import Problem, with_prefix
 from puidrec.train.strength import (
@@ -63,7 +65,11 @@ def stages_of(prepared: Prepared) -> list[Stage]:
 
 
 def train_stages(
-    prepared: Prepared, save: SaveState | None, resume: Checkpoint | None, progress: Progress | None
+    prepared: Prepared,
+    save: SaveState | None,
+    resume: Checkpoint | None,
+    progress: Progress | None,
+    world: World = ALONE,
 ) -> Fitted:
     """Run every stage; a checkpoint holds the stages done and the one under way."""
     settings = prepared.settings
@@ -74,6 +80,7 @@ def train_stages(
         scores = closed_form(settings.method, rows.user, rows.item, target, shape, settings.dim, settings.seed)
         return Fitted(scores, None, {})
     validator = prepared.validator()
+    plan = plan_of(prepared, world)
     done: dict[str, Fitted] = {}
     history: list[dict[str, float]] = []
     strength = 1.0
@@ -84,15 +91,29 @@ def train_stages(
             continue
         problem = stage.build(done)
         lr = settings.lr * stage.pace
-        trainer = Trainer(problem, settings, validator, stage=stage.name, save=_with_done(save, done), lr=lr)
+        trainer = Trainer(problem, settings, validator, stage=stage.name, save=_with_done(save, done), lr=lr, plan=plan)
         if resume is not None and resume.state.get("stage") == stage.name:
             trainer.restore(resume)
         fitted = trainer.run(progress)
-        done[stage.name] = _accept(problem, fitted, done)
+        done[stage.name] = fitted if trainer.admissible() else _benchmark_of(fitted, done)
         strength = problem.strength if isinstance(problem, UnseenProblem) else 1.0
     for stage in stages:
         history += [{"stage": stage.name, **row} for row in done[stage.name].history]  # type: ignore[dict-item]
     return replace(done[stages[-1].name], history=history, strength=strength)
+
+
+def plan_of(prepared: Prepared, world: World = ALONE) -> Plan:
+    """Who works on which users; refuses what cannot be divided."""
+    settings, data = prepared.settings, prepared.data
+    if world.size > 1 and settings.spec.family == "multi":
+        raise InputError("this method trains in one process", found=f"{settings.method} on {world.size} processes",
+                         expected="a method of the grid, or signed", hint="Run it without torchrun.")  # fmt: skip
+    plan = Plan(prepared.crow, settings.block_users or data.n_users, world)
+    if settings.normalise and not all(plan.whole(*block) for block in plan.blocks):
+        raise InputError("normalise divides by the weights of a whole block, which must be one piece",
+                         found=f"{len(prepared.rows):,} rows on {world.size} process(es)",
+                         hint="Set normalise=false, or smaller blocks (block_users) in one process.")  # fmt: skip
+    return plan
 
 
 def _base_settings(settings: Settings, method: str) -> Settings:
@@ -158,14 +179,10 @@ def _multi(prepared: Prepared) -> MultiProblem:
     return MultiProblem(prepared.settings, prepared.observed(weighted=False), shared)
 
 
-def _accept(problem: Problem, fitted: Fitted, done: Done) -> Fitted:
+def _benchmark_of(fitted: Fitted, done: Done) -> Fitted:
     """A benchmarked method never returns a model whose robust loss is above its benchmark's: it returns that one."""
-    if isinstance(problem, GridProblem) and problem.benchmark is not None:
-        with torch.no_grad():
-            if not problem.admissible():
-                base = done["benchmark"]
-                return replace(fitted, phi=base.phi, theta=base.theta, parameters=base.parameters)
-    return fitted
+    base = done["benchmark"]
+    return replace(fitted, phi=base.phi, theta=base.theta, parameters=base.parameters)
 
 
 def _with_done(save: SaveState | None, done: Done) -> SaveState | None:

@@ -18,6 +18,7 @@ from puidrec.objective.low_rank import LowRank
 from puidrec.rng import generator
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import HINT, Checkpoint, flatten_optimizer, restore_optimizer
+from puidrec.train.pieces import Plan, user_names
 from puidrec.train.problem import Problem, with_prefix
 from puidrec.train.stopping import WARM_UP, Stopping
 from puidrec.train.validate import Validator
@@ -54,15 +55,19 @@ class Trainer:
         stage: str,
         save: SaveState | None,
         lr: float | None = None,
+        plan: Plan | None = None,
     ) -> None:
         self.problem, self.settings, self.validator = problem, settings, validator
         self.stage, self.save = stage, save
+        self.plan = plan or Plan.one_piece(problem.n_users, settings.block_users)
+        self.plan.localise(problem)
         self.optimizers = {
             step.name: torch.optim.Adam(step.module.parameters(), lr=lr or settings.lr, fused=True)
             for step in problem.steps
         }
         patience = settings.patience if validator is not None else 0
         self.stopping = Stopping(patience, warm_up=min(WARM_UP, settings.epochs // 2))
+        self._user_names = [name for step in problem.steps for name in user_names(step)]
         self.history: list[dict[str, float]] = []
         self.best = self._parameters()
 
@@ -78,24 +83,29 @@ class Trainer:
             if self.save is not None and (epoch + 1) % self.settings.checkpoint_every == 0:
                 self.save(self.state())
         self._load(self.best)
-        with torch.no_grad():
-            theta = self.problem.imputation()
-            return Fitted(
-                self.problem.factors().detach(), None if theta is None else theta.detach(), self.best,
-                self.history, self.stopping.best_epoch + 1, self.stopping.best if self.validator is not None else None,
-            )  # fmt: skip
+        score = self.stopping.best if self.validator is not None else None
+        phi, theta = self.plan.factors(self.problem.factors), self.plan.factors(self.problem.imputation)
+        if phi is None:
+            raise TypeError("a problem without a prediction model")
+        best = self._everyone(self.best)
+        return Fitted(phi, theta, best, self.history, self.stopping.best_epoch + 1, score)
 
     def state(self) -> Checkpoint:
-        """All that the next epoch depends on."""
+        """All that the next epoch depends on, of all processes: each must ask, and any number of them can go on."""
         tensors = {f"now.{name}": value for name, value in self._parameters().items()}
         tensors |= {f"best.{name}": value for name, value in self.best.items()}
         for name, optimizer in self.optimizers.items():
             tensors |= flatten_optimizer(optimizer, f"adam.{name}")
-        return Checkpoint(tensors, {"stage": self.stage, "stopping": self.stopping.state(), "history": self.history})
+        facts = {"stage": self.stage, "stopping": self.stopping.state(), "history": self.history}
+        return Checkpoint(self._everyone(tensors), facts)
+
+    def admissible(self) -> bool:
+        """Whether the parameters as they stand may be chosen: a benchmarked loss must not be above 0."""
+        return not self.problem.benchmarked or self.plan.total(self.problem.steps[0].loss) <= 0.0
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of this stage."""
-        tensors = checkpoint.tensors
+        tensors = self._own(checkpoint.tensors)
         now, best = (with_prefix(tensors, prefix) for prefix in ("now.", "best."))
         try:
             self._load(best)
@@ -116,12 +126,11 @@ class Trainer:
             for step in self.problem.steps:
                 optimizer = self.optimizers[step.name]
                 optimizer.zero_grad(set_to_none=True)
-                loss = step.loss(start, stop)
-                (loss + step.penalty()).backward()  # type: ignore[no-untyped-call]
+                loss = self.plan.descend(step, start, stop)
                 optimizer.step()
                 step.moved()
                 share = (stop - start) / self.problem.n_users
-                sums[step.name] = sums.get(step.name, 0.0) + float(loss.detach()) * share
+                sums[step.name] = sums.get(step.name, 0.0) + loss * share
         if not all(np.isfinite(value) for value in sums.values()):
             raise PuidError(
                 f"training of {self.settings.method} diverged in epoch {epoch + 1} (loss is not finite); "
@@ -132,18 +141,15 @@ class Trainer:
     def _judge(self, figures: dict[str, float]) -> None:
         """Validate, remember the epoch if it is the best, and write it into the history."""
         score = 0.0
-        with torch.no_grad():
-            if self.validator is not None:
-                score = self.validator.score(self.problem.factors())
-                figures["score"] = score
-            admissible = self.problem.admissible()
-        if self.stopping.update(score, admissible):
+        if self.validator is not None:
+            score = figures["score"] = self.plan.score(self.validator, self.problem.factors)
+        if self.stopping.update(score, self.admissible()):
             self.best = self._parameters()
         self.history.append(figures)
 
     def _blocks(self, epoch: int) -> Iterator[tuple[int, int]]:
         """Ranges of users, in an order of the epoch's own."""
-        n_users, size = self.problem.n_users, self.settings.block_users or self.problem.n_users
+        n_users, size = self.problem.n_users, self.plan.block
         starts = np.arange(0, n_users, size)
         for start in generator(self.settings.seed, "blocks", self.stage, epoch).permutation(starts):
             yield int(start), int(min(start + size, n_users))
@@ -154,6 +160,18 @@ class Trainer:
             for step in self.problem.steps
             for name, value in step.module.state_dict().items()
         }
+
+    def _everyone(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of ours, those of our own users made those of all users."""
+        return {name: self.plan.gather(t) if self._of_users(name) else t for name, t in tensors.items()}
+
+    def _own(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The other way round."""
+        return {name: self.plan.cut(t) if self._of_users(name) else t for name, t in tensors.items()}
+
+    def _of_users(self, name: str) -> bool:
+        """Whether a tensor of a checkpoint has a row per user that this process trains."""
+        return any(name == own or name.startswith(f"{own}.") for own in self._user_names) and not name.endswith("step")
 
     def _load(self, parameters: Mapping[str, Tensor]) -> None:
         for step in self.problem.steps:

@@ -21,7 +21,7 @@ from puidrec.objective.tiles import tiled_sum
 from puidrec.objective.whole_space import unseen_square_sum
 from puidrec.sensitivity.gamma import Gamma
 from puidrec.settings import Settings
-from puidrec.train.problem import Step, backbone_penalty
+from puidrec.train.problem import Log, Step, backbone_penalty
 
 SMALL_POPULATION = 4_000_000
 """Pairs up to which the tiles of Γ are kept (16 MB)."""
@@ -32,7 +32,7 @@ class UnseenProblem:
     """The loss over D with unseen ratings at an end of their interval. Weights of seen pairs average to 1."""
 
     settings: Settings
-    observed: Observed
+    observed: Log
     phi: Backbone
     seen: LowRank
     """q, from a fit to the seen pairs; constant."""
@@ -61,25 +61,27 @@ class UnseenProblem:
             ),
         )
 
-    def factors(self) -> LowRank:
-        """φ over all users."""
-        return self.phi.factors()
+    def factors(self, rows: slice = slice(None)) -> LowRank:
+        """φ of a range of users."""
+        return self.phi.factors(rows)
 
-    def imputation(self) -> LowRank | None:
+    def imputation(self, rows: slice = slice(None)) -> LowRank | None:
         """There is none: m is fixed."""
         return None
 
-    def admissible(self) -> bool:
-        """Always: there is no benchmark to fall behind."""
-        return True
+    @property
+    def benchmarked(self) -> bool:
+        """There is no benchmark to fall behind."""
+        return False
 
-    def loss(self, start: int, stop: int) -> Tensor:
+    def loss(self, start: int, stop: int, phi: LowRank | None = None) -> Tensor:
         """Seen part and unseen part of a block of users, each a mean of its own."""
-        observed, phi = self.observed.rows(start, stop), self.phi.factors(slice(start, stop))
+        observed = self.observed.rows(start, stop)
+        phi = self.phi.factors(slice(start, stop)) if phi is None else phi
         scores = observed.scores(phi)
         weight = observed.bounds.a
         fit = torch.sum(weight * (scores - observed.target).square(), dtype=torch.float64)
-        n_seen = max(len(self.observed.pattern) * (stop - start) / self.n_users, 1.0)
+        n_seen = max(len(self.observed) * (stop - start) / self.n_users, 1.0)
         n_unseen = max(observed.n_pairs - n_seen, 1.0)
         signed = self.settings.spec.end == "signed"
         unseen = (self._signed if signed else self._worst)(start, stop, observed, phi, scores)

@@ -81,7 +81,10 @@ class Validator:
 
     def score(self, factors: LowRank) -> float:
         """The metric of these scores."""
-        prediction = pair_scores(factors, self.user, self.item)
+        return self.judge(pair_scores(factors, self.user, self.item))
+
+    def judge(self, prediction: np.ndarray) -> float:
+        """The metric of the scores of these rows."""
         if self.metric == "auc":
             return float(auc(prediction, self.label, self.weight))
         if self.metric == "uauc":

@@ -1,0 +1,99 @@
+"""One run on several processes (`torchrun`): who we are among them, and sums over all of us.
+
+`World` is the whole interface. Alone, every sum is the identity and no process group exists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from puidrec.errors import InputError, PuidError
+
+PATIENCE = timedelta(minutes=10)
+"""How long a process waits for the others before the run ends with an error; a dead one is noticed at once."""
+LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class WorldError(PuidError):
+    """Another process of the run is gone, so this one cannot go on."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Rank `rank` of `size` processes, each of which holds some of the users and all of the items."""
+
+    rank: int = 0
+    size: int = 1
+    device: str = "cpu"
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the files and speaks."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Σ over processes, in place, the same everywhere."""
+        if self.size > 1:
+            with _collective():
+                dist.all_reduce(values)
+        return values
+
+    def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Sum the gradients of what every process holds a copy of: one message for all of them."""
+        shared = list(parameters)
+        if self.size == 1 or not shared:
+            return
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in shared]
+        whole = self.sum(torch.cat([part.reshape(-1) for part in parts]))
+        for parameter, part in zip(shared, torch.split(whole, [part.numel() for part in parts]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+
+ALONE = World()
+"""A single process."""
+
+
+def launched() -> bool:
+    """Whether `torchrun` (or anything that sets its variables) started this process as one of several."""
+    return all(name in os.environ for name in LAUNCHED) and os.environ["WORLD_SIZE"] != "1"
+
+
+@contextlib.contextmanager
+def join_world(device: str = "cpu") -> Iterator[World]:
+    """The processes we were launched with: gloo on CPU, nccl on CUDA. Alone, nothing is started."""
+    if not launched():
+        yield ALONE
+        return
+    kind = torch.device(device).type
+    if kind not in ("cpu", "cuda"):
+        raise InputError("several processes need cpu or cuda", found=device)
+    own = device
+    if kind == "cuda" and torch.device(device).index is None:
+        own = f"cuda:{int(os.environ.get('LOCAL_RANK', '0'))}"
+        torch.cuda.set_device(own)
+    with _collective():
+        dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        yield World(dist.get_rank(), dist.get_world_size(), own)
+    finally:
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _collective() -> Iterator[None]:
+    """Turn a lost connection into one line."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise WorldError(
+            f"lost the other processes of this run ({str(error).splitlines()[0][:100]}); "
+            "repeat the command to go on from the last checkpoint, on any number of processes"
+        ) from error
