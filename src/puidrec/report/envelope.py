@@ -53,6 +53,8 @@ class Band:
     outer_low: Sequence[Number] = ()
     outer_high: Sequence[Number] = ()
     """The range with sampling error (bootstrap), if known."""
+    marks: Sequence[Mark] = ()
+    """Marks of this band alone, beside the panel's: where it tips."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ class Envelope:
 
     def data(self) -> dict[str, Any]:
         """What the script needs: texts per point of the grid, and sentences with their slots."""
-        return {"panels": [_panel_data(panel) for panel in self.panels]}
+        choices = {"quantity": self.quantities, "band": self.band_names, "group": self.groups}
+        return {"panels": [_panel_data(panel) for panel in self.panels], "choices": choices}
 
 
 def _panel_data(panel: Panel) -> dict[str, Any]:

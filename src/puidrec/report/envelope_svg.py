@@ -44,7 +44,7 @@ def draw(panel: Panel, band: Band, size: str) -> Markup:
     """The drawing at one size (`wide` or `narrow`), with the cursor where the slider starts."""
     width, height = WIDTH[size], HEIGHT[size]
     across = Scale(panel.grid[0], panel.grid[-1], LEFT, width - RIGHT, panel.log)
-    marks = _placed(panel, across, size)
+    marks = _placed((*panel.marks, *band.marks), across, size)
     top = 8.0 + LANE * (max((place.lane for _, place in marks), default=-1) + 1)
     up = Scale(*_range(panel, band), top + height, top)
     parts = [_axes(across, up, panel, size), _inside(panel, band, across, up), _marks(marks, up)]
@@ -93,7 +93,7 @@ def _join(values: Iterable[Number]) -> str:
 def _axes(across: Scale, up: Scale, panel: Panel, size: str) -> Markup:
     grid = Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text class="tick" x="{}" y="{}" {}>{}</text>')
     end, below = Markup('text-anchor="end"'), Markup('text-anchor="middle"')
-    levels = ticks(up.low, up.high, 6)
+    levels = ticks(up.low, up.high, 7)
     step = levels[1] - levels[0] if len(levels) > 1 else 1.0
     digits = max(0, -math.floor(math.log10(abs(step)) + 1e-9)) if step else 2
     lines = [
@@ -112,7 +112,7 @@ def _inside(panel: Panel, band: Band, across: Scale, up: Scale) -> Markup:
     """What is clipped to the plot: a nested drawing clips by itself and needs no id."""
     xs = [across(x) for x in panel.grid]
     parts = []
-    tip = next((mark.at for mark in panel.marks if mark.kind == "tipping"), None)
+    tip = next((mark.at for mark in (*panel.marks, *band.marks) if mark.kind == "tipping"), None)
     if tip is not None and across.low <= tip <= across.high:
         parts.append(Markup('<rect class="beyond" x="{}" y="{}" width="{}" height="{}"/>').format(
             across(tip), up.end, round(across.end - across(tip), 1), round(up.start - up.end, 1)))  # fmt: skip
@@ -146,12 +146,12 @@ def _line(name: str, xs: Sequence[float], values: Sequence[Number], up: Scale) -
     return Markup('<path class="{}" d="M{}"/>').format(name, "L".join(points)) if len(points) > 1 else Markup("")
 
 
-def _placed(panel: Panel, across: Scale, size: str) -> list[tuple[Mark, Placed]]:
+def _placed(marks: Sequence[Mark], across: Scale, size: str) -> list[tuple[Mark, Placed]]:
     """Marks within the axis, their words cut to what fits, and where the words go."""
-    inside = [mark for mark in panel.marks if across.low <= mark.at <= across.high]
-    marks = [replace(mark, label=clip_text(mark.label, LABEL[size])) for mark in inside]
-    spots = place([across(m.at) for m in marks], [text_width(m.label) for m in marks], 2.0, WIDTH[size] - 2.0)
-    return list(zip(marks, spots, strict=True))
+    inside = [mark for mark in marks if across.low <= mark.at <= across.high]
+    cut = [replace(mark, label=clip_text(mark.label, LABEL[size])) for mark in inside]
+    spots = place([across(m.at) for m in cut], [text_width(m.label) for m in cut], 2.0, WIDTH[size] - 2.0)
+    return list(zip(cut, spots, strict=True))
 
 
 def _marks(marks: Sequence[tuple[Mark, Placed]], up: Scale) -> Markup:

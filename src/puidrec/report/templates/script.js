@@ -55,24 +55,19 @@ function sortable(table) {
 }
 
 function envelope(root) {
-  const { panels } = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
+  const { panels, choices } = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
   const slider = root.querySelector("input[type=range]");
   const says = root.querySelector(".says");
-  const labels = (name) => all(`input[name="${root.id}-${name}"]`, root);
-  const picked = (name, fallback) => {
-    const input = labels(name).find((one) => one.checked);
-    return input ? input.parentElement.textContent.trim() : fallback;
-  };
-  const names = () => ({
-    quantity: picked("quantity", panels[0].label),
-    band: picked("band", panels[0].bands[0].label),
-    group: picked("group", panels[0].group),
+  const inputs = (name) => all(`input[name="${root.id}-${name}"]`, root);
+  const picked = (name) => choices[name][Number((inputs(name).find((one) => one.checked) || { value: 0 }).value)];
+  const offer = (name, there) => inputs(name).forEach((one) => {
+    one.parentElement.classList.toggle("off", !there.includes(choices[name][Number(one.value)]));
   });
-  const find = ({ quantity, band, group }) => {
-    const p = Math.max(panels.findIndex((one) => one.label === quantity && one.group === group),
-      panels.findIndex((one) => one.label === quantity && !panels.some((two) => two.label === quantity && two.group === group)));
-    const b = Math.max(panels[p].bands.findIndex((one) => one.label === band), 0);
-    return [p, b];
+  const find = () => {
+    const same = panels.filter((one) => one.label === picked("quantity"));
+    const panel = same.find((one) => one.group === picked("group")) || same[0];
+    const band = panel.bands.findIndex((one) => one.label === picked("band"));
+    return [panels.indexOf(panel), Math.max(band, 0)];
   };
   const say = (panel, band, at) => {
     const values = { x: panel.x[at], low: band.low[at], high: band.high[at] };
@@ -99,17 +94,15 @@ function envelope(root) {
   });
   let shown = -1;
   const update = () => {
-    const [p, b] = find(names());
+    const [p, b] = find();
     const panel = panels[p];
     if (p !== shown) {
       const share = shown < 0 ? null : slider.value / Math.max(slider.max, 1);
       slider.max = panel.x.length - 1;
       slider.value = share === null || panels[shown].group !== panel.group ? panel.start : Math.round(share * slider.max);
       root.querySelector(".slider .symbol").textContent = panel.symbol;
-      const has = new Set(panels.filter((one) => one.label === panel.label).map((one) => one.group));
-      labels("group").forEach((one) => one.parentElement.classList.toggle("off", !has.has(one.parentElement.textContent.trim())));
-      const bands = new Set(panel.bands.map((one) => one.label));
-      labels("band").forEach((one) => one.parentElement.classList.toggle("off", !bands.has(one.parentElement.textContent.trim())));
+      offer("group", panels.filter((one) => one.label === panel.label).map((one) => one.group));
+      offer("band", panel.bands.map((one) => one.label));
       shown = p;
     }
     const at = Number(slider.value);
@@ -119,6 +112,17 @@ function envelope(root) {
     root.querySelector(".slider .at").textContent = panel.x[at];
     slider.setAttribute("aria-valuetext", `${panel.symbol} = ${panel.x[at]}`);
   };
+  const drag = (event) => {
+    const svg = event.target.closest("svg.chart");
+    if (!svg || (event.type === "pointermove" && event.buttons !== 1)) return;
+    const box = svg.getBoundingClientRect();
+    const x = (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
+    const far = svg.dataset.xs.split(",").map((one) => Math.abs(Number(one) - x));
+    slider.value = far.indexOf(Math.min(...far));
+    update();
+  };
+  root.querySelector(".drawings").addEventListener("pointerdown", drag);
+  root.querySelector(".drawings").addEventListener("pointermove", drag);
   all(".controls, .slider", root).forEach((one) => { one.hidden = false; });
   root.addEventListener("input", update);
   update();

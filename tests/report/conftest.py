@@ -1,0 +1,123 @@
+"""An audit in the shape of `audit.json`, and one real browser for all tests that need one."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NASTY = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "{{7*7}}",
+    "{% include 'x' %}",
+    "\u05d0\u05d1\u05d2 \u202e rtl",
+    "`code` **bold** {x}",
+    "]]></script><svg onload=alert(1)>",
+    "long" * 80,
+    "\u2028\u2029\x00\x1b",
+    "",
+)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+def curves(grid: list[float], point: float, rate: float) -> dict[str, Any]:
+    """Three nested ranges that widen with log Γ, and a band of sampling error around the normalised one."""
+    log = [math.log(g) for g in grid]
+    spread = {"sharp": 0.6 * rate, "normalised": rate, "box": 1.4 * rate}
+    ranges: dict[str, Any] = {
+        kind: {"low": [point - s * x for x in log], "high": [point + 1.2 * s * x for x in log]}
+        for kind, s in spread.items()
+    }
+    band = {
+        "low": [v - 0.003 for v in ranges["normalised"]["low"]],
+        "high": [v + 0.003 for v in ranges["normalised"]["high"]],
+    }
+    return {"point": point, **ranges, "band": band}
+
+
+@pytest.fixture
+def audit_values() -> Callable[..., dict[str, Any]]:
+    """Makes an audit; keyword arguments replace its parts."""
+
+    def make(**changes: Any) -> dict[str, Any]:
+        grid = [math.exp(k * math.log(8.0) / 40) for k in range(41)]
+        kappa = [k / 10 for k in range(31)]
+        features = [("age", 1.31), ("gender", 1.12), ("genre", 1.62), ("price", 1.58), ("brand", 1.05), ("shelf", 1.4)]
+        values: dict[str, Any] = {
+            "version": 1,
+            "sentence": "puid-dr stays ahead of mf unless hidden factors change the odds of being seen by more than 2.46.",
+            "verdict": "robust",
+            "model": {"name": "puid-dr", "method": "puid-dr", "settings": {"dim": 16, "lr": 0.02, "alpha": 2.0}},
+            "against": {"name": "mf", "method": "mf", "settings": {"dim": 16, "lr": 0.02}},
+            "data": {
+                "name": "coat", "sha256": "0f" * 32, "n_users": 290, "n_items": 300, "n_logged": 6960, "protocol": "rd",
+                "positive_rate": 0.3521,
+            },
+            "rows": {"source": "held-out", "n": 1392},
+            "gamma_grid": grid,
+            "envelopes": {
+                "loss_gap": curves(grid, 0.027, 0.03), "dcg_gap": curves(grid, 0.4, 0.9),
+                "model_loss": curves(grid, 0.21, 0.05), "against_loss": curves(grid, 0.237, 0.06),
+            },
+            "personal": {"kappa_grid": kappa, "loss_gap": curves([math.exp(k / 2) for k in kappa], 0.027, 0.03)},
+            "tipping": {
+                "gamma": math.exp(0.9), "low": 1.9, "high": None, "kappa": 1.8,
+                "closed_form": {"T": 188.2, "S_plus": 900.1, "S_minus": 410.6},
+            },
+            "benchmarks": [
+                {"feature": f, "side": "user" if k < 2 else "item", "gamma": g, "times_hidden": 0.9 / math.log(g)}
+                for k, (f, g) in enumerate(features)
+            ],
+            "certificate": {"gamma_min": 1.71, "low": 1.52, "kind": "labels", "n_uniform": 4640},
+            "gamma_map": {
+                "user_bins": ["under 20", "20 to 30", "over 30"], "item_bins": ["coats", "parkas", "jackets", "<b>"],
+                "values": [[1.1, 1.3, 1.7, 2.2], [1.2, 1.4, 1.9, 2.6], [1.3, 1.6, None, 3.1]],
+            },
+            "gamma": {"median": 1.42, "p95": 2.71, "max": 3.1, "rule": "exposure-gap"},
+            "segments": {
+                "users": [
+                    {"column": "age", "segment": name, "n": n, "gamma_mean": g, "gamma_p95": p, "width": w}
+                    for name, n, g, p, w in (
+                        ("under 20", 900, 1.2, 2.2, 0.05),
+                        ("20 to 30", 12_000, 10.4, 12.6, 0.11),
+                        (NASTY[0], 85, 2.7, None, 0.2),
+                    )
+                ],
+                "items": [
+                    {"column": "type", "segment": name, "n": k, "gamma_mean": 1.0 + k / 9}
+                    for k, name in enumerate(NASTY)
+                ],
+                "columns": ["column", "segment", "n"],
+            },
+            "diagnostics": {
+                "ess": 812.4, "share_clipped": 0.004, "gini": 0.41,
+                "calibration": [{"decile": k, "predicted": 0.01 * k, "seen": 0.0098 * k} for k in range(1, 11)],
+                "weights": {"quantiles": [0.5, 0.9, 0.99], "values": [9.1, 30.0, 81.0]},
+            },
+            "limits": ["It does not say that anything is hidden.", "Γ is a bound for every pair, not an average."],
+        }  # fmt: skip
+        return values | changes
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, started once."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra dev)")
+    path = os.environ.get("PUIDREC_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None or not Path(path).exists():
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=list(FLAGS), timeout=60_000)
+        yield browser
+        browser.close()
