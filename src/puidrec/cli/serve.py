@@ -1,0 +1,64 @@
+"""`puid serve`: answer for a run folder over HTTP."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from puidrec.cli import options
+from puidrec.errors import InputError
+
+EXAMPLE = "Example: puid serve runs/puid-dr --port 8000    then open http://127.0.0.1:8000/docs"
+
+
+class UnknownIds(StrEnum):
+    """What ids get that the model does not know."""
+
+    prior = "prior"
+    refuse = "404"
+
+
+def serve(
+    run: Annotated[Path, typer.Argument(help="Folder written by puid train.", metavar="RUN", readable=False)],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; the default answers this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
+    unknown: Annotated[
+        UnknownIds, typer.Option(help="Users without training rows or features: the average user's answer, or 404.")
+    ] = UnknownIds.prior,
+    max_k: Annotated[
+        int, typer.Option(help="Most items per user that a client may ask for.", min=1, max=100_000)
+    ] = 1000,
+    config: options.Config = None,
+) -> None:
+    """Serve recommendations over HTTP: POST /recommend and /score, GET /health, /model and /docs. Ctrl+C ends it."""
+    from puidrec.cli.output import console
+
+    try:
+        from puidrec.serve.app import serve_run
+        from puidrec.serve.server import make_server, open_socket
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"serving needs {error.name}, which is not installed", hint="pip install 'puidrec[serve]'"
+        ) from error
+    from puidrec.serve.limits import Limits
+    from puidrec.serve.schema import Unknown
+
+    listener = open_socket(host, port)
+    with listener:
+        limits = Limits(k=max_k, results=max(Limits.results, max_k))
+        app = serve_run(run, Unknown(unknown.value), limits)
+        card = app.state.card
+        name, number = listener.getsockname()[:2]
+        address = f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
+        console.print(
+            f"{card['method']}, {card['users']:,} users × {card['items']:,} items, on http://{address} "
+            f"(what it answers: http://{address}/docs)",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
+        make_server(app).run([listener])
+    console.print("stopped", markup=False)

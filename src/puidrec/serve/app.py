@@ -1,0 +1,185 @@
+"""The web application: five paths, typed both ways, and a page that explains them without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+
+from puidrec import __version__
+from puidrec.errors import InputError
+from puidrec.experiments.run import load_run
+from puidrec.serve.answers import Answers
+from puidrec.serve.guard import Guard
+from puidrec.serve.limits import Limits
+from puidrec.serve.page import render_page
+from puidrec.serve.problems import Refused, from_http, from_validation
+from puidrec.serve.schema import (
+    Code,
+    Health,
+    ModelCard,
+    ProblemResponse,
+    RecommendRequest,
+    RecommendResponse,
+    ScoreRequest,
+    ScoreResponse,
+    Unknown,
+)
+from puidrec.serve.worker import Worker
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ProblemResponse, "description": words}
+    for status, words in (
+        (400, "The body is not JSON."),
+        (404, "A user or item is unknown, and the server was told to refuse those."),
+        (408, "The body did not arrive in time."),
+        (413, "The body is too large."),
+        (422, "The body is JSON but not a valid request."),
+        (503, "The answer took too long; try again."),
+    )
+}
+
+
+def serve_run(folder: Path, unknown: Unknown = Unknown.PRIOR, limits: Limits | None = None) -> FastAPI:
+    """The application that answers for a run folder."""
+    model, metrics = load_run(folder)
+    path = folder / "environment.json"
+    try:
+        environment = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError("cannot read", file=path, found=str(error)[:60]) from error
+    return create_app(Answers(model, unknown, limits), metrics, environment)
+
+
+def create_app(answers: Answers, metrics: dict[str, Any], environment: dict[str, Any]) -> FastAPI:
+    """The application for a fitted model; metrics and environment are what `/model` tells of its making."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        app.state.worker.close()
+
+    app = FastAPI(
+        title="puidrec", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
+        description=f"Recommendations of a {answers.model.settings.method} model.",
+    )  # fmt: skip
+    app.state.answers, app.state.worker = answers, Worker(answers.engine)
+    app.state.card = model_card(answers, metrics, environment)
+    app.add_middleware(Guard, limits=answers.limits)
+    _add_errors(app)
+    app.get("/health", response_model=Health, summary="Whether the server is up")(health)
+    app.get("/model", response_model=ModelCard, summary="What is being served")(model)
+    post = partial(app.post, responses=REFUSALS)
+    post("/recommend", response_model=RecommendResponse, summary="Best items of users")(recommend)
+    post("/score", response_model=ScoreResponse, summary="Scores of pairs")(score)
+    app.get("/docs", include_in_schema=False)(docs)
+    app.get("/", include_in_schema=False)(lambda: RedirectResponse("/docs"))
+    _state_limits(app, answers.limits)
+    return app
+
+
+async def health(request: Request) -> Response:
+    """Answers as long as the server does."""
+    card = request.app.state.card
+    return _json({"status": "ok", **{key: card[key] for key in ("method", "users", "items")}})
+
+
+async def model(request: Request) -> Response:
+    """Method, data, metrics, Γ, settings, and what strangers may bring."""
+    return _json(request.app.state.card)
+
+
+async def recommend(request: Request, body: RecommendRequest) -> Response:
+    """The k best items of each user. Unknown users get the average user's, unless the server refuses them; with
+    features, and a model that reads them, their own."""
+    answers: Answers = request.app.state.answers
+    plan = answers.plan(body)
+    try:
+        ranking = await asyncio.wait_for(request.app.state.worker.best(plan.query), answers.limits.seconds)
+    except TimeoutError:
+        raise Refused(Code.OVERLOADED, f"no answer within {answers.limits.seconds:g} s; try again") from None
+    return _json(answers.recommendations(plan, ranking))
+
+
+async def score(request: Request, body: ScoreRequest) -> Response:
+    """Scores of user-item pairs, on the scale of the model's target."""
+    answers: Answers = request.app.state.answers
+    return _json(answers.scores(body))
+
+
+async def docs(request: Request) -> HTMLResponse:
+    """This service in one page, without anything loaded from elsewhere."""
+    headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    answers: Answers = request.app.state.answers
+    user, item = answers.users.ids[0], answers.items.ids[0]
+    examples = {"/recommend": {"users": [user], "k": 5}, "/score": {"pairs": [{"user": user, "item": item}]}}
+    base = str(request.base_url).rstrip("/")
+    page = render_page(request.app.openapi(), request.app.state.card, examples, base)
+    return HTMLResponse(page, headers=headers)
+
+
+def model_card(answers: Answers, metrics: dict[str, Any], environment: dict[str, Any]) -> dict[str, Any]:
+    """What `/model` answers."""
+    model, users, items = answers.model, answers.users, answers.items
+    apart = ("method", "gamma", "protocol")
+    return {
+        "method": model.settings.method,
+        "description": model.settings.spec.description,
+        "data": environment.get("data"),
+        "data_sha256": environment.get("data_sha256"),
+        "protocol": metrics.get("protocol"),
+        "metrics": {key: value for key, value in metrics.items() if key not in apart},
+        "gamma": model.report_.get("gamma"),
+        "settings": model.settings.model_dump(),
+        "users": len(users.ids),
+        "items": len(items.ids),
+        "user_id_type": users.id_type,
+        "item_id_type": items.id_type,
+        "user_features": users.strangers.names("user"),
+        "item_features": items.strangers.names("item"),
+        "unknown": answers.unknown.value,
+        "limits": asdict(answers.limits),
+        "version": __version__,
+    }
+
+
+def _json(content: dict[str, Any]) -> Response:
+    """Checked by tests against the schema, not on every request: an answer of 10,000 scores has no time for that."""
+    return Response(to_json(content, inf_nan_mode="null"), media_type="application/json")
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Every refusal has one form; what nobody foresaw is logged here and told to nobody."""
+
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, Refused):
+            return error.response()
+        if isinstance(error, RequestValidationError):
+            return from_validation(error).response()
+        if isinstance(error, HTTPException):
+            return from_http(error).response()
+        return Refused(Code.INTERNAL, "something went wrong on the server; its log says what").response()
+
+    for kind in (Refused, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, refused)
+
+
+def _state_limits(app: FastAPI, limits: Limits) -> None:
+    """Write the configured bounds into the OpenAPI document, which is made once."""
+    schemas = app.openapi()["components"]["schemas"]
+    fields = schemas["RecommendRequest"]["properties"]
+    fields["k"]["maximum"] = limits.k
+    fields["users"]["maxItems"], fields["new_items"]["maxItems"] = limits.users, limits.items
+    next(form for form in fields["items"]["anyOf"] if form["type"] == "array")["maxItems"] = limits.items
+    schemas["ScoreRequest"]["properties"]["pairs"]["maxItems"] = limits.pairs

@@ -1,0 +1,167 @@
+"""What goes over the wire: requests, answers, problems; names are enums, and every field says what it means."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from puidrec.methods import METHODS
+
+Integer = Annotated[int, Field(strict=True, ge=-(2**63), le=2**63 - 1)]
+Text = Annotated[str, Field(strict=True, min_length=1)]
+Id = Integer | Text
+"""Ids of the caller's own type, as in the training data."""
+Feature = Annotated[bool, Field(strict=True)] | Integer | FiniteFloat | str | list[Integer | str] | None
+Method = StrEnum("Method", {name.replace("-", "_"): name for name in METHODS})  # type: ignore[misc]
+
+
+class Unknown(StrEnum):
+    """What users and items get that the model does not know and that bring no features."""
+
+    PRIOR = "prior"
+    REFUSE = "404"
+
+
+class Basis(StrEnum):
+    """What a score rests on: training rows, features alone, or the average over the population."""
+
+    TRAINED = "trained"
+    FEATURES = "features"
+    PRIOR = "prior"
+
+
+class Code(StrEnum):
+    """Kinds of problems."""
+
+    MALFORMED = "malformed"
+    INVALID = "invalid"
+    WRONG_ID_TYPE = "wrong_id_type"
+    TOO_MANY = "too_many"
+    UNKNOWN_USER = "unknown_user"
+    UNKNOWN_ITEM = "unknown_item"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    BODY_TOO_LARGE = "body_too_large"
+    TOO_SLOW = "too_slow"
+    OVERLOADED = "overloaded"
+    INTERNAL = "internal"
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Entity(_Message):
+    """A user or item that the model may not know, with its features."""
+
+    id: Id = Field(description="Any id, known or not; a known one is answered from training.")
+    features: dict[str, Feature] = Field(
+        default_factory=dict, description="By name, as in the side table; names left out count as unknown values."
+    )
+
+
+class RecommendRequest(_Message):
+    """Whose best items, how many, and of which items."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"users": [1, 2], "k": 5}, {"users": [{"id": 9, "features": {}}], "k": 5}]},
+    )
+
+    users: list[Id | Entity] = Field(min_length=1, description="Ids, or objects with id and features.")
+    k: Annotated[int, Field(strict=True, ge=1)] = Field(10, description="Items per user.")
+    exclude_seen: Annotated[bool, Field(strict=True)] = Field(
+        True, description="Leave out what the user rated in training."
+    )
+    items: list[Id | Entity] | None = Field(
+        None, min_length=1, description="Rank these items only; all items of the training data when left out."
+    )
+    new_items: list[Entity] = Field(
+        default_factory=list, description="Items with features to rank beside the others; needs a feature model."
+    )
+
+
+class ScoreRequest(_Message):
+    """Pairs to score."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"pairs": [{"user": 1, "item": 2}]}]})
+
+    pairs: list[Pair] = Field(min_length=1, description="One score per pair, in order.")
+
+
+class Pair(_Message):
+    """A user and an item."""
+
+    user: Id | Entity
+    item: Id | Entity
+
+
+class UserItems(_Message):
+    """One user's best items, best first."""
+
+    user_id: Id
+    basis: Basis
+    items: list[Id]
+    scores: list[float] = Field(description="On the scale of the model's target; larger is better.")
+
+
+class RecommendResponse(_Message):
+    """One entry per user, in the order asked."""
+
+    recommendations: list[UserItems]
+    unknown_items: list[Id] = Field(description="Items of the filter that the model does not know; they were left out.")
+
+
+class ScoreResponse(_Message):
+    """One entry per pair, in the order asked."""
+
+    scores: list[float]
+    user_basis: list[Basis]
+    item_basis: list[Basis]
+
+
+class Health(_Message):
+    """The server answers."""
+
+    status: Annotated[str, Field(pattern="^ok$")]
+    method: Method
+    users: int
+    items: int
+
+
+class ModelCard(_Message):
+    """What is being served and how it was made."""
+
+    method: Method
+    description: str
+    data: str | None = Field(description="Name of the data set.")
+    data_sha256: str | None = Field(description="Digest of the data set's content.")
+    protocol: str | None
+    metrics: dict[str, Any] = Field(description="As measured on the test rows when the model was trained.")
+    gamma: dict[str, float] | None = Field(description="Γ over pairs: median, 95 % quantile, largest; null: no Γ.")
+    settings: dict[str, Any]
+    users: int
+    items: int
+    user_id_type: str
+    item_id_type: str
+    user_features: list[str] = Field(description="Features that strangers may bring.")
+    item_features: list[str]
+    unknown: Unknown
+    limits: dict[str, float]
+    version: str
+
+
+class Problem(_Message):
+    """Why a request was refused."""
+
+    code: Code
+    message: str = Field(description="One line: what was found, what was expected.")
+    field: str | None = Field(None, description="Where in the request.")
+
+
+class ProblemResponse(_Message):
+    """Every answer that is not 2xx."""
+
+    error: Problem
