@@ -1,0 +1,57 @@
+"""What is to be run: the cells of the tables, how many, and about how long they take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from puidrec.experiments.cells import Cell
+from puidrec.methods import get_method
+
+SECONDS = {"coat": 1.6, "yahoo-r3": 12.0, "kuairec": 9.0}
+"""Of a plain fit with its evaluation, on one core of a machine of 2024; imputation and benchmarks take longer."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is run."""
+
+    seeds: int = 3
+    quick: bool = False
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """Settings that shorten training; a quick run shows that everything works, and no more."""
+        return {"epochs": 15, "patience": 0} if self.quick else {}
+
+    def pick(self, everything: Sequence[Any], few: Sequence[Any]) -> Sequence[Any]:
+        """All of something, or the few that a quick run takes."""
+        return few if self.quick else everything
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The cells of one question, and the lines that say what is left out."""
+
+    experiment: str
+    cells: tuple[Cell, ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+Folders = Mapping[str, Path]
+
+
+def estimated_seconds(cells: Sequence[Cell], workers: int) -> float:
+    """A rough guess, so that someone knows whether to wait or to come back."""
+    return sum(_seconds(cell) for cell in {cell.key: cell for cell in cells}.values()) / max(1, workers)
+
+
+def _seconds(cell: Cell) -> float:
+    spec = get_method(cell.method)
+    if spec.family == "closed":
+        return 0.1 * SECONDS.get(cell.data.name, 1.0)
+    factor = (1.7 if spec.imputes else 1.0) * (1.7 if spec.benchmark else 1.0)
+    share = 0.2 if cell.resolved.patience == 0 else 1.0
+    return SECONDS.get(cell.data.name, 1.0) * factor * share
