@@ -29,19 +29,13 @@ def tables(rows: Sequence[SummaryRow], metrics: Sequence[str], reference: str) -
     for row in rows:
         group = groups.setdefault((row.data, row.preset, row.protocol), {})
         group.setdefault(row.label, {})[row.metric] = row
-    for (data, preset, protocol), labels in groups.items():
-        any_row = next(iter(next(iter(labels.values())).values()))
-        seeds = max(row.n_seeds for by_metric in labels.values() for row in by_metric.values())
-        title = (
-            f"{data}, protocol {protocol}, {any_row.positive_rate:.1%} of test rows positive, "
-            f"{seeds} seed{'s' if seeds != 1 else ''}, {preset} settings"
-        )
+    for labels in groups.values():
         columns = ("method", *(part for metric in metrics for part in (metric, f"against {reference}")))
         body = tuple(
             (label, *(text for metric in metrics for text in _texts(by_metric.get(metric))))
             for label, by_metric in labels.items()
         )
-        yield Table(title, columns, body)
+        yield Table(title([row for by_metric in labels.values() for row in by_metric.values()]), columns, body)
 
 
 def markdown(rows: Sequence[SummaryRow], metrics: Sequence[str], reference: str, failures: Sequence[str] = ()) -> str:
@@ -57,6 +51,15 @@ def markdown(rows: Sequence[SummaryRow], metrics: Sequence[str], reference: str,
     return "\n".join(parts)
 
 
+def title(rows: Sequence[SummaryRow]) -> str:
+    """What the rows of one table stand under."""
+    first, seeds = rows[0], max(row.n_seeds for row in rows)
+    return (
+        f"{first.data}, protocol {first.protocol}, {first.positive_rate:.1%} of test rows positive, "
+        f"{seeds} seed{'s' if seeds != 1 else ''}, {first.preset} settings"
+    )
+
+
 def figure(row: SummaryRow) -> str:
     """The mean with its interval over seeds."""
     if row.seed_high is None:
@@ -70,9 +73,14 @@ def difference(row: SummaryRow) -> str:
         return "reference"
     if row.difference is None:
         return "–"
+    return " ".join(part for part in (f"{row.difference:+.4f}", interval(row), row.verdict) if part)
+
+
+def interval(row: SummaryRow) -> str:
+    """The interval of the difference; nothing where there is none."""
     if row.difference_low is None or row.difference_high is None:
-        return f"{row.difference:+.4f}"
-    return f"{row.difference:+.4f} [{row.difference_low:+.4f}, {row.difference_high:+.4f}] {row.verdict}"
+        return ""
+    return f"[{row.difference_low:+.4f}, {row.difference_high:+.4f}]"
 
 
 def _texts(row: SummaryRow | None) -> tuple[str, str]:
