@@ -77,3 +77,7 @@ def run() -> None:
 def _leave(line: str, code: int) -> None:
     typer.echo(line, err=True)
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,163 @@
+"""Two real processes: the model of one, said once; and one killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from puidrec.cli.main import run
+from puidrec.data.sources import load_dataset
+from puidrec.data.synthetic import simulate
+from puidrec.errors import InputError
+from puidrec.experiments.run import train_run
+from puidrec.model import Recommender
+from puidrec.settings import Settings
+from puidrec.train import distributed
+from puidrec.train.distributed import ALONE, World, WorldError, join_world
+
+LIMIT = 120
+FITS = {
+    "dr": {"method": "dr", "block_users": 0},
+    "blocks": {"method": "puid-ips", "block_users": 20},
+    "benchmarked": {"method": "bpuid-dr", "backbone": "mf"},
+    "signed": {"method": "signed-puid"},
+}
+COMMON = {"dim": 3, "epochs": 12, "propensity": "cells"}
+SCRIPT = """
+import json, sys
+import numpy as np
+from puidrec.data.synthetic import simulate
+from puidrec.model import Recommender
+from puidrec.train.distributed import join_world
+
+fits, common, out = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+data = simulate("mixed", 60, 25, density=0.2, rng=0).data
+with join_world() as world:
+    assert world.size == 2
+    for name, options in fits.items():
+        model = Recommender(**{**common, **options}).fit(data, world=world)
+        if world.first:
+            np.savez(f"{out}/{name}.npz", user=model.user_factors_, item=model.item_factors_)
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in distributed.LAUNCHED}
+    return {**kept, "OMP_NUM_THREADS": "1", **more}
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_two_processes_train_the_model_of_one(tmp_path: Path) -> None:
+    script = tmp_path / "fit.py"
+    script.write_text(SCRIPT)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    arguments = [json.dumps(FITS), json.dumps(COMMON), str(tmp_path)]
+    done = subprocess.run(
+        [*launch, str(script), *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    data = simulate("mixed", 60, 25, density=0.2, rng=0).data
+    for name, options in FITS.items():
+        alone = Recommender(**{**COMMON, **options}).fit(data)
+        together = np.load(tmp_path / f"{name}.npz", allow_pickle=False)
+        np.testing.assert_allclose(together["user"], alone.user_factors_, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(together["item"], alone.item_factors_, atol=1e-4, err_msg=name)
+
+
+SETTINGS = {"dim": 3, "epochs": 150, "patience": 0, "checkpoint_every": 1, "method": "dr"}
+TRAIN = ["train", "--data", "simulated"]
+for key, value in {"data.n_users": 60, "data.n_items": 40, **SETTINGS}.items():
+    TRAIN += ["--set", f"{key}={value}"]
+
+
+def puid(*arguments: object, rank: int, port: str) -> subprocess.Popen[str]:
+    several = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    command = [sys.executable, "-m", "puidrec.cli.main", *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=environment(**several), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path: Path) -> None:
+    out, port = tmp_path / "run", free_port()
+    ranks = [puid(*TRAIN, "--out", out, rank=rank, port=port) for rank in (0, 1)]
+    try:
+        deadline = time.monotonic() + LIMIT
+        while not (out / "checkpoint.safetensors").exists():
+            assert time.monotonic() < deadline
+            assert ranks[0].poll() is None, ranks[0].communicate()
+            time.sleep(0.01)
+        ranks[1].send_signal(signal.SIGKILL)
+        printed, said = ranks[0].communicate(timeout=LIMIT)
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+    assert ranks[0].returncode == 1
+    assert printed == ""
+    assert said.splitlines()[-1].startswith("puid: lost the other processes")
+    assert "checkpoint" in said.splitlines()[-1]
+    data, settings = load_dataset("simulated", n_users=60, n_items=40), Settings.of(**SETTINGS)
+    resumed, fresh = train_run(data, settings, out=out).metrics, train_run(data, settings).metrics
+    assert resumed["epochs"] == fresh["epochs"] == SETTINGS["epochs"]
+    for name in ("mse", "uauc", "auc"):
+        assert resumed[name] == pytest.approx(fresh[name], abs=1e-4)
+
+
+def test_another_process_speaks_for_this_one(monkeypatch, capfd) -> None:
+    for name, value in zip(distributed.LAUNCHED, ("1", "2", "127.0.0.1", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    for arguments, code in ((("data", "describe", "--data", "simulated"), 0), (("train", "--method", "nope"), 2)):
+        monkeypatch.setattr(sys, "argv", ["puid", *arguments])
+        with pytest.raises(SystemExit) as left:
+            run()
+        assert (left.value.code or 0) == code
+        assert capfd.readouterr() == ("", "")
+        sys.stdout.close()
+
+
+def test_alone_nothing_is_started() -> None:
+    with join_world() as world:
+        assert world is ALONE
+        assert world.first
+        assert not torch.distributed.is_initialized()
+    values = torch.arange(3.0)
+    assert ALONE.sum(values) is values
+
+
+def test_a_lost_connection_is_one_line(monkeypatch) -> None:
+    def fail(_) -> None:
+        raise RuntimeError("connection closed\nwith a long trace")
+
+    monkeypatch.setattr(distributed.dist, "all_reduce", fail)
+    with pytest.raises(WorldError, match="connection closed") as caught:
+        World(0, 2).sum(torch.zeros(1))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_device_without_processes_is_refused(monkeypatch) -> None:
+    for name, value in zip(distributed.LAUNCHED, ("0", "2", "127.0.0.1", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="cpu or cuda"), join_world("meta"):
+        pass
