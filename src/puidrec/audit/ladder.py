@@ -1,0 +1,118 @@
+"""Prefix sums over sorted pairs: a threshold on z becomes a look-up, so one sort serves every Γ of a grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Pairs in ascending order of (stratum, z)."""
+
+    order: np.ndarray
+    """Position of each step in the caller's arrays."""
+    value: np.ndarray
+    odds: np.ndarray
+    edge: np.ndarray
+    """Steps of stratum s are edge[s] to edge[s + 1]."""
+
+    @classmethod
+    def of(cls, value: np.ndarray, odds: np.ndarray, stratum: np.ndarray | None) -> Ladder:
+        """Sort once: by z, then, keeping that order, by stratum."""
+        order = np.argsort(value, kind="stable").astype(np.int32 if value.size < 2**31 else np.int64)
+        edge = np.array([0, value.size])
+        if stratum is not None:
+            size = np.bincount(stratum)
+            small = stratum.astype(np.uint16) if size.size <= 2**16 else stratum
+            order = order[np.argsort(small[order], kind="stable")]  # a radix sort, for 16 bits
+            edge = np.concatenate([[0], np.cumsum(size)])
+        return cls(order, value[order].astype(np.float64), odds[order], edge)
+
+    @cached_property
+    def _plain(self) -> tuple[np.ndarray, np.ndarray]:
+        """Running Σ k and Σ k z."""
+        return running(self.odds), running(self.odds * self.value)
+
+    def lifts(self, gamma: float | np.ndarray) -> Lifts:
+        """The pairs at l = 1/Γ, and what raising them to l = Γ adds; one Γ for all only scales what is there."""
+        plain = self._plain
+        if not isinstance(gamma, np.ndarray):
+            return Lifts(self, plain, gamma - 1.0 / gamma, plain, 1.0 / gamma)
+        own = gamma[self.order]
+        floor = self.odds / own
+        room = self.odds * own - floor
+        raises = (running(room), running(room * self.value))
+        return Lifts(self, raises, 1.0, (running(floor), running(floor * self.value)), 1.0)
+
+
+@dataclass(frozen=True)
+class Lifts:
+    """A ladder under one strength: every pair starts at l = 1/Γ, and may be raised to Γ."""
+
+    ladder: Ladder
+    raises: tuple[np.ndarray, np.ndarray]
+    """Running k(Γ - 1/Γ), and that times z, in units of `room`."""
+    room: float
+    floors: tuple[np.ndarray, np.ndarray]
+    """Running k/Γ, and that times z, in units of `inverse`."""
+    inverse: float
+
+    @property
+    def base(self) -> float:
+        """Σ k/Γ."""
+        return self.inverse * float(self.floors[0][-1])
+
+    @property
+    def base_z(self) -> float:
+        """Σ z k/Γ."""
+        return self.inverse * float(self.floors[1][-1])
+
+    def above(self, level: float) -> tuple[float, float]:
+        """Mass, and mass times z, of raising the pairs with z above a level."""
+        step = int(np.searchsorted(self.ladder.value, level, side="right"))
+        mass, mass_z = (self.room * float(sums[-1] - sums[step]) for sums in self.raises)
+        return mass, mass_z
+
+    def below(self, level: float) -> tuple[float, float]:
+        """The same for the pairs below it."""
+        step = int(np.searchsorted(self.ladder.value, level, side="left"))
+        mass, mass_z = (self.room * float(sums[step]) for sums in self.raises)
+        return mass, mass_z
+
+    @cached_property
+    def needed(self) -> np.ndarray:
+        """Raise of each stratum that brings Σ k·l back to Σ k, in units of the running mass."""
+        edge = self.ladder.edge
+        available = np.diff(self.raises[0][edge])
+        if self.room <= 0.0:
+            return np.zeros_like(available)
+        short = np.diff(self.ladder._plain[0][edge]) - self.inverse * np.diff(self.floors[0][edge])
+        return np.clip(short / self.room, 0.0, available)
+
+    def balanced(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest Σ k·l·z of each stratum: the raise goes to one end of the order, as far as it lasts."""
+        mass, mass_z = self.raises
+        start, end = self.ladder.edge[:-1], self.ladder.edge[1:]
+        base = self.inverse * (self.floors[1][end] - self.floors[1][start])
+        bottom = np.interp(mass[start] + self.needed, mass, mass_z) - mass_z[start]
+        top = mass_z[end] - np.interp(mass[end] - self.needed, mass, mass_z)
+        return base + self.room * bottom, base + self.room * top
+
+    def thresholds(self, *, high: bool) -> np.ndarray:
+        """The z at which the raise of each stratum ends: the multiplier of its balance; 0 in an empty stratum."""
+        mass = self.raises[0]
+        start, end = self.ladder.edge[:-1], self.ladder.edge[1:]
+        at = mass[end] - self.needed if high else mass[start] + self.needed
+        step = np.clip(np.searchsorted(mass, at, side="right") - 1, start, np.maximum(end - 1, start))
+        level = self.ladder.value[np.minimum(step, self.ladder.value.size - 1)]
+        return np.where(end > start, level, 0.0)
+
+
+def running(values: np.ndarray) -> np.ndarray:
+    """0, v₀, v₀ + v₁, …"""
+    sums = np.zeros(values.size + 1)
+    np.cumsum(values, out=sums[1:])
+    return sums

@@ -1,0 +1,90 @@
+"""Bands over users: percentiles of what envelopes become when the users are drawn anew.
+
+A replicate would sort its own rows; by the envelope theorem that is not needed. The thresholds of the whole sample are
+kept, and only the users' sums behind them are drawn again: wrong by the square of the sampling error only. For the
+sharp set the multipliers of the balance are kept (its dual), which errs outwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from puidrec.audit.envelope import Curve, End, Kind, Pairs, Strength, normalised
+from puidrec.rng import Rng, generator
+
+CHUNK = 2**22
+"""Entries of a resampling matrix held at a time (32 MiB)."""
+
+
+@dataclass(frozen=True)
+class Users:
+    """Rows by user, as codes without gaps."""
+
+    code: np.ndarray
+    n: int
+
+    @classmethod
+    def of(cls, user: np.ndarray) -> Users:
+        """From any integer codes."""
+        present = np.zeros(int(user.max()) + 1, bool)
+        present[user] = True
+        code = np.cumsum(present) - 1
+        return cls(code[user], int(present.sum()))
+
+    def sums(self, *values: np.ndarray) -> np.ndarray:
+        """Σ of each value per user, [users, values]."""
+        return np.stack([np.bincount(self.code, value, minlength=self.n) for value in values], axis=1)
+
+
+def resampled(sums: np.ndarray, replicates: int, rng: np.random.Generator) -> np.ndarray:
+    """Totals of sums when as many users are drawn with replacement, [replicates, columns]."""
+    n = sums.shape[0]
+    step = max(1, CHUNK // n)
+    totals = np.empty((replicates, sums.shape[1]))
+    for first in range(0, replicates, step):
+        rows = min(step, replicates - first)
+        drawn = rng.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
+        totals[first : first + rows] = counts.astype(np.float64) @ sums
+    return totals
+
+
+def contributions(pairs: Pairs, kind: Kind, gamma: Strength, end: End) -> tuple[np.ndarray, np.ndarray]:
+    """Numerator and denominator of each row in an end of an envelope: their sums' ratio is that end."""
+    z, k = pairs.value, pairs.odds
+    sign = 1.0 if end == "high" else -1.0
+    if kind == "sharp":
+        level = pairs.stratified.lifts(gamma).thresholds(high=end == "high")
+        level = level[0] if pairs.stratum is None else level[pairs.stratum]
+        beyond = z - level
+        return z + k * (level + beyond * np.where(sign * beyond > 0.0, gamma, 1.0 / gamma)), 1.0 + k
+    level = getattr(normalised(pairs, gamma), end) if kind == "normalised" else 0.0
+    weight = 1.0 + k * np.where(sign * (z - level) > 0.0, gamma, 1.0 / gamma)
+    return weight * z, weight if kind == "normalised" else 1.0 + k
+
+
+def band(
+    pairs: Pairs,
+    kind: Kind,
+    strengths: list[Strength],
+    user: np.ndarray,
+    *,
+    replicates: int = 200,
+    level: float = 0.95,
+    rng: Rng = 0,
+) -> Curve:
+    """The percentile band of an envelope: the lower tail of its low end, the upper tail of its high end.
+
+    All strengths share their replicates, so that a band is as smooth as its envelope.
+    """
+    users = Users.of(user)
+    ends: list[np.ndarray] = []
+    for end in ("low", "high"):
+        columns = [users.sums(*contributions(pairs, kind, gamma, end)) for gamma in strengths]  # type: ignore[arg-type]
+        totals = resampled(np.concatenate(columns, axis=1), replicates, generator(rng, "band"))
+        tail = (1.0 - level) / 2.0
+        at = tail if end == "low" else 1.0 - tail
+        ends.append(np.quantile(totals[:, 0::2] / totals[:, 1::2], at, axis=0))
+    return Curve(ends[0], ends[1])

@@ -1,0 +1,136 @@
+"""The tipping point: how strong must what is hidden be before the better model need no longer be the better one?
+
+Gaps δ are oriented so that δ > 0 where the model does better. With k = 1/p - 1, T = Σδ, S₊ = Σ_{δ>0} kδ and
+S₋ = Σ_{δ<0} k|δ|, the least favourable weights within Γ give T + S₊/Γ - S₋Γ, which is 0 at
+
+    Γ* = (T + √(T² + 4 S₋S₊)) / (2 S₋).
+
+Dividing by the weights' sum moves no sign, so box and normalised envelopes tip at the same Γ*; the sharp one later.
+Γ* < 1: the weighted log favours the other model to begin with. Γ* = ∞: the model does better on every pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+
+from puidrec.audit.envelope import Pairs, sharp
+from puidrec.audit.resample import Users, resampled
+from puidrec.rng import Rng, generator
+
+MAX_GAMMA = 1e6
+"""A Γ* beyond this is called infinite."""
+MAX_LOG = float(np.log(MAX_GAMMA))
+
+
+@dataclass(frozen=True)
+class Tipping:
+    """Γ* with its interval, the sums it comes from, and the Γ* of the sharp set; infinite values are `inf`."""
+
+    gamma: float
+    low: float
+    high: float
+    sharp: float
+    T: float
+    S_plus: float
+    S_minus: float
+
+
+@dataclass(frozen=True)
+class PersonalTipping:
+    """κ* at which Γ_ui^κ tips the comparison, with its interval; 0 where it is tipped to begin with."""
+
+    kappa: float
+    low: float
+    high: float
+
+
+def tipping_gamma(T: np.ndarray, S_plus: np.ndarray, S_minus: np.ndarray) -> np.ndarray:
+    """Γ* from the three sums, elementwise; 1 where no pair differs, so that there is nothing to overturn."""
+    root = np.sqrt(T**2 + 4.0 * S_minus * S_plus)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # the two forms are equal; each is used where it does not cancel
+        gamma = np.where(T >= 0.0, (T + root) / (2.0 * S_minus), 2.0 * S_plus / (root - T))
+    nothing = (T == 0.0) & (S_plus == 0.0) & (S_minus == 0.0)
+    result: np.ndarray = np.where(nothing, 1.0, gamma)
+    return np.where(result > MAX_GAMMA, np.inf, result)
+
+
+def tipping_point(
+    pairs: Pairs, user: np.ndarray | None = None, *, replicates: int = 200, level: float = 0.95, rng: Rng = 0
+) -> Tipping:
+    """Γ* of the gaps in `pairs`, its percentile interval over resampled users, and the sharp one.
+
+    Without users or replicates the interval is empty of information: both ends are Γ*.
+    """
+    plus, minus = pairs.signed
+    star = float(tipping_gamma(*(np.float64(x) for x in (pairs.seen, plus, minus))))
+    low = high = star
+    if user is not None and replicates > 0:
+        moved = pairs.odds * pairs.value
+        sums = Users.of(user).sums(pairs.value, np.maximum(moved, 0.0), np.maximum(-moved, 0.0))
+        draws = resampled(sums, replicates, generator(rng, "tipping"))
+        low, high = percentiles(tipping_gamma(*draws.T), level)
+    return Tipping(star, low, high, sharp_tipping(pairs), pairs.seen, plus, minus)
+
+
+def sharp_tipping(pairs: Pairs) -> float:
+    """Γ at which the sharp envelope reaches 0: a root on log Γ; below 1 is not told apart from 1."""
+    if pairs.point <= 0.0:
+        return 1.0
+
+    def lowest(log_gamma: float) -> float:
+        return sharp(pairs, float(np.exp(log_gamma))).low
+
+    if lowest(MAX_LOG) > 0.0:
+        return float("inf")
+    return float(np.exp(brentq(lowest, 0.0, MAX_LOG, xtol=1e-12, rtol=1e-14)))
+
+
+def tipping_kappa(
+    pairs: Pairs,
+    log_gamma: np.ndarray,
+    user: np.ndarray | None = None,
+    *,
+    replicates: int = 200,
+    level: float = 0.95,
+    rng: Rng = 0,
+) -> PersonalTipping:
+    """κ* with T + Σ_{δ>0} kδ Γ_ui^-κ - Σ_{δ<0} k|δ| Γ_ui^κ = 0; infinite where Γ_ui = 1 leaves nothing to tip with.
+
+    The sum falls as κ grows, so a bracket and a root suffice. Replicates take one Newton step from κ* each, by the
+    users' own parts of the sum and of its slope.
+    """
+    moved = pairs.odds * pairs.value
+    largest = float(log_gamma.max(initial=0.0))
+    if pairs.seen + float(moved.sum()) <= 0.0:
+        return PersonalTipping(0.0, 0.0, 0.0)
+
+    def parts(kappa: float) -> np.ndarray:
+        part: np.ndarray = moved * np.exp(np.where(moved > 0.0, -kappa, kappa) * log_gamma)
+        return part
+
+    def lowest(kappa: float) -> float:
+        return pairs.seen + float(parts(kappa).sum())
+
+    limit = MAX_LOG / largest if largest > 0.0 else 0.0
+    if limit == 0.0 or lowest(limit) > 0.0:
+        return PersonalTipping(float("inf"), float("inf"), float("inf"))
+    star = float(brentq(lowest, 0.0, limit, xtol=1e-13, rtol=1e-14))
+    if user is None or replicates == 0:
+        return PersonalTipping(star, star, star)
+    at = parts(star)
+    sums = Users.of(user).sums(pairs.value + at, np.abs(at) * log_gamma)
+    value, fall = resampled(sums, replicates, generator(rng, "tipping-kappa")).T
+    drawn = np.maximum(star + np.divide(value, fall, out=np.zeros_like(value), where=fall > 0.0), 0.0)
+    return PersonalTipping(star, *percentiles(drawn, level))
+
+
+def percentiles(draws: np.ndarray, level: float) -> tuple[float, float]:
+    """The central share `level` of draws, some of which may be infinite: by order statistics, outward."""
+    tail = (1.0 - level) / 2.0
+    low = np.quantile(draws, tail, axis=0, method="lower")
+    high = np.quantile(draws, 1.0 - tail, axis=0, method="higher")
+    return float(low), float(high)

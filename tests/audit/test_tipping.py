@@ -1,0 +1,134 @@
+"""Γ* and κ*: where envelopes cross 0, and how sure that is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq, linprog
+
+from puidrec.audit.envelope import Pairs, box, normalised, personalised, sharp
+from puidrec.audit.tipping import percentiles, sharp_tipping, tipping_gamma, tipping_kappa, tipping_point
+from puidrec.sensitivity.bounds import bounds
+
+
+def ahead(seed: int, n: int = 40, shift: float = 0.4) -> Pairs:
+    """Gaps of a model that is ahead on the weighted log."""
+    rng = np.random.default_rng(seed)
+    pairs = Pairs(rng.normal(shift, 1.0, n), rng.uniform(0.05, 0.9, n), rng.integers(0, 3, n))
+    return pairs if pairs.point > 0 else Pairs(-pairs.value, pairs.propensity, pairs.stratum)
+
+
+def test_worked_by_hand() -> None:
+    """δ = 3, -1 with p = 1/2: k = 1, T = 2, S₊ = 3, S₋ = 1; Γ² - 2Γ - 3 = 0 at Γ = 3."""
+    found = tipping_point(Pairs(np.array([3.0, -1.0]), np.array([0.5, 0.5])))
+    assert (found.T, found.S_plus, found.S_minus) == (2.0, 3.0, 1.0)
+    assert found.gamma == pytest.approx(3.0, abs=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 40))
+def test_the_envelopes_of_the_gap_cross_zero_there(seed: int, n: int) -> None:
+    pairs = ahead(seed, n)
+    star = tipping_point(pairs).gamma
+    if np.isinf(star):
+        assert box(pairs, 1e6).low > 0
+        return
+    assert box(pairs, star).low == pytest.approx(0.0, abs=1e-8)
+    assert normalised(pairs, star).low == pytest.approx(0.0, abs=1e-8)
+    assert sharp(pairs, star).low >= -1e-8
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_equal_to_the_root_of_linear_programs(seed: int) -> None:
+    pairs = ahead(seed)
+
+    def lowest(gamma: float) -> float:
+        limits = bounds(pairs.propensity, gamma)
+        return float(linprog(pairs.value, bounds=np.stack([limits.a, limits.b], 1)).fun)
+
+    assert tipping_point(pairs).gamma == pytest.approx(brentq(lowest, 1.0, 1e3, xtol=1e-12), abs=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_sharp_set_tips_later_and_exactly_at_zero(seed: int) -> None:
+    pairs = ahead(seed, n=200, shift=0.2)
+    found = tipping_point(pairs)
+    assert found.sharp > found.gamma
+    assert sharp(pairs, found.sharp).low == pytest.approx(0.0, abs=1e-8)
+
+
+def test_a_model_better_everywhere_cannot_be_overturned() -> None:
+    found = tipping_point(Pairs(np.array([0.2, 0.1]), np.array([0.1, 0.3])), np.array([0, 1]))
+    assert found.gamma == found.low == found.high == found.sharp == np.inf
+
+
+def test_a_conclusion_that_weights_already_overturn() -> None:
+    """The plain log favours the model (T > 0), the weighted one does not: Γ* is below 1."""
+    pairs = Pairs(np.array([1.0, -0.5]), np.array([1.0, 0.1]))
+    found = tipping_point(pairs)
+    assert found.T > 0 > pairs.point
+    assert found.gamma < 1
+    assert found.sharp == 1.0
+    assert tipping_kappa(pairs, np.ones(2)).kappa == 0.0
+
+
+def test_extreme_sums() -> None:
+    assert tipping_gamma(*np.float64([0, 0, 0])) == 1.0
+    assert tipping_gamma(*np.float64([1, 0, 0])) == np.inf
+    assert tipping_gamma(*np.float64([-1, 0, 0])) == 0.0
+    assert tipping_gamma(*np.float64([-1, 0, 2])) == 0.0
+    assert tipping_gamma(*np.float64([-1e9, 1.0, 1.0])) == pytest.approx(1e-9, rel=1e-9)  # no cancellation
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(5, 60))
+def test_kappa_is_where_the_personalised_envelope_crosses_zero(seed: int, n: int) -> None:
+    pairs = ahead(seed, n)
+    shape = np.random.default_rng(seed).uniform(0.1, 1.0, n)
+    star = tipping_kappa(pairs, shape).kappa
+    if np.isfinite(star):
+        assert box(pairs, personalised(shape, star)).low == pytest.approx(0.0, abs=1e-8)
+    one = tipping_kappa(pairs, np.full(n, np.log(2.0))).kappa
+    if np.isfinite(one):
+        assert 2.0**one == pytest.approx(tipping_point(pairs).gamma, rel=1e-8)
+
+
+def test_a_shape_without_confounding_tips_nothing() -> None:
+    assert tipping_kappa(ahead(0), np.zeros(40)).kappa == np.inf
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    pairs = ahead(2)
+    user = np.arange(40) // 4
+    order = np.random.default_rng(1).permutation(40)
+    other = Pairs(pairs.value[order], pairs.propensity[order], pairs.stratum[order])
+    one, two = tipping_point(pairs, user), tipping_point(other, user[order])
+    for name in ("gamma", "low", "high", "sharp"):
+        assert getattr(one, name) == pytest.approx(getattr(two, name), rel=1e-10)
+
+
+def test_the_intervals_cover_the_tipping_point_of_the_population() -> None:
+    """Users of six rows with gaps of their own: Γ* and κ* of many users lie in 95 % intervals of few."""
+    rng = np.random.default_rng(0)
+
+    def rows(n_users: int) -> tuple[Pairs, np.ndarray, np.ndarray]:
+        user = np.repeat(np.arange(n_users), 6)
+        gap = rng.normal(0.3, 0.3, n_users)[user] + rng.normal(0, 1, user.size)
+        return Pairs(gap, rng.uniform(0.1, 0.5, user.size)), user, rng.uniform(0.2, 1.0, user.size)
+
+    pairs, _, shape = rows(60_000)
+    true, true_kappa = tipping_point(pairs).gamma, tipping_kappa(pairs, shape).kappa
+    held, held_kappa = [], []
+    for _ in range(150):
+        pairs, user, shape = rows(150)
+        found, kappa = tipping_point(pairs, user), tipping_kappa(pairs, shape, user)
+        held.append(found.low <= true <= found.high)
+        held_kappa.append(kappa.low <= true_kappa <= kappa.high)
+    assert 0.88 <= np.mean(held) <= 0.99
+    assert 0.88 <= np.mean(held_kappa) <= 0.99
+
+
+def test_percentiles_of_infinite_draws() -> None:
+    assert percentiles(np.append(np.full(95, 2.0), np.full(5, np.inf)), 0.95) == (2.0, np.inf)
