@@ -40,7 +40,7 @@ def serve(
 
     try:
         from puidrec.serve.app import serve_run
-        from puidrec.serve.server import make_server, open_socket
+        from puidrec.serve.server import open_socket, serve_forever
     except ModuleNotFoundError as error:
         raise InputError(
             f"serving needs {error.name}, which is not installed", hint="pip install 'puidrec[serve]'"
@@ -53,6 +53,7 @@ def serve(
         limits = Limits(k=max_k, results=max(Limits.results, max_k))
         app = serve_run(run, Unknown(unknown.value), limits)
         card = app.state.card
+        listener.listen()  # from here on clients may connect, and are answered as soon as the loop runs
         name, number = listener.getsockname()[:2]
         address = f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
         console.print(
@@ -60,5 +61,5 @@ def serve(
             f"(what it answers: http://{address}/docs)",
             markup=False, soft_wrap=True,
         )  # fmt: skip
-        make_server(app).run([listener])
+        serve_forever(app, listener)
     console.print("stopped", markup=False)

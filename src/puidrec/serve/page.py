@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 from jinja2 import Environment
@@ -31,7 +32,7 @@ The machine-readable form of this page is <a href="/openapi.json">/openapi.json<
 <h2><span class="verb">{{ verb | upper }}</span> {{ path }}</h2>
 <p>{{ operation.summary }}. {{ operation.description }}</p>
 {% if operation.fields %}{{ table(operation.fields) }}
-<pre>curl -s {{ base }}{{ path }} -H 'content-type: application/json' -d '{{ examples[path] }}'</pre>
+<pre>curl -s {{ base }}{{ path }} -H 'content-type: application/json' -d {{ examples[path] }}</pre>
 {% else %}<pre>curl -s {{ base }}{{ path }}</pre>{% endif %}
 <p>Answer:</p>{{ table(operation.answer) }}
 <table><tr><th>status</th><th>meaning</th></tr>{% for status, text in operation.statuses %}
@@ -55,11 +56,10 @@ def render_page(schema: dict[str, Any], card: dict[str, Any], examples: dict[str
     }
     forms = schema["components"]["schemas"]
     parts = {name.lower(): _fields(forms[name]) for name in PARTS}
-    bodies = {path: json.dumps(body, ensure_ascii=False) for path, body in examples.items()}
+    bodies = {path: shlex.quote(json.dumps(body, ensure_ascii=False)) for path, body in examples.items()}
+    shown = {"info": schema["info"], "card": card, "paths": paths, "codes": forms["Code"]["enum"]}
     template = Environment(autoescape=True).from_string(TEMPLATE)
-    return template.render(
-        info=schema["info"], card=card, paths=paths, codes=forms["Code"]["enum"], parts=parts, examples=bodies, base=base
-    )  # fmt: skip
+    return template.render(**shown, parts=parts, examples=bodies, base=base)
 
 
 def _operation(schema: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
