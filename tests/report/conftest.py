@@ -44,6 +44,12 @@ def curves(grid: list[float], point: float, rate: float) -> dict[str, Any]:
     return {"point": point, **ranges, "band": band}
 
 
+@pytest.fixture(params=NASTY[:-1], ids=range(len(NASTY) - 1))
+def nasty(request: pytest.FixtureRequest) -> str:
+    """A name that is more than a name, if it is not escaped."""
+    return str(request.param)
+
+
 @pytest.fixture
 def audit_values() -> Callable[..., dict[str, Any]]:
     """Makes an audit; keyword arguments replace its parts."""
@@ -54,7 +60,7 @@ def audit_values() -> Callable[..., dict[str, Any]]:
         features = [("age", 1.31), ("gender", 1.12), ("genre", 1.62), ("price", 1.58), ("brand", 1.05), ("shelf", 1.4)]
         values: dict[str, Any] = {
             "version": 1,
-            "sentence": "puid-dr stays ahead of mf unless hidden factors change the odds of being seen by more than 2.46.",
+            "sentence": "puid-dr stays ahead of mf unless hidden factors change the odds of being seen by over 2.46.",
             "verdict": "robust",
             "model": {"name": "puid-dr", "method": "puid-dr", "settings": {"dim": 16, "lr": 0.02, "alpha": 2.0}},
             "against": {"name": "mf", "method": "mf", "settings": {"dim": 16, "lr": 0.02}},

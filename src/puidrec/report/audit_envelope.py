@@ -63,8 +63,8 @@ def envelope_of(audit: Mapping[str, Any], names: Names) -> Envelope | None:
 
 CAPTION = (
     "Γ is the factor by which something hidden may multiply or divide the odds that a user sees an item. Γ = 1: "
-    "nothing is hidden. Where Γ differs by user and item, κ stretches all of them: Γ to the power κ. Move the slider, or "
-    "drag along the chart."
+    "nothing is hidden. Where Γ differs by user and item, κ stretches all of them: Γ to the power κ. Move the slider, "
+    "or drag along the chart."
 )
 
 

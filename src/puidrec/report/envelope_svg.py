@@ -48,7 +48,10 @@ def draw(panel: Panel, band: Band, size: str) -> Markup:
     top = 8.0 + LANE * (max((place.lane for _, place in marks), default=-1) + 1)
     up = Scale(*_range(panel, band), top + height, top)
     parts = [_axes(across, up, panel, size), _inside(panel, band, across, up), _marks(marks, up)]
-    words = f"{panel.label}, {band.label}: " + "".join(text for text, _ in panel.words(band, panel.start))
+    span = " to ".join(show(end, panel.x_format) for end in (panel.grid[0], panel.grid[-1]))
+    words = (
+        f"Chart of {panel.y_label}, {band.label}, for {panel.symbol} from {span}; the sentence above says it in words"
+    )
     frame = Markup(
         '<svg class="chart {}" viewBox="0 0 {} {}" role="img" aria-label="{}" '
         'data-xs="{}" data-lows="{}" data-highs="{}">{}</svg>'

@@ -47,6 +47,7 @@ __all__ = [
     "write_page",
 ]  # fmt: skip
 
+CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 SPAN = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
 
 
@@ -56,7 +57,7 @@ def write_page(path: str | PathLike[str], page: Page) -> None:
 
 
 def render(page: Page) -> str:
-    """The page as one HTML file. Every value is escaped; what is no valid Unicode is shown as a question mark."""
+    """The page as one HTML file. Every value is escaped; control characters and broken Unicode are shown as marks."""
     style, script = _asset("style.css"), _asset("script.js")
     policy = "; ".join((
         "default-src 'none'", f"style-src '{_hash(style)}'", f"script-src '{_hash(script)}'", "img-src data:",
@@ -67,7 +68,7 @@ def render(page: Page) -> str:
         page=page, policy=policy, style=Markup(style), script=Markup(script),  # noqa: S704 - the package's own files
         unique=lambda name: f"{name}-{next(numbers)}",
     )  # fmt: skip
-    return text.encode("utf-8", "replace").decode()
+    return text.translate(CONTROLS).encode("utf-8", "replace").decode()
 
 
 def inline(text: str) -> Markup:
