@@ -30,7 +30,7 @@ def ablation_cells(folders: Folders, plan: Plan) -> Planned:
     if "coat" not in folders:
         return Planned("ablation", ())
     cells = [
-        preset.cell("coat", folders["coat"], variant, seed, protocol, limits=plan.limits)
+        preset.cell("coat", folders["coat"], variant, seed, protocol, limits=plan.limits("coat"))
         for preset, protocol in plan.pick(SETUPS, SETUPS[:1])
         for letter in LETTERS
         for variant in variants(letter)

@@ -41,7 +41,10 @@ def fact_rows(name: str, folder: Path, n_permutations: int = 100) -> list[dict[s
 
 
 def printed_gamma(data: Dataset, n_permutations: int = 100, seed: int = 0) -> dict[str, Any]:
-    """`eq:gamma_ui` with α = 2 and β = 5, the share of pairs for which it is below 1, and the gains it is made of."""
+    """`eq:gamma_ui` with α = 2 and β = 5, the share of pairs for which it is below 1, and the gains it is made of.
+
+    `mean_gamma`, `max_gamma`: what the same α and β give as weights of log Γ of each pair's own bins.
+    """
     log = data.split("rd", seed).train
     evidence = Evidence.from_log(
         log.user, log.item, n_users=data.n_users, n_items=data.n_items, users=data.users, items=data.items
@@ -50,12 +53,15 @@ def printed_gamma(data: Dataset, n_permutations: int = 100, seed: int = 0) -> di
     rule, plugin = RULES["paper"], gains["plugin"]
     alpha, beta = float(rule.alpha), float(rule.beta)
     null = gains["permutation"]
+    weighted = resolve_gamma("information", alpha=alpha, beta=beta, n_permutations=n_permutations).fit(evidence, seed)
     return {
+        "user_degrees": [int(f(evidence.counts.user_degree)) for f in (np.min, np.max)],
         "alpha": alpha, "beta": beta, "H": plugin.H, "value": alpha * plugin.gain_user + beta * plugin.gain_item,
         "share_below_one": resolve_gamma("paper").fit(evidence).share_clipped,
         "share_below_one_local": resolve_gamma("paper", scope="local").fit(evidence).share_clipped,
         "gain_user": {name: g.gain_user for name, g in gains.items()},
         "gain_item": {name: g.gain_item for name, g in gains.items()},
+        "mean_gamma": float(np.exp(weighted.mean_log)), "max_gamma": float(weighted.max),
         "chance_user": None if null.null_user is None else [null.null_user.mean, null.null_user.high],
         "chance_item": None if null.null_item is None else [null.null_item.mean, null.null_item.high],
     }  # fmt: skip

@@ -17,7 +17,7 @@ OVERLAPPING_NOTE = (
 def rq1_cells(folders: Folders, plan: Plan) -> Planned:
     """Presets × data sets × protocols × rows × seeds."""
     cells = [
-        preset.cell(data, folders[data], variant, seed, protocol, limits=plan.limits)
+        preset.cell(data, folders[data], variant, seed, protocol, limits=plan.limits(data))
         for preset in PRESETS.values()
         for data in DATA
         if data in folders

@@ -24,7 +24,7 @@ def rq2_cells(folders: Folders, plan: Plan) -> Planned:
     cells = [
         preset.cell(
             data, folders[data], Variant(method), seed, PROTOCOL[preset.name][data],
-            mask=(kind, ratio), limits=plan.limits,
+            mask=(kind, ratio), limits=plan.limits(data),
         )
         for data in plan.pick(DATA, DATA[:1])
         if data in folders
