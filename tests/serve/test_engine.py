@@ -1,0 +1,88 @@
+"""The engine against the library's own recommend, which is tested elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from puidrec.data.dataset import Dataset
+from puidrec.model import Recommender
+from puidrec.serve import engine as module
+from puidrec.serve.engine import Engine, Query, Ranking
+
+NOTHING = np.zeros((0, 6), np.float32)
+
+
+def query(engine: Engine, users: np.ndarray, k: int, *, exclude: bool = True, candidates=None) -> Query:
+    seen = [engine.seen(int(user)) if exclude else np.zeros(0, int) for user in users]
+    return Query(engine.user_factors[users], seen, k, candidates or engine.catalogue)
+
+
+def same(found: Ranking, expected: Ranking) -> bool:
+    close = np.allclose(found.scores, expected.scores, atol=1e-6)
+    return np.array_equal(found.codes, expected.codes) and close
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+@pytest.mark.parametrize("block", [2**23, 40 * 7])
+def test_agrees_with_recommend(model: Recommender, exclude: bool, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_SCORES", block)
+    engine, everyone = Engine(model), np.arange(60)
+    ranking = engine.best(query(engine, everyone, 5, exclude=exclude))
+    frame = model.recommend(model.user_ids_.ids, k=5, exclude_seen=exclude)
+    assert frame["item_id"].to_list() == model.item_ids_.decode(ranking.codes.ravel()).to_list()
+    np.testing.assert_allclose(ranking.scores.ravel(), frame["score"], atol=1e-6)
+
+
+def test_log_odds_become_chances(text_model: Recommender) -> None:
+    engine = Engine(text_model)
+    ranking = engine.best(query(engine, np.arange(10), 5))
+    frame = text_model.recommend(text_model.user_ids_.ids[:10], k=5)
+    np.testing.assert_allclose(ranking.scores.ravel(), frame["score"], atol=1e-6)
+
+
+def test_seen_items_come_last_and_are_marked(model: Recommender, data: Dataset) -> None:
+    engine = Engine(model)
+    ranking = engine.best(query(engine, np.arange(60), 40))
+    for user in range(60):
+        left_out = ranking.codes[user][np.isneginf(ranking.scores[user])]
+        assert set(left_out) == set(data.train.item[data.train.user == user])
+
+
+def test_a_filter_is_a_ranking_of_fewer(model: Recommender) -> None:
+    engine, users = Engine(model), np.arange(60)
+    codes = np.array([31, 4, 4, 17, 0, 39])
+    some = engine.best(query(engine, users, 40, candidates=engine.choose(codes, NOTHING)))
+    everything = engine.best(query(engine, users, 40))
+    for row in range(60):
+        kept = np.isin(everything.codes[row], codes) & np.isfinite(everything.scores[row])
+        finite = np.isfinite(some.scores[row])
+        assert some.codes[row][finite].tolist() == everything.codes[row][kept].tolist()
+
+
+def test_strangers_rank_beside_the_others(model: Recommender) -> None:
+    engine = Engine(model)
+    twin, better = engine.item_factors[3], engine.item_factors[3] + [0, 0, 0, 0, 0, 10.0]
+    candidates = engine.choose(None, np.array([twin, better], np.float32))
+    ranking = engine.best(query(engine, np.arange(5), 42, exclude=False, candidates=candidates))
+    assert (ranking.codes[:, 0] == 41).all()
+    for row in range(5):
+        order = ranking.codes[row].tolist()
+        assert order.index(40) == order.index(3) + 1  # equal scores: the catalogue first
+
+
+def test_joined_queries_get_their_own_answers(model: Recommender) -> None:
+    engine = Engine(model)
+    parts = [query(engine, np.array(users), 3) for users in ([4], [7, 7, 1], [59])]
+    assert parts[0].joins(parts[1])
+    assert not parts[0].joins(query(engine, np.array([4]), 4))
+    assert not parts[0].joins(query(engine, np.array([4]), 3, candidates=engine.choose(np.array([1]), NOTHING)))
+    for found, part in zip(engine.best_of_each(parts), parts, strict=True):
+        assert same(found, engine.best(part))
+
+
+def test_pairs_score_as_predict_does(model: Recommender) -> None:
+    engine, rng = Engine(model), np.random.default_rng(0)
+    users, items = rng.integers(0, 60, 100), rng.integers(0, 40, 100)
+    found = engine.pair_scores(engine.user_factors[users], engine.item_factors[items])
+    np.testing.assert_allclose(found, model.predict(users, items), atol=1e-6)

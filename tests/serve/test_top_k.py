@@ -1,0 +1,43 @@
+"""Top-K against a full stable sort: values, order, ties, and what was excluded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puidrec.serve.top_k import top_k
+
+
+def by_sorting(scores: np.ndarray, k: int) -> np.ndarray:
+    return np.argsort(-scores, axis=1, kind="stable")[:, :k]
+
+
+@given(
+    n_rows=st.integers(0, 5), n_columns=st.integers(1, 400), k=st.integers(1, 420), levels=st.integers(1, 1000),
+    excluded=st.floats(0, 1), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_is_a_stable_sort_cut_at_k(
+    n_rows: int, n_columns: int, k: int, levels: int, excluded: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, levels, (n_rows, n_columns)).astype(np.float32)  # few levels: many ties
+    scores[rng.random(scores.shape) < excluded] = -np.inf
+    position, value = top_k(scores, k)
+    expected = by_sorting(scores, k)
+    assert np.array_equal(position, expected)
+    assert np.array_equal(value, np.take_along_axis(scores, expected, 1))
+
+
+@pytest.mark.parametrize("k", [1, 10, 99, 1000])
+def test_large_rows_take_the_two_levels(k: int) -> None:
+    scores = np.random.default_rng(0).normal(size=(3, 50_021)).astype(np.float32)
+    assert np.array_equal(top_k(scores, k)[0], by_sorting(scores, k))
+
+
+def test_the_scores_are_left_alone() -> None:
+    scores = np.random.default_rng(0).normal(size=(2, 5000)).astype(np.float32)
+    before = scores.copy()
+    top_k(scores, 3)
+    assert np.array_equal(scores, before)
