@@ -6,7 +6,7 @@ every permutation of feature rows follow from these without touching the log aga
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -14,6 +14,9 @@ from typing import Self
 import numpy as np
 
 from puidrec.errors import InputError
+
+BATCH_ROWS = 4_000_000
+"""Rows of a log that are counted at a time."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,9 @@ class ExposureCounts:
     @classmethod
     def from_pairs(cls, user: np.ndarray, item: np.ndarray, user_bin: np.ndarray, item_bin: np.ndarray) -> Self:
         """Count a log held in memory: codes of users and items, and the bin of every user and item."""
-        return cls.from_batches([(user, item)], user_bin, item_bin)
+        if user.shape != item.shape:
+            _check_codes(user, item, user_bin.size, item_bin.size)
+        return cls.from_batches(((user[part], item[part]) for part in row_slices(user.size)), user_bin, item_bin)
 
     @classmethod
     def from_batches(
@@ -117,6 +122,19 @@ class ExposureCounts:
     def pairs(self) -> np.ndarray:
         """Pairs of D per (user bin, item bin), as float64 (they exceed int64 nowhere, but divide often)."""
         return np.multiply.outer(self.users_in_bin.astype(np.float64), self.items_in_bin.astype(np.float64))
+
+
+def row_slices(n: int, size: int = BATCH_ROWS) -> Iterator[slice]:
+    """Ranges that cover n rows: temporaries as long as the log are made for one of them at a time."""
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
+
+
+def count_codes(codes: np.ndarray, size: int) -> np.ndarray:
+    """How often each code from 0 to size - 1 occurs, as `np.bincount` has it, but without a wider copy of the codes."""
+    total = np.zeros(size, np.int64)
+    for part in row_slices(codes.size):
+        total += np.bincount(codes[part], minlength=size)
+    return total
 
 
 def group_columns(table: np.ndarray, group: np.ndarray, n_groups: int | None = None) -> np.ndarray:

@@ -12,9 +12,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.errors import InputError
-from puidrec.features.counts import ExposureCounts
-
-BATCH_ROWS = 4_000_000
+from puidrec.features.counts import BATCH_ROWS, ExposureCounts
 
 Batch = tuple[np.ndarray, np.ndarray]
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from puidrec.errors import InputError
-from puidrec.features.counts import ExposureCounts
+from puidrec.features.counts import ExposureCounts, row_slices
 from puidrec.propensity.clip import DEFAULT_LOW, Clipped, check_limits, clip
 
 if TYPE_CHECKING:
@@ -171,9 +171,16 @@ class FittedPropensity(ABC):
         log = data.log
         self.log_summary_: dict[str, Any] = {}
         if log is not None:
-            clipped = self.predict_clipped(log.user, log.item, log.rating)
-            self.log_summary_ = {"share_clipped": clipped.share, "smallest": float(clipped.values.min())}
+            self.log_summary_ = self._summary(log)
         return self
+
+    def _summary(self, log: Rated) -> dict[str, Any]:
+        """What clipping does to the log, some rows at a time."""
+        moved, smallest = 0, 1.0
+        for part in row_slices(log.user.size):
+            clipped = self.predict_clipped(log.user[part], log.item[part], log.rating[part])
+            moved, smallest = moved + clipped.n_low + clipped.n_high, min(smallest, float(clipped.values.min()))
+        return {"share_clipped": moved / log.user.size, "smallest": smallest}
 
     def predict(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None) -> np.ndarray:
         """Propensities in (0, 1] of pairs given as codes."""

@@ -17,7 +17,7 @@ from scipy.special import expit, logit
 
 from puidrec.errors import InputError
 from puidrec.features.bins import bin_side, cross
-from puidrec.features.counts import ExposureCounts
+from puidrec.features.counts import ExposureCounts, count_codes, row_slices
 from puidrec.rng import Rng, generator
 from puidrec.sensitivity.entropy import bernoulli_kl
 
@@ -92,7 +92,7 @@ def calibrate(
     """
     sides: tuple[SideName, SideName] = ("user", "item")
     codes, frames, sizes = (user, item), (users, items), (n_users, n_items)
-    degree = [np.bincount(c, minlength=n) for c, n in zip(codes, sizes, strict=True)]
+    degree = [count_codes(c, n) for c, n in zip(codes, sizes, strict=True)]
     draw = generator(rng, "calibrate")
 
     def binned(k: int, frame: pl.DataFrame | None) -> np.ndarray:
@@ -155,9 +155,13 @@ def _count(own: np.ndarray, other: np.ndarray, own_bin: np.ndarray, other_bin: n
     if own.shape != other.shape:
         raise InputError("user and item codes must be vectors of one length", found=(own.shape, other.shape))
     size, width = np.bincount(own_bin), np.bincount(other_bin)
-    key = own_bin[own].astype(np.int64) * width.size + other_bin[other]
-    observed = np.bincount(key, minlength=size.size * width.size).reshape(size.size, width.size)
-    return Cells(observed, np.multiply.outer(size.astype(np.float64), width.astype(np.float64)))
+    observed = np.zeros(size.size * width.size, np.int64)
+    for part in row_slices(own.size):
+        key = own_bin[own[part]].astype(np.int64) * width.size + other_bin[other[part]]
+        observed += np.bincount(key, minlength=observed.size)
+    return Cells(
+        observed.reshape(size.size, width.size), np.multiply.outer(size.astype(np.float64), width.astype(np.float64))
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.features.bins import SideBins, bin_column, bin_side
-from puidrec.features.counts import ExposureCounts
+from puidrec.features.counts import ExposureCounts, count_codes
 from puidrec.propensity.two_way import TwoWayEffects, fit_two_way
 from puidrec.rng import Rng
 from puidrec.sensitivity.calibrate import Calibration, calibrate, calibrate_sides
@@ -55,7 +55,7 @@ class Evidence:
                 n_bins=n_bins,
                 max_bins=max_bins,
                 exclude=exclude,
-                relevance=np.bincount(codes, minlength=n).astype(np.float64),
+                relevance=count_codes(codes, n).astype(np.float64),
             )
             for frame, key, n, codes in ((users, "user_id", n_users, user), (items, "item_id", n_items, item))
         ]
