@@ -73,7 +73,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError("not TOML", file=path, found=str(error)[:80], hint="One KEY = VALUE per line.") from error
 
 
-TAKES_SETTINGS = ("train",)
+TAKES_SETTINGS = ("train", "compare", "tune")
 """Commands whose file may hold settings of the model beside options."""
 Config = Annotated[
     Path | None,
