@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from puidrec.atomic import write_json, write_text
@@ -102,6 +103,11 @@ class _State:
     progress: Progress | None
     outcomes: dict[str, Result | Failure] = field(default_factory=dict)
 
+    @cached_property
+    def total(self) -> int:
+        """Distinct cells."""
+        return len({cell.key for cell in self.cells})
+
     def find_finished(self) -> list[Cell]:
         """Load what is finished; returns the rest, each once."""
         pending: dict[str, Cell] = {}
@@ -130,8 +136,7 @@ class _State:
     def _note(self, cell: Cell, outcome: Result | Failure, *, resumed: bool) -> None:
         self.outcomes[cell.key] = outcome
         if self.progress is not None:
-            total = len({other.key for other in self.cells})
-            self.progress(Event(len(self.outcomes), total, outcome, resumed))
+            self.progress(Event(len(self.outcomes), self.total, outcome, resumed))
 
 
 def _named(cell: Cell, result: Result) -> Result:

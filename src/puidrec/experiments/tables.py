@@ -52,10 +52,15 @@ def markdown(rows: Sequence[SummaryRow], metrics: Sequence[str], reference: str,
 
 
 def title(rows: Sequence[SummaryRow]) -> str:
-    """What the rows of one table stand under."""
+    """The data set of one table and what its figures stand under."""
+    return f"{rows[0].data}, {conditions(rows)}"
+
+
+def conditions(rows: Sequence[SummaryRow]) -> str:
+    """Protocol, positive rate, seeds and preset: without them no figure can be compared with another."""
     first, seeds = rows[0], max(row.n_seeds for row in rows)
     return (
-        f"{first.data}, protocol {first.protocol}, {first.positive_rate:.1%} of test rows positive, "
+        f"protocol {first.protocol}, {first.positive_rate:.1%} of test rows positive, "
         f"{seeds} seed{'s' if seeds != 1 else ''}, {first.preset} settings"
     )
 

@@ -1,0 +1,97 @@
+"""Engines: a worker that dies loses nothing, one that always dies ends, and nothing is left running."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from puidrec.experiments import engines
+from puidrec.experiments.cells import Cell, DataSpec
+from puidrec.experiments.engines import RETRIES, Task, get_engine, local
+from puidrec.experiments.study import cores, run_study
+
+SMALL = DataSpec("simulated", options={"n_users": 60, "n_items": 40})
+
+
+def tasks(folder: Path, seeds: int = 3) -> list[Task]:
+    return [Task(Cell(SMALL, "mf", seed, settings={"epochs": 3, "dim": 4}), folder) for seed in range(seeds)]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
+    """Every worker process that is started."""
+    processes: list[subprocess.Popen[str]] = []
+    original = engines._start
+
+    def start() -> subprocess.Popen[str]:
+        processes.append(original())
+        return processes[-1]
+
+    monkeypatch.setattr(engines, "_start", start)
+    return processes
+
+
+def test_a_killed_worker_is_replaced_and_its_cell_tried_again(
+    tmp_path: Path, started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, calls = engines._ask, itertools.count()
+
+    def ask(process: subprocess.Popen[str], line: str) -> str:
+        if next(calls) == 1:
+            process.kill()  # while it holds the second cell
+        return original(process, line)
+
+    monkeypatch.setattr(engines, "_ask", ask)
+    assert [error for _, error in local(tasks(tmp_path), 1)] == [None] * 3
+    assert len(list(tmp_path.glob("*.safetensors"))) == 3
+    assert len(started) == 2
+    assert all(process.poll() is not None for process in started)
+
+
+def test_a_cell_that_kills_every_worker_ends_and_the_others_go_on(
+    started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = engines._ask
+
+    def ask(process: subprocess.Popen[str], line: str) -> str:
+        if '"seed": 0' in line:
+            process.kill()
+        return original(process, line)
+
+    monkeypatch.setattr(engines, "_ask", ask)
+    results = run_study([task.cell for task in tasks(Path(), 2)], workers=1)
+    assert [r.cell.seed for r in results] == [1]
+    assert len(started) == 1 + RETRIES + 1
+    (failure,) = results.failures
+    assert "died 3 times (SIGKILL)" in failure.error
+
+
+def test_stopping_in_the_middle_leaves_no_process(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
+    running = local(
+        [Task(Cell(SMALL, "mf", s, settings={"epochs": 10**7, "patience": 0}), tmp_path) for s in (0, 1)], 2
+    )
+    started_task = Task(Cell(SMALL, "item-rate", 0), tmp_path)
+    quick = local([started_task, *tasks(tmp_path, 1)], 1)
+    assert next(quick) == (started_task, None)
+    quick.close()
+    running.close()  # never begun: starts nothing
+    assert len(started) == 1
+    assert all(process.poll() is not None for process in started)
+
+
+def test_a_failure_comes_back_as_one_line_and_what_is_printed_is_no_answer(tmp_path: Path) -> None:
+    wrong = Task(Cell(SMALL, "mf", 0, settings={"lr": 1e30, "epochs": 3}), tmp_path)
+    foreign = Task(Cell(DataSpec("coat", tmp_path / "none"), "mf"), tmp_path)
+    errors = {task.cell.data.name: error for task, error in local([wrong, foreign], 1)}
+    assert "diverged" in errors["simulated"]
+    assert "none" in errors["coat"]
+    assert all(len(error.splitlines()) == 1 for error in errors.values())
+
+
+def test_engines_by_name(refusal) -> None:
+    assert get_engine("local") is local
+    refusal(lambda: get_engine("nope"), "unknown engine", "local")
+    assert cores() >= 1

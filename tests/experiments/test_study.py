@@ -1,0 +1,258 @@
+"""Studies: the same bytes whatever runs them, finished cells never again, and failures that stay where they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from puidrec.experiments import study as module
+from puidrec.experiments import work
+from puidrec.experiments.cells import Cell, DataSpec
+from puidrec.experiments.study import Event, Failure, Results, run_study, write_study
+
+SMALL = DataSpec("simulated", options={"n_users": 60, "n_items": 40})
+QUICK = {"epochs": 4, "dim": 4}
+METRICS = ("uauc", "ndcg@5")
+FILES = ("results.json", "summary.json", "table.md")
+
+
+def cells(methods: str = "mf rd-dr item-rate", seeds: int = 2, **more: object) -> list[Cell]:
+    made = [Cell(SMALL, method, seed, settings=QUICK) for method in methods.split() for seed in range(seeds)]
+    return [replace(cell, **more) for cell in made]  # type: ignore[arg-type]
+
+
+def study(out: Path, wanted: list[Cell], engine: str = "inline", **more: object) -> dict[str, bytes]:
+    results = run_study(wanted, out, engine=engine, **more)  # type: ignore[arg-type]
+    write_study(out, results, "mf", METRICS)
+    return {name: (out / name).read_bytes() for name in FILES}
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of the cells that are fitted in this process, trials included."""
+    fitted: list[str] = []
+    original = work.Material.fit
+
+    def fit(self: work.Material, cell: Cell) -> object:
+        fitted.append(cell.key)
+        return original(self, cell)
+
+    monkeypatch.setattr(work.Material, "fit", fit)
+    return fitted
+
+
+def test_the_bytes_are_the_same_whatever_the_engine_workers_or_order(tmp_path: Path) -> None:
+    wanted = cells("mf rd-dr signed-rd item-rate", 2, budget=2)
+    first = study(tmp_path / "inline", wanted)
+    assert study(tmp_path / "two", wanted, "local", workers=2) == first
+    run_study(wanted[::-1], tmp_path / "back", engine="inline")
+    assert study(tmp_path / "back", wanted) == first
+    rows = json.loads(first["results.json"])
+    assert [(row["label"], row["seed"]) for row in rows] == [(c.name, c.seed) for c in wanted]
+    assert {"data", "method", "label", "preset", "protocol", "seed", "uauc", "ndcg@5", "positive_rate"} <= rows[
+        0
+    ].keys()
+    assert not any("second" in name for row in rows for name in row)
+    timings = json.loads((tmp_path / "inline" / "timings.json").read_text())
+    assert len(timings["cells"]) == len(wanted)
+
+
+def test_ten_seeds_are_ten_splits_and_ten_initialisations(monkeypatch: pytest.MonkeyPatch) -> None:
+    splits, starts = set(), set()
+    original = work.Material.fit
+
+    def fit(self: work.Material, cell: Cell) -> object:
+        splits.add(self.split.test.frame.hash_rows().sort().implode().hash().item())
+        model = original(self, cell)
+        starts.add(model.user_factors_.tobytes())
+        return model
+
+    monkeypatch.setattr(work.Material, "fit", fit)
+    wanted = [Cell(SMALL, "mf", seed, settings={"epochs": 1, "lr": 1e-9, "dim": 4}) for seed in range(10)]
+    results = run_study(wanted, engine="inline")
+    assert len(splits) == len(starts) == len({r.metrics["uauc"] for r in results}) == 10
+
+
+def test_finished_cells_are_never_trained_again(tmp_path: Path, trained: list[str]) -> None:
+    first = study(tmp_path, cells(), progress=None)
+    assert len(trained) == 6
+    events: list[Event] = []
+    assert study(tmp_path, cells(), progress=events.append) == first
+    assert len(trained) == 6
+    assert [(event.done, event.total, event.resumed) for event in events] == [(k, 6, True) for k in range(1, 7)]
+    study(tmp_path, cells(seeds=3))
+    assert len(trained) == 9  # only the third seed is new
+    study(tmp_path, [replace(cell, settings={**QUICK, "lr": 0.01}) for cell in cells()])
+    assert len(trained) == 15  # other settings are other cells
+    assert study(tmp_path, cells()) == first
+    assert len(trained) == 15
+
+
+def test_damaged_and_foreign_files_and_changed_data_are_trained_anew(tmp_path: Path, trained: list[str]) -> None:
+    out, data = tmp_path / "out", tmp_path / "log.csv"
+    data.write_text(
+        "user_id,item_id,rating\n" + "".join(f"{u},{(u * 7 + k) % 9},{1 + k}\n" for u in range(30) for k in range(5))
+    )
+    wanted = [
+        replace(cell, data=DataSpec("files", options={"logged": data, "scale": [1, 5]})) for cell in cells("mf bias", 1)
+    ]
+    first = study(out, wanted)
+    paths = sorted((out / "cells").iterdir())
+    assert len(paths) == 2
+    paths[0].write_bytes(b"\x00 not ours")
+    paths[1].write_bytes(paths[1].read_bytes()[:-20])
+    assert study(out, wanted) == first
+    assert len(trained) == 4
+    data.write_text(data.read_text() + "0,8,5\n")
+    module.Cell.load.__globals__["_load"].cache_clear()
+    assert study(out, wanted) != first
+    assert len(trained) == 6
+
+
+def test_a_cell_that_fails_is_named_and_the_others_are_written(tmp_path: Path) -> None:
+    wanted = [*cells(), Cell(SMALL, "ips", 0, settings={**QUICK, "lr": 1e30}, label="wild [x]")]
+    results = run_study(wanted, tmp_path, engine="inline")
+    assert len(results) == 6
+    assert [failure.cell.name for failure in results.failures] == ["wild [x]"]
+    assert "diverged" in str(results.failures[0])
+    write_study(tmp_path, results, "mf", METRICS)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["failed"][0]["label"] == "wild [x]"
+    assert "diverged" in (tmp_path / "table.md").read_text()
+
+
+def test_a_search_meets_the_test_rows_once_and_goes_on_after_a_stop(
+    tmp_path: Path, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = []
+    original = work.measure
+    monkeypatch.setattr(work, "measure", lambda *a: (measured.append(1), original(*a))[1])
+    wanted = [Cell(SMALL, "rd-ips", 0, settings=QUICK, budget=5)]
+    result = run_study(wanted, tmp_path, engine="inline")[0]
+    assert (len(trained), len(measured), result.context["trials"]) == (5, 1, 5)
+    trials = work.trials(wanted[0])
+    found = [work.CellFolder(tmp_path / "cells").load(t, SMALL.load().sha256) for t in trials]
+    scores = [t.validation for t in found if t is not None]
+    assert result.validation == max(scores)
+    assert not any(t.metrics or t.per_user for t in found if t is not None)
+    # stopped before the end: the cell itself and two trials are not there
+    for trial in (wanted[0], trials[1], trials[3]):
+        (tmp_path / "cells" / f"{trial.key}.safetensors").unlink()
+    again = run_study(wanted, tmp_path, engine="inline")[0]
+    best_was_there = scores.index(max(scores)) not in (1, 3)
+    assert len(trained) == 5 + 2 + best_was_there
+    assert again.row() == result.row()
+
+
+def test_a_trial_that_diverges_is_out_of_the_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = Cell(SMALL, "ips", 0, settings=QUICK, budget=3)
+    wild = [replace(t, settings={**t.settings, "lr": 1e30}) if k != 1 else t for k, t in enumerate(work.trials(wanted))]
+    monkeypatch.setattr(work, "trials", lambda cell: wild)
+    result = run_study([wanted], engine="inline")[0]
+    assert (result.context["trials"], result.context["trials_failed"]) == (1, 2)
+    assert result.settings["lr"] == wild[1].resolved.lr
+    monkeypatch.setattr(work, "trials", lambda cell: wild[::2])
+    assert "diverged" in run_study([wanted], engine="inline").failures[0].error
+
+
+def test_one_cell_under_two_names_runs_once(trained: list[str]) -> None:
+    twice = [Cell(SMALL, "mf", 0, settings=QUICK), Cell(SMALL, "mf", 0, settings=QUICK, label="again", preset="paper")]
+    results = run_study(twice, engine="inline")
+    assert len(trained) == 1
+    assert [(r.cell.name, r.cell.preset) for r in results] == [("mf", "own"), ("again", "paper")]
+    assert results[0].metrics == results[1].metrics
+
+
+def test_mistakes_are_told_before_anything_is_written(tmp_path: Path, refusal) -> None:
+    out = tmp_path / "out"
+    for wrong, word in (
+        ({"method": "nope"}, "unknown method"), ({"settings": {"epoch": 1}}, "unknown setting"),
+        ({"budget": 0}, "budget"),
+        ({"data": DataSpec("coat", tmp_path / "none")}, "none"), ({"data": DataSpec("nope")}, "unknown data set"),
+    ):  # fmt: skip
+        refusal(lambda wrong=wrong: run_study([replace(c, **wrong) for c in cells()], out), word)
+    refusal(lambda: run_study(cells(), out, engine="nope"), "unknown engine")
+    refusal(lambda: run_study(cells(), out, workers=0), "worker")
+    assert not out.exists()
+    out.write_text("x")
+    refusal(lambda: run_study(cells(), out, engine="inline"), "need a folder")
+    refusal(lambda: run_study(cells(), out / "sub", engine="inline"), "cannot write")
+    assert out.read_text() == "x"
+
+
+def test_results_are_a_list_with_failures() -> None:
+    failure = Failure(cells()[0], "no")
+    assert Results() == []
+    assert Results([], [failure]).failures == [failure]
+    assert str(failure) == "mf on simulated, seed 0: no"
+    assert run_study([], engine="local") == []
+
+
+LONG = ("mf rd-dr", 4)
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from test_study import cells
+from puidrec.experiments.study import run_study
+run_study(cells(*{long!r}), Path({out!r}), engine={engine!r}, workers=2)
+"""
+
+
+@pytest.mark.parametrize("engine", ["inline", "local"])
+def test_a_killed_study_goes_on_and_ends_the_same(tmp_path: Path, engine: str, trained: list[str]) -> None:
+    wanted = cells(*LONG)
+    out = tmp_path / "out"
+    script = SCRIPT.format(here=str(Path(__file__).parent), long=LONG, out=str(out), engine=engine)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-c", script], env=environment)
+    deadline = time.monotonic() + 100
+    while len(list((out / "cells").glob("*.safetensors")) if out.exists() else []) < 2 and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    workers = [int(pid) for pid in children.read_text().split()] if children.exists() else []
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    _wait_until_gone(workers)
+    before = {path: path.stat().st_mtime_ns for path in (out / "cells").glob("*.safetensors")}
+    assert 2 <= len(before) < 8
+    resumed = study(out, wanted)
+    assert len(trained) == 8 - len(before)
+    assert all(path.stat().st_mtime_ns == at for path, at in before.items())
+    if engine == "inline":
+        assert resumed == study(tmp_path / "whole", wanted)
+
+
+def _wait_until_gone(workers: list[int]) -> None:
+    """Workers must not outlive whoever started them."""
+    deadline = time.monotonic() + 30
+    while any(_alive(pid) for pid in workers):
+        assert time.monotonic() < deadline, "a worker outlived its study"
+        time.sleep(0.02)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.real_data
+def test_coat_four_methods_two_seeds(data_root: Path, tmp_path: Path) -> None:
+    spec = DataSpec("coat", data_root / "coat")
+    wanted = [Cell(spec, m, s, settings={"epochs": 60}) for m in ("mf", "dr", "signed-rd", "item-rate") for s in (0, 1)]
+    results = run_study(wanted, tmp_path, engine="inline")
+    rows = {(r.label, r.metric): r for r in write_study(tmp_path, results, "item-rate", METRICS)}
+    assert rows["mf", "uauc"].mean > 0.72
+    assert rows["mf", "uauc"].verdict == rows["mf", "ndcg@5"].verdict == "wins"
+    assert rows["mf", "uauc"].positive_rate == pytest.approx(0.183, abs=0.005)
