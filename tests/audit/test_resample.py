@@ -28,7 +28,7 @@ def test_contributions_add_up_to_the_envelope(kind: str, end: str) -> None:
 @pytest.mark.parametrize("kind", ["normalised", "sharp"])
 def test_kept_thresholds_are_as_good_as_sorting_every_replicate(kind: str) -> None:
     rng = np.random.default_rng(3)
-    pairs, user = users_rows(rng, 300)
+    pairs, _ = users_rows(rng, 300)
     gaps, spread = [], []
     top, bottom = contributions(pairs, kind, 2.0, "high")
     for _ in range(40):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 
 from puidrec.audit.envelope import Pairs, box, normalised, personalised, sharp
-from puidrec.audit.tipping import percentiles, sharp_tipping, tipping_gamma, tipping_kappa, tipping_point
+from puidrec.audit.tipping import percentiles, tipping_gamma, tipping_kappa, tipping_point
 from puidrec.sensitivity.bounds import bounds
 
 

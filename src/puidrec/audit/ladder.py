@@ -90,7 +90,8 @@ class Lifts:
         if self.room <= 0.0:
             return np.zeros_like(available)
         short = np.diff(self.ladder._plain[0][edge]) - self.inverse * np.diff(self.floors[0][edge])
-        return np.clip(short / self.room, 0.0, available)
+        needed: np.ndarray = np.clip(short / self.room, 0.0, available)
+        return needed
 
     def balanced(self) -> tuple[np.ndarray, np.ndarray]:
         """Lowest and highest Σ k·l·z of each stratum: the raise goes to one end of the order, as far as it lasts."""

@@ -7,6 +7,7 @@ sharp set the multipliers of the balance are kept (its dual), which errs outward
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from puidrec.audit.envelope import Curve, End, Kind, Pairs, Strength, normalised
 from puidrec.rng import Rng, generator
 
+ENDS: tuple[End, End] = ("low", "high")
 CHUNK = 2**22
 """Entries of a resampling matrix held at a time (32 MiB)."""
 
@@ -56,19 +58,19 @@ def contributions(pairs: Pairs, kind: Kind, gamma: Strength, end: End) -> tuple[
     z, k = pairs.value, pairs.odds
     sign = 1.0 if end == "high" else -1.0
     if kind == "sharp":
-        level = pairs.stratified.lifts(gamma).thresholds(high=end == "high")
-        level = level[0] if pairs.stratum is None else level[pairs.stratum]
+        levels = pairs.stratified.lifts(gamma).thresholds(high=end == "high")
+        level = levels[0] if pairs.stratum is None else levels[pairs.stratum]
         beyond = z - level
         return z + k * (level + beyond * np.where(sign * beyond > 0.0, gamma, 1.0 / gamma)), 1.0 + k
-    level = getattr(normalised(pairs, gamma), end) if kind == "normalised" else 0.0
-    weight = 1.0 + k * np.where(sign * (z - level) > 0.0, gamma, 1.0 / gamma)
+    threshold = getattr(normalised(pairs, gamma), end) if kind == "normalised" else 0.0
+    weight = 1.0 + k * np.where(sign * (z - threshold) > 0.0, gamma, 1.0 / gamma)
     return weight * z, weight if kind == "normalised" else 1.0 + k
 
 
 def band(
     pairs: Pairs,
     kind: Kind,
-    strengths: list[Strength],
+    strengths: Sequence[Strength],
     user: np.ndarray,
     *,
     replicates: int = 200,
@@ -81,8 +83,8 @@ def band(
     """
     users = Users.of(user)
     ends: list[np.ndarray] = []
-    for end in ("low", "high"):
-        columns = [users.sums(*contributions(pairs, kind, gamma, end)) for gamma in strengths]  # type: ignore[arg-type]
+    for end in ENDS:
+        columns = [users.sums(*contributions(pairs, kind, gamma, end)) for gamma in strengths]
         totals = resampled(np.concatenate(columns, axis=1), replicates, generator(rng, "band"))
         tail = (1.0 - level) / 2.0
         at = tail if end == "low" else 1.0 - tail

@@ -66,7 +66,7 @@ def tipping_point(
     Without users or replicates the interval is empty of information: both ends are Γ*.
     """
     plus, minus = pairs.signed
-    star = float(tipping_gamma(*(np.float64(x) for x in (pairs.seen, plus, minus))))
+    star = float(tipping_gamma(*(np.array(x) for x in (pairs.seen, plus, minus))))
     low = high = star
     if user is not None and replicates > 0:
         moved = pairs.odds * pairs.value

@@ -1,0 +1,129 @@
+"""Whom does it concern? Users and items by their columns: where Γ is largest, envelopes widest, advice most changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from puidrec.audit.case import Case
+from puidrec.audit.envelope import Pairs, Strength, sharp_by_stratum
+from puidrec.audit.ranks import Ranked
+from puidrec.features.columns import ColumnBins, bin_column
+from puidrec.sensitivity.fitted import bin_mean
+
+N_BINS = 4
+MAX_ROWS = 200
+LARGEST = 10
+"""Single users and items shown."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Users or items: their table, activity, and mean log Γ."""
+
+    name: str
+    """`user` or `item`."""
+    frame: pl.DataFrame | None
+    degree: np.ndarray
+    mean_log_gamma: np.ndarray
+    ids: pl.Series
+
+    def columns(self) -> list[ColumnBins]:
+        """Bins of every column, and of activity (users) or popularity (items), which is always known."""
+        table = [] if self.frame is None else self.frame.get_columns()
+        found = [bin_column(column, N_BINS) for column in table if column.name != f"{self.name}_id"]
+        word = "activity" if self.name == "user" else "popularity"
+        return [*found, bin_column(pl.Series(f"{word} (ratings)", self.degree), N_BINS)]
+
+
+def segment_side(side: Side, case: Case, strength: Strength, change: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """One record per bin of every column, the largest mean Γ first.
+
+    strength: Γ of the rows' envelopes. change: named values per entity (NaN where unknown), averaged within bins.
+    """
+    own = case.user if side.name == "user" else case.item
+    pairs = case.main
+    records: list[dict[str, Any]] = []
+    for column in side.columns():
+        n = len(column.labels)
+        row_bin = column.codes[own]
+        entities = np.bincount(column.codes, minlength=n)
+        rows = np.bincount(row_bin, minlength=n)
+        gamma = np.exp(bin_mean(side.mean_log_gamma, column.codes, n))
+        high = np.exp(grouped_quantile(side.mean_log_gamma, column.codes, n, 0.95))
+        curve = sharp_by_stratum(Pairs(pairs.value, pairs.propensity, row_bin), strength)
+        shift = None
+        if case.against is not None:
+            shift = np.bincount(row_bin, case.model - case.against, minlength=n) / np.maximum(rows, 1)
+        averages = {name: grouped_mean(value, column.codes, n) for name, value in change.items()}
+        for k in np.flatnonzero(entities):
+            known = bool(rows[k])
+            records.append({
+                "column": column.name, "segment": column.labels[k], "n": int(rows[k]), "entities": int(entities[k]),
+                "gamma_mean": float(gamma[k]), "gamma_p95": float(high[k]),
+                "low": float(curve.low[k]) if known else None, "high": float(curve.high[k]) if known else None,
+                "width": float(curve.high[k] - curve.low[k]) if known else None,
+                **({"score_shift": float(shift[k]) if known else None} if shift is not None else {}),
+                **{name: _number(value[k]) for name, value in averages.items()},
+            })  # fmt: skip
+    return sorted(records, key=lambda record: -record["gamma_mean"])[:MAX_ROWS]
+
+
+def changes(ranked: Ranked | None, n_users: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """What recommendations change, per user and per item.
+
+    Users: share of ten recommendations that both models make. Items: how often each is recommended per 100 users.
+    """
+    if ranked is None:
+        return {}, {}
+    per_100 = 100.0 / max(ranked.users.size, 1)
+    items = {"recommended_per_100": ranked.slots * per_100}
+    if ranked.against_slots is None or ranked.overlap is None:
+        return {}, items
+    overlap = np.full(n_users, np.nan)
+    overlap[ranked.users] = ranked.overlap
+    return {"top10_overlap": overlap}, {
+        **items,
+        "against_per_100": ranked.against_slots * per_100,
+        "change_per_100": (ranked.slots - ranked.against_slots) * per_100,
+    }
+
+
+def largest(side: Side, rows: np.ndarray, change: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """The single users or items with the largest mean Γ, under the caller's own ids as text."""
+    order = np.argsort(-side.mean_log_gamma, kind="stable")[:LARGEST]
+    count = np.bincount(rows, minlength=side.degree.size)
+    return [
+        {
+            "id": str(side.ids[int(k)]), "gamma_mean": float(np.exp(side.mean_log_gamma[k])),
+            "ratings": int(side.degree[k]), "n": int(count[k]),
+            **{name: _number(value[k]) for name, value in change.items()},
+        }
+        for k in order
+    ]  # fmt: skip
+
+
+def grouped_mean(values: np.ndarray, group: np.ndarray, n: int) -> np.ndarray:
+    """Mean of the known values of each group; NaN where none is known."""
+    known = ~np.isnan(values)
+    size = np.bincount(group[known], minlength=n)
+    total = np.bincount(group[known], values[known], minlength=n)
+    mean: np.ndarray = np.where(size > 0, total / np.maximum(size, 1), np.nan)
+    return mean
+
+
+def grouped_quantile(values: np.ndarray, group: np.ndarray, n: int, level: float) -> np.ndarray:
+    """The smallest value of each group with at least `level` of the group at or below it; 0 where a group is empty."""
+    order = np.lexsort((values, group))
+    size = np.bincount(group, minlength=n)
+    start = np.cumsum(size) - size
+    at = start + np.maximum(np.ceil(level * size).astype(np.int64) - 1, 0)
+    quantile: np.ndarray = np.where(size > 0, values[order][np.minimum(at, values.size - 1)], 0.0)
+    return quantile
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
