@@ -15,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol
+from puidrec.data.sharded import StoredInteractions
 from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError
 from puidrec.objective.low_rank import LowRank
@@ -23,6 +24,7 @@ from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from puidrec.train.distributed import ALONE, World
 from puidrec.train.prepare import Prepared
 from puidrec.train.stages import train_stages
+from puidrec.train.stored import prepare
 from puidrec.train.strength import MIN_UNIFORM
 from puidrec.train.threads import threads_for
 from puidrec.train.trainer import Fitted, Progress
@@ -79,7 +81,7 @@ class Recommender:
         """
         started = time.perf_counter()
         split = split or data.split(protocol, self.settings.seed, select=self.settings.select)
-        prepared = Prepared.of(data, split, self.settings)
+        prepared = prepare(data, split, self.settings)
         path = Path(checkpoint) if checkpoint is not None else None
         fingerprint = {
             "settings": self.settings.model_dump(exclude={"device"}),
@@ -203,7 +205,10 @@ class ModelNotFittedError(PuidError, NotFittedError):  # type: ignore[misc]
 def _split_digest(split: Split) -> str:
     """Which rows train and choose: a checkpoint must not go on with others."""
     digest = hashlib.sha256(f"{split.protocol.name} {split.selection}".encode())
-    for rows in (split.train, split.validation, *([split.propensity] if split.propensity is not None else [])):
+    if isinstance(split.train, StoredInteractions):
+        digest.update(split.train.sha256.encode())
+    in_memory = () if isinstance(split.train, StoredInteractions) else (split.train,)
+    for rows in (*in_memory, split.validation, *([split.propensity] if split.propensity is not None else [])):
         for column in (rows.user, rows.item, rows.label):
             digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()

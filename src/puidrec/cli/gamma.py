@@ -38,6 +38,7 @@ def gamma(
     users: options.Users = None,
     items: options.Items = None,
     scale: options.Scale = None,
+    shards: options.Shards = None,
     settings: options.Settings = None,
     protocol: options.ProtocolName = "rd",
     seed: options.Seed = 0,
@@ -57,7 +58,7 @@ def gamma(
     with steps("reading") as step:
         loaded = options.open_dataset(
             data, data_dir, given,
-            logged=logged, uniform=uniform, users=users, items=items, scale=scale,
+            logged=logged, uniform=uniform, users=users, items=items, scale=scale, shards=shards,
         )  # fmt: skip
         study = study_gamma(loaded, chosen, protocol=protocol, seed=seed, propensity=propensity, progress=step)
         if out is not None:

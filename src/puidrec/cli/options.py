@@ -35,6 +35,13 @@ Users = Annotated[
 Items = Annotated[
     Path | None, typer.Option(help="files: item table, item_id and features.", metavar="FILE", readable=False)
 ]
+Shards = Annotated[
+    Path | None,
+    typer.Option(
+        help="files: keep a Parquet log larger than memory on disk, sorted once into this folder.", metavar="DIR",
+        readable=False,
+    ),
+]  # fmt: skip
 Scale = Annotated[str | None, typer.Option(help="files: lowest and highest possible rating.", metavar="LOW,HIGH")]
 Settings = Annotated[
     list[str] | None,
@@ -141,11 +148,13 @@ def open_dataset(
     users: Path | None = None,
     items: Path | None = None,
     scale: str | None = None,
+    shards: Path | None = None,
 ) -> Dataset:
     """Load the data set that the options name; file options are for `files` only."""
     from puidrec.data.sources import load_dataset
 
-    files = {"logged": logged, "uniform": uniform, "users": users, "items": items, "scale": parse_scale(scale)}
+    files = {"logged": logged, "uniform": uniform, "users": users, "items": items, "scale": parse_scale(scale),
+             "shards": shards}  # fmt: skip
     given = {key: value for key, value in files.items() if value is not None}
     if given and name != "files":
         raise InputError(

@@ -27,6 +27,7 @@ def train(
     users: options.Users = None,
     items: options.Items = None,
     scale: options.Scale = None,
+    shards: options.Shards = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Train a recommender and measure it on the protocol's test rows.
@@ -43,7 +44,7 @@ def train(
     own = {key: value for key, value in given.items() if not key.startswith("data.")}
     chosen = Settings.of(**{**context.meta.get("settings", {}), **own, **named})
     loaded = options.open_dataset(
-        data, data_dir, given, logged=logged, uniform=uniform, users=users, items=items, scale=scale
+        data, data_dir, given, logged=logged, uniform=uniform, users=users, items=items, scale=scale, shards=shards
     )
     with join_world(chosen.device) as world, progress_bar() as bar:
         chosen = chosen.replace(device=world.device) if world.size > 1 else chosen

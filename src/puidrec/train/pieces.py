@@ -23,8 +23,6 @@ from puidrec.train.distributed import ALONE, World
 from puidrec.train.problem import Problem, Step
 from puidrec.train.validate import Validator, pair_scores
 
-PIECE_PAIRS = 10_000_000
-"""Logged pairs worked on at once: about 400 MB of temporaries."""
 Span = tuple[int, int]
 """Users start..stop−1."""
 
@@ -37,7 +35,8 @@ class Plan:
     """Logged pairs before each user, and all of them, [users + 1]."""
     block: int
     world: World = ALONE
-    max_pairs: int = PIECE_PAIRS
+    max_pairs: int = 10_000_000
+    """Logged pairs worked on at once."""
 
     @classmethod
     def one_piece(cls, n_users: int, block: int = 0) -> Plan:
@@ -163,7 +162,9 @@ class OwnIds(IdTower):
 
     def __init__(self, tower: IdTower, plan: Plan) -> None:
         torch.nn.Module.__init__(self)
-        self.n_rows, self.dim, self.vectors = tower.n_rows, tower.dim, tower.vectors
+        self.__dict__.update({name: value for name, value in vars(tower).items() if not name.startswith("_")})
+        for name, buffer in tower.named_buffers(recurse=False):
+            self.register_buffer(name, buffer, persistent=False)
         self.weight = torch.nn.Parameter(plan.cut(tower.weight.detach()).clone())
         self._own = plan.own
         self._offset = np.cumsum([0, *(b - a for a, b in plan.own)])

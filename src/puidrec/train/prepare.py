@@ -26,6 +26,7 @@ from puidrec.sensitivity.certify import certify
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import Gamma, GammaRule, resolve_gamma
 from puidrec.settings import Settings
+from puidrec.train.problem import Log
 from puidrec.train.strength import require_uniform
 from puidrec.train.validate import Scale, Validator
 
@@ -41,6 +42,8 @@ class Prepared:
     settings: Settings
     scale: Scale
     """What predictions live on; the first stage of a method uses that of the method."""
+    piece_pairs: int = 10_000_000
+    """Logged pairs worked on at once: about 400 MB of temporaries."""
 
     @classmethod
     def of(cls, data: Dataset, split: Split, settings: Settings) -> Prepared:
@@ -66,6 +69,11 @@ class Prepared:
         """What predictions aim at: ratings in [0, 1]; labels ±1, or 0/1 where the method bounds a mean in [0, 1]."""
         rows = self.rows
         return self.scale.of_labels(rows.label) if self.scale.labels else self.data.scale.unit(rows.rating)
+
+    @property
+    def target_mean(self) -> float:
+        """The mean of the targets: where models start."""
+        return float(self.target.mean(dtype=np.float64))
 
     def uniform_target(self) -> np.ndarray:
         """Targets of the uniform rows set apart for propensities and certificates; empty where there are none."""
@@ -154,6 +162,10 @@ class Prepared:
             limits = Box.exactly(torch.ones(len(self.rows), device=self.settings.device))
         return Observed(self.pattern, self._tensor(self.target), limits)
 
+    def log(self, *, weighted: bool) -> Log:
+        """The same block by block, as a problem asks for them; all in memory here."""
+        return self.observed(weighted=weighted)
+
     @cached_property
     def encoders(self) -> dict[str, FeatureEncoder]:
         """How the side tables become design matrices; empty for a backbone without features."""
@@ -175,7 +187,7 @@ class Prepared:
     def backbone(self, stage: str, mean: float | None = None) -> Backbone:
         """A fresh backbone for a stage of training; it starts at the mean of the targets."""
         settings = self.settings
-        start = float(self.target.mean(dtype=np.float64)) if mean is None else mean
+        start = self.target_mean if mean is None else mean
         if settings.loss == "cross-entropy" and mean is None:
             chance = np.clip(0.5 * (start + 1.0) if self.scale.signed else start, 1e-3, 1 - 1e-3)
             start = float(np.log(chance / (1.0 - chance)))

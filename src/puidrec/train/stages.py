@@ -108,7 +108,7 @@ def plan_of(prepared: Prepared, world: World = ALONE) -> Plan:
     if world.size > 1 and settings.spec.family == "multi":
         raise InputError("this method trains in one process", found=f"{settings.method} on {world.size} processes",
                          expected="a method of the grid, or signed", hint="Run it without torchrun.")  # fmt: skip
-    plan = Plan(prepared.crow, settings.block_users or data.n_users, world)
+    plan = Plan(prepared.crow, settings.block_users or data.n_users, world, prepared.piece_pairs)
     if settings.normalise and not all(plan.whole(*block) for block in plan.blocks):
         raise InputError("normalise divides by the weights of a whole block, which must be one piece",
                          found=f"{len(prepared.rows):,} rows on {world.size} process(es)",
@@ -122,7 +122,7 @@ def _base_settings(settings: Settings, method: str) -> Settings:
 
 def _grid(prepared: Prepared, stage: str) -> GridProblem:
     spec = prepared.settings.spec
-    observed = prepared.observed(weighted=spec.estimator != "naive")
+    observed = prepared.log(weighted=spec.estimator != "naive")
     theta = prepared.backbone(f"{stage} theta", _imputation_start(prepared)) if spec.imputes else None
     return GridProblem(prepared.settings, observed, prepared.error, prepared.backbone(f"{stage} phi"), theta)
 
@@ -171,12 +171,12 @@ def _strength(prepared: Prepared, seen: LowRank, users: torch.Tensor, items: tor
 
 
 def _multi(prepared: Prepared) -> MultiProblem:
-    mean, rate = float(prepared.target.mean(dtype=np.float64)), prepared.exposure.rate
+    mean, rate = prepared.target_mean, prepared.exposure.rate
     heads = (rate, mean, mean) if prepared.settings.spec.imputes else (rate, mean)
     shared = SharedHeads(prepared.backbone("main heads", 0.0), heads, own=prepared.settings.ids is not False).to(
         prepared.settings.device
     )
-    return MultiProblem(prepared.settings, prepared.observed(weighted=False), shared)
+    return MultiProblem(prepared.settings, prepared.log(weighted=False), shared)
 
 
 def _benchmark_of(fitted: Fitted, done: Done) -> Fitted:

@@ -13,6 +13,7 @@ import polars as pl
 from puidrec.data.dataset import Dataset, UnknownIds
 from puidrec.data.frames import Origin, require_columns
 from puidrec.data.schema import INTERACTION_COLUMNS, OPTIONAL_COLUMNS, Duplicates
+from puidrec.data.sharded import shard_log
 from puidrec.data.sources.reading import AnyPath, data_folder, has_file, read_delimited, typed_columns
 from puidrec.data.sources.reading_arrays import is_parquet, read_parquet
 from puidrec.errors import InputError
@@ -34,12 +35,14 @@ def load(
     columns: Mapping[str, str] | None = None,
     multi_valued: Sequence[str] = (),
     categorical: Sequence[str] = (),
+    shards: AnyPath | None = None,
 ) -> Dataset:
     """Load the caller's own tables; a path given by name wins over what the folder holds.
 
     columns: our name → the files' name, such as `{"user_id": "uid", "rating": "stars"}`.
     multi_valued: columns of the side tables whose text is a list, `drama|war`; they are never guessed.
     categorical: columns of numbers that are names of things, such as a postcode.
+    shards: a folder for a log larger than memory (Parquet): it is sorted there once and stays on disk.
     """
     given = {"logged": logged, "uniform": uniform, "users": users, "items": items}
     files = {key: Path(file) for key, file in given.items() if file is not None}
@@ -53,17 +56,30 @@ def load(
             hint="Name the file with logged=PATH (--logged PATH).",
         )
     names = _checked_names(columns or {})
-    tables = {key: _table(file, key, names, multi_valued, categorical) for key, file in files.items()}
+    in_memory = {key: file for key, file in files.items() if key != "logged" or shards is None}
+    tables = {key: _table(file, key, names, multi_valued, categorical) for key, file in in_memory.items()}
     _require_side_columns(tables, (*multi_valued, *categorical))
-    return Dataset.from_frame(
-        **tables,
-        scale=scale,
-        duplicates=duplicates,
-        unknown_ids=unknown_ids,
-        name="files",
-        origins=files,
-        notes={"files": {key: file.name for key, file in files.items()}},
-    )
+
+    def build(logged: pl.DataFrame) -> Dataset:
+        return Dataset.from_frame(
+            **{**tables, "logged": logged},
+            scale=scale,
+            duplicates=duplicates,
+            unknown_ids=unknown_ids,
+            name="files",
+            origins=files,
+            notes={"files": {key: file.name for key, file in files.items()}},
+        )
+
+    if shards is None:
+        return build(tables["logged"])
+    if "uniform" not in tables or duplicates != "error":
+        raise InputError(
+            "a log on disk needs uniform rows beside it, and pairs that occur once",
+            found=f"{'uniform' if 'uniform' in tables else 'no uniform rows'}, duplicates={duplicates}",
+            hint="Give rows to validate and test with (--uniform FILE).",
+        )
+    return shard_log(files["logged"], shards, build, scale=scale, names=names)
 
 
 def _in_folder(folder: Path) -> dict[str, Path]:

@@ -1,0 +1,103 @@
+"""A log on disk trains the model of the log in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from puidrec.data.sources import load_dataset
+from puidrec.data.synthetic import simulate
+from puidrec.model import Recommender
+from puidrec.train import stored
+
+COMMON = {"dim": 3, "epochs": 8}
+if "l2_vectors" in Recommender().get_params():
+    COMMON["l2_vectors"] = 1.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated log as a user's own files, its rows shuffled and in two parts."""
+    root = tmp_path_factory.mktemp("mine")
+    data = simulate("mixed", 60, 25, density=0.2, rng=0).data
+    (root / "logged").mkdir()
+    rows = data.logged.to_frame().sample(fraction=1.0, shuffle=True, seed=3)
+    rows[:150].write_parquet(root / "logged" / "a.parquet")
+    rows[150:].write_parquet(root / "logged" / "b.parquet")
+    rows.write_parquet(root / "logged.parquet")
+    data.uniform.to_frame().write_parquet(root / "uniform.parquet")
+    data.users.write_parquet(root / "users.parquet")
+    data.items.write_parquet(root / "items.parquet")
+    return root
+
+
+@pytest.fixture
+def both(folder: Path, tmp_path: Path):
+    """The same data in memory and on disk."""
+    side = {key: folder / f"{key}.parquet" for key in ("uniform", "users", "items")}
+    options = {**side, "unknown_ids": "keep", "scale": (1, 5)}
+    memory = load_dataset("files", logged=folder / "logged.parquet", **options)
+    return memory, load_dataset("files", logged=folder / "logged", shards=tmp_path / "shards", **options)
+
+
+FITS = [
+    {"method": "mf", "target": "binary"},
+    {"method": "ips", "propensity": "logistic"},
+    {"method": "puid-dr", "block_users": 20},
+    {"method": "puid-dr", "backbone": "mf-mlp"},
+    {"method": "brd-dr", "gamma": 2.0, "head": "residual", "backbone": "mf"},
+    {"method": "bpuid-ips", "gamma": "exposure-gap"},
+    {"method": "multi-dr", "block_users": 30},
+]
+
+
+@pytest.mark.parametrize("options", FITS, ids=lambda options: options["method"])
+def test_the_model_is_that_of_the_log_in_memory(options, both) -> None:
+    memory, disk = (Recommender(**{**COMMON, **options}).fit(data) for data in both)
+    np.testing.assert_allclose(disk.user_factors_, memory.user_factors_, atol=1e-6)
+    np.testing.assert_allclose(disk.item_factors_, memory.item_factors_, atol=1e-6)
+    assert disk.report_["epochs"] == memory.report_["epochs"]
+    users = memory.user_ids_.ids[:5]
+    assert (
+        disk.recommend(users, 3)
+        .select("user_id", "item_id")
+        .equals(memory.recommend(users, 3).select("user_id", "item_id"))
+    )
+
+
+@pytest.mark.parametrize("method", ["dr", "bpuid-dr"])
+def test_small_pieces_make_the_same_model(method, both, monkeypatch) -> None:
+    monkeypatch.setattr(stored, "PIECE_PAIRS", 30)
+    memory, disk = (Recommender(method, backbone="mf", **COMMON).fit(data) for data in both)
+    np.testing.assert_allclose(disk.user_factors_, memory.user_factors_, atol=1e-5)
+
+
+def test_a_run_goes_on_from_its_checkpoint(both, tmp_path: Path) -> None:
+    options = {**COMMON, "method": "dr", "checkpoint_every": 2}
+    whole = Recommender(**options).fit(both[1])
+
+    class Stopped(Exception):
+        pass
+
+    def stop(stage: str, done: int, *_) -> None:
+        if done == 5:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        Recommender(**options).fit(both[1], checkpoint=tmp_path / "c", progress=stop)
+    again = Recommender(**options).fit(both[1], checkpoint=tmp_path / "c")
+    np.testing.assert_allclose(again.user_factors_, whole.user_factors_, atol=1e-6)
+
+
+def test_what_needs_the_log_in_memory_is_refused(both, refusal) -> None:
+    disk = both[1]
+    for options in (
+        {"method": "signed-rd"}, {"method": "bias"}, {"propensity": "naive-bayes"}, {"gamma": "certified"},
+    ):  # fmt: skip
+        refusal(lambda given=options: Recommender(**{**COMMON, **given}).fit(disk), "in memory")
+    refusal(lambda: disk.split("paper"), "paper", "drops")
+    refusal(lambda: disk.split("rd", select="observational"), "not divided")
+    prepared = stored.prepare(disk, disk.split("rd"), Recommender("dr", **COMMON).settings)
+    refusal(lambda: prepared.target, "in memory")
