@@ -75,7 +75,10 @@ def dot_chart(rows: Sequence[SummaryRow], reference: str) -> Drawing:
     base = next((row for row in rows if row.is_reference), None)
     compared = f"bars: 95 % interval of the paired difference to {reference}, over users" if base else "no reference"
     drawing, axes = _canvas(
-        7.2, 1.9 + 0.27 * len(rows), f"{first.metric} on {first.data}", f"{conditions(rows).capitalize()}. Mean over seeds; {compared}."
+        7.2,
+        1.9 + 0.27 * len(rows),
+        f"{first.metric} on {first.data}",
+        f"Under {conditions(rows)}. Mean over seeds; {compared}.",
     )
     for height, row in enumerate(order):
         shape, colour = MARKS.get(row.verdict or "", ("D" if row.is_reference else "o", DARK))

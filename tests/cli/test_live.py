@@ -1,0 +1,48 @@
+"""The live table: what it shows on a terminal, and that it is silent elsewhere."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from puidrec.cli.live import LiveTable
+from puidrec.experiments.cells import Cell, DataSpec, Result
+from puidrec.experiments.study import Event, Failure
+
+CELL = Cell(DataSpec("coat"), "mf", label="mf [x]")
+
+
+def result(value: float) -> Result:
+    return Result(CELL, {"uauc": value}, {}, 0.25, {}, {})
+
+
+def text(live: LiveTable) -> str:
+    console = Console(file=io.StringIO(), width=90)
+    console.print(live.render())
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_it_counts_averages_and_estimates() -> None:
+    live = LiveTable("coat", ("uauc", "validation"), Console(file=io.StringIO()))
+    assert "0 of ? cells, time left unknown" in text(live)
+    live(Event(1, 4, result(0.7), resumed=True))
+    assert "1 of 4 cells, time left unknown" in text(live)  # what was finished before tells no pace
+    live.started -= 10
+    live(Event(2, 4, result(0.8), resumed=False))
+    live(Event(3, 4, Failure(CELL, "no"), resumed=False))
+    shown = text(live)
+    assert "3 of 4 cells, about 0:05 left" in shown
+    row = next(line for line in shown.splitlines() if "mf [x]" in line)
+    assert row.split() == ["mf", "[x]", "2", "1", "0.7500", "0.2500"]
+    live(Event(4, 4, result(0.8), resumed=False))
+    assert "writing" in text(live)
+
+
+def test_it_is_silent_where_there_is_no_terminal() -> None:
+    quiet, loud = io.StringIO(), io.StringIO()
+    for stream, terminal in ((quiet, False), (loud, True)):
+        with LiveTable("coat", ("uauc",), Console(file=stream, force_terminal=terminal, width=90)) as live:
+            live(Event(1, 1, result(0.7), resumed=False))
+    assert quiet.getvalue() == ""
+    assert "mf [x]" in loud.getvalue()

@@ -1,0 +1,75 @@
+"""Tuning: trials ranked by validation rows, never by test rows, and a best file that training takes."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from puidrec.errors import PuidError
+from puidrec.experiments import work
+from puidrec.experiments.cells import Cell, DataSpec
+from puidrec.experiments.tuning import Trial, tune, write_tuning
+from puidrec.settings import Settings
+
+CELL = Cell(DataSpec("simulated", options={"n_users": 60, "n_items": 40}), "rd-ips", settings={"epochs": 5}, budget=4)
+
+
+def test_trials_are_ranked_by_the_mean_validation_score_and_test_rows_stay_shut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "measure", lambda *_: pytest.fail("the test rows were looked at"))
+    ranked = tune(CELL, [3, 4], tmp_path, engine="inline")
+    assert sorted(trial.number for trial in ranked) == [0, 1, 2, 3]
+    scores = [trial.score for trial in ranked]
+    assert scores == sorted(scores, reverse=True)
+    for trial in ranked:
+        assert trial.score == pytest.approx(sum(trial.scores.values()) / 2)
+        assert set(trial.scores) == {3, 4}
+        assert trial.settings["epochs"] == 5
+    given = next(trial for trial in ranked if trial.number == 0)
+    assert given.settings == {"epochs": 5}
+    write_tuning(tmp_path, CELL, ranked)
+    best = tomllib.loads((tmp_path / "best.toml").read_text())
+    assert best.pop("protocol") == "rd"
+    assert Settings.of(**best) == Settings.of("rd-ips", **ranked[0].settings)
+    rows = json.loads((tmp_path / "trials.json").read_text())
+    assert [row["trial"] for row in rows] == [trial.number for trial in ranked]
+
+
+def test_a_larger_budget_trains_only_the_new_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = []
+    original = work.Material.fit
+    monkeypatch.setattr(work.Material, "fit", lambda self, cell: (fitted.append(1), original(self, cell))[1])
+    tune(replace(CELL, budget=2), [0], tmp_path, engine="inline")
+    tune(CELL, [0], tmp_path, engine="inline")
+    assert len(fitted) == 4
+
+
+def test_failures_rank_last_and_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from puidrec.experiments import tuning
+
+    original = tuning.trials
+
+    def wild(cell: Cell, draws_seed: int | None = None) -> list[Cell]:
+        made = original(cell, draws_seed)
+        return [replace(made[0], settings={**made[0].settings, "lr": 1e30}), *made[1:]]
+
+    monkeypatch.setattr(tuning, "trials", wild)
+    ranked = tune(CELL, [0], engine="inline")
+    assert ranked[-1].number == 0
+    assert "diverged" in (ranked[-1].error or "")
+    assert ranked[-1].score is None
+    monkeypatch.setattr(tuning, "trials", lambda cell, draws_seed: wild(cell, draws_seed)[:1])
+    with pytest.raises(PuidError, match="every trial of rd-ips failed"):
+        tune(CELL, [0], engine="inline")
+
+
+def test_without_scores_the_given_settings_come_first() -> None:
+    assert Trial(0, {}, {0: None}).score is None
+    ranked = tune(replace(CELL, settings={"epochs": 2, "select": "none"}, budget=3), [0], engine="inline")
+    assert [trial.number for trial in ranked] == [0, 1, 2]
+    assert len(tune(replace(CELL, method="bias"), [0], engine="inline")) == 1
