@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from puidrec.experiments.reproduce import plan as planning
+from puidrec.experiments.reproduce.entropy_runs import entropy_tasks, run_entropies
+from puidrec.experiments.reproduce.plan import Plan
+from puidrec.experiments.reproduce.run import Reproduction, plan_work, reproduce
+from puidrec.experiments.study import run_study
+
+QUICK = Plan(1, quick=True)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Two epochs are enough to see that cells run."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(planning, "QUICK_EPOCHS", {"coat": 2, "yahoo-r3": 2, "kuairec": 2})
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def run(short: None, small_root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reproduction]:
+    out = tmp_path_factory.mktemp("out")
+    return out, reproduce(plan_work(["all"], small_root, QUICK, 1), out, engine="inline")
+
+
+def test_every_question_has_rows(run: tuple[Path, Reproduction]) -> None:
+    out, made = run
+    rows = json.loads((out / "results.json").read_text())
+    assert rows == json.loads(json.dumps(made.rows))
+    assert {row["experiment"] for row in rows} == {"rq1", "rq2", "rq3", "rq4", "ablation", "gamma", "chance"}
+    assert all({"data", "method", "protocol", "seed"} <= set(row) for row in rows)
+    coat = next(r for r in rows if (r["experiment"], r["data"], r["label"]) == ("rq1", "coat", "mf"))
+    assert {"uauc", "ndcg@5", "positive_rate", "preset"} <= set(coat)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["failed"] == []
+    assert len(summary["skipped"]) == 1
+    assert {row["experiment"] for row in summary["tables"]} == {"rq1", "rq2", "ablation"}
+    assert summary["contrasts"]
+
+
+def test_no_clock_in_results(run: tuple[Path, Reproduction]) -> None:
+    assert "seconds" not in (run[0] / "results.json").read_text()
+    assert json.loads((run[0] / "timings.json").read_text())["cells"]
+
+
+def test_a_rerun_trains_nothing_and_writes_the_same(
+    run: tuple[Path, Reproduction], small_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = shutil.copytree(run[0], tmp_path / "again")
+    monkeypatch.setattr("puidrec.experiments.work.attempt", lambda *_: pytest.fail("a finished cell was run"))
+    monkeypatch.setattr(
+        "puidrec.experiments.reproduce.entropy_runs.finish", lambda *_: pytest.fail("a finished order was run")
+    )
+    reproduce(plan_work(["all"], small_root, QUICK, 1), out, engine="inline")
+    for name in ("results.json", "summary.json"):
+        assert (out / name).read_bytes() == (run[0] / name).read_bytes()
+
+
+def test_entropies_do_not_depend_on_workers_and_survive_damage(small_root: Path, tmp_path: Path) -> None:
+    tasks = entropy_tasks(["rq4"], small_root / "ml-100k", 1, quick=True)
+    told: list[int] = []
+    one = run_entropies(tasks, tmp_path / "one", 1, lambda _, done, total: told.append(done))
+    two = run_entropies(tasks, tmp_path / "two", 2, lambda *_: None)
+    assert one == two
+    assert told == [0, 1]
+    tasks[0].path(tmp_path / "one").write_text("[{]")
+    assert run_entropies(tasks, tmp_path / "one", 1, lambda *_: None) == two
+
+
+def test_only_what_is_asked_for(short: None, small_root: Path, tmp_path: Path) -> None:
+    work = plan_work(["rq3"], small_root, QUICK, 1)
+    assert work.cells == []
+    assert list(work.found.folders) == ["ml-100k"]
+    made = reproduce(work, tmp_path, engine="inline")
+    assert {row["experiment"] for row in made.rows} == {"rq3", "gamma"}
+    assert made.summary["rq4"] == {}
+
+
+def test_large_data_sets_come_first_and_full_runs_repeat_seeds(small_root: Path) -> None:
+    names = [cell.data.name for cell in plan_work(["all"], small_root, Plan(2), 1).cells]
+    assert names == sorted(names, key=["kuairec", "coat"].index)
+    assert len(entropy_tasks(["rq3", "rq4"], small_root / "ml-100k", 3, quick=False)) == 20
+
+
+def test_a_failed_cell_is_named_and_the_rest_is_written(
+    short: None, small_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(cells, *args, **kwargs):  # type: ignore[no-untyped-def]
+        monkeypatch.setattr("puidrec.experiments.work.attempt", attempt)
+        return run_study(cells, *args, **kwargs)
+
+    from puidrec.experiments import work as working
+
+    real = working.attempt
+
+    def attempt(plain, folder):  # type: ignore[no-untyped-def]
+        return "it diverged" if plain["method"] == "rd-dr" else real(plain, folder)
+
+    monkeypatch.setattr("puidrec.experiments.reproduce.run.run_study", failing)
+    made = reproduce(plan_work(["ablation"], small_root, QUICK, 1), tmp_path, engine="inline")
+    assert {row["error"] for row in made.summary["failed"]} == {"it diverged"}
+    assert {row["method"] for row in made.rows if row["experiment"] == "ablation"} >= {"puid-ips", "puid-dr"}
+
+
+@pytest.mark.parametrize(
+    ("questions", "seeds", "parts"),
+    [
+        (["rq9"], 1, ("rq9", "unknown question", "ablation")),
+        (["all"], 0, ("0", "--seeds")),
+    ],
+)
+def test_refusals(questions: list[str], seeds: int, parts: tuple[str, ...], small_root: Path, refusal) -> None:  # type: ignore[no-untyped-def]
+    refusal(lambda: plan_work(questions, small_root, Plan(seeds)), *parts)
+
+
+def test_no_data_at_all(tmp_path: Path, refusal: Callable[..., str]) -> None:
+    refusal(lambda: plan_work(["rq3"], tmp_path, QUICK), "none of the data sets", "ml-100k", "https://")
