@@ -93,8 +93,10 @@ def imputation(
     output: Tensor | None = None,
 ) -> Terms:
     """`eq:puid-dr-imp`, for the step of θ: φ is a constant. `prediction` and `output` as for `dr`."""
-    prediction = observed.scores(phi.detach()) if prediction is None else prediction.detach()
     output = observed.scores(theta) if output is None else output
+    if prediction is None:
+        prediction = observed.scores(phi.detach()) if head.compares else output
+    prediction = prediction.detach()
     return imputation_terms(head.mismatch(prediction, output, observed.target, error))
 
 

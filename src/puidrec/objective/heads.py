@@ -29,6 +29,10 @@ class Head(Protocol):
     def name(self) -> str:
         """Name in tables and options."""
 
+    @property
+    def compares(self) -> bool:
+        """Whether `mismatch` looks at the prediction; where it does not, nobody need make it."""
+
     def imputed(self, prediction: Tensor, output: Tensor, error: PointwiseError) -> Tensor:
         """ê for the pairs at hand."""
 
@@ -47,6 +51,7 @@ class LabelHead:
     """g is a pseudo-label."""
 
     name: str = "label"
+    compares: bool = False
 
     def imputed(self, prediction: Tensor, output: Tensor, error: PointwiseError) -> Tensor:
         """e(r̂, g)."""
@@ -72,6 +77,7 @@ class SquaredLabelHead(LabelHead):
     """g is a pseudo-label, learned by `eq:puid-dr-imp` as printed."""
 
     name: str = "label-squared"
+    compares: bool = True
 
     def mismatch(self, prediction: Tensor, output: Tensor, target: Tensor, error: PointwiseError) -> Tensor:
         """e − ê. Zero at g = r and at its mirror image 2r̂ − r, which pushes r̂ away from r: expect it to be unsteady."""
@@ -83,6 +89,7 @@ class ResidualHead:
     """g is the residual r − r̂."""
 
     name: str = "residual"
+    compares: bool = True
 
     def imputed(self, prediction: Tensor, output: Tensor, error: PointwiseError) -> Tensor:
         """e(r̂, r̂° + g): its value is that of the predicted residual, its φ-gradient that of a pseudo-label."""
@@ -108,6 +115,7 @@ class DirectHead:
     """g is the error itself."""
 
     name: str = "direct"
+    compares: bool = True
 
     def imputed(self, prediction: Tensor, output: Tensor, error: PointwiseError) -> Tensor:
         """ê = g."""
