@@ -36,6 +36,11 @@ class Case:
         return "model_loss" if self.against is None else "loss_gap"
 
     @cached_property
+    def personal(self) -> bool:
+        """Whether Γ_ui is above 1 anywhere."""
+        return bool(self.log_gamma.max() > 1e-9)
+
+    @cached_property
     def main(self) -> Pairs:
         """The pairs of that quantity."""
         return self.losses(self.model) if self.against is None else self.gaps

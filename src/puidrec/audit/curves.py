@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,19 +36,18 @@ class Quantity:
     log_gamma: np.ndarray
 
 
-def quantities(case: Case, ranked: Ranked | None, n_items: int) -> dict[str, Quantity]:
-    """The gap (or the loss of one model) first, then what it is made of, and DCG."""
-    found = {case.name: Quantity(case.main, case.user, case.log_gamma)}
+def quantities(case: Case, ranked: Ranked | None, n_items: int) -> Iterator[tuple[str, Quantity]]:
+    """The gap (or the loss of one model) first, then what it is made of, and DCG; one at a time, for memory."""
+    yield case.name, Quantity(case.main, case.user, case.log_gamma)
     if case.against is not None:
-        found["model_loss"] = Quantity(case.losses(case.model), case.user, case.log_gamma)
-        found["against_loss"] = Quantity(case.losses(case.against), case.user, case.log_gamma)
+        yield "model_loss", Quantity(case.losses(case.model), case.user, case.log_gamma)
+        yield "against_loss", Quantity(case.losses(case.against), case.user, case.log_gamma)
     if ranked is not None and ranked.rows.size:
         rows = ranked.rows
         known = ranked.credit if ranked.against_credit is None else ranked.credit - ranked.against_credit
         pairs = Pairs(case.label[rows] * known * n_items, case.propensity[rows], strata(known))
         name = "model_dcg" if ranked.against_credit is None else "dcg_gap"
-        found[name] = Quantity(pairs, case.user[rows], case.log_gamma[rows])
-    return found
+        yield name, Quantity(pairs, case.user[rows], case.log_gamma[rows])
 
 
 def over_gammas(quantity: Quantity, grid: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:

@@ -105,12 +105,12 @@ class Pairs:
     @cached_property
     def pooled(self) -> Ladder:
         """All pairs in order of z."""
-        return Ladder.of(self.value, self.odds, None)
+        return Ladder.of(self.value, self.odds)
 
     @cached_property
     def stratified(self) -> Ladder:
         """Pairs in order of z within their stratum."""
-        return self.pooled if self.stratum is None else Ladder.of(self.value, self.odds, self.stratum)
+        return self.pooled if self.stratum is None else self.pooled.by(self.stratum)
 
 
 def box(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
@@ -154,11 +154,14 @@ def sharp(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
     )
 
 
-def sharp_by_stratum(pairs: Pairs, gamma: Strength = 1.0) -> Curve:
-    """The sharp interval of the mean of z within every stratum; NaN where a stratum has no pair."""
+def sharp_by_stratum(pairs: Pairs, gamma: Strength = 1.0, ladder: Ladder | None = None) -> Curve:
+    """The sharp interval of the mean of z within every stratum; NaN where a stratum has no pair.
+
+    ladder: the pairs sorted by their strata, where the caller has that already.
+    """
     codes = np.zeros(pairs.value.size, np.int64) if pairs.stratum is None else pairs.stratum
     seen, unseen = np.bincount(codes, pairs.value), np.bincount(codes, pairs.odds)
-    low, high = pairs.stratified.lifts(gamma).balanced()
+    low, high = (ladder or pairs.stratified).lifts(gamma).balanced()
     size = np.bincount(codes) + unseen
     with np.errstate(invalid="ignore"):
         return Curve((seen + low) / size, (seen + high) / size)

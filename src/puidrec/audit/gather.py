@@ -23,6 +23,8 @@ from puidrec.sensitivity.gamma import Gamma, GammaSpec, resolve_gamma
 
 Source = Literal["held-out", "training"]
 DEFAULT_LOW = 0.01
+MAX_HIDING = 2_000_000
+"""Rows in which features are hidden one by one: odds ratios do not depend on how many rows there are."""
 
 
 def audit_rows(split: Split) -> tuple[Interactions, Source]:
@@ -58,11 +60,13 @@ class Gathered:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """The whole log through bins."""
+        """The whole log through bins; features are hidden in a thinner one where it is very long."""
         data, rows = self.data, self.seen
-        return Evidence.from_log(
+        found = Evidence.from_log(
             rows.user, rows.item, n_users=data.n_users, n_items=data.n_items, users=data.users, items=data.items
         )
+        step = -(-len(rows) // MAX_HIDING)
+        return found if step == 1 else replace(found, log=(rows.user[::step], rows.item[::step]))
 
     @cached_property
     def propensity(self) -> Propensity:
@@ -94,7 +98,8 @@ class Gathered:
         rows = self.rows
         return Case(
             rows.user, rows.item, self.outcome(rows, model.target), rows.label, model.unit(rows),
-            against.unit(rows) if against is not None else None, self.asked(rows),
+            against.unit(rows) if against is not None else None,
+            self.seen_propensity if len(rows) == len(self.seen) else self.asked(rows),
             self.gamma.log_at(rows.user, rows.item),
         )  # fmt: skip
 

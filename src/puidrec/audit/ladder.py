@@ -20,16 +20,18 @@ class Ladder:
     """Steps of stratum s are edge[s] to edge[s + 1]."""
 
     @classmethod
-    def of(cls, value: np.ndarray, odds: np.ndarray, stratum: np.ndarray | None) -> Ladder:
-        """Sort once: by z, then, keeping that order, by stratum."""
-        order = np.argsort(value, kind="stable").astype(np.int32 if value.size < 2**31 else np.int64)
-        edge = np.array([0, value.size])
-        if stratum is not None:
-            size = np.bincount(stratum)
-            small = stratum.astype(np.uint16) if size.size <= 2**16 else stratum
-            order = order[np.argsort(small[order], kind="stable")]  # a radix sort, for 16 bits
-            edge = np.concatenate([[0], np.cumsum(size)])
-        return cls(order, value[order].astype(np.float64), odds[order], edge)
+    def of(cls, value: np.ndarray, odds: np.ndarray) -> Ladder:
+        """All pairs in one stratum."""
+        order = np.argsort(value).astype(np.int32 if value.size < 2**31 else np.int64)
+        return cls(order, value[order].astype(np.float64), odds[order], np.array([0, value.size]))
+
+    def by(self, stratum: np.ndarray) -> Ladder:
+        """The same pairs by stratum (codes of the caller's rows), in each of which they keep their order."""
+        size = np.bincount(stratum)
+        small = stratum.astype(np.uint16) if size.size <= 2**16 else stratum  # 16 bits: a radix sort
+        moved = np.argsort(small[self.order], kind="stable")
+        edge = np.concatenate([[0], np.cumsum(size)])
+        return Ladder(self.order[moved], self.value[moved], self.odds[moved], edge)
 
     @cached_property
     def _plain(self) -> tuple[np.ndarray, np.ndarray]:

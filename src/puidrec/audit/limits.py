@@ -19,9 +19,7 @@ def limits(values: dict[str, Any], uses_uniform: bool) -> list[str]:
     if found["ess"] < SMALL_ESS:
         texts.append(f"The weighted rows are worth only {found['ess']:.0f} equal ones: intervals are rough.")
     if found["calibration_error"] is not None and found["calibration_error"] > 0.25:
-        texts.append(
-            "The propensities do not fit the log well (see calibration): what is called hidden may partly be a poor fit."
-        )
+        texts.append("The propensities do not fit the log well (see calibration): what seems hidden may be a poor fit.")
     if uses_uniform:
         texts.append("The propensities were fitted with uniform rows, so the audit is not of the log alone.")
     ranked = values["segments"]["ranked_users"]

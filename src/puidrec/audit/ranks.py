@@ -18,7 +18,7 @@ Scorer = Callable[[np.ndarray], np.ndarray]
 """Scores of all items for some users (codes): [users, items]."""
 TILE = 2_000_000
 """Pairs scored at a time."""
-MAX_PAIRS = 20_000_000
+MAX_PAIRS = 10_000_000
 """Pairs ranked in all; users are sampled where all of them would be more."""
 TOP = 10
 
@@ -93,7 +93,7 @@ def rank(
 def rank_credits(scores: np.ndarray) -> np.ndarray:
     """1 / log2(rank + 1) of every item, [users, items]; items that tie share the credits of their ranks evenly."""
     n = scores.shape[1]
-    order = np.argsort(-scores, axis=1, kind="stable")
+    order = np.argsort(-scores, axis=1)
     ordered = np.take_along_axis(scores, order, 1)
     position = np.arange(n)
     new = np.ones(ordered.shape, bool)

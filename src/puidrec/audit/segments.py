@@ -16,6 +16,8 @@ from puidrec.sensitivity.fitted import bin_mean
 
 N_BINS = 4
 MAX_ROWS = 200
+MAX_SORTED = 1_000_000
+"""Rows behind the envelopes of segments; every k-th one of more."""
 LARGEST = 10
 """Single users and items shown."""
 
@@ -45,7 +47,10 @@ def segment_side(side: Side, case: Case, strength: Strength, change: dict[str, n
     strength: Γ of the rows' envelopes. change: named values per entity (NaN where unknown), averaged within bins.
     """
     own = case.user if side.name == "user" else case.item
-    pairs = case.main
+    part = slice(None, None, -(-own.size // MAX_SORTED))
+    value, propensity = case.main.value[part], case.main.propensity[part]
+    strength = strength[part] if isinstance(strength, np.ndarray) else strength
+    ladder = Pairs(value, propensity).pooled
     records: list[dict[str, Any]] = []
     for column in side.columns():
         n = len(column.labels)
@@ -54,13 +59,13 @@ def segment_side(side: Side, case: Case, strength: Strength, change: dict[str, n
         rows = np.bincount(row_bin, minlength=n)
         gamma = np.exp(bin_mean(side.mean_log_gamma, column.codes, n))
         high = np.exp(grouped_quantile(side.mean_log_gamma, column.codes, n, 0.95))
-        curve = sharp_by_stratum(Pairs(pairs.value, pairs.propensity, row_bin), strength)
+        curve = sharp_by_stratum(Pairs(value, propensity, row_bin[part]), strength, ladder.by(row_bin[part]))
         shift = None
         if case.against is not None:
             shift = np.bincount(row_bin, case.model - case.against, minlength=n) / np.maximum(rows, 1)
         averages = {name: grouped_mean(value, column.codes, n) for name, value in change.items()}
         for k in np.flatnonzero(entities):
-            known = bool(rows[k])
+            known = bool(k < curve.low.size and np.isfinite(curve.low[k]))
             records.append({
                 "column": column.name, "segment": column.labels[k], "n": int(rows[k]), "entities": int(entities[k]),
                 "gamma_mean": float(gamma[k]), "gamma_p95": float(high[k]),
