@@ -38,11 +38,11 @@ class Task:
 
 
 Ended = tuple[Task, str | None]
-Engine = Callable[[Sequence[Task], int], Generator[Ended, None, None]]
-"""(tasks, workers) → tasks as they end, in any order; closing the iterator stops all work."""
+Engine = Callable[[Sequence[Task], int | None], Generator[Ended, None, None]]
+"""(tasks, workers) → tasks as they end, in any order; closing it stops all work. None: as many workers as there are."""
 
 
-def inline(tasks: Sequence[Task], workers: int) -> Generator[Ended, None, None]:
+def inline(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
     """One after the other in this process: for debugging and for methods that only this process knows."""
     from puidrec.experiments.work import attempt
 
@@ -50,10 +50,10 @@ def inline(tasks: Sequence[Task], workers: int) -> Generator[Ended, None, None]:
         yield task, attempt(task.cell.to_plain(), task.folder)
 
 
-def local(tasks: Sequence[Task], workers: int) -> Generator[Ended, None, None]:
+def local(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
     """Processes of this machine, one thread each. A worker that dies is replaced and its cell tried again."""
     waiting, ended = deque(tasks), queue.SimpleQueue[Ended]()
-    pool = [_Worker() for _ in range(min(workers, len(tasks)))]
+    pool = [_Worker() for _ in range(min(workers or cores(), len(tasks)))]
     threads = [threading.Thread(target=_serve, args=(worker, waiting, ended), daemon=True) for worker in pool]
     for thread in threads:
         thread.start()
@@ -156,11 +156,27 @@ def _cause(code: int | None) -> str:
     return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
 
 
-ENGINES: dict[str, Engine] = {"local": local, "inline": inline}
+def on_ray(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
+    """The machines of a Ray cluster; see `engines_ray`."""
+    from puidrec.experiments.engines_ray import run_on_ray
+
+    return run_on_ray(tasks, workers)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+ENGINES: dict[str, Engine] = {"local": local, "inline": inline, "ray": on_ray}
 
 
 def get_engine(name: str) -> Engine:
-    """Look an engine up by name."""
+    """Look an engine up by name; one whose package is not installed is refused here, before any work."""
     if name not in ENGINES:
         raise InputError("unknown engine", found=name, expected=f"one of {', '.join(ENGINES)}")
+    if name == "ray":
+        from puidrec.experiments.engines_ray import import_ray
+
+        import_ray()
     return ENGINES[name]

@@ -7,7 +7,6 @@ interrupted; another command in the same folder has other cells, and the tables 
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from puidrec.atomic import write_json, write_text
 from puidrec.errors import InputError
 from puidrec.experiments.cell_files import CellFolder
 from puidrec.experiments.cells import Cell, DataSpec, Result
-from puidrec.experiments.engines import Task, get_engine
+from puidrec.experiments.engines import Task, cores, get_engine
 from puidrec.experiments.summary import SummaryRow, summarise
 from puidrec.experiments.tables import markdown
 
@@ -82,15 +81,10 @@ def run_study(
         state = _State(CellFolder(folder), digests, wanted, progress)
         pending = state.find_finished()
         tasks = [Task(cell, folder) for cell in pending]
-        with contextlib.closing(start(tasks, workers or cores())) as ended:
+        with contextlib.closing(start(tasks, workers)) as ended:
             for task, error in ended:
                 state.end(task.cell, error)
     return state.results()
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass

@@ -1,0 +1,109 @@
+"""The Ray engine: cells on the machines of a cluster, or on a local one that is started and stopped here.
+
+RAY_ADDRESS names a cluster (`auto`: the one this machine belongs to). Results travel back as files, so nothing but the
+data folder must be reachable from all machines, under the same path. The resumable unit is the cell: trials of a search
+come back with it, and those that are known travel along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from puidrec.atomic import write_bytes
+from puidrec.errors import InputError, one_line
+from puidrec.experiments.cell_files import CellFolder
+from puidrec.experiments.engines import RETRIES, Ended, Task, cores
+from puidrec.experiments.search import trials
+
+Answer = tuple[str | None, dict[str, bytes]]
+"""What went wrong, and the files that were made."""
+
+
+def run_remotely(plain_cell: Mapping[str, Any], known: Mapping[str, bytes]) -> Answer:
+    """On a machine of the cluster: run a cell in a folder of its own and return the files that are new."""
+    from puidrec.experiments.work import attempt
+
+    with tempfile.TemporaryDirectory(prefix="puid-cell-") as name:
+        folder = Path(name)
+        for file, content in known.items():
+            (folder / file).write_bytes(content)
+        error = attempt(plain_cell, folder)
+        made = {path.name: path.read_bytes() for path in folder.glob("*.safetensors") if path.name not in known}
+    return error, made
+
+
+def run_on_ray(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
+    """Tasks of one CPU each; Ray starts those of a dead worker again. At most `workers` at a time, where given."""
+    ray = import_ray()
+    ours = _connect(ray, workers)
+    remote = ray.remote(num_cpus=1, max_retries=RETRIES)(run_remotely)
+    waiting = list(reversed(tasks))
+    running: dict[Any, Task] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < (workers or len(tasks)):
+                task = waiting.pop()
+                running[remote.remote(task.cell.to_plain(), _known(task))] = task
+            (ready, *_), _ = ray.wait(list(running), num_returns=1)
+            task = running.pop(ready)
+            yield task, _collect(ray, ready, task)
+    finally:
+        for reference in running:
+            with contextlib.suppress(Exception):
+                ray.cancel(reference, force=True)
+        if ours:
+            ray.shutdown()
+
+
+def _known(task: Task) -> dict[str, bytes]:
+    """Finished trials of the task's search."""
+    files = CellFolder(task.folder)
+    paths = [files.path(trial) for trial in trials(task.cell)] if task.cell.budget > 1 else []
+    return {path.name: path.read_bytes() for path in paths if path.is_file()}
+
+
+def _collect(ray: Any, reference: Any, task: Task) -> str | None:
+    """Write the files of a finished task; whatever the cluster may complain of is this task's failure alone."""
+    try:
+        error, made = ray.get(reference)
+    except ray.exceptions.RayError as problem:
+        return f"the cluster gave it up ({type(problem).__name__}: {one_line(str(problem))[:200]})"
+    for name, content in made.items():
+        write_bytes(task.folder / Path(name).name, content)
+    failure: str | None = error
+    return failure
+
+
+def _connect(ray: Any, workers: int | None) -> bool:
+    """Use the cluster we are in, join the one that RAY_ADDRESS names, or start a local one; True for the last."""
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told what is run
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    address = os.environ.get("RAY_ADDRESS", "local")
+    own = {"include_dashboard": False, "num_cpus": workers or cores()} if address == "local" else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        raise InputError(
+            "cannot reach the Ray cluster", found=address, expected=one_line(str(error))[:120],
+            hint="Check RAY_ADDRESS, or unset it for a local one.",
+        ) from error  # fmt: skip
+    return True
+
+
+def import_ray() -> Any:
+    """The package, which is an extra."""
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError(
+            "the engine ray needs the package ray", found="not installed", hint="pip install 'puidrec[ray]'"
+        ) from error
+    return ray

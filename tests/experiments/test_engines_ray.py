@@ -1,0 +1,79 @@
+"""The Ray engine on a local cluster, started and stopped here: the same bytes, and a killed worker loses nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from puidrec.experiments import engines_ray
+from puidrec.experiments.cell_files import CellFolder
+from puidrec.experiments.cells import Cell, DataSpec
+from puidrec.experiments.engines import Task
+from puidrec.experiments.engines_ray import run_remotely
+from puidrec.experiments.study import run_study, write_study
+
+SMALL = DataSpec("simulated", options={"n_users": 60, "n_items": 40})
+QUICK = {"epochs": 4, "dim": 4}
+CELLS = [Cell(SMALL, method, seed, settings=QUICK, budget=2) for method in ("mf", "rd-dr") for seed in (0, 1)]
+
+
+def test_a_cell_comes_back_as_files_and_known_trials_travel_along(tmp_path: Path) -> None:
+    error, made = run_remotely(CELLS[1].to_plain(), {})
+    assert error is None
+    assert len(made) == 3  # two trials and the cell
+    files, digest = CellFolder(tmp_path), SMALL.load().sha256
+    for name, content in made.items():
+        (tmp_path / name).write_bytes(content)
+    first = files.load(CELLS[1], digest)
+    known = engines_ray._known(Task(CELLS[1], tmp_path))
+    own = files.path(CELLS[1]).name
+    assert {own, *known} == set(made)
+    error, again = run_remotely(CELLS[1].to_plain(), known)
+    assert (error, set(again)) == (None, {own})
+    (tmp_path / own).write_bytes(again[own])
+    second = files.load(CELLS[1], digest)
+    assert first is not None
+    assert second is not None
+    assert first.row() == second.row()
+    wild = Cell(SMALL, "mf", 0, settings={**QUICK, "lr": 1e30})
+    assert "diverged" in (run_remotely(wild.to_plain(), {})[0] or "")
+
+
+def test_without_ray_there_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refusal) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    refusal(lambda: run_study(CELLS, tmp_path / "out", engine="ray"), "needs the package ray", "puidrec[ray]")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_local_cluster_gives_the_same_bytes_and_survives_a_killed_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    marker, original = str(tmp_path / "killed"), run_remotely
+
+    def deadly(plain_cell: Mapping[str, Any], known: Mapping[str, bytes]) -> Any:
+        if plain_cell["seed"] == 1 and not os.path.exists(marker):  # noqa: PTH110
+            open(marker, "w").close()  # noqa: PTH123
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(plain_cell, known)
+
+    deadly.__module__ = "__main__"  # so that it travels by value: no worker can import a test
+    monkeypatch.setattr(engines_ray, "run_remotely", deadly)
+    wild = Cell(SMALL, "ips", 0, settings={**QUICK, "lr": 1e30})
+    for engine in ("ray", "inline"):
+        results = run_study([*CELLS, wild], tmp_path / engine, engine=engine, workers=2)
+        assert len(results) == 4
+        assert "diverged" in results.failures[0].error
+        write_study(tmp_path / engine, results, "mf", ("uauc",))
+    assert Path(marker).exists()
+    assert not ray.is_initialized()
+    for name in ("results.json", "summary.json", "table.md"):
+        assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "inline" / name).read_bytes()
