@@ -79,7 +79,9 @@ def test_a_name_nobody_knows_is_refused(model: Recommender, refusal) -> None:
 def mixed_data() -> Dataset:
     """Side tables with every kind of column; categories may look like numbers or truth values."""
     rng = np.random.default_rng(0)
-    log = pl.DataFrame({"user_id": np.arange(200) % 20, "item_id": np.arange(200) // 20, "rating": rng.integers(1, 6, 200)})
+    log = pl.DataFrame(
+        {"user_id": np.arange(200) % 20, "item_id": np.arange(200) // 20, "rating": rng.integers(1, 6, 200)}
+    )
     users = pl.DataFrame({
         "user_id": range(20), "age": rng.normal(40, 9, 20), "code": [str(k % 3) for k in range(20)],
         "member": [["true", "false"][k % 2] for k in range(20)], "tags": [["a", "b"][: k % 3] for k in range(20)],

@@ -59,26 +59,22 @@ class Population:
         codes = np.array([self.code.get(own, -1) for own in ids], dtype=np.int64)
         factors = np.where(codes[:, None] < 0, self.average, self.factors[codes])
         basis = [Basis.PRIOR if code < 0 else Basis.TRAINED for code in codes.tolist()]
+        brings = [one.features if isinstance(one, Entity) else {} for one in named]
         featured = []
         for at in np.flatnonzero(codes < 0).tolist():
-            one = named[at]
-            brings = isinstance(one, Entity) and bool(one.features)
-            if brings and self.strangers.names(self.side):
+            if brings[at] and self.strangers.names(self.side):
                 featured.append(at)
-            elif unknown is Unknown.REFUSE:
-                why = f" and reads no {self.side} features" if brings else ""
-                raise Refused(UNKNOWN[self.side], f"the model does not know this {self.side}{why}", f"{field}.{at}")
-        if featured:
-            factors[featured] = self._from_features([named[at] for at in featured], field)
-            for at in featured:
                 basis[at] = Basis.FEATURES
-        return Resolved(ids, codes, factors, basis)
-
-    def _from_features(self, named: Sequence[Named], field: str) -> np.ndarray:
+            elif unknown is Unknown.REFUSE:
+                why = f" and reads no {self.side} features" if brings[at] else ""
+                raise Refused(UNKNOWN[self.side], f"the model does not know this {self.side}{why}", f"{field}.{at}")
         try:
-            return self.strangers.represent(self.side, [one.features for one in named if isinstance(one, Entity)])
+            self.strangers.check(self.side, [one for one in brings if one])
+            if featured:
+                factors[featured] = self.strangers.represent(self.side, [brings[at] for at in featured])
         except InputError as error:
             raise Refused(Code.INVALID, str(error), field) from error
+        return Resolved(ids, codes, factors, basis)
 
 
 class Answers:

@@ -21,6 +21,7 @@ from puidrec import __version__
 from puidrec.errors import InputError
 from puidrec.experiments.run import load_run
 from puidrec.serve.answers import Answers
+from puidrec.serve.document import make_exact
 from puidrec.serve.guard import Guard
 from puidrec.serve.limits import Limits
 from puidrec.serve.page import render_page
@@ -85,7 +86,7 @@ def create_app(answers: Answers, metrics: dict[str, Any], environment: dict[str,
     post("/score", response_model=ScoreResponse, summary="Scores of pairs")(score)
     app.get("/docs", include_in_schema=False)(docs)
     app.get("/", include_in_schema=False)(lambda: RedirectResponse("/docs"))
-    _state_limits(app, answers.limits)
+    make_exact(app.openapi(), answers)  # FastAPI makes the document once and keeps it
     return app
 
 
@@ -173,13 +174,3 @@ def _add_errors(app: FastAPI) -> None:
 
     for kind in (Refused, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, refused)
-
-
-def _state_limits(app: FastAPI, limits: Limits) -> None:
-    """Write the configured bounds into the OpenAPI document, which is made once."""
-    schemas = app.openapi()["components"]["schemas"]
-    fields = schemas["RecommendRequest"]["properties"]
-    fields["k"]["maximum"] = limits.k
-    fields["users"]["maxItems"], fields["new_items"]["maxItems"] = limits.users, limits.items
-    next(form for form in fields["items"]["anyOf"] if form["type"] == "array")["maxItems"] = limits.items
-    schemas["ScoreRequest"]["properties"]["pairs"]["maxItems"] = limits.pairs

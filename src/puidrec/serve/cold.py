@@ -26,6 +26,8 @@ from puidrec.train.problem import with_prefix
 
 Side = Literal["user", "item"]
 Features = Mapping[str, Any]
+MAX_NUMBER = 1e100
+"""Beyond, a number divided by its column's spread may be no number; no feature is that large."""
 
 
 class Strangers:
@@ -41,6 +43,11 @@ class Strangers:
     def names(self, side: Side) -> list[str]:
         """The features that the model reads of a side; none where it does not look at features."""
         return [column.name for column in self.encoders[side].columns] if side in self.encoders else []
+
+    def check(self, side: Side, features: Sequence[Features]) -> None:
+        """Refuse names and kinds of values that the model does not have; a model that reads none takes any."""
+        if side in self.encoders:
+            _table(self.encoders[side], features, side)
 
     @torch.no_grad()
     def represent(self, side: Side, features: Sequence[Features]) -> np.ndarray:
@@ -154,7 +161,7 @@ def _dtype(column: ColumnEncoder) -> pl.DataType:
 
 def _value(column: ColumnEncoder, value: Any) -> Any:
     """One feature of one stranger in the column's type; whole numbers and truth values may name categories."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER
     if value is None or (column.kind == "number" and number):
         return None if value is None else float(value)
     if column.kind == "category" and isinstance(value, str | int):

@@ -45,7 +45,7 @@ The machine-readable form of this page is <a href="/openapi.json">/openapi.json<
 """
 
 
-PARTS = ("Entity", "Pair", "UserItems")
+PARTS = ("User", "Item", "Pair", "UserItems")
 
 
 def render_page(schema: dict[str, Any], card: dict[str, Any], examples: dict[str, Any], base: str) -> str:

@@ -58,13 +58,15 @@ def from_validation(error: RequestValidationError) -> Refused:
 
 def _is_alternative(part: object) -> bool:
     """Whether a part of a place names one of several types that a field may have, which pydantic adds to its path."""
-    return str(part) in ("int", "str", "bool", "float", "Entity") or "[" in str(part) or "constrained" in str(part)
+    return (
+        str(part) in ("int", "str", "bool", "float", "User", "Item") or "[" in str(part) or "constrained" in str(part)
+    )
 
 
 def _alternatives(place: list[int | str]) -> str:
     if "features" in place:
         return "expected text, a finite number, true, false, null, or a list of text"
-    return "expected an id (an integer within 64 bits, or text), or an object with id and features"
+    return "expected an id (an integer or text), or an object with id and features"
 
 
 def from_http(error: HTTPException) -> Refused:

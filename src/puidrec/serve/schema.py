@@ -5,11 +5,17 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
 from puidrec.methods import METHODS
 
-Integer = Annotated[int, Field(strict=True, ge=-(2**63), le=2**63 - 1)]
+
+def _whole(value: Any) -> Any:
+    """5.0 is an integer in JSON, which has one kind of number; true is none."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Id = Integer | Text
 """Ids of the caller's own type, as in the training data."""
@@ -54,7 +60,7 @@ class _Message(BaseModel):
 
 
 class Entity(_Message):
-    """A user or item that the model may not know, with its features."""
+    """Somebody or something that the model may not know, with its features."""
 
     id: Id = Field(description="Any id, known or not; a known one is answered from training.")
     features: dict[str, Feature] = Field(
@@ -62,23 +68,26 @@ class Entity(_Message):
     )
 
 
+class User(Entity):
+    """A user that the model may not know."""
+
+
+class Item(Entity):
+    """An item that the model may not know."""
+
+
 class RecommendRequest(_Message):
     """Whose best items, how many, and of which items."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"users": [1, 2], "k": 5}, {"users": [{"id": 9, "features": {}}], "k": 5}]},
-    )
-
-    users: list[Id | Entity] = Field(min_length=1, description="Ids, or objects with id and features.")
-    k: Annotated[int, Field(strict=True, ge=1)] = Field(10, description="Items per user.")
+    users: list[Id | User] = Field(min_length=1, description="Ids, or objects with id and features.")
+    k: Annotated[int, Field(strict=True, ge=1), BeforeValidator(_whole)] = Field(10, description="Items per user.")
     exclude_seen: Annotated[bool, Field(strict=True)] = Field(
         True, description="Leave out what the user rated in training."
     )
-    items: list[Id | Entity] | None = Field(
+    items: list[Id | Item] | None = Field(
         None, min_length=1, description="Rank these items only; all items of the training data when left out."
     )
-    new_items: list[Entity] = Field(
+    new_items: list[Item] = Field(
         default_factory=list, description="Items with features to rank beside the others; needs a feature model."
     )
 
@@ -86,16 +95,14 @@ class RecommendRequest(_Message):
 class ScoreRequest(_Message):
     """Pairs to score."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"pairs": [{"user": 1, "item": 2}]}]})
-
     pairs: list[Pair] = Field(min_length=1, description="One score per pair, in order.")
 
 
 class Pair(_Message):
     """A user and an item."""
 
-    user: Id | Entity
-    item: Id | Entity
+    user: Id | User
+    item: Id | Item
 
 
 class UserItems(_Message):

@@ -45,7 +45,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, TypeError, ValueError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(

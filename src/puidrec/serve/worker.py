@@ -36,7 +36,7 @@ class Worker:
         self._waiting: list[_Part] = []
         self._numbers = count()
         self._busy: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(1, "puid-serve")
+        self._thread: ThreadPoolExecutor | None = None
 
     async def best(self, query: Query) -> Ranking:
         """The answer to a query; where the caller gives up (cancellation), what has not begun is not computed."""
@@ -53,11 +53,14 @@ class Worker:
         return Ranking(*(np.concatenate([getattr(r, name) for r in rankings]) for name in ("codes", "scores")))
 
     def close(self) -> None:
-        """Let the thread end."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        """Let the thread end; a query after that starts another."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread = None
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
+        self._thread = self._thread or ThreadPoolExecutor(1, "puid-serve")
         while batch := self._batch():
             try:
                 rankings = await loop.run_in_executor(

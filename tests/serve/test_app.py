@@ -1,0 +1,271 @@
+"""The paths as a client sees them: answers against the library, refusals in one form, a page without a network."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from puidrec.methods import METHODS
+from puidrec.model import Recommender
+from puidrec.serve import app as module
+from puidrec.serve.schema import Health, ModelCard, RecommendResponse, ScoreResponse, Unknown
+
+
+def recommended(answer: Any) -> list[dict[str, Any]]:
+    assert answer.status_code == 200, answer.text
+    RecommendResponse.model_validate(answer.json())
+    return answer.json()["recommendations"]
+
+
+def test_recommend_is_the_library_s(client: Any, model: Recommender) -> None:
+    found = recommended(client.post("/recommend", {"users": [5, 3, 5], "k": 4}))
+    for entry, user in zip(found, [5, 3, 5], strict=True):
+        expected = model.recommend([user], k=4)
+        assert entry["user_id"] == user
+        assert entry["basis"] == "trained"
+        assert entry["items"] == expected["item_id"].to_list()
+        np.testing.assert_allclose(entry["scores"], expected["score"], atol=1e-6)
+
+
+def test_text_ids_go_in_and_out(client_of: Any, text_model: Recommender) -> None:
+    client = client_of(text_model)
+    found = recommended(client.post("/recommend", {"users": ["u7", "nobody"], "k": 3}))
+    assert found[0]["items"] == text_model.recommend(["u7"], k=3)["item_id"].to_list()
+    assert [entry["basis"] for entry in found] == ["trained", "prior"]
+    client.refused("/recommend", {"users": [7]}, 422, "wrong_id_type", "text")
+
+
+def test_whole_numbers_may_be_written_with_a_point(client: Any) -> None:
+    plain, pointed = client.post("/recommend", {"users": [5], "k": 3}), {"users": [5.0], "k": 3.0}
+    assert client.post("/recommend", pointed).json() == plain.json()
+
+
+def test_seen_items_are_left_out_unless_wanted(client: Any, model: Recommender) -> None:
+    without = recommended(client.post("/recommend", {"users": [5], "k": 40}))[0]["items"]
+    everything = recommended(client.post("/recommend", {"users": [5], "k": 40, "exclude_seen": False}))[0]["items"]
+    assert sorted(everything) == list(range(40))
+    start, item = model.seen_
+    assert set(everything) - set(without) == set(item[start[5] : start[6]].tolist())
+
+
+def test_unknown_users_get_the_average_user(client: Any, model: Recommender) -> None:
+    entry = recommended(client.post("/recommend", {"users": [10**6], "k": 40}))[0]
+    scores = model.predict([10**6] * 40, np.arange(40))
+    assert entry["basis"] == "prior"
+    np.testing.assert_allclose(entry["scores"], np.sort(scores)[::-1], atol=1e-6)
+
+
+def test_ids_of_any_size_are_unknown_ids(client: Any) -> None:
+    for user in (2**63, -(10**30)):
+        entry = recommended(client.post("/recommend", {"users": [user]}))[0]
+        assert (entry["user_id"], entry["basis"]) == (user, "prior")
+
+
+def test_unknown_users_and_items_are_refused_where_configured(client_of: Any, model: Recommender) -> None:
+    client = client_of(model, Unknown.REFUSE)
+    problem = client.refused("/recommend", {"users": [5, 10**6]}, 404, "unknown_user")
+    assert problem["field"] == "users.1"
+    client.refused("/recommend", {"users": [5], "items": [1, -1]}, 404, "unknown_item")
+    client.refused("/score", {"pairs": [{"user": 1, "item": -1}]}, 404, "unknown_item")
+    known_by_features = {"id": 10**6, "features": {"age": 30.0}}
+    assert recommended(client.post("/recommend", {"users": [known_by_features]}))[0]["basis"] == "features"
+
+
+def test_a_filter_limits_the_items(client: Any, model: Recommender) -> None:
+    body = {"users": [5], "k": 10, "items": [3, 30, 3, 999], "exclude_seen": False}
+    answer = client.post("/recommend", body)
+    entry = recommended(answer)[0]
+    scores = dict(zip([3, 30], model.predict([5, 5], [3, 30]), strict=True))
+    assert entry["items"] == sorted(scores, key=scores.get, reverse=True)
+    assert answer.json()["unknown_items"] == [999]
+
+
+def test_strangers_with_features_are_told_apart(client: Any) -> None:
+    users = [{"id": -1, "features": {"age": age}} for age in (20.0, 70.0)] + [
+        {"id": -2},
+        {"id": 5, "features": {"age": 1}},
+    ]
+    found = recommended(client.post("/recommend", {"users": users, "k": 5}))
+    assert [entry["basis"] for entry in found] == ["features", "features", "prior", "trained"]
+    assert found[0]["scores"] != found[1]["scores"]
+    client.refused("/recommend", {"users": [{"id": -1, "features": {"agee": 1}}]}, 422, "invalid", "agee", "age")
+    client.refused("/recommend", {"users": [{"id": 5, "features": {"age": "x"}}]}, 422, "invalid", "age")
+
+
+def test_new_items_rank_beside_the_catalogue(client: Any, client_of: Any, text_model: Recommender) -> None:
+    new = {"id": 777, "features": {"quality": 3.0}}
+    body = {"users": [5], "k": 41, "exclude_seen": False}
+    entry = recommended(client.post("/recommend", {**body, "new_items": [new]}))[0]
+    assert sorted(entry["items"]) == [*range(40), 777]
+    score = client.post("/score", {"pairs": [{"user": 5, "item": new}]}).json()
+    assert score["item_basis"] == ["features"]
+    assert entry["scores"][entry["items"].index(777)] == pytest.approx(score["scores"][0], abs=1e-6)
+    both = recommended(client.post("/recommend", {**body, "items": [3, new], "new_items": [{"id": 4}]}))[0]
+    assert sorted(both["items"]) == [3, 4, 777]
+    client.refused("/recommend", {**body, "new_items": [{"id": 777}]}, 404, "unknown_item")
+    stranger = {"id": "new", "features": {"quality": 3.0}}
+    client_of(text_model).refused(
+        "/recommend", {"users": ["u1"], "new_items": [stranger]}, 404, "unknown_item", "reads no item features"
+    )
+
+
+def test_scores_are_predictions(client: Any, model: Recommender) -> None:
+    pairs = [(1, 2), (59, 39), (10**6, 3), (4, 10**6)]
+    answer = client.post("/score", {"pairs": [{"user": user, "item": item} for user, item in pairs]})
+    ScoreResponse.model_validate(answer.json())
+    np.testing.assert_allclose(answer.json()["scores"], model.predict(*zip(*pairs, strict=True)), atol=1e-6)
+    assert answer.json()["user_basis"] == ["trained", "trained", "prior", "trained"]
+    assert answer.json()["item_basis"] == ["trained", "trained", "trained", "prior"]
+
+
+def test_health_and_model(client: Any, model: Recommender) -> None:
+    health = client.get("/health").json()
+    assert health == {"status": "ok", "method": "rd-ips", "users": 60, "items": 40}
+    Health.model_validate(health)
+    card = client.get("/model").json()
+    ModelCard.model_validate(card)
+    assert card["data_sha256"] == "ab" * 32
+    assert card["gamma"] == model.report_["gamma"]
+    assert card["metrics"]["uauc"] == 0.7
+    assert card["settings"]["dim"] == 4
+    assert "age" in card["user_features"]
+
+
+LONG = "x" * 5000
+BAD = [
+    ({}, "users"),
+    ({"users": []}, "users"),
+    ({"users": 5}, "users"),
+    ({"users": [1.5]}, "users.0"),
+    ({"users": [True]}, "users.0"),
+    ({"users": [None]}, "users.0"),
+    ({"users": [{"id": 1, "features": {"age": 10**400}}]}, "users"),
+    ({"users": [""]}, "users.0"),
+    ({"users": [[1]]}, "users.0"),
+    ({"users": [{"id": 1, "features": {"a": {"b": 1}}}]}, "users.0.features.a"),
+    ({"users": [{"features": {}}]}, "users.0.id"),
+    ({"users": [1], "k": 0}, "k"),
+    ({"users": [1], "k": -5}, "k"),
+    ({"users": [1], "k": "10"}, "k"),
+    ({"users": [1], "k": 2.5}, "k"),
+    ({"users": [1], "k": None}, "k"),
+    ({"users": [1], "exclude_seen": "no"}, "exclude_seen"),
+    ({"users": [1], "items": []}, "items"),
+    ({"users": [1], LONG: 1}, LONG[:40]),
+]
+
+
+@pytest.mark.parametrize(("body", "field"), BAD)
+def test_bad_requests_name_their_field(client: Any, body: dict[str, Any], field: str) -> None:
+    assert client.refused("/recommend", body, 422, "invalid")["field"] == field
+
+
+@pytest.mark.parametrize("k", [1001, 10**9, 10**30])
+def test_k_is_bounded(client: Any, k: int) -> None:
+    client.refused("/recommend", {"users": [1], "k": k}, 422, "too_many", "1,000")
+
+
+def test_numbers_of_things_are_bounded(client_of: Any, model: Recommender) -> None:
+    client = client_of(model, users=3, results=20, items=2, pairs=1, k=10)
+    for body in (
+        {"users": [1] * 4, "k": 1},
+        {"users": [1] * 3, "k": 7},
+        {"users": [1], "items": [1, 2, 3]},
+        {"users": [1], "new_items": [{"id": 1}] * 3},
+        {"users": [1], "k": 11},
+    ):
+        client.refused("/recommend", body, 422, "too_many")
+    client.refused("/score", {"pairs": [{"user": 1, "item": 1}] * 2}, 422, "too_many")
+    client.refused("/recommend", {"users": [1], "padding": "x" * 5 * 2**20}, 413, "body_too_large")
+
+
+RAW = [
+    (b"", 422, "invalid"),
+    (b"{", 400, "malformed"),
+    (b"nonsense", 400, "malformed"),
+    (b"\xff\xfe\x00", 400, "malformed"),
+    (b"[" * 200_000, 400, "malformed"),
+    (b'{"users": [' + b"9" * 10_000 + b"]}", 400, "malformed"),
+    (b'{"users": [NaN]}', 422, "invalid"),
+    (b'{"users": [{"id": 1, "features": {"age": Infinity}}]}', 422, "invalid"),
+    (b'{"users": ["\\ud800"]}', 422, "invalid"),
+    (b'{"users": [1], "\\ud800": 1}', 422, "invalid"),
+    (b"null", 422, "invalid"),
+    (b"[]", 422, "invalid"),
+    (b"7", 422, "invalid"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "code"), RAW)
+def test_malformed_bodies_get_a_typed_answer(client: Any, body: bytes, status: int, code: str) -> None:
+    for path in ("/recommend", "/score"):
+        answer = client.ask("POST", path, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == status, answer.text
+        assert answer.json()["error"]["code"] == code
+        assert len(answer.content) < 1000
+
+
+def test_other_content_types_paths_and_verbs(client: Any) -> None:
+    answer = client.ask("POST", "/recommend", content=b'{"users": [1]}', headers={"content-type": "text/plain"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid")
+    assert "content-type" in answer.json()["error"]["message"]
+    assert client.get("/nothing").json()["error"]["code"] == "not_found"
+    assert client.get("/recommend").status_code == 405
+
+
+def test_what_nobody_foresaw_is_told_to_nobody(
+    client_of: Any, model: Recommender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(model)
+    monkeypatch.setattr(client.app.state.answers, "plan", lambda body: 1 / 0)
+    client.refused("/recommend", {"users": [1]}, 500, "internal", "log")
+
+
+def test_an_answer_has_a_time(client_of: Any, model: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    client = client_of(model, seconds=0.05)
+    engine = client.app.state.answers.engine
+    monkeypatch.setattr(engine, "best_of_each", lambda queries: time.sleep(0.5))
+    client.refused("/recommend", {"users": [1]}, 503, "overloaded", "0.05 s")
+
+
+def test_the_document_states_the_limits_and_the_names(client_of: Any, model: Recommender) -> None:
+    document = client_of(model, k=77, users=5, pairs=9).get("/openapi.json").json()
+    forms = document["components"]["schemas"]
+    assert forms["RecommendRequest"]["properties"]["k"]["maximum"] == 77
+    assert forms["RecommendRequest"]["properties"]["users"]["maxItems"] == 5
+    assert forms["ScoreRequest"]["properties"]["pairs"]["maxItems"] == 9
+    assert forms["Method"]["enum"] == list(METHODS)
+    assert forms["Basis"]["enum"] == ["trained", "features", "prior"]
+    assert set(document["paths"]) == {"/health", "/model", "/recommend", "/score"}
+
+
+def test_the_page_loads_nothing(client: Any) -> None:
+    assert client.get("/").headers["location"] == "/docs"
+    answer = client.get("/docs")
+    page = answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert not re.search(r"<script|<link|<img|@import|url\(|src=", page)
+    assert re.findall(r'href="([^"]*)"', page) == ["/openapi.json"]
+    for word in ("/recommend", "exclude_seen", "new_items", "At most 1,000", "curl", "body_too_large", "rd-ips"):
+        assert word in page
+
+
+def test_the_page_escapes_what_it_shows(client_of: Any, text_model: Recommender) -> None:
+    client = client_of(text_model)
+    client.app.state.card["data"] = "<script>alert(1)</script>"
+    assert "<script" not in client.get("/docs").text
+
+
+def test_serve_run_reads_a_run_folder(model: Recommender, tmp_path, refusal) -> None:
+    refusal(lambda: module.serve_run(tmp_path), "not a run folder")
+    model.save(tmp_path / "model")
+    (tmp_path / "metrics.json").write_text(json.dumps({"protocol": "rd"}))
+    refusal(lambda: module.serve_run(tmp_path), "environment.json")
+    (tmp_path / "environment.json").write_text(json.dumps({"data_sha256": "cd"}))
+    assert module.serve_run(tmp_path).state.card["data_sha256"] == "cd"

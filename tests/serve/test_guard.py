@@ -1,0 +1,77 @@
+"""Bodies: too large (declared or not), too slow, abandoned; whole ones pass unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from puidrec.serve.guard import Guard
+from puidrec.serve.limits import Limits
+
+LIMITS = Limits(body=100, read_seconds=0.2)
+
+
+def ask(parts: list[bytes], *, declared: bytes | None = None, pause: float = 0.0, leave: bool = False) -> Any:
+    """Send a body in parts through the guard; returns the status, the body it passed on, and the problem."""
+    passed: list[bytes] = []
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        passed.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    queue = list(parts)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(pause)
+        if leave and not queue:
+            return {"type": "http.disconnect"}
+        part = queue.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(queue) or leave}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"content-length", declared)] if declared is not None else []
+    asyncio.run(Guard(app, LIMITS)({"type": "http", "headers": headers, "method": "POST"}, receive, send))
+    if not sent:
+        return None, passed, None
+    return sent[0]["status"], passed, json.loads(sent[1]["body"]).get("error")
+
+
+@pytest.mark.parametrize("parts", [[b""], [b"x" * 100], [b"x" * 50, b"y" * 50], [b"", b"a", b""]])
+def test_a_body_within_the_bounds_passes_whole(parts: list[bytes]) -> None:
+    assert ask(parts) == (200, [b"".join(parts)], None)
+
+
+@pytest.mark.parametrize(
+    ("parts", "declared"),
+    [
+        ([b"x"], b"101"),
+        ([b"x"], b"9" * 5000),
+        ([b"x"], b"-1"),
+        ([b"x"], b"1e9"),
+        ([b"x" * 101], None),
+        ([b"x" * 60, b"x" * 60], None),
+        ([b"x" * 200], b"10"),
+    ],
+)
+def test_a_body_beyond_the_bound_is_refused(parts: list[bytes], declared: bytes | None) -> None:
+    status, passed, problem = ask(parts, declared=declared)
+    assert (status, passed) == (413, [])
+    assert problem["code"] == "body_too_large"
+    assert "100 bytes" in problem["message"]
+
+
+def test_a_body_that_drips_is_refused() -> None:
+    status, passed, problem = ask([b"x"] * 50, pause=0.02)  # every part in time, the whole not
+    assert (status, passed) == (408, [])
+    assert problem["code"] == "too_slow"
+
+
+def test_nobody_is_answered_who_has_left() -> None:
+    assert ask([b"half"], leave=True) == (None, [], None)

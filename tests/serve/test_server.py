@@ -1,0 +1,227 @@
+"""A server on a real socket: slow clients, many clients, a port in use, an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from puidrec.data.dataset import IdMap
+from puidrec.model import Recommender
+from puidrec.serve import server as module
+from puidrec.serve.answers import Answers
+from puidrec.serve.app import create_app
+from puidrec.serve.limits import Limits
+from puidrec.serve.protocol import TimedProtocol
+from puidrec.serve.server import make_server, open_socket
+
+ANSWERED = b"HTTP/1.1 200 OK\r\n"
+
+
+def random_model(n_users: int, n_items: int, dim: int) -> Recommender:
+    rng = np.random.default_rng(0)
+    model = Recommender("mf", dim=dim, backbone="mf")
+    model.user_factors_ = rng.normal(size=(n_users, dim + 2)).astype(np.float32)
+    model.item_factors_ = rng.normal(size=(n_items, dim + 2)).astype(np.float32)
+    model.user_ids_, model.item_ids_ = (IdMap(pl.Series("id", np.arange(n))) for n in (n_users, n_items))
+    model.seen_ = (np.arange(n_users + 1) * 5, rng.integers(0, n_items, n_users * 5).astype(np.int32))
+    model.parameters_, model.encoders_, model.history_, model.report_ = {}, {}, [], {}
+    return model
+
+
+class Running:
+    """A server on a thread of this process."""
+
+    def __init__(self, model: Recommender, **limits: Any) -> None:
+        self.listener = open_socket("127.0.0.1", 0)
+        self.listener.listen()
+        self.port = self.listener.getsockname()[1]
+        self.server = make_server(create_app(Answers(model, limits=Limits(**limits)), {}, {}))
+        self.thread = threading.Thread(target=self.server.run, args=([self.listener],), daemon=True)
+        self.thread.start()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    monkeypatch.setattr(TimedProtocol, "head_seconds", 0.5)
+    monkeypatch.setattr(module, "KEEP_ALIVE_SECONDS", 0.5)
+    server = Running(random_model(100, 20_000, 8), read_seconds=0.5)
+    yield server
+    server.stop()
+
+
+def post(body: dict[str, Any]) -> bytes:
+    content = json.dumps(body).encode()
+    head = (
+        f"POST /recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n"
+    )
+    return head.encode() + b"\r\n" + content
+
+
+def read_all(connection: socket.socket) -> bytes:
+    parts = []
+    try:
+        while part := connection.recv(65536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    """One answer of a connection that stays open."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        part = connection.recv(65536)
+        assert part, data
+        data += part
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+def seconds_until_closed(connection: socket.socket) -> float:
+    started = time.perf_counter()
+    read_all(connection)
+    return time.perf_counter() - started
+
+
+@pytest.mark.parametrize("head", [b"", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
+def test_a_head_that_does_not_come_is_not_waited_for(running: Running, head: bytes) -> None:
+    with running.connect() as connection:
+        connection.sendall(head)
+        assert 0.2 < seconds_until_closed(connection) < 5.0
+
+
+def test_a_second_head_that_drips_is_not_waited_for(running: Running) -> None:
+    with running.connect() as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert read_answer(connection).startswith(ANSWERED)
+        started = time.perf_counter()
+        with pytest.raises(OSError):
+            for _ in range(100):
+                connection.sendall(b"x")
+                time.sleep(0.05)
+        assert time.perf_counter() - started < 3.0
+
+
+def test_a_body_that_does_not_come_gets_408(running: Running) -> None:
+    with running.connect() as connection:
+        connection.sendall(post({"users": [1]})[:-5])
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"too_slow" in answer
+
+
+def test_a_body_too_large_is_refused_before_it_is_sent(running: Running) -> None:
+    with running.connect() as connection:
+        connection.sendall(b"POST /score HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n")
+        assert read_all(connection).startswith(b"HTTP/1.1 413 ")
+
+
+def test_an_answer_that_is_not_taken_is_dropped(running: Running) -> None:
+    with running.connect() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(post({"users": list(range(100)), "k": 1000}) * 4)  # megabytes that nobody reads
+        end = time.perf_counter() + 15
+        while running.server.server_state.connections and time.perf_counter() < end:
+            time.sleep(0.05)
+        assert not running.server.server_state.connections
+
+
+def test_a_slow_reader_who_reads_gets_everything(running: Running) -> None:
+    with running.connect() as connection:
+        connection.sendall(post({"users": list(range(100)), "k": 1000}))
+        time.sleep(0.8)  # beyond the keep-alive time
+        body = read_answer(connection).partition(b"\r\n\r\n")[2]
+    assert len(json.loads(body)["recommendations"]) == 100
+
+
+def test_garbage_is_refused(running: Running) -> None:
+    with running.connect() as connection:
+        connection.sendall(b"\x16\x03\x01 garbage\r\n\r\n")
+        assert read_all(connection).startswith(b"HTTP/1.1 400 ")
+
+
+def test_answers_leave_at_once(running: Running) -> None:
+    """Without TCP_NODELAY every answer on a kept connection waits 40 ms for an acknowledgement."""
+    with running.connect() as connection:
+        times = []
+        for _ in range(15):
+            started = time.perf_counter()
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            read_answer(connection)
+            times.append(time.perf_counter() - started)
+    assert min(times) < 0.03
+
+
+def test_a_stop_lets_the_answer_under_way_finish() -> None:
+    running = Running(random_model(1000, 20_000, 16))
+    with running.connect() as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        read_answer(connection)
+        connection.sendall(post({"users": list(range(1000)), "k": 100}))
+        time.sleep(0.05)
+        running.stop()
+        answer = read_answer(connection)
+    assert answer.startswith(ANSWERED)
+    with pytest.raises(OSError):
+        running.connect()
+
+
+def test_a_port_in_use_is_one_line(refusal: Any) -> None:
+    with open_socket("127.0.0.1", 0) as first:
+        first.listen()
+        refusal(lambda: open_socket("127.0.0.1", first.getsockname()[1]), "cannot listen", "--port")
+    refusal(lambda: open_socket("256.1.1.1", 0), "cannot listen")
+    refusal(lambda: open_socket("\u0000", 0), "cannot listen")
+
+
+def test_sixty_four_clients_are_all_answered() -> None:
+    """The short form of `bench/serve.py`: no server error, no client forgotten, answers that are right."""
+    model = random_model(500, 20_000, 16)
+    running, seconds = Running(model), 3.0
+    statuses: list[int] = []
+    expected = {user: model.recommend([user], k=3)["item_id"].to_list() for user in range(0, 500, 25)}
+
+    async def client(seed: int) -> int:
+        rng, answered = np.random.default_rng(seed), 0
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            user = int(rng.choice(list(expected)))
+            writer.write(post({"users": [user], "k": 3}))
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(int(x[15:]) for x in head.lower().split(b"\r\n") if x.startswith(b"content-length:"))
+            body = json.loads(await reader.readexactly(length))
+            statuses.append(int(head[9:12]))
+            assert body["recommendations"][0]["items"] == expected[user]
+            answered += 1
+        writer.close()
+        return answered
+
+    async def everyone() -> list[int]:
+        return await asyncio.gather(*(client(seed) for seed in range(64)))
+
+    answered = asyncio.run(everyone())
+    running.stop()
+    assert set(statuses) == {200}
+    assert min(answered) >= 1
