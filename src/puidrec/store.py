@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,10 @@ def save_model(model: Recommender, folder: Path) -> None:
         report=model.report_,
     )
     tensors = {"user_factors": model.user_factors_, "item_factors": model.item_factors_}
-    tensors |= {"seen_start": model.seen_[0].astype(np.int64), "seen_item": model.seen_[1].astype(np.int32)}
-    named = {name: torch.from_numpy(np.array(value)) for name, value in tensors.items()}
+    tensors |= {"seen_start": model.seen_[0].astype(np.int64), "seen_item": model.seen_[1].astype(np.int32, copy=False)}
+    with warnings.catch_warnings():  # torch minds arrays that must not be written; these are read only
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        named = {name: torch.from_numpy(np.asarray(value)) for name, value in tensors.items()}
     named |= {f"parameter.{name}": value for name, value in model.parameters_.items()}
     strangers = sorted({p.name for p in folder.iterdir()} - {TENSORS, DESCRIPTION}) if folder.is_dir() else []
     if strangers or (folder.exists() and not folder.is_dir()):

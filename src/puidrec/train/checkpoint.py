@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Mapping
@@ -11,9 +12,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 
-from puidrec.atomic import write_bytes
+from puidrec.atomic import atomic_path
 from puidrec.errors import InputError
 
 FORMAT = "puidrec-checkpoint-1"
@@ -30,11 +31,26 @@ class Checkpoint:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; a reader sees the old one or the new one, never a part."""
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
+    """Write a checkpoint; a reader sees the old one or the new one, never a part. Tensors are not copied on the way."""
+    tensors = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
     state = json.dumps(dict(checkpoint.state), sort_keys=True)
     about = {"format": FORMAT, "state": state, "sha256": _digest(tensors, state)}
-    write_bytes(path, save(tensors, {ABOUT: json.dumps(about)}))  # one entry: the library shuffles several
+    with atomic_path(path) as temporary:
+        try:
+            save_file(tensors, temporary, {ABOUT: json.dumps(about)})  # one entry: the library shuffles several
+        except SafetensorError as error:  # a full disk, say
+            raise OSError(errno.EIO, str(error)[:80]) from error
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The file format wants no memory shared by two names: a tensor seen before is copied."""
+    known: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if storage in known else tensor
+        known.add(storage)
+    return apart
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
