@@ -1,0 +1,100 @@
+"""Links resolve, figures and tables are there, and the site builds without a warning and without the network."""
+
+from __future__ import annotations
+
+import html.parser
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_resolves(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in LINK.findall(text):
+        path, _, anchor = unquote(target).partition("#")
+        found = page.parent / path
+        assert found.exists(), f"{page.name} links to {target}"
+        if anchor and found.suffix == ".md":
+            assert anchor in _anchors(found.read_text(encoding="utf-8")), f"{page.name} links to {target}"
+
+
+def _anchors(text: str) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def test_every_figure_is_drawn_by_the_script_and_shown() -> None:
+    drawn = {path.stem for path in (ROOT / "docs" / "figures").glob("*.svg")}
+    script = (ROOT / "docs" / "figures" / "make.py").read_text(encoding="utf-8")
+    assert drawn == set(re.findall(r'save\(figure, "(\w+)"\)', script))
+    shown = {name for page in PAGES for name in re.findall(r"figures/([\w-]+)\.svg", page.read_text(encoding="utf-8"))}
+    assert shown == drawn
+
+
+def test_a_figure_follows_the_scheme_of_the_page(hooks: ModuleType) -> None:
+    text = hooks.inlined(ROOT / "docs" / "figures" / "sets.svg", 'the "box"')
+    assert "var(--fig-a)" in text
+    assert "prefers-color-scheme" not in text  # the reader's choice on the page decides
+    assert 'aria-label="the &quot;box&quot;"' in text
+    assert "\n" not in text
+
+
+def test_tables_are_filled_from_the_package(hooks: ModuleType) -> None:
+    from puidrec.methods import METHODS
+    from puidrec.settings import Settings
+
+    for name, wanted in (("methods", METHODS), ("settings", Settings.model_fields)):
+        assert [f"`{key}`" for key in wanted] == re.findall(r"^\| (`[\w-]+`) \|", hooks.TABLES[name](), re.MULTILINE)
+    commands = hooks.TABLES["commands"]()
+    assert "## puid data simulate" in commands
+    assert "`--world`" in commands
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    if any(importlib.util.find_spec(name) is None for name in ("material", "mkdocstrings_handlers")):
+        pytest.skip("mkdocs-material and mkdocstrings are not installed (pip install 'puidrec[dev]')")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(site: Path) -> None:
+    assert (site / "index.html").exists()
+    assert "Recommender" in (site / "reference" / "api.html").read_text(encoding="utf-8")
+    assert not list(site.rglob("*.py"))
+
+
+@pytest.mark.slow
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    loads: list[str] = []
+
+    class Loads(html.parser.HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            given = dict(attrs)
+            if tag in LOADED and given.get("rel") != "canonical" and (given.get(LOADED[tag]) or "").startswith(("http", "//")):
+                loads.append(f"{tag} {given[LOADED[tag]]}")
+
+    for page in site.rglob("*.html"):
+        Loads().feed(page.read_text(encoding="utf-8"))
+    assert not loads
+    assert not re.findall(r"@import\s+url\(\W*http", "".join(p.read_text(encoding="utf-8") for p in site.rglob("*.css")))
