@@ -34,7 +34,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
     return processes
 
 
-def test_a_killed_worker_is_replaced_and_its_cell_tried_again(
+def test_a_killed_worker_is_replaced_failures_are_one_line_and_nothing_is_left_running(
     tmp_path: Path, started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, calls = engines._ask, itertools.count()
@@ -45,10 +45,22 @@ def test_a_killed_worker_is_replaced_and_its_cell_tried_again(
         return original(process, line)
 
     monkeypatch.setattr(engines, "_ask", ask)
-    assert [error for _, error in local(tasks(tmp_path), 1)] == [None] * 3
-    assert len(list(tmp_path.glob("*.safetensors"))) == 3
+    good = tasks(tmp_path, 2)
+    wild = Task(Cell(SMALL, "mf", 0, settings={"lr": 1e30, "epochs": 3}), tmp_path)
+    foreign = Task(Cell(DataSpec("coat", tmp_path / "none"), "mf"), tmp_path)
+    endless = Task(Cell(SMALL, "mf", 0, settings={"epochs": 10**7, "patience": 0}), tmp_path)
+    running = local([*good, wild, foreign, endless], 1)
+    ended = [next(running) for _ in range(4)]
+    assert ended[:2] == [(task, None) for task in good]
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+    assert "diverged" in (ended[2][1] or "")
+    assert "none" in (ended[3][1] or "")
+    assert all(len(str(error).splitlines()) == 1 for _, error in ended)
+    running.close()  # in the middle of the endless one
     assert len(started) == 2
     assert all(process.poll() is not None for process in started)
+    local([endless], 1).close()  # never begun: starts nothing
+    assert len(started) == 2
 
 
 def test_a_cell_that_kills_every_worker_ends_and_the_others_go_on(
@@ -67,28 +79,6 @@ def test_a_cell_that_kills_every_worker_ends_and_the_others_go_on(
     assert len(started) == 1 + RETRIES + 1
     (failure,) = results.failures
     assert "died 3 times (SIGKILL)" in failure.error
-
-
-def test_stopping_in_the_middle_leaves_no_process(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
-    running = local(
-        [Task(Cell(SMALL, "mf", s, settings={"epochs": 10**7, "patience": 0}), tmp_path) for s in (0, 1)], 2
-    )
-    started_task = Task(Cell(SMALL, "item-rate", 0), tmp_path)
-    quick = local([started_task, *tasks(tmp_path, 1)], 1)
-    assert next(quick) == (started_task, None)
-    quick.close()
-    running.close()  # never begun: starts nothing
-    assert len(started) == 1
-    assert all(process.poll() is not None for process in started)
-
-
-def test_a_failure_comes_back_as_one_line_and_what_is_printed_is_no_answer(tmp_path: Path) -> None:
-    wrong = Task(Cell(SMALL, "mf", 0, settings={"lr": 1e30, "epochs": 3}), tmp_path)
-    foreign = Task(Cell(DataSpec("coat", tmp_path / "none"), "mf"), tmp_path)
-    errors = {task.cell.data.name: error for task, error in local([wrong, foreign], 1)}
-    assert "diverged" in errors["simulated"]
-    assert "none" in errors["coat"]
-    assert all(len(error.splitlines()) == 1 for error in errors.values())
 
 
 def test_engines_by_name(refusal) -> None:

@@ -203,15 +203,14 @@ from pathlib import Path
 sys.path.insert(0, {here!r})
 from test_study import cells
 from puidrec.experiments.study import run_study
-run_study(cells(*{long!r}), Path({out!r}), engine={engine!r}, workers=2)
+run_study(cells(*{long!r}), Path({out!r}), workers=1)
 """
 
 
-@pytest.mark.parametrize("engine", ["inline", "local"])
-def test_a_killed_study_goes_on_and_ends_the_same(tmp_path: Path, engine: str, trained: list[str]) -> None:
+def test_a_killed_study_goes_on_and_ends_the_same(tmp_path: Path, trained: list[str]) -> None:
     wanted = cells(*LONG)
     out = tmp_path / "out"
-    script = SCRIPT.format(here=str(Path(__file__).parent), long=LONG, out=str(out), engine=engine)
+    script = SCRIPT.format(here=str(Path(__file__).parent), long=LONG, out=str(out))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-c", script], env=environment)
     deadline = time.monotonic() + 100
@@ -228,8 +227,7 @@ def test_a_killed_study_goes_on_and_ends_the_same(tmp_path: Path, engine: str, t
     resumed = study(out, wanted)
     assert len(trained) == 8 - len(before)
     assert all(path.stat().st_mtime_ns == at for path, at in before.items())
-    if engine == "inline":
-        assert resumed == study(tmp_path / "whole", wanted)
+    assert resumed == study(tmp_path / "whole", wanted)
 
 
 def _wait_until_gone(workers: list[int]) -> None:
