@@ -10,6 +10,7 @@ from typing import Any
 from puidrec.atomic import write_json
 from puidrec.errors import InputError
 from puidrec.experiments.cells import Cell, Result
+from puidrec.experiments.engines import get_engine
 from puidrec.experiments.reproduce.ablation import ablation_cells
 from puidrec.experiments.reproduce.contrasts import REFERENCE, contrast_rows, table_rows
 from puidrec.experiments.reproduce.entropy_runs import DATA as ENTROPY_DATA
@@ -66,6 +67,8 @@ def plan_work(questions: Sequence[str], root: Path, plan: Plan, workers: int | N
         raise InputError("unknown question", found=unknown[0], expected=f"one of {', '.join(QUESTIONS)}, all")
     if plan.seeds < 1:
         raise InputError("no seed", found=plan.seeds, expected="--seeds of at least 1")
+    if workers is not None and workers < 1:
+        raise InputError("no worker", found=workers, expected="--workers of at least 1")
     wanted = tuple(dict.fromkeys(data for name in chosen for data in QUESTIONS[name]))
     found = find_sources(root).only(wanted)
     if not found.folders:
@@ -88,6 +91,7 @@ class Reproduction:
 def reproduce(work: Work, out: Path, *, engine: str = "local", tell: Tell | None = None) -> Reproduction:
     """Run what is not finished, and write results.json, summary.json and timings.json."""
     say = tell or (lambda *_: None)
+    get_engine(engine)
     claim(out)
     results = run_study(
         work.cells, out, engine=engine, workers=work.workers,
