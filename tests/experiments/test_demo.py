@@ -6,11 +6,18 @@ import pytest
 
 from puidrec.data.synthetic import simulate
 from puidrec.experiments import demo
+from puidrec.report.demo import demo_page
+from puidrec.report.html import render
 
 
 @pytest.fixture(scope="module")
-def facts() -> dict:
-    return demo.run_demo("mixed", 0)
+def found() -> demo.Demo:
+    return demo.run_demo("pair", 0)
+
+
+@pytest.fixture(scope="module")
+def facts(found: demo.Demo) -> dict:
+    return found.facts
 
 
 def test_the_true_propensity_and_uniform_ratings_agree_with_the_truth_and_the_log_does_not(facts: dict) -> None:
@@ -22,11 +29,29 @@ def test_the_true_propensity_and_uniform_ratings_agree_with_the_truth_and_the_lo
 
 def test_what_looks_best_on_the_log_is_not_best_on_all_pairs(facts: dict) -> None:
     rows = {row["method"]: row for row in facts["methods"]}
-    assert rows["mf"]["naive_mse"] < rows["signed-rd"]["naive_mse"]
-    assert rows["mf"]["true_mse"] > rows["signed-rd"]["true_mse"]
-    assert rows["signed-rd"]["repaired"] > 0.6
+    assert rows[demo.NAIVE]["naive_mse"] < rows[demo.ROBUST]["naive_mse"]
+    assert rows[demo.NAIVE]["true_mse"] > rows[demo.ROBUST]["true_mse"]
+    assert rows[demo.ROBUST]["repaired"] > 0.6
     assert rows[demo.ORACLE]["repaired"] == 1.0
-    assert rows["mf"]["repaired"] == 0.0
+    assert rows[demo.NAIVE]["repaired"] == 0.0
+
+
+def test_the_audit_sees_without_the_truth_that_the_lead_in_the_log_proves_nothing(found: demo.Demo) -> None:
+    values = found.audit.to_dict()
+    assert values["rows"]["source"] == "held-out"
+    assert values["tipping"]["low"] > 1.0
+    assert found.audit.tipping_point < values["certificate"]["low"]
+    assert found.audit.verdict == "overturned"
+
+
+def test_the_page_shows_every_method_and_the_audit(found: demo.Demo) -> None:
+    page = demo_page(found.facts, found.audit.to_dict())
+    text = render(page)
+    assert all(method in text for method in (*demo.METHODS, demo.ORACLE))
+    assert found.audit.values["sentence"] in text
+    ids = [section.id for section in page.sections]
+    assert ids[0] == "truth"
+    assert "envelope" in ids
 
 
 def test_the_oracle_gets_the_true_propensity() -> None:

@@ -5,7 +5,9 @@ import polars as pl
 import pytest
 
 from puidrec.data.dataset import IdMap
+from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
+from puidrec.propensity.base import Exposure
 from puidrec.propensity.given import Given
 from puidrec.testing.propensity import all_pairs, small_exposure
 
@@ -92,3 +94,15 @@ def test_nan_in_a_matrix_is_an_error_and_zero_is_clipped_and_counted():
     matrix[data.log.user[0], data.log.item[0]] = np.nan
     with pytest.raises(InputError, match=r"1 of .* not a number"):
         Given(matrix=matrix).fit(data)
+
+
+def test_rows_that_a_split_holds_out_keep_the_propensity_they_came_with():
+    simulation = simulate("pair", n_users=40, n_items=30, rng=1)
+    log = simulation.data.logged
+    column = pl.Series("propensity", np.random.default_rng(0).uniform(0.1, 0.9, len(log)))
+    data = replace(simulation.data, logged=replace(log, frame=log.frame.with_columns(column)))
+    split = data.split("rd", 0, select="observational")
+    held_out = split.validation
+    assert len(held_out)
+    fitted = Given().fit(Exposure.from_split(data, split))
+    np.testing.assert_array_equal(fitted.predict(held_out.user, held_out.item), held_out.propensity)

@@ -43,7 +43,9 @@ class Exposure:
     uniform: Rated | None = None
     """Uniformly drawn ratings set apart for propensities. Only those with `uses_uniform` look at them."""
     given: np.ndarray | None = None
-    """A propensity per log row that came with the log."""
+    """Propensities that came with the log, one per pair of `given_pairs`."""
+    given_pairs: tuple[np.ndarray, np.ndarray] | None = None
+    """Users and items that `given` speaks of: all logged rows, held-out ones included; None: the rows of `log`."""
     ids: tuple[IdMap, IdMap] | None = None
     """The caller's ids, to read files written in them."""
 
@@ -75,7 +77,7 @@ class Exposure:
         """From the training rows of a split. Bins: codes, `SideBins`, or None to bin the side tables."""
         from puidrec.propensity.design import design_matrix
 
-        rows, uniform = split.train, split.propensity
+        rows, uniform, logged = split.train, split.propensity, data.logged
         return cls.from_log(
             rows.user,
             rows.item,
@@ -85,7 +87,8 @@ class Exposure:
             user_features=design_matrix(data.users, "user_id"),
             item_features=design_matrix(data.items, "item_id"),
             uniform=Rated(uniform.user, uniform.item, getattr(uniform, outcome)) if uniform is not None else None,
-            given=rows.propensity,
+            given=logged.propensity,
+            given_pairs=(logged.user, logged.item),
             ids=(data.user_ids, data.item_ids),
         )
 

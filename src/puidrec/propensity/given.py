@@ -52,7 +52,8 @@ class Given(FittedPropensity):
         elif path is not None or self.matrix is not None:
             self.matrix_ = _checked_matrix(_read_matrix(path) if path else np.asarray(self.matrix), shape)
         elif data.given is not None and data.log is not None:
-            self._keep_pairs(data.log.user, data.log.item, data.given, shape[1])
+            user, item = data.given_pairs or (data.log.user, data.log.item)
+            self._keep_pairs(user, item, data.given, shape[1])
         else:
             raise InputError(
                 "no propensities were given",

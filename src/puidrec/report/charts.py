@@ -39,7 +39,7 @@ def histogram(
     marks: Sequence[tuple[float, str]] = (),
 ) -> Figure:
     """Share of values per interval, in percent, from `start` on, with vertical marks (position, words)."""
-    figure, axes = _canvas(7.2, 4.4, title, caption)
+    figure, axes = canvas(7.2, 4.4, title, caption)
     points = [start, float(values.min()), float(values.max()), *(position for position, _ in marks)]
     low, high = min(points), max(points)
     wide = low > 0.0 and high / low > WIDE_RANGE
@@ -76,7 +76,7 @@ def heat_map(
     height = 2.2 + 0.24 * len(rows) + 0.055 * max(map(len, columns))
     width = 3.4 + 0.30 * len(columns) + 0.06 * max(map(len, rows))
     width, height = max(width, 6.4), max(height, 3.6)
-    figure, axes = _canvas(width, height, title, caption)
+    figure, axes = canvas(width, height, title, caption)
     shown = np.isfinite(table)
     low, high = float(table[shown].min()), float(table[shown].max())
     varies = high > low * (1.0 + 1e-6)
@@ -98,7 +98,7 @@ def save_png(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=DPI, format="png", metadata={"Software": None})
 
 
-def _canvas(width: float, height: float, title: str, caption: str) -> tuple[Figure, Axes]:
+def canvas(width: float, height: float, title: str, caption: str) -> tuple[Figure, Axes]:
     """A figure with a bold title and a caption in a smaller type, both wrapped to its width."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)

@@ -28,7 +28,7 @@ from puidrec.report.blocks import (
     Tone,
     Verdict,
 )
-from puidrec.report.charts import BLUE, DARK, _canvas, save_png
+from puidrec.report.charts import BLUE, DARK, canvas, save_png
 from puidrec.report.html import write_page
 from puidrec.report.labels import clip_text
 
@@ -74,7 +74,7 @@ def dot_chart(rows: Sequence[SummaryRow], reference: str) -> Drawing:
     order = sorted(rows, key=lambda row: row.mean, reverse=not first.higher_is_better)
     base = next((row for row in rows if row.is_reference), None)
     compared = f"bars: 95 % interval of the paired difference to {reference}, over users" if base else "no reference"
-    drawing, axes = _canvas(
+    drawing, axes = canvas(
         7.2,
         1.9 + 0.27 * len(rows),
         f"{first.metric} on {first.data}",
