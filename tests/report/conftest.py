@@ -30,7 +30,7 @@ FLAGS = (
 
 
 def curves(grid: list[float], point: float, rate: float) -> dict[str, Any]:
-    """Three nested ranges that widen with log Γ, and a band of sampling error around the normalised one."""
+    """Three nested ranges that widen with log Γ, each with a band of sampling error around it."""
     log = [math.log(g) for g in grid]
     spread = {"sharp": 0.6 * rate, "normalised": rate, "box": 1.4 * rate}
     ranges: dict[str, Any] = {
@@ -41,7 +41,9 @@ def curves(grid: list[float], point: float, rate: float) -> dict[str, Any]:
         "low": [v - 0.003 for v in ranges["normalised"]["low"]],
         "high": [v + 0.003 for v in ranges["normalised"]["high"]],
     }
-    return {"point": point, **ranges, "band": band}
+    for curve in ranges.values():
+        curve["band"] = {"low": [v - 0.003 for v in curve["low"]], "high": [v + 0.003 for v in curve["high"]]}
+    return {"point": point, **ranges, "band": band, "band_of": "normalised"}
 
 
 @pytest.fixture(params=NASTY[:-1], ids=range(len(NASTY) - 1))
@@ -74,9 +76,13 @@ def audit_values() -> Callable[..., dict[str, Any]]:
                 "loss_gap": curves(grid, 0.027, 0.03), "dcg_gap": curves(grid, 0.4, 0.9),
                 "model_loss": curves(grid, 0.21, 0.05), "against_loss": curves(grid, 0.237, 0.06),
             },
-            "personal": {"kappa_grid": kappa, "loss_gap": curves([math.exp(k / 2) for k in kappa], 0.027, 0.03)},
+            "personal": {
+                "kappa_grid": kappa,
+                "envelopes": {"loss_gap": curves([math.exp(k / 2) for k in kappa], 0.027, 0.03)},
+            },
             "tipping": {
-                "gamma": math.exp(0.9), "low": 1.9, "high": None, "kappa": 1.8,
+                "gamma": math.exp(0.9), "low": 1.9, "high": None, "high_infinite": True, "sharp": math.exp(1.5),
+                "kappa": 1.8, "kappa_low": 1.1, "kappa_high": 2.4, "kappa_mean_gamma": 2.2, "overturned": False,
                 "closed_form": {"T": 188.2, "S_plus": 900.1, "S_minus": 410.6},
             },
             "benchmarks": [
@@ -84,8 +90,10 @@ def audit_values() -> Callable[..., dict[str, Any]]:
                 for k, (f, g) in enumerate(features)
             ],
             "certificate": {"gamma_min": 1.71, "low": 1.52, "kind": "labels", "n_uniform": 4640},
+            "uniform": {"n": 4176, "loss_gap": {"value": 0.0363, "low": 0.0314, "high": 0.0413}},
             "gamma_map": {
-                "user_bins": ["under 20", "20 to 30", "over 30"], "item_bins": ["coats", "parkas", "jackets", "<b>"],
+                "user_bins": ["gender=f, age=20", "gender=f, age=30", "gender=f, age=<40"],
+                "item_bins": ["coats", "parkas", "jackets", "<b>"],
                 "values": [[1.1, 1.3, 1.7, 2.2], [1.2, 1.4, 1.9, 2.6], [1.3, 1.6, None, 3.1]],
             },
             "gamma": {"median": 1.42, "p95": 2.71, "max": 3.1, "rule": "exposure-gap"},
@@ -102,12 +110,22 @@ def audit_values() -> Callable[..., dict[str, Any]]:
                     {"column": "type", "segment": name, "n": k, "gamma_mean": 1.0 + k / 9}
                     for k, name in enumerate(NASTY)
                 ],
-                "columns": ["column", "segment", "n"],
+                "largest_users": [{"id": NASTY[0], "gamma_mean": 2.0, "ratings": 24, "n": 1, "top10_overlap": 0.5}],
+                "columns": ["age", "type"], "strength": "Γ per user and item", "ranked_users": 270,
             },
             "diagnostics": {
-                "ess": 812.4, "share_clipped": 0.004, "gini": 0.41,
-                "calibration": [{"decile": k, "predicted": 0.01 * k, "seen": 0.0098 * k} for k in range(1, 11)],
-                "weights": {"quantiles": [0.5, 0.9, 0.99], "values": [9.1, 30.0, 81.0]},
+                "ess": 812.4, "ess_share": 0.58, "share_clipped": 0.004, "calibration_error": 0.12, "gini": 0.41,
+                "weights": {"min": 1.9, "median": 7.1, "max": 124.9, "top1_weight_share": 0.087},
+                "propensity": {"name": "two-way", "min": 0.008, "median": 0.14, "max": 0.52},
+                "calibration": [
+                    {"decile": k, "pairs": 8700.0, "seen": 85 * k, "predicted": 0.01 * k, "observed": 0.0098 * k}
+                    for k in range(1, 11)
+                ],
+                "ess_by_item_decile": [
+                    {"decile": 1, "items": 30, "share_of_log": 0.24, "rows": 165, "ess": 91.2, "mean_weight": 4.1},
+                    {"decile": 2, "items": 30, "share_of_log": 0.15, "rows": 0, "ess": 0.0, "mean_weight": None},
+                ],
+                "something_new": {"levels": [0.5, 0.9], "values": [9.1, 30.0]},
             },
             "limits": ["It does not say that anything is hidden.", "Γ is a bound for every pair, not an average."],
         }  # fmt: skip

@@ -45,11 +45,9 @@ def test_all_quantities_and_shapes_are_there_and_the_deciding_one_is_first(audit
 def test_the_sentence_follows_the_range(audit_values: Values) -> None:
     panel = chart(audit_values()).panels[0]
     last = len(panel.grid) - 1
-    assert (
-        said(panel, 0, 0) == "If nothing is hidden (Γ = 1), puid-dr is ahead of mf: the difference in error is 0.0270."
-    )
-    assert "puid-dr would still be ahead of mf: the difference in error lies between 0.0270 and" not in said(
-        panel, 0, 1
+    assert said(panel, 0, 0) == (
+        "If nothing is hidden (Γ = 1), puid-dr is ahead of mf: the difference in error is 0.0270; "
+        "with sampling error, between 0.0240 and 0.0300."
     )
     assert "puid-dr would still be ahead of mf" in said(panel, 0, 1)
     assert "either puid-dr or mf could be ahead" in said(panel, 0, last)
@@ -64,15 +62,36 @@ def test_in_every_band_the_words_agree_with_the_signs(audit_values: Values) -> N
                 assert high is not None
                 text = said(panel, k, at)
                 assert ("still be ahead" in text or "is ahead" in text) == (panel.zero and low > 0)
-                assert ("either" in text) == (panel.zero and low <= 0 <= high and (at > 0 or panel.symbol == "κ"))
+                assert ("either" in text) == (panel.zero and low <= 0 <= high and at > 0)
 
 
 def test_the_exact_tipping_point_is_taken_where_it_holds_and_found_elsewhere(audit_values: Values) -> None:
-    gap, dcg, *_ = chart(audit_values()).panels
+    values = audit_values()
+    gap, dcg, *_ = chart(values).panels
     assert [band.label for band in gap.bands] == ["Normalised", "Sharp", "Box"]
     assert tip(gap, 0) == tip(gap, 2) == math.exp(0.9)
-    assert tip(gap, 1) == pytest.approx(math.exp(0.027 / (0.6 * 0.03)), rel=1e-9)
+    assert tip(gap, 1) == math.exp(1.5)
+    del values["tipping"]["sharp"]
+    assert tip(chart(values).panels[0], 1) == pytest.approx(math.exp(0.027 / (0.6 * 0.03)), rel=1e-9)
     assert tip(dcg, 0) == pytest.approx(math.exp(0.4 / 0.9), rel=1e-9)
+
+
+def test_without_sampling_error_the_sentence_ends_before_it(audit_values: Values) -> None:
+    values = audit_values()
+    gap = values["envelopes"]["loss_gap"]
+    for kind in ("box", "normalised", "sharp"):
+        gap[kind]["band"] = None
+    gap["band"] = None
+    panel = chart(values).panels[0]
+    assert said(panel, 0, 0).endswith("the difference in error is 0.0270.")
+    assert panel.bands[0].outer_low == []
+
+
+def test_where_nothing_is_hidden_kappa_is_0(audit_values: Values) -> None:
+    personal = chart(audit_values()).panels[-1]
+    assert said(personal, 0, 0).startswith("If nothing is hidden (κ = 0), puid-dr is ahead of mf")
+    assert "to the power κ = 0.10" in said(personal, 0, 1)
+    assert [tip(personal, k) for k in (0, 2)] == [1.8, 1.8]
 
 
 def test_one_model_alone_has_no_tipping_point(audit_values: Values) -> None:
@@ -95,7 +114,7 @@ def test_the_other_model_ahead_is_said_the_other_way_round(audit_values: Values)
 
 def test_only_the_strongest_features_are_marked_and_the_certificate(audit_values: Values) -> None:
     labels = [mark.label for mark in chart(audit_values()).panels[0].marks]
-    names = [f"as strong as {name}" for name in ("genre", "price", "shelf", "age")]
+    names = ["as genre (items)", "as price (items)", "as shelf (items)", "as age (users)"]
     assert labels == [*names, "uniform ratings prove Γ ≥ 1.52"]
     assert chart(audit_values()).panels[-1].marks == ()
 

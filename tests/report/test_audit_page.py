@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from puidrec.report.audit import audit_page, names_of
-from puidrec.report.blocks import Callout, Page, Table
+from puidrec.report.blocks import Details, Facts, Page, Table
 from puidrec.report.html import render
 
 Values = Callable[..., dict[str, Any]]
@@ -20,11 +20,6 @@ PARTS = ["envelope", "strength", "map", "segments", "diagnostics", "limits", "me
 
 def ids(page: Page) -> list[str]:
     return [section.id for section in page.sections]
-
-
-def tables(page: Page, section: str) -> list[Table]:
-    blocks = next(part.blocks for part in page.sections if part.id == section)
-    return [block for block in blocks if isinstance(block, Table)]
 
 
 def test_every_part_is_there_in_order(audit_values: Values) -> None:
@@ -83,12 +78,22 @@ def test_headline_figures(audit_values: Values) -> None:
 
 
 def test_a_conclusion_that_nothing_overturns_has_an_infinite_tipping_point(audit_values: Values) -> None:
-    found = audit_page(audit_values(tipping={"gamma": None, "low": 5.0, "high": None})).verdict
+    found = audit_page(
+        audit_values(tipping={"gamma": None, "gamma_infinite": True, "low": 5.0, "high": None, "high_infinite": True})
+    ).verdict
     assert found is not None
     assert found.facts[0] == ("tipping point Γ* (95 %: 5.00 to ∞)", "∞")
 
 
-@pytest.mark.parametrize("changes", [{"verdict": "overturned"}, {"against": None, "verdict": "single"}])
+def test_without_resampling_there_is_no_interval(audit_values: Values) -> None:
+    found = audit_page(audit_values(tipping={"gamma": 2.0, "low": None, "high": None})).verdict
+    assert found is not None
+    assert found.facts[0] == ("tipping point Γ*", "2.00")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"tipping": {"gamma": 1.0, "overturned": True}}, {"against": None, "tipping": None}]
+)
 def test_no_tipping_point_is_claimed_where_there_is_none(audit_values: Values, changes: dict[str, Any]) -> None:
     found = audit_page(audit_values(**changes)).verdict
     assert found is not None
@@ -107,27 +112,27 @@ def test_models_called_alike_are_told_apart() -> None:
     assert (names.model, names.other) == ("mf (audited)", "mf (compared with)")
 
 
-def test_benchmarks_are_sorted_by_strength(audit_values: Values) -> None:
-    (table,) = tables(audit_page(audit_values()), "strength")
-    assert [row[0] for row in table.rows] == ["genre", "price", "shelf", "age", "gender", "brand"]
+def test_where_the_lead_ends_is_listed_by_each_way(audit_values: Values) -> None:
+    blocks = next(part.blocks for part in audit_page(audit_values()).sections if part.id == "envelope")
+    (facts,) = (block for block in blocks if isinstance(block, Facts))
+    assert dict(facts.items) == {
+        "Γ* (95 %: 1.90 to ∞)": "2.46",
+        "Γ* of the sharp range": "4.48",
+        "κ* (95 %: 1.10 to 2.40)": "1.80",
+        "mean Γ at κ*": "2.20",
+    }
 
 
-def test_what_uniform_ratings_prove_is_said_only_if_they_do(audit_values: Values) -> None:
-    def text(certificate: dict[str, Any]) -> str:
-        page = audit_page(audit_values(certificate=certificate))
-        blocks = next(part.blocks for part in page.sections if part.id == "strength")
-        return next(block.text for block in blocks if isinstance(block, Callout))
-
-    assert "refute every Γ below **1.52**" in text({"gamma_min": 1.71, "low": 1.52})
-    assert "prove no hidden confounding" in text({"gamma_min": 1.71, "low": 1.0})
+def test_the_figures_behind_the_chart_run_from_1_to_the_limit(audit_values: Values) -> None:
+    blocks = next(part.blocks for part in audit_page(audit_values()).sections if part.id == "envelope")
+    table = next(block.blocks[0] for block in blocks if isinstance(block, Details))
+    assert isinstance(table, Table)
+    assert [row[0].text for row in table.body][:: len(table.rows) - 1] == ["1.00", "8.00"]
 
 
-def test_all_rows_of_segments_and_limits_are_shown(audit_values: Values) -> None:
-    page, values = audit_page(audit_values()), audit_values()
-    users, items = tables(page, "segments")
-    assert [len(users.rows), len(items.rows)] == [3, len(values["segments"]["items"])]
-    text = render(page)
-    assert all(point in text for point in values["limits"])
+def test_all_limits_are_shown(audit_values: Values) -> None:
+    text = render(audit_page(audit_values()))
+    assert all(point in text for point in audit_values()["limits"])
 
 
 class Tags(HTMLParser):

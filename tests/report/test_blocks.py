@@ -13,10 +13,16 @@ from puidrec.report.blocks import Cell, Column, Facts, Table
 def test_cells_show_text_and_keep_the_number_to_sort_by() -> None:
     table = Table(["name", Column("x", ".2f")], [["a", 1.234], ["b", Cell(0.5, "½", "good")], ["c", None]], "")
     assert table.body == [
-        [("a", None, None), ("1.23", 1.234, None)],
-        [("b", None, None), ("½", 0.5, "good")],
-        [("c", None, None), ("–", None, None)],
+        [("a", None, None, None, None), ("1.23", 1.234, None, None, None)],
+        [("b", None, None, None, None), ("½", 0.5, "good", None, None)],
+        [("c", None, None, None, None), ("–", None, None, None, None)],
     ]
+
+
+def test_bars_stay_between_nothing_and_full() -> None:
+    cells = [Cell(1, bar=0.25, tick=0.5), Cell(2, bar=-3.0, tick=7.0), Cell(3, bar=math.nan, tick=math.inf)]
+    (row,) = Table(["a", "b", "c"], [cells], "").body
+    assert [(cell.bar, cell.tick) for cell in row] == [(0.25, 0.5), (0.0, 1.0), (None, None)]
 
 
 def test_columns_of_numbers_are_known() -> None:

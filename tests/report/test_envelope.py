@@ -30,6 +30,13 @@ def test_slots_are_never_looked_for_in_names(nasty: str) -> None:
     assert said(panel("{x} {low}"), 0) == "{x} {low} is ahead by 0.50"
 
 
+def test_the_range_with_sampling_error_can_be_quoted_where_it_is_known() -> None:
+    band = Band("Sharp", [0.5, 0.5], [0.5, 1.0], ["s", "s"], outer_low=[0.1, 0.2], outer_high=[0.9, None])
+    chart = panel(bands=[band], sentences={"s": [Slot.OUTER_LOW, " to ", Slot.OUTER_HIGH]})
+    assert [said(chart, at) for at in (0, 1)] == ["0.10 to 0.90", "0.20 to –"]
+    assert Envelope([chart], "").data()["panels"][0]["bands"][0]["outer_high"] == ["0.90", "–"]
+
+
 def test_what_is_not_known_is_said_with_a_dash() -> None:
     band = Band("Sharp", [None, None], [1.0, 1.0], ["open", "open"])
     assert said(panel(bands=[band]), 1) == "2.00: – to 1.00"

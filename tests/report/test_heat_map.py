@@ -39,7 +39,8 @@ def test_missing_and_infinite_values_are_blank() -> None:
 
 def test_all_equal_values_have_one_shade_in_the_legend() -> None:
     chart = HeatMap([[2.0, 2.0]], ["r"], ["a", "b"], "")
-    assert chart.legend == [("2.00", chart.body[0][1][0][1])]
+    assert chart.legend == [("2.00", STEPS // 2)]
+    assert chart.body[0][1][0] == ("2.00", STEPS // 2)
 
 
 def test_the_legend_agrees_with_the_cells() -> None:

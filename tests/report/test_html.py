@@ -88,7 +88,7 @@ def everything(name: str) -> Page:
     panel = Panel(name, name, [1.0, 2.0], name, name, name, [band], sentences, 0.15, marks)
     table = Table([name, Column(name, ".2f", name)], [[name, 1.0], [Cell(name, name, "bad"), None]], name)
     blocks = [
-        Paragraph(name), table, Figure(f"<svg>{name}</svg>", name, name), Figure(b"\x89PNG", name),
+        Paragraph(name), table, table, Figure(f"<svg>{name}</svg>", name, name), Figure(b"\x89PNG", name),
         Facts([(name, name)]), Facts([], large=True), Callout("warn", name, name, [name]), Links([(name, "#a")]),
         HeatMap([[1.0]], [name], [name], name, name, name, name), Details(name, [Details(name, [Paragraph(name)])]),
         Envelope([panel], name, name),

@@ -38,6 +38,17 @@ def test_words_at_the_right_edge_turn_to_the_left() -> None:
     assert [mark.anchor for mark in place([100, 700], [80, 80], 0, 760)] == ["start", "end"]
 
 
+def test_words_that_turn_left_stand_above_the_lines_they_reach_over() -> None:
+    near, edge = place([650, 700], [20, 100], 0, 760)
+    assert (edge.lane, near.lane) == (0, 1)
+
+
+def test_words_go_to_the_side_where_no_line_runs_through_them() -> None:
+    first, edge = place([600, 690], [90, 90], 0, 760)
+    assert (first.anchor, edge.anchor) == ("end", "end")
+    assert not (first.left < edge.x < first.right)
+
+
 def test_a_line_does_not_run_through_the_words_below_it() -> None:
     first, second = place([100, 120], [80, 20], 0, 760)
     assert second.lane > first.lane

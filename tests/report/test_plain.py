@@ -26,7 +26,7 @@ def test_single_values_become_facts_in_words() -> None:
 def test_records_become_a_table_with_the_union_of_their_keys() -> None:
     table = records([{"a": 1, "b": 2.0}, {"c": "x", "a": 3}], "Caption.", {"a": "first"}, {"b": ".2f"})
     assert [column.name for column, _ in table.head] == ["first", "b", "c"]
-    assert [[text for text, _, _ in row] for row in table.body] == [["1", "2.00", "–"], ["3", "–", "x"]]
+    assert [[cell.text for cell in row] for row in table.body] == [["1", "2.00", "–"], ["3", "–", "x"]]
 
 
 def test_very_many_records_are_cut_and_it_is_said() -> None:

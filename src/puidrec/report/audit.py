@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from puidrec.report.audit_detail import diagnostics, methods, segments
 from puidrec.report.audit_envelope import Names, envelope_of
-from puidrec.report.blocks import Block, Callout, Column, Details, Page, Paragraph, Section, Table, Tone, Verdict
-from puidrec.report.heat_map import HeatMap
-from puidrec.report.numbers import finite, show
-from puidrec.report.plain import blocks, facts, records
+from puidrec.report.audit_strength import gamma_map, strength
+from puidrec.report.blocks import Block, Callout, Column, Details, Facts, Page, Section, Table, Tone, Verdict
+from puidrec.report.numbers import Value, finite, show
 
 VERDICTS: dict[str, tuple[Tone, str]] = {
     "robust": ("good", "Robust"),
@@ -17,18 +17,6 @@ VERDICTS: dict[str, tuple[Tone, str]] = {
     "overturned": ("bad", "Already overturned"),
     "single": ("info", "One model alone"),
 }
-DOCS = (
-    ("docs/equations.md", "every formula, the function that computes it, and the test that checks it"),
-    ("docs/gamma-truth.md", "which rules for Γ rank pairs by how confounded they are, where the truth is known"),
-    ("docs/deviations.md", "what the paper leaves open, and what is done instead"),
-    ("docs/truth.md", "what each method repairs in worlds where the truth is known"),
-)
-WORDS = {
-    "n": "logged pairs", "n_users": "users", "n_items": "items", "n_logged": "logged pairs", "sha256": "SHA-256",
-    "positive_rate": "positive rate", "gamma_mean": "mean Γ", "gamma_p95": "Γ, 95 %", "times_hidden": "times hidden",
-    "p95": "95 % quantile", "max": "largest", "ess": "effective sample size", "share_clipped": "share clipped",
-    "gini": "Gini of exposure", "p": "propensity", "lr": "learning rate", "l2": "L2 penalty",
-}  # fmt: skip
 
 
 def audit_page(audit: Mapping[str, Any]) -> Page:
@@ -38,8 +26,8 @@ def audit_page(audit: Mapping[str, Any]) -> Page:
     where = f" on {data['name']}" if data.get("name") else ""
     title = f"{names.model}{where}" if names.other is None else f"{names.model} against {names.other}{where}"
     parts = (
-        _envelopes(audit, names), _strength(audit), _map(audit), _segments(audit), _diagnostics(audit), _limits(audit),
-        _methods(audit),
+        _envelopes(audit, names), strength(audit), gamma_map(audit), segments(audit, names), diagnostics(audit),
+        _limits(audit), methods(audit, names),
     )  # fmt: skip
     return Page(
         title=title, lead=_lead(audit, names), sections=[part for part in parts if part], verdict=_verdict(audit),
@@ -62,9 +50,7 @@ def _lead(audit: Mapping[str, Any], names: Names) -> str:
     held = {"held-out": "held-out logged", "training": "training"}.get(str(rows.get("source")), "logged")
     count = f"{show(rows['n'])} {held} pairs" if rows.get("n") is not None else f"{held} pairs"
     if names.other is None:
-        return (
-            f"The error of one recommender, from {count}, and the range it may have if something hidden drove the log."
-        )
+        return f"The error of one recommender, from {count}, and its range if something hidden drove the log."
     return f"Two recommenders, compared on {count}: would the better one stay ahead if something hidden drove the log?"
 
 
@@ -72,9 +58,9 @@ def _verdict(audit: Mapping[str, Any]) -> Verdict:
     tone, label = VERDICTS.get(str(audit.get("verdict")), ("info", str(audit.get("verdict") or "Audit")))
     tipping, certificate = audit.get("tipping") or {}, audit.get("certificate") or {}
     rows = [row for row in audit.get("benchmarks") or [] if finite(row.get("gamma")) is not None]
-    shown: list[tuple[str, str | float | None]] = []
-    if audit.get("against") and tipping and audit.get("verdict") != "overturned":
-        shown.append((f"tipping point Γ*{_interval(tipping)}", _factor(tipping.get("gamma"))))
+    shown: list[tuple[str, Value]] = []
+    if _tips(audit):
+        shown.append((f"tipping point Γ*{interval(tipping, 'low', 'high')}", factor(tipping, "gamma")))
     if rows:
         top = max(rows, key=lambda row: float(row["gamma"]))
         shown.append((f"Γ of the strongest feature, {top['feature']}", show(top["gamma"], ".2f")))
@@ -86,15 +72,21 @@ def _verdict(audit: Mapping[str, Any]) -> Verdict:
     return Verdict(tone, label, str(audit.get("sentence") or ""), shown[:4])
 
 
-def _interval(tipping: Mapping[str, Any]) -> str:
-    if "low" not in tipping and "high" not in tipping:
-        return ""
-    return f" (95 %: {_factor(tipping.get('low'))} to {_factor(tipping.get('high'))})"
+def _tips(audit: Mapping[str, Any]) -> bool:
+    """Whether there is a lead in the log, and so a strength that would end it."""
+    tipping = audit.get("tipping")
+    return bool(audit.get("against") and tipping and not tipping.get("overturned"))
 
 
-def _factor(value: object) -> str:
-    """A Γ; no number means that no Γ is large enough."""
-    return "∞" if finite(value) is None else show(value, ".2f")
+def factor(tipping: Mapping[str, Any], key: str) -> str:
+    """A tipping point in words: infinite where flagged so, a dash where unknown."""
+    return "∞" if tipping.get(f"{key}_infinite") else show(tipping.get(key), ".2f")
+
+
+def interval(tipping: Mapping[str, Any], low: str, high: str) -> str:
+    """The 95 % interval in brackets; nothing where it was not computed."""
+    ends = factor(tipping, low), factor(tipping, high)
+    return "" if ends == ("–", "–") else f" (95 %: {ends[0]} to {ends[1]})"
 
 
 def _envelopes(audit: Mapping[str, Any], names: Names) -> Section | None:
@@ -104,96 +96,31 @@ def _envelopes(audit: Mapping[str, Any], names: Names) -> Section | None:
     panel = chart.panels[0]
     step = max(1, (len(panel.grid) - 1) // 10)
     rows = [
-        [panel.grid[k], *(band_end for band in panel.bands for band_end in (band.low[k], band.high[k]))]
+        [panel.grid[k], *(end for band in panel.bands for end in (band.low[k], band.high[k]))]
         for k in range(0, len(panel.grid), step)
     ]
     columns = [Column(panel.symbol, panel.x_format)]
     columns += [Column(f"{band.label}, {end}", panel.format) for band in panel.bands for end in ("from", "to")]
     table = Table(columns, rows, f"{panel.label}: {panel.y_label}.", sortable=False)
     title = "How strong would it have to be?" if names.other else "How far could the error be off?"
-    return Section("envelope", title, [chart, Details("The figures behind the first chart", [table])], short="Envelope")
+    tips: list[Block] = [_tipping(audit["tipping"])] if _tips(audit) else []
+    blocks: list[Block] = [chart, *tips, Details("The figures behind the first chart", [table])]
+    return Section("envelope", title, blocks, short="Envelope")
 
 
-def _strength(audit: Mapping[str, Any]) -> Section | None:
-    found: list[Block] = []
-    certificate = audit.get("certificate")
-    if certificate:
-        low = finite(certificate.get("low"))
-        proved = low is not None and low > 1.0
-        text = (
-            f"The uniform ratings refute every Γ below **{show(low, '.2f')}** (95 % confidence; best estimate "
-            f"{show(certificate.get('gamma_min'), '.2f')}): something hidden did drive the log, at least so much."
-            if proved else "The uniform ratings prove no hidden confounding; nor do they prove that there is none."
-        )  # fmt: skip
-        found.append(Callout("info", "What uniform ratings prove", text))
-    rows = sorted(audit.get("benchmarks") or [], key=lambda row: -(finite(row.get("gamma")) or 0.0))
-    if rows:
-        found.append(Paragraph(
-            "To judge a Γ, hide a feature that was recorded and see how far the odds of being seen move: that is the Γ "
-            "of a hidden trait as strong as this feature. “Times hidden” says how many such traits it would take, "
-            "acting together, to reach the tipping point."
-        ))  # fmt: skip
-        columns = [Column("feature"), Column("side"), Column("Γ", ".3f"), Column("times hidden", ".1f")]
-        cells = [[row.get(key) for key in ("feature", "side", "gamma", "times_hidden")] for row in rows]
-        found.append(Table(columns, [[str(c[0]), c[1], c[2], c[3]] for c in cells], "Features as a yardstick for Γ."))
-    if audit.get("gamma"):
-        found += [Paragraph("**What the rule for Γ says of the pairs of this log.**"), facts(audit["gamma"], WORDS)]
-    return Section("strength", "What is a large Γ here?", found, short="Yardsticks for Γ") if found else None
-
-
-def _map(audit: Mapping[str, Any]) -> Section | None:
-    table = audit.get("gamma_map") or {}
-    if not table.get("values"):
-        return None
-    chart = HeatMap(
-        table["values"], [str(v) for v in table["user_bins"]], [str(v) for v in table["item_bins"]],
-        "Γ by group of users and group of items (geometric mean over pairs).", "users", "items", "Γ from", log=True,
-    )  # fmt: skip
-    return Section("map", "Where may it be strong?", [chart], short="Γ by group")
-
-
-def _segments(audit: Mapping[str, Any]) -> Section | None:
-    segments = audit.get("segments") or {}
-    captions = {"users": "Groups of users, by their columns.", "items": "Groups of items, by their columns."}
-    found: list[Block] = [records(segments[k], text, WORDS) for k, text in captions.items() if segments.get(k)]
-    return Section("segments", "Whom does it concern?", found, short="Users and items") if found else None
-
-
-def _diagnostics(audit: Mapping[str, Any]) -> Section | None:
-    values = audit.get("diagnostics") or {}
-    found: list[Block] = []
-    top = facts(values, WORDS)
-    if top.items:
-        found.append(top)
-    for key, value in values.items():
-        found += blocks(key, value, WORDS)
-    return Section("diagnostics", "Can the log carry the answer?", found, short="Diagnostics") if found else None
+def _tipping(tipping: Mapping[str, Any]) -> Facts:
+    """Where the lead ends, by each way of finding the range and each kind of strength."""
+    items: list[tuple[str, Value]] = [(f"Γ*{interval(tipping, 'low', 'high')}", factor(tipping, "gamma"))]
+    if "sharp" in tipping:
+        items.append(("Γ* of the sharp range", factor(tipping, "sharp")))
+    if "kappa" in tipping:
+        items.append((f"κ*{interval(tipping, 'kappa_low', 'kappa_high')}", factor(tipping, "kappa")))
+    if finite(tipping.get("kappa_mean_gamma")) is not None:
+        items.append(("mean Γ at κ*", show(tipping["kappa_mean_gamma"], ".2f")))
+    return Facts(items)
 
 
 def _limits(audit: Mapping[str, Any]) -> Section | None:
-    points: Sequence[str] = [str(text) for text in audit.get("limits") or []]
-    if not points:
-        return None
+    points = [str(text) for text in audit.get("limits") or []]
     box = Callout("warn", "Read this before you rely on it", "", points)
-    return Section("limits", "What this does not tell you", [box])
-
-
-def _methods(audit: Mapping[str, Any]) -> Section:
-    found: list[Block] = []
-    for title, key in (
-        ("The audited model", "model"),
-        ("Compared with", "against"),
-        ("Data", "data"),
-        ("Rows", "rows"),
-    ):
-        values = audit.get(key)
-        if values:
-            flat = {k: v for k, v in values.items() if not isinstance(v, Mapping)}
-            found += [Paragraph(f"**{title}**"), facts(flat, WORDS)]
-            inner = [facts(v, WORDS) for v in values.values() if isinstance(v, Mapping) and v]
-            found += [Details(f"Settings of {title[:1].lower()}{title[1:]}", inner)] if inner else []
-    form = facts((audit.get("tipping") or {}).get("closed_form") or {}, {"S_plus": "S₊", "S_minus": "S₋"})
-    if form.items:
-        found += [Paragraph("**Tipping point in closed form**: Γ* = (T + √(T² + 4 S₋S₊)) / (2 S₋), with"), form]
-    found.append(Table(["page", "what it holds"], DOCS, "To read on, in the documentation.", sortable=False))
-    return Section("methods", "Methods and settings", found)
+    return Section("limits", "What this does not tell you", [box], short="Limits") if points else None

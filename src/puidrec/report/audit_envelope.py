@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from puidrec.report.envelope import Band, Envelope, Mark, Number, Panel, Sentence, Slot
+from puidrec.report.envelope import Band, Envelope, Mark, MarkKind, Number, Panel, Sentence, Slot
 from puidrec.report.labels import clip_text
 from puidrec.report.numbers import finite, show
 
@@ -100,12 +100,12 @@ def _panel(
     group: str, symbol: str, grid: Sequence[float], curves: Mapping[str, Any], quantity: Quantity, names: Names,
     audit: Mapping[str, Any], *, decisive: bool,
 ) -> Panel:  # fmt: skip
-    tipping = audit.get("tipping") or {}
-    exact = finite(tipping.get("gamma" if symbol == "Γ" else "kappa")) if decisive else None
-    bands = [_band(key, curves, grid, symbol, quantity, exact) for key in WAYS if key in curves]
+    ways = [key for key in WAYS if key in curves]
+    exact = {key: _exact(audit, key, symbol) if decisive else None for key in ways}
+    bands = [_band(key, curves, grid, symbol, quantity.gap, exact[key]) for key in ways]
     point = finite(curves.get("point"))
     says = bands[0].says
-    held = max(k for k in range(len(grid)) if says[k].split("-")[0] == says[0].split("-")[0])
+    held = max(k for k in range(len(grid)) if _side(says[k]) == _side(says[0]))
     return Panel(
         label=quantity.label, group=group, grid=grid, symbol=symbol, bands=bands, point=point, zero=quantity.gap,
         x_label="Γ, on a logarithmic scale" if symbol == "Γ" else "κ: the strength to which every Γ is stretched",
@@ -115,23 +115,45 @@ def _panel(
     )  # fmt: skip
 
 
-def _band(
-    key: str, curves: Mapping[str, Any], grid: Sequence[float], symbol: str, quantity: Quantity, exact: Number
-) -> Band:
+def _band(key: str, curves: Mapping[str, Any], grid: Sequence[float], symbol: str, gap: bool, exact: Number) -> Band:
     label, note = WAYS[key]
     curve = curves[key]
-    low, high = [[finite(v) for v in curve[end]] for end in ("low", "high")]
-    says = [
-        _state(a, b, first=k == 0 and symbol == "Γ", gap=quantity.gap)
-        for k, (a, b) in enumerate(zip(low, high, strict=True))
-    ]
+    low, high = _numbers(curve, "low"), _numbers(curve, "high")
     outer = curve.get("band") or (curves.get("band") if curves.get("band_of", "normalised") == key else None) or {}
+    outer_low, outer_high = _numbers(outer, "low"), _numbers(outer, "high")
+    start = 1.0 if symbol == "Γ" else 0.0
+    says = [_state(a, b, nothing=x == start, gap=gap) for x, a, b in zip(grid, low, high, strict=True)]
+    if outer_low and outer_high:
+        known = [a is not None and b is not None for a, b in zip(outer_low, outer_high, strict=True)]
+        says = [f"{word}+" if there and word != "unknown" else word for word, there in zip(says, known, strict=True)]
     tip = None
-    if quantity.gap and says[0].startswith(("ahead", "behind")):
+    if gap and says[0].startswith(("ahead", "behind")):
         end = low if says[0].startswith("ahead") else high
-        tip = exact if exact is not None and key != "sharp" else crossing(grid, end, log=symbol == "Γ")
-    mark = [] if tip is None else [Mark(tip, f"tipping point {symbol}* = {show(tip, '.2f')}", "tipping")]
-    return Band(label, low, high, says, note, outer.get("low", ()), outer.get("high", ()), mark)
+        tip = exact if exact is not None else crossing(grid, end, log=symbol == "Γ")
+    mark = [] if tip is None else [_tip_mark(tip, symbol)]
+    return Band(label, low, high, says, note, outer_low, outer_high, mark)
+
+
+def _tip_mark(at: float, symbol: str) -> Mark:
+    text = f"{symbol}* = {show(at, '.2f')}"
+    return Mark(at, f"tipping point {text}", "tipping", text)
+
+
+def _side(word: str) -> str:
+    return word.rstrip("+").removesuffix("-first")
+
+
+def _numbers(curve: Mapping[str, Any], end: str) -> list[Number]:
+    return [finite(v) for v in curve.get(end) or ()]
+
+
+def _exact(audit: Mapping[str, Any], key: str, symbol: str) -> Number:
+    """The tipping point that the audit has computed for a way of finding the range; box and normalised share theirs."""
+    names = {
+        "Γ": {"box": "gamma", "normalised": "gamma", "sharp": "sharp"},
+        "κ": {"box": "kappa", "normalised": "kappa"},
+    }
+    return finite((audit.get("tipping") or {}).get(names[symbol].get(key, "")))
 
 
 def crossing(grid: Sequence[float], values: Sequence[Number], *, log: bool) -> Number:
@@ -146,45 +168,59 @@ def crossing(grid: Sequence[float], values: Sequence[Number], *, log: bool) -> N
     return None
 
 
-def _state(low: Number, high: Number, *, first: bool, gap: bool) -> str:
-    """Which sentence holds: who is ahead, or that either may be; at Γ = 1 in words of its own."""
+def _state(low: Number, high: Number, *, nothing: bool, gap: bool) -> str:
+    """Which sentence holds: who is ahead, or that either may be; in words of its own where nothing is hidden."""
     if low is None or high is None:
         return "unknown"
     side = "range" if not gap else "ahead" if low > 0.0 else "behind" if high < 0.0 else "open"
-    return f"{side}-first" if first else side
+    return f"{side}-first" if nothing else side
 
 
 def _sentences(symbol: str, quantity: Quantity, names: Names) -> dict[str, Sentence]:
+    """A sentence per state; with `+`, the range with sampling error follows."""
     if symbol == "Γ":
         start: list[str | Slot] = ["If hidden factors changed the odds of being seen by up to Γ = ", Slot.X, ", "]
     else:
         start = ["If hidden factors were as strong as Γ per user and item says, to the power κ = ", Slot.X, ", "]
-    lies: list[str | Slot] = [f": {quantity.noun} lies between ", Slot.LOW, " and ", Slot.HIGH, "."]
-    nothing, model, other = "If nothing is hidden (Γ = 1), ", names.model, names.other
-    plain: list[str | Slot] = [f": {quantity.noun} is ", Slot.LOW, "."]
-    return {
+    nothing, model, other = (
+        f"If nothing is hidden ({symbol} = {'1' if symbol == 'Γ' else '0'}), ",
+        names.model,
+        names.other,
+    )
+    lies: list[str | Slot] = [f": {quantity.noun} lies between ", Slot.LOW, " and ", Slot.HIGH]
+    plain: list[str | Slot] = [f": {quantity.noun} is ", Slot.LOW]
+    sampled: list[str | Slot] = ["; with sampling error, between ", Slot.OUTER_LOW, " and ", Slot.OUTER_HIGH]
+    sentences: dict[str, list[str | Slot]] = {
         "ahead": [*start, f"{model} would still be ahead of {other}", *lies],
         "behind": [*start, f"{other} would be ahead of {model}", *lies],
         "open": [*start, f"either {model} or {other} could be ahead", *lies],
-        "range": [*start, f"{quantity.noun} would lie between ", Slot.LOW, " and ", Slot.HIGH, "."],
+        "range": [*start, f"{quantity.noun} would lie between ", Slot.LOW, " and ", Slot.HIGH],
         "ahead-first": [nothing, f"{model} is ahead of {other}", *plain],
         "behind-first": [nothing, f"{other} is ahead of {model}", *plain],
         "open-first": [nothing, f"{model} and {other} are level", *plain],
-        "range-first": [nothing, f"{quantity.noun} is ", Slot.LOW, "."],
-        "unknown": [*start, "the range is not known."],
+        "range-first": [nothing, f"{quantity.noun} is ", Slot.LOW],
     }
+    full = {f"{name}+": [*sentence, *sampled, "."] for name, sentence in sentences.items()}
+    short = {name: [*sentence, "."] for name, sentence in sentences.items()}
+    return {**short, **full, "unknown": [*start, "the range is not known."]}
 
 
 def _benchmarks(audit: Mapping[str, Any]) -> list[Mark]:
     """The strongest features, and what uniform data prove."""
     rows = [row for row in audit.get("benchmarks") or [] if (finite(row.get("gamma")) or 0.0) > 1.0]
     rows = sorted(rows, key=lambda row: -float(row["gamma"]))[:SHOWN_BENCHMARKS]
-    words = [f"as strong as {clip_text(str(row['feature']), NAME)}" for row in rows]
-    marks = [Mark(float(row["gamma"]), text, "benchmark") for row, text in zip(rows, words, strict=True)]
+    marks = [Mark(float(row["gamma"]), *_feature_words(row)) for row in rows]
     proved = finite((audit.get("certificate") or {}).get("low"))
     if proved is not None and proved > 1.0:
-        marks.append(Mark(proved, f"uniform ratings prove Γ ≥ {show(proved, '.2f')}", "certificate"))
+        text = f"Γ ≥ {show(proved, '.2f')}"
+        marks.append(Mark(proved, f"uniform ratings prove {text}", "certificate", f"proved: {text}"))
     return marks
+
+
+def _feature_words(row: Mapping[str, Any]) -> tuple[str, MarkKind, str]:
+    name = clip_text(str(row.get("feature")), NAME)
+    side = {"user": " (users)", "item": " (items)"}.get(str(row.get("side")), "")
+    return f"as {name}{side}", "benchmark", f"as {clip_text(name, 14)}"
 
 
 def _digits(bands: Sequence[Band], point: Number) -> str:

@@ -20,10 +20,10 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
 
 from puidrec.errors import InputError
-from puidrec.report.numbers import Value, as_number, show
+from puidrec.report.numbers import Value, as_number, finite, show
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 Tone = Literal["good", "warn", "bad", "info"]
 """good: it holds; warn: with care; bad: it does not hold; info: neither. Boxes show it by icon and word, not by colour
 alone."""
+
+
+TALL = 16
+"""Rows of a table beyond which it scrolls in its own region."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that needs more than a value: other words than its number (`0.71 ± 0.02`), or a tone.
+    """A cell that needs more than a value: other words than its number (`0.71 ± 0.02`), a tone, or a small bar.
 
     It sorts by `value`, so that "0.71 ± 0.02" with value 0.71 stands where it should.
     """
@@ -64,6 +68,20 @@ class Cell:
     value: Value
     text: str | None = None
     tone: Tone | None = None
+    bar: float | None = None
+    """Length of a bar beside the text, from 0 to 1."""
+    tick: float | None = None
+    """Where on the bar a tick stands, from 0 to 1: what was expected."""
+
+
+class Shown(NamedTuple):
+    """A cell as it is rendered."""
+
+    text: str
+    number: float | None
+    tone: Tone | None
+    bar: float | None
+    tick: float | None
 
 
 @dataclass(frozen=True)
@@ -97,17 +115,23 @@ class Table:
         return [(column, self._numeric(k)) for k, column in enumerate(columns)]
 
     @property
-    def body(self) -> list[list[tuple[str, float | None, Tone | None]]]:
-        """Per row and cell: text, number to sort by, tone."""
+    def body(self) -> list[list[Shown]]:
+        """Per row and cell: text, number to sort by, tone, bar and tick."""
         return [[self._cell(k, cell) for k, cell in enumerate(row)] for row in self.rows]
 
-    def _cell(self, k: int, cell: Value | Cell) -> tuple[str, float | None, Tone | None]:
+    @property
+    def tall(self) -> bool:
+        """Whether it has so many rows that it scrolls in its own region, below a head that stays."""
+        return len(self.rows) > TALL
+
+    def _cell(self, k: int, cell: Value | Cell) -> Shown:
         column = self.columns[k]
         full = cell if isinstance(cell, Cell) else Cell(cell)
         text = (
             full.text if full.text is not None else show(full.value, "" if isinstance(column, str) else column.format)
         )
-        return text, as_number(full.value), full.tone
+        bar, tick = (None if v is None else round(min(max(v, 0.0), 1.0), 4) for v in map(finite, (full.bar, full.tick)))
+        return Shown(text, as_number(full.value), full.tone, bar, tick)
 
     def _numeric(self, k: int) -> bool:
         values = [cell.value if isinstance(cell, Cell) else cell for cell in (row[k] for row in self.rows)]

@@ -24,6 +24,8 @@ class Slot(Enum):
     X = "x"
     LOW = "low"
     HIGH = "high"
+    OUTER_LOW = "outer_low"
+    OUTER_HIGH = "outer_high"
 
 
 Sentence = Sequence[str | Slot]
@@ -37,6 +39,8 @@ class Mark:
     at: float
     label: str
     kind: MarkKind
+    short: str = ""
+    """Fewer words, for a phone."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,11 @@ class Band:
     """The range with sampling error (bootstrap), if known."""
     marks: Sequence[Mark] = ()
     """Marks of this band alone, beside the panel's: where it tips."""
+
+    def ends(self) -> dict[Slot, Sequence[Number]]:
+        """The curves that a sentence can quote; those with sampling error where they are known."""
+        outer = {Slot.OUTER_LOW: self.outer_low, Slot.OUTER_HIGH: self.outer_high}
+        return {Slot.LOW: self.low, Slot.HIGH: self.high, **{k: v for k, v in outer.items() if len(v)}}
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ class Panel:
     def __post_init__(self) -> None:
         n = len(self.grid)
         for band in self.bands:
-            if {len(band.low), len(band.high), len(band.says)} != {n}:
+            if {len(band.says), *map(len, band.ends().values())} != {n}:
                 raise InputError(
                     f"band {band.label!r} of a chart does not fit its grid",
                     found=f"{len(band.low)}, {len(band.high)} and {len(band.says)} values", expected=f"{n} each",
@@ -97,8 +106,8 @@ class Panel:
 
     def words(self, band: Band, at: int) -> list[tuple[str, bool]]:
         """The sentence at a point of the grid, in pieces: text, and whether it came from the slider."""
-        values = {Slot.X: show(self.grid[at], self.x_format)}
-        values |= {Slot.LOW: show(band.low[at], self.format), Slot.HIGH: show(band.high[at], self.format)}
+        ends = {name: show(values[at], self.format) for name, values in band.ends().items()}
+        values = {Slot.X: show(self.grid[at], self.x_format), **ends}
         sentence = self.sentences[band.says[at]]
         return [(values[piece], True) if isinstance(piece, Slot) else (piece, False) for piece in sentence]
 
@@ -145,7 +154,7 @@ def _panel_data(panel: Panel) -> dict[str, Any]:
     bands = [
         {
             "label": band.label, "note": band.note, "says": list(band.says),
-            "low": [show(v, panel.format) for v in band.low], "high": [show(v, panel.format) for v in band.high],
+            **{slot.value: [show(v, panel.format) for v in values] for slot, values in band.ends().items()},
         }
         for band in panel.bands
     ]  # fmt: skip

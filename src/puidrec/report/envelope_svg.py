@@ -152,7 +152,8 @@ def _line(name: str, xs: Sequence[float], values: Sequence[Number], up: Scale) -
 def _placed(marks: Sequence[Mark], across: Scale, size: str) -> list[tuple[Mark, Placed]]:
     """Marks within the axis, their words cut to what fits, and where the words go."""
     inside = [mark for mark in marks if across.low <= mark.at <= across.high]
-    cut = [replace(mark, label=clip_text(mark.label, LABEL[size])) for mark in inside]
+    words = [mark.short if size == "narrow" and mark.short else mark.label for mark in inside]
+    cut = [replace(mark, label=clip_text(text, LABEL[size])) for mark, text in zip(inside, words, strict=True)]
     spots = place([across(m.at) for m in cut], [text_width(m.label) for m in cut], 2.0, WIDTH[size] - 2.0)
     return list(zip(cut, spots, strict=True))
 

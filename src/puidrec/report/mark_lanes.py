@@ -30,11 +30,13 @@ def text_width(text: str) -> float:
 def place(positions: Sequence[float], widths: Sequence[float], low: float, high: float) -> list[Placed]:
     """Lanes for marks at `positions` whose words are `widths` wide, all within [low, high].
 
-    From left to right, each takes the highest lane where its words meet no other words, its line (which runs down from
-    its lane) meets no words below, and no line from above meets its words; where there is none, a new lane below.
+    Marks whose words fit only to the left of their line come first, from the right; then the others, from the left.
+    Each takes the highest lane where its words meet no other words, its line (which runs down from its lane) meets no
+    words below, and no line from above meets its words; where there is none, a new lane below.
     """
     placed: list[Placed] = []
-    order = sorted(range(len(positions)), key=lambda k: (positions[k], k))
+    turned = [x + 4.0 + width > high for x, width in zip(positions, widths, strict=True)]
+    order = sorted(range(len(positions)), key=lambda k: (-1, -positions[k], k) if turned[k] else (0, positions[k], k))
     for k in order:
         options = [option for option in _sides(positions[k], widths[k]) if option[0] >= low and option[1] <= high]
         options = options or [_squeezed(positions[k], widths[k], low, high)]

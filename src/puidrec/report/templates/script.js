@@ -70,11 +70,10 @@ function envelope(root) {
     return [panels.indexOf(panel), Math.max(band, 0)];
   };
   const say = (panel, band, at) => {
-    const values = { x: panel.x[at], low: band.low[at], high: band.high[at] };
     says.replaceChildren(...panel.sentences[band.says[at]].map((piece) => {
       if (typeof piece === "string") return document.createTextNode(piece);
       const bold = document.createElement("b");
-      bold.textContent = values[piece.slot];
+      bold.textContent = (piece.slot === "x" ? panel.x : band[piece.slot])[at];
       return bold;
     }));
   };
@@ -131,7 +130,7 @@ function envelope(root) {
 function scrollRegions() {
   const regions = all(".scroll");
   const check = () => regions.forEach((one) => {
-    if (one.scrollWidth > one.clientWidth) one.tabIndex = 0;
+    if (one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight) one.tabIndex = 0;
     else one.removeAttribute("tabindex");
   });
   check();
