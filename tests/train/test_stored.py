@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from puidrec.data.sources import load_dataset
@@ -101,3 +105,51 @@ def test_what_needs_the_log_in_memory_is_refused(both, refusal) -> None:
     refusal(lambda: disk.split("rd", select="observational"), "not divided")
     prepared = stored.prepare(disk, disk.split("rd"), Recommender("dr", **COMMON).settings)
     refusal(lambda: prepared.target, "in memory")
+
+
+FIT = """
+import resource, sys
+import os
+import subprocess
+import sys
+from pathlib import Path
+import numpy as np, polars as pl, torch, scipy.optimize, sklearn.linear_model, torch.distributed.tensor
+from puidrec.data import sorting
+from puidrec.data.sources import load_dataset
+from puidrec.features import counts
+from puidrec.model import Recommender
+from puidrec.train import stored
+
+root, how, room = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+sorting.BATCH_ROWS, stored.PIECE_PAIRS = 100_000, 200_000
+counts.row_slices.__defaults__ = (200_000,)
+torch.set_num_threads(1)
+now = next(line for line in open("/proc/self/status") if line.startswith("VmData"))
+limit = int(now.split()[1]) * 1024 + room * 2**20
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+files = {"logged": root / "logged.parquet", "uniform": root / "uniform.parquet"}
+data = load_dataset("files", **files, **({"shards": root / "shards"} if how == "disk" else {}))
+more = {"l2_vectors": 1.0} if "l2_vectors" in Recommender().get_params() else {}
+Recommender("puid-dr", dim=4, epochs=1, backbone="mf", **more).fit(data).save(root / "model")
+print(len(data.logged))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory limits are those of Linux")
+def test_a_log_that_does_not_fit_trains_from_disk(tmp_path: Path) -> None:
+    """In memory this log takes about 330 MB beyond the libraries; the limit is 200."""
+    rng = np.random.default_rng(0)
+    for name, n in (("logged", 1_500_000), ("uniform", 2_000)):
+        key = rng.choice(20_000 * 2_000, n, replace=False)
+        columns = {"user_id": key // 2_000, "item_id": key % 2_000, "rating": rng.integers(1, 6, n).astype(np.int8)}
+        pl.DataFrame(columns).write_parquet(tmp_path / f"{name}.parquet", row_group_size=100_000)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+    outcome = {}
+    for how in ("disk", "memory"):
+        command = [sys.executable, "-c", FIT, str(tmp_path), how, "200"]
+        outcome[how] = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )  # fmt: skip
+    assert outcome["disk"].returncode == 0, outcome["disk"].stderr[-2000:]
+    assert outcome["disk"].stdout == "1500000\n"
+    assert outcome["memory"].returncode != 0
