@@ -6,12 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from puidrec.cli import reproduce
-from puidrec.cli.main import app
 from puidrec.data.sources.ml_100k import GENRES
-
-if "reproduce" not in [command.name for command in app.registered_commands]:
-    app.command("reproduce", epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 
 
 @pytest.fixture

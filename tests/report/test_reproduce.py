@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from puidrec.atomic import write_json
 from puidrec.report.html import render
 from puidrec.report.reproduce import page, results_text, table_text, write_reproduction
 from puidrec.report.reproduce_findings import findings
@@ -134,6 +136,25 @@ def test_other_figures_other_sentences(summary: dict[str, Any]) -> None:
     assert "Ahead: puid-ips on Coat (paper)." in text["Personalised against random Γ"]
     assert "paper fits best" in text["The protocol behind the figures on Coat"]
     assert "So the sign says something." in text["RQ3, user side"]
+
+
+def test_the_files_on_disk_are_enough(summary: dict[str, Any], tmp_path: Path) -> None:
+    write_json(tmp_path / "summary.json", summary)
+    read = json.loads((tmp_path / "summary.json").read_text())
+    assert results_text(read, COMMAND) == results_text(summary, COMMAND)
+    assert list(found(read).items()) == list(found(summary).items())
+
+
+def test_the_sixteen_ratios_are_listed_with_intervals(summary: dict[str, Any]) -> None:
+    for row in summary["rq3"]["ratios"]:
+        if (row["share_user"], row["share_item"], row["estimator"]) == (3, 4, "permutation"):
+            row |= {"n": 0, "mean": None, "low": None, "high": None}
+    text = table_text(summary)
+    assert (
+        "| 1/2 | 1/5 | 0.20 [0.20, 0.20] | 0.20 [0.20, 0.20] | 0.20 [0.20, 0.20] | 0.20 [0.20, 0.20] | 10 of 10 |"
+        in text
+    )
+    assert "| 1/3 | 1/4 | 0.30 [0.30, 0.30] | 0.30 [0.30, 0.30] | – | 0.30 [0.30, 0.30] | 0 of 10 |" in text
 
 
 def test_a_question_alone(summary: dict[str, Any]) -> None:

@@ -11,7 +11,15 @@ from puidrec.report.blocks import Block, Callout, Figure, Page, Paragraph, Secti
 from puidrec.report.charts import save_png
 from puidrec.report.html import write_page
 from puidrec.report.reproduce_charts import all_charts
-from puidrec.report.reproduce_facts import chance_sheet, gamma_sheet, ratio_sheet, rise_sheet
+from puidrec.report.reproduce_facts import (
+    RATIOS,
+    chance_sheet,
+    combination_sheet,
+    gamma_sheet,
+    ratio_map,
+    ratio_sheet,
+    rise_sheet,
+)
 from puidrec.report.reproduce_findings import findings
 from puidrec.report.reproduce_tables import READING, Sheet, comparison_sheets, contrast_sheet, mask_sheets
 
@@ -54,7 +62,8 @@ def write_reproduction(out: Path, summary: Mapping[str, Any], command: str) -> l
 def sheets(summary: Mapping[str, Any], question: str) -> list[Sheet]:
     """The tables of a question."""
     if question == "rq3":
-        return [ratio_sheet(summary["rq3"])] if summary["rq3"] else []
+        rq3 = summary["rq3"]
+        return [ratio_sheet(rq3), *(combination_sheet(rq3, ratio) for ratio in RATIOS)] if rq3 else []
     if question == "rq4":
         return [rise_sheet(summary["rq4"])] if summary["rq4"] else []
     own = mask_sheets(summary) if question == "rq2" else comparison_sheets(summary, question)
@@ -110,6 +119,7 @@ def page(summary: Mapping[str, Any], charts: Path, command: str) -> Page:
         blocks: list[Block] = [Paragraph(READING)] if question in ("rq1", "ablation") else []
         blocks += [Paragraph(line) for line in summary["notes"].get(question, ())]
         blocks += [_figure(charts / name) for name in all_charts(summary) if name.startswith(question)]
+        blocks += _maps(summary["rq3"]) if question == "rq3" else []
         blocks += [sheet.block() for sheet in sheets(summary, question)]
         if len(blocks) > 1 or question in ("rq3", "rq4"):
             sections.append(Section(question, TITLES[question], blocks))
@@ -120,6 +130,12 @@ def page(summary: Mapping[str, Any], charts: Path, command: str) -> Page:
     seeds = summary["seeds"]
     lead = f"Questions {', '.join(summary['questions'])}; {seeds} seed{'s' if seeds > 1 else ''}. Made by `{command}`."
     return Page("The paper's tables, run again", lead, sections, kind="Reproduction")
+
+
+def _maps(rq3: Mapping[str, Any]) -> list[Block]:
+    words = (("plugin", "plug-in (the paper)", "none"), ("permutation", "minus equally fine noise", "none"),
+             ("plugin", "plug-in, rows of features permuted", "permuted"))  # fmt: skip
+    return [ratio_map(rq3, ratio, *key) for ratio in RATIOS for key in words] if rq3 else []
 
 
 def _figure(path: Path) -> Figure:

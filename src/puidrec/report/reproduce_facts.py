@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from puidrec.report.blocks import Cell
+from puidrec.report.heat_map import HeatMap
 from puidrec.report.numbers import Value
 from puidrec.report.reproduce_tables import METRIC, NAMES, Row, Sheet
 
 KINDS = ("plugin", "noise", "permutation")
+SIDES = ("user", "item")
+RATIOS = {"ratio_user": "user", "ratio_item": "item"}
 
 
 def gamma_sheet(facts: Sequence[Row]) -> Sheet:
@@ -73,6 +76,42 @@ def ratio_sheet(rq3: Mapping[str, Any]) -> Sheet:
     return Sheet("RQ3: what each step of the chain gains", caption, columns, body)
 
 
+def combination_sheet(rq3: Mapping[str, Any], ratio: str) -> Sheet:
+    """RQ3: a ratio for each of the 16 combinations, by estimator, and for permuted feature rows."""
+    rows = [row for row in rq3["ratios"] if row["ratio"] == ratio]
+    columns = {
+        "plug-in": ("none", "plugin"), "Miller–Madow": ("none", "miller-madow"),
+        "minus noise": ("none", "permutation"), "plug-in, permuted rows": ("permuted", "plugin"),
+    }  # fmt: skip
+    at = {(row["share_user"], row["share_item"], row["control"], row["estimator"]): row for row in rows}
+    shares = dict.fromkeys((row["share_user"], row["share_item"]) for row in rows)
+    body: tuple[tuple[Value | Cell, ...], ...] = tuple(
+        (f"1/{u}", f"1/{i}", *(_mean(at[u, i, *key], 2) for key in columns.values()),
+         Cell(at[u, i, "none", "permutation"]["n"], f"{at[u, i, 'none', 'permutation']['n']} of {rq3['orders']}"))
+        for u, i in shares
+    )  # fmt: skip
+    caption = (
+        f"Mean over {rq3['orders']} random orders [95 % interval]. Minus noise: over the orders, counted in the last "
+        "column, in which both gains are beyond chance. Rows of features permuted: nothing is known, and ratios remain."
+    )
+    head = ("users observed", "items observed", *columns, "beyond chance")
+    return Sheet(f"RQ3: gain of observed over hidden {RATIOS[ratio]} features", caption, head, body)
+
+
+def ratio_map(rq3: Mapping[str, Any], ratio: str, estimator: str, words: str, control: str = "none") -> HeatMap:
+    """The same as a map for the page; blank where fewer than half of the orders have a ratio."""
+    at = {
+        (row["share_user"], row["share_item"]): row["mean"] if row["n"] * 2 >= row["of"] else None
+        for row in rq3["ratios"]
+        if (row["ratio"], row["estimator"], row["control"]) == (ratio, estimator, control)
+    }
+    users, items = (sorted({key[k] for key in at}) for k in (0, 1))
+    return HeatMap(
+        [[at[u, i] for i in items] for u in users], [f"1/{u}" for u in users], [f"1/{i}" for i in items],
+        f"RQ3, {RATIOS[ratio]} side, {words}", "users observed", "items observed", "ratio", log=True,
+    )  # fmt: skip
+
+
 def rise_sheet(rq4: Mapping[str, Any]) -> Sheet:
     """RQ4: gains when all features of a side are hidden, and how often they rise on the way."""
     body: tuple[tuple[Value | Cell, ...], ...] = tuple(
@@ -82,7 +121,7 @@ def rise_sheet(rq4: Mapping[str, Any]) -> Sheet:
             _share(facts["artefact_at_the_end"]),
             *(_share(facts["rising"][name]) for name in KINDS),
         )
-        for side, facts in rq4["sides"].items()
+        for side, facts in ((side, rq4["sides"][side]) for side in SIDES)
     )  # fmt: skip
     columns = (
         "hidden", "plug-in gain", "gain of noise", "left", "artefact", "plug-in rises", "noise rises", "rest rises",
@@ -94,9 +133,15 @@ def rise_sheet(rq4: Mapping[str, Any]) -> Sheet:
     return Sheet("RQ4: the gain of hidden features", caption, columns, body)
 
 
-def _mean(facts: Mapping[str, Any]) -> Cell:
-    text = f"{facts['mean']:.4f}"
-    return Cell(facts["mean"], text if facts["low"] is None else f"{text} [{facts['low']:.4f}, {facts['high']:.4f}]")
+def _mean(facts: Mapping[str, Any], digits: int = 4) -> Cell:
+    """A mean with its interval."""
+    if facts["mean"] is None:
+        return Cell(None, "–")
+    text = f"{facts['mean']:.{digits}f}"
+    return Cell(
+        facts["mean"],
+        text if facts["low"] is None else f"{text} [{facts['low']:.{digits}f}, {facts['high']:.{digits}f}]",
+    )
 
 
 def _share(value: float | None) -> Cell:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from puidrec.report.blocks import Tone
+from puidrec.report.reproduce_facts import SIDES
 from puidrec.report.reproduce_tables import METRIC, NAMES, Row, by
 
 ZERO = 1e-9
@@ -128,9 +129,9 @@ def floor_findings(contrasts: Sequence[Row]) -> list[Finding]:
                 f"{count['ties']} tie, {count['loses']} lose; best is {best['method']} at {best['difference']:+.4f} "
                 f"[{best['low']:+.4f}, {best['high']:+.4f}]"
             )
-        lost = any(row["verdict"] == "loses" for row in own)
-        title = f"Against the item rate on {name(data)}, preset {preset}"
-        points.append(Finding(title, f"{'; '.join(parts)}.", "warn" if lost else "good"))
+        seen = {row["verdict"] for row in own}
+        tone: Tone = "warn" if "loses" in seen else "good" if "wins" in seen else "info"
+        points.append(Finding(f"Against the item rate on {name(data)}, preset {preset}", f"{'; '.join(parts)}.", tone))
     return points
 
 
@@ -200,7 +201,8 @@ def ratio_findings(rq3: Mapping[str, Any]) -> list[Finding]:
 def rise_findings(rq4: Mapping[str, Any]) -> list[Finding]:
     """RQ4: how much of the rise is made by finer bins."""
     points = []
-    for side, facts in rq4["sides"].items():
+    for side in SIDES:
+        facts = rq4["sides"][side]
         rising, final = facts["rising"], facts["final"]
         share = facts["artefact_at_the_end"]
         text = (
