@@ -68,15 +68,19 @@ def sentence(names: tuple[str, str], tipping: Tipping, yardsticks: Yardsticks, p
     """The conclusion in one plain sentence."""
     model, against = names
     verdict = judge(tipping, yardsticks)
+    gap = yardsticks.uniform_gap
+    ahead = "; the uniform ratings do show it ahead" if gap is not None and gap[1] > 0.0 else ""
     if tipping.gamma <= 1.0:
         less = "no better than" if point == 0.0 else "behind"
-        return f"The log does not show {model} ahead of {against}: weighted by exposure, {model} is {less} {against}."
+        return (
+            f"The log does not show {model} ahead of {against}: weighted by exposure, {model} is {less} "
+            f"{against}{ahead}."
+        )
     if tipping.low <= 1.0:
         return (
             f"The log does not show {model} ahead of {against} beyond chance: resampling its users can tip the "
-            f"comparison without any hidden confounding (Γ* = {_gamma(tipping.gamma)}, 95 % {_span(tipping)})."
+            f"comparison without any hidden confounding (Γ* = {_gamma(tipping.gamma)}, 95 % {_span(tipping)}){ahead}."
         )
-    gap = yardsticks.uniform_gap
     if verdict == "overturned" and gap is not None and gap[2] < 0.0:
         return (
             f"The log shows {model} ahead of {against}, but the uniform ratings show it behind: what is hidden has "

@@ -1,0 +1,148 @@
+"""`puid audit`: how strong must hidden confounding be to overturn what a log says of a run, or of its lead?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from puidrec.cli import options
+from puidrec.errors import InputError
+
+if TYPE_CHECKING:
+    from puidrec.audit.result import Audit
+    from puidrec.model import Recommender
+
+EXAMPLE = "Example: puid audit runs/puid-dr --against runs/mf --data coat --data-dir coat --out audit-coat"
+SHARED = {"data_sha256": "data", "protocol": "protocol", "seed": "seed", "select": "rows that chose the epoch"}
+"""What two runs must have in common, and what to call it."""
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(help="Folder written by puid train.", metavar="RUN", readable=False)],
+    against: Annotated[
+        Path | None, typer.Option(help="Another run: audit the lead over it.", metavar="RUN2", readable=False)
+    ] = None,
+    data: options.DataName = "simulated",
+    data_dir: options.DataDir = None,
+    out: options.Out = None,
+    gamma_limit: Annotated[
+        float | None, typer.Option(help="Largest Γ to look at; chosen to fit when left out.", metavar="NUMBER")
+    ] = None,
+    gamma: Annotated[
+        str, typer.Option(help="Rule of the personalised shape: information, exposure-gap, …", metavar="RULE")
+    ] = "information",
+    propensity: Annotated[str, typer.Option(help="Nominal propensity.", metavar="NAME")] = "two-way",
+    replicates: Annotated[int, typer.Option(help="Bootstrap draws of users; 0 for none.", min=0, max=100_000)] = 200,
+    seed: options.Seed = 0,
+    settings: options.Settings = None,
+    logged: options.Logged = None,
+    uniform: options.Uniform = None,
+    users: options.Users = None,
+    items: options.Items = None,
+    scale: options.Scale = None,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say how strong hidden confounding must be to overturn a run's result, or its lead over another run.
+
+    The data must be those of the runs: they are recognised by their content. Writes audit.json, summary.txt and
+    report.html.
+    """
+    from puidrec.audit.audit import audit as audit_models
+    from puidrec.audit.result import check_target
+    from puidrec.cli.output import print_json, steps
+
+    if out is not None:
+        check_target(out)
+    with steps("reading") as step:
+        runs = [_Run.open(folder) for folder in (run, against) if folder is not None]
+        _require_alike(runs)
+        loaded = options.open_dataset(
+            data, data_dir, options.parse_settings(settings, ("data",)),
+            logged=logged, uniform=uniform, users=users, items=items, scale=scale,
+        )  # fmt: skip
+        _require_data(runs[0], loaded.sha256, loaded.name)
+        step("auditing")
+        found = audit_models(
+            runs[0].model, loaded, runs[1].model if len(runs) > 1 else None,
+            protocol=runs[0].facts["protocol"], gamma=gamma, gamma_limit=gamma_limit, propensity=propensity,
+            replicates=replicates, rng=seed, names=_names(runs),
+        )  # fmt: skip
+        if out is not None:
+            step("writing")
+            found.save(out)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show(found, out)
+
+
+class _Run:
+    """A run folder: its model, and what it was trained on."""
+
+    def __init__(self, folder: Path, model: Recommender, facts: dict[str, Any]) -> None:
+        self.folder, self.model, self.facts = folder, model, facts
+
+    @classmethod
+    def open(cls, folder: Path) -> _Run:
+        """Read the model, and of `environment.json` what it was trained on."""
+        import json
+
+        from puidrec.experiments.run import load_run
+
+        model, _ = load_run(folder)
+        path = folder / "environment.json"
+        try:
+            environment = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError("cannot read", file=path, found=str(error)[:60]) from error
+        keys = ("data_sha256", "protocol", "seed")
+        missing = next((key for key in keys if not isinstance(environment, dict) or key not in environment), None)
+        if missing is not None:
+            raise InputError("not written by puid train", file=path, found=f"no {missing}")
+        facts = {key: environment[key] for key in keys}
+        return cls(folder, model, {**facts, "data": environment.get("data"), "select": model.settings.select})
+
+
+def _require_alike(runs: list[_Run]) -> None:
+    """Two runs compare only where both had the same rows to learn from."""
+    for key, word in SHARED.items():
+        values = [run.facts[key] for run in runs]
+        if len(set(map(str, values))) > 1:
+            short = [str(value)[:12] for value in values]
+            raise InputError(
+                f"the two runs differ in {word}, so they cannot be compared", found=f"{short[0]} and {short[1]}",
+                expected="runs of one data set, protocol, seed and selection",
+            )  # fmt: skip
+
+
+def _require_data(run: _Run, sha256: str, name: str) -> None:
+    if run.facts["data_sha256"] != sha256:
+        raise InputError(
+            "these are not the data that the run was trained on", file=run.folder,
+            found=f"{name}, sha256 {sha256[:12]}",
+            expected=f"{run.facts['data']}, sha256 {str(run.facts['data_sha256'])[:12]}",
+            hint="Give the --data, --data-dir and --set data.KEY=VALUE of puid train.",
+        )  # fmt: skip
+
+
+def _names(runs: list[_Run]) -> tuple[str, str] | None:
+    """Methods tell two runs apart; where they are the same, folders do."""
+    methods = [run.model.settings.method for run in runs]
+    if len(runs) == 1 or methods[0] != methods[1]:
+        return None
+    first, second = (run.folder.resolve().name for run in runs)
+    return (first, second) if first != second else None
+
+
+def _show(found: Audit, out: Path | None) -> None:
+    from puidrec.cli.output import console
+
+    text = found.summary()
+    sentence, _, rest = text.partition("\n")
+    console.print(sentence, style="bold", markup=False)
+    console.print(rest.rstrip("\n"), markup=False, highlight=False)
+    if out is not None:
+        console.print(f"\nwrote {out}: audit.json, summary.txt, report.html", markup=False)

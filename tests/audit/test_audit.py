@@ -1,0 +1,231 @@
+"""Audits as a caller meets them: what they say, what they refuse, what they write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+
+import puidrec.audit
+from puidrec.audit import Audit, audit
+from puidrec.data.dataset import Dataset
+
+
+@pytest.fixture(scope="module")
+def found(simulation, good, poor) -> Audit:
+    return audit(good, simulation.data, against=poor, replicates=60)
+
+
+def without_uniform(data: Dataset) -> Dataset:
+    return replace(data, uniform=None)
+
+
+def test_the_package_answers_the_call(simulation, good) -> None:
+    assert puidrec.audit(good, simulation.data, replicates=0).verdict == "single"
+
+
+def test_the_summary_starts_with_the_conclusion(found: Audit) -> None:
+    first, second = found.summary().splitlines()[:2]
+    assert first == found.to_dict()["sentence"]
+    assert "good" in first
+    assert "poor" in first
+    assert second == ""
+    assert "What this does not tell you:" in found.summary()
+    assert first in repr(found)
+
+
+def test_its_values_are_plain_and_complete(found: Audit) -> None:
+    values = found.to_dict()
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    expected = {
+        "version", "sentence", "verdict", "model", "against", "data", "rows", "gamma_grid", "envelopes", "personal",
+        "tipping", "benchmarks", "certificate", "uniform", "gamma_map", "gamma", "segments", "diagnostics", "limits",
+    }  # fmt: skip
+    assert set(values) == expected
+    assert set(values["envelopes"]) == {"loss_gap", "model_loss", "against_loss", "dcg_gap"}
+    assert set(values["personal"]["envelopes"]) == {"loss_gap", "dcg_gap"}
+    n = len(values["gamma_grid"])
+    for curves in values["envelopes"].values():
+        for kind in ("box", "normalised", "sharp"):
+            curve = curves[kind]
+            assert len(curve["low"]) == len(curve["high"]) == len(curve["band"]["low"]) == n
+            assert curve["low"][0] == pytest.approx(curves["point"])
+            assert curve["band"]["low"][0] < curves["point"] < curve["band"]["high"][0]
+    assert values["certificate"]["n_uniform"] == 1_500
+    assert values["data"]["n_logged"] == values["rows"]["n"]
+
+
+def test_a_copy_is_a_copy(found: Audit) -> None:
+    found.to_dict()["envelopes"].clear()
+    assert found.to_dict()["envelopes"]
+
+
+def test_gap_and_losses_fit_together(found: Audit) -> None:
+    curves = found.to_dict()["envelopes"]
+    gap = curves["against_loss"]["point"] - curves["model_loss"]["point"]
+    assert curves["loss_gap"]["point"] == pytest.approx(gap, abs=1e-12)
+
+
+def test_the_tipping_point_is_where_the_chart_crosses_zero(found: Audit) -> None:
+    values = found.to_dict()
+    grid, low = np.array(values["gamma_grid"]), np.array(values["envelopes"]["loss_gap"]["box"]["low"])
+    star = found.tipping_point
+    assert grid[-1] > star
+    assert (low[grid < star] > 0).all()
+    assert (low[grid > star] < 0).all()
+    assert values["tipping"]["low"] <= star <= values["tipping"]["high"]
+
+
+def test_the_truth_lies_within(simulation, good, poor, found: Audit) -> None:
+    """The true gap over all pairs lies in the envelope at the true Γ, and uniform rows estimate it."""
+    truth = simulation.data.scale.unit(simulation.truth.matrix("rating"))
+    gap = float(((poor.scores - truth) ** 2 - (good.scores - truth) ** 2).mean())
+    values = found.to_dict()
+    at = int(np.searchsorted(values["gamma_grid"], 2.0))
+    curve = values["envelopes"]["loss_gap"]["sharp"]
+    assert curve["low"][at] < gap < curve["high"][at]
+    assert values["uniform"]["loss_gap"]["low"] < gap < values["uniform"]["loss_gap"]["high"]
+
+
+def test_the_same_seed_gives_the_same_audit_and_models_can_be_swapped(simulation, good, poor, found: Audit) -> None:
+    assert audit(good, simulation.data, against=poor, replicates=60).to_dict() == found.to_dict()
+    swapped = audit(poor, simulation.data, against=good, replicates=20)
+    assert swapped.verdict == "overturned"
+    assert swapped.tipping_point == pytest.approx(1.0 / found.tipping_point, rel=1e-9)  # Γ* of a swap is 1/Γ*
+    assert swapped.to_dict()["envelopes"]["loss_gap"]["point"] == pytest.approx(
+        -found.to_dict()["envelopes"]["loss_gap"]["point"]
+    )
+
+
+def test_rows_held_out_are_preferred(simulation, good) -> None:
+    trained = audit(good, simulation.data, replicates=0).to_dict()
+    assert trained["rows"]["source"] == "training"
+    assert "trained on" in trained["limits"][0]
+    for data, select in ((without_uniform(simulation.data), "uniform"), (simulation.data, "observational")):
+        model = type(good)(data, good.scores, select=select)
+        values = audit(model, data, replicates=0).to_dict()
+        assert values["rows"]["source"] == "held-out"
+        assert values["rows"]["n"] == pytest.approx(0.1 * len(data.logged), rel=0.01)
+        assert not any("trained on" in text for text in values["limits"])
+
+
+def test_one_model_alone(simulation, good) -> None:
+    found = audit(good, simulation.data, replicates=20)
+    values = found.to_dict()
+    assert (found.tipping_point, values["tipping"], values["against"]) == (None, None, None)
+    assert list(values["envelopes"]) == ["model_loss", "model_dcg"]
+    assert "good" in found.summary().splitlines()[0]
+
+
+def test_without_uniform_rows_or_features(simulation, good, poor) -> None:
+    bare = replace(simulation.data, uniform=None, users=None, items=None)
+    values = audit(type(good)(bare, good.scores), bare, type(poor)(bare, poor.scores), replicates=0).to_dict()
+    assert values["certificate"] is None
+    assert values["uniform"] is None
+    assert values["benchmarks"] == []
+    assert {row["column"] for row in values["segments"]["users"]} == {"activity (ratings)"}
+    assert "band" not in values["envelopes"]["loss_gap"]
+
+
+def test_a_model_better_on_every_pair_has_no_finite_tipping_point(simulation) -> None:
+    data = simulation.data
+    perfect = np.full((data.n_users, data.n_items), 0.5)
+    perfect[data.logged.user, data.logged.item] = data.scale.unit(data.logged.rating)
+    worse = type("Off", (), {"predict": lambda self, users, items: np.full(len(users), 9.0)})()
+    model = type("Exact", (), {"predict": lambda self, u, i: perfect[data.user_ids.encode(u), data.item_ids.encode(i)]})
+    found = audit(model(), data, against=worse, replicates=20)
+    assert found.tipping_point == np.inf
+    assert found.to_dict()["tipping"]["gamma"] is None
+    assert found.to_dict()["tipping"]["gamma_infinite"] is True
+    assert "Γ* = ∞" in found.summary()
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_labels_are_audited_on_their_own_scale(simulation, good) -> None:
+    """A model of ±1 and one of 0/1 that say the same are level."""
+    data = simulation.data
+    chance = np.clip(good.scores, 0, 1)
+    signed = type(good)(data, 2 * chance - 1, method="ips", target="binary")
+    unit = type(good)(data, chance, method="signed-rd", target="binary")
+    unit.settings = SimpleNamespace(spec=SimpleNamespace(family="unseen"))
+    values = audit(signed, data, against=unit, replicates=0).to_dict()
+    assert values["envelopes"]["loss_gap"]["point"] == pytest.approx(0.0, abs=1e-12)
+    assert values["rows"]["outcome"] == "label"
+    assert values["certificate"]["kind"] == "labels"
+
+
+def test_factors_rank_like_predictions(simulation, good) -> None:
+    rng = np.random.default_rng(5)
+    left, right = rng.normal(size=(80, 3)), rng.normal(size=(60, 3))
+    asked = type(good)(simulation.data, left @ right.T, method="x")
+    held = type(good)(simulation.data, left @ right.T, method="x")
+    held.user_factors_, held.item_factors_ = left, right
+    one, two = (audit(m, simulation.data, replicates=0).to_dict() for m in (asked, held))
+    np.testing.assert_allclose(one["envelopes"]["model_dcg"]["point"], two["envelopes"]["model_dcg"]["point"])
+    assert one["segments"]["items"][0] == two["segments"]["items"][0]
+
+
+def test_ids_are_kept_as_they_are(good) -> None:
+    rng = np.random.default_rng(0)
+    user, item = np.nonzero(rng.random((25, 20)) < 0.5)
+    names = np.array([f"<script>{k}</script>" for k in range(25)])
+    frame = pl.DataFrame({"user_id": names[user], "item_id": item, "rating": rng.integers(1, 6, user.size)})
+    data = Dataset.from_frame(frame, scale=(1, 5))
+    values = audit(type(good)(data, rng.random((25, 20))), data, replicates=10).to_dict()
+    assert values["segments"]["largest_users"][0]["id"].startswith("<script>")
+
+
+def test_tiny_and_extreme_logs(good) -> None:
+    for rows in (3, 8):
+        k = np.arange(rows)
+        data = Dataset.from_frame(pl.DataFrame({"user_id": k, "item_id": k % 2, "rating": 1 + k % 5}), scale=(1, 5))
+        for replicates in (0, 20):
+            found = audit(type(good)(data, np.full((rows, 2), 0.4)), data, replicates=replicates)
+            json.dumps(found.to_dict(), allow_nan=False)
+            assert found.summary()
+    full = np.indices((6, 4)).reshape(2, -1)
+    data = Dataset.from_frame(pl.DataFrame({"user_id": full[0], "item_id": full[1], "rating": full[0] % 5 + 1}))
+    found = audit(type(good)(data, np.full((6, 4), 0.4)), data, type(good)(data, np.full((6, 4), 0.5)), replicates=20)
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_what_cannot_be_audited_is_refused(simulation, good, poor, refusal) -> None:
+    data, kind = simulation.data, type(good)
+    refusal(lambda: audit(object(), data), "predict")
+    refusal(lambda: audit(good, data, kind(data, good.scores, target="binary")), "different things", "binary")
+    refusal(lambda: audit(good, data, kind(data, good.scores, seed=1)), "different seeds", "0 and 1")
+    refusal(lambda: audit(good, data, kind(data, good.scores, select="observational")), "different selects")
+    refusal(lambda: audit(good, data, poor, gamma_limit=0.5), "limit")
+    refusal(lambda: audit(good, data, poor, replicates=-1), "replicates")
+    refusal(lambda: audit(good, data, poor, level=1.0), "level")
+    refusal(lambda: audit(good, data, poor, gamma="nonsense"), "Γ rule")
+    refusal(lambda: audit(good, data, poor, propensity="nonsense"), "propensity")
+    refusal(lambda: audit(good, data, poor, protocol="nonsense"), "protocol")
+    refusal(lambda: audit(kind(data, np.full(good.scores.shape, np.nan)), data), "finite")
+    stranger = kind(data, good.scores)
+    stranger.user_ids_ = replace(data.user_ids, ids=data.user_ids.ids + 1)
+    refusal(lambda: audit(stranger, data), "other users")
+    audit(good, data, kind(data, poor.scores, seed=1), split=data.split(), replicates=0)  # a split is the caller's word
+
+
+def test_files_appear_whole_and_replace_only_an_audit(found: Audit, tmp_path, refusal) -> None:
+    folder = tmp_path / "audit"
+    found.save(folder, html=False)
+    assert json.loads((folder / "audit.json").read_text()) == found.to_dict()
+    assert (folder / "summary.txt").read_text() == found.summary()
+    found.save(folder, html=False)
+    (folder / "mine.txt").write_text("keep")
+    refusal(lambda: found.save(folder), "mine.txt")
+    assert (folder / "mine.txt").read_text() == "keep"
+
+
+def test_the_page_is_written(found: Audit, tmp_path) -> None:
+    pytest.importorskip("puidrec.report.audit")
+    found.to_html(tmp_path / "report.html")
+    assert "good" in (tmp_path / "report.html").read_text()
+    found.save(tmp_path / "audit")
+    assert (tmp_path / "audit" / "report.html").exists()

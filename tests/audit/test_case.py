@@ -1,0 +1,50 @@
+"""The rows of an audit and their strata."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from puidrec.audit.case import Case, strata
+
+
+def test_strata_are_of_equal_size_and_in_order() -> None:
+    known = np.random.default_rng(0).normal(size=5_000)
+    codes = strata(known)
+    assert np.bincount(codes).tolist() == [200] * 25
+    order = np.argsort(known)
+    assert (np.diff(codes[order].astype(int)) >= 0).all()
+
+
+@pytest.mark.parametrize(("n", "expected"), [(1, 1), (399, 1), (400, 2), (100_000, 50)])
+def test_few_rows_make_few_strata(n: int, expected: int) -> None:
+    assert int(strata(np.arange(n, dtype=float)).max()) + 1 == expected
+
+
+def test_ties_stay_together() -> None:
+    known = np.repeat([0.0, 1.0], 1_000)
+    codes = strata(known)
+    assert np.unique(codes[:1000]).size == np.unique(codes[1000:]).size == 1
+    assert strata(np.zeros(10_000)).max() == 0
+
+
+def make(against: np.ndarray | None) -> Case:
+    one = np.array([0.0, 1.0, 0.5])
+    return Case(
+        np.arange(3), np.arange(3), one, np.array([0, 1, 0]), np.array([0.1, 0.8, 0.5]), against, np.full(3, 0.5),
+        np.zeros(3),
+    )  # fmt: skip
+
+
+def test_a_gap_is_above_zero_where_the_model_does_better() -> None:
+    case = make(np.array([0.4, 0.8, 0.4]))
+    assert case.name == "loss_gap"
+    np.testing.assert_allclose(case.main.value, [0.15, 0.0, 0.01])
+    np.testing.assert_allclose(case.losses(case.model).value, [0.01, 0.04, 0.0])
+    assert not case.personal
+
+
+def test_one_model_is_judged_by_its_loss() -> None:
+    case = make(None)
+    assert case.name == "model_loss"
+    np.testing.assert_allclose(case.main.value, [0.01, 0.04, 0.0])

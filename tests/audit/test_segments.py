@@ -1,0 +1,109 @@
+"""Segments: counted, bounded and averaged as by hand; ids that are more than ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from puidrec.audit import segments
+from puidrec.audit.case import Case
+from puidrec.audit.envelope import Pairs, sharp
+from puidrec.audit.ranks import Ranked
+from puidrec.audit.segments import Side, changes, grouped_mean, grouped_quantile, largest, segment_side
+
+
+@pytest.fixture
+def case() -> Case:
+    rng = np.random.default_rng(0)
+    user, item = np.nonzero(rng.random((40, 30)) < 0.4)
+    n = user.size
+    return Case(
+        user, item, rng.random(n), rng.integers(0, 2, n), rng.random(n), rng.random(n), rng.uniform(0.1, 0.9, n),
+        rng.uniform(0, 1, n),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def side(case: Case) -> Side:
+    rng = np.random.default_rng(1)
+    frame = pl.DataFrame({"user_id": [f"u{k}" for k in range(40)], "city": ["a", "b", "<script>", "a"] * 10})
+    degree = np.bincount(case.user, minlength=40)
+    return Side("user", frame, degree, rng.uniform(0, 1, 40), frame["user_id"])
+
+
+def test_a_segment_is_what_its_own_rows_say(case: Case, side: Side) -> None:
+    strength = np.exp(case.log_gamma)
+    found = segment_side(side, case, strength, {})
+    assert {row["column"] for row in found} == {"city", "activity (ratings)"}
+    for row in (row for row in found if row["column"] == "city"):
+        members = np.flatnonzero(side.frame["city"].to_numpy() == row["segment"])
+        rows = np.isin(case.user, members)
+        alone = sharp(Pairs(case.main.value[rows], case.propensity[rows]), strength[rows])
+        assert (row["n"], row["entities"]) == (rows.sum(), members.size)
+        assert (row["low"], row["high"]) == (pytest.approx(alone.low), pytest.approx(alone.high))
+        assert row["width"] == pytest.approx(alone.width)
+        assert row["gamma_mean"] == pytest.approx(np.exp(side.mean_log_gamma[members].mean()))
+        assert row["score_shift"] == pytest.approx((case.model - case.against)[rows].mean())
+    assert "<script>" in {row["segment"] for row in found}  # as it is: pages escape
+    assert [row["gamma_mean"] for row in found] == sorted((row["gamma_mean"] for row in found), reverse=True)
+
+
+def test_a_segment_without_rows_has_no_envelope(case: Case, side: Side) -> None:
+    frame = side.frame.with_columns(city=pl.Series(["x"] * 39 + ["nobody"]))
+    few = case.user < 39
+    part = Case(*(getattr(case, n)[few] for n in
+                  ("user", "item", "outcome", "label", "model", "against", "propensity", "log_gamma")))  # fmt: skip
+    other = Side("user", frame, side.degree, side.mean_log_gamma, side.ids)
+    row = next(r for r in segment_side(other, part, 1.5, {}) if r["segment"] == "nobody")
+    assert (row["n"], row["entities"]) == (0, 1)
+    assert row["low"] is row["high"] is row["width"] is row["score_shift"] is None
+
+
+def test_very_many_rows_are_thinned(case: Case, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = segment_side(side, case, 1.5, {})
+    monkeypatch.setattr(segments, "MAX_SORTED", case.user.size // 2)
+    thin = segment_side(side, case, 1.5, {})
+    assert [row["n"] for row in thin] == [row["n"] for row in whole]
+    wide = [row["width"] for row in whole if row["n"] > 100]
+    np.testing.assert_allclose([row["width"] for row in thin if row["n"] > 100], wide, rtol=0.5)
+
+
+def test_changes_of_recommendations() -> None:
+    ranked = Ranked(
+        np.array([1, 3]), np.zeros(0, int), np.zeros(0), np.zeros(0), np.array([0.5, 1.0]), np.array([2, 0, 1]),
+        np.array([0, 2, 1]),
+    )  # fmt: skip
+    users, items = changes(ranked, 4)
+    np.testing.assert_array_equal(users["top10_overlap"], [np.nan, 0.5, np.nan, 1.0])
+    np.testing.assert_array_equal(items["change_per_100"], [100.0, -100.0, 0.0])
+    alone = Ranked(ranked.users, ranked.rows, ranked.credit, None, None, ranked.slots, None)
+    assert changes(alone, 4)[0] == {}
+    assert list(changes(alone, 4)[1]) == ["recommended_per_100"]
+    assert changes(None, 4) == ({}, {})
+
+
+def test_averages_leave_out_what_is_unknown(case: Case, side: Side) -> None:
+    value = np.full(40, np.nan)
+    value[0] = 0.25  # city a
+    found = segment_side(side, case, 1.5, {"top10_overlap": value})
+    by_city = {row["segment"]: row["top10_overlap"] for row in found if row["column"] == "city"}
+    assert by_city == {"a": 0.25, "b": None, "<script>": None}
+
+
+def test_the_largest_single_entities(case: Case, side: Side) -> None:
+    found = largest(side, case.user, {})
+    top = int(np.argmax(side.mean_log_gamma))
+    assert found[0]["id"] == f"u{top}"
+    assert found[0]["n"] == (case.user == top).sum()
+    assert len(found) == 10
+
+
+def test_grouped_statistics() -> None:
+    group = np.array([0, 0, 0, 2, 2])
+    values = np.array([3.0, 1.0, 2.0, 10.0, np.nan])
+    assert grouped_mean(values, group, 3)[0] == 2.0
+    assert np.isnan(grouped_mean(values, group, 3)[1])
+    assert grouped_mean(values, group, 3)[2] == 10.0
+    np.testing.assert_array_equal(grouped_quantile(np.arange(100.0), np.zeros(100, int), 2, 0.95), [94.0, 0.0])
+    np.testing.assert_array_equal(grouped_quantile(np.array([5.0, 1.0]), np.array([1, 0]), 2, 0.95), [1.0, 5.0])

@@ -1,0 +1,102 @@
+"""`puid audit`, called as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from puidrec.cli.audit import EXAMPLE, audit
+from puidrec.cli.main import app
+from puidrec.data.sources import load_dataset
+from puidrec.experiments.run import train_run
+from puidrec.settings import Settings
+
+DATA = ("--set", "data.n_users=60", "--set", "data.n_items=40")
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command, also where the list of commands does not name it yet."""
+    if not any(command.name == "audit" for command in app.registered_commands):
+        monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
+        app.command("audit", epilog=EXAMPLE)(audit)
+
+
+def train(folder: Path, method: str, seed: int, **more: float) -> None:
+    data = load_dataset("simulated", n_users=60, n_items=40)
+    train_run(data, Settings.of(method, seed=seed, epochs=3, dim=4, patience=0, **more), out=folder)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs `a`, `b`, `strict` of one split, and `other` of another seed."""
+    folder = tmp_path_factory.mktemp("runs")
+    train(folder / "a", "item-rate", 1)
+    train(folder / "b", "bias", 1)
+    train(folder / "strict", "bias", 1, l2=5.0)
+    train(folder / "other", "bias", 2)
+    return folder
+
+
+@pytest.fixture
+def runs(trained: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(trained, tmp_path / "runs"))
+
+
+def test_a_lead_is_audited_and_written(puid, runs: Path) -> None:
+    out = runs / "audit"
+    outcome = puid("audit", runs / "a", "--against", runs / "b", *DATA, "--out", out, "--replicates", 20)
+    assert outcome.code == 0, outcome
+    values = json.loads((out / "audit.json").read_text())
+    assert " ".join(outcome.out.split()).startswith(" ".join(values["sentence"].split()))
+    assert {path.name for path in out.iterdir()} == {"audit.json", "summary.txt", "report.html"}
+    assert (values["model"]["method"], values["against"]["method"]) == ("item-rate", "bias")
+    assert values["data"]["seed"] == 1
+    assert "<html" in (out / "report.html").read_text()
+    assert f"wrote {out}" in outcome.out.replace("\n", "")
+
+
+def test_json_for_machines_and_one_model_alone(puid, runs: Path) -> None:
+    outcome = puid("audit", runs / "a", *DATA, "--replicates", 0, "--gamma-limit", 4, "--json")
+    values = json.loads(outcome.out)
+    assert values["verdict"] == "single"
+    assert values["gamma_grid"][-1] == 4.0
+
+
+def test_runs_of_one_method_are_told_apart_by_their_folders(puid, runs: Path) -> None:
+    found = puid("audit", runs / "b", "--against", runs / "strict", *DATA, "--replicates", 0, "--json")
+    values = json.loads(found.out)
+    assert (values["model"]["name"], values["against"]["name"]) == ("b", "strict")
+
+
+def test_mistakes_are_one_line(puid, runs: Path) -> None:
+    a, b = runs / "a", runs / "b"
+    puid("audit", a, "--against", runs / "other", *DATA).refused("differ in seed", "1 and 2")
+    puid("audit", a, "--against", b).refused("not the data", "simulated")
+    puid("audit", runs, *DATA).refused("not a run folder")
+    puid("audit", a, "--against", runs / "none", *DATA).refused("not a run folder", "none")
+    puid("audit", a, *DATA, "--gamma-limit", 0.5).refused("limit")
+    puid("audit", a, *DATA, "--gamma", "nonsense").refused("Γ rule")
+    puid("audit", a, *DATA, "--set", "epochs=3").refused("unknown setting")
+    (runs / "mine").mkdir()
+    (runs / "mine" / "note.txt").write_text("keep")
+    puid("audit", a, *DATA, "--out", runs / "mine").refused("note.txt")
+
+
+def test_runs_of_other_data_or_protocol_are_refused(puid, runs: Path) -> None:
+    for key, value, word in (("data_sha256", "0" * 64, "data"), ("protocol", "ge3", "protocol")):
+        copy = runs / f"copy-{word}"
+        shutil.copytree(runs / "b", copy)
+        path = copy / "environment.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+        puid("audit", runs / "a", "--against", copy, *DATA).refused(f"differ in {word}")
+    path.write_text("{}")
+    puid("audit", copy, *DATA).refused("not written by puid train")
+    path.write_text("[1, 2")
+    puid("audit", copy, *DATA).refused("cannot read", "environment.json")
+    path.unlink()
+    puid("audit", copy, *DATA).refused("cannot read", "environment.json")
