@@ -89,11 +89,20 @@ def test_at_one_it_is_the_point_estimate_and_then_it_only_widens(kind: str) -> N
     weighted = np.average(pairs.value, weights=1.0 / pairs.propensity)
     for curve in (
         over_grid(pairs, kind, gamma_grid(9.0)),
-        over_kappa(pairs, kind, np.log(own), np.linspace(0.0, 3.0, 20)),
+        over_kappa(pairs, np.log(own), np.linspace(0.0, 3.0, 20))[kind],
     ):
         np.testing.assert_allclose([curve.low[0], curve.high[0]], weighted, rtol=0, atol=1e-12)
         assert (np.diff(curve.low) < 0).all()
         assert (np.diff(curve.high) > 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kappa_is_a_power_of_every_gamma(kind: str) -> None:
+    pairs, own = draw_pairs(4, 300)
+    curve = over_kappa(pairs, np.log(own), np.array([0.0, 0.7, 2.0]))[kind]
+    for k, kappa in enumerate((0.0, 0.7, 2.0)):
+        alone = ENVELOPES[kind](pairs, own**kappa)
+        np.testing.assert_allclose([curve.low[k], curve.high[k]], [alone.low, alone.high], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -208,4 +217,4 @@ def test_what_cannot_be_bounded_is_refused(refusal) -> None:
     refusal(lambda: Pairs(np.ones(2), np.ones(3)), "one length")
     refusal(lambda: Pairs(np.ones(0), np.ones(0)), "not empty")
     refusal(lambda: over_grid(Pairs(np.ones(2), np.full(2, 0.5)), "box", np.array([0.9])), "at least 1")
-    refusal(lambda: over_kappa(Pairs(np.ones(2), np.full(2, 0.5)), "box", np.zeros(2), np.array([-1.0])), "κ")
+    refusal(lambda: over_kappa(Pairs(np.ones(2), np.full(2, 0.5)), np.zeros(2), np.array([-1.0])), "κ")

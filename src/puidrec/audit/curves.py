@@ -58,7 +58,7 @@ def over_gammas(quantity: Quantity, grid: np.ndarray, bootstrap: Bootstrap) -> d
 
 def over_kappas(quantity: Quantity, kappas: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
     """All envelopes of a quantity over a grid of κ, Γ_ui^κ."""
-    curves = {kind: over_kappa(quantity.pairs, kind, quantity.log_gamma, kappas) for kind in KINDS}
+    curves = over_kappa(quantity.pairs, quantity.log_gamma, kappas)
     strengths = [personalised(quantity.log_gamma, float(k)) for k in kappas] if bootstrap.replicates else []
     return _plain(quantity, curves, strengths, bootstrap)
 

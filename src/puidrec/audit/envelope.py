@@ -24,7 +24,7 @@ from typing import Literal
 
 import numpy as np
 
-from puidrec.audit.ladder import Ladder
+from puidrec.audit.ladder import Ladder, Lifts
 from puidrec.errors import InputError
 
 Kind = Literal["box", "normalised", "sharp"]
@@ -116,12 +116,9 @@ class Pairs:
 def box(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
     """The extremes of Σ w z / total over w in [a, b]: each pair takes its own worst end."""
     if isinstance(gamma, np.ndarray):
-        moved = pairs.odds * pairs.value
-        gain, loss = np.maximum(moved, 0.0), np.maximum(-moved, 0.0)
-        down, up = (float(gain @ (1.0 / gamma) - loss @ gamma), float(gain @ gamma - loss @ (1.0 / gamma)))
-    else:
-        plus, minus = pairs.signed
-        down, up = plus / gamma - minus * gamma, plus * gamma - minus / gamma
+        return _box(pairs, pairs.pooled.lifts(gamma))
+    plus, minus = pairs.signed
+    down, up = plus / gamma - minus * gamma, plus * gamma - minus / gamma
     return Interval((pairs.seen + down) / pairs.nominal, (pairs.seen + up) / pairs.nominal)
 
 
@@ -131,8 +128,25 @@ def normalised(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
     At the optimum λ, pairs with z above it take one end of the box and those below it the other; Dinkelbach's steps
     λ ← Σ w z / Σ w reach it exactly after a few look-ups in prefix sums.
     """
-    lifts = pairs.pooled.lifts(gamma)
-    base, base_z = pairs.value.size + lifts.base, pairs.seen + lifts.base_z
+    return _normalised(pairs, pairs.pooled.lifts(gamma))
+
+
+def sharp(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
+    """The extremes of Σ w z / total over the box with likelihood ratios that average to 1 in every stratum."""
+    return _sharp(pairs, pairs.stratified.lifts(gamma))
+
+
+def _box(pairs: Pairs, lifts: Lifts) -> Interval:
+    """A threshold at 0: what is below it is raised for the low end, what is above it for the high one."""
+    low, high = (
+        (pairs.seen + float(lifts.base_z.sum()) + raised(0.0)[1]) / pairs.nominal
+        for raised in (lifts.below, lifts.above)
+    )
+    return Interval(low, high)
+
+
+def _normalised(pairs: Pairs, lifts: Lifts) -> Interval:
+    base, base_z = pairs.value.size + float(lifts.base.sum()), pairs.seen + float(lifts.base_z.sum())
 
     def solve(raised: Callable[[float], tuple[float, float]], sign: float) -> float:
         level, better = base_z / base, -np.inf
@@ -145,13 +159,9 @@ def normalised(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
     return Interval(solve(lifts.below, -1.0), solve(lifts.above, 1.0))
 
 
-def sharp(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
-    """The extremes of Σ w z / total over the box with likelihood ratios that average to 1 in every stratum."""
-    low, high = pairs.stratified.lifts(gamma).balanced()
-    return Interval(
-        (pairs.seen + float(low.sum())) / pairs.nominal,
-        (pairs.seen + float(high.sum())) / pairs.nominal,
-    )
+def _sharp(pairs: Pairs, lifts: Lifts) -> Interval:
+    low, high = ((pairs.seen + float(end.sum())) / pairs.nominal for end in lifts.balanced())
+    return Interval(low, high)
 
 
 def sharp_by_stratum(pairs: Pairs, gamma: Strength = 1.0, ladder: Ladder | None = None) -> Curve:
@@ -175,9 +185,17 @@ def over_grid(pairs: Pairs, kind: Kind, grid: np.ndarray) -> Curve:
     return _curve([ENVELOPES[kind](pairs, checked(float(gamma))) for gamma in grid])
 
 
-def over_kappa(pairs: Pairs, kind: Kind, log_gamma: np.ndarray, kappas: np.ndarray) -> Curve:
-    """An envelope for the personalised shape Γ_ui^κ, for every κ of a grid."""
-    return _curve([ENVELOPES[kind](pairs, personalised(log_gamma, float(kappa))) for kappa in kappas])
+def over_kappa(pairs: Pairs, log_gamma: np.ndarray, kappas: np.ndarray) -> dict[Kind, Curve]:
+    """All envelopes for the personalised shape Γ_ui^κ, for every κ of a grid: two passes over the pairs for each."""
+    pooled, stratified = (log_gamma[ladder.order] for ladder in (pairs.pooled, pairs.stratified))
+    found: dict[Kind, list[Interval]] = {kind: [] for kind in KINDS}
+    for kappa in kappas:
+        lifts = pairs.pooled.lifts_ordered(personalised(pooled, float(kappa)))
+        found["box"].append(_box(pairs, lifts))
+        found["normalised"].append(_normalised(pairs, lifts))
+        lifts = pairs.stratified.lifts_ordered(personalised(stratified, float(kappa)))
+        found["sharp"].append(_sharp(pairs, lifts))
+    return {kind: _curve(intervals) for kind, intervals in found.items()}
 
 
 def personalised(log_gamma: np.ndarray, kappa: float) -> np.ndarray:

@@ -34,20 +34,34 @@ class Ladder:
         return Ladder(self.order[moved], self.value[moved], self.odds[moved], edge)
 
     @cached_property
-    def _plain(self) -> tuple[np.ndarray, np.ndarray]:
+    def plain(self) -> tuple[np.ndarray, np.ndarray]:
         """Running Σ k and Σ k z."""
         return running(self.odds), running(self.odds * self.value)
 
+    def totals(self, values: np.ndarray) -> np.ndarray:
+        """Σ of a value of the steps (in their order) per stratum."""
+        filled = self.edge[1:] > self.edge[:-1]
+        sums = np.zeros(filled.size)
+        sums[filled] = np.add.reduceat(values, self.edge[:-1][filled])  # an empty one would get a neighbour's
+        return sums
+
     def lifts(self, gamma: float | np.ndarray) -> Lifts:
         """The pairs at l = 1/Γ, and what raising them to l = Γ adds; one Γ for all only scales what is there."""
-        plain = self._plain
-        if not isinstance(gamma, np.ndarray):
-            return Lifts(self, plain, gamma - 1.0 / gamma, plain, 1.0 / gamma)
-        own = gamma[self.order]
+        if isinstance(gamma, np.ndarray):
+            return self.lifts_ordered(gamma[self.order])
+        k, kz = (np.diff(sums[self.edge]) for sums in self.plain)
+        return Lifts(self, self.plain, gamma - 1.0 / gamma, k / gamma, kz / gamma)
+
+    def lifts_ordered(self, own: np.ndarray) -> Lifts:
+        """The same for a Γ of each step, in the order of the steps; in place, since logs are long."""
         floor = self.odds / own
-        room = self.odds * own - floor
-        raises = (running(room), running(room * self.value))
-        return Lifts(self, raises, 1.0, (running(floor), running(floor * self.value)), 1.0)
+        room = self.odds * own
+        room -= floor
+        mass = running(room)
+        room *= self.value
+        base = self.totals(floor)
+        floor *= self.value
+        return Lifts(self, (mass, running(room)), 1.0, base, self.totals(floor))
 
 
 @dataclass(frozen=True)
@@ -58,19 +72,10 @@ class Lifts:
     raises: tuple[np.ndarray, np.ndarray]
     """Running k(Γ - 1/Γ), and that times z, in units of `room`."""
     room: float
-    floors: tuple[np.ndarray, np.ndarray]
-    """Running k/Γ, and that times z, in units of `inverse`."""
-    inverse: float
-
-    @property
-    def base(self) -> float:
-        """Σ k/Γ."""
-        return self.inverse * float(self.floors[0][-1])
-
-    @property
-    def base_z(self) -> float:
-        """Σ z k/Γ."""
-        return self.inverse * float(self.floors[1][-1])
+    base: np.ndarray
+    """Σ k/Γ per stratum."""
+    base_z: np.ndarray
+    """Σ z k/Γ per stratum."""
 
     def above(self, level: float) -> tuple[float, float]:
         """Mass, and mass times z, of raising the pairs with z above a level."""
@@ -91,7 +96,7 @@ class Lifts:
         available = np.diff(self.raises[0][edge])
         if self.room <= 0.0:
             return np.zeros_like(available)
-        short = np.diff(self.ladder._plain[0][edge]) - self.inverse * np.diff(self.floors[0][edge])
+        short = np.diff(self.ladder.plain[0][edge]) - self.base
         needed: np.ndarray = np.clip(short / self.room, 0.0, available)
         return needed
 
@@ -99,10 +104,9 @@ class Lifts:
         """Lowest and highest Σ k·l·z of each stratum: the raise goes to one end of the order, as far as it lasts."""
         mass, mass_z = self.raises
         start, end = self.ladder.edge[:-1], self.ladder.edge[1:]
-        base = self.inverse * (self.floors[1][end] - self.floors[1][start])
         bottom = np.interp(mass[start] + self.needed, mass, mass_z) - mass_z[start]
         top = mass_z[end] - np.interp(mass[end] - self.needed, mass, mass_z)
-        return base + self.room * bottom, base + self.room * top
+        return self.base_z + self.room * bottom, self.base_z + self.room * top
 
     def thresholds(self, *, high: bool) -> np.ndarray:
         """The z at which the raise of each stratum ends: the multiplier of its balance; 0 in an empty stratum."""

@@ -51,18 +51,19 @@ def segment_side(side: Side, case: Case, strength: Strength, change: dict[str, n
     value, propensity = case.main.value[part], case.main.propensity[part]
     strength = strength[part] if isinstance(strength, np.ndarray) else strength
     ladder = Pairs(value, propensity).pooled
+    n_entities = side.degree.size
+    count = np.bincount(own, minlength=n_entities)
+    moved = None if case.against is None else np.bincount(own, case.model - case.against, minlength=n_entities)
     records: list[dict[str, Any]] = []
     for column in side.columns():
         n = len(column.labels)
-        row_bin = column.codes[own]
+        row_bin = column.codes[own[part]]
         entities = np.bincount(column.codes, minlength=n)
-        rows = np.bincount(row_bin, minlength=n)
+        rows = np.bincount(column.codes, count, minlength=n)
         gamma = np.exp(bin_mean(side.mean_log_gamma, column.codes, n))
         high = np.exp(grouped_quantile(side.mean_log_gamma, column.codes, n, 0.95))
-        curve = sharp_by_stratum(Pairs(value, propensity, row_bin[part]), strength, ladder.by(row_bin[part]))
-        shift = None
-        if case.against is not None:
-            shift = np.bincount(row_bin, case.model - case.against, minlength=n) / np.maximum(rows, 1)
+        curve = sharp_by_stratum(Pairs(value, propensity, row_bin), strength, ladder.by(row_bin))
+        shift = None if moved is None else np.bincount(column.codes, moved, minlength=n) / np.maximum(rows, 1)
         averages = {name: grouped_mean(value, column.codes, n) for name, value in change.items()}
         for k in np.flatnonzero(entities):
             known = bool(k < curve.low.size and np.isfinite(curve.low[k]))
@@ -71,7 +72,7 @@ def segment_side(side: Side, case: Case, strength: Strength, change: dict[str, n
                 "gamma_mean": float(gamma[k]), "gamma_p95": float(high[k]),
                 "low": float(curve.low[k]) if known else None, "high": float(curve.high[k]) if known else None,
                 "width": float(curve.high[k] - curve.low[k]) if known else None,
-                **({"score_shift": float(shift[k]) if known else None} if shift is not None else {}),
+                **({"score_shift": float(shift[k]) if rows[k] else None} if shift is not None else {}),
                 **{name: _number(value[k]) for name, value in averages.items()},
             })  # fmt: skip
     return sorted(records, key=lambda record: -record["gamma_mean"])[:MAX_ROWS]
