@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from puidrec.audit import Audit as Audit
+    from puidrec.audit import audit as audit
     from puidrec.data.dataset import Dataset as Dataset
     from puidrec.data.sources import load_dataset as load_dataset
     from puidrec.errors import InputError as InputError
@@ -20,16 +22,28 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Audit": "puidrec.audit.result",
     "Dataset": "puidrec.data.dataset",
     "InputError": "puidrec.errors",
     "PuidError": "puidrec.errors",
     "Recommender": "puidrec.model",
     "Settings": "puidrec.settings",
+    "audit": "puidrec.audit.audit",
     "evaluate": "puidrec.evaluate.evaluator",
     "load_dataset": "puidrec.data.sources",
 }
 
-__all__ = ["Dataset", "InputError", "PuidError", "Recommender", "Settings", "evaluate", "load_dataset"]
+__all__ = [
+    "Audit",
+    "Dataset",
+    "InputError",
+    "PuidError",
+    "Recommender",
+    "Settings",
+    "audit",
+    "evaluate",
+    "load_dataset",
+]
 
 
 def __getattr__(name: str) -> Any:

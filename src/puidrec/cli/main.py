@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from puidrec.cli import compare, data, demo, gamma, recommend, reproduce, serve, train, tune
+from puidrec.cli import audit, compare, data, demo, export, gamma, recommend, reproduce, serve, train, tune
 from puidrec.cli.output import spoken_for
 from puidrec.errors import PuidError, one_line
 
@@ -29,10 +29,12 @@ app.command("gamma", epilog=gamma.EXAMPLE)(gamma.gamma)
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.command("evaluate", epilog=recommend.EVALUATE_EXAMPLE)(recommend.evaluate)
 app.command("recommend", epilog=recommend.RECOMMEND_EXAMPLE)(recommend.recommend)
+app.command("audit", epilog=audit.EXAMPLE)(audit.audit)
 app.command("compare", epilog=compare.EXAMPLE)(compare.compare)
 app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
 app.command("reproduce", epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
+app.command("export", epilog=export.EXAMPLE)(export.export)
 
 
 def _version(wanted: bool) -> None:
