@@ -22,7 +22,11 @@ def test_trials_are_ranked_by_the_mean_validation_score_and_test_rows_stay_shut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(work, "measure", lambda *_: pytest.fail("the test rows were looked at"))
+    tried: dict[int, list[object]] = {3: [], 4: []}
+    fit = work.Material.fit
+    monkeypatch.setattr(work.Material, "fit", lambda m, cell: (tried[cell.seed].append(cell.settings), fit(m, cell))[1])
     ranked = tune(CELL, [3, 4], tmp_path, engine="inline")
+    assert tried[3] == tried[4]  # all seeds judge the same settings
     assert sorted(trial.number for trial in ranked) == [0, 1, 2, 3]
     scores = [trial.score for trial in ranked]
     assert scores == sorted(scores, reverse=True)
