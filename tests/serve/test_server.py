@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 import threading
 import time
@@ -185,6 +186,15 @@ def test_a_stop_lets_the_answer_under_way_finish() -> None:
     assert answer.startswith(ANSWERED)
     with pytest.raises(OSError):
         running.connect()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_asks_for_an_end_and_is_not_raised_again(number: signal.Signals) -> None:
+    server, before = make_server(lambda: None), signal.getsignal(number)
+    with server.capture_signals():
+        signal.raise_signal(number)
+        assert server.should_exit
+    assert signal.getsignal(number) is before
 
 
 def test_a_port_in_use_is_one_line(refusal: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ import typer
 from puidrec.cli import options
 from puidrec.errors import InputError
 
-EXAMPLE = "Example: puid serve runs/puid-dr --port 8000    then open http://127.0.0.1:8000/docs"
+EXAMPLE = "Example: puid serve runs/puid-dr --port 8000"
 
 
 class UnknownIds(StrEnum):
@@ -34,9 +35,13 @@ def serve(
         int, typer.Option(help="Most items per user that a client may ask for.", min=1, max=100_000)
     ] = 1000,
     config: options.Config = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON, once it answers.")] = False,
 ) -> None:
-    """Serve recommendations over HTTP: POST /recommend and /score, GET /health, /model and /docs. Ctrl+C ends it."""
-    from puidrec.cli.output import console
+    """Serve recommendations over HTTP until Ctrl+C: POST /recommend and /score, GET /health and /model.
+
+    The page /docs says what they take and give; it needs no network.
+    """
+    from puidrec.cli.output import console, print_json
 
     try:
         from puidrec.serve.app import serve_run
@@ -56,10 +61,15 @@ def serve(
         listener.listen()  # from here on clients may connect, and are answered as soon as the loop runs
         name, number = listener.getsockname()[:2]
         address = f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
-        console.print(
-            f"{card['method']}, {card['users']:,} users × {card['items']:,} items, on http://{address} "
-            f"(what it answers: http://{address}/docs)",
-            markup=False, soft_wrap=True,
-        )  # fmt: skip
+        if as_json:
+            print_json({"url": f"http://{address}", "method": card["method"]})
+            sys.stdout.flush()  # whoever reads this waits for it
+        else:
+            console.print(
+                f"{card['method']}, {card['users']:,} users × {card['items']:,} items, on http://{address} "
+                f"(what it answers: http://{address}/docs)",
+                markup=False, soft_wrap=True,
+            )  # fmt: skip
         serve_forever(app, listener)
-    console.print("stopped", markup=False)
+    if not as_json:
+        console.print("stopped", markup=False)
