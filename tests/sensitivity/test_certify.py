@@ -3,7 +3,7 @@ import pytest
 
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
-from puidrec.sensitivity.certify import certify
+from puidrec.sensitivity.certify import certify, certify_parts
 
 
 def ratings(path):
@@ -114,3 +114,24 @@ def test_coat_proves_a_gamma_far_from_one(data_root):
     assert binary.gamma == pytest.approx(1.5, abs=0.15)
     assert levels.gamma == pytest.approx(2.0, abs=0.25)
     assert 1.2 < binary.lower < binary.gamma
+
+
+@pytest.mark.parametrize("adjust", [False, True])
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_log_in_parts_gives_the_certificate_of_the_whole(adjust, binary) -> None:
+    rng = np.random.default_rng(3)
+    user, drawn_user = np.sort(rng.choice(np.arange(0, 40, 2), 300)), rng.integers(0, 40, 80)
+    value, drawn = (rng.integers(1, 5, n).astype(float) for n in (300, 80))
+    if binary:
+        value, drawn = (value >= 3).astype(float), (drawn >= 4).astype(float)
+    p = rng.uniform(0.05, 1.0, 300)
+    options = {"mean_propensity": 0.2, "n_bootstrap": 60, "rng": 5}
+    whole = certify(
+        value, drawn, logged_propensity=p if adjust else None, logged_user=user, uniform_user=drawn_user, **options
+    )
+    cuts = [slice(0, 7), slice(7, 200), slice(200, 300)]
+    parts = ((value[cut], p[cut] if adjust else None, user[cut]) for cut in cuts)
+    found = certify_parts(parts, drawn, drawn_user, n_users=45, logged_levels=np.unique(value), **options)
+    assert found.adjusted is adjust
+    assert (found.gamma, found.lower) == pytest.approx((whole.gamma, whole.lower), rel=1e-12)
+    assert [level.seen for level in found.levels] == pytest.approx([level.seen for level in whole.levels], rel=1e-12)

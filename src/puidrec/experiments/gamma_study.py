@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,10 +13,11 @@ from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.features.bins import SideBins
-from puidrec.propensity import Exposure, make_propensity
+from puidrec.features.counts import row_slices
+from puidrec.propensity import Exposure, Propensity, make_propensity
 from puidrec.rng import generator
 from puidrec.sensitivity.calibrate import Calibration
-from puidrec.sensitivity.certify import LEVELS_MAX, Certificate, certify
+from puidrec.sensitivity.certify import LEVELS_MAX, Certificate, Part, certify_parts
 from puidrec.sensitivity.entropy import ESTIMATORS, Gains
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
@@ -180,25 +181,43 @@ def _prove(data: Dataset, split: Split, evidence: Evidence, propensity: str, see
     rows = split.train
     exposure = Exposure.from_split(data, split, user_bins=evidence.user_bins, item_bins=evidence.item_bins)
     fitted = nominal.fit(exposure)
-    p = fitted.predict(rows.user, rows.item, rows.rating)
     proofs = []
     for outcome in ("label", "rating"):
-        seen, drawn = _outcome(rows, outcome), _outcome(uniform, outcome)
-        levels = np.union1d(seen, drawn).size
-        if outcome == "rating" and not 2 < levels <= LEVELS_MAX:
+        drawn, levels = _outcome(uniform, outcome, slice(None), split), _levels(rows, outcome, split)
+        if outcome == "rating" and not 2 < np.union1d(levels, drawn).size <= LEVELS_MAX:
             continue
         for adjust in (False, True):
-            certificate = certify(
-                seen, drawn, mean_propensity=evidence.counts.rate, logged_propensity=p if adjust else None,
-                logged_user=rows.user, uniform_user=uniform.user, rng=seed,
+            parts = _parts(rows, outcome, split, fitted if adjust else None)
+            certificate = certify_parts(
+                parts, drawn, uniform.user, n_users=data.n_users, logged_levels=levels,
+                mean_propensity=evidence.counts.rate, rng=seed,
             )  # fmt: skip
             proofs.append(Proof(outcome, certificate))
     return tuple(proofs)
 
 
-def _outcome(rows: Interactions, outcome: str) -> np.ndarray:
-    values: np.ndarray = getattr(rows, outcome).astype(np.float64)
-    return values
+def _parts(rows: Interactions, outcome: str, split: Split, propensity: Propensity | None) -> Iterator[Part]:
+    """The log some rows at a time: it may be on disk."""
+    for part in row_slices(len(rows)):
+        user, rating = np.asarray(rows.user[part]), np.asarray(rows.rating[part])
+        p = None if propensity is None else propensity.predict(user, np.asarray(rows.item[part]), rating)
+        yield _outcome(rows, outcome, part, split), p, user
+
+
+def _levels(rows: Interactions, outcome: str, split: Split) -> np.ndarray:
+    """The values that occur in the log; more than can be certified is enough to know."""
+    found = np.zeros(0)
+    for part in row_slices(len(rows)):
+        found = np.union1d(found, _outcome(rows, outcome, part, split))
+        if found.size > LEVELS_MAX:
+            break
+    return found
+
+
+def _outcome(rows: Interactions, outcome: str, part: slice, split: Split) -> np.ndarray:
+    rating = np.asarray(rows.rating[part])
+    values = split.protocol.label(rating, rows.scale) if outcome == "label" else rating
+    return values.astype(np.float64)
 
 
 def _side(codes: np.ndarray, bins: SideBins | None, side: str) -> SideBins:

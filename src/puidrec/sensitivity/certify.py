@@ -6,6 +6,7 @@ event's probability. The uniform mean reveals the unseen mean, hence a ratio, he
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,8 @@ from puidrec.errors import InputError
 from puidrec.rng import Rng, generator
 
 LEVELS_MAX = 50
+Part = tuple[np.ndarray, np.ndarray | None, np.ndarray]
+"""Values, propensities (None: nothing is adjusted for) and users of some rows of a log."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,56 @@ def certify(
     if not weight.sum() > 0.0:
         weight = np.ones(logged_value.size)  # every pair is seen for certain: nothing unseen to reweight to
     sums = _sums_by_user(logged_value, uniform_value, weight, logged_user, uniform_user, levels)
-    floor = 0.5 / uniform_value.size
+    adjusted = logged_propensity is not None
+    return _certificate(sums, levels, uniform_value.size, mean_propensity, adjusted, n_bootstrap, confidence, rng)
+
+
+def certify_parts(
+    parts: Iterable[Part],
+    uniform_value: np.ndarray,
+    uniform_user: np.ndarray,
+    *,
+    n_users: int,
+    logged_levels: np.ndarray,
+    mean_propensity: float,
+    n_bootstrap: int = 500,
+    confidence: float = 0.95,
+    rng: Rng = 0,
+) -> Certificate:
+    """The same for a log that comes in parts (value, propensity or None, user code), each seen once.
+
+    `logged_levels` are the values that occur in the log. Users are codes below `n_users`, in both samples.
+    """
+    levels = _levels(logged_levels, uniform_value)
+    width = levels.size + 1
+    sums, adjusted = np.zeros((n_users, 3 * width)), False
+    sums[:, 2 * width :] = _tally(uniform_user, uniform_value, np.ones(uniform_value.size), levels, n_users)
+    for value, propensity, user in parts:
+        _check(value, uniform_value, propensity, mean_propensity)
+        one = np.ones(value.size)
+        adjusted = propensity is not None
+        sums[:, :width] += _tally(user, value, one if propensity is None else 1.0 / propensity - 1.0, levels, n_users)
+        sums[:, width : 2 * width] += _tally(user, value, one, levels, n_users)
+    if not sums[:, 0].sum() > 0.0:
+        sums[:, :width] = sums[:, width : 2 * width]
+    present = sums[:, width] + sums[:, 2 * width] > 0.0
+    return _certificate(
+        sums[present], levels, uniform_value.size, mean_propensity, adjusted, n_bootstrap, confidence, rng
+    )
+
+
+def _certificate(
+    sums: np.ndarray,
+    levels: np.ndarray,
+    n_uniform: int,
+    mean_propensity: float,
+    adjusted: bool,
+    n_bootstrap: int,
+    confidence: float,
+    rng: Rng,
+) -> Certificate:
+    """Shares, ratios and their limits from sums per user."""
+    floor = 0.5 / n_uniform
     seen, unseen = _shares(sums.sum(axis=0, keepdims=True), levels.size, mean_propensity, floor)
     draws = _bootstrap(sums, n_bootstrap, generator(rng, "certify"))
     drawn_seen, drawn_unseen = _shares(draws, levels.size, mean_propensity, floor)
@@ -80,7 +132,7 @@ def certify(
         for k, level in enumerate(levels)
     )
     top = max(row.gamma for row in rows)
-    return Certificate(top, max(row.lower for row in rows), logged_propensity is not None, confidence, rows)
+    return Certificate(top, max(row.lower for row in rows), adjusted, confidence, rows)
 
 
 def _levels(logged: np.ndarray, uniform: np.ndarray) -> np.ndarray:
@@ -122,13 +174,15 @@ def _sums_by_user(
     own, drawn = everyone[: logged.size], everyone[logged.size :]
     n = int(everyone.max()) + 1
 
-    def block(users: np.ndarray, values: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
-        events = [np.bincount(users, scale * (values == level), minlength=n) for level in levels]
-        return [np.bincount(users, scale, minlength=n), *events]
-
     one, uniform_one = np.ones(logged.size), np.ones(uniform.size)
-    parts = [*block(own, logged, weight), *block(own, logged, one), *block(drawn, uniform, uniform_one)]
-    return np.stack(parts, axis=1)
+    parts = ((own, logged, weight), (own, logged, one), (drawn, uniform, uniform_one))
+    return np.concatenate([_tally(u, value, scale, levels, n) for u, value, scale in parts], axis=1)
+
+
+def _tally(users: np.ndarray, values: np.ndarray, scale: np.ndarray, levels: np.ndarray, n: int) -> np.ndarray:
+    """Per user: Σ scale and Σ scale·1[level], [users, 1 + levels]."""
+    events = [np.bincount(users, scale * (values == level), minlength=n) for level in levels]
+    return np.stack([np.bincount(users, scale, minlength=n), *events], axis=1)
 
 
 def _shares(sums: np.ndarray, n: int, mean_propensity: float, floor: float) -> tuple[np.ndarray, np.ndarray]:
