@@ -105,10 +105,12 @@ def test_rows_held_out_are_preferred(simulation, good) -> None:
     trained = audit(good, simulation.data, replicates=0).to_dict()
     assert trained["rows"]["source"] == "training"
     assert "trained on" in trained["limits"][0]
-    for data, select in ((without_uniform(simulation.data), "uniform"), (simulation.data, "observational")):
+    cases = ((without_uniform(simulation.data), "uniform", "test"), (simulation.data, "observational", "validation"))
+    for data, select, part in cases:
         model = type(good)(data, good.scores, select=select)
         values = audit(model, data, replicates=0).to_dict()
-        assert values["rows"]["source"] == "held-out"
+        assert (values["rows"]["source"], values["rows"]["part"]) == ("held-out", part)
+        assert any("chose the epoch" in text for text in values["limits"]) is (part == "validation")
         assert values["rows"]["n"] == pytest.approx(0.1 * len(data.logged), rel=0.01)
         assert not any("trained on" in text for text in values["limits"])
 

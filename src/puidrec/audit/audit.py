@@ -48,10 +48,10 @@ def audit(
     if second is not None:
         check_comparable(first, second, split is not None)
     chosen = split or _split(first, data, protocol)
-    rows, source = audit_rows(chosen)
+    rows, part = audit_rows(chosen)
     if not len(rows):
         raise InputError("no logged row to audit with", found=f"protocol {chosen.protocol.name}", expected="some")
-    gathered = Gathered(data, chosen, rows, source, propensity, min_propensity, gamma, rng)
+    gathered = Gathered(data, chosen, rows, part, propensity, min_propensity, gamma, rng)
     case = gathered.case(first, second)
     bootstrap = Bootstrap(replicates, level, rng)
     return Audit(audit_values(gathered, case, (first, second), names_of(first, second, names), bootstrap, gamma_limit))

@@ -84,7 +84,8 @@ def _curves(gathered: Gathered, case: Case, ranked: Ranked, grid: np.ndarray, bo
 def _rows(gathered: Gathered, case: Case, model: Audited, bootstrap: Bootstrap) -> dict[str, Any]:
     stratum = case.main.stratum
     return {
-        "source": gathered.source, "n": len(gathered.rows), "users": int(np.count_nonzero(np.bincount(case.user))),
+        "source": gathered.source, "part": gathered.part, "n": len(gathered.rows),
+        "users": int(np.count_nonzero(np.bincount(case.user))),
         "strata": 1 if stratum is None else int(stratum.max()) + 1,
         "outcome": "label" if model.target == "binary" else "rating, scaled to 0..1",
         "replicates": int(bootstrap.replicates), "level": bootstrap.level,

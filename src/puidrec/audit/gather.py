@@ -22,22 +22,23 @@ from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import Gamma, GammaSpec, resolve_gamma
 
 Source = Literal["held-out", "training"]
+Part = Literal["test", "validation", "train"]
 DEFAULT_LOW = 0.01
 MAX_HIDING = 1_000_000
 """Rows in which features are hidden one by one: odds ratios do not depend on how many rows there are."""
 
 
-def audit_rows(split: Split) -> tuple[Interactions, Source]:
+def audit_rows(split: Split) -> tuple[Interactions, Part]:
     """The logged rows an audit speaks from: held-out ones where the split has some, else the training rows.
 
     Errors on training rows flatter the model that fits them more closely, so held-out rows come first: the test rows
     of a data set without uniform rows, or the validation rows under `select="observational"`.
     """
     if split.evaluation == "logged" and len(split.test):
-        return split.test, "held-out"
+        return split.test, "test"
     if split.selection == "logged" and len(split.validation):
-        return split.validation, "held-out"
-    return split.train, "training"
+        return split.validation, "validation"
+    return split.train, "train"
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,16 @@ class Gathered:
     data: Dataset
     split: Split
     rows: Interactions
-    source: Source
+    part: Part
     propensity_name: str
     min_propensity: float | None
     rule: GammaSpec
     seed: int
+
+    @property
+    def source(self) -> Source:
+        """Whether the models were trained on the rows."""
+        return "training" if self.part == "train" else "held-out"
 
     @cached_property
     def seen(self) -> Interactions:

@@ -16,6 +16,10 @@ def limits(values: dict[str, Any], uses_uniform: bool) -> list[str]:
             "The errors are of rows the models were trained on, since the split holds out no logged row. That flatters "
             'the model that fits them more closely. Train with select="observational" to audit on held-out rows.'
         )
+    if rows["part"] == "validation":
+        texts.append(
+            "The held-out rows also chose the epoch at which training stopped, which flatters both models a little."
+        )
     if found["ess"] < SMALL_ESS:
         texts.append(f"The weighted rows are worth only {found['ess']:.0f} equal ones: intervals are rough.")
     if found["calibration_error"] is not None and found["calibration_error"] > 0.25:
