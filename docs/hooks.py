@@ -72,9 +72,13 @@ def _command(name: str, command: Any) -> str:
     rows = []
     for param in command.params:
         if param.param_type_name == "option" and not param.hidden and "--help" not in param.opts:
-            default = param.default if isinstance(param.default, str | int | float) and param.default is not False else ""
+            default = (
+                param.default if isinstance(param.default, str | int | float) and param.default is not False else ""
+            )
             rows.append((f"`{', '.join(param.opts)}`", param.help or "", f"`{default}`" if default != "" else ""))
-    arguments = " ".join(param.metavar or param.name.upper() for param in command.params if param.param_type_name == "argument")
+    arguments = " ".join(
+        param.metavar or param.name.upper() for param in command.params if param.param_type_name == "argument"
+    )
     example = (command.epilog or "").removeprefix("Example: ")
     shown = f"\n\n```console\n{example}\n```" if example else ""
     return f"## {name} {arguments}".rstrip() + f"\n\n{said}{shown}\n\n" + _table(("option", "meaning", "default"), rows)
@@ -82,7 +86,13 @@ def _command(name: str, command: Any) -> str:
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in lines
+    )
 
 
-TABLES: dict[str, Callable[[], str]] = {"methods": methods_table, "settings": settings_table, "commands": commands_table}
+TABLES: dict[str, Callable[[], str]] = {
+    "methods": methods_table,
+    "settings": settings_table,
+    "commands": commands_table,
+}

@@ -19,10 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BLOCK = re.compile(r"(?:^<!-- (?P<note>not run[^>]*) -->\n)?^```(?P<kind>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<note>not run[^>]*) -->\n)?^```(?P<kind>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?")
 FIGURE = re.compile(r"(?P<shown>[−-]?[\d.,]+)<!-- (?P<file>[\w./-]+) (?P<key>[\w.@-]+) (?P<format>\S+) -->")
-RELATIVE, ABSOLUTE = 0.05, 0.003
+RELATIVE, UNITS = 0.05, 5
+"""How far figures may be off: a share, or units of their last digit."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,11 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def commands(body: str) -> list[str]:
-    """The commands of a block; a backslash goes on in the next line, a quote too."""
+    """The commands of a block, to be looked at one by one; a quote may go on in the next line."""
     whole, parts = [], ""
     for line in body.splitlines():
         parts = f"{parts}\n{line}" if parts else line
-        if parts.endswith("\\") or parts.count('"') % 2 or parts.count("'") % 2:
+        if parts.count('"') % 2 or parts.count("'") % 2:
             continue
         if parts.strip() and not parts.startswith("#"):
             whole.append(parts)
@@ -56,11 +59,11 @@ def commands(body: str) -> list[str]:
 
 
 def run_command(command: str, folder: Path) -> str:
-    """Run one command as a reader would, with this Python first on the path; returns what it prints."""
+    """Run a block of commands as a reader would, with this Python first on the path; returns what it prints."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     setting = {**os.environ, "PATH": path, "COLUMNS": "120", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        command, shell=True, cwd=folder, env=setting, capture_output=True, text=True, timeout=120, check=False
+        ["bash", "-euc", command], cwd=folder, env=setting, capture_output=True, text=True, timeout=600, check=False
     )
     if done.returncode:
         raise AssertionError(f"exit code {done.returncode}: {command}\n{done.stdout}\n{done.stderr}")
@@ -74,12 +77,17 @@ def skeleton(line: str) -> str:
 
 def near(quoted: str, printed: str) -> bool:
     """Whether two lines of one skeleton have numbers near enough."""
-    pairs = zip(*([_number(found) for found in NUMBER.findall(line)] for line in (quoted, printed)), strict=True)
-    return all(abs(a - b) <= max(ABSOLUTE, RELATIVE * abs(b)) for a, b in pairs)
+    pairs = zip(NUMBER.findall(quoted), NUMBER.findall(printed), strict=True)
+    return all(abs(_number(a) - _number(b)) <= max(UNITS * _unit(b), RELATIVE * abs(_number(b))) for a, b in pairs)
 
 
 def _number(text: str) -> float:
     return float(text.replace(",", "").replace("−", "-"))
+
+
+def _unit(text: str) -> float:
+    """What the last digit counts; whole numbers are exact."""
+    return 10.0 ** -len(text.partition(".")[2]) if "." in text else 0.0
 
 
 def matched(quoted: str, printed: str) -> Iterator[tuple[str, str | None]]:
@@ -110,7 +118,7 @@ def run_page(text: str, folder: Path) -> tuple[str, list[str]]:
         fresh.append(text[at : block.start])
         body = block.body
         if block.note is None and block.kind == "console":
-            printed = "".join(run_command(command, folder) for command in commands(body))
+            printed = run_command(body, folder)
         elif block.note is None and block.kind == "python":
             (folder / "block.py").write_text(body, encoding="utf-8")
             printed = run_command("python block.py", folder)

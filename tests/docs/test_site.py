@@ -91,10 +91,16 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     class Loads(html.parser.HTMLParser):
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
             given = dict(attrs)
-            if tag in LOADED and given.get("rel") != "canonical" and (given.get(LOADED[tag]) or "").startswith(("http", "//")):
+            if (
+                tag in LOADED
+                and given.get("rel") != "canonical"
+                and (given.get(LOADED[tag]) or "").startswith(("http", "//"))
+            ):
                 loads.append(f"{tag} {given[LOADED[tag]]}")
 
     for page in site.rglob("*.html"):
         Loads().feed(page.read_text(encoding="utf-8"))
     assert not loads
-    assert not re.findall(r"@import\s+url\(\W*http", "".join(p.read_text(encoding="utf-8") for p in site.rglob("*.css")))
+    assert not re.findall(
+        r"@import\s+url\(\W*http", "".join(p.read_text(encoding="utf-8") for p in site.rglob("*.css"))
+    )
