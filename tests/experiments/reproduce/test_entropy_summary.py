@@ -45,7 +45,10 @@ def test_rq4_summary_counts_rises(exposed: Exposed) -> None:
     summary = summarise_rq4(rows)
     assert summary["sides"]["user"]["rising"]["plugin"] == 1.0
     assert summary["sides"]["item"]["features"] == 6
-    assert 0 < summary["sides"]["item"]["artefact_at_the_end"] < 1
+    last = [row for row in rows if (row["side"], row["hidden"]) == ("item", 6)]
+    share = np.mean([row["noise"] for row in last]) / np.mean([row["plugin"] for row in last])
+    assert summary["sides"]["item"]["artefact_at_the_end"] == pytest.approx(share)
+    assert summary["sides"]["item"]["final"]["plugin"]["mean"] == pytest.approx(last[0]["plugin"])
     fallen = [{**row, "plugin": -row["hidden"]} for row in rows]
     assert summarise_rq4(fallen)["sides"]["user"]["rising"]["plugin"] == 0.0
     assert summarise_rq4([]) == {}
