@@ -26,7 +26,7 @@ from puidrec.train.prepare import Prepared
 from puidrec.train.stages import train_stages
 from puidrec.train.stored import prepare
 from puidrec.train.strength import MIN_UNIFORM
-from puidrec.train.threads import threads_for
+from puidrec.train.threads import require_device, threads_for
 from puidrec.train.trainer import Fitted, Progress
 from puidrec.train.validate import Scale, pair_scores
 
@@ -80,6 +80,7 @@ class Recommender:
         world: the processes that train this model together (`train.distributed.join_world`); all end with all of it.
         """
         started = time.perf_counter()
+        require_device(self.settings.device)
         split = split or data.split(protocol, self.settings.seed, select=self.settings.select)
         prepared = prepare(data, split, self.settings)
         path = Path(checkpoint) if checkpoint is not None else None

@@ -10,8 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puidrec.errors import InputError
-from puidrec.train import stages
 from puidrec.train.distributed import World
 from puidrec.train.pieces import OwnIds, Plan
 from puidrec.train.stages import plan_of, stages_of
@@ -112,6 +110,7 @@ def test_processes_together_have_the_gradient_of_one(method, prepare) -> None:
         step.module.zero_grad(set_to_none=True)
         plan.descend(step, 0, plan.n_users)
         bucket, value = world.log
+        assert value.dtype == torch.float64
         loss, total = loss + float(value), total + bucket
         rows.append(step.module.user_towers[0].weight.grad)
     assert loss == pytest.approx(expected_loss, abs=2e-6)
@@ -146,10 +145,9 @@ def test_users_of_another_process_are_out_of_reach(prepare) -> None:
         problem.phi.users(slice(a - 1, b))
 
 
-def test_what_cannot_be_divided_is_refused(prepare, refusal, monkeypatch) -> None:
+def test_what_cannot_be_divided_is_refused(prepare, refusal) -> None:
     refusal(lambda: plan_of(prepare("multi-dr"), World(0, 2)), "one process", "multi-dr")
     refusal(lambda: plan_of(prepare("rd-ips", normalise=True), World(0, 2)), "normalise", "2 process")
     plan_of(prepare("rd-ips", normalise=True))
-    monkeypatch.setattr(stages, "Plan", lambda *args: Plan(*args, max_pairs=10))
-    with pytest.raises(InputError, match="one piece"):
-        plan_of(prepare("rd-ips", normalise=True))
+    small = replace(prepare("rd-ips", normalise=True), piece_pairs=10)
+    refusal(lambda: plan_of(small), "one piece")

@@ -46,6 +46,12 @@ class World:
                 dist.all_reduce(values)
         return values
 
+    def sum_number(self, value: float) -> float:
+        """Σ over processes of one number each, in float64."""
+        if self.size == 1:
+            return value
+        return float(self.sum(torch.tensor(value, dtype=torch.float64, device=self.device)))
+
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Sum the gradients of what every process holds a copy of: one message for all of them."""
         shared = list(parameters)

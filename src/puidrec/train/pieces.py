@@ -81,25 +81,23 @@ class Plan:
             return step.loss(a, b, factors) * ((b - a) / (stop - start))
 
         if isinstance(module, Backbone):
-            value = backward_in_blocks(module.factors(slice(low, high)), part, pieces, first=low)
+            value = float(backward_in_blocks(module.factors(slice(low, high)), part, pieces, first=low))
         else:
-            value = torch.zeros((), dtype=torch.float64, device=self.world.device)
+            value = 0.0
             for a, b in pieces:
                 piece = step.loss(a, b) * ((b - a) / (stop - start))
                 piece.backward()  # type: ignore[no-untyped-call]
-                value += piece.detach()
+                value += float(piece.detach())
         own = {id(p) for p in own_parameters(module)}
         self.world.sum_gradients(p for p in module.parameters() if id(p) not in own)
         step.penalty().backward()  # type: ignore[no-untyped-call]
-        return float(self.world.sum(value))
+        return self.world.sum_number(value)
 
     @torch.no_grad()
     def total(self, loss: Callable[[int, int], Tensor]) -> float:
         """A loss over all users."""
-        value = torch.zeros((), dtype=torch.float64, device=self.world.device)
-        for a, b in (piece for block in self.blocks for piece in self.pieces(*block)):
-            value += loss(a, b) * ((b - a) / self.n_users)
-        return float(self.world.sum(value))
+        pieces = [piece for block in self.blocks for piece in self.pieces(*block)]
+        return self.world.sum_number(sum(float(loss(a, b)) * ((b - a) / self.n_users) for a, b in pieces))
 
     @torch.no_grad()
     def gather(self, rows: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def train_stages(
     stages = stages_of(prepared)
     for stage in stages:
         if resume is not None and f"done.{stage.name}.phi.left" in resume.tensors:
-            done[stage.name] = _unpack(resume, stage.name)
+            done[stage.name] = _unpack(resume, stage.name, settings.device)
             continue
         problem = stage.build(done)
         lr = settings.lr * stage.pace
@@ -200,14 +200,15 @@ def _with_done(save: SaveState | None, done: Done) -> SaveState | None:
     return lambda state: save(Checkpoint({**state.tensors, **tensors}, {**state.state, "done": facts}))
 
 
-def _unpack(checkpoint: Checkpoint, name: str) -> Fitted:
-    """A finished stage from a checkpoint."""
+def _unpack(checkpoint: Checkpoint, name: str, device: str) -> Fitted:
+    """A finished stage from a checkpoint, where the next one trains."""
 
     def factors(part: str) -> LowRank | None:
         key = f"done.{name}.{part}."
         if f"{key}left" not in checkpoint.tensors:
             return None
-        return LowRank.of(checkpoint.tensors[f"{key}left"], checkpoint.tensors[f"{key}right"])
+        left, right = (checkpoint.tensors[f"{key}{side}"].to(device) for side in ("left", "right"))
+        return LowRank.of(left, right)
 
     parameters = with_prefix(checkpoint.tensors, f"done.{name}.parameter.")
     try:

@@ -1,4 +1,4 @@
-"""Threads: small problems are faster on one, since handing out the work costs more than the work."""
+"""Where to compute. Threads: small problems are faster on one, since handing out the work costs more than the work."""
 
 from __future__ import annotations
 
@@ -7,8 +7,22 @@ from collections.abc import Iterator
 
 import torch
 
+from puidrec.errors import InputError
+
 SMALL = 2_000_000
 """Observed pairs × dimensions up to which one thread is faster."""
+
+
+def require_device(name: str) -> None:
+    """Refuse a device that is not there, before any work is spent."""
+    try:
+        torch.zeros(1, device=name).add_(1.0).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        found = [kind for kind in ("cuda", "mps", "xpu") if getattr(torch, kind).is_available()]
+        raise InputError(
+            "no such device here", found=name, expected=f"one of {', '.join(['cpu', *found])}",
+            hint="Leave device out to train on the CPU.",
+        ) from error  # fmt: skip
 
 
 @contextlib.contextmanager

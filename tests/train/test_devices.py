@@ -1,0 +1,57 @@
+"""Every method on every device of this machine: the same model; and a device that is not there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from puidrec.model import Recommender
+from puidrec.train.threads import require_device
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+FITS = [
+    {"method": "mf", "backbone": "mf-mlp"},
+    {"method": "puid-dr", "block_users": 15},
+    {"method": "brd-dr", "gamma": 2.0},
+    {"method": "rd-ips", "gamma": 2.0, "normalise": True},
+    {"method": "multi-dr"},
+    {"method": "signed-puid"},
+    {"method": "sharp-rd"},
+    {"method": "dr", "loss": "cross-entropy", "target": "binary"},
+    {"method": "pure-svd"},
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", FITS, ids=lambda options: options["method"])
+def test_a_model_does_not_depend_on_the_device(options, device, world, tmp_path) -> None:
+    given = {"dim": 3, "epochs": 6, "checkpoint_every": 2, **options}
+    expected = Recommender(**given).fit(world(0))
+    calls = []
+
+    class Stopped(Exception):
+        pass
+
+    def stop(stage: str, done: int, *_) -> None:
+        calls.append(stage)
+        if stage == "main" and done == 3:
+            raise Stopped
+
+    model = Recommender(**given, device=device)
+    try:
+        model.fit(world(0), checkpoint=tmp_path / "c", progress=stop)
+    except Stopped:
+        model.fit(world(0), checkpoint=tmp_path / "c")
+    assert calls or options["method"] == "pure-svd"
+    np.testing.assert_allclose(model.user_factors_, expected.user_factors_, atol=1e-4)
+    model.save(tmp_path / "model")
+    loaded = Recommender.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.item_factors_, model.item_factors_)
+
+
+def test_a_device_that_is_not_there_is_one_line(world, refusal) -> None:
+    require_device("cpu")
+    refusal(lambda: Recommender("mf", device="abacus").fit(world(0)), "no such device", "abacus", "cpu")
+    if not torch.cuda.is_available():
+        refusal(lambda: Recommender("mf", device="cuda").fit(world(0)), "no such device", "cuda")
