@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -56,6 +56,9 @@ class Settings(BaseModel):
     lr: float = Field(0.02, gt=0, description="Adam's step size.")
     l2: float = Field(0.1, ge=0, description="L2 per entity on ID embeddings and biases.")
     l2_features: float = Field(0.02, ge=0, description="L2 on feature weights, which are shared.")
+    l2_vectors: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
+        "auto", description="Factor of l2 for ID embeddings; auto: of both, as the noise of the log asks for."
+    )
     block_users: int = Field(0, ge=0, description="Users per step against all items; 0 takes all users at once.")
     metric: str = Field("auto", description="Validation metric; auto: uauc where users have enough rows, else auc.")
     select: Literal["uniform", "observational", "none"] = Field("uniform", description="Rows that choose the epoch.")

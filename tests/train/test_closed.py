@@ -53,3 +53,14 @@ def test_tiny_and_flat_logs(name, shape) -> None:
 def test_the_same_seed_gives_the_same_factors() -> None:
     first, second = (closed_form("pure-svd", USER, ITEM, TARGET, (5, 4), 2, 1) for _ in range(2))
     assert np.array_equal(first.lefts[0], second.lefts[0])
+
+
+def test_pure_svd_keeps_only_what_rises_above_noise() -> None:
+    rng = np.random.default_rng(0)
+    user, item = np.nonzero(rng.random((80, 60)) < 0.4)
+    taste = np.outer(rng.standard_normal(80), rng.standard_normal(60))[user, item]
+    for target, most in ((taste + 0.5 * rng.standard_normal(user.size), 1), (rng.standard_normal(user.size), 2)):
+        factors = closed_form("pure-svd", user, item, target, (80, 60), 8, 0)
+        assert factors.lefts[0].shape[1] - 2 <= most  # of 8; noise itself lies at its edge, on either side
+    signal = closed_form("pure-svd", user, item, taste, (80, 60), 8, 0).tile().numpy()
+    assert np.corrcoef(signal[user, item], taste)[0, 1] > 0.9

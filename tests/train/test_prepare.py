@@ -85,3 +85,28 @@ def test_a_backbone_without_features_does_not_encode_them(prepare, world) -> Non
     data = world(0)
     plain = Prepared.of(data, data.split("rd", 0), Settings.of("mf", backbone="mf"))
     assert plain.backbone("x").dim == 16
+
+
+def test_the_noise_a_method_takes_in(prepare) -> None:
+    assert prepare("mf").load == prepare("signed-rd").load == 1.0
+    assert prepare("multi-ips").load == 2.0
+    assert prepare("multi-dr").load == 3.0
+    ips = prepare("ips")
+    weights = (1.0 / ips.row_propensity).sum() / (ips.data.n_users * ips.data.n_items)
+    assert ips.load == pytest.approx(weights)
+    assert prepare("dr").load == pytest.approx(2 * weights)
+    assert prepare("rd-ips", gamma=2.0).load > 1.5 * weights
+    assert prepare("rd-ips", gamma=2.0, normalise=True).load == 1.0
+
+
+def test_vectors_are_held_as_told_or_as_the_noise_asks(prepare) -> None:
+    told = prepare("mf", l2_vectors=0.25)
+    assert told.firmness == (0.25, 1.0, 1.0)
+    assert "noise" not in told.__dict__
+    ids, features = told.backbone("main").user_towers
+    assert (ids.firmness, features.firmness) == (0.25, 1.0)
+    auto = prepare("brd-ips")
+    first = auto.first_stage(auto.settings.replace(method="ips"))
+    assert first.noise is auto.noise
+    assert auto.firmness == auto.noise.firmness(0.1, auto.load)
+    assert first.load < auto.load

@@ -8,7 +8,7 @@ A backbone is made of *towers*, each mapping every entity of a side to a vector 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -37,12 +37,22 @@ class Penalty(NamedTuple):
         return self.user_features + self.item_features
 
 
+class Firmness(NamedTuple):
+    """Factors of the penalties of vectors against those of biases: single entities, and features of either side."""
+
+    ids: float = 1.0
+    user_features: float = 1.0
+    item_features: float = 1.0
+
+
 class Tower(nn.Module):
     """One way to represent the entities of a side: `forward(rows)` gives [vector, bias] per entity, [n, dim + 1]."""
 
     n_rows: int
     dim: int
     uses_ids: bool = False
+    firmness: float = 1.0
+    """Factor of its vectors in the penalty; its biases count once. A tower without vectors of its own ignores it."""
 
     def forward(self, rows: slice) -> Tensor:
         """Vectors and biases of a range of entities."""
@@ -53,8 +63,14 @@ class Tower(nn.Module):
         return None
 
     def penalty(self) -> Tensor:
-        """Mean over entities of the squared norm of the parameters each one uses."""
+        """Mean over entities of the squared norm of the parameters each one uses, vectors times `firmness`."""
         raise NotImplementedError
+
+    def column_factor(self, weight: Tensor) -> Tensor:
+        """What each column of [vector, bias] counts in the penalty."""
+        factor = weight.new_full((weight.shape[1],), self.firmness)
+        factor[-1] = 1.0
+        return factor
 
 
 class Backbone(nn.Module):
@@ -107,6 +123,15 @@ class Backbone(nn.Module):
         users, items = self.user_towers, self.item_towers
         return Penalty(side(users, True), side(items, True), side(users, False), side(items, False))
 
+    def hold(self, firmness: Firmness) -> Self:
+        """Set how much more vectors count than biases in the penalty."""
+        sides = ((self.user_towers, firmness.user_features), (self.item_towers, firmness.item_features))
+        for towers, features in sides:
+            for tower in towers:
+                if isinstance(tower, Tower):
+                    tower.firmness = firmness.ids if tower.uses_ids else features
+        return self
+
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         """Scores of given pairs, for a few pairs; training uses sampled products instead."""
         return (self.users().index_select(0, users) * self.items().index_select(0, items)).sum(1)
@@ -120,23 +145,23 @@ class Backbone(nn.Module):
         return _sum([zero, *(part for part in parts if part is not None)])
 
 
-def squared_norm(weight: Tensor) -> Tensor:
-    """Σ w² in one pass forward and one back: a penalty must not cost as much as the loss it steadies."""
-    value: Tensor = _SquaredNorm.apply(weight)  # type: ignore[no-untyped-call]
+def squared_norm(weight: Tensor, factor: Tensor | None = None) -> Tensor:
+    """Σ w², columns times `factor`, in one pass forward and one back: a penalty must not cost as much as its loss."""
+    value: Tensor = _SquaredNorm.apply(weight, factor)  # type: ignore[no-untyped-call]
     return value
 
 
 class _SquaredNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(weight)
-        flat = weight.flatten()
-        return torch.dot(flat, flat)
+    def forward(ctx: Any, weight: Tensor, factor: Tensor | None) -> Tensor:
+        scaled = weight if factor is None else weight * factor
+        ctx.save_for_backward(scaled)
+        return torch.dot(weight.flatten(), scaled.flatten())
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> Tensor:
-        return ctx.saved_tensors[0] * (2.0 * upstream)  # type: ignore[no-any-return]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0] * (2.0 * upstream), None
 
 
 def _sum(parts: Sequence[Tensor]) -> Tensor:

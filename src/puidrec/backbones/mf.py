@@ -37,7 +37,8 @@ class IdTower(Tower):
 
     def penalty(self) -> Tensor:
         """Mean squared norm of an entity's parameters."""
-        return squared_norm(self.weight) / max(self.n_rows, 1)
+        factor = self.column_factor(self.weight) if self.firmness != 1.0 else None
+        return squared_norm(self.weight, factor) / max(self.n_rows, 1)
 
 
 class LinearTower(Tower):
@@ -62,4 +63,6 @@ class LinearTower(Tower):
 
     def penalty(self) -> Tensor:
         """Mean over entities of Σ_k x_k² ‖w_k‖²: a weight counts by the share of entities that use it."""
-        return (self.power * self.weight.square().sum(1)).sum()
+        squares = self.weight.square()
+        norms = squares.sum(1) if self.firmness == 1.0 else squares @ self.column_factor(squares.detach())
+        return (self.power * norms).sum()

@@ -8,6 +8,7 @@ import torch
 from scipy.sparse.linalg import svds
 
 from puidrec.objective.low_rank import LowRank
+from puidrec.train.noise import largest, noise_like
 
 SHRINK = 10.0
 """Ratings a mean is worth before it has any of its own."""
@@ -44,12 +45,13 @@ def _shrunk_mean(values: np.ndarray, group: np.ndarray, size: int) -> np.ndarray
 def _truncated_svd(
     user: np.ndarray, item: np.ndarray, values: np.ndarray, shape: tuple[int, int], dim: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Best rank-`dim` fit of the residuals, zero where nothing was rated."""
+    """Best fit of the residuals, zero where nothing was rated, by the first `dim` directions that rise above noise."""
     matrix = sp.csr_matrix((values, (user, item)), shape=shape)
     rank = min(dim, min(shape) - 1)
     if rank < 1 or not np.any(values):  # nothing to decompose
         return np.zeros((shape[0], 0)), np.zeros((shape[1], 0))
     start = np.random.default_rng(seed).standard_normal(min(shape))
     left, strength, right = svds(matrix, k=rank, v0=start)
-    root = np.sqrt(strength)
-    return left * root, right.T * root
+    kept = strength > np.mean([largest(noise) for noise in noise_like(matrix, seed)])
+    root = np.sqrt(strength[kept])
+    return left[:, kept] * root, right[kept].T * root

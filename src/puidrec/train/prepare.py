@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 
 from puidrec.backbones import make_backbone
-from puidrec.backbones.base import Backbone
+from puidrec.backbones.base import Backbone, Firmness
 from puidrec.backbones.features import Design, FeatureEncoder
 from puidrec.backbones.sparse import LogPattern
 from puidrec.data.dataset import Dataset, Interactions
@@ -26,9 +27,11 @@ from puidrec.sensitivity.certify import certify
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import Gamma, GammaRule, resolve_gamma
 from puidrec.settings import Settings
+from puidrec.train.closed import closed_form
+from puidrec.train.noise import Noise, half_slope, measure_noise
 from puidrec.train.problem import Log
 from puidrec.train.strength import require_uniform
-from puidrec.train.validate import Scale, Validator
+from puidrec.train.validate import Scale, Validator, pair_scores
 
 SHARED = ("target", "pattern", "encoders", "designs")
 
@@ -55,7 +58,8 @@ class Prepared:
     def first_stage(self, settings: Settings) -> Prepared:
         """The same data for the model a method builds on; what both need is computed once."""
         other = replace(self, settings=settings)
-        shared = [*SHARED, "propensity", "row_propensity"] if settings.spec.estimator != "naive" else SHARED
+        shared = [*SHARED, "propensity", "row_propensity"] if settings.spec.estimator != "naive" else [*SHARED]
+        shared += ["noise"] if settings.l2_vectors == "auto" else []
         other.__dict__.update({name: getattr(self, name) for name in shared})
         return other
 
@@ -184,6 +188,32 @@ class Prepared:
             if (table := tables[key]) is not None
         }
 
+    @cached_property
+    def noise(self) -> Noise:
+        """How much of the log is noise, as seen from a fit of the biases."""
+        rows, shape = self.rows, (self.data.n_users, self.data.n_items)
+        scores = closed_form("bias", rows.user, rows.item, self.target.astype(np.float64), shape, 1, 0)
+        residual = pair_scores(scores, rows.user, rows.item).astype(np.float64) - self.target
+        slope = half_slope(residual, self.settings.loss, signed=self.scale.signed) / len(rows)
+        designs = (self.designs.get("user_id"), self.designs.get("item_id"))
+        return measure_noise(csr_matrix((slope, (rows.user, rows.item)), shape=shape), *designs, self.settings.seed)
+
+    @property
+    def load(self) -> float:
+        """How much of the noise a method takes in: once per model or head trained on the log, times its weights."""
+        settings, spec, rows = self.settings, self.settings.spec, self.rows
+        heads = 1 + spec.imputes + (spec.family == "multi")
+        if spec.family != "grid" or spec.estimator == "naive" or settings.normalise:
+            return float(heads)
+        weight = bounds(self.row_propensity, self.gamma.at(rows.user, rows.item)).b
+        return heads * float(weight.sum()) / (self.data.n_users * self.data.n_items)
+
+    @property
+    def firmness(self) -> Firmness:
+        """How firmly vectors are held: as the settings say, or as the noise of the log asks for."""
+        given = self.settings.l2_vectors
+        return self.noise.firmness(REFERENCE_L2, self.load) if given == "auto" else Firmness(ids=given)
+
     def backbone(self, stage: str, mean: float | None = None) -> Backbone:
         """A fresh backbone for a stage of training; it starts at the mean of the targets."""
         settings = self.settings
@@ -191,11 +221,12 @@ class Prepared:
         if settings.loss == "cross-entropy" and mean is None:
             chance = np.clip(0.5 * (start + 1.0) if self.scale.signed else start, 1e-3, 1 - 1e-3)
             start = float(np.log(chance / (1.0 - chance)))
-        return make_backbone(
+        backbone = make_backbone(
             settings.backbone, self.data.n_users, self.data.n_items, settings.dim,
             user_features=self.designs.get("user_id"), item_features=self.designs.get("item_id"),
             ids=settings.ids, hidden=settings.hidden, mean=start, rng=derive_seed(settings.seed, "init", stage),
-        ).to(settings.device)  # fmt: skip
+        )  # fmt: skip
+        return backbone.hold(self.firmness).to(settings.device)
 
     def validator(self) -> Validator | None:
         """Held-out rows that choose the epoch; self-selected rows are weighted by inverse propensity."""
@@ -215,3 +246,5 @@ DEFAULT_GAMMA = 1.5
 """One Γ for all, where nobody says: what the classic sets certify on binary labels starts here."""
 DEFAULT_RULE = "information"
 MAX_GAMMA = 20.0
+REFERENCE_L2 = 0.1
+"""The l2 at which `auto` holds vectors just as firmly as the noise of the log asks for; others are in proportion."""

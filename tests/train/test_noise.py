@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import puidrec as pr
+from puidrec.backbones.features import Design
+from puidrec.backbones.sparse import LogPattern
+from puidrec.objective.pointwise import pointwise_error
+from puidrec.settings import Settings
+from puidrec.train.noise import SHARE, USEFUL, Noise, centred, feature_excess, half_slope, largest, measure_noise
+from puidrec.train.noise import noise_like as noises_of
+from puidrec.train.prepare import Prepared
+
+
+def log(seed=0, shape=(60, 80), density=0.3, signal=0.0, taste=None) -> sp.csr_matrix:
+    """Noise on a random pattern, plus a low-rank signal."""
+    rng = np.random.default_rng(seed)
+    user, item = np.nonzero(rng.random(shape) < density)
+    values = rng.standard_normal(user.size)
+    taste = rng.standard_normal(shape[0]) if taste is None else taste
+    values += signal * (taste[:, None] * rng.standard_normal(shape[1]))[user, item]
+    return sp.csr_matrix((values, (user, item)), shape=shape)
+
+
+def design(x: np.ndarray) -> Design:
+    """A dense matrix as features."""
+    rows, columns = np.indices(x.shape)
+    pattern = LogPattern.from_pairs(rows.ravel(), columns.ravel(), *x.shape)
+    return Design(pattern, torch.from_numpy(x.ravel().astype(np.float32)))
+
+
+@pytest.mark.parametrize(("share", "grows"), [(0.9, True), (1.1, False)])
+def test_vectors_grow_just_below_the_edge_of_their_slopes(share, grows) -> None:
+    """The identity behind it all: L2 at √(users · items) · σ₁(E) is where z = 0 stops being a minimum."""
+    slopes = log(1, (12, 9), 0.6)
+    n_users, n_items = slopes.shape
+    target = torch.from_numpy(-slopes.toarray() * slopes.nnz)
+    seen = torch.from_numpy(slopes.toarray() != 0)
+    l2 = share * np.sqrt(n_users * n_items) * largest(slopes)
+    torch.manual_seed(0)
+    z, w = (torch.full((n, 3), 1e-3, dtype=torch.float64).normal_(0, 1e-3).requires_grad_() for n in slopes.shape)
+    optimizer = torch.optim.LBFGS([z, w], max_iter=500, tolerance_grad=1e-12, tolerance_change=1e-14)
+
+    def loss():
+        optimizer.zero_grad()
+        value = ((z @ w.T - target).square() * seen).sum() / slopes.nnz
+        value = value + l2 * (z.square().sum() / n_users + w.square().sum() / n_items)
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    assert (float((z @ w.T).detach().abs().max()) > 0.05) is grows
+
+
+def test_noise_keeps_the_size_of_every_pair_and_nothing_of_its_sign() -> None:
+    slopes = log(2)
+    (noise, *_) = noises_of(slopes, 0)
+    raw = np.abs(slopes.data).sum()
+    assert np.array_equal(noise.indices, slopes.indices)
+    assert np.abs(noise.data).sum() == pytest.approx(raw, rel=0.05)
+    assert abs(np.corrcoef(noise.data, slopes.data)[0, 1]) < 0.15
+    for axis in (0, 1):
+        assert np.abs(np.asarray(noise.sum(axis=axis))).max() < 0.05
+
+
+def test_noise_is_told_from_signal() -> None:
+    edges = [measure_noise(log(s), None, None, 0).edge / np.sqrt(60 * 80) for s in range(4)]
+    own = [largest(centred(log(s))) for s in range(4)]
+    np.testing.assert_allclose(edges, own, rtol=0.1)  # where all is noise, the log is at its edge
+    strong = log(0, signal=2.0)
+    assert largest(centred(strong)) > 1.4 * measure_noise(strong, None, None, 0).edge / np.sqrt(60 * 80)
+
+
+def test_more_ratings_need_less() -> None:
+    """The mean loss averages noise out: its edge falls as the root of the ratings per entity."""
+    sparse, dense = (measure_noise(_scaled(log(3, density=d)), None, None, 0).edge for d in (0.1, 0.9))
+    assert dense == pytest.approx(sparse / 3.0, rel=0.25)
+
+
+def _scaled(slopes: sp.csr_matrix) -> sp.csr_matrix:
+    return slopes / slopes.nnz
+
+
+def test_the_excess_of_features_by_hand() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 3)).astype(np.float32).astype(np.float64)
+    slopes = centred(log(4, signal=0.5, taste=x[:, 0]))
+    noises = list(noises_of(slopes, 0))
+    unit = x / np.sqrt((x**2).mean(0))
+    energy = [((unit.T @ part.toarray()) ** 2).sum() for part in (slopes, *noises)]
+    expected = energy[0] / np.mean(energy[1:]) - 1.0
+    assert feature_excess(slopes, noises, design(x)) == pytest.approx(expected, rel=1e-4)
+    assert expected > 2 * USEFUL
+    useless = rng.standard_normal((60, 3))
+    assert abs(feature_excess(slopes, noises, design(useless)) or 0.0) < 0.5 * expected
+    assert feature_excess(slopes, noises, None) is None
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute", "cross-entropy"])
+@pytest.mark.parametrize("signed", [False, True])
+def test_slopes_are_half_the_derivative(loss, signed) -> None:
+    error = pointwise_error(loss, "signed" if signed else "unit")
+    score = torch.tensor([-1.5, -0.2, 0.3, 2.0], dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([1.0, -1.0, 1.0, -1.0] if signed else [1.0, 0.0, 0.25, 0.0], dtype=torch.float64)
+    error(score, target).sum().backward()
+    residual = (error.to_target(score) - target).detach().numpy()
+    np.testing.assert_allclose(half_slope(residual, loss, signed=signed), 0.5 * score.grad.numpy(), rtol=1e-9)
+
+
+excesses = st.none() | st.floats(-0.5, 5.0)
+
+
+@given(st.floats(0, 10), excesses, excesses, st.floats(0.1, 5), st.floats(0.1, 5))
+def test_firmness_never_exceeds_the_settings_for_ids_nor_undercuts_them_for_features(edge, users, items, one, two):
+    noise = Noise(edge, users, items)
+    light, heavy = (noise.firmness(0.1, load) for load in sorted((one, two)))
+    assert light.ids <= heavy.ids <= 1.0
+    for excess, lighter, heavier in ((users, light[1], heavy[1]), (items, light[2], heavy[2])):
+        assert 1.0 <= lighter <= heavier
+        if excess is None or excess >= USEFUL:
+            assert heavier == 1.0
+    if 0 < SHARE * edge * one < 0.1:
+        assert noise.firmness(0.1, one).ids == pytest.approx(SHARE * edge * one / 0.1)
+
+
+def test_a_flat_log_has_no_edge_and_keeps_the_settings() -> None:
+    flat = sp.csr_matrix((np.zeros(3), ([0, 1, 1], [0, 0, 1])), shape=(2, 2))
+    assert measure_noise(flat, None, None, 0).firmness(0.1) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("coat", 0.12, 0.135), ("kuairec", 0.037, 0.041)])
+def test_the_edge_of_real_logs(name, low, high, data_root) -> None:
+    data = pr.load_dataset(name, data_root / name)
+    noise = Prepared.of(data, data.split("rd", 0), Settings.of("mf")).noise
+    assert low < noise.edge < high
+    firmness = noise.firmness(0.1)
+    assert (firmness.ids == 1.0) is (name == "coat")
+    assert (firmness.user_features == 1.0) is (name == "coat")  # KuaiRec's user features say little of taste
