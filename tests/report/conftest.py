@@ -101,9 +101,9 @@ def audit_values() -> Callable[..., dict[str, Any]]:
                 "users": [
                     {"column": "age", "segment": name, "n": n, "gamma_mean": g, "gamma_p95": p, "width": w}
                     for name, n, g, p, w in (
-                        ("under 20", 900, 1.2, 2.2, 0.05),
-                        ("20 to 30", 12_000, 10.4, 12.6, 0.11),
                         (NASTY[0], 85, 2.7, None, 0.2),
+                        ("20 to 30", 12_000, 10.4, 12.6, 0.11),
+                        ("under 20", 900, 1.2, 2.2, 0.05),
                     )
                 ],
                 "items": [

@@ -165,8 +165,13 @@ BOXES = """all => all.map((one) => one.getBBox()).map((box) =>
 
 
 @pytest.mark.parametrize("width", [PHONE, DESK])
-def test_marks_are_labelled_and_labels_do_not_overlap(opened: Open, width: int) -> None:
-    seen = opened(width)
+@pytest.mark.parametrize("near", [True, False])
+def test_marks_are_labelled_and_labels_do_not_overlap(
+    opened: Open, audit_values: Callable[..., dict[str, Any]], width: int, near: bool
+) -> None:
+    spread = zip(("genre", "price", "shelf", "age"), (1.15, 1.45, 1.85, 2.4), strict=True)
+    apart = [{"feature": name, "side": "item", "gamma": gamma, "times_hidden": 1.0} for name, gamma in spread]
+    seen = opened(width, audit_values() if near else audit_values(benchmarks=apart))
     words = seen.page.locator(".drawing:visible svg.chart:visible .mark-words")
     texts = words.all_text_contents()
     assert any("Γ* = 2.46" in text for text in texts)
