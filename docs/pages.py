@@ -1,9 +1,9 @@
 """Run what the pages show: commands, Python blocks, quoted output.
 
-In a page, a `console` block holds commands, and a `text` block right after it quotes lines of what they print. A figure in
-the prose is tied to a file by a comment: `1.20<!-- audit/audit.json tipping.gamma .2f -->`. Words must be as quoted, and
-numbers as near as another processor may bring them. `python docs/pages.py docs/tutorial.md` runs a page in a temporary
-folder and writes fresh figures into it.
+In a page, a `console` block holds commands, and a `text` block right after it quotes lines of what they print. A figure
+in the prose is tied to a file by a comment: `1.20<!-- audit/audit.json tipping.gamma .2f -->`. Words must be as quoted,
+and numbers as near as another processor may bring them. `python docs/pages.py docs/tutorial.md` runs a page in a
+temporary folder and writes fresh figures into it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def blocks(text: str) -> Iterator[Block]:
 def commands(body: str) -> list[str]:
     """The commands of a block, to be looked at one by one; a quote may go on in the next line."""
     whole, parts = [], ""
-    for line in body.splitlines():
+    for line in body.replace("\\\n", "").splitlines():
         parts = f"{parts}\n{line}" if parts else line
         if parts.count('"') % 2 or parts.count("'") % 2:
             continue
@@ -61,9 +61,15 @@ def commands(body: str) -> list[str]:
 def run_command(command: str, folder: Path) -> str:
     """Run a block of commands as a reader would, with this Python first on the path; returns what it prints."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    setting = {**os.environ, "PATH": path, "COLUMNS": "120", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        ["bash", "-euc", command], cwd=folder, env=setting, capture_output=True, text=True, timeout=600, check=False
+    setting = {**os.environ, "PATH": path, "COLUMNS": "90", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(  # noqa: S603 (the commands are those of our own pages)
+        ["bash", "-euc", command],  # noqa: S607
+        cwd=folder,
+        env=setting,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     if done.returncode:
         raise AssertionError(f"exit code {done.returncode}: {command}\n{done.stdout}\n{done.stderr}")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
+from style import INK, PAPER, SOFT, A, B, C, D, grid, save, start  # type: ignore[import-not-found]
 
 import puidrec as pr
 from puidrec.audit.case import strata
@@ -17,7 +18,6 @@ from puidrec.audit.tipping import tipping_point
 from puidrec.data.synthetic import Simulation, simulate
 from puidrec.objective.sharp import unseen_interval
 from puidrec.sensitivity.bounds import bounds
-from style import GRID, INK, PAPER, SOFT, A, B, C, D, grid, save, start  # type: ignore[import-not-found]
 
 WORLD = {"world": "pair", "n_users": 800, "n_items": 400, "rng": 1}
 
@@ -51,7 +51,7 @@ def selection() -> None:
 def confounding() -> None:
     """The causal picture, and what the hidden pull does to both sides."""
     start("confounding")
-    figure, (graph, seen, rated) = plt.subplots(1, 3, figsize=(10, 3.2), width_ratios=(1.7, 1, 1))
+    figure, (graph, seen, rated) = plt.subplots(1, 3, figsize=(8.8, 3.0), width_ratios=(1.75, 1, 1))
     _draw_graph(graph)
     truth = world().truth
     users, items = np.divmod(np.arange(world().data.n_pairs), world().data.n_items)
@@ -78,7 +78,7 @@ def _draw_graph(ax: Axes) -> None:
     for start_at, end_at in (("x", "o"), ("x", "r"), ("h", "o"), ("h", "r")):
         hidden = start_at == "h"
         ax.add_patch(FancyArrowPatch(
-            places[start_at], places[end_at], arrowstyle="-|>", mutation_scale=13, shrinkA=30, shrinkB=30,
+            places[start_at], places[end_at], arrowstyle="-|>", mutation_scale=13, shrinkA=26, shrinkB=26,
             color=D if hidden else SOFT, linestyle=(0, (4, 3)) if hidden else "-", linewidth=1.6,
         ))  # fmt: skip
     for key, (x, y) in places.items():

@@ -56,7 +56,8 @@ def test_numbers_may_be_off_by_little(pages: ModuleType, quoted: str, printed: s
 
 
 def test_a_page_that_misquotes_is_told(pages: ModuleType, tmp_path: Path) -> None:
-    page = "```console\necho '{\"x\": 2.5}' | tee f.json\necho value 1.5\n```\n\n```text\nvalue 3.5\nlost\n```\nIt is 9.9<!-- f.json x .1f -->.\n"
+    shown = "```console\necho '{\"x\": 2.5}' | tee f.json\necho value 1.5\n```\n"
+    page = f"{shown}\n```text\nvalue 3.5\nlost\n```\nIt is 9.9<!-- f.json x .1f -->.\n"
     fresh, wrong = pages.run_page(page, tmp_path)
     assert len(wrong) == 3
     assert "value 1.5\nlost" in fresh
