@@ -11,6 +11,7 @@ import polars as pl
 
 from puidrec.audit import Audit, audit
 from puidrec.data.dataset import Dataset
+from puidrec.data.split import Selection
 from puidrec.data.synthetic import Simulation, simulate
 from puidrec.model import Recommender
 
@@ -21,7 +22,7 @@ ORACLE = "ips, true propensity"
 """The reference that knows what no log tells."""
 FEATURES_ONLY = {"backbone": "mf-linear", "ids": False, "l2": 0.0, "l2_features": 0.001, "min_propensity": 0.001}
 """A model of recorded features: what was not recorded cannot be learned as an ID, so confounding shows."""
-SELECT = "observational"
+SELECT: Selection = "observational"
 """Epochs are chosen on held-out rows of the log, so that the errors shown and audited are not of training rows."""
 
 
