@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 
 from puidrec.audit.envelope import Pairs, box, normalised, personalised, sharp
-from puidrec.audit.tipping import percentiles, tipping_gamma, tipping_kappa, tipping_point
+from puidrec.audit.tipping import newton, percentiles, tipping_gamma, tipping_kappa, tipping_point
 from puidrec.sensitivity.bounds import bounds
 
 
@@ -128,6 +128,26 @@ def test_the_intervals_cover_the_tipping_point_of_the_population() -> None:
         held_kappa.append(kappa.low <= true_kappa <= kappa.high)
     assert 0.88 <= np.mean(held) <= 0.99
     assert 0.88 <= np.mean(held_kappa) <= 0.99
+
+
+def test_one_newton_step_is_as_good_as_the_root_of_every_replicate() -> None:
+    rng = np.random.default_rng(4)
+    user = np.repeat(np.arange(120), 5)
+    gap = rng.normal(0.1, 1.0, 600) + np.where(user < 6, 3.0, 0.0)
+    pairs, shape = Pairs(gap, rng.uniform(0.1, 0.5, 600)), rng.uniform(0.2, 1.0, 600)
+    roots = []
+    for _ in range(300):
+        rows = (rng.integers(0, 120, 120)[:, None] * 5 + np.arange(5)).ravel()
+        roots.append(tipping_kappa(Pairs(gap[rows], pairs.propensity[rows]), shape[rows]).kappa)
+    found = tipping_kappa(pairs, shape, user, replicates=2_000)
+    low, high = np.quantile(roots, [0.025, 0.975])
+    assert (found.low, found.high) == (pytest.approx(low, abs=0.08), pytest.approx(high, abs=0.08))
+
+
+def test_a_step_goes_up_where_the_sum_is_still_above_zero() -> None:
+    """The root of 3 - 2κ from κ = 1 is 1.5, of 1 - 2κ it is 0.5; a sum without slope stays; none is below 0."""
+    found = newton(1.0, np.array([1.0, -1.0, 5.0, -9.0]), np.array([2.0, 2.0, 0.0, 2.0]))
+    np.testing.assert_allclose(found, [1.5, 0.5, 1.0, 0.0])
 
 
 def test_percentiles_of_infinite_draws() -> None:

@@ -124,8 +124,13 @@ def tipping_kappa(
     at = parts(star)
     sums = Users.of(user).sums(pairs.value + at, np.abs(at) * log_gamma)
     value, fall = resampled(sums, replicates, generator(rng, "tipping-kappa")).T
-    drawn = np.maximum(star + np.divide(value, fall, out=np.zeros_like(value), where=fall > 0.0), 0.0)
-    return PersonalTipping(star, *percentiles(drawn, level))
+    return PersonalTipping(star, *percentiles(newton(star, value, fall), level))
+
+
+def newton(kappa: float, value: np.ndarray, fall: np.ndarray) -> np.ndarray:
+    """One step to the root of a falling function: up where it is still above 0; never below 0."""
+    step = np.divide(value, fall, out=np.zeros_like(value), where=fall > 0.0)
+    return np.maximum(kappa + step, 0.0)
 
 
 def percentiles(draws: np.ndarray, level: float) -> tuple[float, float]:
