@@ -106,7 +106,7 @@ def test_the_other_model_ahead_is_said_the_other_way_round(audit_values: Values)
     for kind in ("box", "normalised", "sharp"):
         curve = values["envelopes"]["loss_gap"][kind]
         curve["low"], curve["high"] = [-v for v in curve["high"]], [-v for v in curve["low"]]
-    panel = chart(values | {"tipping": {"gamma": None}}).panels[0]
+    panel = chart(values | {"tipping": {"gamma": 1.0, "sharp": 1.0, "overturned": True}}).panels[0]
     assert said(panel, 0, 0).startswith("If nothing is hidden (Γ = 1), mf is ahead of puid-dr")
     assert "mf would be ahead of puid-dr" in said(panel, 0, 1)
     assert tip(panel, 0) == pytest.approx(math.exp(0.9), rel=1e-9)

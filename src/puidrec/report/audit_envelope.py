@@ -127,9 +127,10 @@ def _band(key: str, curves: Mapping[str, Any], grid: Sequence[float], symbol: st
         known = [a is not None and b is not None for a, b in zip(outer_low, outer_high, strict=True)]
         says = [f"{word}+" if there and word != "unknown" else word for word, there in zip(says, known, strict=True)]
     tip = None
-    if gap and says[0].startswith(("ahead", "behind")):
-        end = low if says[0].startswith("ahead") else high
-        tip = exact if exact is not None else crossing(grid, end, log=symbol == "Γ")
+    if gap and _side(says[0]) in ("ahead", "behind"):
+        ahead = _side(says[0]) == "ahead"
+        found = exact if ahead else None  # the audit's tipping point is that of the audited model's lead
+        tip = found if found is not None else crossing(grid, low if ahead else high, log=symbol == "Γ")
     mark = [] if tip is None else [_tip_mark(tip, symbol)]
     return Band(label, low, high, says, note, outer_low, outer_high, mark)
 
