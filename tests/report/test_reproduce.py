@@ -101,6 +101,8 @@ def made_summary() -> dict[str, Any]:
                 "data": "ml-100k"},
         "facts": [gamma_fact(0.0051, 1.0, (24, 24), 0.0), chance], "skipped": ["yahoo-r3 is skipped: get it."],
         "notes": {"rq1": ["A note."]}, "failed": [],
+        "limits": [{"data": "coat", "preset": "own", "fits": 9, "at_the_limit": 0, "epochs": 300},
+                   {"data": "kuairec", "preset": "paper", "fits": 12, "at_the_limit": 7, "epochs": 150}],
     }  # fmt: skip
 
 
@@ -120,6 +122,8 @@ def test_sentences_follow_the_figures(summary: dict[str, Any]) -> None:
     assert "So the sign says nothing." in text["RQ3, user side"]
     assert "98% is artefact" in text["RQ4, hidden user features"]
     assert "40% is artefact" in text["RQ4, hidden item features"]
+    assert "7 of 12 on KuaiRec under preset paper (limit 150)" in text["Fits cut short"]
+    assert "Coat" not in text["Fits cut short"]
 
 
 def test_other_figures_other_sentences(summary: dict[str, Any]) -> None:
@@ -158,7 +162,16 @@ def test_the_sixteen_ratios_are_listed_with_intervals(summary: dict[str, Any]) -
 
 
 def test_a_question_alone(summary: dict[str, Any]) -> None:
-    alone = {**summary, "questions": ["rq3"], "tables": [], "contrasts": [], "rq4": {}, "facts": [], "notes": {}}
+    alone = {
+        **summary,
+        "questions": ["rq3"],
+        "tables": [],
+        "contrasts": [],
+        "rq4": {},
+        "facts": [],
+        "notes": {},
+        "limits": [],
+    }
     assert set(found(alone)) == {"RQ3, user side", "RQ3, item side"}
     assert "RQ4:" not in results_text(alone, COMMAND)
 

@@ -29,6 +29,7 @@ def findings(summary: Mapping[str, Any]) -> list[Finding]:
     points = [
         *gamma_findings(summary["facts"]), *protocol_findings(summary), *gamma_contrasts(summary["contrasts"]),
         *floor_findings(summary["contrasts"]), *overlap_findings(summary["tables"]), *mask_findings(summary["tables"]),
+        *limit_findings(summary["limits"]),
     ]  # fmt: skip
     if summary["rq3"]:
         points += ratio_findings(summary["rq3"])
@@ -172,6 +173,20 @@ def mask_findings(tables: Sequence[Row]) -> list[Finding]:
         text = f"The best UAUC at the {total} masks is reached by: {_join(parts)} (times)."
         points.append(Finding(f"Masks on {name(data)}, preset {preset}", text))
     return points
+
+
+def limit_findings(limits: Sequence[Row]) -> list[Finding]:
+    """Fits that ended because of the limit of epochs: a caveat that the figures need."""
+    parts = [
+        f"{row['at_the_limit']} of {row['fits']} on {name(row['data'])} under preset {row['preset']} "
+        f"(limit {row['epochs']})"
+        for row in limits
+        if row["at_the_limit"]
+    ]
+    if not parts:
+        return []
+    text = f"These fits were still improving when their epochs ran out: {_join(parts)}. More epochs might raise them."
+    return [Finding("Fits cut short", text)]
 
 
 def ratio_findings(rq3: Mapping[str, Any]) -> list[Finding]:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from puidrec.evaluate.per_user import PerUser
 from puidrec.experiments.cells import Cell, DataSpec, Result
-from puidrec.experiments.reproduce.contrasts import contrast_rows, table_rows
+from puidrec.experiments.reproduce.contrasts import contrast_rows, limit_rows, table_rows
 
 USERS = np.arange(300)
 
@@ -67,3 +69,11 @@ def test_series_of_the_ablation_have_their_own_reference() -> None:
     labels = ("A1 puid-ips, α = 2, β = 5", "A2 x", "B1 puid-dr, α = 2, β = 5", "B2 x")
     rows = table_rows("ablation", [result(label, 0.6, 0, "puid-ips") for label in labels])
     assert {row["label"] for row in rows if row["is_reference"]} == {labels[0], labels[2]}
+
+
+def test_fits_whose_best_epoch_was_the_last_are_counted() -> None:
+    results = [
+        replace(result(method, 0.6, 0), settings={"epochs": 9}, context={"best_epoch": best})
+        for method, best in (("mf", 9), ("ips", 8), ("item-rate", 0))
+    ]
+    assert limit_rows(results) == [{"data": "coat", "preset": "paper", "fits": 2, "at_the_limit": 1, "epochs": 9}]

@@ -71,6 +71,18 @@ def test_rq2_has_every_ratio_kind_and_printed_method() -> None:
     }
 
 
+def test_rq2_says_what_large_data_sets_leave_out() -> None:
+    planned = rq2_cells(FOLDERS, Plan(2))
+    large = [cell for cell in planned.cells if cell.data.name == "kuairec"]
+    assert {cell.data.mask for cell in large} == {("random", r) for r in paper.RATIOS} | {
+        ("positives", 0.5),
+        ("positives", 0.8),
+    }
+    assert {cell.seed for cell in large} == {0}
+    assert "first seed" in planned.notes[0]
+    assert rq2_cells({"coat": Path("coat")}, Plan(2)).notes == ()
+
+
 def test_ablation_rows_are_those_of_the_caption() -> None:
     settings = {v.name.split()[0]: PAPER.settings_of(v, "coat") for v in variants("A")[:5]}
     weights = {name: (row.get("alpha"), row.get("beta")) for name, row in settings.items()}

@@ -14,6 +14,7 @@ from puidrec.experiments.cells import Result
 from puidrec.experiments.paper_tables import METRICS, printed
 from puidrec.experiments.reproduce.ablation import LETTERS
 from puidrec.experiments.summary import SummaryRow, summarise
+from puidrec.methods import get_method
 
 REFERENCE, FLOOR = "mf", "item-rate"
 KINDS = {
@@ -118,6 +119,21 @@ def _pair(method: Sequence[Result], other: Sequence[Result], metric: str) -> Com
 
 def _values(results: Sequence[Result], metric: str) -> dict[int, PerUser]:
     return {r.cell.seed: r.per_user[metric] for r in results if metric in r.per_user}
+
+
+def limit_rows(results: Sequence[Result]) -> list[Row]:
+    """How many fits of a data set and preset had their best epoch last: with more epochs they might be better."""
+    groups: dict[tuple[str, str], list[bool]] = {}
+    epochs: dict[tuple[str, str], int] = {}
+    for result in results:
+        if get_method(result.cell.method).family != "closed":
+            key, limit = (result.cell.data.name, result.cell.preset), int(result.settings["epochs"])
+            groups.setdefault(key, []).append(result.context.get("best_epoch") == limit)
+            epochs[key] = max(limit, epochs.get(key, 0))
+    return [
+        {"data": data, "preset": preset, "fits": len(hits), "at_the_limit": sum(hits), "epochs": epochs[data, preset]}
+        for (data, preset), hits in groups.items()
+    ]
 
 
 def _verdict(found: Comparison) -> Row:

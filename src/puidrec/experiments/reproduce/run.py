@@ -12,7 +12,7 @@ from puidrec.errors import InputError
 from puidrec.experiments.cells import Cell, Result
 from puidrec.experiments.engines import get_engine
 from puidrec.experiments.reproduce.ablation import ablation_cells
-from puidrec.experiments.reproduce.contrasts import REFERENCE, contrast_rows, table_rows
+from puidrec.experiments.reproduce.contrasts import REFERENCE, contrast_rows, limit_rows, table_rows
 from puidrec.experiments.reproduce.entropy_runs import DATA as ENTROPY_DATA
 from puidrec.experiments.reproduce.entropy_runs import entropy_tasks, run_entropies
 from puidrec.experiments.reproduce.entropy_summary import summarise_rq3, summarise_rq4
@@ -128,6 +128,7 @@ def _summary(
         "presets": {preset.name: preset.words for preset in PRESETS.values()},
         "tables": [row for question, part in by_question.items() for row in table_rows(question, part)],
         "contrasts": [row for q, part in by_question.items() if q != "rq2" for row in contrast_rows(q, part)],
+        "limits": limit_rows([result for part in by_question.values() for result in part]),
         "rq3": summarise_rq3(entropies), "rq4": summarise_rq4(entropies), "facts": facts,
         "skipped": list(work.found.missing.values()),
         "notes": {planned.experiment: list(planned.notes) for planned in work.planned},
