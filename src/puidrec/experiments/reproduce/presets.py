@@ -113,7 +113,7 @@ PAPER = Preset(
     "the paper's: mf-mlp, pseudo-features where there are only ids, targets ±1, logistic propensity, α = 2, β = 5",
     protocols={"coat": ("ge3", "paper"), "yahoo-r3": ("ge3", "paper"), "kuairec": ("rd",)},
     variants=(*map(Variant, (*PAPER_METHODS, *TRIVIAL)), *CONTROLS, *PRINTED_GAMMA),
-    settings={"backbone": "mf-mlp", "target": "binary", "propensity": "logistic"},
+    settings={"backbone": "mf-mlp", "target": "binary", "propensity": "logistic", "l2_vectors": 1.0},
     personalised={"gamma": "information", "alpha": 2.0, "beta": 5.0},
     by_data={"kuairec": KUAIREC_LIMITS},
     options={"coat": {"features": "pseudo"}, "yahoo-r3": {"features": "pseudo"}},
