@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -16,7 +15,6 @@ class TimedProtocol(H11Protocol):
 
     head_seconds = HEAD_SECONDS
     _head_timer: asyncio.TimerHandle | None = None
-    _unsent = -1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The clock of the first head starts."""
@@ -37,17 +35,27 @@ class TimedProtocol(H11Protocol):
         self._disarm()
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        """The client takes less than it is given: from here on it must take some of it, time and again."""
+        super().pause_writing()
+        self._watch()
+
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection; one that still owes its client bytes stays while the client takes some."""
-        unsent = self.transport.get_write_buffer_size()
-        if not unsent:
-            super().timeout_keep_alive_handler()
-        elif unsent == self._unsent:
-            self.transport.abort()
+        if self.transport.get_write_buffer_size():
+            self._watch()
         else:
-            self._unsent = unsent
-            handle: Any = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-            self.timeout_keep_alive_task = handle
+            super().timeout_keep_alive_handler()
+
+    def _watch(self, before: int = -1) -> None:
+        """Abort when nothing was taken since the last look; stop looking when everything was."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent and unsent == before:
+            self.transport.abort()
+        elif unsent and not self.transport.is_closing():
+            self.loop.call_later(self.timeout_keep_alive, self._watch, unsent)
+        elif self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is not None:
+            super().timeout_keep_alive_handler()
 
     def _arm(self) -> None:
         self._head_timer = self.loop.call_later(self.head_seconds, self._too_slow)
