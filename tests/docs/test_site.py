@@ -63,6 +63,18 @@ def test_tables_are_filled_from_the_package(hooks: ModuleType) -> None:
     assert "`--world`" in commands
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    lines = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2].splitlines()
+    listed = {line.split()[-1] for line in lines if line.strip().endswith(".md")}
+    there = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES[1:]}
+    assert not there - listed, "add the page to nav in mkdocs.yml"
+
+
+def test_results_that_are_not_there_yet_are_left_out(hooks: ModuleType) -> None:
+    nav = [{"Results": [{"Methods": "truth.md"}, "never-measured.md"]}, {"Other": "missing.md"}]
+    assert hooks.on_config({"nav": nav})["nav"] == [{"Results": [{"Methods": "truth.md"}]}, {"Other": "missing.md"}]
+
+
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site."""
