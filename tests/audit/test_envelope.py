@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from puidrec.audit import ladder
 from puidrec.audit.envelope import (
     ENVELOPES,
     KINDS,
@@ -103,6 +104,18 @@ def test_kappa_is_a_power_of_every_gamma(kind: str) -> None:
     for k, kappa in enumerate((0.0, 0.7, 2.0)):
         alone = ENVELOPES[kind](pairs, own**kappa)
         np.testing.assert_allclose([curve.low[k], curve.high[k]], [alone.low, alone.high], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("part", [1, 7, 90, 300])
+def test_parts_of_any_size_give_the_same(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 pairs in strata of all sizes, empty ones among them, cut where strata begin, end, and go on."""
+    pairs, own = draw_pairs(6, 300)
+    pairs = Pairs(pairs.value, pairs.propensity, np.sort(np.random.default_rng(0).geometric(0.4, 300)) * 2)
+    whole = [ENVELOPES[kind](pairs, own) for kind in KINDS]
+    monkeypatch.setattr(ladder, "PART", part)
+    for kind, expected in zip(KINDS, whole, strict=True):
+        found = ENVELOPES[kind](pairs, own)
+        np.testing.assert_allclose([found.low, found.high], [expected.low, expected.high], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -187,14 +187,18 @@ def over_grid(pairs: Pairs, kind: Kind, grid: np.ndarray) -> Curve:
 
 def over_kappa(pairs: Pairs, log_gamma: np.ndarray, kappas: np.ndarray) -> dict[Kind, Curve]:
     """All envelopes for the personalised shape Γ_ui^κ, for every κ of a grid: two passes over the pairs for each."""
-    pooled, stratified = (log_gamma[ladder.order] for ladder in (pairs.pooled, pairs.stratified))
+    ladders = pairs.pooled, pairs.stratified
+    ordered = [log_gamma[ladder.order] for ladder in ladders]
     found: dict[Kind, list[Interval]] = {kind: [] for kind in KINDS}
+
+    def lifts(k: int, kappa: float) -> Lifts:
+        return ladders[k].lifts_by(lambda part: personalised(ordered[k][part], kappa))
+
     for kappa in kappas:
-        lifts = pairs.pooled.lifts_ordered(personalised(pooled, float(kappa)))
-        found["box"].append(_box(pairs, lifts))
-        found["normalised"].append(_normalised(pairs, lifts))
-        lifts = pairs.stratified.lifts_ordered(personalised(stratified, float(kappa)))
-        found["sharp"].append(_sharp(pairs, lifts))
+        pooled = lifts(0, float(kappa))
+        found["box"].append(_box(pairs, pooled))
+        found["normalised"].append(_normalised(pairs, pooled))
+        found["sharp"].append(_sharp(pairs, lifts(1, float(kappa))))
     return {kind: _curve(intervals) for kind, intervals in found.items()}
 
 

@@ -24,7 +24,7 @@ from puidrec.sensitivity.gamma import Gamma, GammaSpec, resolve_gamma
 Source = Literal["held-out", "training"]
 Part = Literal["test", "validation", "train"]
 DEFAULT_LOW = 0.01
-MAX_HIDING = 1_000_000
+MAX_HIDING = 500_000
 """Rows in which features are hidden one by one: odds ratios do not depend on how many rows there are."""
 
 

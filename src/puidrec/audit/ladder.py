@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+
+PART = 2**17
+"""Steps at a time: 1 MiB for each of the few numbers kept of them."""
 
 
 @dataclass(frozen=True)
@@ -38,30 +42,36 @@ class Ladder:
         """Running Σ k and Σ k z."""
         return running(self.odds), running(self.odds * self.value)
 
-    def totals(self, values: np.ndarray) -> np.ndarray:
-        """Σ of a value of the steps (in their order) per stratum."""
-        filled = self.edge[1:] > self.edge[:-1]
-        sums = np.zeros(filled.size)
-        sums[filled] = np.add.reduceat(values, self.edge[:-1][filled])  # an empty one would get a neighbour's
-        return sums
-
     def lifts(self, gamma: float | np.ndarray) -> Lifts:
         """The pairs at l = 1/Γ, and what raising them to l = Γ adds; one Γ for all only scales what is there."""
         if isinstance(gamma, np.ndarray):
-            return self.lifts_ordered(gamma[self.order])
+            return self.lifts_by(lambda part: gamma[self.order[part]])
         k, kz = (np.diff(sums[self.edge]) for sums in self.plain)
         return Lifts(self, self.plain, gamma - 1.0 / gamma, k / gamma, kz / gamma)
 
-    def lifts_ordered(self, own: np.ndarray) -> Lifts:
-        """The same for a Γ of each step, in the order of the steps; in place, since logs are long."""
-        floor = self.odds / own
-        room = self.odds * own
-        room -= floor
-        mass = running(room)
-        room *= self.value
-        base = self.totals(floor)
-        floor *= self.value
-        return Lifts(self, (mass, running(room)), 1.0, base, self.totals(floor))
+    def lifts_by(self, strength: Callable[[slice], np.ndarray]) -> Lifts:
+        """The same for a Γ of each step, asked for part by part: a part fits in the cache, where the work is done."""
+        n = self.value.size
+        raises = np.zeros((2, n + 1))
+        floors = np.zeros((2, self.edge.size))
+        total = np.zeros(4)
+        for start in range(0, n, PART):
+            part = slice(start, min(start + PART, n))
+            own, k, z = strength(part), self.odds[part], self.value[part]
+            floor = k / own
+            room = k * own - floor
+            first, last = np.searchsorted(self.edge, (part.start, part.stop), side="right")
+            ends = self.edge[first:last] - part.start - 1
+            for j, weight in enumerate((room, room * z, floor, floor * z)):
+                sums = np.cumsum(weight)
+                sums += total[j]
+                total[j] = sums[-1]
+                if j < 2:
+                    raises[j, part.start + 1 : part.stop + 1] = sums
+                else:
+                    floors[j - 2, first:last] = sums[ends]
+        base, base_z = np.diff(floors, axis=1)
+        return Lifts(self, (raises[0], raises[1]), 1.0, base, base_z)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,8 @@ def tipping_kappa(
 def newton(kappa: float, value: np.ndarray, fall: np.ndarray) -> np.ndarray:
     """One step to the root of a falling function: up where it is still above 0; never below 0."""
     step = np.divide(value, fall, out=np.zeros_like(value), where=fall > 0.0)
-    return np.maximum(kappa + step, 0.0)
+    moved: np.ndarray = np.maximum(kappa + step, 0.0)
+    return moved
 
 
 def percentiles(draws: np.ndarray, level: float) -> tuple[float, float]:
