@@ -3,9 +3,9 @@
     python bench/engine.py shape          Yahoo!R3's shape, interleaved with one ALS iteration of `implicit` and with
                                           a straightforward epoch (bench/naive_dr.py); prints ratios to their targets
     python bench/engine.py large          10 M rows, 100 k × 20 k, dim 64
-    python bench/engine.py huge           100 M rows, 1 M × 100 k, dim 32 (issue of scale; needs 12 GiB)
 
 Each prints one JSON line. Times are medians; runs of the things compared alternate, so that a busy machine slows all.
+100 million rows, and several processes: bench/scaling.py.
 """
 
 from __future__ import annotations
@@ -28,15 +28,12 @@ import torch  # noqa: E402
 
 from puidrec.backbones import make_backbone  # noqa: E402
 from puidrec.backbones.sparse import LogPattern  # noqa: E402
-from puidrec.objective.blocks import backward_in_blocks, user_blocks  # noqa: E402
-from puidrec.objective.estimators import Alternating, Observed, dr, imputation  # noqa: E402
+from puidrec.objective.estimators import Alternating, Observed  # noqa: E402
 from puidrec.objective.pointwise import pointwise_error  # noqa: E402
 from puidrec.objective.terms import robust_mean  # noqa: E402
 from puidrec.objective.worst_case import Box  # noqa: E402
 
 SHAPES = {"shape": (15_400, 1_000, 311_704, 64), "large": (100_000, 20_000, 10_000_000, 64)}
-SHAPES["huge"] = (1_000_000, 100_000, 100_000_000, 32)
-BLOCK_PAIRS = 10_000_000
 L2 = 1e-3
 
 
@@ -89,30 +86,9 @@ class Engine:
         self._step(1, robust_mean(terms, self.observed.bounds, len(self.observed.pattern)))
         self.alternating.moved("theta")
 
-    def epoch_in_blocks(self) -> None:
-        """The same two steps with pair-sized temporaries of one block of users."""
-        blocks = user_blocks(self.observed.pattern.crow, BLOCK_PAIRS)
-        with torch.no_grad():
-            theta = self.theta.factors()
-
-        def phi_loss(start: int, stop: int, factors):
-            part = self.observed.rows(start, stop)
-            return robust_mean(dr(part, factors, theta.rows(slice(start, stop)), self.error), part.bounds, 10**6)
-
-        def theta_loss(start: int, stop: int, factors):
-            part = self.observed.rows(start, stop)
-            return robust_mean(imputation(part, phi.rows(slice(start, stop)), factors, self.error), part.bounds, 10**6)
-
-        backward_in_blocks(self.phi.factors(), phi_loss, blocks)
-        self._step(0)
-        with torch.no_grad():
-            phi = self.phi.factors()
-        backward_in_blocks(self.theta.factors(), theta_loss, blocks)
-        self._step(1)
-
-    def _step(self, which: int, loss: torch.Tensor | None = None) -> None:
+    def _step(self, which: int, loss: torch.Tensor) -> None:
         penalty = L2 * (self.phi, self.theta)[which].penalty().ids
-        (penalty if loss is None else loss + penalty).backward()
+        (loss + penalty).backward()
         self.adams[which].step()
         self.adams[which].zero_grad()
 
@@ -167,9 +143,8 @@ def bench_scale(name: str, repeats: int) -> dict[str, float]:
     n_users, n_items, n_rows, dim = SHAPES[name]
     user, item = make_log(n_users, n_items, int(n_rows * 1.03))
     engine = Engine(user, item, n_users, n_items, dim)
-    epoch = engine.epoch if name == "large" else engine.epoch_in_blocks
-    first = seconds(epoch)
-    times = [seconds(epoch) for _ in range(repeats)]
+    first = seconds(engine.epoch)
+    times = [seconds(engine.epoch) for _ in range(repeats)]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     median = round(float(np.median(times)), 2)
     return {"rows": user.size, "epoch_s": median, "first_s": round(first, 2), "peak_gib": round(peak, 2)}

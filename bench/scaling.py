@@ -2,6 +2,7 @@
 
     python bench/scaling.py measure       1 M, 10 M and 100 M rows on 1 and 2 processes, and the machine's bandwidth;
                                           each its own process; results go to bench/out/scaling.json
+    python bench/scaling.py disk          30 M rows that stay on disk, under a limit of memory
     python bench/scaling.py page          docs/scaling.md from these results
 
 The trainer is the one that `puid train` uses; only the log is drawn at random and the weights are given.
@@ -152,12 +153,12 @@ def bandwidth() -> float:
 def bytes_moved(row: dict[str, Any]) -> float:
     """Bytes an epoch reads and writes, if no gathered row were found in a cache and every stream passed memory once.
 
-    Per logged pair: six products with gathered factors (scores of φ and θ, in either step once, and the two halves of
-    each gradient), and about 40 passes over vectors of 4 bytes (indices, values, target, box, worst case, transposes).
+    Per logged pair: seven products with gathered factors (scores of φ, of θ in either step, and the two halves of each
+    gradient), and about 40 passes over vectors of 4 bytes (indices, values, target, box, worst case, transposes).
     Per entity: factors, gradients and Adam's moments, about 25 passes of both models.
     """
     width = row["dim"] + 2
-    per_pair = 8 * width * 4 + 40 * 4
+    per_pair = 7 * width * 4 + 40 * 4
     per_entity = 2 * 25 * width * 4
     return row["rows"] * per_pair + (row["users"] + row["items"]) * per_entity
 
@@ -179,20 +180,27 @@ def measure(sizes: list[str], epochs: int) -> None:
             facts["whole_run_s"] = time.perf_counter() - begun
             runs.append(facts)
             print(json.dumps(facts), flush=True)
-    kept = json.loads(OUT.read_text()).get("runs", []) if OUT.exists() else []
-    kept = [row for row in kept if row["size"] not in sizes]
-    result = {
-        "bandwidth_gb_s": bandwidth(),
-        "cores": CORES,
-        "runs": sorted([*kept, *runs], key=lambda r: (r["rows"], r["processes"])),
-    }
+    kept = [row for row in results().get("runs", []) if row["size"] not in sizes]
+    runs = sorted([*kept, *runs], key=lambda row: (row["rows"], row["processes"]))
+    keep(bandwidth_gb_s=bandwidth(), cores=CORES, runs=runs)
+
+
+def results() -> dict[str, Any]:
+    """What was measured before."""
+    found: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
+    return found
+
+
+def keep(**facts: Any) -> None:
+    """Put results beside those of other parts."""
     OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(result, indent=2) + "\n")
+    OUT.write_text(json.dumps({**results(), **facts}, indent=2, sort_keys=True) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("measure", "one", "page"))
+    parser.add_argument("what", choices=("measure", "one", "disk", "disk-one", "page"))
+    parser.add_argument("--folder", type=Path, help="disk: where files are put (default: a temporary folder)")
     parser.add_argument("--size", choices=list(SIZES), action="append", help="default: all")
     parser.add_argument("--epochs", type=int, default=3, help="epochs timed after the first")
     args = parser.parse_args()
@@ -200,10 +208,18 @@ def main() -> None:
         one(args.size[0], args.epochs)
     elif args.what == "measure":
         measure(args.size or list(SIZES), args.epochs)
+    elif args.what == "disk":
+        from scaling_disk import measure_disk
+
+        keep(disk=measure_disk(args.folder))
+    elif args.what == "disk-one":
+        from scaling_disk import train_from_disk
+
+        train_from_disk(args.folder)
     else:
         from scaling_page import write_page
 
-        write_page(json.loads(OUT.read_text()), HERE.parent / "docs" / "scaling.md")
+        write_page(results(), HERE.parent / "docs" / "scaling.md")
 
 
 if __name__ == "__main__":

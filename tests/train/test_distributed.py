@@ -32,7 +32,7 @@ FITS = {
     "benchmarked": {"method": "bpuid-dr", "backbone": "mf"},
     "signed": {"method": "signed-puid"},
 }
-COMMON = {"dim": 3, "epochs": 12, "propensity": "cells"}
+COMMON = {"dim": 3, "epochs": 12, "propensity": "cells", "checkpoint_every": 2}
 SCRIPT = """
 import json, sys
 import numpy as np
@@ -45,7 +45,8 @@ data = simulate("mixed", 60, 25, density=0.2, rng=0).data
 with join_world() as world:
     assert world.size == 2
     for name, options in fits.items():
-        model = Recommender(**{**common, **options}).fit(data, world=world)
+        begun = f"{out}/{name}.begun" if name == "blocks" else None
+        model = Recommender(**{**common, **options}).fit(data, world=world, checkpoint=begun)
         if world.first:
             np.savez(f"{out}/{name}.npz", user=model.user_factors_, item=model.item_factors_)
 """
@@ -62,9 +63,21 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
+class Stopped(Exception):
+    pass
+
+
+def stop(stage: str, done: int, *_) -> None:
+    if done == 5:
+        raise Stopped
+
+
 def test_two_processes_train_the_model_of_one(tmp_path: Path) -> None:
     script = tmp_path / "fit.py"
     script.write_text(SCRIPT)
+    data = simulate("mixed", 60, 25, density=0.2, rng=0).data
+    with pytest.raises(Stopped):  # begun by one process, finished by two
+        Recommender(**{**COMMON, **FITS["blocks"]}).fit(data, checkpoint=tmp_path / "blocks.begun", progress=stop)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
     arguments = [json.dumps(FITS), json.dumps(COMMON), str(tmp_path)]
     done = subprocess.run(
@@ -76,7 +89,6 @@ def test_two_processes_train_the_model_of_one(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    data = simulate("mixed", 60, 25, density=0.2, rng=0).data
     for name, options in FITS.items():
         alone = Recommender(**{**COMMON, **options}).fit(data)
         together = np.load(tmp_path / f"{name}.npz", allow_pickle=False)

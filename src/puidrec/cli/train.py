@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
 import typer
@@ -43,10 +44,12 @@ def train(
     named = {key: value for key, value in (("method", method), ("device", device), ("seed", seed)) if value is not None}
     own = {key: value for key, value in given.items() if not key.startswith("data.")}
     chosen = Settings.of(**{**context.meta.get("settings", {}), **own, **named})
-    loaded = options.open_dataset(
-        data, data_dir, given, logged=logged, uniform=uniform, users=users, items=items, scale=scale, shards=shards
-    )
     with join_world(chosen.device) as world, progress_bar() as bar:
+        with world.first_ahead() if shards is not None else contextlib.nullcontext():
+            loaded = options.open_dataset(
+                data, data_dir, given, logged=logged, uniform=uniform, users=users, items=items, scale=scale,
+                shards=shards,
+            )  # fmt: skip
         chosen = chosen.replace(device=world.device) if world.size > 1 else chosen
         task = bar.add_task(f"{chosen.method}", total=chosen.epochs)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from puidrec.errors import InputError, PuidError
 
-PATIENCE = timedelta(minutes=10)
+PATIENCE = timedelta(hours=1)
 """How long a process waits for the others before the run ends with an error; a dead one is noticed at once."""
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -45,6 +45,17 @@ class World:
             with _collective():
                 dist.all_reduce(values)
         return values
+
+    @contextlib.contextmanager
+    def first_ahead(self) -> Iterator[None]:
+        """Let the first process do something before the others do it: what it wrote, they find."""
+        if self.size > 1 and not self.first:
+            self.sum_number(0.0)
+        try:
+            yield
+        finally:
+            if self.size > 1 and self.first:
+                self.sum_number(0.0)
 
     def sum_number(self, value: float) -> float:
         """Σ over processes of one number each, in float64."""
