@@ -99,7 +99,7 @@ class Preset:
 
 
 KUAIREC_LIMITS = {"epochs": 150, "patience": 15}
-"""Three seeds and all masks under the paper's settings must end within the hour; reports say which fits were cut short."""
+"""Three seeds and all masks under the paper's settings must end within the hour; reports say which fits it cut."""
 
 OWN = Preset(
     "own",
