@@ -61,9 +61,7 @@ def train_from_disk(folder: Path) -> None:
         "files", logged=folder / "logged", uniform=folder / "uniform.parquet", shards=folder / "shards"
     )  # fmt: skip
     sorted_s, marks = time.perf_counter() - begun, []
-    settings: dict[str, Any] = {"dim": DIM, "epochs": 2, "backbone": "mf", "propensity": "cells", "l2_vectors": 1.0}
-    known = Recommender().get_params()
-    model = Recommender("dr", **{key: value for key, value in settings.items() if key in known})
+    model = Recommender("dr", dim=DIM, epochs=2, backbone="mf", propensity="cells", l2_vectors=1.0)
     model.fit(data, progress=lambda *_: marks.append(time.perf_counter()))
     facts = {
         "rows": len(data.logged), "users": data.n_users, "items": data.n_items, "dim": DIM, "room_gib": ROOM_GIB,

@@ -84,8 +84,8 @@ def on_disk(disk: Row) -> str:
     """The log that stayed on disk."""
     return f"""## Larger than memory
 
-`puid train --data files --logged DIR --uniform FILE --shards DIR` sorts a Parquet log into shards once and reads it a
-block of users at a time. {disk["rows"] / 1e6:.0f} M rows, {disk["users"]:,} × {disk["items"]:,}, dim {disk["dim"]},
+`puid train --data files --logged LOG --uniform FILE --shards DIR --set l2_vectors=1` sorts a Parquet log into shards
+once and reads it a block of users at a time. {disk["rows"] / 1e6:.0f} M rows, {disk["users"]:,} × {disk["items"]:,}, dim {disk["dim"]},
 with {disk["room_gib"]:g} GiB allowed beyond what the libraries take (`RLIMIT_DATA`):
 
 | sorting | an exact DR epoch | largest memory beyond the libraries |
@@ -94,7 +94,8 @@ with {disk["room_gib"]:g} GiB allowed beyond what the libraries take (`RLIMIT_DA
 
 The model is that of the log in memory, to 1e-6. `puid gamma` takes `--shards` as well. The log needs uniform rows
 beside it (they validate and test), a protocol that drops no rating, and a method of the grid or `multi-*`; the
-propensities `cells`, `two-way` and `logistic` are fitted on counts. Anything else is refused in one line.
+propensities `cells`, `two-way` and `logistic` are fitted on counts. `l2_vectors=auto` weighs the noise of the whole log
+and needs it in memory. What cannot be done is refused in one line.
 """
 
 

@@ -18,9 +18,7 @@ from puidrec.features import counts
 from puidrec.model import Recommender
 from puidrec.train import stored
 
-COMMON = {"dim": 3, "epochs": 8}
-if "l2_vectors" in Recommender().get_params():
-    COMMON["l2_vectors"] = 1.0
+COMMON = {"dim": 3, "epochs": 8, "l2_vectors": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +109,7 @@ def test_what_needs_the_log_in_memory_is_refused(both, refusal) -> None:
     disk = both[1]
     for options in (
         {"method": "signed-rd"}, {"method": "bias"}, {"propensity": "naive-bayes"}, {"gamma": "certified"},
+        {"l2_vectors": "auto"},
     ):  # fmt: skip
         refusal(lambda given=options: Recommender(**{**COMMON, **given}).fit(disk), "in memory")
     refusal(lambda: disk.split("paper"), "paper", "drops")
@@ -141,8 +140,8 @@ limit = int(now.split()[1]) * 1024 + room * 2**20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 files = {"logged": root / "logged.parquet", "uniform": root / "uniform.parquet"}
 data = load_dataset("files", **files, **({"shards": root / "shards"} if how == "disk" else {}))
-more = {"l2_vectors": 1.0} if "l2_vectors" in Recommender().get_params() else {}
-Recommender("puid-dr", dim=4, epochs=1, backbone="mf", propensity="cells", **more).fit(data).save(root / "model")
+options = {"dim": 4, "epochs": 1, "backbone": "mf", "propensity": "cells", "l2_vectors": 1.0}
+Recommender("puid-dr", **options).fit(data).save(root / "model")
 print(len(data.logged))
 """
 

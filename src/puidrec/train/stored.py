@@ -107,7 +107,7 @@ def _refuse_what_needs_memory(settings: Settings) -> None:
         (settings.spec.family in ("grid", "multi"), "method", settings.method, "a method of the grid, such as puid-dr"),
         (settings.propensity in PROPENSITIES, "propensity", settings.propensity, ", ".join(PROPENSITIES)),
         (settings.gamma != "certified", "gamma", settings.gamma, "a number (puid gamma says which) or a rule"),
-        (getattr(settings, "l2_vectors", 1.0) != "auto", "l2_vectors", "auto", "a number, such as 1"),
+        (settings.l2_vectors != "auto", "l2_vectors", "auto", "a number (--set l2_vectors=1)"),
     )
     for fine, name, found, expected in checks:
         if not fine:

@@ -1,0 +1,44 @@
+"""`--shards DIR`: train and gamma on a log that stays on disk, called as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+
+@pytest.fixture
+def options(files: Path) -> list[str]:
+    """The user's files, the log as Parquet."""
+    pl.read_csv(files / "logged.csv").write_parquet(files / "log.parquet")
+    side = [f"--{key}={files / key}.csv" for key in ("uniform", "users", "items")]
+    return ["--data", "files", "--logged", str(files / "log.parquet"), *side, "--scale", "1,5", "--json"]
+
+
+def test_train_from_disk_gives_the_figures_of_memory(puid, options, tmp_path: Path) -> None:
+    train = ["train", *options, "--method", "puid-dr", "--set", "epochs=6", "--set", "dim=3", "--set", "l2_vectors=1"]
+    memory = puid(*train)
+    disk = puid(*train, "--shards", tmp_path / "shards", "--out", tmp_path / "run")
+    assert disk.code == memory.code == 0, disk
+    one, other = json.loads(memory.out), json.loads(disk.out)
+    for name in ("uauc", "mse", "epochs", "best_epoch"):
+        assert other[name] == pytest.approx(one[name], abs=1e-6)
+    top = json.loads(puid("recommend", tmp_path / "run", "--users", "u3", "--k", 2, "--json").out)
+    assert [row["rank"] for row in top] == [1, 2]
+    puid(*train, "--shards", tmp_path / "shards", "--method", "signed-rd").refused("in memory", "signed-rd")
+
+
+def test_gamma_from_disk_says_what_it_says_of_memory(puid, options, tmp_path: Path) -> None:
+    memory, disk = puid("gamma", *options), puid("gamma", *options, "--shards", tmp_path / "shards")
+    assert disk.code == 0, disk
+    assert json.loads(disk.out)["gamma"] == pytest.approx(json.loads(memory.out)["gamma"])
+
+
+def test_shards_are_for_files_and_parquet(puid, files: Path, tmp_path: Path) -> None:
+    puid("train", "--data", "simulated", "--shards", tmp_path / "s").refused("--shards", "--data files")
+    logged, uniform = files / "logged.csv", files / "uniform.csv"
+    given = ["--data", "files", "--logged", logged, "--uniform", uniform, "--shards", tmp_path / "s"]
+    puid("train", *given).refused("logged.csv", "Parquet")
+    assert not (tmp_path / "s").exists()
