@@ -85,8 +85,8 @@ def on_disk(disk: Row) -> str:
     return f"""## Larger than memory
 
 `puid train --data files --logged LOG --uniform FILE --shards DIR --set l2_vectors=1` sorts a Parquet log into shards
-once and reads it a block of users at a time. {disk["rows"] / 1e6:.0f} M rows, {disk["users"]:,} × {disk["items"]:,}, dim {disk["dim"]},
-with {disk["room_gib"]:g} GiB allowed beyond what the libraries take (`RLIMIT_DATA`):
+once and reads it a block of users at a time. {disk["rows"] / 1e6:.0f} M rows, {disk["users"]:,} × {disk["items"]:,},
+dim {disk["dim"]}, with {disk["room_gib"]:g} GiB allowed beyond what the libraries take (`RLIMIT_DATA`):
 
 | sorting | an exact DR epoch | largest memory beyond the libraries |
 |---|---|---|
