@@ -15,7 +15,7 @@ from puidrec.audit.resample import band
 from puidrec.rng import Rng
 
 BAND_OF: Kind = "normalised"
-N_KAPPA, MANY_ROWS = 21, 2_000_000
+N_KAPPA, FEW_KAPPA, MANY_ROWS = 21, 7, 2_000_000
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def kappa_grid(log_gamma: np.ndarray, limit: float) -> np.ndarray:
     mean = float(log_gamma.mean())
     top = max(1.0, float(np.log(limit)) / mean) if mean > 0.0 else 1.0
     top = min(top, 20.0)
-    size = N_KAPPA if log_gamma.size <= MANY_ROWS else 9
+    size = N_KAPPA if log_gamma.size <= MANY_ROWS else FEW_KAPPA
     grid = np.linspace(0.0, top, size)
     grid[np.abs(grid - 1.0).argmin()] = 1.0
     return grid

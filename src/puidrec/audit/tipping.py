@@ -108,12 +108,10 @@ def tipping_kappa(
     if pairs.seen + float(moved.sum()) <= 0.0:
         return PersonalTipping(0.0, 0.0, 0.0)
 
-    def parts(kappa: float) -> np.ndarray:
-        part: np.ndarray = moved * np.exp(np.where(moved > 0.0, -kappa, kappa) * log_gamma)
-        return part
+    worst = np.where(moved > 0.0, -log_gamma, log_gamma)
 
     def lowest(kappa: float) -> float:
-        return pairs.seen + float(parts(kappa).sum())
+        return pairs.seen + float(moved @ np.exp(kappa * worst))
 
     limit = MAX_LOG / largest if largest > 0.0 else 0.0
     if limit == 0.0 or lowest(limit) > 0.0:
@@ -121,7 +119,7 @@ def tipping_kappa(
     star = float(brentq(lowest, 0.0, limit, xtol=1e-13, rtol=1e-14))
     if user is None or replicates == 0:
         return PersonalTipping(star, star, star)
-    at = parts(star)
+    at = moved * np.exp(star * worst)
     sums = Users.of(user).sums(pairs.value + at, np.abs(at) * log_gamma)
     value, fall = resampled(sums, replicates, generator(rng, "tipping-kappa")).T
     return PersonalTipping(star, *percentiles(newton(star, value, fall), level))
