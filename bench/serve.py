@@ -60,7 +60,7 @@ class Client:
         self.port, self.streams = port, None
 
     async def post(self, body: bytes) -> int:
-        if self.streams is None:
+        if self.streams is None or self.streams[0].at_eof():  # new, or idle for so long that the server closed it
             self.streams = await asyncio.open_connection("127.0.0.1", self.port)
         reader, writer = self.streams
         head = (
