@@ -8,21 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from puidrec.cli.audit import EXAMPLE, audit
-from puidrec.cli.main import app
 from puidrec.data.sources import load_dataset
 from puidrec.experiments.run import train_run
 from puidrec.settings import Settings
 
 DATA = ("--set", "data.n_users=60", "--set", "data.n_items=40")
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command, also where the list of commands does not name it yet."""
-    if not any(command.name == "audit" for command in app.registered_commands):
-        monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
-        app.command("audit", epilog=EXAMPLE)(audit)
 
 
 def train(folder: Path, method: str, seed: int, **more: float) -> None:

@@ -93,3 +93,13 @@ def test_what_is_no_run_folder_is_refused(tmp_path: Path, content: str | None) -
 def test_toml_round_trip_of_all_settings() -> None:
     settings = Settings.of("puid-ips", gamma=1.5, ids="bias", device="cpu", alpha=2.0)
     assert Settings.of(**tomllib.loads(to_toml(settings.model_dump()))) == settings
+
+
+@pytest.mark.parametrize("method", ["mf", "signed-rd"])
+def test_errors_are_measured_on_the_scale_that_a_method_predicts_on(data: Dataset, method: str) -> None:
+    """Labels ±1 for most; 0 and 1 where bounds speak of a share."""
+    run = train_run(data, Settings.of(method, seed=0, epochs=5, dim=4, patience=0, target="binary"))
+    test = data.split("rd", 0).test
+    score = run.model.predict(data.user_ids.decode(test.user), data.item_ids.decode(test.item))
+    label = test.label if method == "signed-rd" else 2.0 * test.label - 1.0
+    assert run.metrics["mse"] == pytest.approx(float(np.mean((score - label) ** 2)), rel=1e-5)

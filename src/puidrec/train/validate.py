@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -32,6 +33,11 @@ class Scale:
         labels = settings.target == "binary"
         family = settings.spec.family
         return cls(labels, labels and family != "unseen", settings.loss == "cross-entropy" and family != "closed")
+
+    @property
+    def target(self) -> Literal["rating", "label", "binary"]:
+        """What predictions on this scale are to be compared with, in the words of `evaluate`."""
+        return ("binary" if self.signed else "label") if self.labels else "rating"
 
     def of_labels(self, label: np.ndarray) -> np.ndarray:
         """Labels 1/0 on this scale, float32."""
