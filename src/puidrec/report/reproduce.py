@@ -21,6 +21,7 @@ from puidrec.report.reproduce_facts import (
     rise_sheet,
 )
 from puidrec.report.reproduce_findings import findings
+from puidrec.report.reproduce_setup import SETUP, TRAINED
 from puidrec.report.reproduce_tables import READING, Sheet, comparison_sheets, contrast_sheet, mask_sheets
 
 TITLES = {
@@ -28,23 +29,6 @@ TITLES = {
     "rq3": "RQ3: observed against hidden features", "rq4": "RQ4: more hidden features",
     "ablation": "The ablation on Coat",
 }  # fmt: skip
-SETUP = (
-    "**KuaiRec, evaluation.** The paper scores all pairs of the block, training pairs included. We score pairs outside "
-    "the log, thinned so that each pair is held out with the same probability; preset paper-overlapping scores as the "
-    "paper does.",
-    "**KuaiRec, log.** As in the paper it is drawn from the block by chance, with probability 0.256 for a positive and "
-    "0.153 for a negative pair, which gives about the number of rows that the paper states. Each seed draws it anew. "
-    "The files here may lack the daily item features; then the videos' tags stand in for them.",
-    "**Labels.** The paper does not say what a rating of 3 is. Protocol rd takes 4 and 5 as positive and all else as "
-    "negative, protocol paper drops 3, protocol ge3 takes 3 as positive.",
-    "**Γ.** Γ below 1 bounds nothing, so under the paper's settings α and β weigh log Γ of each pair's own bins; the "
-    "rows “Γ as printed” clip the equation at 1.",
-    "**Coat, features.** The paper makes pseudo-features from ids. The data have real ones; our own settings use them.",
-    "**Seeds.** The paper prints single figures. Here a seed changes split and initialisation, and figures are means.",
-    "**RQ3, RQ4.** Text of more than two values and lists are split into yes/no features, so that all 16 shares "
-    "differ; the paper does not say how it counts features. Its heat maps are rescaled, its curves have no numbers.",
-)
-"""Where the set-up differs from the paper: facts about the code, not results."""
 
 
 def write_reproduction(out: Path, summary: Mapping[str, Any], command: str) -> list[Path]:
@@ -79,7 +63,7 @@ def sheets(summary: Mapping[str, Any], question: str) -> list[Sheet]:
 
 def table_text(summary: Mapping[str, Any]) -> str:
     """All tables as Markdown."""
-    parts = [f"{READING}\n"]
+    parts = [f"{READING}\n"] if set(TRAINED) & set(summary["questions"]) else []
     for question in summary["questions"]:
         own = sheets(summary, question)
         if own:
@@ -96,10 +80,9 @@ def results_text(summary: Mapping[str, Any], command: str) -> str:
         "## What was found\n",
         *(f"* **{point.title}.** {point.text}" for point in findings(summary)),
         "\n## The data\n",
-        gamma_sheet(summary["facts"]).markdown(),
-        chance_sheet(summary["facts"]).markdown(),
+        *(sheet.markdown() for sheet in _facts(summary)),
         "## Where the set-up differs from the paper\n",
-        *(f"* {line}" for line in SETUP),
+        *(f"* {line}" for line in _setup(summary)),
         "",
         table_text(summary),
     ]
@@ -113,7 +96,7 @@ def page(summary: Mapping[str, Any], charts: Path, command: str) -> Page:
     """The page, with the charts that lie in a folder."""
     first: list[Block] = [Callout("warn", "A quick run", _quick(summary))] if summary["quick"] else []
     first += [Callout(point.tone, point.title, point.text) for point in findings(summary)]
-    facts: list[Block] = [gamma_sheet(summary["facts"]).block(), chance_sheet(summary["facts"]).block()]
+    facts: list[Block] = [sheet.block() for sheet in _facts(summary)]
     sections = [Section("found", "What was found", first), Section("data", "The data", facts)]
     for question in summary["questions"]:
         blocks: list[Block] = [Paragraph(READING)] if question in ("rq1", "ablation") else []
@@ -123,13 +106,23 @@ def page(summary: Mapping[str, Any], charts: Path, command: str) -> Page:
         blocks += [sheet.block() for sheet in sheets(summary, question)]
         if len(blocks) > 1 or question in ("rq3", "rq4"):
             sections.append(Section(question, TITLES[question], blocks))
-    sections.append(Section("setup", "Where the set-up differs from the paper", [Paragraph(line) for line in SETUP]))
+    sections.append(
+        Section("setup", "Where the set-up differs from the paper", [Paragraph(line) for line in _setup(summary)])
+    )
     left = [*summary["skipped"], *(_failure(row) for row in summary["failed"])]
     if left:
         sections.append(Section("left-out", "Left out", [Paragraph(line) for line in left]))
     seeds = summary["seeds"]
     lead = f"Questions {', '.join(summary['questions'])}; {seeds} seed{'s' if seeds > 1 else ''}. Made by `{command}`."
     return Page("The paper's tables, run again", lead, sections, kind="Reproduction")
+
+
+def _setup(summary: Mapping[str, Any]) -> list[str]:
+    return [line for questions, line in SETUP if set(questions) & set(summary["questions"])]
+
+
+def _facts(summary: Mapping[str, Any]) -> list[Sheet]:
+    return [sheet for sheet in (gamma_sheet(summary["facts"]), chance_sheet(summary["facts"])) if sheet.rows]
 
 
 def _maps(rq3: Mapping[str, Any]) -> list[Block]:

@@ -13,6 +13,8 @@ from puidrec.report.reproduce_tables import METRIC, NAMES, Row, by
 
 ZERO = 1e-9
 WHOLE = 1.0 - 1e-9
+STEADY = 1.5
+"""Ratios that differ by a larger factor are no proportion."""
 
 
 @dataclass(frozen=True)
@@ -200,14 +202,16 @@ def ratio_findings(rq3: Mapping[str, Any]) -> list[Finding]:
         )
         values = [row["mean"] for row in plain if row["mean"] is not None]
         both = _mean([row["n"] / row["of"] for row in left])
-        spread = f" from {min(values):.2f} to {max(values):.2f}" if values else ""
+        spread = f"from {min(values):.2f} to {max(values):.2f}" if values else "nowhere"
+        factor = max(values) / min(values) if values and min(values) > 0 else 1.0
+        steady = "no steady proportion" if factor > STEADY else "a steady proportion"
         useless = _mean([row["positive"] for row in control]) >= 0.95 * _mean([row["positive"] for row in plain])
         end = "So the sign says nothing." if useless else "So the sign says something."
         text = (
             f"Plug-in ratios are positive in {_mean([r['positive'] for r in plain]):.0%} of the cases, and in "
             f"{_mean([r['positive'] for r in control]):.0%} with permuted feature rows, which know nothing. {end} Over "
-            f"the 16 combinations the mean ratio runs{spread}. Both gains exceed those of equally fine noise in "
-            f"{both:.0%} of the cases."
+            f"the 16 combinations the mean ratio runs {spread}, {steady}. Both gains exceed those of equally fine "
+            f"noise in {both:.0%} of the cases."
         )
         points.append(Finding(f"RQ3, {side} side", text, "warn" if useless or both < 0.5 else "good"))
     return points
