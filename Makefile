@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DATA ?= data
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types check bench bench-gamma clean
+.PHONY: help setup demo test lint check docs bench bench-gamma bench-scaling reproduce clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -31,14 +32,27 @@ lint: $(READY) ## check format, style and types
 
 check: lint test ## everything that must pass before a change lands
 
-bench: $(READY) ## time the data layer, the engine and the metrics
+docs: $(READY) ## build the documentation
+	$(BIN)/mkdocs build --strict
+
+reproduce: $(READY) ## run the paper's questions again (DATA=folder of the data sets; under 90 minutes)
+	$(BIN)/puid reproduce all --data-root $(DATA) --seeds 3 --out reproduction
+
+bench: $(READY) ## time the data layer, the engine, the metrics, the audit and the server
 	$(BIN)/python bench/loading.py
 	$(BIN)/python bench/metrics.py
 	$(BIN)/python bench/engine.py shape
 	$(BIN)/python bench/engine.py large
+	$(BIN)/python bench/audit.py
+	$(BIN)/python bench/serve.py
 
 bench-gamma: $(READY) ## propensities, entropies and Γ for 100 million rows
 	$(BIN)/python bench/gamma.py
+
+bench-scaling: $(READY) ## one epoch at 1, 10 and 100 million rows, on one process and on two
+	$(BIN)/python bench/scaling.py measure
+	$(BIN)/python bench/scaling.py disk
+	$(BIN)/python bench/scaling.py page
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
