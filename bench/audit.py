@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from fresh import measured, simulated
 from puidrec.audit import audit
-from puidrec.data.chunked import read_simulation, simulate_to_parquet
+from puidrec.data.chunked import read_simulation
 from puidrec.data.dataset import Dataset
 
 LIMIT_SECONDS, LIMIT_GIB = 60.0, 4.0
@@ -65,16 +65,7 @@ def measure(folder: Path) -> dict[str, Any]:
 def run(rows: int, data: Path) -> dict[str, Any]:
     """Simulate once, then measure in a fresh process."""
     scale = (rows / 1e7) ** 0.5
-    folder = data / f"audit-{rows}"
-    if not (folder / "truth.json").exists():
-        simulate_to_parquet(folder, "mixed", round(316_000 * scale), round(31_600 * scale), rows, rng=0)
-    done = subprocess.run(
-        [sys.executable, __file__, "--measure", str(folder)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(done.stderr)
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    return measured(__file__, simulated(data / f"audit-{rows}", round(316_000 * scale), round(31_600 * scale), rows))
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from puidrec.data.chunked import simulate_to_parquet
+from fresh import measured, simulated
 from puidrec.features.bins import bin_side
 from puidrec.features.stream import counts_from_parquet
 from puidrec.propensity.cells import smoothed_rates
@@ -70,16 +69,7 @@ def measure(folder: Path) -> dict[str, float]:
 def run(rows: int, data: Path) -> dict[str, float]:
     """Simulate once, then measure in a fresh process."""
     scale = (rows / 1e8) ** 0.5
-    folder = data / f"gamma-{rows}"
-    if not (folder / "truth.json").exists():
-        simulate_to_parquet(folder, "mixed", round(1e6 * scale), round(1e5 * scale), rows, rng=0)
-    done = subprocess.run(
-        [sys.executable, __file__, "--measure", str(folder)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(done.stderr)
-    result: dict[str, float] = json.loads(done.stdout)
-    return result
+    return measured(__file__, simulated(data / f"gamma-{rows}", round(1e6 * scale), round(1e5 * scale), rows))
 
 
 def main() -> None:
