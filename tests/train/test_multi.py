@@ -93,3 +93,18 @@ def test_the_rating_step_does_not_move_the_pseudo_labels(prepare, dense_scores) 
     weight = 1.0 / np.clip(exposure, lowest(prepared), 1.0)
     expected = (2.0 * weight * (pseudo - target)).sum() / (problem.n_users * prepared.data.n_items)
     assert problem.heads.means.grad[IMPUTATION].item() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["multi-ips", "multi-dr"])
+def test_maps_cannot_grow_where_vectors_shrink(method, prepare) -> None:
+    """The same scores from vectors of half the size and maps of four times it must not be the cheaper ones."""
+    (stage,) = stages_of(prepare(method, backbone="mf"))
+    problem = stage.build({})
+    heads, (step,) = problem.heads, problem.steps
+    before = float(step.penalty().detach())
+    scores = heads.factors(RATING).tile().detach()
+    for towers in (heads.backbone.user_towers, heads.backbone.item_towers):
+        towers[0].weight.data[:, :-1] *= 0.5
+    heads.maps.data *= 4.0
+    np.testing.assert_allclose(heads.factors(RATING).tile().detach(), scores, atol=1e-6)
+    assert float(step.penalty().detach()) > before

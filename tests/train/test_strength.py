@@ -8,9 +8,11 @@ import torch
 
 from puidrec.errors import InputError
 from puidrec.objective.low_rank import LowRank
+from puidrec.sensitivity.fitted import TableGamma
 from puidrec.train.strength import (
     MILD,
     certified_strength,
+    lifted,
     mild_strength,
     require_uniform,
     settled_mean,
@@ -70,3 +72,16 @@ def test_certified_without_uniform_rows_is_refused_with_a_sentence() -> None:
     with pytest.raises(InputError, match=r"certified.*needs uniform ratings"):
         require_uniform(3, "tiny")
     require_uniform(50, "enough")
+
+
+@pytest.mark.parametrize(("mean_log", "raised"), [(0.0, False), (0.001, True), (0.05, True), (0.3, False)])
+def test_a_rule_that_sees_next_to_nothing_is_raised_for_all_pairs_alike(mean_log: float, raised: bool) -> None:
+    cell = mean_log * np.array([[0.0, 2.0], [1.0, 1.0]])
+    gamma = TableGamma.make((np.array([0, 1, 1, 0]), np.array([0, 1])), cell, cap=20.0)
+    higher = lifted(gamma)
+    added = higher.cell - gamma.cell
+    assert bool(added.min() > 0) is raised
+    np.testing.assert_allclose(added, added[0, 0], atol=1e-12)  # the shape is the rule's own
+    assert higher.mean_log == pytest.approx(np.log(MILD) if raised else mean_log)
+    if raised:
+        assert mild_strength(higher.mean_log) == pytest.approx(1.0)

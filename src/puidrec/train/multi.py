@@ -50,6 +50,10 @@ class SharedHeads(nn.Module):
         left = torch.cat([users[:, :dim] @ self.maps[head], u_bias, torch.ones_like(u_bias)], 1)
         return LowRank.of(left, torch.cat([items[:, :dim], torch.ones_like(i_bias), i_bias], 1))
 
+    def map_penalty(self) -> Tensor:
+        """How far the maps are from the identity: free ones would grow where the penalty lets vectors shrink."""
+        return (self.maps - torch.eye(self.backbone.dim).to(self.maps)).square().sum() / self.backbone.dim
+
     def bias_penalty(self) -> Tensor:
         """Mean squared biases over entities, all heads; 0 where heads have none of their own."""
         if not self.user_bias.numel():
@@ -112,4 +116,5 @@ class MultiProblem:
         return fit + robust_mean(rating, weights, n_pairs) + robust_mean(imputation_terms(mismatch), weights, n_pairs)
 
     def _penalty(self) -> Tensor:
-        return backbone_penalty(self.heads.backbone, self.settings) + self.settings.l2 * self.heads.bias_penalty()
+        heads = self.heads.bias_penalty() + self.heads.map_penalty()
+        return backbone_penalty(self.heads.backbone, self.settings) + self.settings.l2 * heads

@@ -30,7 +30,7 @@ from puidrec.settings import Settings
 from puidrec.train.closed import closed_form
 from puidrec.train.noise import Noise, half_slope, measure_noise
 from puidrec.train.problem import Log
-from puidrec.train.strength import require_uniform
+from puidrec.train.strength import lifted, require_uniform
 from puidrec.train.validate import Scale, Validator, pair_scores
 
 SHARED = ("target", "pattern", "encoders", "designs")
@@ -112,7 +112,9 @@ class Prepared:
     @cached_property
     def gamma(self) -> Gamma:
         """The fitted Γ of the method: 1, one number, or a rule."""
-        return self._rule().fit(self.evidence, rng=self.settings.seed)
+        gamma = self._rule().fit(self.evidence, rng=self.settings.seed)
+        scales = self.settings.spec.family == "unseen" and self.settings.gamma in ("auto", "certified")
+        return lifted(gamma) if scales else gamma
 
     @cached_property
     def evidence(self) -> Evidence:

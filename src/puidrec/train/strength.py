@@ -14,6 +14,7 @@ from torch import Tensor
 from puidrec.errors import InputError
 from puidrec.objective.low_rank import LowRank
 from puidrec.objective.whole_space import linear_sum
+from puidrec.sensitivity.fitted import Gamma, TableGamma
 
 MILD = 1.1
 """Γ where nothing is known: in the simulated worlds it repairs most of the confounding (`docs/truth.md`), and where
@@ -21,6 +22,18 @@ there is none it costs less than one percent of the error."""
 MIN_UNIFORM = 50
 """Uniform ratings below which their mean says too little."""
 MAX_LOG = float(np.log(20.0))
+
+
+def lifted(gamma: Gamma) -> Gamma:
+    """A rule that sees next to nothing, raised by one factor for all pairs to the mild default.
+
+    κ scales a shape. Scaled up fifty times, the shape of a rule near Γ = 1 is noise, and its tail overflows; so what
+    such a rule lacks is taken to be common to all pairs. Where it sees no confounding at all, it is left at that.
+    """
+    lack = float(np.log(MILD)) - gamma.mean_log
+    if lack <= 0.0 or gamma.mean_log <= 0.0 or not isinstance(gamma, TableGamma):
+        return gamma
+    return TableGamma.make((gamma.user_bin, gamma.item_bin), gamma.cell + lack, (gamma.user, gamma.item), cap=gamma.cap)
 
 
 def mild_strength(mean_log: float) -> float:
