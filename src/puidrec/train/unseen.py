@@ -23,8 +23,8 @@ from puidrec.sensitivity.gamma import Gamma
 from puidrec.settings import Settings
 from puidrec.train.problem import Log, Step, backbone_penalty
 
-SMALL_POPULATION = 4_000_000
-"""Pairs up to which the tiles of Γ are kept (16 MB)."""
+SMALL_POPULATION = 16_000_000
+"""Pairs up to which the tiles of Γ are kept (64 MB)."""
 
 
 @dataclass
