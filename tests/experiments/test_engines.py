@@ -85,3 +85,11 @@ def test_engines_by_name(refusal) -> None:
     assert get_engine("local") is local
     refusal(lambda: get_engine("nope"), "unknown engine", "local")
     assert cores() >= 1
+
+
+def test_engine_none_trains_nothing_and_takes_what_is_finished(tmp_path: Path) -> None:
+    first, second = (Cell(SMALL, "item-rate", seed) for seed in (0, 1))
+    run_study([first], tmp_path, engine="inline")
+    results = run_study([first, second], tmp_path, engine="none")
+    assert [result.cell for result in results] == [first]
+    assert [(failure.cell, failure.error) for failure in results.failures] == [(second, "not run yet")]

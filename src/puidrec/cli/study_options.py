@@ -19,7 +19,10 @@ FirstSeed = Annotated[int, typer.Option(help="The first seed; the others follow.
 Workers = Annotated[
     int | None, typer.Option(help="Cells that run at the same time, one thread each; by default one per core.")
 ]
-EngineName = Annotated[str, typer.Option(help="Where cells run: local (processes), inline or ray.", metavar="NAME")]
+EngineName = Annotated[
+    str,
+    typer.Option(help="Where cells run: local (processes), inline, ray; none takes what is finished.", metavar="NAME"),
+]
 Select = Annotated[
     str | None, typer.Option(help="Rows that choose the epoch and the trial: uniform or observational.", metavar="ROWS")
 ]

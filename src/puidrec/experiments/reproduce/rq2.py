@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from puidrec.data.split import MaskKind
 from puidrec.experiments.paper_tables import RATIOS
-from puidrec.experiments.reproduce.plan import Folders, Plan, Planned
+from puidrec.experiments.reproduce.plan import LARGE, Folders, Plan, Planned
 from puidrec.experiments.reproduce.presets import DATA, OWN, PAPER, Variant
 
 METHODS = (
@@ -15,16 +15,15 @@ KINDS: tuple[MaskKind, ...] = ("random", "positives")
 PROTOCOL = {"paper": {"coat": "ge3", "yahoo-r3": "ge3", "kuairec": "rd"}, "own": dict.fromkeys(DATA, "rd")}
 SETUPS = {"coat": (PAPER, OWN), "yahoo-r3": (PAPER,), "kuairec": (PAPER,)}
 """Presets by data set: large ones under the paper's settings only, which its figures are compared with."""
-ONE_SEED = ("yahoo-r3", "kuairec")
 NOTE = (
-    "The large data sets are run with the first seed only here, and lose positive rows at the two largest ratios only; "
+    "The large data sets are run with the first seed only here, and lose positive rows at the largest ratio only; "
     "their intervals are those over users."
 )
 
 
 def ratios(data: str, kind: MaskKind) -> tuple[float, ...]:
-    """The ratios of a kind of mask; what the paper does not print is run at two of them where fits are long."""
-    return RATIOS[2:] if kind == "positives" and data in ONE_SEED else RATIOS
+    """The ratios of a kind of mask; what the paper does not print is run at one of them where fits are long."""
+    return RATIOS[-1:] if kind == "positives" and data in LARGE else RATIOS
 
 
 def rq2_cells(folders: Folders, plan: Plan) -> Planned:
@@ -40,7 +39,7 @@ def rq2_cells(folders: Folders, plan: Plan) -> Planned:
         for kind in KINDS
         for ratio in plan.pick(ratios(data, kind), RATIOS[::3])
         for method in plan.pick(METHODS, ("puid-ips", "rd-ips", "item-rate"))
-        for seed in range(1 if data in ONE_SEED else plan.seeds)
+        for seed in plan.repeats(data, preset.name)
     ]  # fmt: skip
-    large = not plan.quick and any(data in folders for data in ONE_SEED)
+    large = not plan.quick and any(data in folders for data in LARGE)
     return Planned("rq2", tuple(cells), (NOTE,) if large else ())
