@@ -92,3 +92,38 @@ def test_permissions_follow_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+
+
+def test_several_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(OutputError, match="No space"), atomic.atomic_files(tmp_path) as stage:
+        atomic.write_text(stage / "a", "new")
+        raise OSError(28, "No space left on device")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "mine"]
+    assert (tmp_path / "a").read_text() == "old"
+    with atomic.atomic_files(tmp_path) as stage:
+        atomic.write_text(stage / "a", "new")
+        atomic.write_text(stage / "b", "new")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "new", "b": "new", "mine": "mine"}
+
+
+def test_a_refusal_inside_a_library_is_the_systems_and_the_folder_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OutputError, match=r"^\S*/new: cannot write \(No space left on device\)") as caught,
+        atomic.atomic_folder(tmp_path / "new") as folder,
+        atomic.atomic_path(folder / "x"),
+    ):
+        raise RuntimeError("parquet: File out of specification: No space left on device (os error 28)")
+    assert ".tmp" not in str(caught.value)
+    with pytest.raises(RuntimeError, match="no refusal"), atomic.atomic_folder(tmp_path / "new"):
+        raise RuntimeError("no refusal")
+
+
+def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
+    (tmp_path / ".model.x.tmp").mkdir()
+    (tmp_path / ".model.x.tmp" / "part").write_text("x")
+    (tmp_path / ".checkpoint.y.tmp").write_text("x")
+    (tmp_path / "keep.tmp").write_text("mine")
+    atomic.sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["keep.tmp"]

@@ -5,23 +5,37 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from puidrec.errors import OutputError
+from puidrec.errors import OutputError, PuidError
 
 
 @contextlib.contextmanager
 def output_errors(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal into one line that names the path."""
+    """Turn the operating system's refusal into one line that names the path, the outermost of several."""
     try:
         yield
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise OutputError(f"{path}: cannot write ({reason}); nothing was changed there") from error
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, OutputError) else error
+        reason = _refusal(cause)
+        if reason is None:
+            raise
+        raise OutputError(f"{path}: cannot write ({reason}); nothing was changed there") from cause
+
+
+def _refusal(error: BaseException | None) -> str | None:
+    """Why the system refused; libraries (Polars) wrap its refusals in errors of their own that end in a number."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    if error is None or isinstance(error, PuidError):
+        return None
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return os.strerror(int(found[1])) if found else None
 
 
 @contextlib.contextmanager
@@ -74,6 +88,33 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             _swap(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def atomic_files(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield an empty folder inside `folder`; on success its files move up, over older ones. Other files stay.
+
+    Moves need no space: where one of several files does not fit on a disk, none of the older ones is replaced.
+    """
+    target = Path(folder)
+    with output_errors(target):
+        target.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(dir=target, prefix=".", suffix=".tmp"))
+        try:
+            yield stage
+            for file in sorted(stage.iterdir()):
+                file.replace(target / file.name)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers that were killed left in a folder of which the caller is the only writer."""
+    for left in folder.glob(".*.tmp"):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def _swap(new: Path, target: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from puidrec.atomic import atomic_files
 from puidrec.cli import options, study_options
 from puidrec.errors import InputError, PuidError
 
@@ -76,11 +77,16 @@ def compare(
     ]
     with LiveTable(f"{spec.title}, {len(names)} methods × {seeds} seeds", shown) as live:
         results = run_study(cells, out, engine=engine, workers=workers, progress=live)
-    rows = write_study(out, results, base, shown) if out is not None else summarise(results, base, shown)
-    if out is not None and results:
+    if not results:
+        _tell_failures(results)  # an earlier comparison stays as it is
+    if out is None:
+        rows = summarise(results, base, shown)
+    else:
         from puidrec.report.study import write_report
 
-        write_report(out, results, rows, base, shown)
+        with atomic_files(out) as stage:
+            rows = write_study(stage, results, base, shown)
+            write_report(stage, results, rows, base, shown)
     if as_json:
         failed = [{**failure.cell.names(), "error": failure.error} for failure in results.failures]
         print_json({"reference": base, "rows": [row.plain() for row in rows], "failed": failed})

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.atomic import output_errors, write_json, write_text
+from puidrec.atomic import output_errors, sweep, write_json, write_text
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
 from puidrec.errors import InputError
@@ -59,6 +59,7 @@ def train_run(
         _write(out, model, data, split, figures)
         with output_errors(out):
             (out / "checkpoint.safetensors").unlink(missing_ok=True)
+            sweep(out)
     return Run(model, evaluation, figures)
 
 
