@@ -1,0 +1,110 @@
+"""SIGKILL at random moments of a real training process: the last checkpoint loads, and the end is the same to a bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from puidrec.train.checkpoint import load_checkpoint
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
+    pytest.mark.timeout(0),
+]
+
+SERVER = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+import puidrec.store
+from puidrec.data.synthetic import simulate
+from puidrec.experiments.run import train_run
+from puidrec.settings import Settings
+
+weight = torch.nn.Parameter(torch.zeros(1))
+weight.grad = torch.zeros(1)
+torch.optim.Adam([weight], foreach=True).step()  # imports that each child would pay for again
+settings = Settings.of("bpuid-dr", epochs=40, dim=3, propensity="cells", checkpoint_every=1, patience=0)
+for line in sys.stdin:
+    delay, out = line.strip().split(" ", 1)
+    began, child = time.monotonic(), os.fork()
+    if not child:
+        code = 1
+        try:
+            torch.set_num_threads(1)
+            train_run(simulate("mixed", 40, 25, density=0.2, rng=3).data, settings, out=Path(out))
+            code = 0
+        finally:
+            os._exit(code)
+    if float(delay):
+        time.sleep(float(delay))
+        os.kill(child, signal.SIGKILL)  # not waited for yet, so the number is still its own
+    print(os.waitpid(child, 0)[1], time.monotonic() - began, flush=True)
+"""
+"""Per line `DELAY FOLDER`: fork a training process, kill it after the delay (0: never), say its status and seconds."""
+
+Train = Callable[[float, Path], tuple[int, float]]
+
+
+@pytest.fixture
+def train() -> Iterator[Train]:
+    """Train in a process that is killed after some seconds; the imports are paid for once."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert server.stdin is not None
+    assert server.stdout is not None
+    into, back = server.stdin, server.stdout
+
+    def call(delay: float, out: Path) -> tuple[int, float]:
+        print(delay, out, file=into, flush=True)
+        status, seconds = back.readline().split()
+        return int(status), float(seconds)
+
+    yield call
+    into.close()
+    server.wait(timeout=60)
+    back.close()
+
+
+def content(run: Path) -> dict[str, bytes]:
+    """What a run is: its model, byte by byte, apart from the clock."""
+    return {
+        "tensors": (run / "model" / "model.safetensors").read_bytes(),
+        "history": (run / "history.jsonl").read_bytes(),
+    }
+
+
+def test_killed_at_random_moments_a_run_ends_as_if_nothing_had_happened(
+    train: Train, repeats: Callable[[int], int], tmp_path: Path
+) -> None:
+    status, length = train(0, tmp_path / "whole")
+    assert status == 0
+    files = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    whole, rng, kills, runs, loaded = content(tmp_path / "whole"), random.Random(0), 0, 0, 0
+    while kills < repeats(6):
+        run, runs = tmp_path / f"run{runs}", runs + 1
+        assert runs <= 3 * repeats(6), "the runs are too short to be killed"
+        for _ in range(3):
+            status, _ = train(rng.uniform(0.1, 0.7) * length, run)
+            assert status in (0, signal.SIGKILL), status
+            kills += status != 0
+            if (run / "checkpoint.safetensors").exists():
+                load_checkpoint(run / "checkpoint.safetensors")
+                loaded += 1
+            if (run / "model").exists() or kills == repeats(6):
+                break
+        if not (run / "model").exists():
+            assert train(0, run)[0] == 0
+            assert sorted(path.name for path in run.iterdir()) == files, "nothing of the killed is left"
+        assert content(run) == whole
+    assert loaded > 0.3 * kills, "killed too early to prove anything"
+    print(f"{kills} kills in {runs} runs of {length:.1f} s; {loaded} checkpoints, each loads")  # noqa: T201 (for the long form)
