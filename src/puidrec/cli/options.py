@@ -72,6 +72,8 @@ def _load_config(context: typer.Context, path: Path | None) -> Path | None:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as a mapping."""
+    if path.exists() and not path.is_file():
+        raise InputError("cannot read", file=path, found="no file", expected="TOML")  # a pipe might never end
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import stat
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -25,12 +27,15 @@ POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What Polars raises over bad content; its panics are no `Exception`, so they are named."""
 
 _OTHER_FORMATS = {b"PAR1": "Parquet", b"PK\x03\x04": "a zip archive", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+MAX_SWELLING = 200
+"""Logs unpack to 3 to 30 times their size; gzip itself allows a thousand."""
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 
 
 @contextmanager
 def input_errors(path: AnyPath) -> Iterator[None]:
-    """Turn the operating system's refusal to open `path` into one line."""
+    """Turn the operating system's refusal to open `path` into one line; refuse what might never end."""
+    _refuse_endless(Path(path))
     try:
         yield
     except FileNotFoundError as error:
@@ -42,6 +47,16 @@ def input_errors(path: AnyPath) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InputError(f"cannot read ({reason})", file=path, hint="Check the path.") from error
+
+
+def _refuse_endless(path: Path) -> None:
+    """Pipes and devices are no files: reading one may wait for ever, or fill all memory."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # said by whoever opens it
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError("not a file", file=path, found="a pipe, socket or device", expected="a file", hint="Copy it.")
 
 
 def data_folder(path: AnyPath | None, source: str) -> Path:
@@ -79,12 +94,28 @@ def read_bytes(path: AnyPath) -> bytes:
         raw = Path(path).read_bytes()
     if raw[:2] == b"\x1f\x8b":
         try:
-            raw = gzip.decompress(raw)
+            raw = _unzipped(raw, path)
         except (EOFError, OSError, zlib.error) as error:
             raise InputError("damaged gzip file", file=path, hint="Download or compress it again.") from error
     if not raw.strip(b"\xef\xbb\xbf\r\n\t "):
         raise InputError("the file is empty", file=path, expected="at least one row", hint="Check the path.")
     return raw
+
+
+def _unzipped(raw: bytes, path: AnyPath) -> bytes:
+    """The content of a gzip file, unless it swells as no table does: memory is not spent on a bomb."""
+    limit, chunks, size = max(MAX_SWELLING * len(raw), 2**26), [], 0
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
+        while chunk := stream.read(2**20):
+            size += len(chunk)
+            if size > limit:
+                raise InputError(
+                    f"unpacks to more than {MAX_SWELLING} times its size",
+                    file=path,
+                    hint="Unpack it by hand if you trust it.",
+                )
+            chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def read_text(path: AnyPath, encoding: str = "utf-8") -> str:
@@ -151,9 +182,9 @@ def _header(line: str, separator: str, path: AnyPath) -> list[str]:
         names = [name.strip() for name in next(csv.reader([line], delimiter=separator))]
     except (csv.Error, StopIteration) as error:
         raise InputError(f"cannot read the header line ({error})", file=path, expected="column names") from error
-    repeated = [name for name in names if names.count(name) > 1]
-    if repeated:
-        raise InputError("two columns of one name", file=path, column=repeated[0], hint="Rename one of them.")
+    repeated = next((name for name, times in Counter(names).items() if times > 1), None)
+    if repeated is not None:
+        raise InputError("two columns of one name", file=path, column=repeated, hint="Rename one of them.")
     return names
 
 
