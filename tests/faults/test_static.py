@@ -1,0 +1,77 @@
+"""What must not stand in the sources: calls that run content, shells, and rules of the linter switched off."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import puidrec
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(Path(puidrec.__file__).parent.rglob("*.py"))
+MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "yaml", "telnetlib", "jsonpickle"}
+CALLS = {"eval", "exec", "compile", "__import__", "torch.load", "yaml.load", "os.system", "os.popen", "pd.read_pickle"}
+
+
+def complaints(source: str) -> list[str]:
+    """Calls and imports that may run what a file says."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        found += [name for name in names if name.split(".")[0] in MODULES]
+        if isinstance(node, ast.Call):
+            shell = any(k.arg == "shell" and ast.unparse(k.value) != "False" for k in node.keywords)
+            unpickles = any(k.arg == "allow_pickle" and ast.unparse(k.value) != "False" for k in node.keywords)
+            if ast.unparse(node.func) in CALLS or shell or unpickles:
+                found.append(ast.unparse(node)[:80])
+    return found
+
+
+def test_nothing_in_the_sources_runs_content_or_a_shell() -> None:
+    assert len(SOURCES) > 100
+    assert not [f"{path.name}: {line}" for path in SOURCES for line in complaints(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import pickle", "from yaml import load", "import shelve as s", "eval('1')", "exec(x)", "torch.load(p)",
+     "subprocess.run(c, shell=True)", "np.load(p, allow_pickle=True)", "os.system('ls')"],
+)  # fmt: skip
+def test_the_walk_sees_what_it_must(source: str) -> None:
+    assert complaints(source)
+
+
+def test_security_rules_are_on_and_nothing_switches_them_off_wholesale() -> None:
+    lint = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]["lint"]
+    assert "S" in lint["select"]
+    assert not [rule for rule in lint["ignore"] if rule.startswith("S") and not rule.startswith("SIM")]
+    in_source = {rule for where, rules in lint["per-file-ignores"].items() if where.startswith("src") for rule in rules}
+    assert not [rule for rule in in_source if rule.startswith("S")]
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        whole = re.findall(r"#\s*(?:ruff|flake8):\s*noqa(?:: *(\w+(?:, *\w+)*))?", text)
+        assert whole in ([], ["S101"] if path.parent.name == "testing" else []), path.name  # contracts assert
+        assert not re.search(r"#\s*noqa(?!:)", text), path.name
+
+
+@pytest.mark.slow
+def test_dependencies_have_no_known_holes() -> None:
+    command = [sys.executable, "-m", "pip_audit", "--format", "json", "--progress-spinner", "off", "--timeout", "5"]
+    if subprocess.run([*command[:3], "--version"], capture_output=True, check=False).returncode:
+        pytest.skip("pip-audit is not installed")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    except subprocess.TimeoutExpired:
+        pytest.skip("the database of pip-audit cannot be reached")
+    if not done.stdout.startswith("{"):
+        pytest.skip("the database of pip-audit cannot be reached")
+    holes = [entry["name"] for entry in json.loads(done.stdout)["dependencies"] if entry.get("vulns")]
+    assert not holes
