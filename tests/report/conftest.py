@@ -134,9 +134,9 @@ def audit_values() -> Callable[..., dict[str, Any]]:
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Debian's Chromium, started once."""
+    """Debian's Chromium, for one module: while its driver lives, no test of this process can run a loop of its own."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra dev)")
     path = os.environ.get("PUIDREC_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None or not Path(path).exists():
