@@ -7,7 +7,7 @@ DATA ?= data
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check docs bench bench-gamma bench-scaling reproduce clean
+.PHONY: help setup demo test lint check docs bench bench-gamma bench-scaling bench-faults reproduce clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -53,6 +53,9 @@ bench-scaling: $(READY) ## one epoch at 1, 10 and 100 million rows, on one proce
 	$(BIN)/python bench/scaling.py measure
 	$(BIN)/python bench/scaling.py disk
 	$(BIN)/python bench/scaling.py page
+
+bench-faults: $(READY) ## kills, full disks, damaged models and odd data sets, many times over
+	$(BIN)/python bench/faults.py
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
