@@ -155,8 +155,8 @@ def overlap_findings(tables: Sequence[Row]) -> list[Finding]:
             near = ""
             if told:
                 far = [_mean([abs(row["paper_difference"]) for row in column]) for column in zip(*told, strict=True)]
-                near = f"; distance to the printed figures {far[0]:.3f} instead of {far[1]:.3f}"
-            parts.append(f"{METRIC.get(metric, metric)} by {up:+.3f} over {len(pairs)} methods{near}")
+                near = f" (distance to the printed figures {far[0]:.3f} instead of {far[1]:.3f})"
+            parts.append(f"{METRIC.get(metric, metric)} changes by {up:+.3f} over {len(pairs)} methods{near}")
     if not parts:
         return []
     return [Finding("Scoring training pairs on KuaiRec", f"With training pairs in the test, {_join(parts)}.")]
