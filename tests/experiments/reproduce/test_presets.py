@@ -75,7 +75,6 @@ def test_rq2_says_what_large_data_sets_leave_out() -> None:
     planned = rq2_cells(FOLDERS, Plan(2))
     large = [cell for cell in planned.cells if cell.data.name == "kuairec"]
     assert {cell.data.mask for cell in large} == {("random", r) for r in paper.RATIOS} | {
-        ("positives", 0.5),
         ("positives", 0.8),
     }
     assert {cell.seed for cell in large} == {0}
