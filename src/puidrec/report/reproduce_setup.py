@@ -39,9 +39,9 @@ SETUP: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         TRAINED,
-        "**Defaults.** Settings are chosen on validation rows, but what we ship was settled with an eye on test figures "
-        "of Coat and of the KuaiRec log of seed 0 (how firm L2 is against noise, above all). The KuaiRec logs of other "
-        "seeds were drawn afterwards and were not looked at.",
+        "**Defaults.** Settings are chosen on validation rows, but what we ship was settled with an eye on test "
+        "figures of Coat and of the KuaiRec log of seed 0 (how firm L2 is against noise, above all). The KuaiRec "
+        "logs of other seeds were drawn afterwards and were not looked at.",
     ),
     (
         ENTROPIES,
