@@ -61,7 +61,7 @@ def compare(
     from puidrec.cli.output import print_json
     from puidrec.experiments.cells import Cell
     from puidrec.experiments.run import METRICS
-    from puidrec.experiments.study import run_study, summarise, write_study
+    from puidrec.experiments.study import run_study
 
     given = options.parse_settings(settings)
     chosen = study_options.model_settings(context, given, select=select, device=device)
@@ -79,14 +79,7 @@ def compare(
         results = run_study(cells, out, engine=engine, workers=workers, progress=live)
     if not results:
         _tell_failures(results)  # an earlier comparison stays as it is
-    if out is None:
-        rows = summarise(results, base, shown)
-    else:
-        from puidrec.report.study import write_report
-
-        with atomic_files(out) as stage:
-            rows = write_study(stage, results, base, shown)
-            write_report(stage, results, rows, base, shown)
+    rows = _tables(results, base, shown, out)
     if as_json:
         failed = [{**failure.cell.names(), "error": failure.error} for failure in results.failures]
         print_json({"reference": base, "rows": [row.plain() for row in rows], "failed": failed})
@@ -105,6 +98,20 @@ def _methods(text: str, reference: str | None) -> tuple[list[str], str]:
     if base not in names:
         raise InputError("the reference is not among the methods", found=base, expected=f"one of {', '.join(names)}")
     return names, base
+
+
+def _tables(results: Results, reference: str, metrics: Sequence[str], out: Path | None) -> list[SummaryRow]:
+    """The rows of the tables; with `out`, all files of the comparison, together or not at all."""
+    from puidrec.experiments.study import summarise, write_study
+
+    if out is None:
+        return summarise(results, reference, metrics)
+    from puidrec.report.study import write_report
+
+    with atomic_files(out) as stage:
+        rows = write_study(stage, results, reference, metrics)
+        write_report(stage, results, rows, reference, metrics)
+    return rows
 
 
 def show(rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str], out: Path | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,6 +113,12 @@ def parse_settings(settings: Sequence[str] | None, sections: Sequence[str] | Non
             )
         parsed[name] = parse_value(value)
     return parsed
+
+
+def model_settings(context: typer.Context, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of models: those of -c FILE, and over them those of --set that are not for the data source."""
+    own = {key: value for key, value in given.items() if not key.startswith("data.")}
+    return {**context.meta.get("settings", {}), **own}
 
 
 def section(settings: dict[str, Any], name: str) -> dict[str, Any]:

@@ -51,8 +51,7 @@ def model_settings(context: typer.Context, given: Mapping[str, Any], **named: An
     """Settings of the models from -c FILE, --set and options of their own; unknown keys are refused."""
     from puidrec.settings import Settings
 
-    own = {key: value for key, value in given.items() if not key.startswith("data.")}
-    chosen = {**context.meta.get("settings", {}), **own}
+    chosen = options.model_settings(context, given)
     chosen |= {key: value for key, value in named.items() if value is not None}
     for key in ("method", "seed"):
         if key in chosen:

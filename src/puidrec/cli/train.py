@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from puidrec.cli import options
+
+if TYPE_CHECKING:
+    from puidrec.experiments.run import Run
 
 EXAMPLE = "Example: puid train --data coat --data-dir coat --method puid-dr --set alpha=2 --out runs/puid-dr"
 
@@ -35,15 +39,14 @@ def train(
 
     A run that was interrupted goes on where its last checkpoint left off: repeat the command.
     """
-    from puidrec.cli.output import console, print_json, print_table, progress_bar
+    from puidrec.cli.output import print_json, progress_bar
     from puidrec.experiments.run import train_run
     from puidrec.settings import Settings
     from puidrec.train.distributed import join_world
 
     given = options.parse_settings(settings)
     named = {key: value for key, value in (("method", method), ("device", device), ("seed", seed)) if value is not None}
-    own = {key: value for key, value in given.items() if not key.startswith("data.")}
-    chosen = Settings.of(**{**context.meta.get("settings", {}), **own, **named})
+    chosen = Settings.of(**{**options.model_settings(context, given), **named})
     with join_world(chosen.device) as world, progress_bar() as bar:
         with world.first_ahead() if shards is not None else contextlib.nullcontext():
             loaded = options.open_dataset(
@@ -62,12 +65,19 @@ def train(
         run = train_run(loaded, chosen, protocol=protocol, out=out, progress=show, world=world)
     if as_json:
         print_json(run.metrics)
-        return
-    figures = [(name, f"{value:.4f}") for name, value in run.evaluation.items()]
+    else:
+        _show(run, loaded.name, out)
+
+
+def _show(run: Run, data: str, out: Path | None) -> None:
+    """Print the figures on test rows, what they stand under, and where the run is."""
+    from puidrec.cli.output import console, print_table
+
     facts = run.metrics
     print_table(
-        f"{chosen.method} on {loaded.name}, protocol {protocol}, seed {chosen.seed}", ("metric", "test"), figures
-    )
+        f"{facts['method']} on {data}, protocol {facts['protocol']}, seed {facts['seed']}", ("metric", "test"),
+        [(name, f"{value:.4f}") for name, value in run.evaluation.items()],
+    )  # fmt: skip
     console.print(
         f"{facts['test_rows']:,} {facts['evaluated_on']} test rows, {facts['positive_rate']:.1%} liked; best epoch "
         f"{facts['best_epoch']} of {facts['epochs']}, {facts['seconds']:.1f} s; uniform rows used for: "
