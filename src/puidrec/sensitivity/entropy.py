@@ -166,20 +166,21 @@ def _correct(score: np.ndarray, excess: np.ndarray, weight: np.ndarray) -> tuple
     return gain, floored * (gain / mean if mean > 0.0 else 0.0)
 
 
+def miller_madow_bias(observed: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """First-order bias of a bin's plug-in entropy: a half over its pairs where both outcomes were seen, else 0."""
+    both = (observed > 0) & (observed < pairs)
+    return np.asarray(both / np.where(pairs > 0, 2.0 * pairs, 1.0))
+
+
 def _miller_madow(counts: ExposureCounts) -> tuple[np.ndarray, np.ndarray]:
     """First-order bias of plug-in entropies, (outcomes seen - 1) / 2n per bin, as bias of the two local scores.
 
     It takes the pairs of D for independent draws, so it is far too small where users or items differ in activity.
     """
-
-    def bias(observed: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-        both = (observed > 0) & (observed < pairs)
-        return both / np.where(pairs > 0, 2.0 * pairs, 1.0)
-
     by_user, pairs_user = counts.cells.sum(axis=1), counts.pairs.sum(axis=1)
-    overall = bias(np.asarray(by_user.sum()), np.asarray(pairs_user.sum()))
-    per_user = bias(by_user, pairs_user)
-    return per_user - overall, bias(counts.cells, counts.pairs) - per_user[:, None]
+    overall = miller_madow_bias(np.asarray(by_user.sum()), np.asarray(pairs_user.sum()))
+    per_user = miller_madow_bias(by_user, pairs_user)
+    return per_user - overall, miller_madow_bias(counts.cells, counts.pairs) - per_user[:, None]
 
 
 def _permute_users(counts: ExposureCounts, n: int, rng: np.random.Generator) -> Null:

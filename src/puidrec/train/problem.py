@@ -76,8 +76,8 @@ class Problem(Protocol):
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:
     """L2 per entity on what belongs to entities, a lighter one on what features share.
 
-    Weighed as means over entities, whatever the number of ratings: dense logs of weak signals (KuaiRec) want a firm
-    hand no less than sparse ones (Coat), and a prior counted in ratings would let go of them.
+    Weighed as means over entities, whatever the number of ratings. How firmly vectors are held beside biases, which the
+    noise of a log decides (`train.noise`), is in the penalty already (`Backbone.hold`).
     """
     penalty = backbone.penalty()
     return settings.l2 * penalty.ids + settings.l2_features * penalty.features

@@ -16,7 +16,7 @@ import polars as pl
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError
 from puidrec.features.bins import bin_column, cross
-from puidrec.sensitivity.entropy import conditional_entropy
+from puidrec.sensitivity.entropy import conditional_entropy, miller_madow_bias
 
 PERMUTATIONS = 19
 """A gain above all of them is beyond chance at the 5 % level (1 in 20)."""
@@ -96,7 +96,7 @@ class Exposed:
         pairs = np.bincount(users)[cell // width].astype(np.float64) * np.bincount(items)[cell % width]
         total = float(users.size * items.size)
         plugin = conditional_entropy(np.append(seen, 0), np.append(pairs, total - pairs.sum()))
-        return plugin, int((seen < pairs).sum()) / (2.0 * total)
+        return plugin, float(pairs @ miller_madow_bias(seen, pairs)) / total
 
 
 @dataclass(frozen=True)
