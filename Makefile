@@ -7,7 +7,7 @@ DATA ?= data
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check docs bench bench-gamma bench-scaling bench-faults reproduce clean
+.PHONY: help setup demo test lint check docs wheel bench bench-gamma bench-scaling bench-faults reproduce clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -34,6 +34,9 @@ check: lint test ## everything that must pass before a change lands
 
 docs: $(READY) ## build the documentation
 	$(BIN)/mkdocs build --strict
+
+wheel: $(READY) ## build into dist/, and try the wheel in a new environment (DATA=folder of coat: the README too)
+	$(BIN)/python bench/wheel.py $(if $(wildcard $(DATA)/coat),--data $(DATA))
 
 reproduce: $(READY) ## run the paper's questions again (DATA=folder of the data sets; under 90 minutes)
 	$(BIN)/puid reproduce all --data-root $(DATA) --seeds 3 --out reproduction

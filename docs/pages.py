@@ -3,7 +3,7 @@
 In a page, a `console` block holds commands, and a `text` block right after it quotes lines of what they print. A figure
 in the prose is tied to a file by a comment: `1.20<!-- audit/audit.json tipping.gamma .2f -->`. Words must be as quoted,
 and numbers as near as another processor may bring them. `python docs/pages.py docs/tutorial.md` runs a page in a
-temporary folder and writes fresh figures into it.
+temporary folder and writes fresh figures into it; with `--check` it writes nothing and fails where a figure is off.
 """
 
 from __future__ import annotations
@@ -152,10 +152,20 @@ def _fresh_figures(text: str, folder: Path, wrong: list[str]) -> str:
     return FIGURE.sub(renew, text)
 
 
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
+def main(arguments: list[str]) -> int:
+    """Run pages and renew their figures, or, with --check, only say what is not as quoted."""
+    check, names = "--check" in arguments, [name for name in arguments if name != "--check"]
+    found = 0
+    for name in names:
         page = Path(name)
         with tempfile.TemporaryDirectory() as temporary:
             renewed, changes = run_page(page.read_text(encoding="utf-8"), Path(temporary))
-        page.write_text(renewed, encoding="utf-8")
+        if not check:
+            page.write_text(renewed, encoding="utf-8")
         sys.stdout.write("\n".join([f"{name}: {len(changes)} change(s)", *changes]) + "\n")
+        found += len(changes)
+    return 1 if check and found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
