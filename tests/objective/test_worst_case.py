@@ -10,8 +10,10 @@ from puidrec.objective.worst_case import (
     Box,
     normalised_worst_case_by_sorting,
     normalised_worst_case_weights,
+    ratio_sums,
     weighted_mean,
     worst_case_weights,
+    worst_ratio,
 )
 
 
@@ -85,3 +87,16 @@ def test_weights_carry_no_gradient():
 def test_shapes_are_checked():
     with pytest.raises(InputError, match="one length"):
         worst_case_weights(torch.ones(3), Box(torch.ones(2), torch.ones(2)))
+
+
+def test_the_worst_ratio_of_pieces_is_that_of_all_and_of_nothing_is_nothing():
+    coef, box = problem(3, 500)
+    cuts = [slice(0, 1), slice(1, 300), slice(300, 300), slice(300, 500)]
+    parts = [(coef[cut], box.rows(cut)) for cut in cuts]
+    ratio = worst_ratio(lambda at: tuple(sum(ratio_sums(c, b, at) for c, b in parts).tolist()))
+    weights = normalised_worst_case_weights(coef, box)
+    assert torch.equal(torch.where(coef > ratio.threshold, box.b, box.a), weights)
+    assert ratio.weight == pytest.approx(float(weights.sum()))
+    passes = []
+    assert worst_ratio(lambda at: passes.append(at) or (0.0, 0.0)).weight == 0.0
+    assert len(passes) == 1

@@ -31,6 +31,8 @@ FITS = {
     "blocks": {"method": "puid-ips", "block_users": 20},
     "benchmarked": {"method": "bpuid-dr", "backbone": "mf"},
     "signed": {"method": "signed-puid"},
+    "heads": {"method": "multi-dr", "block_users": 25},
+    "normalised": {"method": "puid-dr", "normalise": True},
 }
 COMMON = {"dim": 3, "epochs": 12, "propensity": "cells", "checkpoint_every": 2}
 SCRIPT = """
@@ -45,7 +47,7 @@ data = simulate("mixed", 60, 25, density=0.2, rng=0).data
 with join_world() as world:
     assert world.size == 2
     for name, options in fits.items():
-        begun = f"{out}/{name}.begun" if name == "blocks" else None
+        begun = f"{out}/{name}.begun" if name in ("blocks", "heads") else None
         model = Recommender(**{**common, **options}).fit(data, world=world, checkpoint=begun)
         if world.first:
             np.savez(f"{out}/{name}.npz", user=model.user_factors_, item=model.item_factors_)
@@ -78,6 +80,8 @@ def test_two_processes_train_the_model_of_one(tmp_path: Path) -> None:
     data = simulate("mixed", 60, 25, density=0.2, rng=0).data
     with pytest.raises(Stopped):  # begun by one process, finished by two
         Recommender(**{**COMMON, **FITS["blocks"]}).fit(data, checkpoint=tmp_path / "blocks.begun", progress=stop)
+    with pytest.raises(Stopped):
+        Recommender(**{**COMMON, **FITS["heads"]}).fit(data, checkpoint=tmp_path / "heads.begun", progress=stop)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
     arguments = [json.dumps(FITS), json.dumps(COMMON), str(tmp_path)]
     done = subprocess.run(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from puidrec.backbones.features import Design
+from puidrec.backbones.share import Share
 from puidrec.errors import InputError
 from puidrec.objective.low_rank import LowRank
 
@@ -65,6 +66,13 @@ class Tower(nn.Module):
     def penalty(self) -> Tensor:
         """Mean over entities of the squared norm of the parameters each one uses, vectors times `firmness`."""
         raise NotImplementedError
+
+    def keep(self, share: Share) -> None:
+        """Hold what belongs to single entities for some of them only. By default nothing does: features are shared."""
+
+    def own_axes(self) -> dict[str, int]:
+        """Parameters of which other processes hold the other entities' part: by name, the axis of the entities."""
+        return {}
 
     def column_factor(self, weight: Tensor) -> Tensor:
         """What each column of [vector, bias] counts in the penalty."""
@@ -131,6 +139,12 @@ class Backbone(nn.Module):
                 if isinstance(tower, Tower):
                     tower.firmness = firmness.ids if tower.uses_ids else features
         return self
+
+    def keep_users(self, share: Share) -> None:
+        """Hold what belongs to single users for some of them only."""
+        for tower in self.user_towers:
+            if isinstance(tower, Tower):
+                tower.keep(share)
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         """Scores of given pairs, for a few pairs; training uses sampled products instead."""

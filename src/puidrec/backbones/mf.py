@@ -11,28 +11,47 @@ from torch import Tensor, nn
 
 from puidrec.backbones.base import Tower, squared_norm
 from puidrec.backbones.features import Design
+from puidrec.backbones.share import Share
 
 INIT_SD = 0.1
 """Initial spread of embeddings: small against ratings, large enough to break the symmetry of z_u and z_i at once."""
 
 
 class IdTower(Tower):
-    """A free vector and bias per entity; `vectors=False` keeps only the bias (`eq:prediction` on features alone)."""
+    """A free vector and bias per entity; `vectors=False` keeps only the bias (`eq:prediction` on features alone).
+
+    With a `share` the parameters are those of some of the entities only, the same numbers that all would get.
+    """
 
     uses_ids = True
 
-    def __init__(self, n_rows: int, dim: int, generator: torch.Generator, *, vectors: bool = True) -> None:
+    def __init__(
+        self, n_rows: int, dim: int, generator: torch.Generator, *, vectors: bool = True, share: Share | None = None
+    ) -> None:
         super().__init__()
-        self.n_rows, self.dim, self.vectors = n_rows, dim, vectors
-        weight = torch.zeros(n_rows, dim + 1 if vectors else 1)
-        if vectors:
+        self.n_rows, self.dim, self.vectors, self.share = n_rows, dim, vectors, share
+        weight = torch.zeros(n_rows if share is None else len(share), dim + 1 if vectors else 1)
+        if vectors and share is None:
             weight[:, :dim].normal_(0.0, INIT_SD, generator=generator)
+        elif vectors and share is not None:
+            weight[:, :dim] = share.draw(dim, INIT_SD, generator)
         self.weight = nn.Parameter(weight)
 
+    def keep(self, share: Share) -> None:
+        """Hold the parameters of some of the entities only, unless it does so already."""
+        if self.share is None:
+            self.weight, self.share = nn.Parameter(share.cut(self.weight.detach())), share
+
+    def own_axes(self) -> dict[str, int]:
+        """One row per entity."""
+        return {} if self.share is None else {"weight": 0}
+
     def forward(self, rows: slice) -> Tensor:
-        """The entities' own parameters."""
-        everyone = rows.indices(self.n_rows) == (0, self.n_rows, 1)
-        own = self.weight if everyone else self.weight[rows]  # a slice costs a copy of its gradient
+        """The entities' own parameters; with a share, of entities of one of its spans."""
+        if self.share is not None:
+            rows = self.share.locate(rows)
+        held = len(self.weight)
+        own = self.weight if rows.indices(held) == (0, held, 1) else self.weight[rows]  # a slice copies its gradient
         return own if self.vectors else nn.functional.pad(own, (self.dim, 0))
 
     def penalty(self) -> Tensor:

@@ -19,9 +19,11 @@ from torch import Tensor
 from puidrec.objective.benchmark import subtract
 from puidrec.objective.worst_case import (
     Box,
+    Ratio,
     normalised_worst_case_weights,
     weighted_mean,
     weighted_sum,
+    weights_above,
     worst_case_weights,
 )
 
@@ -68,3 +70,12 @@ def robust_mean(terms: Terms, bounds: Box, pairs: int, *, normalise: bool = Fals
         return terms.base / pairs + weighted_mean(terms.coef, weights)
     weights = worst_case_weights(terms.coef.detach(), bounds)
     return (terms.base + weighted_sum(terms.coef, weights)) / pairs
+
+
+def robust_part(terms: Terms, bounds: Box, pairs: int, ratio: Ratio) -> Tensor:
+    """What a piece of a block adds to the block's normalised `robust_mean`, given the worst case of the whole block.
+
+    The weights and their sum are those of the optimum and constant, so the gradients of the pieces add up as well.
+    """
+    normalised = weighted_sum(terms.coef, weights_above(terms.coef.detach(), bounds, ratio.threshold))
+    return terms.base / pairs + normalised / (ratio.weight or 1.0)

@@ -12,6 +12,7 @@ one is the version that does something there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -48,20 +49,50 @@ def worst_case_weights(coef: Tensor, bounds: Box) -> Tensor:
     return torch.where(coef >= 0, bounds.b, bounds.a)
 
 
+class Ratio(NamedTuple):
+    """The solution of the normalised problem: w = b where c > threshold and a elsewhere, Σ w in all."""
+
+    threshold: float
+    weight: float
+
+
+def worst_ratio(sums: Callable[[float], tuple[float, float]]) -> Ratio:
+    """argmax_w Σ c·w / Σ w over the box, by Dinkelbach's iteration, from (Σ c·w, Σ w) at any threshold.
+
+    Two sums are all it asks for, so pairs may lie in pieces, or with several processes. Without pairs Σ w is 0.
+    """
+    best, value = Ratio(float("-inf"), 0.0), float("-inf")
+    for _ in range(MAX_PASSES):
+        numerator, weight = sums(value)
+        if not weight or (best.weight and not numerator / weight > value):
+            break
+        best, value = Ratio(value, weight), numerator / weight
+    return best
+
+
+def ratio_sums(coef: Tensor, bounds: Box, threshold: float) -> Tensor:
+    """(Σ c·w, Σ w) at a threshold, in float64."""
+    weights = weights_above(coef, bounds, threshold)
+    return torch.stack([weighted_sum(coef, weights), torch.sum(weights, dtype=torch.float64)])
+
+
+def weights_above(coef: Tensor, bounds: Box, threshold: float) -> Tensor:
+    """b where c > threshold, a elsewhere."""
+    return bounds.a if bounds.a is bounds.b else torch.where(coef > threshold, bounds.b, bounds.a)
+
+
 @torch.no_grad()
 def normalised_worst_case_weights(coef: Tensor, bounds: Box) -> Tensor:
-    """argmax_w Σ coef·w / Σ w over the box, by Dinkelbach's iteration; sums are float64."""
+    """argmax_w Σ coef·w / Σ w over the box; sums are float64."""
     _check(coef, bounds)
     if bounds.a is bounds.b:
         return bounds.a
-    weights, value = bounds.b, weighted_mean(coef, bounds.b)
-    for _ in range(MAX_PASSES):
-        candidate = torch.where(coef > value, bounds.b, bounds.a)
-        improved = weighted_mean(coef, candidate)
-        if not improved > value:
-            break
-        weights, value = candidate, improved
-    return weights
+
+    def sums(threshold: float) -> tuple[float, float]:
+        numerator, weight = ratio_sums(coef, bounds, threshold).tolist()
+        return numerator, weight
+
+    return weights_above(coef, bounds, worst_ratio(sums).threshold)
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -13,14 +14,16 @@ import torch
 from torch import Tensor
 
 from puidrec.backbones.base import Backbone
+from puidrec.backbones.share import Span
 from puidrec.objective import estimators
 from puidrec.objective.estimators import Alternating, Observed
 from puidrec.objective.heads import Head, head_named
 from puidrec.objective.low_rank import LowRank
 from puidrec.objective.pointwise import PointwiseError
-from puidrec.objective.terms import Terms, robust_mean
+from puidrec.objective.terms import Terms, robust_mean, robust_part
+from puidrec.objective.worst_case import ratio_sums, worst_ratio
 from puidrec.settings import Settings
-from puidrec.train.problem import Log, Step, backbone_penalty
+from puidrec.train.problem import BlockLoss, Log, Step, backbone_penalty
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class GridProblem:
         """φ, then θ where the method imputes."""
         phi = Step(
             "phi", self.phi, self.prediction_loss, lambda: backbone_penalty(self.phi, self.settings),
-            lambda: self._moved("phi"),
+            lambda: self._moved("phi"), self._in_pieces if self._normalises else None,
         )  # fmt: skip
         theta = self.theta
         if theta is None:
@@ -78,17 +81,10 @@ class GridProblem:
 
     def prediction_loss(self, start: int, stop: int, phi: LowRank | None = None) -> Tensor:
         """`eq:naive`, `eq:ips`, `eq:dr`, `eq:puid-ips`, `eq:puid-dr`, `eq:bpuid-ips`, `eq:bpuid-dr` on a block."""
-        observed = self.observed.rows(start, stop)
-        if phi is None and self._shares(start, stop):
-            terms = self._alternating.prediction_terms(self.error, self.head)
-        else:
-            phi = self.phi.factors(slice(start, stop)) if phi is None else phi
-            theta = None if self.theta is None else self.theta.factors(slice(start, stop)).detach()
-            terms = self._prediction_terms(observed, phi, theta)
-        terms = self._relative("phi", start, stop, terms)
+        observed, terms = self.observed.rows(start, stop), self._prediction(start, stop, phi)
         if self.settings.spec.estimator == "naive":
             return self._mean_over_log(terms, observed, start, stop)
-        normalise = self.settings.normalise and len(observed.pattern) > 0
+        normalise = self._normalises and len(observed.pattern) > 0
         return robust_mean(terms, observed.bounds, observed.n_pairs, normalise=normalise)
 
     def imputation_loss(self, start: int, stop: int, theta: LowRank | None = None) -> Tensor:
@@ -111,6 +107,38 @@ class GridProblem:
         """The prediction loss over all users."""
         return float(self.prediction_loss(0, self.n_users).detach())
 
+    @property
+    def _normalises(self) -> bool:
+        return self.settings.normalise and self.settings.spec.estimator != "naive"
+
+    @torch.no_grad()
+    def _in_pieces(self, pieces: Sequence[Span], users: int, total: Callable[[Tensor], Tensor]) -> BlockLoss:
+        """The normalised loss of a block in pieces: first the worst case of all of them, then each at its weights."""
+        known: dict[Span, Tensor] = {}
+
+        def coef(start: int, stop: int) -> Tensor:
+            found = known.get((start, stop))
+            found = self._prediction(start, stop).coef if found is None else found
+            if isinstance(self.observed, Observed):  # a log made block by block may not fit in memory
+                known[start, stop] = found
+            return found
+
+        def sums(threshold: float) -> tuple[float, float]:
+            both = torch.zeros(2, dtype=torch.float64, device=self.phi.mean.device)
+            for a, b in pieces:
+                both += ratio_sums(coef(a, b), self.observed.rows(a, b).bounds, threshold)
+            numerator, weight = total(both).tolist()
+            return numerator, weight
+
+        ratio = worst_ratio(sums)
+        whole = ratio._replace(weight=ratio.weight / users)
+
+        def loss(start: int, stop: int, phi: LowRank | None = None) -> Tensor:
+            observed, share = self.observed.rows(start, stop), whole._replace(weight=whole.weight * (stop - start))
+            return robust_part(self._prediction(start, stop, phi), observed.bounds, observed.n_pairs, share)
+
+        return loss
+
     @cached_property
     def _alternating(self) -> Alternating:
         """Scores of φ and θ on the log, each made once after its own step and used by both."""
@@ -125,6 +153,14 @@ class GridProblem:
         """Whether the steps can share scores: full batch, with an imputation model, and graphs being kept."""
         whole = isinstance(self.observed, Observed) and (start, stop) == (0, self.n_users)
         return self.theta is not None and whole and torch.is_grad_enabled()
+
+    def _prediction(self, start: int, stop: int, phi: LowRank | None = None) -> Terms:
+        """The terms of φ's step on a block, against the benchmark where there is one."""
+        if phi is None and self._shares(start, stop):
+            return self._relative("phi", start, stop, self._alternating.prediction_terms(self.error, self.head))
+        phi = self.phi.factors(slice(start, stop)) if phi is None else phi
+        theta = None if self.theta is None else self.theta.factors(slice(start, stop)).detach()
+        return self._relative("phi", start, stop, self._prediction_terms(self.observed.rows(start, stop), phi, theta))
 
     def _prediction_terms(self, observed: Observed, phi: LowRank, theta: LowRank | None) -> Terms:
         if theta is None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from puidrec.backbones.base import Backbone
+from puidrec.backbones.share import Share
 from puidrec.objective.low_rank import LowRank
 from puidrec.objective.terms import dr_terms, imputation_terms, ips_terms, robust_mean
 from puidrec.objective.whole_space import square_sum
@@ -31,6 +32,7 @@ class SharedHeads(nn.Module):
     def __init__(self, backbone: Backbone, means: tuple[float, ...], *, own: bool) -> None:
         super().__init__()
         self.backbone = backbone
+        self.share: Share | None = None
         n_heads, shape = len(means), (backbone.n_users, backbone.n_items) if own else (0, 0)
         self.maps = nn.Parameter(torch.eye(backbone.dim).repeat(n_heads, 1, 1))
         self.gains = nn.Parameter(torch.ones(n_heads, 2))
@@ -38,14 +40,25 @@ class SharedHeads(nn.Module):
         self.user_bias = nn.Parameter(torch.zeros(n_heads, shape[0]))
         self.item_bias = nn.Parameter(torch.zeros(n_heads, shape[1]))
 
+    def keep_users(self, share: Share) -> None:
+        """Hold what belongs to single users for some of them only."""
+        self.backbone.keep_users(share)
+        if self.share is None and self.user_bias.numel():
+            self.user_bias, self.share = nn.Parameter(share.cut(self.user_bias.detach(), 1)), share
+
+    def own_axes(self) -> dict[str, int]:
+        """Biases have a column per user; the backbone speaks for itself."""
+        return {} if self.share is None else {"user_bias": 1}
+
     def factors(self, head: int, rows: slice = slice(None)) -> LowRank:
         """The scores of one head for a block of users."""
         dim = self.backbone.dim
         users, items = self.backbone.users(rows), self.backbone.items()
         u_bias = self.gains[head, 0] * users[:, dim : dim + 1]
         i_bias = self.gains[head, 1] * items[:, dim + 1 :] + self.means[head]
-        if self.user_bias.numel():
-            u_bias = u_bias + self.user_bias[head, rows, None]
+        if self.item_bias.numel():
+            own = rows if self.share is None else self.share.locate(rows)
+            u_bias = u_bias + self.user_bias[head, own, None]
             i_bias = i_bias + self.item_bias[head, :, None]
         left = torch.cat([users[:, :dim] @ self.maps[head], u_bias, torch.ones_like(u_bias)], 1)
         return LowRank.of(left, torch.cat([items[:, :dim], torch.ones_like(i_bias), i_bias], 1))
@@ -56,9 +69,10 @@ class SharedHeads(nn.Module):
 
     def bias_penalty(self) -> Tensor:
         """Mean squared biases over entities, all heads; 0 where heads have none of their own."""
-        if not self.user_bias.numel():
+        if not self.item_bias.numel():
             return self.means.new_zeros(())
-        return self.user_bias.square().mean(1).sum() + self.item_bias.square().mean(1).sum()
+        users = self.user_bias.square().sum(1) / self.backbone.n_users
+        return users.sum() + self.item_bias.square().mean(1).sum()
 
 
 @dataclass

@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 
 from puidrec.backbones.base import Backbone
-from puidrec.backbones.mf import IdTower
+from puidrec.backbones.share import Share, Span
 from puidrec.objective.blocks import backward_in_blocks, user_blocks
 from puidrec.objective.low_rank import LowRank
 from puidrec.train.distributed import ALONE, World
-from puidrec.train.problem import Problem, Step
+from puidrec.train.owned import HoldsUsers, own_axes
+from puidrec.train.problem import BlockLoss, Problem, Step
 from puidrec.train.validate import Validator, pair_scores
 
-Span = tuple[int, int]
-"""Users start..stop−1."""
+SENT = 262_144
+"""Rows that travel at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,12 @@ class Plan:
     @cached_property
     def own(self) -> tuple[Span, ...]:
         """Our users, a span per block."""
-        return tuple(self._share(start, stop) for start, stop in self.blocks)
+        return self._spans(self.world.rank)
+
+    @cached_property
+    def share(self) -> Share | None:
+        """Our users among all; None where they are all ours."""
+        return Share(self.own, self.n_users) if self.world.size > 1 else None
 
     def whole(self, start: int, stop: int) -> bool:
         """Whether a block is one piece, and ours."""
@@ -74,44 +80,67 @@ class Plan:
             loss = step.loss(start, stop)
             (loss + step.penalty()).backward()  # type: ignore[no-untyped-call]
             return float(loss.detach())
-        module, pieces = step.module, self.pieces(start, stop)
+        module, pieces, loss_of = step.module, self.pieces(start, stop), self._loss(step, start, stop)
         low, high = self.own[start // self.block]
 
-        def part(a: int, b: int, factors: LowRank) -> Tensor:
-            return step.loss(a, b, factors) * ((b - a) / (stop - start))
+        def part(a: int, b: int, factors: LowRank | None = None) -> Tensor:
+            return loss_of(a, b, factors) * ((b - a) / (stop - start))
 
         if isinstance(module, Backbone):
             value = float(backward_in_blocks(module.factors(slice(low, high)), part, pieces, first=low))
         else:
             value = 0.0
             for a, b in pieces:
-                piece = step.loss(a, b) * ((b - a) / (stop - start))
+                piece = part(a, b)
                 piece.backward()  # type: ignore[no-untyped-call]
                 value += float(piece.detach())
-        own = {id(p) for p in own_parameters(module)}
-        self.world.sum_gradients(p for p in module.parameters() if id(p) not in own)
+        own = own_axes(module)
+        self.world.sum_gradients(p for name, p in module.named_parameters() if name not in own)
         step.penalty().backward()  # type: ignore[no-untyped-call]
         return self.world.sum_number(value)
 
     @torch.no_grad()
-    def total(self, loss: Callable[[int, int], Tensor]) -> float:
-        """A loss over all users."""
-        pieces = [piece for block in self.blocks for piece in self.pieces(*block)]
-        return self.world.sum_number(sum(float(loss(a, b)) * ((b - a) / self.n_users) for a, b in pieces))
+    def total(self, step: Step) -> float:
+        """The loss of a step over all users: the blocks' weighted mean."""
+        value = 0.0
+        for start, stop in self.blocks:
+            loss = step.loss if self.whole(start, stop) else self._loss(step, start, stop)
+            value += sum(float(loss(a, b)) * ((b - a) / self.n_users) for a, b in self.pieces(start, stop))
+        return self.world.sum_number(value)
 
     @torch.no_grad()
-    def gather(self, rows: Tensor) -> Tensor:
+    def gather(self, rows: Tensor, axis: int = 0) -> Tensor:
         """Everyone's rows in order of users, from the rows of each process's own."""
         if self.world.size == 1:
             return rows
+        rows = rows.movedim(axis, 0)
         whole = rows.new_zeros((self.n_users, *rows.shape[1:]))
         for own, (start, stop) in zip(torch.split(rows, [b - a for a, b in self.own]), self.own, strict=True):
             whole[start:stop] = own
-        return self.world.sum(whole)
+        return self.world.sum(whole).movedim(0, axis)
 
-    def cut(self, rows: Tensor) -> Tensor:
+    @torch.no_grad()
+    def collect(self, rows: Tensor, axis: int = 0) -> Tensor:
+        """The same at the first process only, in its main memory, some rows at a time; others get their own back."""
+        if self.world.size == 1:
+            return rows
+        own, parcels = rows.movedim(axis, 0).contiguous(), self._parcels(self.world.rank)
+        parts = torch.split(own, [b - a for a, b in parcels])
+        if not self.world.first:
+            for part in parts:
+                self.world.send(part)
+            return rows
+        whole = torch.empty((self.n_users, *own.shape[1:]), dtype=own.dtype)
+        for (a, b), part in zip(parcels, parts, strict=True):
+            whole[a:b] = part
+        for rank in range(1, self.world.size):
+            for a, b in self._parcels(rank):
+                whole[a:b] = self.world.receive(own.new_empty((b - a, *own.shape[1:])), rank)
+        return whole.movedim(0, axis)
+
+    def cut(self, rows: Tensor, axis: int = 0) -> Tensor:
         """Our own users' rows of everyone's."""
-        return rows if self.world.size == 1 else torch.cat([rows[a:b] for a, b in self.own])
+        return rows if self.share is None else self.share.cut(rows, axis)
 
     @torch.no_grad()
     def factors(self, of: Callable[[slice], LowRank | None]) -> LowRank | None:
@@ -136,62 +165,28 @@ class Plan:
         return validator.judge(self.world.sum(prediction).cpu().numpy())
 
     def localise(self, problem: Problem) -> None:
-        """Keep the ID parameters of our own users only; call it once all of them are set."""
-        if self.world.size == 1:
-            return
+        """Keep the parameters of our own users only; call it once all of them are set."""
         for step in problem.steps:
-            if isinstance(step.module, Backbone):
-                towers = step.module.user_towers
-                for k, tower in enumerate(towers):
-                    if isinstance(tower, IdTower):
-                        towers[k] = OwnIds(tower, self)
+            if self.share is not None and isinstance(step.module, HoldsUsers):
+                step.module.keep_users(self.share)
 
-    def _share(self, start: int, stop: int) -> Span:
-        """Our users of a block. A user weighs as many pairs as it has, and one: nobody is free."""
-        load = self.crow[start : stop + 1] + np.arange(stop - start + 1)
-        goals = load[0] + (load[-1] - load[0]) * np.arange(self.world.size + 1) / self.world.size
-        cuts = start + np.searchsorted(load, goals)
-        cuts[-1] = stop
-        return int(cuts[self.world.rank]), int(cuts[self.world.rank + 1])
+    def _loss(self, step: Step, start: int, stop: int) -> BlockLoss:
+        """The loss of pieces of a block."""
+        if step.in_pieces is None:
+            return step.loss
+        return step.in_pieces(self.pieces(start, stop), stop - start, self.world.sum)
 
+    def _spans(self, rank: int) -> tuple[Span, ...]:
+        """A process's users, a span per block. A user weighs as many pairs as it has, and one: nobody is free."""
+        spans = []
+        for start, stop in self.blocks:
+            load = self.crow[start : stop + 1] + np.arange(stop - start + 1)
+            goals = load[0] + (load[-1] - load[0]) * np.arange(self.world.size + 1) / self.world.size
+            cuts = start + np.searchsorted(load, goals)
+            cuts[-1] = stop
+            spans.append((int(cuts[rank]), int(cuts[rank + 1])))
+        return tuple(spans)
 
-class OwnIds(IdTower):
-    """The free parameters of some of the users; users go by their numbers among all."""
-
-    def __init__(self, tower: IdTower, plan: Plan) -> None:
-        torch.nn.Module.__init__(self)
-        self.__dict__.update({name: value for name, value in vars(tower).items() if not name.startswith("_")})
-        for name, buffer in tower.named_buffers(recurse=False):
-            self.register_buffer(name, buffer, persistent=False)
-        self.weight = torch.nn.Parameter(plan.cut(tower.weight.detach()).clone())
-        self._own = plan.own
-        self._offset = np.cumsum([0, *(b - a for a, b in plan.own)])
-
-    def forward(self, rows: slice) -> Tensor:
-        """Parameters of a range of users, all of them our own and of one block."""
-        start, stop, _ = rows.indices(self.n_rows)
-        for (a, b), offset in zip(self._own, self._offset, strict=False):
-            if a <= start and stop <= b:
-                first = int(offset) + start - a
-                own = self.weight if stop - start == len(self.weight) else self.weight[first : first + stop - start]
-                return own if self.vectors else torch.nn.functional.pad(own, (self.dim, 0))
-        raise IndexError(f"users {start} to {stop} belong to another process")
-
-
-def own_parameters(module: torch.nn.Module) -> list[Tensor]:
-    """Parameters that no other process holds."""
-    return [part.weight for part in module.modules() if isinstance(part, OwnIds)]
-
-
-def user_names(step: Step) -> list[str]:
-    """What a checkpoint calls them: as parameters, now and at the best epoch, and as moments of Adam."""
-    own = {id(p) for p in own_parameters(step.module)}
-    found = [(k, name) for k, (name, p) in enumerate(step.module.named_parameters()) if id(p) in own]
-    return [
-        name
-        for k, parameter in found
-        for name in (
-            f"{step.name}.{parameter}", f"now.{step.name}.{parameter}", f"best.{step.name}.{parameter}",
-            f"adam.{step.name}.{k}",
-        )
-    ]  # fmt: skip
+    def _parcels(self, rank: int) -> list[Span]:
+        """A process's users, as they travel."""
+        return [(k, min(k + SENT, b)) for a, b in self._spans(rank) for k in range(a, b, SENT)]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 
 from puidrec.backbones import make_backbone
 from puidrec.backbones.base import Backbone, Firmness
 from puidrec.backbones.features import Design, FeatureEncoder
+from puidrec.backbones.share import Share
 from puidrec.backbones.sparse import LogPattern
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
@@ -23,17 +24,20 @@ from puidrec.objective.worst_case import Box
 from puidrec.propensity import Exposure, Propensity, make_propensity
 from puidrec.rng import derive_seed
 from puidrec.sensitivity.bounds import bounds
-from puidrec.sensitivity.certify import certify
+from puidrec.sensitivity.certify import certify_parts
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import Gamma, GammaRule, resolve_gamma
 from puidrec.settings import Settings
 from puidrec.train.closed import closed_form
 from puidrec.train.noise import Noise, half_slope, measure_noise
 from puidrec.train.problem import Log
+from puidrec.train.row_matrix import RowMatrix
 from puidrec.train.strength import lifted, require_uniform
 from puidrec.train.validate import Scale, Validator, pair_scores
 
 SHARED = ("target", "pattern", "encoders", "designs")
+Weights = Literal["unit", "box", "inverse"]
+"""Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +72,40 @@ class Prepared:
         """Training rows."""
         return self.split.train
 
+    def parts(self, *known: str) -> Iterator[Prepared]:
+        """The same settings seeing some of the rows at a time; here, all of them.
+
+        known: what a part must take from the whole (`propensity`, `gamma`), since it cannot be made of a part.
+        """
+        yield self
+
+    def matrix(self, values: Callable[[Prepared], np.ndarray]) -> RowMatrix:
+        """A number per training row, made part by part."""
+        return RowMatrix(self.crow, self.rows.item, values(self), self.data.n_items)
+
     @cached_property
     def target(self) -> np.ndarray:
         """What predictions aim at: ratings in [0, 1]; labels ±1, or 0/1 where the method bounds a mean in [0, 1]."""
         rows = self.rows
         return self.scale.of_labels(rows.label) if self.scale.labels else self.data.scale.unit(rows.rating)
 
-    @property
+    @cached_property
     def target_mean(self) -> float:
         """The mean of the targets: where models start."""
-        return float(self.target.mean(dtype=np.float64))
+        return sum(float(part.target.sum(dtype=np.float64)) for part in self.parts()) / len(self.rows)
+
+    @cached_property
+    def inverse_mean(self) -> float:
+        """The mean of 1/p over the training rows."""
+        return sum(float((1.0 / part.row_propensity).sum()) for part in self.parts("propensity")) / len(self.rows)
+
+    @property
+    def reweighted_mean(self) -> float:
+        """The mean of the targets if every row counted 1/p."""
+        parts = self.parts("propensity")
+        return sum(float((part.target / part.row_propensity).sum()) for part in parts) / (
+            self.inverse_mean * len(self.rows)
+        )
 
     def uniform_target(self) -> np.ndarray:
         """Targets of the uniform rows set apart for propensities and certificates; empty where there are none."""
@@ -141,9 +169,10 @@ class Prepared:
         uniform = self.split.propensity
         require_uniform(0 if uniform is None else len(uniform), self.data.name)
         assert uniform is not None  # noqa: S101 (required above)
-        certificate = certify(
-            self.rows.label, uniform.label, mean_propensity=self.exposure.rate,
-            logged_propensity=self.row_propensity, n_bootstrap=2, rng=self.settings.seed,
+        logged = ((part.rows.label, part.row_propensity, part.rows.user) for part in self.parts("propensity"))
+        certificate = certify_parts(
+            logged, uniform.label, uniform.user, n_users=self.data.n_users, logged_levels=np.array([0.0, 1.0]),
+            mean_propensity=self.exposure.rate, n_bootstrap=2, rng=self.settings.seed,
         )  # fmt: skip
         return min(certificate.gamma, MAX_GAMMA)
 
@@ -152,25 +181,31 @@ class Prepared:
         """Training rows before each user, and all of them, [users + 1]."""
         return np.searchsorted(self.rows.user, np.arange(self.data.n_users + 1)).astype(np.int64)
 
+    @property
+    def items(self) -> np.ndarray:
+        """Item of each training row."""
+        return self.rows.item
+
     @cached_property
     def pattern(self) -> LogPattern:
         """Where the training rows are."""
         pattern = LogPattern.from_pairs(self.rows.user, self.rows.item, self.data.n_users, self.data.n_items)
         return pattern.to(self.settings.device)
 
-    def observed(self, *, weighted: bool) -> Observed:
-        """Training rows with the box of their weights: [a, b] around 1/p, or unit weights."""
-        if weighted:
+    def observed(self, weights: Weights) -> Observed:
+        """Training rows with the box of their weights."""
+        limits = Box.exactly(torch.ones(len(self.rows), device=self.settings.device))
+        if weights == "inverse":
+            limits = Box.exactly(self.tensor(1.0 / self.row_propensity / self.inverse_mean))
+        elif weights == "box":
             box = bounds(self.row_propensity, self.gamma.at(self.rows.user, self.rows.item))
-            a = self._tensor(box.a)
-            limits = Box.exactly(a) if self.settings.spec.uncertainty == "none" else Box(a, self._tensor(box.b))
-        else:
-            limits = Box.exactly(torch.ones(len(self.rows), device=self.settings.device))
-        return Observed(self.pattern, self._tensor(self.target), limits)
+            a = self.tensor(box.a)
+            limits = Box.exactly(a) if self.settings.spec.uncertainty == "none" else Box(a, self.tensor(box.b))
+        return Observed(self.pattern, self.tensor(self.target), limits)
 
-    def log(self, *, weighted: bool) -> Log:
+    def log(self, weights: Weights) -> Log:
         """The same block by block, as a problem asks for them; all in memory here."""
-        return self.observed(weighted=weighted)
+        return self.observed(weights)
 
     @cached_property
     def encoders(self) -> dict[str, FeatureEncoder]:
@@ -190,25 +225,34 @@ class Prepared:
             if (table := tables[key]) is not None
         }
 
+    @property
+    def ratings(self) -> RowMatrix:
+        """The targets of the training rows."""
+        return self.matrix(lambda part: part.target.astype(np.float64))
+
     @cached_property
     def noise(self) -> Noise:
         """How much of the log is noise, as seen from a fit of the biases."""
-        rows, shape = self.rows, (self.data.n_users, self.data.n_items)
-        scores = closed_form("bias", rows.user, rows.item, self.target.astype(np.float64), shape, 1, 0)
-        residual = pair_scores(scores, rows.user, rows.item).astype(np.float64) - self.target
-        slope = half_slope(residual, self.settings.loss, signed=self.scale.signed) / len(rows)
+        biases = closed_form("bias", self.ratings, 1, 0)
+
+        def slope(part: Prepared) -> np.ndarray:
+            prediction = pair_scores(biases, part.rows.user, part.rows.item).astype(np.float64)
+            return half_slope(prediction - part.target, self.settings.loss, signed=self.scale.signed) / len(self.rows)
+
         designs = (self.designs.get("user_id"), self.designs.get("item_id"))
-        return measure_noise(csr_matrix((slope, (rows.user, rows.item)), shape=shape), *designs, self.settings.seed)
+        return measure_noise(self.matrix(slope), *designs, self.settings.seed)
 
     @property
     def load(self) -> float:
         """How much of the noise a method takes in: once per model or head trained on the log, times its weights."""
-        settings, spec, rows = self.settings, self.settings.spec, self.rows
+        settings, spec = self.settings, self.settings.spec
         heads = 1 + spec.imputes + (spec.family == "multi")
         if spec.family != "grid" or spec.estimator == "naive" or settings.normalise:
             return float(heads)
-        weight = bounds(self.row_propensity, self.gamma.at(rows.user, rows.item)).b
-        return heads * float(weight.sum()) / (self.data.n_users * self.data.n_items)
+        total = 0.0
+        for part in self.parts("propensity", "gamma"):
+            total += float(bounds(part.row_propensity, self.gamma.at(part.rows.user, part.rows.item)).b.sum())
+        return heads * total / (self.data.n_users * self.data.n_items)
 
     @property
     def firmness(self) -> Firmness:
@@ -216,8 +260,8 @@ class Prepared:
         given = self.settings.l2_vectors
         return self.noise.firmness(REFERENCE_L2, self.load) if given == "auto" else Firmness(ids=given)
 
-    def backbone(self, stage: str, mean: float | None = None) -> Backbone:
-        """A fresh backbone for a stage of training; it starts at the mean of the targets."""
+    def backbone(self, stage: str, mean: float | None = None, own_users: Share | None = None) -> Backbone:
+        """A fresh backbone for a stage of training, of all users or some; it starts at the mean of the targets."""
         settings = self.settings
         start = self.target_mean if mean is None else mean
         if settings.loss == "cross-entropy" and mean is None:
@@ -227,6 +271,7 @@ class Prepared:
             settings.backbone, self.data.n_users, self.data.n_items, settings.dim,
             user_features=self.designs.get("user_id"), item_features=self.designs.get("item_id"),
             ids=settings.ids, hidden=settings.hidden, mean=start, rng=derive_seed(settings.seed, "init", stage),
+            own_users=own_users,
         )  # fmt: skip
         return backbone.hold(self.firmness).to(settings.device)
 
@@ -240,7 +285,8 @@ class Prepared:
         weight = 1.0 / self.propensity.predict(rows.user, rows.item, rows.rating) if len(rows) else None
         return Validator.from_rows(rows, self.settings.metric, weight, self.scale)
 
-    def _tensor(self, values: np.ndarray) -> torch.Tensor:
+    def tensor(self, values: np.ndarray) -> torch.Tensor:
+        """Numbers as float32 where the model trains."""
         return torch.from_numpy(np.array(values, dtype=np.float32)).to(self.settings.device)
 
 

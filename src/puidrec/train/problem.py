@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
 from puidrec.backbones.base import Backbone
+from puidrec.backbones.share import Span
 from puidrec.objective.estimators import Observed
 from puidrec.objective.low_rank import LowRank
 from puidrec.settings import Settings
@@ -30,6 +31,13 @@ class BlockLoss(Protocol):
         """`factors`: what the step's module makes of these users, where it is known already."""
 
 
+class PiecesLoss(Protocol):
+    """For a loss that is no mean of its pieces' losses until something is known of all of them."""
+
+    def __call__(self, pieces: Sequence[Span], users: int, total: Callable[[Tensor], Tensor], /) -> BlockLoss:
+        """Our pieces of a block of `users`, Σ over processes → a loss of pieces whose weighted mean is the block's."""
+
+
 class Step(NamedTuple):
     """One of the alternating updates: a module, and the loss it lowers, without the penalty."""
 
@@ -39,6 +47,8 @@ class Step(NamedTuple):
     penalty: Callable[[], Tensor]
     moved: Callable[[], None] = lambda: None
     """Called after the module's parameters changed, so that nothing stale is used."""
+    in_pieces: PiecesLoss | None = None
+    """How a block is cut, where `loss` is not a mean of its pieces."""
 
     def load(self, parameters: Mapping[str, Tensor]) -> None:
         """Take this step's parameters, `NAME.…`, out of all of them."""

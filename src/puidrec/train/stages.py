@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from puidrec.errors import InputError
 from puidrec.objective.low_rank import LowRank
-from puidrec.objective.worst_case import Box
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import HINT, Checkpoint
 from puidrec.train.closed import closed_form
 from puidrec.train.distributed import ALONE, World
 from puidrec.train.grid import Benchmark, GridProblem
 from puidrec.train.multi import MultiProblem, SharedHeads
+from puidrec.train.owned import user_axes, with_users
 from puidrec.train.pieces import Plan
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import Problem, with_prefix
@@ -47,20 +46,28 @@ class Stage:
     """Share of the settings' step size."""
 
 
-def stages_of(prepared: Prepared) -> list[Stage]:
-    """The stages of a method, the last of which is the method itself."""
+def stages_of(prepared: Prepared, plan: Plan | None = None) -> list[Stage]:
+    """The stages of a method, the last of which is the method itself; the users are those of the plan, or all."""
+    plan = plan or Plan.one_piece(prepared.data.n_users)
     settings, spec = prepared.settings, prepared.settings.spec
     if spec.family == "multi":
-        return [Stage("main", lambda done: _multi(prepared))]
+        return [Stage("main", lambda done: _multi(prepared, plan))]
     if spec.family == "unseen":
         first = prepared.first_stage(_base_settings(settings, "ips" if settings.adjusts else "mf"))
-        return [Stage("seen", lambda done: _grid(first, "seen")), Stage("main", lambda done: _unseen(prepared, done))]
+        return [
+            Stage("seen", lambda done: _grid(first, "seen", plan)),
+            Stage("main", lambda done: _unseen(prepared, done, plan)),
+        ]
     if not spec.benchmark:
-        return [Stage("main", lambda done: _grid(prepared, "main"))]
+        return [Stage("main", lambda done: _grid(prepared, "main", plan))]
     base = prepared.first_stage(_base_settings(settings, spec.estimator))
     return [
-        Stage("benchmark", lambda done: _grid(base, "benchmark")),
-        Stage("main", lambda done: _benchmarked(prepared, done["benchmark"]), REFINING if settings.warm_start else 1.0),
+        Stage("benchmark", lambda done: _grid(base, "benchmark", plan)),
+        Stage(
+            "main",
+            lambda done: _benchmarked(prepared, done["benchmark"], plan),
+            REFINING if settings.warm_start else 1.0,
+        ),
     ]
 
 
@@ -74,17 +81,14 @@ def train_stages(
     """Run every stage; a checkpoint holds the stages done and the one under way."""
     settings = prepared.settings
     if settings.spec.family == "closed":
-        rows = prepared.rows
-        shape = (prepared.data.n_users, prepared.data.n_items)
-        target = prepared.target.astype(np.float64)
-        scores = closed_form(settings.method, rows.user, rows.item, target, shape, settings.dim, settings.seed)
+        scores = closed_form(settings.method, prepared.ratings, settings.dim, settings.seed)
         return Fitted(scores, None, {})
     validator = prepared.validator()
     plan = plan_of(prepared, world)
     done: dict[str, Fitted] = {}
     history: list[dict[str, float]] = []
     strength = 1.0
-    stages = stages_of(prepared)
+    stages = stages_of(prepared, plan)
     for stage in stages:
         if resume is not None and f"done.{stage.name}.phi.left" in resume.tensors:
             done[stage.name] = _unpack(resume, stage.name, settings.device)
@@ -103,28 +107,21 @@ def train_stages(
 
 
 def plan_of(prepared: Prepared, world: World = ALONE) -> Plan:
-    """Who works on which users; refuses what cannot be divided."""
-    settings, data = prepared.settings, prepared.data
-    if world.size > 1 and settings.spec.family == "multi":
-        raise InputError("this method trains in one process", found=f"{settings.method} on {world.size} processes",
-                         expected="a method of the grid, or signed", hint="Run it without torchrun.")  # fmt: skip
-    plan = Plan(prepared.crow, settings.block_users or data.n_users, world, prepared.piece_pairs)
-    if settings.normalise and not all(plan.whole(*block) for block in plan.blocks):
-        raise InputError("normalise divides by the weights of a whole block, which must be one piece",
-                         found=f"{len(prepared.rows):,} rows on {world.size} process(es)",
-                         hint="Set normalise=false, or smaller blocks (block_users) in one process.")  # fmt: skip
-    return plan
+    """Who works on which users."""
+    block = prepared.settings.block_users or prepared.data.n_users
+    return Plan(prepared.crow, block, world, prepared.piece_pairs)
 
 
 def _base_settings(settings: Settings, method: str) -> Settings:
     return settings.replace(method=method, gamma="auto", normalise=False)
 
 
-def _grid(prepared: Prepared, stage: str) -> GridProblem:
+def _grid(prepared: Prepared, stage: str, plan: Plan) -> GridProblem:
     spec = prepared.settings.spec
-    observed = prepared.log(weighted=spec.estimator != "naive")
-    theta = prepared.backbone(f"{stage} theta", _imputation_start(prepared)) if spec.imputes else None
-    return GridProblem(prepared.settings, observed, prepared.error, prepared.backbone(f"{stage} phi"), theta)
+    observed = prepared.log("unit" if spec.estimator == "naive" else "box")
+    theta = prepared.backbone(f"{stage} theta", _imputation_start(prepared), plan.share) if spec.imputes else None
+    phi = prepared.backbone(f"{stage} phi", own_users=plan.share)
+    return GridProblem(prepared.settings, observed, prepared.error, phi, theta)
 
 
 def _imputation_start(prepared: Prepared) -> float | None:
@@ -132,25 +129,22 @@ def _imputation_start(prepared: Prepared) -> float | None:
     return None if prepared.settings.head in ("label", "label-squared") else 0.0
 
 
-def _benchmarked(prepared: Prepared, base: Fitted) -> GridProblem:
-    problem = _grid(prepared, "main")
+def _benchmarked(prepared: Prepared, base: Fitted, plan: Plan) -> GridProblem:
+    problem = _grid(prepared, "main", plan)
     problem.benchmark = Benchmark(base.phi, base.theta)
     if prepared.settings.warm_start:
         for step in problem.steps:
-            step.load(base.parameters)
+            step.load(with_users(base.parameters, user_axes(step), plan.cut))
     return problem
 
 
-def _unseen(prepared: Prepared, done: Done) -> UnseenProblem:
-    settings, observed, seen = prepared.settings, prepared.observed(weighted=False), done["seen"].phi
-    if settings.adjusts:
-        weight = torch.from_numpy(1.0 / prepared.row_propensity).to(observed.target)
-        observed = replace(observed, bounds=Box.exactly(weight / weight.mean()))
-    users, items = log_parts(prepared.gamma, observed.target)
+def _unseen(prepared: Prepared, done: Done, plan: Plan) -> UnseenProblem:
+    settings, seen = prepared.settings, done["seen"].phi
+    observed = prepared.log("inverse" if settings.adjusts else "unit")
+    users, items = log_parts(prepared.gamma, seen.lefts[0])
     strength = _strength(prepared, seen, users, items)
-    return UnseenProblem(
-        settings, observed, prepared.backbone("main phi"), seen, prepared.gamma, users, items, strength
-    )
+    phi = prepared.backbone("main phi", own_users=plan.share)
+    return UnseenProblem(settings, observed, phi, seen, prepared.gamma, users, items, strength)
 
 
 def _strength(prepared: Prepared, seen: LowRank, users: torch.Tensor, items: torch.Tensor) -> float:
@@ -163,20 +157,18 @@ def _strength(prepared: Prepared, seen: LowRank, users: torch.Tensor, items: tor
     if uniform.size < MIN_UNIFORM:
         return mild_strength(prepared.gamma.mean_log)
     if settings.adjusts and settings.unseen_weight > 0:
-        weight = 1.0 / prepared.row_propensity
-        mean = settled_mean(float(np.average(prepared.target, weights=weight)), uniform, settings.unseen_weight)
+        mean = settled_mean(prepared.reweighted_mean, uniform, settings.unseen_weight)
     else:
-        mean = unseen_mean(prepared.target, uniform, seen.n_pairs)
+        mean = unseen_mean(prepared.target_mean, len(prepared.rows), uniform, seen.n_pairs)
     return certified_strength(seen, users, items, mean, liked=settings.liked)
 
 
-def _multi(prepared: Prepared) -> MultiProblem:
+def _multi(prepared: Prepared, plan: Plan) -> MultiProblem:
     mean, rate = prepared.target_mean, prepared.exposure.rate
     heads = (rate, mean, mean) if prepared.settings.spec.imputes else (rate, mean)
-    shared = SharedHeads(prepared.backbone("main heads", 0.0), heads, own=prepared.settings.ids is not False).to(
-        prepared.settings.device
-    )
-    return MultiProblem(prepared.settings, prepared.log(weighted=False), shared)
+    backbone = prepared.backbone("main heads", 0.0, plan.share)
+    shared = SharedHeads(backbone, heads, own=prepared.settings.ids is not False)
+    return MultiProblem(prepared.settings, prepared.log("unit"), shared.to(prepared.settings.device))
 
 
 def _benchmark_of(fitted: Fitted, done: Done) -> Fitted:

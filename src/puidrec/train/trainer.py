@@ -18,7 +18,8 @@ from puidrec.objective.low_rank import LowRank
 from puidrec.rng import generator
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import HINT, Checkpoint, flatten_optimizer, restore_optimizer
-from puidrec.train.pieces import Plan, user_names
+from puidrec.train.owned import user_axes, with_users
+from puidrec.train.pieces import Plan
 from puidrec.train.problem import Problem, with_prefix
 from puidrec.train.stopping import WARM_UP, Stopping
 from puidrec.train.validate import Validator
@@ -67,7 +68,7 @@ class Trainer:
         }
         patience = settings.patience if validator is not None else 0
         self.stopping = Stopping(patience, warm_up=min(WARM_UP, settings.epochs // 2))
-        self._user_names = [name for step in problem.steps for name in user_names(step)]
+        self._axes = {name: axis for step in problem.steps for name, axis in user_axes(step).items()}
         self.history: list[dict[str, float]] = []
         self.best = self._parameters()
 
@@ -87,25 +88,25 @@ class Trainer:
         phi, theta = self.plan.factors(self.problem.factors), self.plan.factors(self.problem.imputation)
         if phi is None:
             raise TypeError("a problem without a prediction model")
-        best = self._everyone(self.best)
+        best = with_users(self.best, self._axes, self.plan.gather)
         return Fitted(phi, theta, best, self.history, self.stopping.best_epoch + 1, score)
 
     def state(self) -> Checkpoint:
-        """All that the next epoch depends on, of all processes: each must ask, and any number of them can go on."""
+        """All that the next epoch depends on. Every process must ask, the first is told; any number can go on."""
         tensors = {f"now.{name}": value for name, value in self._parameters().items()}
         tensors |= {f"best.{name}": value for name, value in self.best.items()}
         for name, optimizer in self.optimizers.items():
             tensors |= flatten_optimizer(optimizer, f"adam.{name}")
         facts = {"stage": self.stage, "stopping": self.stopping.state(), "history": self.history}
-        return Checkpoint(self._everyone(tensors), facts)
+        return Checkpoint(with_users(tensors, self._axes, self.plan.collect), facts)
 
     def admissible(self) -> bool:
         """Whether the parameters as they stand may be chosen: a benchmarked loss must not be above 0."""
-        return not self.problem.benchmarked or self.plan.total(self.problem.steps[0].loss) <= 0.0
+        return not self.problem.benchmarked or self.plan.total(self.problem.steps[0]) <= 0.0
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of this stage."""
-        tensors = self._own(checkpoint.tensors)
+        tensors = with_users(checkpoint.tensors, self._axes, self.plan.cut)
         now, best = (with_prefix(tensors, prefix) for prefix in ("now.", "best."))
         try:
             self._load(best)
@@ -160,18 +161,6 @@ class Trainer:
             for step in self.problem.steps
             for name, value in step.module.state_dict().items()
         }
-
-    def _everyone(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors of ours, those of our own users made those of all users."""
-        return {name: self.plan.gather(t) if self._of_users(name) else t for name, t in tensors.items()}
-
-    def _own(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The other way round."""
-        return {name: self.plan.cut(t) if self._of_users(name) else t for name, t in tensors.items()}
-
-    def _of_users(self, name: str) -> bool:
-        """Whether a tensor of a checkpoint has a row per user that this process trains."""
-        return any(name == own or name.startswith(f"{own}.") for own in self._user_names) and not name.endswith("step")
 
     def _load(self, parameters: Mapping[str, Tensor]) -> None:
         for step in self.problem.steps:
