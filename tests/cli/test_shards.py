@@ -18,7 +18,7 @@ def options(files: Path) -> list[str]:
 
 
 def test_train_from_disk_gives_the_figures_of_memory(puid, options, tmp_path: Path) -> None:
-    train = ["train", *options, "--method", "puid-dr", "--set", "epochs=6", "--set", "dim=3", "--set", "l2_vectors=1"]
+    train = ["train", *options, "--method", "puid-dr", "--set", "epochs=6", "--set", "dim=3"]
     memory = puid(*train)
     disk = puid(*train, "--shards", tmp_path / "shards", "--out", tmp_path / "run")
     assert disk.code == memory.code == 0, disk
@@ -27,7 +27,7 @@ def test_train_from_disk_gives_the_figures_of_memory(puid, options, tmp_path: Pa
         assert other[name] == pytest.approx(one[name], abs=1e-6)
     top = json.loads(puid("recommend", tmp_path / "run", "--users", "u3", "--k", 2, "--json").out)
     assert [row["rank"] for row in top] == [1, 2]
-    puid(*train, "--shards", tmp_path / "shards", "--method", "signed-rd").refused("in memory", "signed-rd")
+    puid(*train, "--shards", tmp_path / "shards", "--set", "propensity=given").refused("in memory", "given")
 
 
 def test_gamma_from_disk_says_what_it_says_of_memory(puid, options, tmp_path: Path) -> None:

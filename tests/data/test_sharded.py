@@ -8,8 +8,9 @@ import pytest
 
 from puidrec.data import sharded, sorting
 from puidrec.data.dataset import Dataset
+from puidrec.data.on_disk import StoredInteractions, slices
 from puidrec.data.protocol import get_protocol
-from puidrec.data.sharded import StoredInteractions, shard_log, slices
+from puidrec.data.sharded import shard_log
 from puidrec.data.sources import load_dataset
 
 UNIFORM = pl.DataFrame({"user_id": [0, 1], "item_id": [0, 3], "rating": [2, 5]})
@@ -139,12 +140,11 @@ def test_bad_files_are_one_line_and_leave_nothing(tmp_path: Path, refusal) -> No
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log.parquet"]
 
 
-def test_a_log_on_disk_wants_uniform_rows(tmp_path: Path, refusal) -> None:
+def test_a_log_on_disk_wants_pairs_that_occur_once(tmp_path: Path, refusal) -> None:
     log_of().write_parquet(tmp_path / "log.parquet")
-    call = lambda **more: load_dataset("files", logged=tmp_path / "log.parquet", shards=tmp_path / "s", **more)  # noqa: E731
-    refusal(call, "uniform")
-    UNIFORM.write_parquet(tmp_path / "uniform.parquet")
-    refusal(lambda: call(uniform=tmp_path / "uniform.parquet", duplicates="first"), "occur once")
+    given = {"logged": tmp_path / "log.parquet", "shards": tmp_path / "s"}
+    refusal(lambda: load_dataset("files", **given, duplicates="first"), "occur once")
+    assert load_dataset("files", **given).uniform is None
 
 
 def test_a_skeleton_holds_every_id_and_no_pair_twice() -> None:

@@ -2,15 +2,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from puidrec.train.closed import SHRINK, closed_form
+from puidrec.train.row_matrix import RowMatrix
 
 USER, ITEM = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 0, 2, 1, 2, 0])
 TARGET = np.array([1.0, 0.5, 0.75, 0.0, 0.25, 0.5, 1.0])
 
 
+def matrix(user, item, target, shape) -> RowMatrix:
+    """A log in memory."""
+    built = sp.csr_matrix((np.arange(1.0, user.size + 1), (user, item)), shape=shape)  # zeros would be left out
+    built.data = target[built.data.astype(int) - 1]
+    return RowMatrix.of(built)
+
+
 def scores(name, shape=(5, 4), dim=2, user=USER, item=ITEM, target=TARGET):
-    return closed_form(name, user, item, target, shape, dim, 0).tile().numpy()
+    return closed_form(name, matrix(user, item, target, shape), dim, 0).tile().numpy()
 
 
 def test_item_rate_is_the_shrunk_mean_whoever_asks() -> None:
@@ -51,7 +60,7 @@ def test_tiny_and_flat_logs(name, shape) -> None:
 
 
 def test_the_same_seed_gives_the_same_factors() -> None:
-    first, second = (closed_form("pure-svd", USER, ITEM, TARGET, (5, 4), 2, 1) for _ in range(2))
+    first, second = (closed_form("pure-svd", matrix(USER, ITEM, TARGET, (5, 4)), 2, 1) for _ in range(2))
     assert np.array_equal(first.lefts[0], second.lefts[0])
 
 
@@ -60,7 +69,7 @@ def test_pure_svd_keeps_only_what_rises_above_noise() -> None:
     user, item = np.nonzero(rng.random((80, 60)) < 0.4)
     taste = np.outer(rng.standard_normal(80), rng.standard_normal(60))[user, item]
     for target, most in ((taste + 0.5 * rng.standard_normal(user.size), 1), (rng.standard_normal(user.size), 2)):
-        factors = closed_form("pure-svd", user, item, target, (80, 60), 8, 0)
+        factors = closed_form("pure-svd", matrix(user, item, target, (80, 60)), 8, 0)
         assert factors.lefts[0].shape[1] - 2 <= most  # of 8; noise itself lies at its edge, on either side
-    signal = closed_form("pure-svd", user, item, taste, (80, 60), 8, 0).tile().numpy()
+    signal = closed_form("pure-svd", matrix(user, item, taste, (80, 60)), 8, 0).tile().numpy()
     assert np.corrcoef(signal[user, item], taste)[0, 1] > 0.9

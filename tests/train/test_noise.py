@@ -15,16 +15,22 @@ from puidrec.settings import Settings
 from puidrec.train.noise import SHARE, USEFUL, Noise, centred, feature_excess, half_slope, largest, measure_noise
 from puidrec.train.noise import noise_like as noises_of
 from puidrec.train.prepare import Prepared
+from puidrec.train.row_matrix import RowMatrix
 
 
-def log(seed=0, shape=(60, 80), density=0.3, signal=0.0, taste=None) -> sp.csr_matrix:
+def log(seed=0, shape=(60, 80), density=0.3, signal=0.0, taste=None) -> RowMatrix:
     """Noise on a random pattern, plus a low-rank signal."""
     rng = np.random.default_rng(seed)
     user, item = np.nonzero(rng.random(shape) < density)
     values = rng.standard_normal(user.size)
     taste = rng.standard_normal(shape[0]) if taste is None else taste
     values += signal * (taste[:, None] * rng.standard_normal(shape[1]))[user, item]
-    return sp.csr_matrix((values, (user, item)), shape=shape)
+    return RowMatrix.of(sp.csr_matrix((values, (user, item)), shape=shape))
+
+
+def dense(matrix: RowMatrix) -> np.ndarray:
+    """All of it."""
+    return np.concatenate([part.matrix.toarray() for part in matrix.parts()])
 
 
 def design(x: np.ndarray) -> Design:
@@ -39,8 +45,8 @@ def test_vectors_grow_just_below_the_edge_of_their_slopes(share, grows) -> None:
     """The identity behind it all: L2 at √(users · items) · σ₁(E) is where z = 0 stops being a minimum."""
     slopes = log(1, (12, 9), 0.6)
     n_users, n_items = slopes.shape
-    target = torch.from_numpy(-slopes.toarray() * slopes.nnz)
-    seen = torch.from_numpy(slopes.toarray() != 0)
+    target = torch.from_numpy(-dense(slopes) * slopes.nnz)
+    seen = torch.from_numpy(dense(slopes) != 0)
     l2 = share * np.sqrt(n_users * n_items) * largest(slopes)
     torch.manual_seed(0)
     z, w = (torch.full((n, 3), 1e-3, dtype=torch.float64).normal_(0, 1e-3).requires_grad_() for n in slopes.shape)
@@ -60,12 +66,12 @@ def test_vectors_grow_just_below_the_edge_of_their_slopes(share, grows) -> None:
 def test_noise_keeps_the_size_of_every_pair_and_nothing_of_its_sign() -> None:
     slopes = log(2)
     (noise, *_) = noises_of(slopes, 0)
-    raw = np.abs(slopes.data).sum()
-    assert np.array_equal(noise.indices, slopes.indices)
-    assert np.abs(noise.data).sum() == pytest.approx(raw, rel=0.05)
-    assert abs(np.corrcoef(noise.data, slopes.data)[0, 1]) < 0.15
+    raw = np.abs(slopes.values).sum()
+    assert np.array_equal(noise.item, slopes.item)
+    assert np.abs(noise.values).sum() == pytest.approx(raw, rel=0.05)
+    assert abs(np.corrcoef(noise.values, slopes.values)[0, 1]) < 0.15
     for axis in (0, 1):
-        assert np.abs(np.asarray(noise.sum(axis=axis))).max() < 0.05
+        assert np.abs(dense(noise).sum(axis=axis)).max() < 0.05
 
 
 def test_noise_is_told_from_signal() -> None:
@@ -78,12 +84,12 @@ def test_noise_is_told_from_signal() -> None:
 
 def test_more_ratings_need_less() -> None:
     """The mean loss averages noise out: its edge falls as the root of the ratings per entity."""
-    sparse, dense = (measure_noise(_scaled(log(3, density=d)), None, None, 0).edge for d in (0.1, 0.9))
-    assert dense == pytest.approx(sparse / 3.0, rel=0.25)
+    sparse, full = (measure_noise(_scaled(log(3, density=d)), None, None, 0).edge for d in (0.1, 0.9))
+    assert full == pytest.approx(sparse / 3.0, rel=0.25)
 
 
-def _scaled(slopes: sp.csr_matrix) -> sp.csr_matrix:
-    return slopes / slopes.nnz
+def _scaled(slopes: RowMatrix) -> RowMatrix:
+    return slopes.map(lambda part: part.values / slopes.nnz)
 
 
 def test_the_excess_of_features_by_hand() -> None:
@@ -92,13 +98,15 @@ def test_the_excess_of_features_by_hand() -> None:
     slopes = centred(log(4, signal=0.5, taste=x[:, 0]))
     noises = list(noises_of(slopes, 0))
     unit = x / np.sqrt((x**2).mean(0))
-    energy = [((unit.T @ part.toarray()) ** 2).sum() for part in (slopes, *noises)]
+    energy = [((unit.T @ dense(part)) ** 2).sum() for part in (slopes, *noises)]
     expected = energy[0] / np.mean(energy[1:]) - 1.0
-    assert feature_excess(slopes, noises, design(x)) == pytest.approx(expected, rel=1e-4)
+    assert feature_excess(slopes, noises, design(x), "user") == pytest.approx(expected, rel=1e-4)
+    turned = [RowMatrix.of(sp.csr_matrix(dense(part).T)) for part in (slopes, *noises)]
+    assert feature_excess(turned[0], turned[1:], design(x), "item") == pytest.approx(expected, rel=1e-4)
     assert expected > 2 * USEFUL
     useless = rng.standard_normal((60, 3))
-    assert abs(feature_excess(slopes, noises, design(useless)) or 0.0) < 0.5 * expected
-    assert feature_excess(slopes, noises, None) is None
+    assert abs(feature_excess(slopes, noises, design(useless), "user") or 0.0) < 0.5 * expected
+    assert feature_excess(slopes, noises, None, "user") is None
 
 
 @pytest.mark.parametrize("loss", ["squared", "absolute", "cross-entropy"])
@@ -130,7 +138,7 @@ def test_firmness_never_exceeds_the_settings_for_ids_nor_undercuts_them_for_feat
 
 def test_a_flat_log_has_no_edge_and_keeps_the_settings() -> None:
     flat = sp.csr_matrix((np.zeros(3), ([0, 1, 1], [0, 0, 1])), shape=(2, 2))
-    assert measure_noise(flat, None, None, 0).firmness(0.1) == (1.0, 1.0, 1.0)
+    assert measure_noise(RowMatrix.of(flat), None, None, 0).firmness(0.1) == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [("coat", 0.12, 0.135), ("kuairec", 0.037, 0.041)])

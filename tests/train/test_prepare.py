@@ -17,13 +17,13 @@ def test_targets_on_every_scale(prepare) -> None:
 
 
 def test_bounds_surround_the_inverse_propensity(prepare) -> None:
-    plain, wide = prepare("ips").observed(weighted=True), prepare("rd-ips", gamma=2.0).observed(weighted=True)
+    plain, wide = prepare("ips").observed("box"), prepare("rd-ips", gamma=2.0).observed("box")
     inverse = 1.0 / prepare("ips").row_propensity
     np.testing.assert_allclose(plain.bounds.a, inverse, rtol=1e-6)
     assert plain.bounds.a is plain.bounds.b
     np.testing.assert_allclose(wide.bounds.a, 1 + (inverse - 1) / 2, rtol=1e-6)
     np.testing.assert_allclose(wide.bounds.b, 1 + (inverse - 1) * 2, rtol=1e-6)
-    unit = prepare("mf").observed(weighted=False).bounds
+    unit = prepare("mf").observed("unit").bounds
     np.testing.assert_array_equal(unit.a, np.ones(len(unit.a)))
 
 

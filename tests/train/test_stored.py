@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from puidrec.data import on_disk
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.experiments.gamma_study import study_gamma
@@ -18,14 +19,14 @@ from puidrec.features import counts
 from puidrec.model import Recommender
 from puidrec.train import stored
 
-COMMON = {"dim": 3, "epochs": 8, "l2_vectors": 1.0}
+COMMON = {"dim": 3, "epochs": 8}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A simulated log as a user's own files, its rows shuffled and in two parts."""
     root = tmp_path_factory.mktemp("mine")
-    data = simulate("mixed", 60, 25, density=0.2, rng=0).data
+    data = simulate("mixed", 60, 25, density=0.2, n_uniform=1_100, rng=0).data
     (root / "logged").mkdir()
     rows = data.logged.to_frame().sample(fraction=1.0, shuffle=True, seed=3)
     rows[:150].write_parquet(root / "logged" / "a.parquet")
@@ -54,6 +55,14 @@ FITS = [
     {"method": "brd-dr", "gamma": 2.0, "head": "residual", "backbone": "mf"},
     {"method": "bpuid-ips", "gamma": "exposure-gap"},
     {"method": "multi-dr", "block_users": 30},
+    {"method": "rd-dr", "gamma": "certified"},
+    {"method": "dr", "propensity": "naive-bayes"},
+    {"method": "signed-rd"},
+    {"method": "signed-puid", "ids": False, "select": "observational"},
+    {"method": "sharp-puid", "gamma": "certified"},
+    {"method": "item-rate"},
+    {"method": "bias"},
+    {"method": "pure-svd"},
 ]
 
 
@@ -105,17 +114,29 @@ def test_a_run_goes_on_from_its_checkpoint(both, tmp_path: Path) -> None:
     np.testing.assert_allclose(again.user_factors_, whole.user_factors_, atol=1e-6)
 
 
+@pytest.mark.parametrize("protocol", ["rd", "paper"])
+@pytest.mark.parametrize("method", ["puid-dr", "signed-rd"])
+def test_without_uniform_rows_the_log_itself_is_held_out_from(method, protocol, folder, tmp_path, monkeypatch) -> None:
+    """The same rows validate and test, and dropped ratings are dropped, whether the log is in memory or not."""
+    monkeypatch.setattr(on_disk, "CHUNK", 64)
+    monkeypatch.setattr(on_disk.slices, "__defaults__", (64,))
+    monkeypatch.setattr(stored, "PIECE_PAIRS", 40)
+    options = {"users": folder / "users.parquet", "unknown_ids": "keep", "scale": (1, 5)}
+    memory = load_dataset("files", logged=folder / "logged.parquet", **options)
+    disk = load_dataset("files", logged=folder / "logged", shards=tmp_path / "shards", **options)
+    one, other = (Recommender(method, **COMMON).fit(data, protocol=protocol) for data in (memory, disk))
+    np.testing.assert_allclose(other.user_factors_, one.user_factors_, atol=1e-5)
+    for name in ("validation", "test"):
+        parts = [getattr(data.split(protocol), name).frame for data in (memory, disk)]
+        assert parts[0].select("user", "item", "rating", "label").equals(parts[1])
+    for mine, theirs in zip(one.seen_, other.seen_, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 def test_what_needs_the_log_in_memory_is_refused(both, refusal) -> None:
     disk = both[1]
-    for options in (
-        {"method": "signed-rd"}, {"method": "bias"}, {"propensity": "naive-bayes"}, {"gamma": "certified"},
-        {"l2_vectors": "auto"},
-    ):  # fmt: skip
-        refusal(lambda given=options: Recommender(**{**COMMON, **given}).fit(disk), "in memory")
-    refusal(lambda: disk.split("paper"), "paper", "drops")
-    refusal(lambda: disk.split("rd", select="observational"), "not divided")
-    prepared = stored.prepare(disk, disk.split("rd"), Recommender("dr", **COMMON).settings)
-    refusal(lambda: prepared.target, "in memory")
+    refusal(lambda: Recommender("dr", propensity="given").fit(disk), "in memory", "given")
+    refusal(lambda: disk.split("rd", add_uniform=True), "on disk")
 
 
 FIT = """
@@ -140,7 +161,7 @@ limit = int(now.split()[1]) * 1024 + room * 2**20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 files = {"logged": root / "logged.parquet", "uniform": root / "uniform.parquet"}
 data = load_dataset("files", **files, **({"shards": root / "shards"} if how == "disk" else {}))
-options = {"dim": 4, "epochs": 1, "backbone": "mf", "propensity": "cells", "l2_vectors": 1.0}
+options = {"dim": 4, "epochs": 1, "backbone": "mf", "propensity": "cells"}
 Recommender("puid-dr", **options).fit(data).save(root / "model")
 print(len(data.logged))
 """

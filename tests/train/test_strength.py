@@ -40,7 +40,9 @@ def test_the_certified_strength_is_the_one_that_made_the_unseen_ratings(kappa: f
     seen = rng.random(dense.shape) < 0.1
     target = np.full(int(seen.sum()), 0.5)
     mean = (target.sum() + unseen.mean() * (dense.size - target.size)) / dense.size
-    found = certified_strength(q, users, items, unseen_mean(target, np.array([mean]), dense.size), liked=liked)
+    found = certified_strength(
+        q, users, items, unseen_mean(target.mean(), target.size, np.array([mean]), dense.size), liked=liked
+    )
     assert found == pytest.approx(kappa, abs=1e-3)
 
 

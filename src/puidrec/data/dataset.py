@@ -92,6 +92,12 @@ class Interactions:
         positions = np.flatnonzero(rows) if rows.dtype == bool else np.sort(rows)
         return replace(self, frame=self.frame[positions])
 
+    def without(self, rows: np.ndarray) -> Self:
+        """All rows but those at the given positions, in order."""
+        kept = np.ones(len(self), dtype=bool)
+        kept[rows] = False
+        return self.take(kept)
+
     def labelled(self, protocol: Protocol) -> Self:
         """Add the protocol's labels and leave out the rows it drops."""
         label = pl.Series("label", protocol.label(self.rating, self.scale))

@@ -1,106 +1,25 @@
-"""A log larger than memory: sorted once into files by user and item, then read memory-mapped, a slice at a time.
-
-A column is a plain file of numbers; what is as long as the log is never held whole.
-"""
+"""A log larger than memory: sorted once into files by user and item, each column a plain file of numbers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import numpy as np
 import polars as pl
 
 from puidrec.atomic import atomic_folder, write_json
-from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.protocol import Protocol
+from puidrec.data.dataset import Dataset
+from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.schema import RatingScale
 from puidrec.data.sorting import COLUMNS, ParquetLog, sort_log
 from puidrec.errors import InputError
 
 FORMAT = "puidrec-shards-1"
 SHARD_ROWS = 4_000_000
-CHUNK = 1 << 20
-"""Rows looked at at a time where all must be."""
-
-
-@dataclass(frozen=True)
-class StoredInteractions(Interactions):
-    """Rows on disk, sorted by user then item. `frame` holds their digest in place of them."""
-
-    folder: Path = Path()
-    n_rows: int = 0
-    protocol: Protocol | None = None
-
-    def __len__(self) -> int:
-        return self.n_rows
-
-    @property
-    def sha256(self) -> str:
-        """A digest of the rows."""
-        return str(self.frame["sha256"][0])
-
-    @cached_property
-    def user(self) -> np.ndarray:
-        """User codes, memory-mapped."""
-        return self._column("user")
-
-    @cached_property
-    def item(self) -> np.ndarray:
-        """Item codes, memory-mapped."""
-        return self._column("item")
-
-    @cached_property
-    def rating(self) -> np.ndarray:
-        """Ratings, memory-mapped."""
-        return self._column("rating")
-
-    @property
-    def label(self) -> np.ndarray:
-        """Labels of all rows, a byte each."""
-        return np.concatenate([self.part(rows).label for rows in slices(self.n_rows)])
-
-    def part(self, rows: slice) -> Interactions:
-        """A range of rows, in memory."""
-        columns = {name: np.array(getattr(self, name)[rows]) for name in COLUMNS}
-        frame = Interactions(pl.DataFrame(columns), self.users, self.items, self.scale)
-        return frame if self.protocol is None else frame.labelled(self.protocol)
-
-    @property
-    def propensity(self) -> np.ndarray | None:
-        """None: propensities of a log on disk are estimated."""
-        return None
-
-    def take(self, rows: np.ndarray) -> Self:
-        """Refused: rows that are held out must come from somewhere else."""
-        raise InputError(
-            "a log on disk is not divided",
-            expected="uniform rows to validate and test with, and select=uniform or none",
-        )
-
-    def labelled(self, protocol: Protocol) -> Self:
-        """The same rows under a protocol, which must not drop any of them."""
-        for rows in slices(self.n_rows):
-            dropped = protocol.label(self.rating[rows], self.scale) < 0
-            if dropped.any():
-                raise InputError(
-                    f"protocol {protocol.name} drops ratings, and a log on disk keeps all of its rows",
-                    found=float(self.rating[rows][dropped][0]), hint="Use protocol rd or ge3, or remove these rows.",
-                )  # fmt: skip
-        return replace(self, protocol=protocol)
-
-    def _column(self, name: str) -> np.ndarray:
-        return np.memmap(self.folder / f"{name}.bin", COLUMNS[name], "r", shape=(self.n_rows,))
-
-
-def slices(n: int, size: int = CHUNK) -> Iterator[slice]:
-    """Ranges that cover n rows."""
-    return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
 def shard_log(

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import Dataset, Interactions
+from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.schema import check_choice
 from puidrec.errors import InputError
@@ -17,6 +18,9 @@ from puidrec.rng import Rng, generator
 MaskKind = Literal["random", "positives"]
 Selection = Literal["uniform", "observational", "none"]
 Regime = Literal["uniform", "logged"]
+
+MOST_HELD_OUT = 1_000_000
+"""Rows beyond which a share for validation or test says no more, and costs as much as training."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ def split_dataset(
         validation, _, train = _divide(data.logged, (rule.logged_validation_share, 0.0), generator(seed, "hold-out"))
         selection = "logged"
     if add_uniform:
+        if isinstance(train, StoredInteractions):
+            raise InputError("uniform rows cannot join a log on disk", hint="Leave add_uniform out.")
         train = _union(train, propensity)
     parts = (train.labelled(rule), propensity.labelled(rule), validation.labelled(rule), test.labelled(rule))
     return Split(*parts, rule, seed, "uniform", selection, uniform_in_training=add_uniform)
@@ -97,14 +103,19 @@ def mask_logged(data: Dataset, ratio: float, kind: MaskKind, rng: Rng, protocol:
 def _divide(
     rows: Interactions, shares: tuple[float, float], rng: np.random.Generator
 ) -> tuple[Interactions, Interactions, Interactions]:
-    """Cut rows at random into two shares and the rest."""
-    order = rng.permutation(len(rows))
-    first, second = (round(share * len(rows)) for share in shares)
-    return (
-        rows.take(order[:first]),
-        rows.take(order[first : first + second]),
-        rows.take(order[first + second :]),
-    )
+    """Cut rows at random into two shares and the rest. Of a large log a share is `MOST_HELD_OUT` rows at most."""
+    n = len(rows)
+    first, second = (min(round(share * n), MOST_HELD_OUT) for share in shares)
+    order = rng.permutation(n) if n <= 10 * MOST_HELD_OUT else _draw(n, first + second, rng)
+    return rows.take(order[:first]), rows.take(order[first : first + second]), rows.without(order[: first + second])
+
+
+def _draw(n: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Distinct numbers below n in random order, without a list of all n."""
+    found = np.zeros(0, np.int64)
+    while found.size < size:
+        found = np.unique(np.concatenate([found, rng.integers(n, size=size)]))
+    return rng.permutation(found)[:size]
 
 
 def _union(logged: Interactions, uniform: Interactions) -> Interactions:

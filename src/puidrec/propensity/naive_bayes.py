@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from puidrec.errors import InputError
+from puidrec.features.counts import row_slices
 from puidrec.propensity.base import Exposure, FittedPropensity
 from puidrec.propensity.clip import DEFAULT_LOW
 
@@ -36,14 +37,17 @@ class NaiveBayes(FittedPropensity):
             )
         if data.log is None:
             raise InputError("naive-bayes needs the ratings of the log", found="counts only")
-        self.levels_ = np.unique(np.concatenate([data.log.rating, data.uniform.rating]))
-        seen, uniform = (self._distribution(r) for r in (data.log.rating, data.uniform.rating))
-        self.by_level_ = seen / uniform * data.rate
+        log, uniform = data.log.rating, data.uniform.rating
+        parts = [np.unique(log[part]) for part in row_slices(log.size)]
+        self.levels_ = np.unique(np.concatenate([*parts, uniform]))
+        self.by_level_ = self._distribution(log) / self._distribution(uniform) * data.rate
         self.overall_ = data.rate
 
     def _distribution(self, rating: np.ndarray) -> np.ndarray:
-        """Share of each level, `smoothing` pseudo-ratings spread evenly over the levels."""
-        count = np.bincount(np.searchsorted(self.levels_, rating), minlength=self.levels_.size)
+        """Share of each level, `smoothing` pseudo-ratings spread evenly over the levels; some rows at a time."""
+        count = np.zeros(self.levels_.size)
+        for part in row_slices(rating.size):
+            count += np.bincount(np.searchsorted(self.levels_, rating[part]), minlength=self.levels_.size)
         share: np.ndarray = (count + self.smoothing / self.levels_.size) / (rating.size + self.smoothing)
         return share
 

@@ -3,55 +3,65 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from scipy.sparse.linalg import svds
 
 from puidrec.objective.low_rank import LowRank
 from puidrec.train.noise import largest, noise_like
+from puidrec.train.row_matrix import RowMatrix
 
 SHRINK = 10.0
 """Ratings a mean is worth before it has any of its own."""
 SWEEPS = 10
 
 
-def closed_form(
-    name: str, user: np.ndarray, item: np.ndarray, target: np.ndarray, shape: tuple[int, int], dim: int, seed: int
-) -> LowRank:
+def closed_form(name: str, ratings: RowMatrix, dim: int, seed: int) -> LowRank:
     """Scores of `item-rate`, `bias` or `pure-svd`, as factors [dim + 2] like any other model."""
-    mean = float(target.mean())
+    shape = ratings.shape
+    mean = sum(float(part.values.sum()) for part in ratings.parts()) / ratings.nnz
     user_bias, item_bias = np.zeros(shape[0]), np.zeros(shape[1])
     left, right = np.zeros((shape[0], 0)), np.zeros((shape[1], 0))
     if name == "item-rate":
-        item_bias = _shrunk_mean(target - mean, item, shape[1])
+        item_bias = _item_bias(ratings, mean, user_bias)
     else:
         for _ in range(SWEEPS):
-            item_bias = _shrunk_mean(target - mean - user_bias[user], item, shape[1])
-            user_bias = _shrunk_mean(target - mean - item_bias[item], user, shape[0])
+            item_bias = _item_bias(ratings, mean, user_bias)
+            user_bias = _user_bias(ratings, mean, item_bias)
     if name == "pure-svd":
-        residual = target - mean - user_bias[user] - item_bias[item]
-        left, right = _truncated_svd(user, item, residual, shape, dim, seed)
+        residual = ratings.map(lambda part: part.values - mean - user_bias[part.user] - item_bias[part.item])
+        left, right = _truncated_svd(residual, dim, seed)
     ones = (np.ones(shape[0]), np.ones(shape[1]))
     lefts = np.column_stack([left, user_bias, ones[0]])
     rights = np.column_stack([right, ones[1], item_bias + mean])
     return LowRank.of(torch.from_numpy(lefts).float(), torch.from_numpy(rights).float())
 
 
-def _shrunk_mean(values: np.ndarray, group: np.ndarray, size: int) -> np.ndarray:
-    total = np.bincount(group, weights=values, minlength=size)
-    return total / (np.bincount(group, minlength=size) + SHRINK)
+def _item_bias(ratings: RowMatrix, mean: float, user_bias: np.ndarray) -> np.ndarray:
+    """Shrunk means of what users leave unexplained."""
+    total = ratings.sum_by_item(lambda part: part.values - mean - user_bias[part.user])
+    return total / (ratings.item_count + SHRINK)
 
 
-def _truncated_svd(
-    user: np.ndarray, item: np.ndarray, values: np.ndarray, shape: tuple[int, int], dim: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _user_bias(ratings: RowMatrix, mean: float, item_bias: np.ndarray) -> np.ndarray:
+    """The same the other way round; all rows of a user are in one part."""
+    totals = [
+        np.bincount(
+            part.user - part.users.start, part.values - mean - item_bias[part.item], part.users.stop - part.users.start
+        )
+        for part in ratings.parts()
+    ]
+    bias: np.ndarray = np.concatenate(totals) / (np.diff(ratings.crow) + SHRINK)
+    return bias
+
+
+def _truncated_svd(residual: RowMatrix, dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Best fit of the residuals, zero where nothing was rated, by the first `dim` directions that rise above noise."""
-    matrix = sp.csr_matrix((values, (user, item)), shape=shape)
+    shape = residual.shape
     rank = min(dim, min(shape) - 1)
-    if rank < 1 or not np.any(values):  # nothing to decompose
+    if rank < 1 or not residual.any():  # nothing to decompose
         return np.zeros((shape[0], 0)), np.zeros((shape[1], 0))
     start = np.random.default_rng(seed).standard_normal(min(shape))
-    left, strength, right = svds(matrix, k=rank, v0=start)
-    kept = strength > np.mean([largest(noise) for noise in noise_like(matrix, seed)])
+    left, strength, right = svds(residual.operator, k=rank, v0=start)
+    kept = strength > np.mean([largest(noise) for noise in noise_like(residual, seed)])
     root = np.sqrt(strength[kept])
     return left[:, kept] * root, right[kept].T * root

@@ -8,8 +8,8 @@ in it: 0.13 on Coat, 0.04 on KuaiRec, where a hundred times more ratings average
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,6 +17,7 @@ from scipy.sparse.linalg import svds
 
 from puidrec.backbones.base import Firmness
 from puidrec.backbones.features import Design
+from puidrec.train.row_matrix import Part, RowMatrix
 
 SHARE = 0.8
 """Of the edge of noise at which vectors are held: some noise gets in, but a threshold also shrinks what is true."""
@@ -48,9 +49,7 @@ class Noise(NamedTuple):
         return Firmness(ids, *(_of_features(excess, load) for excess in (self.user_excess, self.item_excess)))
 
 
-def measure_noise(
-    slopes: sp.csr_matrix, user_features: Design | None, item_features: Design | None, seed: int
-) -> Noise:
+def measure_noise(slopes: RowMatrix, user_features: Design | None, item_features: Design | None, seed: int) -> Noise:
     """Compare the log with itself after its signs were flipped.
 
     slopes: half the derivative of the mean loss by each logged score, at a fit of the biases.
@@ -58,22 +57,22 @@ def measure_noise(
     slopes = centred(slopes)
     noises = list(noise_like(slopes, seed))
     edge = float(np.sqrt(slopes.shape[0] * slopes.shape[1])) * float(np.mean([largest(noise) for noise in noises]))
-    users = feature_excess(slopes, noises, user_features)
-    items = feature_excess(slopes.T.tocsr(), [noise.T.tocsr() for noise in noises], item_features)
+    users = feature_excess(slopes, noises, user_features, "user")
+    items = feature_excess(slopes, noises, item_features, "item")
     return Noise(edge, users, items)
 
 
-def noise_like(slopes: sp.csr_matrix, seed: int) -> Iterator[sp.csr_matrix]:
+def noise_like(slopes: RowMatrix, seed: int) -> Iterator[RowMatrix]:
     """Noise of this size, pair by pair: signs flipped at random, and what biases would take up taken out again."""
     rng = np.random.default_rng(seed)
     for _ in range(int(np.clip(FEW // max(slopes.nnz, 1), 1, FLIPS))):
-        flipped = slopes.copy()
-        flipped.data = flipped.data * rng.choice((-1.0, 1.0), slopes.nnz)
-        yield centred(flipped)
+        yield centred(slopes.map(lambda part: part.values * rng.choice((-1.0, 1.0), part.values.size)))
 
 
-def feature_excess(slopes: sp.csr_matrix, noises: Sequence[sp.csr_matrix], design: Design | None) -> float | None:
-    """‖XᵀE‖² against that of noise, less 1: near 0 where the rows' features say nothing of taste.
+def feature_excess(
+    slopes: RowMatrix, noises: Sequence[RowMatrix], design: Design | None, side: Literal["user", "item"]
+) -> float | None:
+    """‖XᵀE‖² (users' features) or ‖EX‖² (items') against that of noise, less 1: near 0 where they say nothing of taste.
 
     Columns of X count alike, as in the penalty.
     """
@@ -84,26 +83,46 @@ def feature_excess(slopes: sp.csr_matrix, noises: Sequence[sp.csr_matrix], desig
     power = np.maximum(design.column_power().numpy(), 1e-12)
     x = sp.csr_matrix((values / np.sqrt(power)[column], (pattern.user.cpu().numpy(), column)),
                       shape=(design.n_rows, design.n_columns))  # fmt: skip
-    noise = float(np.mean([_energy(x, part) for part in noises]))
-    return _energy(x, slopes) / noise - 1.0 if noise > 0 else 0.0
+    energy = _user_energy if side == "user" else _item_energy
+    noise = float(np.mean([energy(x, part) for part in noises]))
+    return energy(x, slopes) / noise - 1.0 if noise > 0 else 0.0
 
 
-def _energy(x: sp.csr_matrix, slopes: sp.csr_matrix) -> float:
-    """‖XᵀE‖², some columns of E at a time."""
-    by_column, step = slopes.tocsc(), max(1, CELLS // max(x.shape[1], 1))
-    starts = range(0, slopes.shape[1], step)
-    return sum(float((x.T @ by_column[:, start : start + step]).power(2).sum()) for start in starts)
+def _user_energy(x: sp.csr_matrix, slopes: RowMatrix) -> float:
+    """‖XᵀE‖², some items at a time."""
+    return sum(
+        _square(sum(x[part.users].T @ part.matrix[:, items] for part in slopes.parts()))
+        for items in _some(slopes.n_items, x)
+    )
 
 
-def centred(slopes: sp.csr_matrix) -> sp.csr_matrix:
+def _item_energy(x: sp.csr_matrix, slopes: RowMatrix) -> float:
+    """‖EX‖², some users at a time."""
+    return sum(_square(part.matrix[users] @ x) for part in slopes.parts() for users in _some(part.matrix.shape[0], x))
+
+
+def _some(n: int, x: sp.csr_matrix) -> Iterable[slice]:
+    """Ranges of the other side for which a product with the features has at most `CELLS` cells."""
+    step = max(1, CELLS // max(x.shape[1], 1))
+    return (slice(start, start + step) for start in range(0, n, step))
+
+
+def _square(matrix: sp.csr_matrix) -> float:
+    return float(matrix.power(2).sum())
+
+
+def centred(slopes: RowMatrix) -> RowMatrix:
     """The slopes without row and column means of what is there: what biases can do has been done."""
-    row = np.repeat(np.arange(slopes.shape[0]), np.diff(slopes.indptr))
-    column, values = slopes.indices, slopes.data.astype(np.float64)
     for _ in range(SWEEPS):
-        for group, size in ((column, slopes.shape[1]), (row, slopes.shape[0])):
-            total, count = np.bincount(group, values, size), np.bincount(group, minlength=size)
-            values = values - (total / np.maximum(count, 1))[group]
-    return sp.csr_matrix((values, column, slopes.indptr), shape=slopes.shape)
+        mean = slopes.sum_by_item(lambda part: part.values) / np.maximum(slopes.item_count, 1)
+        slopes = slopes.map(lambda part, mean=mean: _less_user_means(part, part.values - mean[part.item]))  # type: ignore[misc]
+    return slopes
+
+
+def _less_user_means(part: Part, values: np.ndarray) -> np.ndarray:
+    own, n_users = part.user - part.users.start, part.users.stop - part.users.start
+    mean = np.bincount(own, values, n_users) / np.maximum(np.diff(part.matrix.indptr), 1)
+    return np.asarray(values - mean[own])
 
 
 def half_slope(residual: np.ndarray, loss: str, *, signed: bool) -> np.ndarray:
@@ -116,14 +135,14 @@ def half_slope(residual: np.ndarray, loss: str, *, signed: bool) -> np.ndarray:
     return factor * residual
 
 
-def largest(matrix: sp.csr_matrix) -> float:
+def largest(matrix: RowMatrix) -> float:
     """σ₁ of a sparse matrix."""
-    if not np.any(matrix.data):
+    if not matrix.any():
         return 0.0
     if min(matrix.shape) < 4:
-        return float(np.linalg.norm(matrix.toarray(), 2))
+        return float(np.linalg.norm(np.concatenate([part.matrix.toarray() for part in matrix.parts()]), 2))
     start = np.random.default_rng(0).standard_normal(min(matrix.shape))
-    return float(svds(matrix, k=1, v0=start, tol=1e-3, return_singular_vectors=False)[0])
+    return float(svds(matrix.operator, k=1, v0=start, tol=1e-3, return_singular_vectors=False)[0])
 
 
 def _of_features(excess: float | None, load: float) -> float:

@@ -41,9 +41,9 @@ def mild_strength(mean_log: float) -> float:
     return float(np.log(MILD)) / mean_log if mean_log > 0 else 0.0
 
 
-def unseen_mean(target: np.ndarray, uniform_target: np.ndarray, n_pairs: int) -> float:
+def unseen_mean(seen_mean: float, n_seen: int, uniform_target: np.ndarray, n_pairs: int) -> float:
     """The mean of unseen ratings, which with the seen ones makes the mean of uniform ratings."""
-    return (float(uniform_target.mean()) * n_pairs - float(target.sum())) / max(n_pairs - target.size, 1)
+    return (float(uniform_target.mean()) * n_pairs - seen_mean * n_seen) / max(n_pairs - n_seen, 1)
 
 
 def settled_mean(seen_mean: float, uniform_target: np.ndarray, unseen_weight: float) -> float:

@@ -73,12 +73,9 @@ def load(
 
     if shards is None:
         return build(tables["logged"])
-    if "uniform" not in tables or duplicates != "error":
-        raise InputError(
-            "a log on disk needs uniform rows beside it, and pairs that occur once",
-            found=f"{'uniform' if 'uniform' in tables else 'no uniform rows'}, duplicates={duplicates}",
-            hint="Give rows to validate and test with (--uniform FILE).",
-        )
+    if duplicates != "error":
+        raise InputError("in a log on disk every pair must occur once", found=f"duplicates={duplicates}",
+                         hint="Remove repeats before, or leave shards out.")  # fmt: skip
     return shard_log(files["logged"], shards, build, scale=scale, names=names)
 
 

@@ -1,0 +1,121 @@
+"""A sparse matrix of users × items whose values may be on disk: products and sums go over it some users at a time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from scipy.sparse.linalg import LinearOperator
+
+from puidrec.data.on_disk import Scratch
+from puidrec.objective.blocks import user_blocks
+
+
+class Part(NamedTuple):
+    """The rows of some users."""
+
+    users: slice
+    rows: slice
+    """Which values of the whole these are."""
+    matrix: sp.csr_matrix
+
+    @property
+    def user(self) -> np.ndarray:
+        """User of each value."""
+        return np.repeat(np.arange(self.users.start, self.users.stop), np.diff(self.matrix.indptr))
+
+    @property
+    def item(self) -> np.ndarray:
+        """Item of each value."""
+        return np.asarray(self.matrix.indices)
+
+    @property
+    def values(self) -> np.ndarray:
+        """The values, by user."""
+        return np.asarray(self.matrix.data)
+
+
+@dataclass(frozen=True, eq=False)
+class RowMatrix:
+    """Values of the logged pairs. In memory it is one part; on disk, parts of at most `max_pairs` values."""
+
+    crow: np.ndarray
+    """Values before each user, and all of them, [users + 1]."""
+    item: np.ndarray
+    values: np.ndarray
+    n_items: int
+    max_pairs: int = sys.maxsize
+    scratch: Callable[[], Scratch] | None = None
+    """Makes room for as many values on disk; None: they fit in memory."""
+
+    @classmethod
+    def of(cls, matrix: sp.csr_matrix) -> RowMatrix:
+        """A matrix in memory."""
+        return cls(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Users and items."""
+        return self.crow.size - 1, self.n_items
+
+    @property
+    def nnz(self) -> int:
+        """Logged pairs."""
+        return int(self.crow[-1])
+
+    def parts(self) -> Iterator[Part]:
+        """The matrix, some users at a time."""
+        for start, stop in self._spans:
+            rows = slice(int(self.crow[start]), int(self.crow[stop]))
+            inside = (self.values[rows], self.item[rows], self.crow[start : stop + 1] - self.crow[start])
+            yield Part(slice(start, stop), rows, sp.csr_matrix(inside, shape=(stop - start, self.n_items)))
+
+    def map(self, change: Callable[[Part], np.ndarray]) -> RowMatrix:
+        """Other values for the same pairs, made part by part."""
+        if self.scratch is None:
+            return replace(self, values=np.concatenate([change(part) for part in self.parts()]))
+        room = self.scratch()
+        for part in self.parts():
+            room.write(part.rows.start, change(part))
+        return replace(self, values=room.values)
+
+    def any(self) -> bool:
+        """Whether a value differs from 0."""
+        return any(bool(np.any(part.values)) for part in self.parts())
+
+    def sum_by_item(self, values: Callable[[Part], np.ndarray]) -> np.ndarray:
+        """Sums over users of what is made of each part, [items]."""
+        total = np.zeros(self.n_items)
+        for part in self.parts():
+            total += np.bincount(part.item, weights=values(part), minlength=self.n_items)
+        return total
+
+    @cached_property
+    def item_count(self) -> np.ndarray:
+        """Values per item."""
+        counts = (np.bincount(part.item, minlength=self.n_items) for part in self.parts())
+        return sum(counts, np.zeros(self.n_items, np.int64))
+
+    @property
+    def operator(self) -> LinearOperator:
+        """Products with vectors and blocks of them, for iterative solvers."""
+        functions = {"matvec": self._times, "matmat": self._times, "rmatvec": self._turned, "rmatmat": self._turned}
+        return LinearOperator(self.shape, **functions, dtype=np.float64)
+
+    def _times(self, x: np.ndarray) -> np.ndarray:
+        return np.concatenate([part.matrix @ x for part in self.parts()])
+
+    def _turned(self, x: np.ndarray) -> np.ndarray:
+        total: np.ndarray = sum(part.matrix.T @ x[part.users] for part in self.parts())
+        return total
+
+    @cached_property
+    def _spans(self) -> list[tuple[int, int]]:
+        whole = self.nnz <= self.max_pairs
+        return [(0, self.shape[0])] if whole else user_blocks(torch.from_numpy(self.crow), self.max_pairs)
