@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from puidrec.data import split as split_module
 from puidrec.data.dataset import Dataset, Interactions
 
 RNG = np.random.default_rng(0)
@@ -95,3 +96,16 @@ def test_a_mask_never_removes_everything(both: Dataset) -> None:
 def test_wrong_masks_are_refused(both: Dataset, ratio: float, refusal) -> None:
     refusal(lambda: both.masked(ratio), "mask ratio")
     refusal(lambda: both.masked(0.1, "negatives"), "mask kind", "'negatives'")
+
+
+def test_of_a_large_log_no_more_is_held_out_than_says_something(monkeypatch) -> None:
+    data = Dataset.from_frame(table(100, 40, 0.5), scale=(1, 5))
+    monkeypatch.setattr(split_module, "MOST_HELD_OUT", 50)
+    parts = data.split("rd", 0)
+    assert (len(parts.validation), len(parts.test)) == (50, 50)
+    assert len(parts.train) == len(data.logged) - 100
+    assert keys(parts.train) | keys(parts.validation) | keys(parts.test) == keys(data.logged)
+    assert keys(data.split("rd", 1).validation) != keys(parts.validation)
+    assert keys(data.split("rd", 0).test) == keys(parts.test)
+    drawn = np.concatenate([split_module._draw(200, 150, np.random.default_rng(k)) for k in range(200)])
+    assert np.bincount(drawn, minlength=200).std() < 10  # 150 each on average, by chance ± 6
