@@ -44,7 +44,7 @@ def write_files(folder: Path) -> int:
 
 
 def train_from_disk(folder: Path) -> None:
-    """Sort and train two epochs of DR under the limit; the second is timed."""
+    """Sort and train three epochs of DR under the limit; the last is timed."""
     import sklearn.linear_model  # noqa: F401 (libraries are not what is measured)
     import torch.distributed.tensor  # noqa: F401
 
@@ -61,11 +61,12 @@ def train_from_disk(folder: Path) -> None:
         "files", logged=folder / "logged", uniform=folder / "uniform.parquet", shards=folder / "shards"
     )  # fmt: skip
     sorted_s, marks = time.perf_counter() - begun, []
-    model = Recommender("dr", dim=DIM, epochs=2, backbone="mf", propensity="cells", l2_vectors=1.0)
+    model = Recommender("dr", dim=DIM, epochs=3, backbone="mf", propensity="cells")
     model.fit(data, progress=lambda *_: marks.append(time.perf_counter()))
     facts = {
         "rows": len(data.logged), "users": data.n_users, "items": data.n_items, "dim": DIM, "room_gib": ROOM_GIB,
-        "sort_s": sorted_s, "epoch_s": marks[1] - marks[0], "peak_gib": (peak[0] - before) / 2**30,
+        "sort_s": sorted_s, "before_s": marks[0] - begun - sorted_s,
+        "epoch_s": marks[-1] - marks[-2], "peak_gib": (peak[0] - before) / 2**30,
         "whole_s": time.perf_counter() - begun,
     }  # fmt: skip
     print(json.dumps(facts))

@@ -84,18 +84,21 @@ def on_disk(disk: Row) -> str:
     """The log that stayed on disk."""
     return f"""## Larger than memory
 
-`puid train --data files --logged LOG --uniform FILE --shards DIR --set l2_vectors=1` sorts a Parquet log into shards
-once and reads it a block of users at a time. {disk["rows"] / 1e6:.0f} M rows, {disk["users"]:,} × {disk["items"]:,},
+`puid train --data files --logged LOG --shards DIR` sorts a Parquet log into shards once and reads it a block of users
+at a time. {disk["rows"] / 1e6:.0f} M rows, {disk["users"]:,} × {disk["items"]:,},
 dim {disk["dim"]}, with {disk["room_gib"]:g} GiB allowed beyond what the libraries take (`RLIMIT_DATA`):
 
 | sorting | an exact DR epoch | largest memory beyond the libraries |
 |---|---|---|
 | {disk["sort_s"]:.0f} s | {disk["epoch_s"]:.1f} s | {disk["peak_gib"]:.2f} GiB |
 
-The model is that of the log in memory, to 1e-6. `puid gamma` takes `--shards` as well. The log needs uniform rows
-beside it (they validate and test), a protocol that drops no rating, and a method of the grid or `multi-*`; the
-propensities `cells`, `two-way` and `logistic` are fitted on counts. `l2_vectors=auto` weighs the noise of the whole log
-and needs it in memory. What cannot be done is refused in one line.
+Propensities, Γ and noise (`l2_vectors=auto`) before the first epoch, and that epoch, which writes targets and weights
+beside the log in files that are gone with the process (12 bytes a row), took {disk["before_s"]:.0f} s together.
+
+The model is that of the log in memory, to 1e-6, for every method. `puid gamma` takes `--shards` as well. Rows are held
+out from the log where there are no uniform ones, and dropped where the protocol says so, by a bit per row; of a large
+log at most a million rows validate and a million test, in memory too. Refused in one line: repeated pairs, and
+propensities that come with the log.
 """
 
 
@@ -122,8 +125,8 @@ From {core_ns:.0f} core-nanoseconds per row and epoch, measured at
   gradients (two steps, each sent and received once at {NODE["network_gb_s"]:g} GB/s);
 * or one machine from disk: 130 GB of sorted columns, read twice per epoch.
 
-What would have to change first: every process draws the initial parameters of all users before it keeps its own,
-and checkpoints and the final model gather all users on every process ({users * width * 4 / 2**30:.0f} GiB per model).
+What would have to change first: the final model gathers all users on every process
+({users * width * 4 / 2**30:.0f} GiB per model).
 """
 
 
@@ -147,5 +150,5 @@ that of one process to 1e-4. gloo carries it on CPUs, nccl with `--device cuda`.
 
 The first process writes checkpoints and speaks for all. If a process dies, the others end within seconds with one
 line; repeat the command, with any number of processes, and the run goes on. Together with `--shards` every process
-reads its own users' rows only. `multi-*` and `normalise=true` need one process.
+reads its own users' rows only, once propensities, Γ and noise are known.
 """
