@@ -14,20 +14,23 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 from puidrec.data.dataset import Dataset
+from puidrec.data.frames import Frame
+from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.protocol import Protocol
-from puidrec.data.sharded import StoredInteractions
 from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError
 from puidrec.objective.low_rank import LowRank
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from puidrec.train.cold import Side, Strangers
 from puidrec.train.distributed import ALONE, World
+from puidrec.train.entities import Entities
+from puidrec.train.facts import training_facts
 from puidrec.train.prepare import Prepared
 from puidrec.train.stages import train_stages
 from puidrec.train.stored import prepare
-from puidrec.train.strength import MIN_UNIFORM
 from puidrec.train.threads import require_device, threads_for
-from puidrec.train.trainer import Fitted, Progress
+from puidrec.train.trainer import Progress
 from puidrec.train.validate import Scale, pair_scores
 
 USERS_PER_BLOCK = 1024
@@ -39,6 +42,9 @@ class Recommender:
     Fitted state: `user_factors_`, `item_factors_` (score = inner product), `user_ids_`, `item_ids_`, `seen_`,
     `history_`, `report_` (what was estimated on the way: propensity, Γ, seconds, epochs).
     """
+
+    _strangers: Strangers | None = None
+    """What features say of those never seen; made when first asked for."""
 
     def __init__(self, method: str = "puid-dr", *, rng: int | None = None, **params: Any) -> None:
         seed = {} if rng is None else {"seed": rng}
@@ -97,45 +103,64 @@ class Recommender:
 
         with threads_for(len(split.train), self.settings.dim):
             fitted = train_stages(prepared, save if path is not None else None, resume, progress, world)
-        self._keep(fitted.phi, data, split)
+        self._keep(fitted.phi, data, prepared)
         self.history_ = fitted.history
         self.parameters_ = {name: value.detach().cpu() for name, value in fitted.parameters.items()}
         self.encoders_ = {key: encoder.state() for key, encoder in prepared.encoders.items()}
-        self.report_ = _report(prepared, fitted, time.perf_counter() - started)
+        self.report_ = training_facts(prepared, fitted, time.perf_counter() - started)
         return self
 
-    def predict(self, users: Any, items: Any) -> np.ndarray:
-        """Scores of pairs given by ids, float32, on the scale of the target. Unknown ids get the average entity."""
+    def predict(
+        self, users: Any, items: Any, *, user_features: Frame | None = None, item_features: Frame | None = None
+    ) -> np.ndarray:
+        """Scores of pairs given by ids, float32, on the scale of the target. Unknown ids get the average entity.
+
+        user_features, item_features: side tables (id and features) of users and items that were not in training; where
+        an id has a row there, its score rests on the features. Those that were in training are scored as trained.
+        """
         self._require_fitted()
-        user, item = self.user_ids_.encode(users), self.item_ids_.encode(items)
+        left, right = self._entities("user", user_features), self._entities("item", item_features)
+        user, item = left.rows(users), right.rows(items)
         if user.shape != item.shape:
             raise InputError("users and items must be of one length", found=f"{user.size} and {item.size}")
-        score = pair_scores(self._with_average(), np.where(user < 0, len(self.user_ids_), user),
-                            np.where(item < 0, len(self.item_ids_), item))  # fmt: skip
-        return Scale.of(self.settings).of_scores(score)
+        factors = LowRank.of(torch.from_numpy(left.with_average), torch.from_numpy(right.with_average))
+        return Scale.of(self.settings).of_scores(pair_scores(factors, user, item))
 
-    def recommend(self, users: Any, k: int = 10, exclude_seen: bool = True) -> pl.DataFrame:
-        """The k best items of each user: `user_id, item_id, score, rank`; ties are broken by item order."""
+    def recommend(
+        self,
+        users: Any,
+        k: int = 10,
+        exclude_seen: bool = True,
+        *,
+        user_features: Frame | None = None,
+        item_features: Frame | None = None,
+    ) -> pl.DataFrame:
+        """The k best items of each user: `user_id, item_id, score, rank`; ties are broken by item order.
+
+        user_features: a side table (id and features) of users who were not in training, and are asked for.
+        item_features: the same of items; those that were not in training join the candidates, after the others.
+        """
         self._require_fitted()
         if not isinstance(k, int | np.integer) or k < 1:
             raise InputError("k must be a positive integer", found=k)
-        codes = self.user_ids_.encode(users)
+        left, right = self._entities("user", user_features), self._entities("item", item_features)
+        codes = left.ids.encode(users)
         if (codes < 0).any():
             raise InputError(
                 f"{int((codes < 0).sum())} unknown user(s)", found=pl.Series(users)[int(np.argmax(codes < 0))],
-                expected=f"users of the training data ({self.user_ids_.ids.dtype} ids)",
+                expected=f"users of the training data ({self.user_ids_.ids.dtype} ids), or of user_features",
             )  # fmt: skip
-        k = min(int(k), len(self.item_ids_))
+        k = min(int(k), len(right.ids))
         parts = [
-            self._best(codes[start : start + USERS_PER_BLOCK], k, exclude_seen)
+            self._best(codes[start : start + USERS_PER_BLOCK], k, exclude_seen, (left.factors, right.factors))
             for start in range(0, codes.size, USERS_PER_BLOCK)
         ]
         if not parts:
             parts = [(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32))]
         items, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
         frame = pl.DataFrame({
-            "user_id": self.user_ids_.decode(np.repeat(codes, k)),
-            "item_id": self.item_ids_.decode(items.ravel()),
+            "user_id": left.ids.decode(np.repeat(codes, k)),
+            "item_id": right.ids.decode(items.ravel()),
             "score": scores.ravel(),  # unseen items only: what was seen scores -inf
             "rank": np.tile(np.arange(1, k + 1, dtype=np.int32), codes.size),
         })  # fmt: skip
@@ -156,27 +181,34 @@ class Recommender:
 
         return load_model(Path(folder))
 
-    def _keep(self, phi: LowRank, data: Dataset, split: Split) -> None:
+    def _keep(self, phi: LowRank, data: Dataset, prepared: Prepared) -> None:
         self.user_factors_, self.item_factors_ = phi.lefts[0].cpu().numpy(), phi.rights[0].cpu().numpy()
         self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
-        user, item = split.train.user, split.train.item
-        self.seen_ = (np.searchsorted(user, np.arange(data.n_users + 1)), item)
+        self._strangers = None
+        self.seen_ = (prepared.crow, prepared.items)
 
-    def _with_average(self) -> LowRank:
-        """The factors with one more row each: the average user and item, for ids never seen."""
-        sides = [torch.from_numpy(x) for x in (self.user_factors_, self.item_factors_)]
-        left, right = (torch.cat([side, side.mean(0, keepdim=True)]) for side in sides)
-        return LowRank.of(left, right)
+    def _entities(self, side: Side, table: Frame | None) -> Entities:
+        """One side as trained, and after it the strangers of a table."""
+        trained = (self.user_ids_, self.user_factors_) if side == "user" else (self.item_ids_, self.item_factors_)
+        if table is None:
+            return Entities(*trained)
+        if self._strangers is None:
+            self._strangers = Strangers(self)
+        return Entities(*trained).joined(self._strangers, side, table)
 
-    def _best(self, codes: np.ndarray, k: int, exclude_seen: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _best(
+        self, codes: np.ndarray, k: int, exclude_seen: bool, factors: tuple[np.ndarray, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Best items of a block of users: one product, then a partial sort."""
-        scores = self.user_factors_[codes] @ self.item_factors_.T
+        scores = factors[0][codes] @ factors[1].T
         if exclude_seen:
             start, item = self.seen_
-            lengths = start[codes + 1] - start[codes]
+            n_users = len(self.user_ids_)  # strangers, after them, have seen nothing
+            begin, end = start[np.minimum(codes, n_users)], start[np.minimum(codes + 1, n_users)]
+            lengths = end - begin
             rows = np.repeat(np.arange(codes.size), lengths)
             offset = np.arange(rows.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            scores[rows, item[np.repeat(start[codes], lengths) + offset]] = -np.inf
+            scores[rows, item[np.repeat(begin, lengths) + offset]] = -np.inf
         lowest = np.partition(scores, -k, axis=1)[:, -k, None]
         above, tied = scores > lowest, scores == lowest
         chosen = above | (tied & (np.cumsum(tied, 1) <= k - above.sum(1, keepdims=True)))  # the first of those that tie
@@ -213,41 +245,3 @@ def _split_digest(split: Split) -> str:
         for column in (rows.user, rows.item, rows.label):
             digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()
-
-
-def _report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[str, Any]:
-    """What was estimated on the way, for `metrics.json` and reports."""
-    spec = prepared.settings.spec
-    report: dict[str, Any] = {
-        "epochs": len(fitted.history),
-        "best_epoch": fitted.best_epoch,
-        "seconds": round(seconds, 3),
-    }
-    if fitted.best_score is not None:
-        report["validation"] = fitted.best_score
-    if spec.family == "grid" and spec.estimator != "naive":
-        report["propensity"] = prepared.propensity.describe()
-    if spec.uncertainty != "none":
-        sample = prepared.gamma.sample(10_000, prepared.settings.seed) ** fitted.strength
-        median, high = np.quantile(sample, (0.5, 0.95))
-        largest = prepared.gamma.max**fitted.strength
-        report["gamma"] = {"median": float(median), "p95": float(high), "max": float(largest)}
-    report["uniform_rows_used"] = _uniform_use(prepared)
-    return report
-
-
-def _uniform_use(prepared: Prepared) -> str:
-    """How uniform rows entered the model, in words."""
-    uses = []
-    if prepared.split.uniform_in_training:
-        uses.append("training")
-    if "propensity" in prepared.__dict__ and prepared.propensity.uses_uniform:
-        uses.append("propensity")
-    gamma, enough = prepared.settings.gamma, prepared.uniform_target().size >= MIN_UNIFORM
-    calibrates = gamma == "certified" or (gamma == "auto" and prepared.settings.spec.family == "unseen" and enough)
-    if calibrates and prepared.settings.spec.uncertainty != "none":
-        uses.append("strength of Γ")
-    chooses = prepared.settings.select != "none" and prepared.settings.spec.family != "closed"
-    if chooses and prepared.split.selection == "uniform" and len(prepared.split.validation):
-        uses.append("choice of the epoch")
-    return ", ".join(uses) or "none"

@@ -11,11 +11,11 @@ import numpy as np
 from puidrec.data.dataset import IdMap
 from puidrec.errors import InputError
 from puidrec.model import Recommender
-from puidrec.serve.cold import Side, Strangers
 from puidrec.serve.engine import Engine, Query, Ranking
 from puidrec.serve.limits import Limits
 from puidrec.serve.problems import Refused
 from puidrec.serve.schema import Basis, Code, Entity, RecommendRequest, ScoreRequest, Unknown
+from puidrec.train.cold import Side, Strangers
 
 NOTHING_SEEN = np.zeros(0, np.int32)
 UNKNOWN: dict[Side, Code] = {"user": Code.UNKNOWN_USER, "item": Code.UNKNOWN_ITEM}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from puidrec.serve.answers import Answers, Population
-from puidrec.serve.cold import MAX_NUMBER
+from puidrec.train.cold import MAX_NUMBER
 
 Form = dict[str, Any]
 KINDS: dict[str, list[Form]] = {

@@ -8,7 +8,7 @@ which is also what an id without features gets.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
@@ -20,9 +20,11 @@ from puidrec.backbones.base import Backbone, Tower
 from puidrec.backbones.features import ColumnEncoder, Design, FeatureEncoder
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import InputError
-from puidrec.model import Recommender
 from puidrec.train.multi import RATING, SharedHeads
 from puidrec.train.problem import with_prefix
+
+if TYPE_CHECKING:
+    from puidrec.model import Recommender
 
 Side = Literal["user", "item"]
 Features = Mapping[str, Any]
@@ -49,13 +51,16 @@ class Strangers:
         if side in self.encoders:
             _table(self.encoders[side], features, side)
 
-    @torch.no_grad()
     def represent(self, side: Side, features: Sequence[Features]) -> np.ndarray:
         """Factors of strangers; names left out count as unknown values, names nobody knows are refused."""
-        encoder = self.encoders[side]
+        return self.represent_table(side, _table(self.encoders[side], features, side))
+
+    @torch.no_grad()
+    def represent_table(self, side: Side, table: pl.DataFrame) -> np.ndarray:
+        """Factors of the rows of a table that has the encoder's columns and types."""
         backbone = self._backbone
         assert backbone is not None  # noqa: S101 (there is one wherever there is an encoder)
-        design = encoder.encode(_table(encoder, features, side))
+        design = self.encoders[side].encode(table)
         own = _mean_of_ids(backbone.user_towers if side == "user" else backbone.item_towers, backbone.dim)
         dim = backbone.dim
         factors = backbone.cold_users(design) if side == "user" else backbone.cold_items(design)
@@ -151,11 +156,14 @@ def _table(encoder: FeatureEncoder, features: Sequence[Features], side: Side) ->
     strange = next((name for row in features for name in row if name not in known), None)
     if strange is not None:
         raise InputError(f"unknown {side} feature", found=strange, expected=f"one of {', '.join(sorted(known))}")
-    columns = [pl.Series(c.name, [_value(c, row.get(c.name)) for row in features], _dtype(c)) for c in encoder.columns]
+    columns = [
+        pl.Series(c.name, [_value(c, row.get(c.name)) for row in features], dtype_of(c)) for c in encoder.columns
+    ]
     return pl.DataFrame(columns)
 
 
-def _dtype(column: ColumnEncoder) -> pl.DataType:
+def dtype_of(column: ColumnEncoder) -> pl.DataType:
+    """The type of a column in a side table that was checked."""
     return {"number": pl.Float64(), "category": pl.String(), "list": pl.List(pl.String)}[column.kind]
 
 
