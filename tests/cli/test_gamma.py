@@ -34,6 +34,15 @@ def test_tables_charts_and_summary_are_written(puid: Any, files: Path, tmp_path:
     assert {"age=old", "age=young"} == set(users["user_group"])
 
 
+def test_without_a_data_set_the_simulated_one_is_taken_as_by_other_commands(puid: Any) -> None:
+    sizes = ("--set", "data.n_users=60", "--set", "data.n_items=40")
+    done = puid("gamma", *sizes, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out)["data"]["name"] == "simulated"
+    described = puid("data", "describe", *sizes, "--json")
+    assert json.loads(described.out)["name"] == "simulated"
+
+
 def test_the_same_seed_gives_the_same_bytes(puid: Any, files: Path, tmp_path: Path) -> None:
     runs = []
     for name in ("one", "two", "one"):  # the third replaces the first

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from puidrec.errors import PuidError
-from puidrec.experiments import work
+from puidrec.errors import OutputError, PuidError
+from puidrec.experiments import tuning, work
 from puidrec.experiments.cells import Cell, DataSpec
 from puidrec.experiments.tuning import Trial, tune, write_tuning
 from puidrec.settings import Settings
@@ -77,3 +79,18 @@ def test_without_scores_the_given_settings_come_first() -> None:
     ranked = tune(replace(CELL, settings={"epochs": 2, "select": "none"}, budget=3), [0], engine="inline")
     assert [trial.number for trial in ranked] == [0, 1, 2]
     assert len(tune(replace(CELL, method="bias"), [0], engine="inline")) == 1
+
+
+def test_files_are_written_together_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell(DataSpec("simulated"), "mf", 0)
+    write_tuning(tmp_path, cell, [Trial(0, {}, {0: 0.5})])
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert sorted(before) == ["best.toml", "trials.json"]
+
+    def full(path: Path, content: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tuning, "write_text", full)
+    with pytest.raises(OutputError, match="No space"):
+        write_tuning(tmp_path, cell, [Trial(1, {"l2": 0.5}, {0: 0.75})])
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before

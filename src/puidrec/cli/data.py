@@ -15,7 +15,7 @@ app = typer.Typer(help="Describe, convert and simulate data sets.", no_args_is_h
 
 @app.command(epilog="Example: puid data describe --data coat --data-dir coat")
 def describe(
-    data: options.DataName,
+    data: options.DataName = "simulated",
     data_dir: options.DataDir = None,
     logged: options.Logged = None,
     uniform: options.Uniform = None,

@@ -22,7 +22,7 @@ def demo(
     as_json: options.AsJson = False,
 ) -> None:
     """Simulate a confounded log with known truth, train, compare with the truth, audit, and write a report."""
-    from puidrec.atomic import output_errors, write_json
+    from puidrec.atomic import atomic_files, output_errors, write_json
     from puidrec.cli.output import print_json, progress_bar
     from puidrec.experiments.demo import METHODS, run_demo
     from puidrec.report.demo import demo_page
@@ -34,8 +34,9 @@ def demo(
         task = bar.add_task("simulating", total=len(METHODS) + 2)
         found = run_demo(world, seed, lambda step: bar.update(task, advance=1, description=step))
     content = {**found.facts, "audit": found.audit.to_dict()}
-    write_json(out / "demo.json", content)
-    write_page(out / "report.html", demo_page(found.facts, content["audit"]))
+    with atomic_files(out) as stage:  # both or neither: the page must not speak of another run than the figures
+        write_json(stage / "demo.json", content)
+        write_page(stage / "report.html", demo_page(found.facts, content["audit"]))
     if as_json:
         print_json(content)
     else:

@@ -19,7 +19,7 @@ WEIGHTED = ("information", "exposure-gap")
 
 
 def gamma(
-    data: options.DataName,
+    data: options.DataName = "simulated",
     data_dir: options.DataDir = None,
     rule: Annotated[
         str,

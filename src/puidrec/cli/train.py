@@ -84,5 +84,7 @@ def _show(run: Run, data: str, out: Path | None) -> None:
         f"{facts['uniform_rows_used']}.",
         markup=False,
     )
+    if "gamma_set_by" in facts:
+        console.print(f"Γ was set by {facts['gamma_set_by']}. --set gamma=NUMBER sets it yourself.", markup=False)
     if out is not None:
         console.print(f"wrote {out}\nnext: puid recommend {out} --k 10", markup=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.atomic import write_json, write_text
+from puidrec.atomic import atomic_files, write_json, write_text
 from puidrec.errors import PuidError
 from puidrec.experiments.cells import Cell
 from puidrec.experiments.run import to_toml
@@ -75,7 +75,8 @@ def tune(
 
 
 def write_tuning(out: Path, cell: Cell, ranked: Sequence[Trial]) -> None:
-    """Write trials.json, and best.toml, which `puid train -c` takes as it is."""
-    write_json(out / "trials.json", [trial.plain() for trial in ranked])
+    """Write trials.json, and best.toml, which `puid train -c` takes as it is; both or neither."""
     chosen = {"method": cell.method, "protocol": cell.protocol, **ranked[0].settings}
-    write_text(out / "best.toml", to_toml(chosen))
+    with atomic_files(out) as stage:
+        write_json(stage / "trials.json", [trial.plain() for trial in ranked])
+        write_text(stage / "best.toml", to_toml(chosen))
