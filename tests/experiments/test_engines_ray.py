@@ -15,6 +15,7 @@ from puidrec.experiments.cell_files import CellFolder
 from puidrec.experiments.cells import Cell, DataSpec
 from puidrec.experiments.engines import Task
 from puidrec.experiments.engines_ray import run_remotely
+from puidrec.experiments.search import trials
 from puidrec.experiments.study import run_study, write_study
 
 SMALL = DataSpec("simulated", options={"n_users": 60, "n_items": 40})
@@ -50,6 +51,29 @@ def test_without_ray_there_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+def finish(task: Task) -> None:
+    CellFolder(task.folder).path(task.cell).write_bytes(b"done")
+
+
+def test_a_search_waits_for_its_trials_and_no_trial_runs_twice(tmp_path: Path) -> None:
+    small, large = (Cell(SMALL, "mf", 0, settings=QUICK, budget=budget) for budget in (2, 3))
+    plain = Cell(SMALL, "mf", 1, settings=QUICK)
+    nothing_to_choose = Cell(SMALL, "item-rate", 0, budget=5)
+    tasks = [Task(cell, tmp_path) for cell in (small, large, plain, nothing_to_choose)]
+    queue, order, ended = engines_ray._Queue(tasks), [], []
+    while queue.waiting:
+        task = queue.waiting.popleft()
+        order.append(task.cell)
+        if task.cell != trials(small)[1]:  # a failed trial leaves no file, and the search goes on without it
+            finish(task)
+        if not queue.was_trial(task):
+            ended.append(task.cell)
+    shared, third = trials(small), trials(large)[2]
+    assert order == [*shared, small, third, large, plain, nothing_to_choose]
+    assert ended == [small, large, plain, nothing_to_choose]
+    assert not list(engines_ray._Queue(tasks[:1]).waiting)[1:]  # all trials are known: the search alone
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_local_cluster_gives_the_same_bytes_and_survives_a_killed_worker(
@@ -57,10 +81,15 @@ def test_a_local_cluster_gives_the_same_bytes_and_survives_a_killed_worker(
 ) -> None:
     ray = pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    marker, original = str(tmp_path / "killed"), run_remotely
+    marker, log, original = str(tmp_path / "killed"), str(tmp_path / "log"), run_remotely
+    victim = trials(CELLS[1])[1]  # the second trial of a search whose first one is done by then
+    search = CELLS[1].key
 
     def deadly(plain_cell: Mapping[str, Any], known: Mapping[str, bytes]) -> Any:
-        if plain_cell["seed"] == 1 and not os.path.exists(marker):  # noqa: PTH110
+        key = Cell.from_plain(plain_cell).key
+        with open(log, "a") as file:  # noqa: PTH123
+            file.write(f"{key} {len(known)}\n")
+        if key == victim.key and not os.path.exists(marker):  # noqa: PTH110
             open(marker, "w").close()  # noqa: PTH123
             os.kill(os.getpid(), signal.SIGKILL)
         return original(plain_cell, known)
@@ -74,6 +103,11 @@ def test_a_local_cluster_gives_the_same_bytes_and_survives_a_killed_worker(
         assert "diverged" in results.failures[0].error
         write_study(tmp_path / engine, results, "mf", ("uauc",))
     assert Path(marker).exists()
+    tried = [line.split() for line in Path(log).read_text().splitlines()]
+    keys = [key for key, _ in tried]
+    assert keys.count(victim.key) == 2  # and nothing else was done twice
+    assert len(keys) == len(set(keys)) + 1
+    assert [search, "2"] in tried
     assert not ray.is_initialized()
     for name in ("results.json", "summary.json", "table.md"):
         assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "inline" / name).read_bytes()

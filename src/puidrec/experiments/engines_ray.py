@@ -1,8 +1,9 @@
 """The Ray engine: cells on the machines of a cluster, or on a local one that is started and stopped here.
 
 RAY_ADDRESS names a cluster (`auto`: the one this machine belongs to). Results travel back as files, so nothing but the
-data folder must be reachable from all machines, under the same path. The resumable unit is the cell: trials of a search
-come back with it, and those that are known travel along.
+data folder must be reachable from all machines, under the same path. Every trial of a search is a task of its own
+whose file comes back at once; the cell follows when all of them have ended, and they travel along. So a worker that
+dies takes one training with it, which is started again, and an interrupted study goes on from its files.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import logging
 import os
 import tempfile
+from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,12 @@ from typing import Any
 from puidrec.atomic import write_bytes
 from puidrec.errors import InputError, one_line
 from puidrec.experiments.cell_files import CellFolder
+from puidrec.experiments.cells import Cell
 from puidrec.experiments.engines import RETRIES, Ended, Task, cores
 from puidrec.experiments.search import trials
 
+AHEAD = 1_000
+"""Tasks handed to a cluster at a time: enough to keep it busy, few enough to hold their answers."""
 Answer = tuple[str | None, dict[str, bytes]]
 """What went wrong, and the files that were made."""
 
@@ -39,20 +44,22 @@ def run_remotely(plain_cell: Mapping[str, Any], known: Mapping[str, bytes]) -> A
 
 
 def run_on_ray(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
-    """Tasks of one CPU each; Ray starts those of a dead worker again. At most `workers` at a time, where given."""
+    """Trainings of one CPU each; Ray starts those of a dead worker again. At most `workers` at a time, where given."""
     ray = import_ray()
     ours = _connect(ray, workers)
     remote = ray.remote(num_cpus=1, max_retries=RETRIES)(run_remotely)
-    waiting = list(reversed(tasks))
+    queue = _Queue(tasks)
     running: dict[Any, Task] = {}
     try:
-        while waiting or running:
-            while waiting and len(running) < (workers or len(tasks)):
-                task = waiting.pop()
+        while queue.waiting or running:
+            while queue.waiting and len(running) < (workers or AHEAD):
+                task = queue.waiting.popleft()
                 running[remote.remote(task.cell.to_plain(), _known(task))] = task
             (ready, *_), _ = ray.wait(list(running), num_returns=1)
             task = running.pop(ready)
-            yield task, _collect(ray, ready, task)
+            error = _collect(ray, ready, task)
+            if not queue.was_trial(task):
+                yield task, error
     finally:
         for reference in running:
             with contextlib.suppress(Exception):
@@ -61,10 +68,46 @@ def run_on_ray(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, N
             ray.shutdown()
 
 
+class _Queue:
+    """Tasks in order, a search as its trials first; the search itself comes next when the last of them has ended."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.waiting: deque[Task] = deque()
+        self._searches: dict[str, list[tuple[Task, set[str]]]] = {}
+        """By trial: the searches that want it, each with its trials that have not ended."""
+        for task in tasks:
+            unfinished = {trial.key: trial for trial in _trials(task) if not _path(task, trial).is_file()}
+            left = set(unfinished)
+            for key, trial in unfinished.items():
+                if key not in self._searches:
+                    self.waiting.append(Task(trial, task.folder))
+                self._searches.setdefault(key, []).append((task, left))
+            if not unfinished:
+                self.waiting.append(task)
+
+    def was_trial(self, task: Task) -> bool:
+        """Note the end of a task; True for a trial, whatever became of it: the search will see."""
+        searches = self._searches.pop(task.cell.key, [])
+        for search, left in searches:
+            left.discard(task.cell.key)
+            if not left:
+                self.waiting.appendleft(search)
+        return bool(searches)
+
+
+def _trials(task: Task) -> list[Cell]:
+    """The trials of a search; none where there is nothing to choose from."""
+    found = trials(task.cell) if task.cell.budget > 1 else []
+    return found if len(found) > 1 else []
+
+
+def _path(task: Task, trial: Cell) -> Path:
+    return CellFolder(task.folder).path(trial)
+
+
 def _known(task: Task) -> dict[str, bytes]:
     """Finished trials of the task's search."""
-    files = CellFolder(task.folder)
-    paths = [files.path(trial) for trial in trials(task.cell)] if task.cell.budget > 1 else []
+    paths = [_path(task, trial) for trial in _trials(task)]
     return {path.name: path.read_bytes() for path in paths if path.is_file()}
 
 

@@ -89,7 +89,7 @@ def normalised_worst_case_weights(coef: Tensor, bounds: Box) -> Tensor:
         return bounds.a
 
     def sums(threshold: float) -> tuple[float, float]:
-        numerator, weight = ratio_sums(coef, bounds, threshold).tolist()
+        numerator, weight = ratio_sums(coef, bounds, threshold).cpu().tolist()
         return numerator, weight
 
     return weights_above(coef, bounds, worst_ratio(sums).threshold)

@@ -127,7 +127,7 @@ class GridProblem:
             both = torch.zeros(2, dtype=torch.float64, device=self.phi.mean.device)
             for a, b in pieces:
                 both += ratio_sums(coef(a, b), self.observed.rows(a, b).bounds, threshold)
-            numerator, weight = total(both).tolist()
+            numerator, weight = total(both).cpu().tolist()
             return numerator, weight
 
         ratio = worst_ratio(sums)
