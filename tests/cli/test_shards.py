@@ -30,6 +30,19 @@ def test_train_from_disk_gives_the_figures_of_memory(puid, options, tmp_path: Pa
     puid(*train, "--shards", tmp_path / "shards", "--set", "propensity=given").refused("in memory", "given")
 
 
+def test_a_log_alone_is_enough(puid, options, tmp_path: Path) -> None:
+    alone = [option for option in options if not option.startswith(("--uniform", "--users", "--items"))]
+    train = ["train", *alone, "--method", "signed-rd", "--protocol", "paper", "--set", "epochs=6", "--set", "dim=3"]
+    memory, disk = puid(*train), puid(*train, "--shards", tmp_path / "shards")
+    assert disk.code == 0, disk
+    one, other = json.loads(memory.out), json.loads(disk.out)
+    assert other["evaluated_on"] == one["evaluated_on"] == "logged"
+    for name in ("uauc", "mse", "test_rows", "best_epoch"):
+        assert other[name] == pytest.approx(one[name], abs=1e-5)
+    gamma = puid("gamma", *alone, "--shards", tmp_path / "shards")
+    assert gamma.code == 0, gamma
+
+
 def test_gamma_from_disk_says_what_it_says_of_memory(puid, options, tmp_path: Path) -> None:
     memory, disk = puid("gamma", *options), puid("gamma", *options, "--shards", tmp_path / "shards")
     assert disk.code == 0, disk

@@ -114,7 +114,7 @@ def _id_map(
             column=column,
             found=listed.filter(extra)[0],
             expected="only ids of the interactions",
-            hint="Use unknown_ids='keep' if they belong to the population, or 'drop' (--unknown-ids).",
+            hint="Use unknown_ids='keep' if they belong to the population, or 'drop' (--set data.unknown_ids=keep).",
         )
     return IdMap((listed if unknown_ids == "keep" else seen).sort())
 
@@ -136,7 +136,7 @@ def _encode(frame: pl.DataFrame, maps: Mapping[str, IdMap], duplicates: Duplicat
             column="user_id, item_id",
             found=f"{frame['user_id'][row]}, {frame['item_id'][row]}",
             expected="one row per user and item",
-            hint="Remove repeats, or choose duplicates='first', 'last' or 'mean' (--duplicates).",
+            hint="Remove repeats, or choose duplicates='first', 'last' or 'mean' (--set data.duplicates=mean).",
         )
     by = coded.group_by("user", "item", maintain_order=True)
     if duplicates == "mean":
