@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shlex
 import subprocess
@@ -56,6 +57,19 @@ def test_every_command_speaks_json_and_describes_its_options(path: tuple[str, ..
     parameters = COMMANDS[path].params
     assert "as_json" in {parameter.name for parameter in parameters}
     assert all(parameter.help for parameter in parameters if parameter.name != "help")
+
+
+FOREIGN = {"--help", "--nproc-per-node", "--num-gpus", "--strict"}
+"""Options of every command, of torchrun, Ray and mkdocs."""
+
+
+def test_messages_and_pages_name_options_that_exist() -> None:
+    known = {name for command in COMMANDS.values() for parameter in command.params for name in parameter.opts}
+    root = Path(__file__).parents[2]
+    files = [*(root / "src").rglob("*.py"), *(root / "docs").rglob("*.md"), root / "README.md"]
+    named = {(file.name, name) for file in files for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", file.read_text())}
+    assert len(named) > 100
+    assert {(file, name) for file, name in named if name not in known | FOREIGN} == set()
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["data", "describe", "--help"], ["gamma", "--help"]])
