@@ -59,8 +59,8 @@ def test_every_command_speaks_json_and_describes_its_options(path: tuple[str, ..
     assert all(parameter.help for parameter in parameters if parameter.name != "help")
 
 
-FOREIGN = {"--help", "--nproc-per-node", "--num-gpus", "--strict"}
-"""Options of every command, of torchrun, Ray and mkdocs."""
+FOREIGN = {"--help", "--version", "--nproc-per-node", "--num-gpus", "--strict"}
+"""Options of every command or none, of torchrun, Ray and mkdocs."""
 
 
 def test_messages_and_pages_name_options_that_exist() -> None:
