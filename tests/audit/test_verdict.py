@@ -53,7 +53,8 @@ def test_thresholds(tipping: Tipping, yardsticks: Yardsticks, expected: str) -> 
     [
         (tips(0.9, 0.8, 1.1), Yardsticks(), ("does not show a ahead of b", "behind b")),
         (tips(1.2, 0.99, 1.4), Yardsticks(), ("beyond chance", "1.20", "0.99 to 1.40")),
-        (tips(1.2, 0.9, 1.4), Yardsticks(None, None, (0.1, 0.05, 0.15)), ("beyond chance", "uniform ratings")),
+        (tips(1.2, 0.9, 1.4), Yardsticks(None, None, (0.1, 0.05, 0.15)), ("beyond chance", "ratings do show it ahead")),
+        (tips(1.2, 0.9, 1.4), Yardsticks(None, None, (-0.1, -0.15, -0.05)), ("beyond chance", "show it behind")),
         (tips(2.2, 1.9, INF), Yardsticks(AGE), ("fragile", "2.20", "1.90 to ∞", "age", "1.1 times")),
         (tips(4.2, 3.9, 5.0), Yardsticks(AGE), ("robust", "4.20")),
         (tips(2.2, 2.1, 3.0), Yardsticks(AGE, proves(4.0, 3.0)), ("proves nothing", "at least 3.00")),

@@ -69,17 +69,17 @@ def sentence(names: tuple[str, str], tipping: Tipping, yardsticks: Yardsticks, p
     model, against = names
     verdict = judge(tipping, yardsticks)
     gap = yardsticks.uniform_gap
-    ahead = "; the uniform ratings do show it ahead" if gap is not None and gap[1] > 0.0 else ""
+    drawn = _drawn(gap)
     if tipping.gamma <= 1.0:
         less = "no better than" if point == 0.0 else "behind"
         return (
             f"The log does not show {model} ahead of {against}: weighted by exposure, {model} is {less} "
-            f"{against}{ahead}."
+            f"{against}{drawn}."
         )
     if tipping.low <= 1.0:
         return (
             f"The log does not show {model} ahead of {against} beyond chance: resampling its users can tip the "
-            f"comparison without any hidden confounding (Γ* = {_gamma(tipping.gamma)}, 95 % {_span(tipping)}){ahead}."
+            f"comparison without any hidden confounding (Γ* = {_gamma(tipping.gamma)}, 95 % {_span(tipping)}){drawn}."
         )
     if verdict == "overturned" and gap is not None and gap[2] < 0.0:
         return (
@@ -99,6 +99,13 @@ def sentence(names: tuple[str, str], tipping: Tipping, yardsticks: Yardsticks, p
         f"The lead of {model} over {against} {word}: it could be overturned if something hidden changed the odds of "
         f"being seen by a factor of {_gamma(tipping.gamma)} (95 % {_span(tipping)}){_compared(tipping, yardsticks)}."
     )
+
+
+def _drawn(gap: tuple[float, float, float] | None) -> str:
+    """What uniform ratings add where the log shows no lead."""
+    if gap is None or gap[1] <= 0.0 <= gap[2]:
+        return ""
+    return "; the uniform ratings do show it ahead" if gap[1] > 0.0 else "; the uniform ratings show it behind"
 
 
 def single_sentence(model: str, point: float, low: float, high: float, gamma: float) -> str:
