@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,7 @@ def test_a_swap_that_fails_half_way_is_undone(tmp_path: Path, monkeypatch: pytes
     with atomic.atomic_folder(target) as folder:
         (folder / "kept").write_text("x")
     real = Path.rename
+    monkeypatch.setattr(atomic, "_exchange", lambda new, target: False)
 
     def failing(self: Path, other: Path) -> Path:
         if Path(other) == target and self.suffix == ".tmp":
@@ -82,6 +84,19 @@ def test_a_swap_that_fails_half_way_is_undone(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(OutputError, match="No space left"), atomic.atomic_folder(target) as folder:
         (folder / "new").write_text("x")
     assert names(target) == ["kept"]
+    assert names(tmp_path) == ["run"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems swap in two steps")
+def test_at_no_moment_is_there_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between two steps would leave neither the old nor the new."""
+    target = tmp_path / "run"
+    with atomic.atomic_folder(target) as folder:
+        (folder / "old").write_text("x")
+    monkeypatch.delattr(Path, "rename")
+    with atomic.atomic_folder(target) as folder:
+        (folder / "new").write_text("x")
+    assert names(target) == ["new"]
     assert names(tmp_path) == ["run"]
 
 
@@ -124,6 +139,8 @@ def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
     (tmp_path / ".model.x.tmp").mkdir()
     (tmp_path / ".model.x.tmp" / "part").write_text("x")
     (tmp_path / ".checkpoint.y.tmp").write_text("x")
-    (tmp_path / "keep.tmp").write_text("mine")
-    atomic.sweep(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["keep.tmp"]
+    mine = [".editor.z.tmp", ".model.tmp", "keep.tmp"]
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    atomic.sweep(tmp_path, ("model", "checkpoint"))
+    assert names(tmp_path) == mine

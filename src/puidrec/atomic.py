@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import glob
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +110,9 @@ def atomic_files(folder: str | os.PathLike[str]) -> Iterator[Path]:
             shutil.rmtree(stage, ignore_errors=True)
 
 
-def sweep(folder: Path) -> None:
-    """Remove what writers that were killed left in a folder of which the caller is the only writer."""
-    for left in folder.glob(".*.tmp"):
+def sweep(folder: Path, names: Iterable[str]) -> None:
+    """Remove what writers of these names left in a folder when they were killed; the caller is the only writer."""
+    for left in [path for name in names for path in folder.glob(f".{glob.escape(name)}.*.tmp")]:
         if left.is_dir() and not left.is_symlink():
             shutil.rmtree(left, ignore_errors=True)
         else:
@@ -121,6 +123,8 @@ def _swap(new: Path, target: Path) -> None:
     if not target.exists():
         new.rename(target)
         return
+    if _exchange(new, target):
+        return
     retired = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".old"))
     target.rename(retired / "old")
     try:
@@ -130,6 +134,16 @@ def _swap(new: Path, target: Path) -> None:
         retired.rmdir()
         raise
     shutil.rmtree(retired, ignore_errors=True)
+
+
+def _exchange(new: Path, target: Path) -> bool:
+    """Swap two names in one step, where the system can (Linux): a kill at any moment finds the old or the new."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(new), here, os.fsencode(target), exchange) == 0)
 
 
 def _sync(file: Path) -> None:

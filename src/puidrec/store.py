@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 TENSORS, DESCRIPTION = "model.safetensors", "model.json"
 MAX_JSON = 2**30
+HINT = "The folder is damaged or not written by puidrec; write it again."
 
 
 class Description(BaseModel):
@@ -66,8 +69,9 @@ def save_model(model: Recommender, folder: Path) -> None:
             expected="a new folder, or one that holds a model",
         )  # fmt: skip
     with atomic_folder(folder) as temporary:
-        save_checkpoint(temporary / TENSORS, Checkpoint(named, {"kind": "model"}))
         write_json(temporary / DESCRIPTION, description.model_dump())
+        state = {"kind": "model", "description": _sha256(temporary / DESCRIPTION)}
+        save_checkpoint(temporary / TENSORS, Checkpoint(named, state))
 
 
 def load_model(folder: Path) -> Recommender:
@@ -75,11 +79,14 @@ def load_model(folder: Path) -> Recommender:
     from puidrec.model import Recommender
 
     description = _read_description(folder / DESCRIPTION)
-    tensors = load_checkpoint(folder / TENSORS).tensors
+    saved = load_checkpoint(folder / TENSORS)
+    tensors = saved.tensors
     settings = dict(description.settings)
     model = Recommender.__new__(Recommender)
     model.settings = Settings.of(settings.pop("method", None), **settings)
     path = folder / DESCRIPTION
+    if saved.state.get("description", _sha256(path)) != _sha256(path):  # an id that changed would answer for another
+        raise InputError(f"damaged, or not written together with {TENSORS}", file=path, hint=HINT)
     model.user_ids_, model.item_ids_ = (_id_map(path, ids) for ids in (description.user_ids, description.item_ids))
     arrays = _check_tensors(folder / TENSORS, tensors, len(model.user_ids_), len(model.item_ids_))
     model.user_factors_, model.item_factors_ = arrays["user_factors"], arrays["item_factors"]
@@ -90,25 +97,46 @@ def load_model(folder: Path) -> Recommender:
     return model
 
 
-def _read_description(path: Path) -> Description:
-    hint = "The folder is damaged or not a saved model; save it again."
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of unknown origin: no pipe is waited for, nothing endless read, NaN is no number."""
     try:
         if path.exists() and not path.is_file():
             raise InputError("not a file", file=path)  # reading a pipe or a device might never end
         if path.stat().st_size > MAX_JSON:
-            raise InputError("too large for a model description", file=path, expected=f"at most {MAX_JSON:,} bytes")
-        content = json.loads(path.read_text(encoding="utf-8"))
-        description = Description.model_validate(content)
+            raise InputError("too large", file=path, expected=f"at most {MAX_JSON:,} bytes")
+        content = json.loads(path.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite)
     except OSError as error:
-        raise InputError("cannot read a saved model", file=path, found=error.strerror or str(error)) from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(f"not a model description ({where}: {first['msg']})", file=path, hint=hint) from error
+        raise InputError(
+            "cannot read", file=path, found=error.strerror or str(error), hint="Check the path."
+        ) from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError("not JSON", file=path, found=str(error)[:60], hint=hint) from error
+        raise InputError("not JSON", file=path, found=str(error)[:60], hint=HINT) from error
+    if not isinstance(content, dict):
+        raise InputError("not a JSON object", file=path, found=type(content).__name__, hint=HINT)
+    return content
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return value
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _read_description(path: Path) -> Description:
+    try:
+        description = Description.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(f"not a model description ({where}: {first['msg']})", file=path, hint=HINT) from error
     if description.format != FORMAT:
         raise InputError("unknown format", file=path, found=description.format, expected=FORMAT)
     return description

@@ -33,10 +33,10 @@ def audit(
     gamma: Annotated[
         str, typer.Option(help="Rule of the personalised shape: information, exposure-gap, …", metavar="RULE")
     ] = "information",
-    propensity: Annotated[str, typer.Option(help="Nominal propensity.", metavar="NAME")] = "two-way",
+    propensity: options.PropensityName = "two-way",
     replicates: Annotated[int, typer.Option(help="Bootstrap draws of users; 0 for none.", min=0, max=100_000)] = 200,
     seed: options.Seed = 0,
-    settings: options.Settings = None,
+    settings: options.DataSettings = None,
     logged: options.Logged = None,
     uniform: options.Uniform = None,
     users: options.Users = None,
@@ -88,18 +88,14 @@ class _Run:
     @classmethod
     def open(cls, folder: Path) -> _Run:
         """Read the model, and of `environment.json` what it was trained on."""
-        import json
-
         from puidrec.experiments.run import load_run
+        from puidrec.store import read_json
 
         model, _ = load_run(folder)
         path = folder / "environment.json"
-        try:
-            environment = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError("cannot read", file=path, found=str(error)[:60]) from error
+        environment = read_json(path)
         keys = ("data_sha256", "protocol", "seed")
-        missing = next((key for key in keys if not isinstance(environment, dict) or key not in environment), None)
+        missing = next((key for key in keys if key not in environment), None)
         if missing is not None:
             raise InputError("not written by puid train", file=path, found=f"no {missing}")
         facts = {key: environment[key] for key in keys}

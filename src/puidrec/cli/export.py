@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -53,8 +52,8 @@ def export(
 
 def _data_digest(run: Path) -> str | None:
     """Which data the model was trained on, where the run says so."""
-    try:
-        digest = json.loads((run / "environment.json").read_text(encoding="utf-8")).get("data_sha256")
-    except (OSError, ValueError, AttributeError):
-        return None
+    from puidrec.store import read_json
+
+    path = run / "environment.json"
+    digest = read_json(path).get("data_sha256") if path.exists() else None
     return digest if isinstance(digest, str) else None

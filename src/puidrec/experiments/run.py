@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import sys
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,15 +18,19 @@ import numpy as np
 from puidrec.atomic import output_errors, sweep, write_json, write_text
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
-from puidrec.errors import InputError
+from puidrec.errors import InputError, PuidError
 from puidrec.evaluate import Evaluation, evaluate
 from puidrec.model import Recommender
 from puidrec.settings import Settings
+from puidrec.store import read_json
 from puidrec.train.distributed import ALONE, World
 from puidrec.train.trainer import Progress
 from puidrec.train.validate import Scale
 
 METRICS = ("uauc", "ndcg@5", "ndcg@50", "auc", "recall@5", "mse")
+CONFIG, CHECKPOINT = "config.toml", "checkpoint.safetensors"
+FILES = (CONFIG, CHECKPOINT, "history.jsonl", "environment.json", "metrics.json", "model")
+"""All that a run folder ever holds."""
 LIBRARIES = ("puidrec", "torch", "numpy", "scipy", "polars", "scikit-learn")
 
 
@@ -49,17 +55,21 @@ def train_run(
 ) -> Run:
     """Train and evaluate; with `out`, checkpoint there on the way and leave a run folder."""
     split = data.split(protocol, settings.seed, select=settings.select)
-    checkpoint = None
-    if out is not None:
-        _prepare(out, settings, world)
-        checkpoint = out / "checkpoint.safetensors"
-    model = Recommender(**settings.model_dump()).fit(data, split, checkpoint=checkpoint, progress=progress, world=world)
+    if not len(split.test):
+        raise InputError(
+            "the data set is too small: no rows are left to test on", found=f"{len(split.train):,} training rows",
+            hint="Give more rows, or use Recommender.fit, which tests nothing.",
+        )  # fmt: skip
+    checkpoint = out / CHECKPOINT if out is not None else None
+    model = Recommender(**settings.model_dump())
+    with _claimed(out, settings, world) if out is not None else contextlib.nullcontext():
+        model.fit(data, split, checkpoint=checkpoint, progress=progress, world=world)
     evaluation, figures = measure(model, split, metrics)
     if out is not None and world.first:
         _write(out, model, data, split, figures)
         with output_errors(out):
-            (out / "checkpoint.safetensors").unlink(missing_ok=True)
-            sweep(out)
+            (out / CHECKPOINT).unlink(missing_ok=True)
+            sweep(out, FILES)
     return Run(model, evaluation, figures)
 
 
@@ -86,11 +96,7 @@ def load_run(folder: Path) -> tuple[Recommender, dict[str, Any]]:
         raise InputError(
             "not a run folder", file=folder, expected="a folder written by puid train", hint="Check the path."
         )
-    try:
-        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError("cannot read", file=folder / "metrics.json", found=str(error)[:60]) from error
-    return Recommender.load(folder / "model"), metrics
+    return Recommender.load(folder / "model"), read_json(folder / "metrics.json")
 
 
 def environment(data: Dataset, seed: int) -> dict[str, Any]:
@@ -110,15 +116,55 @@ def to_toml(values: dict[str, Any]) -> str:
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None)
 
 
-def _prepare(out: Path, settings: Settings, world: World = ALONE) -> None:
-    """Claim the folder before any work is spent; a finished run is never overwritten."""
-    if (out / "model").exists():
-        raise InputError("the folder holds a finished run", file=out, hint="Choose another --out, or remove it.")
-    if not world.first:
-        return
+@contextlib.contextmanager
+def _claimed(out: Path, settings: Settings, world: World = ALONE) -> Iterator[None]:
+    """Claim a folder before any work is spent; where training is refused, leave it as it was found.
+
+    A finished run is never overwritten, nor is a folder of other files: what `--out .` would do to a home folder.
+    """
     with output_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "config.toml", to_toml(settings.model_dump()))
+        if (out / "model").exists():
+            raise InputError("the folder holds a finished run", file=out, hint="Choose another --out, or remove it.")
+        own = out / CONFIG
+        if world.first:
+            _require_own(out, settings)
+            made = [path for path in (out, *out.parents) if not path.exists()]
+            fresh = not own.exists()
+            out.mkdir(parents=True, exist_ok=True)
+            write_text(own, to_toml(settings.model_dump()))
+    try:
+        yield
+    except PuidError:
+        if world.first and fresh and not (out / CHECKPOINT).exists():
+            own.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # somebody else put something there
+                for path in made:
+                    path.rmdir()
+        raise
+
+
+def _require_own(out: Path, settings: Settings) -> None:
+    """Refuse a folder that holds anything but an interrupted run of these settings, on whatever device."""
+    found = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    left = tuple(f".{name}." for name in FILES)
+    strange = next((name for name in found if name not in FILES and not name.startswith(left)), None)
+    if strange is not None:
+        raise InputError(
+            "the folder holds other files", file=out, found=strange, expected="a new folder, or an interrupted run",
+            hint="Name a new folder with --out.",
+        )  # fmt: skip
+    if CONFIG not in found:
+        return
+    try:
+        before = tomllib.loads((out / CONFIG).read_text(encoding="utf-8"))
+    except ValueError:
+        before = {}
+    now = tomllib.loads(to_toml(settings.model_dump()))
+    if {**before, "device": None} != {**now, "device": None}:
+        raise InputError(
+            "the folder holds an interrupted run of other settings", file=out / CONFIG,
+            hint="Resume with the settings it was made with, name a new folder with --out, or remove this one.",
+        )  # fmt: skip
 
 
 def _write(out: Path, model: Recommender, data: Dataset, split: Split, figures: dict[str, Any]) -> None:

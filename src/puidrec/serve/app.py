@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from functools import partial
@@ -18,7 +17,6 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from puidrec import __version__
-from puidrec.errors import InputError
 from puidrec.experiments.run import load_run
 from puidrec.serve.answers import Answers
 from puidrec.serve.document import make_exact
@@ -38,6 +36,7 @@ from puidrec.serve.schema import (
     Unknown,
 )
 from puidrec.serve.worker import Worker
+from puidrec.store import read_json
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ProblemResponse, "description": words}
@@ -55,12 +54,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 def serve_run(folder: Path, unknown: Unknown = Unknown.PRIOR, limits: Limits | None = None) -> FastAPI:
     """The application that answers for a run folder."""
     model, metrics = load_run(folder)
-    path = folder / "environment.json"
-    try:
-        environment = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError("cannot read", file=path, found=str(error)[:60]) from error
-    return create_app(Answers(model, unknown, limits), metrics, environment)
+    return create_app(Answers(model, unknown, limits), metrics, read_json(folder / "environment.json"))
 
 
 def create_app(answers: Answers, metrics: dict[str, Any], environment: dict[str, Any]) -> FastAPI:
