@@ -45,11 +45,31 @@ Shards = Annotated[
 Scale = Annotated[str | None, typer.Option(help="files: lowest and highest possible rating.", metavar="LOW,HIGH")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Any further setting; data.KEY=VALUE goes to the data source.", metavar="KEY=VALUE"),
+    typer.Option(
+        "--set", metavar="KEY=VALUE",
+        help="A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, one of the data source.",
+    ),
+]  # fmt: skip
+DataSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="data.KEY=VALUE: an option of the data source, such as data.seed=1.", metavar="KEY=VALUE"),
+]
+METHODS = (
+    "mf, ips, dr, rd-ips, rd-dr, brd-ips, brd-dr, puid-ips, puid-dr, bpuid-ips, bpuid-dr, multi-ips, multi-dr, "
+    "signed-rd, signed-puid, sharp-rd, sharp-puid, item-rate, bias or pure-svd."
+)
+"""Written out, so that help needs no torch; a test holds it to the table of methods."""
+Method = Annotated[str, typer.Option(help=METHODS, metavar="NAME")]
+Metrics = Annotated[
+    str,
+    typer.Option(
+        help="Separated by commas: uauc, auc, ndcg@K, ndcg-graded@K, recall@K, precision@K, map@K, mse, mae, logloss.",
+        metavar="NAMES",
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
-Out = Annotated[Path | None, typer.Option(help="Folder to write.", metavar="DIR", readable=False)]
+Out = Annotated[Path | None, typer.Option(help="Folder to write; without it, nothing is written.", metavar="DIR", readable=False)]
 
 
 def _load_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -87,11 +107,17 @@ TAKES_SETTINGS = ("train", "compare", "tune")
 Config = Annotated[
     Path | None,
     typer.Option(
-        "-c", "--config", help="Options (and settings) as TOML.", metavar="FILE", readable=False,
+        "-c", "--config", help="TOML file: options of this command, and settings where it takes some.", metavar="FILE", readable=False,
         callback=_load_config, is_eager=True,
     ),
 ]  # fmt: skip
-ProtocolName = Annotated[str, typer.Option(help="rd, paper or ge3: what counts as liked.", metavar="NAME")]
+ProtocolName = Annotated[
+    str, typer.Option(help="What counts as liked: rd (4 and 5), paper (4 and 5, without 3) or ge3 (3 to 5).", metavar="NAME")
+]
+PROPENSITIES = "cells, logistic, two-way, naive-bayes or given"
+PropensityName = Annotated[
+    str, typer.Option(help=f"Nominal propensity: {PROPENSITIES}. What it explains is not held against Γ.", metavar="NAME")
+]
 
 
 def parse_settings(settings: Sequence[str] | None, sections: Sequence[str] | None = None) -> dict[str, Any]:
@@ -171,6 +197,9 @@ def open_dataset(
             hint="Use --data files, or leave the option out.",
         )
     more = section(settings, "data")
+    reserved = next((key for key in ("name", "path") if key in more), None)
+    if reserved is not None:
+        raise InputError("unknown setting", found=f"data.{reserved}", hint="Use --data NAME and --data-dir DIR.")
     twice = next((key for key in given if key in more), None)
     if twice is not None:
         raise InputError(f"{twice} was given twice", found=f"--{twice} and --set data.{twice}", expected="one of them")

@@ -25,6 +25,10 @@ __all__ = [
 INTERACTION_COLUMNS = ("user_id", "item_id", "rating")
 OPTIONAL_COLUMNS = ("propensity", "timestamp")
 Duplicates = Literal["error", "first", "last", "mean"]
+MAX_RATING = 1e38
+"""What single precision holds."""
+MAX_FEATURE = 1e100
+"""Beyond, sums and squares of a column may be no numbers; no feature is that large."""
 _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null)
 """Column types that are categories."""
 
@@ -37,9 +41,9 @@ class RatingScale:
     high: float
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
+        if not -MAX_RATING < self.low < self.high < MAX_RATING:
             raise InputError(
-                "a rating scale needs low < high, both finite",
+                "a rating scale needs low < high, both finite and below 1e38",
                 found=f"{self.low:g}..{self.high:g}",
                 hint="Give the scale as LOW,HIGH, for example 1,5.",
             )
@@ -158,7 +162,9 @@ def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) 
             hint="Correct the rating, or give the true scale with scale=(low, high) / --scale LOW,HIGH.",
         )
     stored = rating.cast(pl.Float32)
-    reject(~stored.is_finite(), rating, "rating too large", "a number below 1e38", "Rescale the ratings.", origin)
+    reject(
+        stored.abs() >= MAX_RATING, rating, "rating too large", "a number below 1e38", "Rescale the ratings.", origin
+    )
     columns.append(stored)
     if "propensity" in frame.columns:
         propensity = check_number(frame["propensity"], origin)
@@ -215,10 +221,10 @@ def _feature(column: pl.Series, origin: Origin) -> pl.Series:
     if dtype.is_numeric():
         values = column.cast(pl.Float64, strict=False).fill_nan(None)
         reject(
-            values.is_infinite().fill_null(False),
+            (values.abs() > MAX_FEATURE).fill_null(False),
             column,
-            "not a finite number",
-            "a finite number or nothing",
+            "not a finite number, or far too large",
+            "a finite number up to 1e100, or nothing",
             "Leave the cell empty where the value is unknown.",
             origin,
         )

@@ -85,6 +85,9 @@ class SimulationOptions:
 
     def __post_init__(self) -> None:
         get_world(self.world)
+        for name in ("n_users", "n_items", "n_uniform", "seed"):
+            found = getattr(self, name)
+            _require(isinstance(found, int | np.integer), name, found, "a whole number")
         _require(self.n_users >= 2, "number of users", self.n_users, "at least 2")
         _require(self.n_items >= 2, "number of items", self.n_items, "at least 2")
         _require(max(self.n_users, self.n_items) < 2**31, "number of users or items", self.n_users, "below 2^31")

@@ -33,7 +33,7 @@ def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: 
     try:
         data = load(path, **options)
     except TypeError as error:
-        if "unexpected keyword" not in str(error):
+        if not any(words in str(error) for words in ("unexpected keyword", "multiple values")):
             raise
         raise InputError(f"{name}: {str(error).split('() ')[-1]}", hint="See the source's options.") from error
     return data

@@ -6,7 +6,9 @@ A folder is searched for `logged`, `uniform`, `users` and `items`, each as `.par
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -45,6 +47,8 @@ def load(
     shards: a folder for a log larger than memory (Parquet): it is sorted there once and stays on disk.
     """
     given = {"logged": logged, "uniform": uniform, "users": users, "items": items}
+    named = {"multi_valued": multi_valued, "categorical": categorical}
+    _require_kinds({**given, "shards": shards}, columns or {}, named)
     files = {key: Path(file) for key, file in given.items() if file is not None}
     if path is not None:
         files = {**_in_folder(data_folder(path, "files")), **files}
@@ -77,6 +81,18 @@ def load(
         raise InputError("in a log on disk every pair must occur once", found=f"duplicates={duplicates}",
                          hint="Remove repeats before, or leave shards out.")  # fmt: skip
     return shard_log(files["logged"], shards, build, scale=scale, names=names)
+
+
+def _require_kinds(paths: Mapping[str, Any], renaming: Any, names: Mapping[str, Any]) -> None:
+    """Refuse options of the wrong kind: they may come from a command line or a file of settings."""
+    for key, found in paths.items():
+        if not isinstance(found, str | PathLike | None):
+            raise InputError(f"option {key} is no path", found=found, expected="the path of a file")
+    if not isinstance(renaming, Mapping) or not all(isinstance(theirs, str) for theirs in renaming.values()):
+        raise InputError("option columns is no renaming", found=renaming, expected="ours = theirs, {user_id = 'uid'}")
+    for key, found in names.items():
+        if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(n, str) for n in found):
+            raise InputError(f"option {key} is no list of columns", found=found, expected="a list of names, ['genre']")
 
 
 def _in_folder(folder: Path) -> dict[str, Path]:

@@ -26,7 +26,14 @@ SEPARATORS = (",", ";", "\t", "|")
 POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What Polars raises over bad content; its panics are no `Exception`, so they are named."""
 
-_OTHER_FORMATS = {b"PAR1": "Parquet", b"PK\x03\x04": "a zip archive", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+_OTHER_FORMATS = {
+    b"PAR1": "Parquet",
+    b"PK\x03\x04": "a zip archive",
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"\0\0\xfe\xff": "UTF-32",
+}
 MAX_SWELLING = 200
 """Logs unpack to 3 to 30 times their size; gzip itself allows a thousand."""
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
@@ -124,8 +131,13 @@ def read_text(path: AnyPath, encoding: str = "utf-8") -> str:
     for magic, kind in _OTHER_FORMATS.items():
         if raw.startswith(magic):
             raise InputError("not a text file", file=path, found=kind, expected=f"{encoding} text", hint="Convert it.")
+    if b"\0" in raw.partition(b"\n")[0]:
+        raise InputError(
+            "not a text file", file=path, found="zero bytes in the first line", expected=f"{encoding} text",
+            hint="If it is UTF-16, save it as UTF-8.",
+        )  # fmt: skip
     try:
-        return raw.decode(encoding).removeprefix("\ufeff")
+        text = raw.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise InputError(
             f"not {encoding} text",
@@ -135,6 +147,7 @@ def read_text(path: AnyPath, encoding: str = "utf-8") -> str:
             expected=f"{encoding} characters",
             hint="Save the file as UTF-8.",
         ) from error
+    return text if "\n" in text else text.replace("\r", "\n")  # lines that end as they did on old Macs
 
 
 def read_delimited(
