@@ -88,7 +88,7 @@ def test_the_version(puid: Any) -> None:
     assert puid("--version").out == f"puid {__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [("no-such-command",), ("gamma", "--no-such-option"), ("data", "describe")])
+@pytest.mark.parametrize("arguments", [("no-such-command",), ("gamma", "--no-such-option"), ("data", "convert")])
 def test_bad_usage_exits_with_2(arguments: tuple[str, ...], puid: Any) -> None:
     done = puid(*arguments)
     assert done.code == 2

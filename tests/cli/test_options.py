@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +50,17 @@ def test_a_key_of_no_section_is_refused(text: str, refusal: Refusal) -> None:
 def test_sections_are_told_apart() -> None:
     settings = options.parse_settings(["data.a=1", "gamma.a=2"], ("data", "gamma"))
     assert (options.section(settings, "data"), options.section(settings, "gamma")) == ({"a": 1}, {"a": 2})
+
+
+def test_help_names_every_method_propensity_and_metric() -> None:
+    from puidrec.evaluate.metrics import METRICS
+    from puidrec.methods import METHODS
+    from puidrec.propensity import PROPENSITIES
+
+    assert re.split(r", | or ", options.METHODS.removesuffix(".")) == list(METHODS)
+    assert re.split(r", | or ", options.PROPENSITIES) == list(PROPENSITIES)
+    shown = options.Metrics.__metadata__[0].help.removesuffix(".").partition(": ")[2]  # type: ignore[attr-defined]
+    assert [name.removesuffix("@K") for name in shown.split(", ")] == list(METRICS)
 
 
 def test_the_scale() -> None:

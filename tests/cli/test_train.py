@@ -34,6 +34,10 @@ def test_evaluate_repeats_the_figures_of_the_run(puid, run_folder: Path) -> None
     assert "95 % over users" in shown.out
 
 
+def test_evaluate_takes_no_setting_of_the_model(puid, run_folder: Path) -> None:
+    puid("evaluate", run_folder, "--set", "dim=3").refused("unknown setting", "dim", "data.KEY")
+
+
 def test_recommend_prints_json_and_writes_files(puid, run_folder: Path, tmp_path: Path) -> None:
     rows = json.loads(puid("recommend", run_folder, "--users", "3,5", "--k", 4, "--json").out)
     assert [row["rank"] for row in rows] == [1, 2, 3, 4] * 2

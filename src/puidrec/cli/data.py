@@ -22,7 +22,7 @@ def describe(
     users: options.Users = None,
     items: options.Items = None,
     scale: options.Scale = None,
-    settings: options.Settings = None,
+    settings: options.DataSettings = None,
     protocol: options.ProtocolName = "rd",
     config: options.Config = None,
     as_json: options.AsJson = False,

@@ -30,16 +30,21 @@ def gamma(
     ] = "information",
     alpha: Annotated[str | None, typer.Option(help="Weight of the user part: a number or auto.")] = None,
     beta: Annotated[str | None, typer.Option(help="Weight of the item part: a number or auto.")] = None,
-    propensity: Annotated[
-        str, typer.Option(help="Nominal propensity: what it explains is not held against Γ.", metavar="NAME")
-    ] = "two-way",
+    propensity: options.PropensityName = "two-way",
     logged: options.Logged = None,
     uniform: options.Uniform = None,
     users: options.Users = None,
     items: options.Items = None,
     scale: options.Scale = None,
     shards: options.Shards = None,
-    settings: options.Settings = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="data.KEY: an option of the data source; gamma.KEY: a part of the rule (gamma.entropy=plugin).",
+        ),
+    ] = None,
     protocol: options.ProtocolName = "rd",
     seed: options.Seed = 0,
     out: options.Out = None,

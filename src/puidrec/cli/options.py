@@ -52,7 +52,9 @@ Settings = Annotated[
 ]  # fmt: skip
 DataSettings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="data.KEY=VALUE: an option of the data source, such as data.seed=1.", metavar="KEY=VALUE"),
+    typer.Option(
+        "--set", help="data.KEY=VALUE: an option of the data source, such as data.seed=1.", metavar="KEY=VALUE"
+    ),
 ]
 METHODS = (
     "mf, ips, dr, rd-ips, rd-dr, brd-ips, brd-dr, puid-ips, puid-dr, bpuid-ips, bpuid-dr, multi-ips, multi-dr, "
@@ -69,7 +71,9 @@ Metrics = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
-Out = Annotated[Path | None, typer.Option(help="Folder to write; without it, nothing is written.", metavar="DIR", readable=False)]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder to write; without it, nothing is written.", metavar="DIR", readable=False)
+]
 
 
 def _load_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -95,10 +99,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise InputError("cannot read", file=path, found="no file", expected="TOML")  # a pipe might never end
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError("cannot read", file=path, found=error.strerror or str(error)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError("not TOML", file=path, found=str(error)[:80], hint="One KEY = VALUE per line.") from error
 
 
@@ -107,16 +111,21 @@ TAKES_SETTINGS = ("train", "compare", "tune")
 Config = Annotated[
     Path | None,
     typer.Option(
-        "-c", "--config", help="TOML file: options of this command, and settings where it takes some.", metavar="FILE", readable=False,
+        "-c", "--config", help="TOML file: options of this command, and settings where it takes some.",
+        metavar="FILE", readable=False,
         callback=_load_config, is_eager=True,
     ),
 ]  # fmt: skip
 ProtocolName = Annotated[
-    str, typer.Option(help="What counts as liked: rd (4 and 5), paper (4 and 5, without 3) or ge3 (3 to 5).", metavar="NAME")
+    str,
+    typer.Option(
+        help="What counts as liked: rd (4 and 5), paper (4 and 5, without 3) or ge3 (3 to 5).", metavar="NAME"
+    ),
 ]
 PROPENSITIES = "cells, logistic, two-way, naive-bayes or given"
 PropensityName = Annotated[
-    str, typer.Option(help=f"Nominal propensity: {PROPENSITIES}. What it explains is not held against Γ.", metavar="NAME")
+    str,
+    typer.Option(help=f"Nominal propensity: {PROPENSITIES}. What it explains is not held against Γ.", metavar="NAME"),
 ]
 
 
@@ -156,7 +165,7 @@ def parse_value(text: str) -> Any:
     """A TOML value, or the text itself."""
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return parsed["value"] if len(parsed) == 1 else text
 

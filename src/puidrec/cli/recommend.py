@@ -54,9 +54,9 @@ def evaluate(
     run: RunFolder,
     data: options.DataName = "simulated",
     data_dir: options.DataDir = None,
-    metrics: Annotated[str, typer.Option(help="Names, separated by commas.")] = "uauc,ndcg@5,auc,mse",
+    metrics: options.Metrics = "uauc,ndcg@5,auc,mse",
     protocol: options.ProtocolName = "rd",
-    settings: options.Settings = None,
+    settings: options.DataSettings = None,
     logged: options.Logged = None,
     uniform: options.Uniform = None,
     users: options.Users = None,
@@ -71,7 +71,7 @@ def evaluate(
 
     model, _ = load_run(run)
     loaded = options.open_dataset(
-        data, data_dir, options.parse_settings(settings),
+        data, data_dir, options.parse_settings(settings, ("data",)),
         logged=logged, uniform=uniform, users=users, items=items, scale=scale,
     )  # fmt: skip
     split = loaded.split(protocol, model.settings.seed, select=model.settings.select)

@@ -20,7 +20,7 @@ SHOWN = 10
 
 def tune(
     context: typer.Context,
-    method: Annotated[str, typer.Option(help="mf, ips, dr, rd-dr, puid-dr, bpuid-dr, signed-rd, …")],
+    method: options.Method,
     data: options.DataName = "simulated",
     data_dir: options.DataDir = None,
     budget: Annotated[int, typer.Option(help="Settings tried: the defaults, and the others drawn at random.")] = 20,
