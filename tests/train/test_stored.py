@@ -80,10 +80,18 @@ def test_the_model_is_that_of_the_log_in_memory(options, both) -> None:
     )
 
 
-@pytest.mark.parametrize("method", ["dr", "bpuid-dr"])
-def test_small_pieces_make_the_same_model(method, both, monkeypatch) -> None:
+PIECES = [
+    {"method": "dr", "backbone": "mf"},
+    {"method": "bpuid-dr", "backbone": "mf"},
+    {"method": "signed-rd", "ids": False},
+    {"method": "pure-svd"},
+]
+
+
+@pytest.mark.parametrize("options", PIECES, ids=lambda options: options["method"])
+def test_small_pieces_make_the_same_model(options, both, monkeypatch) -> None:
     monkeypatch.setattr(stored, "PIECE_PAIRS", 30)
-    memory, disk = (Recommender(method, backbone="mf", **COMMON).fit(data) for data in both)
+    memory, disk = (Recommender(**COMMON, **options).fit(data) for data in both)
     np.testing.assert_allclose(disk.user_factors_, memory.user_factors_, atol=1e-5)
 
 
