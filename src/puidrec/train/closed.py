@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from scipy.sparse.linalg import svds
+from sklearn.utils.extmath import svd_flip
 
 from puidrec.objective.low_rank import LowRank
 from puidrec.train.noise import largest, noise_like
@@ -62,6 +63,7 @@ def _truncated_svd(residual: RowMatrix, dim: int, seed: int) -> tuple[np.ndarray
         return np.zeros((shape[0], 0)), np.zeros((shape[1], 0))
     start = np.random.default_rng(seed).standard_normal(min(shape))
     left, strength, right = svds(residual.operator, k=rank, v0=start)
+    left, right = svd_flip(left, right, u_based_decision=False)  # else rounding may turn a direction round
     kept = strength > np.mean([largest(noise) for noise in noise_like(residual, seed)])
     root = np.sqrt(strength[kept])
     return left[:, kept] * root, right[kept].T * root
