@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from puidrec import atomic
-from puidrec.errors import OutputError
+from puidrec.errors import InputError, OutputError
 
 
 def names(folder: Path) -> list[str]:
@@ -98,6 +98,31 @@ def test_at_no_moment_is_there_no_folder(tmp_path: Path, monkeypatch: pytest.Mon
         (folder / "new").write_text("x")
     assert names(target) == ["new"]
     assert names(tmp_path) == ["run"]
+
+
+def test_a_swap_that_is_refused_leaves_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount point, say, can be neither exchanged nor moved away."""
+    target = tmp_path / "run"
+    target.mkdir()
+
+    def busy(self: Path, other: Path) -> Path:
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(atomic, "_exchange", lambda new, target: False)
+    monkeypatch.setattr(Path, "rename", busy)
+    with pytest.raises(OutputError, match="busy"), atomic.atomic_folder(target) as folder:
+        (folder / "new").write_text("x")
+    assert names(tmp_path) == ["run"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../run"])
+def test_the_folder_one_is_in_is_not_replaced(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    with pytest.raises(InputError, match="you are in"), atomic.atomic_folder(name):
+        pass
+    assert names(tmp_path) == ["run"]
+    assert names(tmp_path / "run") == []
 
 
 def test_permissions_follow_the_umask(tmp_path: Path) -> None:

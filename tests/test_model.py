@@ -189,6 +189,8 @@ class TestRecommend:
         for k in (0, -1, 2.5, "3", None):
             refusal(lambda k=k: model.recommend([1], k=k), "k must be a positive integer")
         refusal(lambda: model.recommend([1, 999]), "1 unknown user", "999")
+        refusal(lambda: model.recommend([1, 10**30]), "1 unknown user", "1000000")
+        assert np.array_equal(model.predict([10**30], [1]), model.predict([999], [1]))
         refusal(lambda: model.recommend(["1"]), "unknown user", "Int64")
         assert model.recommend([1], k=np.int64(2)).height == 2
 

@@ -242,6 +242,28 @@ def test_ids_must_be_what_the_tensors_are_about(folder, refusal) -> None:
         refusal(lambda: Recommender.load(folder), "unknown setting")
 
 
+def test_a_description_is_bound_to_its_tensors(data, folder, tmp_path, refusal) -> None:
+    """A changed id would answer for another user; the description of another model for another model."""
+    path = folder / DESCRIPTION
+    content = json.loads(path.read_text())
+    ids = content["user_ids"]
+    for change in (
+        {"user_ids": [ids[1], ids[0], *ids[2:]]},
+        {"settings": {**content["settings"], "loss": "cross-entropy"}},
+    ):
+        path.write_text(json.dumps({**content, **change}))
+        refusal(lambda: Recommender.load(folder), DESCRIPTION, TENSORS)
+    Recommender("puid-dr", gamma="random", **{**OPTIONS, "epochs": 2}).fit(data).save(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / DESCRIPTION, path)
+    refusal(lambda: Recommender.load(folder), DESCRIPTION, TENSORS)
+
+
+def test_models_written_before_descriptions_were_bound_still_load(folder) -> None:
+    good = load_checkpoint(folder / TENSORS)
+    save_checkpoint(folder / TENSORS, Checkpoint(good.tensors, {"kind": "model"}))
+    assert load_or_refuse(folder) is not None
+
+
 def resave(folder, **changes):
     """Well-formed files of this format whose tensors are not those of a model; None leaves one out."""
     good = load_checkpoint(folder / TENSORS)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from puidrec.errors import OutputError, PuidError
+from puidrec.errors import InputError, OutputError, PuidError
 
 
 @contextlib.contextmanager
@@ -79,6 +79,8 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty folder beside `path`; on success it takes the place of `path`, old content and all."""
     target = Path(path)
     with output_errors(target):
+        if target.is_dir() and Path.cwd().is_relative_to(target.resolve()):  # whoever is in it would be left nowhere
+            raise InputError("the folder you are in cannot be replaced", file=target, hint="Name a folder in it.")
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
         temporary.chmod(0o777 & ~_umask())
@@ -126,11 +128,12 @@ def _swap(new: Path, target: Path) -> None:
     if _exchange(new, target):
         return
     retired = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".old"))
-    target.rename(retired / "old")
     try:
+        target.rename(retired / "old")
         new.rename(target)
     except OSError:
-        (retired / "old").rename(target)
+        if (retired / "old").exists():
+            (retired / "old").rename(target)
         retired.rmdir()
         raise
     shutil.rmtree(retired, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -147,7 +148,7 @@ class Recommender:
         codes = left.ids.encode(users)
         if (codes < 0).any():
             raise InputError(
-                f"{int((codes < 0).sum())} unknown user(s)", found=pl.Series(users)[int(np.argmax(codes < 0))],
+                f"{int((codes < 0).sum())} unknown user(s)", found=next(islice(users, int(np.argmax(codes < 0)), None)),
                 expected=f"users of the training data ({self.user_ids_.ids.dtype} ids), or of user_features",
             )  # fmt: skip
         k = min(int(k), len(right.ids))

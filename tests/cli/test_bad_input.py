@@ -48,6 +48,10 @@ CASES: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "not text": (b"\x00\xff\xfe\x01" * 50, ()),
     "no gzip": (b"\x1f\x8b\x08 broken", ()),
     "ragged": (table("u1,99"), ()),
+    "UTF-16": (table().decode().encode("utf-16"), ("UTF-16",)),
+    "UTF-16 without its mark": (table().decode().encode("utf-16-le"), ("zero bytes", "UTF-16")),
+    "UTF-32": (table().decode().encode("utf-32"), ("UTF-32",)),
+    "beyond single precision": (table("u1,99,1e308"), (f"row {LAST}", "rating", "1e+308")),
 }
 
 
@@ -105,6 +109,8 @@ def test_side_tables(both: Callable[..., str], tmp_path: Path) -> None:
     line = both("--logged", log, "--users", users)
     assert "users.csv" in line
     assert "stranger" in line
+    users.write_text(SIDE.replace("u3,20", "u3,1e308"))
+    assert "row 4" in both("--logged", log, "--users", users)
     users.write_text(SIDE.replace("user_id", "name"))
     assert "user_id" in both("--logged", log, "--users", users)
 
@@ -151,13 +157,14 @@ def test_folders_without_permission(bound_puid: Any, closed: Path) -> None:
         assert "cannot write (Permission denied)" in done.stderr
 
 
-@pytest.mark.parametrize("dress", ["bom", "crlf", "gz", "semicolon"])
+@pytest.mark.parametrize("dress", ["bom", "crlf", "cr", "gz", "semicolon"])
 def test_harmless_dress_changes_nothing(dress: str, puid: Any, tmp_path: Path) -> None:
     plain, dressed = tmp_path / "logged.csv", tmp_path / ("dressed.csv.gz" if dress == "gz" else "dressed.csv")
     plain.write_bytes(table())
     forms = {
         "bom": b"\xef\xbb\xbf" + table(),
         "crlf": table().replace(b"\n", b"\r\n"),
+        "cr": table().replace(b"\n", b"\r"),
         "gz": gzip.compress(table(), mtime=0),
         "semicolon": table().replace(b",", b";"),
     }
@@ -179,8 +186,31 @@ def test_harmless_dress_changes_nothing(dress: str, puid: Any, tmp_path: Path) -
         (("--data", "simulated", "--set", "nothing"), ("'nothing'", "KEY=VALUE")),
         (("--data", "simulated", "--protocol", "mine"), ("'mine'", "rd")),
         (("--data", "files", "--logged", "x.csv", "--scale", "1"), ("'1'", "LOW,HIGH")),
+        (("--data", "files", "--logged", "x.csv", "--set", "data.columns=3"), ("columns", "ours = theirs")),
+        (("--data", "files", "--logged", "x.csv", "--set", "data.columns={user_id=3}"), ("columns", "ours = theirs")),
+        (("--data", "files", "--logged", "x.csv", "--set", "data.multi_valued=genre"), ("multi_valued", "['genre']")),
+        (("--data", "files", "--logged", "x.csv", "--set", "data.categorical=[1]"), ("categorical", "['genre']")),
+        (("--data", "files", "--logged", "x.csv", "--set", "data.users=3"), ("users", "path")),
+        (("--data", "files", "--logged", "x.csv", "--set", "data.path=x"), ("data.path", "--data-dir")),
+        (("--data", "simulated", "--set", "data.n_users=1e3"), ("n_users", "1000.0", "whole number")),
+        (("--data", "simulated", "--set", "data.rng=1"), ("rng",)),
+        (("--data", "simulated", "--set", "data.seed=x"), ("seed", "whole number")),
+        (("--data", "simulated", "--set", "data.density=high"), ("density", "'high'")),
+        (("--data", "simulated", "--set", f"data.n_users={'[' * 5000}"), ("n_users", "whole number")),
+        (("--data", "simulated", "--set", f"data.n_users={'9' * 5000}"), ("n_users",)),
     ],
 )
 @pytest.mark.parametrize("command", [("data", "describe"), ("gamma",)])
 def test_bad_options(command: tuple[str, ...], arguments: tuple[str, ...], parts: tuple[str, ...], puid: Any) -> None:
     puid(*command, *arguments).refused(*parts)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 10_000, "a = " + "9" * 5000, "a = 1\na = 2", "\x00"])
+def test_settings_that_are_no_toml(text: str, puid: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(text)
+    puid("gamma", "--data", "simulated", "-c", tmp_path / "run.toml").refused("run.toml", "not TOML")
+
+
+def test_a_byte_order_mark_is_no_setting(puid: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("\ufeffprotocol = 'mine'\n", encoding="utf-8")
+    puid("gamma", "--data", "simulated", "-c", tmp_path / "run.toml").refused("unknown protocol")

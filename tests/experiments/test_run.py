@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from puidrec.data.dataset import Dataset
@@ -79,6 +81,62 @@ def test_a_folder_that_cannot_be_made_is_one_line(data: Dataset, tmp_path: Path)
     (tmp_path / "file").write_text("x")
     with pytest.raises(OutputError, match="cannot write"):
         train_run(data, SETTINGS, out=tmp_path / "file" / "run")
+
+
+def test_a_folder_of_other_files_is_left_alone(data: Dataset, tmp_path: Path) -> None:
+    for name in ("thesis.tex", ".editor.z.tmp"):
+        (tmp_path / name).write_text("years of work")
+        with pytest.raises(InputError, match="other files"):
+            train_run(data, SETTINGS, out=tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        (tmp_path / name).unlink()
+    for mine in ("epochs = 8\n", "[[["):  # `-c config.toml --out .`
+        (tmp_path / "config.toml").write_text(mine)
+        with pytest.raises(InputError, match="other settings"):
+            train_run(data, SETTINGS, out=tmp_path)
+        assert (tmp_path / "config.toml").read_text() == mine
+
+
+def test_an_interrupted_run_takes_other_settings_from_nobody(data: Dataset, tmp_path: Path) -> None:
+    def stop(stage: str, done: int, total: int, figures: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_run(data, SETTINGS, out=tmp_path / "run", progress=stop)
+    before = (tmp_path / "run" / "config.toml").read_text()
+    with pytest.raises(InputError, match="other settings"):
+        train_run(data, SETTINGS.replace(dim=5), out=tmp_path / "run")
+    assert (tmp_path / "run" / "config.toml").read_text() == before
+    train_run(data, SETTINGS, out=tmp_path / "run")
+
+
+def test_a_refused_start_leaves_nothing(data: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such device"):
+        train_run(data, SETTINGS.replace(device="nonsense"), out=tmp_path / "new" / "run")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "run").mkdir()
+    with pytest.raises(InputError, match="no such device"):
+        train_run(data, SETTINGS.replace(device="nonsense"), out=tmp_path / "run")
+    assert [path.name for path in tmp_path.rglob("*")] == ["run"]
+
+
+def test_data_without_test_rows_is_refused_before_training(tmp_path: Path) -> None:
+    log = pl.DataFrame({"user_id": [1, 1, 2, 2], "item_id": [1, 2, 1, 2], "rating": [5, 1, 1, 5]})
+    with pytest.raises(InputError, match="no rows are left to test on"):
+        train_run(Dataset.from_frame(log), SETTINGS, out=tmp_path / "run", progress=lambda *_: pytest.fail("trained"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", ["[]", '"x"', "NaN", "[" * 100_000, '{"uauc": 1e999}', "pipe"])
+def test_metrics_of_a_run_that_are_none(data: Dataset, tmp_path: Path, content: str) -> None:
+    train_run(data, SETTINGS.replace(epochs=1), out=tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()
+    if content == "pipe":
+        os.mkfifo(tmp_path / "run" / "metrics.json")
+    else:
+        (tmp_path / "run" / "metrics.json").write_text(content)
+    with pytest.raises(InputError, match=r"metrics\.json"):
+        load_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "\x00"])

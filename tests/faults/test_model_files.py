@@ -81,11 +81,15 @@ def test_a_mutated_model_is_refused_or_answers_as_before(repeats: Callable[[int]
         else:
             assert np.array_equal(loaded.user_factors_, model.user_factors_)
             assert np.array_equal(loaded.item_factors_, model.item_factors_)
+            assert loaded.user_ids_.ids.equals(model.user_ids_.ids)
+            assert loaded.item_ids_.ids.equals(model.item_ids_.ids)
+            assert all(np.array_equal(*pair) for pair in zip(loaded.seen_, model.seen_, strict=True))
+            assert (loaded.settings, loaded.report_) == (model.settings, model.report_)
         slowest = max(slowest, time.process_time() - began)
         (folder / name).write_bytes(good[name])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024
     print(f"{refused} of {repeats(400)} refused, slowest {slowest:.3f} s, {grown:.0f} MiB more")  # noqa: T201
-    assert refused > 0.6 * repeats(400)
+    assert refused > 0.95 * repeats(400)  # some changes change nothing
     assert slowest < 1.0
     assert grown < 200
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["model", DESCRIPTION, TENSORS]

@@ -36,6 +36,9 @@ app.command("reproduce", epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
 app.command("export", epilog=export.EXAMPLE)(export.export)
 
+INTERRUPTED = 130
+"""The exit code of a command that was stopped by Ctrl+C."""
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -68,6 +71,10 @@ def run() -> None:
         if spoken_for() and type(error).__name__ != "WorldError":
             sys.exit(error.exit_code)  # the first process says the same
         _leave(f"puid: {error}", error.exit_code)
+    except SystemExit as left:
+        if left.code == INTERRUPTED:
+            typer.echo("puid: interrupted; what was written before is whole", err=True)
+        raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

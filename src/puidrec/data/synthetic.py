@@ -18,7 +18,7 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.simulator.exposure import ExposureSampler
 from puidrec.data.simulator.files import rated, uniform_sample
 from puidrec.data.simulator.truth import Truth
-from puidrec.data.simulator.worlds import WORLDS, SimulationOptions, World, get_world
+from puidrec.data.simulator.worlds import WORLDS, SimulationOptions, World, get_world, require_numbers
 from puidrec.rng import Rng, derive_seed
 
 __all__ = ["WORLDS", "Simulation", "SimulationOptions", "Truth", "World", "simulate", "simulation_options"]
@@ -69,6 +69,11 @@ def simulation_options(
     `n_rows`, the expected rows of the log, sets the density; the uniform sample has 16 pairs per user, at most a
     quarter of D and a million; the share of affected users is the world's own.
     """
+    require_numbers(
+        {"n_users": n_users, "n_items": n_items, "n_rows": n_rows, "n_uniform": n_uniform, "sign": sign},
+        {"density": density, "exposure_strength": exposure_strength, "rating_strength": rating_strength,
+         "affected_share": affected_share},
+    )  # fmt: skip
     pairs = max(1, n_users * n_items)
     default_uniform = min(_UNIFORM_PER_USER * n_users, pairs // 4, _MAX_DEFAULT_UNIFORM)
     return SimulationOptions(

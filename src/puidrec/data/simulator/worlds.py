@@ -10,6 +10,7 @@ where s_u is 1 for the affected share of the users and `rest` for the others. A 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -85,9 +86,6 @@ class SimulationOptions:
 
     def __post_init__(self) -> None:
         get_world(self.world)
-        for name in ("n_users", "n_items", "n_uniform", "seed"):
-            found = getattr(self, name)
-            _require(isinstance(found, int | np.integer), name, found, "a whole number")
         _require(self.n_users >= 2, "number of users", self.n_users, "at least 2")
         _require(self.n_items >= 2, "number of items", self.n_items, "at least 2")
         _require(max(self.n_users, self.n_items) < 2**31, "number of users or items", self.n_users, "below 2^31")
@@ -111,6 +109,17 @@ class SimulationOptions:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON and for a data set's notes."""
         return asdict(self)
+
+
+def require_numbers(whole: Mapping[str, object], real: Mapping[str, object]) -> None:
+    """Refuse options that are no numbers, before anything is computed from them; None stands for a default."""
+    for numbers, kinds, words in (
+        (whole, int | np.integer, "a whole number"),
+        (real, int | float | np.number, "a number"),
+    ):
+        for name, found in numbers.items():
+            if found is not None and (isinstance(found, bool) or not isinstance(found, kinds)):
+                raise InputError(f"option {name} is not {words}", found=found, expected=words)
 
 
 def _require(holds: bool | np.bool_, what: str, found: object, expected: str) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 from puidrec.data.chunked import read_simulation
 from puidrec.data.dataset import Dataset
+from puidrec.data.simulator.worlds import require_numbers
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
 
 
 def load(path: str | PathLike[str] | None = None, *, seed: int = 0, **options: Any) -> Dataset:
     """Read the folder at `path`; without one, simulate (options of `puidrec.data.synthetic.simulate`)."""
+    require_numbers({"seed": seed}, {})
     if path is None:
         return simulate(rng=seed, **options).data
     if options or seed:
