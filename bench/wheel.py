@@ -3,8 +3,8 @@
 Builds an sdist and a wheel into dist/, installs the wheel into a new environment in a temporary folder, and runs there,
 with nothing of the repository in reach: every `--help`, the demo, the Python block of the README, the tutorial (its
 quotes are checked), export and serve, before and after their extras are installed. With `--data DIR` (a folder that
-holds `coat`), the commands of the README run too, save `reproduce`, which takes an hour or more. Takes about six minutes
-of one core. What was asked of pip by its settings or environment applies here as well.
+holds `coat`), the commands of the README run too, save `reproduce`, which takes an hour or more. Takes about six
+minutes of one core. What was asked of pip by its settings or environment applies here as well.
 """
 
 from __future__ import annotations
