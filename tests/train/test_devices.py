@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+import puidrec
 from puidrec.model import Recommender
 from puidrec.train.threads import require_device
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 FITS = [
     {"method": "mf", "backbone": "mf-mlp"},
-    {"method": "puid-dr", "block_users": 15},
+    {"method": "puid-dr", "block_users": 15, "backbone": "mf-linear"},
     {"method": "brd-dr", "gamma": 2.0},
     {"method": "rd-ips", "gamma": 2.0, "normalise": True},
     {"method": "multi-dr"},
@@ -48,6 +55,24 @@ def test_a_model_does_not_depend_on_the_device(options, device, world, tmp_path)
     model.save(tmp_path / "model")
     loaded = Recommender.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.item_factors_, model.item_factors_)
+
+
+def test_nothing_assumes_the_cpu(tmp_path) -> None:
+    """Without a GPU: on a pretended device that refuses what a GPU would refuse."""
+    pytest.importorskip("torch.utils.backend_registration")
+    if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("this torch cannot pretend")
+    program = Path(__file__).with_name("pretend_device.py")
+    done = subprocess.run(
+        [sys.executable, str(program), json.dumps(FITS), str(tmp_path)], capture_output=True, text=True, timeout=120,
+        check=False, env={**os.environ, "PYTHONPATH": str(Path(puidrec.__file__).parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert "pretend and cpu" in found["mixing"]
+    assert "numpy" in found["numpy"].lower()
+    assert len(found["fits"]) == len(FITS)
+    assert max(found["fits"]) < 1e-4
 
 
 def test_a_device_that_is_not_there_is_one_line(world, refusal) -> None:

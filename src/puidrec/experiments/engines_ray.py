@@ -44,17 +44,20 @@ def run_remotely(plain_cell: Mapping[str, Any], known: Mapping[str, bytes]) -> A
 
 
 def run_on_ray(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
-    """Trainings of one CPU each; Ray starts those of a dead worker again. At most `workers` at a time, where given."""
+    """Trainings of one CPU each, on CUDA with a GPU; Ray starts those of a dead worker again. At most `workers` at a
+    time, where given."""
     ray = import_ray()
     ours = _connect(ray, workers)
     remote = ray.remote(num_cpus=1, max_retries=RETRIES)(run_remotely)
     queue = _Queue(tasks)
     running: dict[Any, Task] = {}
     try:
+        _require_gpus(ray, tasks)
         while queue.waiting or running:
             while queue.waiting and len(running) < (workers or AHEAD):
                 task = queue.waiting.popleft()
-                running[remote.remote(task.cell.to_plain(), _known(task))] = task
+                own = remote.options(num_gpus=1) if _on_cuda(task) else remote
+                running[own.remote(task.cell.to_plain(), _known(task))] = task
             (ready, *_), _ = ray.wait(list(running), num_returns=1)
             task = running.pop(ready)
             error = _collect(ray, ready, task)
@@ -66,6 +69,19 @@ def run_on_ray(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, N
                 ray.cancel(reference, force=True)
         if ours:
             ray.shutdown()
+
+
+def _on_cuda(task: Task) -> bool:
+    return task.cell.resolved.device.startswith("cuda")
+
+
+def _require_gpus(ray: Any, tasks: Sequence[Task]) -> None:
+    """A cluster would wait for ever for a GPU that it does not have."""
+    if any(map(_on_cuda, tasks)) and not ray.cluster_resources().get("GPU"):
+        raise InputError(
+            "no GPU in the Ray cluster", found="--device cuda", expected="a cluster with GPUs, or cpu",
+            hint="Leave --device out, or start its machines with ray start --num-gpus N.",
+        )  # fmt: skip
 
 
 class _Queue:
@@ -133,10 +149,10 @@ def _connect(ray: Any, workers: int | None) -> bool:
     own = {"include_dashboard": False, "num_cpus": workers or cores()} if address == "local" else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+    except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
         raise InputError(
             "cannot reach the Ray cluster", found=address, expected=one_line(str(error))[:120],
-            hint="Check RAY_ADDRESS, or unset it for a local one.",
+            hint="Check RAY_ADDRESS and RAY_AUTH_TOKEN, or unset RAY_ADDRESS for a cluster of our own.",
         ) from error  # fmt: skip
     return True
 
