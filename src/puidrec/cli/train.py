@@ -48,13 +48,15 @@ def train(
     named = {key: value for key, value in (("method", method), ("device", device), ("seed", seed)) if value is not None}
     chosen = Settings.of(**{**options.model_settings(context, given), **named})
     with join_world(chosen.device) as world, progress_bar() as bar:
+        reading = "reading the data" if shards is None else "sorting the log into shards, unless it was before"
+        task = bar.add_task(reading, total=None)
         with world.first_ahead() if shards is not None else contextlib.nullcontext():
             loaded = options.open_dataset(
                 data, data_dir, given, logged=logged, uniform=uniform, users=users, items=items, scale=scale,
                 shards=shards,
             )  # fmt: skip
         chosen = chosen.replace(device=world.device) if world.size > 1 else chosen
-        task = bar.add_task(f"{chosen.method}", total=chosen.epochs)
+        bar.update(task, description=f"{chosen.method}: propensities, Γ and noise of the log")
 
         def show(stage: str, done: int, total: int, figures: dict[str, float]) -> None:
             score = f", validation {figures['score']:.4f}" if "score" in figures else ""
