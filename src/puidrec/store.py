@@ -70,7 +70,7 @@ def save_model(model: Recommender, folder: Path) -> None:
         )  # fmt: skip
     with atomic_folder(folder) as temporary:
         write_json(temporary / DESCRIPTION, description.model_dump())
-        state = {"kind": "model", "description": _sha256(temporary / DESCRIPTION)}
+        state = {"kind": "model", "description": _digest(description)}
         save_checkpoint(temporary / TENSORS, Checkpoint(named, state))
 
 
@@ -85,7 +85,7 @@ def load_model(folder: Path) -> Recommender:
     model = Recommender.__new__(Recommender)
     model.settings = Settings.of(settings.pop("method", None), **settings)
     path = folder / DESCRIPTION
-    if saved.state.get("description", _sha256(path)) != _sha256(path):  # an id that changed would answer for another
+    if saved.state.get("description", "") not in ("", _digest(description)):
         raise InputError(f"damaged, or not written together with {TENSORS}", file=path, hint=HINT)
     model.user_ids_, model.item_ids_ = (_id_map(path, ids) for ids in (description.user_ids, description.item_ids))
     arrays = _check_tensors(folder / TENSORS, tensors, len(model.user_ids_), len(model.item_ids_))
@@ -125,9 +125,10 @@ def _finite(text: str) -> float:
     return value
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def _digest(description: Description) -> str:
+    """What answers depend on: a changed id would answer for another. The report is left out, for it holds the clock."""
+    content = json.dumps(description.model_dump(exclude={"report"}), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _read_description(path: Path) -> Description:

@@ -1,4 +1,7 @@
-"""SIGKILL at random moments of a real training process: the last checkpoint loads, and the end is the same to a bit."""
+"""SIGKILL at random moments of a real training process, and before every step that it takes on the disk.
+
+The last checkpoint loads, and the end is the same to a bit.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -31,14 +35,32 @@ from puidrec.settings import Settings
 weight = torch.nn.Parameter(torch.zeros(1))
 weight.grad = torch.zeros(1)
 torch.optim.Adam([weight], foreach=True).step()  # imports that each child would pay for again
-settings = Settings.of("bpuid-dr", epochs=40, dim=3, propensity="cells", checkpoint_every=1, patience=0)
+STEPS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "tempfile.mkstemp", "tempfile.mkdtemp", "shutil.rmtree")
+
+def kill_at(step, out):
+    # Before the given step on the disk under a folder, counted from 1.
+    taken = 0
+
+    def hook(event, arguments):
+        nonlocal taken
+        writes = event in STEPS or (event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_WRONLY)
+        if writes and str(arguments[0]).startswith(out):
+            taken += 1
+            if taken == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
 for line in sys.stdin:
-    delay, out = line.strip().split(" ", 1)
+    delay, step, epochs, out = line.strip().split(" ", 3)
+    settings = Settings.of("bpuid-dr", epochs=int(epochs), dim=3, propensity="cells", checkpoint_every=1, patience=0)
     began, child = time.monotonic(), os.fork()
     if not child:
         code = 1
         try:
             torch.set_num_threads(1)
+            if int(step):
+                kill_at(int(step), out)
             train_run(simulate("mixed", 40, 25, density=0.2, rng=3).data, settings, out=Path(out))
             code = 0
         finally:
@@ -48,9 +70,14 @@ for line in sys.stdin:
         os.kill(child, signal.SIGKILL)  # not waited for yet, so the number is still its own
     print(os.waitpid(child, 0)[1], time.monotonic() - began, flush=True)
 """
-"""Per line `DELAY FOLDER`: fork a training process, kill it after the delay (0: never), say its status and seconds."""
+"""Per line `DELAY STEP EPOCHS FOLDER`: fork a training process, kill it after the delay or before a step on the disk
+(0: never), say its status and seconds."""
 
-Train = Callable[[float, Path], tuple[int, float]]
+
+class Train(Protocol):
+    """Train into a folder until killed; returns the status and the seconds."""
+
+    def __call__(self, out: Path, delay: float = 0.0, step: int = 0, epochs: int = 40) -> tuple[int, float]: ...
 
 
 @pytest.fixture
@@ -64,8 +91,8 @@ def train() -> Iterator[Train]:
     assert server.stdout is not None
     into, back = server.stdin, server.stdout
 
-    def call(delay: float, out: Path) -> tuple[int, float]:
-        print(delay, out, file=into, flush=True)
+    def call(out: Path, delay: float = 0.0, step: int = 0, epochs: int = 40) -> tuple[int, float]:
+        print(delay, step, epochs, out, file=into, flush=True)
         status, seconds = back.readline().split()
         return int(status), float(seconds)
 
@@ -86,7 +113,8 @@ def content(run: Path) -> dict[str, bytes]:
 def test_killed_at_random_moments_a_run_ends_as_if_nothing_had_happened(
     train: Train, repeats: Callable[[int], int], tmp_path: Path
 ) -> None:
-    status, length = train(0, tmp_path / "whole")
+    assert train(tmp_path / "first")[0] == 0  # the first run is slower than those that follow
+    status, length = train(tmp_path / "whole")
     assert status == 0
     files = sorted(path.name for path in (tmp_path / "whole").iterdir())
     whole, rng, kills, runs, loaded = content(tmp_path / "whole"), random.Random(0), 0, 0, 0
@@ -94,7 +122,7 @@ def test_killed_at_random_moments_a_run_ends_as_if_nothing_had_happened(
         run, runs = tmp_path / f"run{runs}", runs + 1
         assert runs <= 3 * repeats(6), "the runs are too short to be killed"
         for _ in range(3):
-            status, _ = train(rng.uniform(0.1, 0.7) * length, run)
+            status, _ = train(run, delay=rng.uniform(0.05, 0.8) * length)
             assert status in (0, signal.SIGKILL), status
             kills += status != 0
             if (run / "checkpoint.safetensors").exists():
@@ -103,8 +131,28 @@ def test_killed_at_random_moments_a_run_ends_as_if_nothing_had_happened(
             if (run / "model").exists() or kills == repeats(6):
                 break
         if not (run / "model").exists():
-            assert train(0, run)[0] == 0
+            assert train(run)[0] == 0
             assert sorted(path.name for path in run.iterdir()) == files, "nothing of the killed is left"
         assert content(run) == whole
     assert loaded > 0.3 * kills, "killed too early to prove anything"
     print(f"{kills} kills in {runs} runs of {length:.1f} s; {loaded} checkpoints, each loads")  # noqa: T201 (for the long form)
+
+
+def test_killed_before_any_step_on_the_disk_a_run_ends_as_if_nothing_had_happened(
+    train: Train, repeats: Callable[[int], int], tmp_path: Path
+) -> None:
+    assert train(tmp_path / "whole", epochs=2)[0] == 0
+    files = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    whole, every = content(tmp_path / "whole"), 11 if repeats(0) == 0 else 1
+    for step in range(1, 1000, every):
+        run = tmp_path / f"run{step}"
+        if train(run, step=step, epochs=2)[0] == 0:
+            break
+        if (run / "checkpoint.safetensors").exists():
+            load_checkpoint(run / "checkpoint.safetensors")
+        if not (run / "model").exists():
+            assert train(run, epochs=2)[0] == 0, step
+            assert sorted(path.name for path in run.iterdir()) == files, "nothing of the killed is left"
+        assert content(run) == whole, step
+    assert step > 30, "these were not all the steps"
+    print(f"killed before each of {step - 1} steps")  # noqa: T201 (for the long form)

@@ -68,6 +68,7 @@ def test_a_mutated_model_is_refused_or_answers_as_before(repeats: Callable[[int]
     folder = tmp_path / "model"
     model.save(folder)
     good = {name: (folder / name).read_bytes() for name in (TENSORS, DESCRIPTION)}
+    encoders = json.loads(json.dumps(model.encoders_))
     rng, refused, slowest = random.Random(0), 0, 0.0
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(repeats(400)):
@@ -84,12 +85,13 @@ def test_a_mutated_model_is_refused_or_answers_as_before(repeats: Callable[[int]
             assert loaded.user_ids_.ids.equals(model.user_ids_.ids)
             assert loaded.item_ids_.ids.equals(model.item_ids_.ids)
             assert all(np.array_equal(*pair) for pair in zip(loaded.seen_, model.seen_, strict=True))
-            assert (loaded.settings, loaded.report_) == (model.settings, model.report_)
+            assert (loaded.settings, loaded.history_) == (model.settings, model.history_)
+            assert loaded.encoders_ == encoders
         slowest = max(slowest, time.process_time() - began)
         (folder / name).write_bytes(good[name])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024
     print(f"{refused} of {repeats(400)} refused, slowest {slowest:.3f} s, {grown:.0f} MiB more")  # noqa: T201
-    assert refused > 0.95 * repeats(400)  # some changes change nothing
+    assert refused > 0.85 * repeats(400)  # the report of a model, which nothing depends on, may say anything
     assert slowest < 1.0
     assert grown < 200
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["model", DESCRIPTION, TENSORS]
