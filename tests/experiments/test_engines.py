@@ -93,3 +93,10 @@ def test_engine_none_trains_nothing_and_takes_what_is_finished(tmp_path: Path) -
     results = run_study([first, second], tmp_path, engine="none")
     assert [result.cell for result in results] == [first]
     assert [(failure.cell, failure.error) for failure in results.failures] == [(second, "not run yet")]
+
+
+@pytest.mark.parametrize("engine", ["local", "inline"])
+def test_a_device_that_is_not_here_is_one_line_before_anything_runs(engine: str, tmp_path: Path, refusal) -> None:
+    cells = [Cell(SMALL, method, 0, settings={"epochs": 3, "device": "abacus"}) for method in ("mf", "ips")]
+    refusal(lambda: run_study(cells, tmp_path, engine=engine), "no such device", "abacus", "cpu", "--device")
+    assert list((tmp_path / "cells").iterdir()) == []

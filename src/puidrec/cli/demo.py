@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from puidrec.cli import options
+from puidrec.cli import options, study_options
 
 EXAMPLE = "Example: puid demo --world mixed --seed 1 --out puid-demo"
 
@@ -18,6 +18,7 @@ def demo(
         "puid-demo"
     ),
     seed: options.Seed = 0,
+    device: study_options.Device = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -32,7 +33,7 @@ def demo(
         out.mkdir(parents=True, exist_ok=True)  # before any work is spent
     with progress_bar() as bar:
         task = bar.add_task("simulating", total=len(METHODS) + 2)
-        found = run_demo(world, seed, lambda step: bar.update(task, advance=1, description=step))
+        found = run_demo(world, seed, lambda step: bar.update(task, advance=1, description=step), device or "cpu")
     content = {**found.facts, "audit": found.audit.to_dict()}
     with atomic_files(out) as stage:  # both or neither: the page must not speak of another run than the figures
         write_json(stage / "demo.json", content)

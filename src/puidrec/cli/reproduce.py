@@ -35,6 +35,7 @@ def reproduce(
     ] = False,
     workers: study_options.Workers = None,
     engine: study_options.EngineName = "local",
+    device: study_options.Device = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -50,7 +51,7 @@ def reproduce(
     from puidrec.report.reproduce import write_reproduction
     from puidrec.report.reproduce_findings import findings
 
-    work = plan_work(questions, data_root, Plan(1 if quick else seeds, quick), workers)
+    work = plan_work(questions, data_root, Plan(1 if quick else seeds, quick), workers, device or "cpu")
     _announce(work)
     with progress_bar() as bar:
         task = bar.add_task("reading", total=None)

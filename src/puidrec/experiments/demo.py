@@ -34,7 +34,7 @@ class Demo:
     audit: Audit
 
 
-def run_demo(world: str, seed: int, progress: Callable[[str], None] | None = None) -> Demo:
+def run_demo(world: str, seed: int, progress: Callable[[str], None] | None = None, device: str = "cpu") -> Demo:
     """Simulate, estimate, train, audit."""
     simulation = simulate(world, rng=seed)
     truth = simulation.data.scale.unit(simulation.truth.matrix("rating"))
@@ -43,7 +43,7 @@ def run_demo(world: str, seed: int, progress: Callable[[str], None] | None = Non
     for method in (*METHODS, ORACLE):
         if progress is not None:
             progress(f"training {method}")
-        models[method] = _fit(simulation, method, seed)
+        models[method] = _fit(simulation, method, seed, device)
         rows.append(_errors(models[method], method, data, seed, truth))
     naive, oracle = (next(r["true_mse"] for r in rows if r["method"] == name) for name in (NAIVE, ORACLE))
     for row in rows:
@@ -59,11 +59,11 @@ def run_demo(world: str, seed: int, progress: Callable[[str], None] | None = Non
     return Demo(facts, audit(models[NAIVE], data, against=models[ROBUST], rng=seed))
 
 
-def _fit(simulation: Simulation, method: str, seed: int) -> Recommender:
+def _fit(simulation: Simulation, method: str, seed: int, device: str) -> Recommender:
+    settings: dict[str, Any] = {"select": SELECT, "device": device, **FEATURES_ONLY}
     if method == ORACLE:
-        known = with_true_propensity(simulation)
-        return Recommender("ips", rng=seed, propensity="given", select=SELECT, **FEATURES_ONLY).fit(known)
-    return Recommender(method, rng=seed, select=SELECT, **FEATURES_ONLY).fit(simulation.data)
+        return Recommender("ips", rng=seed, propensity="given", **settings).fit(with_true_propensity(simulation))
+    return Recommender(method, rng=seed, **settings).fit(simulation.data)
 
 
 def _errors(model: Recommender, method: str, data: Dataset, seed: int, truth: np.ndarray) -> dict[str, Any]:

@@ -46,12 +46,14 @@ def inline(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None,
     """One after the other in this process: for debugging and for methods that only this process knows."""
     from puidrec.experiments.work import attempt
 
+    _require_devices(tasks)
     for task in tasks:
         yield task, attempt(task.cell.to_plain(), task.folder)
 
 
 def local(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
     """Processes of this machine, one thread each. A worker that dies is replaced and its cell tried again."""
+    _require_devices(tasks)
     waiting, ended = deque(tasks), queue.SimpleQueue[Ended]()
     pool = [_Worker() for _ in range(min(workers or cores(), len(tasks)))]
     threads = [threading.Thread(target=_serve, args=(worker, waiting, ended), daemon=True) for worker in pool]
@@ -67,6 +69,14 @@ def local(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, 
         for thread, worker in zip(threads, pool, strict=True):
             thread.join()
             worker.close()
+
+
+def _require_devices(tasks: Sequence[Task]) -> None:
+    """A device that is not here is one line, not one failure per cell."""
+    from puidrec.train.threads import require_device
+
+    for name in sorted({task.cell.resolved.device for task in tasks}):
+        require_device(name)
 
 
 def _serve(worker: _Worker, waiting: deque[Task], ended: queue.SimpleQueue[Ended]) -> None:

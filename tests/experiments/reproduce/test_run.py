@@ -93,6 +93,13 @@ def test_large_data_sets_come_first_and_full_runs_repeat_seeds(small_root: Path)
     assert len(entropy_tasks(["rq3", "rq4"], small_root / "ml-100k", 3, quick=False)) == 20
 
 
+def test_all_cells_train_on_the_device_that_is_named(small_root: Path) -> None:
+    by_default, named = (plan_work(["all"], small_root, QUICK, 1, **more) for more in ({}, {"device": "cuda"}))
+    assert {cell.resolved.device for cell in by_default.cells} == {"cpu"}
+    assert {cell.resolved.device for cell in named.cells} == {"cuda"}
+    assert [cell.names() for cell in named.cells] == [cell.names() for cell in by_default.cells]
+
+
 def test_a_failed_cell_is_named_and_the_rest_is_written(
     short: None, small_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,9 @@ class Work:
         return estimated_seconds(self.cells, self.workers)
 
 
-def plan_work(questions: Sequence[str], root: Path, plan: Plan, workers: int | None = None) -> Work:
+def plan_work(
+    questions: Sequence[str], root: Path, plan: Plan, workers: int | None = None, device: str = "cpu"
+) -> Work:
     """Look at what is asked for and what is there, before anything is run."""
     chosen = tuple(QUESTIONS) if "all" in questions else tuple(dict.fromkeys(questions))
     unknown = [name for name in chosen if name not in QUESTIONS]
@@ -76,8 +78,15 @@ def plan_work(questions: Sequence[str], root: Path, plan: Plan, workers: int | N
             "none of the data sets is here", file=root, expected=f"folders {', '.join(wanted)}",
             hint=next(iter(found.missing.values())),
         )  # fmt: skip
-    planned = tuple(TRAINED[name](found.folders, plan) for name in chosen if name in TRAINED)
+    planned = tuple(_on(device, TRAINED[name](found.folders, plan)) for name in chosen if name in TRAINED)
     return Work(chosen, found, plan, planned, workers or cores())
+
+
+def _on(device: str, planned: Planned) -> Planned:
+    """The same cells, trained on a device."""
+    if device == "cpu":
+        return planned
+    return replace(planned, cells=tuple(replace(c, settings={**c.settings, "device": device}) for c in planned.cells))
 
 
 @dataclass(frozen=True)
