@@ -1,0 +1,41 @@
+"""What a model says of its own making."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from puidrec.settings import Settings
+from puidrec.train.facts import gamma_set_by, takes_strength
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (0, "the mild default 1.1: no uniform rating was set apart for it, and it takes 50"),
+        (1, "the mild default 1.1: only 1 uniform rating was set apart for it, and it takes 50"),
+        (49, "the mild default 1.1: only 49 uniform ratings were set apart for it, and it takes 50"),
+        (50, "50 uniform ratings set apart for it"),
+        (1234, "1,234 uniform ratings set apart for it"),
+    ],
+)
+def test_what_set_gamma_in_words(rows: int, words: str) -> None:
+    assert gamma_set_by(SimpleNamespace(uniform_target=lambda: np.zeros(rows))) == words  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "gamma", "expected"),
+    [
+        ("signed-rd", "auto", True),
+        ("sharp-puid", "certified", True),
+        ("signed-rd", 1.3, False),
+        ("rd-dr", "auto", False),
+        ("mf", "auto", False),
+    ],
+)
+def test_only_methods_that_value_unseen_ratings_leave_the_strength_open(
+    method: str, gamma: object, expected: bool
+) -> None:
+    assert takes_strength(SimpleNamespace(settings=Settings.of(method, gamma=gamma))) is expected  # type: ignore[arg-type]
