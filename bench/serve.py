@@ -5,6 +5,9 @@
 The server is one process. Requests of the first part leave at fixed times whether or not earlier ones were answered
 (open loop), and latency counts from the time a request was due, so that waiting in a queue is not hidden. The last
 part keeps `--clients` connections busy (closed loop).
+
+On a machine that does other work, latency is mostly waiting for a core. `chrt -f 5 python bench/serve.py` (as root, on
+Linux) puts server and client before everything else, and shows what is the server's own.
 """
 
 from __future__ import annotations

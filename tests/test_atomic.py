@@ -31,6 +31,19 @@ def test_a_failure_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a.txt"]
 
 
+def test_content_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut may leave a name of nothing."""
+    steps: list[str] = []
+    sync, replace, rename = os.fsync, Path.replace, Path.rename
+    monkeypatch.setattr(os, "fsync", lambda handle: (steps.append("sync"), sync(handle)))
+    monkeypatch.setattr(Path, "replace", lambda self, other: (steps.append("name"), replace(self, other)))
+    monkeypatch.setattr(Path, "rename", lambda self, other: (steps.append("name"), rename(self, other)))
+    atomic.write_text(tmp_path / "a", "x")
+    with atomic.atomic_folder(tmp_path / "b") as folder:
+        (folder / "c").write_text("x")
+    assert steps == ["sync", "name"] * 2
+
+
 def test_a_refusal_of_the_system_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write") as caught:

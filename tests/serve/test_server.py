@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import socket
@@ -46,7 +47,8 @@ class Running:
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # inherited: answers must not fit into it
         self.listener.listen()
         self.port = self.listener.getsockname()[1]
-        self.server = make_server(create_app(Answers(model, limits=Limits(**limits)), {}, {}))
+        self.app = create_app(Answers(model, limits=Limits(**limits)), {}, {})
+        self.server = make_server(self.app)
         self.thread = threading.Thread(target=self.server.run, args=([self.listener],), daemon=True)
         self.thread.start()
 
@@ -182,6 +184,26 @@ def test_answers_leave_at_once(running: Running) -> None:
         read_answer(connection)
         ours = running.connections[0].transport.get_extra_info("socket")
         assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_what_was_loaded_is_out_of_the_collectors_sight() -> None:
+    """Looking through modules and a model takes 180 ms, during which nobody is answered."""
+    try:
+        module.settle()
+        assert gc.get_freeze_count() > 10_000
+        assert len(gc.get_objects()) < 1000
+    finally:
+        gc.unfreeze()
+
+
+def test_memory_for_a_whole_block_is_there_before_anybody_asks() -> None:
+    running = Running(random_model(500, 20_000, 16))
+    with running.connect() as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        read_answer(connection)
+    engine = running.app.state.answers.engine
+    assert engine._buffer.numel() == engine.users_per_block * 20_000
+    running.stop()
 
 
 def test_a_stop_lets_the_answer_under_way_finish() -> None:

@@ -62,6 +62,7 @@ def create_app(answers: Answers, metrics: dict[str, Any], environment: dict[str,
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        answers.engine.warm_up()
         yield
         app.state.worker.close()
 

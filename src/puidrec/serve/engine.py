@@ -79,6 +79,11 @@ class Engine:
         """Users whose scores fit into the buffer."""
         return max(1, BLOCK_SCORES // max(len(self.item_factors), 1))
 
+    def warm_up(self) -> None:
+        """Answer once for as many users as fit into the buffer, so that no client waits for memory to be found."""
+        users = self.user_factors[: self.users_per_block]
+        self.best(Query(users, [self.seen(user) for user in range(len(users))], 1, self.catalogue))
+
     def seen(self, user: int) -> np.ndarray:
         """Codes of the items that a user has rated in training."""
         start, item = self.model.seen_

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import socket
 import threading
@@ -71,4 +72,14 @@ def serve_forever(app: Any, listener: socket.socket) -> None:
     the event loop needs a core of its own: with two threads on a busy machine, requests took ten times as long.
     """
     torch.set_num_threads(1)
+    settle()
     make_server(app).run([listener])
+
+
+def settle() -> None:
+    """Take what was loaded out of the garbage collector's sight.
+
+    It stays for as long as the server runs, and looking through it held up every request under way for 180 ms.
+    """
+    gc.collect()
+    gc.freeze()
