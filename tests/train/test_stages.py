@@ -134,12 +134,12 @@ def test_a_checkpoint_whose_parts_are_missing_or_odd_is_refused(interrupted, wor
         return refusal(lambda: model.fit(world(3), checkpoint=interrupted))
 
     for name in good.tensors:
-        if name.startswith("adam.") or good.tensors[name].ndim == 0:
+        if good.tensors[name].ndim == 0:
             continue
         without = {key: value for key, value in good.tensors.items() if key != name}
         if name == "done.benchmark.phi.left" or not name.startswith("done."):
             resume({**without, name: good.tensors[name].reshape(-1)[:1]}, good.state)
-        if name.startswith(("now.", "best.")):
+        if name.startswith(("now.", "best.", "adam.")):
             resume(without, good.state)
     for changes in ({"stopping": {}}, {"stopping": {"colour": 1}}, {"history": None}, {"done": {}}, {"done": []}):
         resume(good.tensors, {**good.state, **changes})
@@ -157,9 +157,6 @@ from puidrec.model import Recommender
 from puidrec.train.checkpoint import load_checkpoint
 
 path, rng = Path(sys.argv[1]), random.Random(0)
-weight = torch.nn.Parameter(torch.zeros(1))
-weight.grad = torch.zeros(1)
-torch.optim.Adam([weight], foreach=True).step()  # imports that each child would pay for again
 for _ in range(3):
     before = path.stat().st_mtime_ns if path.exists() else None
     child = os.fork()

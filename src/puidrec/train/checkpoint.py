@@ -85,23 +85,3 @@ def _digest(tensors: Mapping[str, torch.Tensor], state: str) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def flatten_optimizer(optimizer: torch.optim.Optimizer, prefix: str) -> dict[str, torch.Tensor]:
-    """Adam's moments and step counts as named tensors."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{prefix}.{index}.{key}": torch.as_tensor(value)
-        for index, slot in state.items()
-        for key, value in slot.items()
-    }
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
-    """Put the moments back; the next step is the one the interrupted run would have made."""
-    slots: dict[int, dict[str, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith(prefix + "."):
-            index, key = name.removeprefix(prefix + ".").split(".")
-            slots.setdefault(int(index), {})[key] = tensor
-    optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from puidrec.errors import InputError, PuidError
 from puidrec.objective.low_rank import LowRank
 from puidrec.rng import generator
 from puidrec.settings import Settings
-from puidrec.train.checkpoint import HINT, Checkpoint, flatten_optimizer, restore_optimizer
+from puidrec.train.adam import Adam
+from puidrec.train.checkpoint import HINT, Checkpoint
 from puidrec.train.owned import user_axes, with_users
 from puidrec.train.pieces import Plan
 from puidrec.train.problem import Problem, with_prefix
@@ -62,10 +62,7 @@ class Trainer:
         self.stage, self.save = stage, save
         self.plan = plan or Plan.one_piece(problem.n_users, settings.block_users)
         self.plan.localise(problem)
-        self.optimizers = {
-            step.name: torch.optim.Adam(step.module.parameters(), lr=lr or settings.lr, fused=True)
-            for step in problem.steps
-        }
+        self.optimizers = {step.name: Adam(step.module.parameters(), lr or settings.lr) for step in problem.steps}
         patience = settings.patience if validator is not None else 0
         self.stopping = Stopping(patience, warm_up=min(WARM_UP, settings.epochs // 2))
         self._axes = {name: axis for step in problem.steps for name, axis in user_axes(step).items()}
@@ -96,7 +93,7 @@ class Trainer:
         tensors = {f"now.{name}": value for name, value in self._parameters().items()}
         tensors |= {f"best.{name}": value for name, value in self.best.items()}
         for name, optimizer in self.optimizers.items():
-            tensors |= flatten_optimizer(optimizer, f"adam.{name}")
+            tensors |= optimizer.state(f"adam.{name}")
         facts = {"stage": self.stage, "stopping": self.stopping.state(), "history": self.history}
         return Checkpoint(with_users(tensors, self._axes, self.plan.collect), facts)
 
@@ -112,7 +109,7 @@ class Trainer:
             self._load(best)
             self._load(now)
             for name, optimizer in self.optimizers.items():
-                restore_optimizer(optimizer, tensors, f"adam.{name}")
+                optimizer.restore(tensors, f"adam.{name}")
             self.stopping = Stopping.from_state(checkpoint.state["stopping"])
             self.history = list(checkpoint.state["history"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
@@ -126,7 +123,7 @@ class Trainer:
         for start, stop in blocks:
             for step in self.problem.steps:
                 optimizer = self.optimizers[step.name]
-                optimizer.zero_grad(set_to_none=True)
+                optimizer.zero_grad()
                 loss = self.plan.descend(step, start, stop)
                 optimizer.step()
                 step.moved()
