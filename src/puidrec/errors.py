@@ -56,6 +56,17 @@ class OutputError(PuidError):
     """Results could not be written (full disk, read-only folder); what was there before is untouched."""
 
 
+def not_fitted(what: str) -> PuidError:
+    """Asked for an answer before `fit`: ours, and scikit-learn's NotFittedError as well.
+
+    Made when it is needed, since scikit-learn takes as long to import as torch.
+    """
+    from sklearn.exceptions import NotFittedError
+
+    error: PuidError = type("NotFitted", (PuidError, NotFittedError), {})(f"{what} is not fitted; call fit first")
+    return error
+
+
 def one_line(text: str) -> str:
     """Fold line breaks and control characters so that a message stays one line on a terminal."""
     return "".join(c if c.isprintable() else " " for c in text)

@@ -12,14 +12,13 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 import torch
-from sklearn.exceptions import NotFittedError
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.frames import Frame
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
-from puidrec.errors import InputError, PuidError
+from puidrec.errors import InputError, not_fitted
 from puidrec.objective.low_rank import LowRank
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -229,11 +228,7 @@ class Recommender:
 
     def _require_fitted(self) -> None:
         if not hasattr(self, "user_factors_"):
-            raise ModelNotFittedError(f"this {self.settings.method} model is not fitted; call fit(data) first")
-
-
-class ModelNotFittedError(PuidError, NotFittedError):  # type: ignore[misc]
-    """Asked for predictions before `fit`; scikit-learn's NotFittedError as well."""
+            raise not_fitted(f"this {self.settings.method} model")
 
 
 def _split_digest(split: Split) -> str:

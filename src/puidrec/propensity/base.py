@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkabl
 import numpy as np
 from scipy import sparse
 
-from puidrec.errors import InputError
+from puidrec.errors import InputError, not_fitted
 from puidrec.features.counts import ExposureCounts, row_slices
 from puidrec.propensity.clip import DEFAULT_LOW, Clipped, check_limits, clip
 
@@ -210,9 +210,7 @@ class FittedPropensity(ABC):
 
     def _require_fitted(self) -> None:
         if not hasattr(self, "shape_"):
-            from sklearn.exceptions import NotFittedError
-
-            raise NotFittedError(f"propensity {self.name} was not fitted; call fit(exposure) first")
+            raise not_fitted(f"propensity {self.name}")
 
 
 def _check_codes(what: str, codes: np.ndarray, size: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from scipy.sparse.linalg import svds
-from sklearn.utils.extmath import svd_flip
 
 from puidrec.objective.low_rank import LowRank
 from puidrec.train.noise import largest, noise_like
@@ -57,6 +56,8 @@ def _user_bias(ratings: RowMatrix, mean: float, item_bias: np.ndarray) -> np.nda
 
 def _truncated_svd(residual: RowMatrix, dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Best fit of the residuals, zero where nothing was rated, by the first `dim` directions that rise above noise."""
+    from sklearn.utils.extmath import svd_flip
+
     shape = residual.shape
     rank = min(dim, min(shape) - 1)
     if rank < 1 or not residual.any():  # nothing to decompose
