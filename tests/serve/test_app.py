@@ -183,6 +183,16 @@ def test_numbers_of_things_are_bounded(client_of: Any, model: Recommender) -> No
     client.refused("/recommend", {"users": [1], "padding": "x" * 5 * 2**20}, 413, "body_too_large")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/recommend", {"users": [{}] * 9}), ("/recommend", {"users": [1], "items": [{}] * 9}),
+     ("/recommend", {"users": [1], "new_items": [{}] * 9}), ("/score", {"pairs": [{}] * 9})],
+)  # fmt: skip
+def test_lists_are_counted_before_they_are_read(client_of: Any, model: Recommender, path: str, body: Any) -> None:
+    """Their entries are wrong as well, which a look at the first one would have told."""
+    client_of(model, users=8, items=8, pairs=8).refused(path, body, 422, "too_many", "found 9")
+
+
 RAW = [
     (b"", 422, "invalid"),
     (b"{", 400, "malformed"),
@@ -214,7 +224,10 @@ def test_other_content_types_paths_and_verbs(client: Any) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid")
     assert "content-type" in answer.json()["error"]["message"]
     assert client.get("/nothing").json()["error"]["code"] == "not_found"
-    assert client.get("/recommend").status_code == 405
+    wrong = client.get("/recommend")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    assert client.ask("HEAD", "/health").status_code == 200
+    assert client.get("/health/").status_code == 404  # no redirection, which would repeat whatever host a client names
 
 
 def test_what_nobody_foresaw_is_told_to_nobody(

@@ -30,6 +30,8 @@ def ask(parts: list[bytes], *, declared: bytes | None = None, pause: float = 0.0
         await asyncio.sleep(pause)
         if leave and not queue:
             return {"type": "http.disconnect"}
+        if not queue:
+            await asyncio.Event().wait()  # a client that waits for its answer
         part = queue.pop(0)
         return {"type": "http.request", "body": part, "more_body": bool(queue) or leave}
 
@@ -75,3 +77,40 @@ def test_a_body_that_drips_is_refused() -> None:
 
 def test_nobody_is_answered_who_has_left() -> None:
     assert ask([b"half"], leave=True) == (None, [], None)
+
+
+def test_work_ends_when_its_client_leaves() -> None:
+    ended: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    messages = [{"type": "http.request", "body": b"x"}, {"type": "http.disconnect"}]
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.02)
+        return messages.pop(0)
+
+    asyncio.run(asyncio.wait_for(Guard(app, LIMITS)({"type": "http", "headers": []}, receive, print), 5))
+    assert ended == ["cancelled"]
+
+
+def test_a_failure_is_not_swallowed() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise ZeroDivisionError
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def once() -> None:
+        given = iter([receive()])
+        await Guard(app, LIMITS)(
+            {"type": "http", "headers": []}, lambda: next(given, None) or asyncio.Event().wait(), print
+        )
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(once())

@@ -171,6 +171,25 @@ def test_a_slow_reader_who_reads_gets_everything(running: Running) -> None:
     assert len(json.loads(body)["recommendations"]) == 100
 
 
+def test_those_who_left_are_not_worked_for(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, computed = running.app.state.answers.engine, []
+    real = engine.best_of_each
+
+    def slow(queries: list[Any]) -> Any:
+        computed.append(len(queries))
+        time.sleep(0.05)
+        return real(queries)
+
+    monkeypatch.setattr(engine, "best_of_each", slow)
+    for k in range(1, 41):  # forty that cannot share a product: two seconds of work
+        with running.connect() as connection:
+            connection.sendall(post({"users": [1], "k": k}))
+    with running.connect() as connection:
+        connection.sendall(post({"users": [2], "k": 50}))
+        assert read_answer(connection).startswith(ANSWERED)
+    assert sum(computed) < 20
+
+
 def test_garbage_is_refused(running: Running) -> None:
     with running.connect() as connection:
         connection.sendall(b"\x16\x03\x01 garbage\r\n\r\n")

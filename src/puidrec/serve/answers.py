@@ -12,7 +12,7 @@ from puidrec.data.dataset import IdMap
 from puidrec.errors import InputError
 from puidrec.model import Recommender
 from puidrec.serve.engine import Engine, Query, Ranking
-from puidrec.serve.limits import Limits
+from puidrec.serve.limits import Limits, require_at_most
 from puidrec.serve.problems import Refused
 from puidrec.serve.schema import Basis, Code, Entity, RecommendRequest, ScoreRequest, Unknown
 from puidrec.train.cold import Side, Strangers
@@ -89,11 +89,11 @@ class Answers:
 
     def plan(self, request: RecommendRequest) -> Plan:
         """What to compute for a request; everything that can be refused is refused here."""
-        self._check("k", request.k, self.limits.k)
-        self._check("users", len(request.users), self.limits.users)
-        self._check("users", len(request.users) * request.k, self.limits.results, "users × k")
-        self._check("items", len(request.items or ()), self.limits.items)
-        self._check("new_items", len(request.new_items), self.limits.items)
+        require_at_most("k", request.k, self.limits.k)
+        require_at_most("users", len(request.users), self.limits.users)
+        require_at_most("users", len(request.users) * request.k, self.limits.results, "users × k")
+        require_at_most("items", len(request.items or ()), self.limits.items)
+        require_at_most("new_items", len(request.new_items), self.limits.items)
         users = self.users.resolve(request.users, "users", self.unknown)
         if request.items is None:
             codes, listed = None, None
@@ -140,15 +140,11 @@ class Answers:
 
     def scores(self, request: ScoreRequest) -> dict[str, Any]:
         """Scores of pairs, on the scale of the target."""
-        self._check("pairs", len(request.pairs), self.limits.pairs)
+        require_at_most("pairs", len(request.pairs), self.limits.pairs)
         users = self.users.resolve([pair.user for pair in request.pairs], "pairs", self.unknown)
         items = self.items.resolve([pair.item for pair in request.pairs], "pairs", self.unknown)
         values = self.engine.pair_scores(users.factors, items.factors)
         return {"scores": values.tolist(), "user_basis": users.basis, "item_basis": items.basis}
-
-    def _check(self, field: str, found: int, limit: int, what: str | None = None) -> None:
-        if found > limit:
-            raise Refused(Code.TOO_MANY, f"{what or field}: found {found:,}; expected at most {limit:,}", field)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from puidrec.experiments.run import load_run
 from puidrec.serve.answers import Answers
 from puidrec.serve.document import make_exact
 from puidrec.serve.guard import Guard
-from puidrec.serve.limits import Limits
+from puidrec.serve.limits import Limits, TooMany
 from puidrec.serve.page import render_page
 from puidrec.serve.problems import Refused, from_http, from_validation
 from puidrec.serve.schema import (
@@ -67,7 +67,7 @@ def create_app(answers: Answers, metrics: dict[str, Any], environment: dict[str,
         app.state.worker.close()
 
     app = FastAPI(
-        title="puidrec", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
+        title="puidrec", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan,
         description=f"Recommendations of a {answers.model.settings.method} model.",
     )  # fmt: skip
     app.state.answers, app.state.worker = answers, Worker(answers.engine)
@@ -75,6 +75,7 @@ def create_app(answers: Answers, metrics: dict[str, Any], environment: dict[str,
     app.add_middleware(Guard, limits=answers.limits)
     _add_errors(app)
     app.get("/health", response_model=Health, summary="Whether the server is up")(health)
+    app.head("/health", include_in_schema=False)(health)
     app.get("/model", response_model=ModelCard, summary="What is being served")(model)
     post = partial(app.post, responses=REFUSALS)
     post("/recommend", response_model=RecommendResponse, summary="Best items of users")(recommend)
@@ -161,11 +162,15 @@ def _add_errors(app: FastAPI) -> None:
     async def refused(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, Refused):
             return error.response()
+        if isinstance(error, TooMany):
+            return Refused(Code.TOO_MANY, str(error), error.field).response()
         if isinstance(error, RequestValidationError):
             return from_validation(error).response()
         if isinstance(error, HTTPException):
-            return from_http(error).response()
+            response = from_http(error).response()
+            response.headers.update(error.headers or {})  # which verbs a path takes
+            return response
         return Refused(Code.INTERNAL, "something went wrong on the server; its log says what").response()
 
-    for kind in (Refused, RequestValidationError, HTTPException, Exception):
+    for kind in (Refused, TooMany, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, refused)

@@ -1,12 +1,17 @@
-"""The first thing a request meets: its body is read whole, within a size and a time, before anything looks at it."""
+"""The first thing a request meets: its body is read whole, within a size and a time, before anything looks at it.
+
+And the last: where a client leaves before it is answered, the work for it ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from puidrec.serve.limits import Limits
+from puidrec.serve.limits import CURRENT, Limits
 from puidrec.serve.problems import Refused
 from puidrec.serve.schema import Code
 
@@ -32,7 +37,20 @@ class Guard:
             await refused.response()(scope, receive, send)
             return
         if body is not None:
-            await self.app(scope, _replay(body, receive), send)
+            CURRENT.set(self.limits)
+            await self._answer(self.app(scope, _replay(body, receive), send), receive)
+
+    async def _answer(self, app: Awaitable[None], receive: Receive) -> None:
+        """Answer for as long as the client is there; what nobody waits for is not computed to its end."""
+        answer, left = asyncio.ensure_future(app), asyncio.ensure_future(_left(receive))
+        try:
+            await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            left.cancel()
+            if not answer.done():
+                answer.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await answer
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body; None where the client left before it was complete."""
@@ -55,6 +73,12 @@ class Guard:
 
     def _too_large(self) -> Refused:
         return Refused(Code.BODY_TOO_LARGE, f"the body is too large; expected at most {self.limits.body:,} bytes")
+
+
+async def _left(receive: Receive) -> None:
+    """Until the client has gone; its request was read whole, so nothing else can come."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 
 from puidrec.errors import InputError
@@ -30,3 +31,21 @@ class Limits:
         for name, value in asdict(self).items():
             if value <= 0:
                 raise InputError(f"limit {name} must be positive", found=value)
+
+
+CURRENT: ContextVar[Limits] = ContextVar("limits")
+"""The limits of the server that is answering: lists are counted before anything looks at what is in them."""
+
+
+class TooMany(Exception):  # noqa: N818 (it reads as what happens: raise TooMany)
+    """More of something than a request may hold."""
+
+    def __init__(self, field: str, found: int, limit: int, what: str | None = None) -> None:
+        super().__init__(f"{what or field}: found {found:,}; expected at most {limit:,}")
+        self.field = field
+
+
+def require_at_most(field: str, found: int, limit: int, what: str | None = None) -> None:
+    """Refuse a number of things beyond its limit."""
+    if found > limit:
+        raise TooMany(field, found, limit, what)

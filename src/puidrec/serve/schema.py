@@ -5,14 +5,26 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationInfo
 
 from puidrec.methods import METHODS
+from puidrec.serve.limits import CURRENT, require_at_most
 
 
 def _whole(value: Any) -> Any:
     """5.0 is an integer in JSON, which has one kind of number; true is none."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _at_most(limit: str) -> BeforeValidator:
+    """Count a list before its entries are checked: a body of 300,000 users would hold up everybody for seconds."""
+
+    def count(value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, list) and (limits := CURRENT.get(None)) is not None:
+            require_at_most(str(info.field_name), len(value), getattr(limits, limit))
+        return value
+
+    return BeforeValidator(count)
 
 
 Integer = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
@@ -79,15 +91,17 @@ class Item(Entity):
 class RecommendRequest(_Message):
     """Whose best items, how many, and of which items."""
 
-    users: list[Id | User] = Field(min_length=1, description="Ids, or objects with id and features.")
+    users: Annotated[list[Id | User], _at_most("users")] = Field(
+        min_length=1, description="Ids, or objects with id and features."
+    )
     k: Annotated[int, Field(strict=True, ge=1), BeforeValidator(_whole)] = Field(10, description="Items per user.")
     exclude_seen: Annotated[bool, Field(strict=True)] = Field(
         True, description="Leave out what the user rated in training."
     )
-    items: list[Id | Item] | None = Field(
+    items: Annotated[list[Id | Item] | None, _at_most("items")] = Field(
         None, min_length=1, description="Rank these items only; all items of the training data when left out."
     )
-    new_items: list[Item] = Field(
+    new_items: Annotated[list[Item], _at_most("items")] = Field(
         default_factory=list, description="Items with features to rank beside the others; needs a feature model."
     )
 
@@ -95,7 +109,7 @@ class RecommendRequest(_Message):
 class ScoreRequest(_Message):
     """Pairs to score."""
 
-    pairs: list[Pair] = Field(min_length=1, description="One score per pair, in order.")
+    pairs: Annotated[list[Pair], _at_most("pairs")] = Field(min_length=1, description="One score per pair, in order.")
 
 
 class Pair(_Message):
