@@ -35,10 +35,10 @@ class IdMap:
         """Codes (int32) of the caller's ids; -1 where an id is unknown, as 7 is where ids are text such as "7"."""
         try:
             wanted = pl.Series("id", ids)
-        except OverflowError:  # beyond 64 bits there are no ids of ours
-            wanted = pl.Series("id", [own if abs(own) < 2**63 else None for own in ids], pl.Int64)
-        except TypeError as error:
-            raise InputError("ids of mixed types", expected=f"all of them {self.ids.dtype}") from error
+        except (OverflowError, TypeError) as error:
+            if not all(isinstance(own, int) for own in ids):
+                raise InputError("ids of mixed types", expected=f"all of them {self.ids.dtype}") from error
+            wanted = pl.Series("id", [own if abs(own) < 2**63 else None for own in ids], pl.Int64)  # none of ours
         if wanted.dtype.is_float() or wanted.dtype.is_numeric() != self.ids.dtype.is_numeric():
             return np.full(wanted.len(), -1, dtype=np.int32)
         wanted = wanted.cast(self.ids.dtype, strict=False)
