@@ -231,7 +231,14 @@ def test_descriptions_that_are_none(text, folder) -> None:
     assert load_or_refuse(folder) is None
 
 
+def unbind(folder) -> None:
+    """A model as it was written before its tensors knew its description."""
+    good = load_checkpoint(folder / TENSORS)
+    save_checkpoint(folder / TENSORS, Checkpoint(good.tensors, {"kind": "model"}))
+
+
 def test_ids_must_be_what_the_tensors_are_about(folder, refusal) -> None:
+    unbind(folder)
     content = json.loads((folder / DESCRIPTION).read_text())
     ids = content["user_ids"]
     for odd in (ids[:-1], [*ids, 10**6], ids[:-1] + ids[:1], [2**64, *ids[1:]], [float(i) for i in ids]):
@@ -259,8 +266,7 @@ def test_a_description_is_bound_to_its_tensors(data, folder, tmp_path, refusal) 
 
 
 def test_models_written_before_descriptions_were_bound_still_load(folder) -> None:
-    good = load_checkpoint(folder / TENSORS)
-    save_checkpoint(folder / TENSORS, Checkpoint(good.tensors, {"kind": "model"}))
+    unbind(folder)
     assert load_or_refuse(folder) is not None
 
 

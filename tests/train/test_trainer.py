@@ -62,6 +62,26 @@ def test_the_best_epoch_is_returned_not_the_last(prepare) -> None:
     assert [row["score"] for row in fitted.history] == [0, 0, 0, 9, 0, 0, 0, 0]
 
 
+def test_a_best_epoch_before_an_interruption_is_still_the_best_after_it(prepare) -> None:
+    class Once:
+        def __init__(self, *scores):
+            self.scores, self.seen = iter(scores), []
+
+        def score(self, factors):
+            self.seen.append(factors.lefts[0].clone())
+            return next(self.scores)
+
+    before, after = Once(0.0, 9.0, 0.0), Once(0.0, 0.0)
+    first = trainer_of(prepare("mf", epochs=3, patience=100), before)
+    first.stopping.smoothing, first.stopping.warm_up = 0.0, 0
+    first.run()
+    second = trainer_of(prepare("mf", epochs=5, patience=100), after)
+    second.restore(first.state())
+    fitted = second.run()
+    assert (fitted.best_epoch, len(fitted.history)) == (2, 5)
+    assert torch.equal(fitted.phi.lefts[0], before.seen[1])
+
+
 def test_patience_ends_a_run(prepare) -> None:
     class Falling:
         value = 0.0
