@@ -12,8 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
+
+from puidrec import load_dataset
+from puidrec.data.dataset import Dataset
+from puidrec.model import Recommender
 
 HEAD = "user_id,item_id,rating"
 GOOD = [f"u{k},{j},{1 + (k + j) % 5}" for k in range(12) for j in range(9) if (k * j) % 4 != 1]
@@ -81,6 +86,28 @@ def test_bad_log(case: str, both: Callable[..., str], tmp_path: Path) -> None:
     assert "logged.csv" in line
     for part in parts:
         assert part in line
+
+
+FINE_WHEN_UNIFORM = ("one user", "one rating value")
+"""A log that is no log may still be a sample: a panel of one, or of agreeing people."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_uniform_rows(case: str, tmp_path: Path, refusal: Any) -> None:
+    content, parts = CASES[case]
+    log, uniform = tmp_path / "logged.csv", tmp_path / "uniform.csv"
+    log.write_bytes(table())
+    uniform.write_bytes(content)
+
+    def load() -> Dataset:
+        return load_dataset("files", logged=log, uniform=uniform, scale=(1, 5))
+
+    if case not in FINE_WHEN_UNIFORM:
+        refusal(load, "uniform.csv", *parts)
+        return
+    data = load()
+    model = Recommender("dr", epochs=1, dim=2).fit(data)
+    assert np.isfinite(model.predict(data.user_ids.ids.head(5), data.item_ids.ids.head(5))).all()
 
 
 def test_missing_file(both: Callable[..., str], tmp_path: Path) -> None:

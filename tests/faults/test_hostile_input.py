@@ -99,7 +99,10 @@ def test_a_gzip_bomb_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
         for _ in range(70):
             zipped.write(b"0" * 2**20)
     path.write_bytes(stream.getvalue())
-    refused(lambda: load_dataset("files", logged=path, scale=(1, 5)), "bomb.csv.gz", "200 times")
+    (tmp_path / "good.csv").write_bytes(HEAD + ROWS)
+    for key in ("logged", "uniform"):
+        files = {"logged": tmp_path / "good.csv", key: path}
+        refused(lambda files=files: load_dataset("files", **files, scale=(1, 5)), "bomb.csv.gz", "200 times")
 
 
 @contextlib.contextmanager
@@ -131,7 +134,11 @@ def test_paths_that_are_no_files(kind: str, tmp_path: Path) -> None:
     for suffix in (".csv", ".csv.gz", ".parquet"):
         with strange(kind, tmp_path / f"logged{suffix}") as path:
             refused(lambda path=path: load_dataset("files", logged=path, scale=(1, 5)), path.name)
-            refused(lambda path=path: load_dataset("files", logged=good, users=path, scale=(1, 5)), path.name)
+            for key in ("uniform", "users", "items"):
+                refused(
+                    lambda path=path, key=key: load_dataset("files", logged=good, **{key: path}, scale=(1, 5)),
+                    path.name,
+                )
             refused(lambda: load_dataset("files", tmp_path, scale=(1, 5)))
     with strange(kind, tmp_path / "run.toml") as path:
         refused(lambda: read_toml(path), "run.toml")
