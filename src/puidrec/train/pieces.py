@@ -24,6 +24,9 @@ from puidrec.train.owned import HoldsUsers, own_axes
 from puidrec.train.problem import BlockLoss, Problem, Step
 from puidrec.train.validate import Validator, pair_scores
 
+IN_MEMORY = 5_000_000
+"""Logged pairs worked on at once: about 200 MB of temporaries. Vectors of 20 MB are given back to the allocator and
+taken again; from 32 MiB on, glibc asks the system for new pages each time, which costs a quarter of an epoch."""
 SENT = 262_144
 """Rows that travel at once."""
 
@@ -36,7 +39,7 @@ class Plan:
     """Logged pairs before each user, and all of them, [users + 1]."""
     block: int
     world: World = ALONE
-    max_pairs: int = 10_000_000
+    max_pairs: int = IN_MEMORY
     """Logged pairs worked on at once."""
 
     @classmethod

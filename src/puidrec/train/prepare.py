@@ -30,6 +30,7 @@ from puidrec.sensitivity.gamma import Gamma, GammaRule, resolve_gamma
 from puidrec.settings import Settings
 from puidrec.train.closed import closed_form
 from puidrec.train.noise import Noise, half_slope, measure_noise
+from puidrec.train.pieces import IN_MEMORY
 from puidrec.train.problem import Log
 from puidrec.train.row_matrix import RowMatrix
 from puidrec.train.strength import lifted, require_uniform
@@ -49,8 +50,8 @@ class Prepared:
     settings: Settings
     scale: Scale
     """What predictions live on; the first stage of a method uses that of the method."""
-    piece_pairs: int = 10_000_000
-    """Logged pairs worked on at once: about 400 MB of temporaries."""
+    piece_pairs: int = IN_MEMORY
+    """Logged pairs worked on at once."""
 
     @classmethod
     def of(cls, data: Dataset, split: Split, settings: Settings) -> Prepared:
