@@ -23,7 +23,9 @@ from puidrec.experiments.run import train_run
 from puidrec.model import Recommender
 from puidrec.settings import Settings
 from puidrec.train import distributed
+from puidrec.train.checkpoint import Checkpoint
 from puidrec.train.distributed import ALONE, World, WorldError, join_world
+from puidrec.train.stages import _agree
 
 LIMIT = 120
 FITS = {
@@ -164,12 +166,32 @@ def test_alone_nothing_is_started() -> None:
 
 def test_a_lost_connection_is_one_line(monkeypatch) -> None:
     def fail(_) -> None:
-        raise RuntimeError("connection closed\nwith a long trace")
+        raise RuntimeError("[/built/somewhere/pair.cc:537] connection closed\nwith a long trace")
 
     monkeypatch.setattr(distributed.dist, "all_reduce", fail)
     with pytest.raises(WorldError, match="connection closed") as caught:
         World(0, 2).sum(torch.zeros(1))
     assert len(str(caught.value).splitlines()) == 1
+    assert "pair.cc" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "fine"), [((3, 3, 3), True), ((-1, -1), True), ((4, -1), False), ((1, 2, 3), False)]
+)
+def test_processes_go_on_from_one_epoch_or_not_at_all(epochs, fine, refusal) -> None:
+    class Together(World):
+        def sum_number(self, value):
+            mine = epochs[self.rank]
+            if value == mine:
+                return float(sum(epochs))
+            return sum(abs(sum(epochs) - len(epochs) * other) for other in epochs)
+
+    for rank, mine in enumerate(epochs):
+        resume = None if mine < 0 else Checkpoint({}, {"history": [{}] * mine})
+        if fine:
+            _agree(resume, Together(rank, len(epochs)))
+        else:
+            refusal(lambda: _agree(resume, Together(rank, len(epochs))), "same checkpoint", "share")  # noqa: B023
 
 
 def test_a_device_without_processes_is_refused(monkeypatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -115,6 +116,11 @@ def join_world(device: str = "cpu") -> Iterator[World]:
         dist.destroy_process_group()
 
 
+def _reason(error: Exception) -> str:
+    """The first line, without the place in torch's sources that it came from."""
+    return re.sub(r"^\[[^\]]*\]\s*", "", (str(error).splitlines() or ["no reason given"])[0])[:100].rstrip(": ")
+
+
 @contextlib.contextmanager
 def _collective() -> Iterator[None]:
     """Turn a lost connection into one line."""
@@ -122,6 +128,6 @@ def _collective() -> Iterator[None]:
         yield
     except (RuntimeError, ValueError) as error:
         raise WorldError(
-            f"lost the other processes of this run ({str(error).splitlines()[0][:100]}); "
+            f"lost the other processes of this run ({_reason(error)}); "
             "repeat the command to go on from the last checkpoint, on any number of processes"
         ) from error

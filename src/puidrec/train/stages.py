@@ -85,6 +85,7 @@ def train_stages(
         return Fitted(scores, None, {})
     validator = prepared.validator()
     plan = plan_of(prepared, world)
+    _agree(resume, world)
     done: dict[str, Fitted] = {}
     history: list[dict[str, float]] = []
     strength = 1.0
@@ -104,6 +105,17 @@ def train_stages(
     for stage in stages:
         history += [{"stage": stage.name, **row} for row in done[stage.name].history]  # type: ignore[dict-item]
     return replace(done[stages[-1].name], history=history, strength=strength)
+
+
+def _agree(resume: Checkpoint | None, world: World) -> None:
+    """All processes go on from the same epoch, or none does: else they would add up steps of different models."""
+    epochs = -1 if resume is None else len(resume.state.get("history", ()))
+    behind = world.sum_number(float(epochs)) - world.size * epochs
+    if world.sum_number(abs(behind)) > 0:
+        raise InputError(
+            "the processes do not see the same checkpoint", found="another epoch, or none, on some machine",
+            expected="--out in a folder that all of them share", hint="Copy the checkpoint to all, or remove it.",
+        )  # fmt: skip
 
 
 def plan_of(prepared: Prepared, world: World = ALONE) -> Plan:
