@@ -20,6 +20,7 @@ from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError, not_fitted
 from puidrec.objective.low_rank import LowRank
+from puidrec.objective.top_k import top_k
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.train.cold import Side, Strangers
@@ -209,13 +210,7 @@ class Recommender:
             rows = np.repeat(np.arange(codes.size), lengths)
             offset = np.arange(rows.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             scores[rows, item[np.repeat(begin, lengths) + offset]] = -np.inf
-        lowest = np.partition(scores, -k, axis=1)[:, -k, None]
-        above, tied = scores > lowest, scores == lowest
-        chosen = above | (tied & (np.cumsum(tied, 1) <= k - above.sum(1, keepdims=True)))  # the first of those that tie
-        best = np.nonzero(chosen)[1].reshape(codes.size, k)
-        value = np.take_along_axis(scores, best, 1)
-        order = np.argsort(-value, axis=1, kind="stable")
-        return np.take_along_axis(best, order, 1), np.take_along_axis(value, order, 1)
+        return top_k(scores, k)
 
     def _resume(self, path: Path, fingerprint: dict[str, Any]) -> Checkpoint:
         checkpoint = load_checkpoint(path)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from puidrec.model import Recommender
-from puidrec.serve.top_k import top_k
+from puidrec.objective.top_k import top_k
 from puidrec.train.validate import Scale
 
 BLOCK_SCORES = 2**23

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puidrec.serve.top_k import top_k
+from puidrec.objective.top_k import top_k
 
 
 def by_sorting(scores: np.ndarray, k: int) -> np.ndarray:
