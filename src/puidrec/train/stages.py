@@ -109,7 +109,8 @@ def train_stages(
 
 def _agree(resume: Checkpoint | None, world: World) -> None:
     """All processes go on from the same epoch, or none does: else they would add up steps of different models."""
-    epochs = -1 if resume is None else len(resume.state.get("history", ()))
+    history = None if resume is None else resume.state.get("history")
+    epochs = len(history) if isinstance(history, list) else -1
     behind = world.sum_number(float(epochs)) - world.size * epochs
     if world.sum_number(abs(behind)) > 0:
         raise InputError(
