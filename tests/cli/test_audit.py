@@ -87,6 +87,6 @@ def test_runs_of_other_data_or_protocol_are_refused(puid, runs: Path) -> None:
     path.write_text("{}")
     puid("audit", copy, *DATA).refused("not written by puid train")
     path.write_text("[1, 2")
-    puid("audit", copy, *DATA).refused("cannot read", "environment.json")
+    puid("audit", copy, *DATA).refused("not JSON", "environment.json")
     path.unlink()
     puid("audit", copy, *DATA).refused("cannot read", "environment.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -95,8 +96,23 @@ def test_work_ends_when_its_client_leaves() -> None:
         await asyncio.sleep(0.02)
         return messages.pop(0)
 
-    asyncio.run(asyncio.wait_for(Guard(app, LIMITS)({"type": "http", "headers": []}, receive, print), 5))
+    began = time.monotonic()
+    asyncio.run(Guard(app, LIMITS)({"type": "http", "headers": []}, receive, print))
     assert ended == ["cancelled"]
+    assert time.monotonic() - began < 20
+
+
+def test_a_server_that_stops_is_not_held_up() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(30)
+
+    messages = iter([{"type": "http.request", "body": b"x"}])
+
+    async def receive() -> Any:
+        return next(messages, None) or await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(Guard(app, LIMITS)({"type": "http", "headers": []}, receive, print), 0.3))
 
 
 def test_a_failure_is_not_swallowed() -> None:

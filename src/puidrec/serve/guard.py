@@ -6,7 +6,6 @@ And the last: where a client leaves before it is answered, the work for it ends.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -47,10 +46,12 @@ class Guard:
             await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             left.cancel()
-            if not answer.done():
+            alone = not answer.done()
+            if alone:
                 answer.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await answer
+        await asyncio.wait({answer})
+        if not alone:
+            answer.result()  # a failure is the server's to tell
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body; None where the client left before it was complete."""
