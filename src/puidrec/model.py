@@ -44,6 +44,8 @@ class Recommender:
     `history_`, `report_` (what was estimated on the way: propensity, Γ, seconds, epochs).
     """
 
+    device_: str = "cpu"
+    """Where scores are computed; the factors themselves stay arrays."""
     _strangers: Strangers | None = None
     """What features say of those never seen; made when first asked for."""
 
@@ -111,6 +113,12 @@ class Recommender:
         self.report_ = training_facts(prepared, fitted, time.perf_counter() - started)
         return self
 
+    def to(self, device: str) -> Self:
+        """Score on this device from now on; where it trains is a setting."""
+        require_device(device)
+        self.device_ = device
+        return self
+
     def predict(
         self, users: Any, items: Any, *, user_features: Frame | None = None, item_features: Frame | None = None
     ) -> np.ndarray:
@@ -124,7 +132,7 @@ class Recommender:
         user, item = left.rows(users), right.rows(items)
         if user.shape != item.shape:
             raise InputError("users and items must be of one length", found=f"{user.size} and {item.size}")
-        factors = LowRank.of(torch.from_numpy(left.with_average), torch.from_numpy(right.with_average))
+        factors = LowRank.of(*(torch.from_numpy(side.with_average).to(self.device_) for side in (left, right)))
         return Scale.of(self.settings).of_scores(pair_scores(factors, user, item))
 
     def recommend(
@@ -152,8 +160,9 @@ class Recommender:
                 expected=f"users of the training data ({self.user_ids_.ids.dtype} ids), or of user_features",
             )  # fmt: skip
         k = min(int(k), len(right.ids))
+        factors = left.factors, torch.tensor(right.factors, device=self.device_)
         parts = [
-            self._best(codes[start : start + USERS_PER_BLOCK], k, exclude_seen, (left.factors, right.factors))
+            self._best(codes[start : start + USERS_PER_BLOCK], k, exclude_seen, factors)
             for start in range(0, codes.size, USERS_PER_BLOCK)
         ]
         if not parts:
@@ -198,10 +207,10 @@ class Recommender:
         return Entities(*trained).joined(self._strangers, side, table)
 
     def _best(
-        self, codes: np.ndarray, k: int, exclude_seen: bool, factors: tuple[np.ndarray, np.ndarray]
+        self, codes: np.ndarray, k: int, exclude_seen: bool, factors: tuple[np.ndarray, torch.Tensor]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Best items of a block of users: one product, then a partial sort."""
-        scores = factors[0][codes] @ factors[1].T
+        scores = (torch.from_numpy(factors[0][codes]).to(self.device_) @ factors[1].T).cpu().numpy()
         if exclude_seen:
             start, item = self.seen_
             n_users = len(self.user_ids_)  # strangers, after them, have seen nothing

@@ -102,8 +102,32 @@ def distance(options: dict[str, Any], checkpoint: Path) -> float:
     return float(np.abs(there.user_factors_ - here.user_factors_).max())
 
 
+def scores_apart() -> float:
+    """The largest difference between scores made here and there, by the library and by the server."""
+    from puidrec.data.synthetic import simulate
+    from puidrec.model import Recommender
+    from puidrec.serve.engine import Engine, Query
+
+    data = simulate("mixed", 40, 25, density=0.2, rng=0).data
+    model = Recommender("mf", dim=3, epochs=2).fit(data)
+    users, items = data.user_ids.ids[:20], data.item_ids.ids[:20]
+
+    def answers() -> list[np.ndarray]:
+        engine = Engine(model)
+        strangers = engine.choose(np.arange(9), model.item_factors_[:2] * 0.5)
+        best = [
+            engine.best(Query(model.user_factors_[:4], [engine.seen(u) for u in range(4)], 3, candidates)).scores
+            for candidates in (engine.catalogue, strangers)
+        ]
+        return [model.predict(users, items), model.recommend(users, 4)["score"].to_numpy(), *best]
+
+    here = answers()
+    model.to(NAME)
+    return max(float(np.abs(a - b).max()) for a, b in zip(here, answers(), strict=True))
+
+
 def main() -> None:
-    """Write {"fits": distances, "mixing": what happens when tensors of two devices meet, "numpy": likewise}."""
+    """Write {"scores": a distance, "fits": distances, "mixing": what two devices that meet cause, "numpy": likewise}."""
     torch.set_num_threads(1)
     _setup_privateuseone_for_python_backend(NAME)
     fits, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
@@ -117,6 +141,7 @@ def main() -> None:
                 attempt()
             except (RuntimeError, TypeError) as error:
                 found[name] = str(error)
+        found["scores"] = scores_apart()
         found["fits"] = [distance(options, folder / f"{k}.safetensors") for k, options in enumerate(fits)]
     sys.stdout.write(json.dumps(found))
 

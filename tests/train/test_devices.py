@@ -71,12 +71,14 @@ def test_nothing_assumes_the_cpu(tmp_path) -> None:
     found = json.loads(done.stdout)
     assert "pretend and cpu" in found["mixing"]
     assert "numpy" in found["numpy"].lower()
+    assert found["scores"] < 1e-6
     assert len(found["fits"]) == len(FITS)
     assert max(found["fits"]) < 1e-4
 
 
 def test_a_device_that_is_not_there_is_one_line(world, refusal) -> None:
     require_device("cpu")
+    refusal(lambda: Recommender("mf").to("abacus"), "no such device", "abacus", "cpu")
     refusal(lambda: Recommender("mf", device="abacus").fit(world(0)), "no such device", "abacus", "cpu")
     if not torch.cuda.is_available():
         refusal(lambda: Recommender("mf", device="cuda").fit(world(0)), "no such device", "cuda")

@@ -42,6 +42,7 @@ def audit(
     users: options.Users = None,
     items: options.Items = None,
     scale: options.Scale = None,
+    device: options.Device = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -57,7 +58,7 @@ def audit(
     if out is not None:
         check_target(out)
     with steps("reading") as step:
-        runs = [_Run.open(folder) for folder in (run, against) if folder is not None]
+        runs = [_Run.open(folder, device or "cpu") for folder in (run, against) if folder is not None]
         _require_alike(runs)
         loaded = options.open_dataset(
             data, data_dir, options.parse_settings(settings, ("data",)),
@@ -86,12 +87,12 @@ class _Run:
         self.folder, self.model, self.facts = folder, model, facts
 
     @classmethod
-    def open(cls, folder: Path) -> _Run:
+    def open(cls, folder: Path, device: str) -> _Run:
         """Read the model, and of `environment.json` what it was trained on."""
         from puidrec.experiments.run import load_run
         from puidrec.store import read_json
 
-        model, _ = load_run(folder)
+        model, _ = load_run(folder, device)
         path = folder / "environment.json"
         environment = read_json(path)
         keys = ("data_sha256", "protocol", "seed")

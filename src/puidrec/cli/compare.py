@@ -43,7 +43,7 @@ def compare(
     select: study_options.Select = None,
     workers: study_options.Workers = None,
     engine: study_options.EngineName = "local",
-    device: study_options.Device = None,
+    device: options.Device = None,
     seed: study_options.FirstSeed = 0,
     logged: options.Logged = None,
     uniform: options.Uniform = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from puidrec.cli import options, study_options
+from puidrec.cli import options
 
 EXAMPLE = "Example: puid demo --world mixed --seed 1 --out puid-demo"
 
@@ -18,7 +18,7 @@ def demo(
         "puid-demo"
     ),
     seed: options.Seed = 0,
-    device: study_options.Device = None,
+    device: options.Device = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -69,6 +69,7 @@ Metrics = Annotated[
         metavar="NAMES",
     ),
 ]
+Device = Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda, …", show_default="cpu")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
 Out = Annotated[

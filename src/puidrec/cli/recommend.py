@@ -23,6 +23,7 @@ def recommend(
     out: Annotated[
         Path | None, typer.Option(help="Write CSV or Parquet instead of a table.", metavar="FILE", readable=False)
     ] = None,
+    device: options.Device = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -31,7 +32,7 @@ def recommend(
     from puidrec.cli.output import console, print_json, print_table
     from puidrec.experiments.run import load_run
 
-    model, _ = load_run(run)
+    model, _ = load_run(run, device or "cpu")
     wanted: Any = model.user_ids_.ids if users is None else _ids(users, model.user_ids_.ids.dtype.is_integer())
     frame = model.recommend(wanted, k=k, exclude_seen=not include_seen)
     if out is not None:
@@ -62,6 +63,7 @@ def evaluate(
     users: options.Users = None,
     items: options.Items = None,
     scale: options.Scale = None,
+    device: options.Device = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -69,7 +71,7 @@ def evaluate(
     from puidrec.cli.output import console, print_json, print_table
     from puidrec.experiments.run import load_run, measure
 
-    model, _ = load_run(run)
+    model, _ = load_run(run, device or "cpu")
     loaded = options.open_dataset(
         data, data_dir, options.parse_settings(settings, ("data",)),
         logged=logged, uniform=uniform, users=users, items=items, scale=scale,

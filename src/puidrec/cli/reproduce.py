@@ -35,7 +35,7 @@ def reproduce(
     ] = False,
     workers: study_options.Workers = None,
     engine: study_options.EngineName = "local",
-    device: study_options.Device = None,
+    device: options.Device = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:

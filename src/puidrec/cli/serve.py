@@ -34,6 +34,7 @@ def serve(
     max_k: Annotated[
         int, typer.Option(help="Most items per user that a client may ask for.", min=1, max=100_000)
     ] = 1000,
+    device: options.Device = None,
     config: options.Config = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON, once it answers.")] = False,
 ) -> None:
@@ -56,7 +57,7 @@ def serve(
     listener = open_socket(host, port)
     with listener:
         limits = Limits(k=max_k, results=max(Limits.results, max_k))
-        app = serve_run(run, Unknown(unknown.value), limits)
+        app = serve_run(run, Unknown(unknown.value), limits, device or "cpu")
         card = app.state.card
         listener.listen()  # from here on clients may connect, and are answered as soon as the loop runs
         name, number = listener.getsockname()[:2]

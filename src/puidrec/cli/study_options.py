@@ -26,7 +26,6 @@ EngineName = Annotated[
 Select = Annotated[
     str | None, typer.Option(help="Rows that choose the epoch and the trial: uniform or observational.", metavar="ROWS")
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, …", show_default="cpu")]
 
 
 def seeds_from(first: int, number: int) -> list[int]:

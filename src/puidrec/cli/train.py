@@ -25,7 +25,7 @@ def train(
     config: options.Config = None,
     settings: options.Settings = None,
     protocol: options.ProtocolName = "rd",
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, …", show_default="cpu")] = None,
+    device: options.Device = None,
     seed: Annotated[int | None, typer.Option(help="Seed of split and initialisation.", min=0, show_default="0")] = None,
     logged: options.Logged = None,
     uniform: options.Uniform = None,

@@ -90,13 +90,13 @@ def measure(model: Recommender, split: Split, metrics: Sequence[str] = METRICS) 
     return evaluation, {**finite, **context, **model.report_}
 
 
-def load_run(folder: Path) -> tuple[Recommender, dict[str, Any]]:
-    """The model of a run folder and its metrics."""
+def load_run(folder: Path, device: str = "cpu") -> tuple[Recommender, dict[str, Any]]:
+    """The model of a run folder, to score on a device, and its metrics."""
     if not (folder / "model").is_dir():
         raise InputError(
             "not a run folder", file=folder, expected="a folder written by puid train", hint="Check the path."
         )
-    return Recommender.load(folder / "model"), read_json(folder / "metrics.json")
+    return Recommender.load(folder / "model").to(device), read_json(folder / "metrics.json")
 
 
 def environment(data: Dataset, seed: int) -> dict[str, Any]:

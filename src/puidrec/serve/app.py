@@ -51,9 +51,11 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def serve_run(folder: Path, unknown: Unknown = Unknown.PRIOR, limits: Limits | None = None) -> FastAPI:
-    """The application that answers for a run folder."""
-    model, metrics = load_run(folder)
+def serve_run(
+    folder: Path, unknown: Unknown = Unknown.PRIOR, limits: Limits | None = None, device: str = "cpu"
+) -> FastAPI:
+    """The application that answers for a run folder, its scores made on a device."""
+    model, metrics = load_run(folder, device)
     return create_app(Answers(model, unknown, limits), metrics, read_json(folder / "environment.json"))
 
 

@@ -71,8 +71,9 @@ class Engine:
         self.item_factors = np.ascontiguousarray(model.item_factors_)
         self.average_user = self.user_factors.mean(0) if len(self.user_factors) else self.item_factors[0] * 0
         self.average_item = self.item_factors.mean(0) if len(self.item_factors) else self.user_factors[0] * 0
-        self.catalogue = Candidates(torch.from_numpy(self.item_factors))
-        self._buffer = torch.empty(0)
+        self.device = model.device_
+        self.catalogue = Candidates(torch.from_numpy(self.item_factors).to(self.device))
+        self._buffer = torch.empty(0, device=self.device)
 
     @cached_property
     def users_per_block(self) -> int:
@@ -96,7 +97,9 @@ class Engine:
         n_items = len(self.item_factors)
         chosen = np.arange(n_items) if codes is None else np.unique(codes)
         factors = np.concatenate([self.item_factors if codes is None else self.item_factors[chosen], strangers])
-        return Candidates(torch.from_numpy(factors), np.append(chosen, n_items + np.arange(len(strangers))))
+        return Candidates(
+            torch.from_numpy(factors).to(self.device), np.append(chosen, n_items + np.arange(len(strangers)))
+        )
 
     def best(self, query: Query) -> Ranking:
         """The k best candidates of every user, block by block."""
@@ -124,10 +127,10 @@ class Engine:
         candidates, n_users = query.candidates, len(query.users)
         n_scores = n_users * len(candidates.factors)
         if self._buffer.numel() < n_scores:
-            self._buffer = torch.empty(n_scores)
+            self._buffer = torch.empty(n_scores, device=self.device)
         scores = self._buffer[:n_scores].view(n_users, -1)
-        torch.mm(torch.from_numpy(query.users), candidates.factors.T, out=scores)
-        array: np.ndarray = scores.numpy()
+        torch.mm(torch.from_numpy(query.users).to(self.device), candidates.factors.T, out=scores)
+        array: np.ndarray = scores.cpu().numpy()
         for row, codes in enumerate(query.seen):
             array[row, candidates.positions(codes)] = -np.inf
         position, value = top_k(array, query.k)

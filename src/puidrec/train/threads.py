@@ -21,7 +21,7 @@ def require_device(name: str) -> None:
         found = [kind for kind in ("cuda", "mps", "xpu") if getattr(torch, kind).is_available()]
         raise InputError(
             "no such device here", found=name, expected=f"one of {', '.join(['cpu', *found])}",
-            hint="Leave device (--device) out to train on the CPU.",
+            hint="Leave device (--device) out to use the CPU.",
         ) from error  # fmt: skip
 
 
