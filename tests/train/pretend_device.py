@@ -127,7 +127,7 @@ def scores_apart() -> float:
 
 
 def main() -> None:
-    """Write {"scores": a distance, "fits": distances, "mixing": what two devices that meet cause, "numpy": likewise}."""
+    """Write {"scores": a distance, "fits": distances, "mixing": what two devices together cause, "numpy": likewise}."""
     torch.set_num_threads(1)
     _setup_privateuseone_for_python_backend(NAME)
     fits, folder = json.loads(sys.argv[1]), Path(sys.argv[2])

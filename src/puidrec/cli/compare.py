@@ -20,21 +20,25 @@ EXAMPLE = "Example: puid compare --data coat --data-dir coat --methods mf,dr,sig
 BASELINES = ("item-rate", "bias")
 """Shown in every table: what does not beat them has learned nothing about people."""
 
+Methods = Annotated[
+    str, typer.Option(help="a,b,… or all; the baselines item-rate and bias are always shown.", metavar="NAMES")
+]
+Budget = Annotated[
+    int, typer.Option(help="Settings tried per method and seed, chosen on validation rows; 1: the defaults.")
+]
+Reference = Annotated[
+    str | None, typer.Option(help="The method that others are compared with; by default mf.", metavar="NAME")
+]
+
 
 def compare(
     context: typer.Context,
     data: options.DataName = "simulated",
     data_dir: options.DataDir = None,
-    methods: Annotated[
-        str, typer.Option(help="a,b,… or all; the baselines item-rate and bias are always shown.", metavar="NAMES")
-    ] = "all",
+    methods: Methods = "all",
     seeds: study_options.Seeds = 5,
-    budget: Annotated[
-        int, typer.Option(help="Settings tried per method and seed, chosen on validation rows; 1: the defaults.")
-    ] = 1,
-    reference: Annotated[
-        str | None, typer.Option(help="The method that others are compared with; by default mf.", metavar="NAME")
-    ] = None,
+    budget: Budget = 1,
+    reference: Reference = None,
     metrics: Annotated[str, typer.Option(help="Metrics of the tables, the first one sorts.")] = "uauc,ndcg@5",
     out: options.Out = None,
     config: options.Config = None,
