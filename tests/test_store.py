@@ -82,9 +82,9 @@ def test_saving_replaces_a_model_and_nothing_else(model, tmp_path, refusal) -> N
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.tex").write_text("years of work")
-    refusal(lambda: model.save(home), "would replace", "thesis.tex")
+    refusal(lambda: model.save(home), "other files", "thesis.tex")
     (tmp_path / "file").write_text("x")
-    refusal(lambda: model.save(tmp_path / "file"), "would replace")
+    refusal(lambda: model.save(tmp_path / "file"), "not a folder")
     assert (home / "thesis.tex").read_text() == "years of work"
 
 

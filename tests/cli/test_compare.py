@@ -36,6 +36,13 @@ def test_it_prints_tables_and_writes_the_files(puid, tmp_path: Path) -> None:
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
+def test_results_of_others_are_not_replaced(puid, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("mine")
+    puid("compare", "--methods", "mf", *QUICK, "--out", tmp_path).refused("results.json", "would be replaced")
+    puid("tune", "--method", "mf", *QUICK, "--out", tmp_path).refused("results.json", "would be replaced")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"results.json": "mine"}
+
+
 def test_all_methods_and_settings_only_where_they_mean_something(puid) -> None:
     given = ("--set", "gamma=residual", "--set", "alpha=2", "--set", "epochs=1", "--metrics", "ndcg@5")
     outcome = puid("compare", "--seeds", 1, *QUICK, *given, "--json")

@@ -32,3 +32,9 @@ def test_a_disk_that_is_full_leaves_what_was_there(puid: Any, tmp_path: Path, mo
     monkeypatch.setattr(html, "write_page", lambda path, _: path.write_text("page"))
     assert puid("demo", "--out", tmp_path, "--json").code == 0
     assert sorted(file.name for file in tmp_path.iterdir()) == ["demo.json", "own.txt", "report.html"]
+
+
+def test_a_page_of_others_is_not_replaced(puid: Any, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    puid("demo", "--out", tmp_path).refused("report.html", "would be replaced")
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"report.html": "mine"}

@@ -8,8 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from puidrec.atomic import atomic_folder, write_json, write_text
-from puidrec.errors import InputError
+from puidrec.atomic import atomic_folder, require_own, write_json, write_text
 
 FILES = ("audit.json", "summary.txt", "report.html")
 
@@ -67,12 +66,7 @@ class Audit:
 
 def check_target(folder: Path) -> None:
     """Refuse a folder that holds anything but an earlier audit, before any work is spent."""
-    strangers = sorted({p.name for p in folder.iterdir()} - set(FILES)) if folder.is_dir() else []
-    if strangers or (folder.exists() and not folder.is_dir()):
-        raise InputError(
-            "an audit would replace what is there", file=folder, found=", ".join(strangers[:3]) or "a file",
-            expected="a new folder, or one that holds an audit",
-        )  # fmt: skip
+    require_own(folder, FILES, "one that holds an audit")
 
 
 def _rows(values: dict[str, Any]) -> list[str]:

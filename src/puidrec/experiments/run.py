@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.atomic import output_errors, sweep, write_json, write_text
+from puidrec.atomic import output_errors, require_own, sweep, write_json, write_text
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError
@@ -145,15 +145,8 @@ def _claimed(out: Path, settings: Settings, world: World = ALONE) -> Iterator[No
 
 def _require_own(out: Path, settings: Settings) -> None:
     """Refuse a folder that holds anything but an interrupted run of these settings, on whatever device."""
-    found = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    left = tuple(f".{name}." for name in FILES)
-    strange = next((name for name in found if name not in FILES and not name.startswith(left)), None)
-    if strange is not None:
-        raise InputError(
-            "the folder holds other files", file=out, found=strange, expected="a new folder, or an interrupted run",
-            hint="Name a new folder with --out.",
-        )  # fmt: skip
-    if CONFIG not in found:
+    require_own(out, FILES, "an interrupted run", link=True)
+    if not (out / CONFIG).exists():
         return
     try:
         before = tomllib.loads((out / CONFIG).read_text(encoding="utf-8"))

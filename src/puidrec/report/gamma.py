@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from puidrec.atomic import atomic_folder, output_errors, write_json
-from puidrec.errors import InputError
+from puidrec.atomic import atomic_folder, require_own, write_json
 from puidrec.experiments.gamma_study import GammaStudy, Proof
 from puidrec.features.bins import SideBins
 from puidrec.report.charts import MAX_GROUPS, heat_map, histogram, save_png
@@ -86,15 +85,7 @@ def write_gamma_study(study: GammaStudy, folder: Path) -> None:
 
 def check_target(folder: Path) -> None:
     """Refuse a folder that holds anything that a study did not write: it would be lost."""
-    with output_errors(folder):
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise InputError("not a folder", file=folder, expected="a new folder, or an earlier study of Γ")
-        others = sorted(file.name for file in folder.iterdir() if file.name not in FILES) if folder.exists() else []
-    if others:
-        raise InputError(
-            "the folder holds other files", file=folder, found=", ".join(others[:3]),
-            expected="a new folder, or an earlier study of Γ", hint="Name a new folder with --out.",
-        )  # fmt: skip
+    require_own(folder, FILES, "an earlier study of Γ")
 
 
 def histogram_of(study: GammaStudy) -> Figure:

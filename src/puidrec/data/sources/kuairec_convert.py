@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from puidrec.atomic import atomic_folder
+from puidrec.atomic import atomic_folder, require_own
 from puidrec.data.sources.kuairec_block import Block, watched_pairs
 from puidrec.data.sources.kuairec_features import item_features
 from puidrec.data.sources.reading import AnyPath, data_folder, first_file, has_file, input_errors
@@ -79,14 +79,4 @@ def _check_target(source: Path, target: Path) -> None:
             raise InputError(
                 "source and target overlap", file=target, found=str(source), expected="two separate folders"
             )
-        if target.is_symlink() or (target.exists() and not target.is_dir()):
-            raise InputError("not a folder", file=target, expected="a new folder, or an earlier conversion")
-        others = sorted(f.name for f in target.iterdir() if f.name not in COMPACT) if target.exists() else []
-    if others:
-        raise InputError(
-            "the target holds other files",
-            file=target,
-            found=", ".join(others[:3]),
-            expected="a new folder, or an earlier conversion",
-            hint="Name a new folder.",
-        )
+    require_own(target, COMPACT, "an earlier conversion")
