@@ -6,7 +6,8 @@ The server is one process. Requests of the first part leave at fixed times wheth
 (open loop), and latency counts from the time a request was due, so that waiting in a queue is not hidden. The last
 part keeps `--clients` connections busy (closed loop).
 
-On a machine that does other work, latency is mostly waiting for a core. `chrt -f 5 python bench/serve.py` (as root, on
+On a machine that does other work, latency is mostly waiting for a core; `stolen` is the share of the processors' time
+that went to other guests of the host during the first part (Linux). `chrt -f 5 python bench/serve.py` (as root, on
 Linux) puts server and client before everything else, and shows what is the server's own.
 """
 
@@ -104,6 +105,13 @@ async def open_loop(port: int, rate: float, seconds: float) -> dict[str, Any]:
     return {"rate": rate, "requests": len(latency), **summary(latency, statuses)}
 
 
+def stolen() -> np.ndarray:
+    """Ticks of all processors: those given to other guests, and all."""
+    stat = Path("/proc/stat")
+    ticks = [int(word) for word in stat.read_text().splitlines()[0].split()[1:9]] if stat.exists() else [0] * 8
+    return np.array([ticks[7], sum(ticks)])
+
+
 async def batch_or_single(port: int, repeats: int) -> dict[str, Any]:
     """Time per user: 1,000 users in one request, and one after the other."""
     client, rng = Client(port), np.random.default_rng(2)
@@ -149,10 +157,13 @@ async def measure(port: int, options: argparse.Namespace) -> dict[str, Any]:
     gc.collect()
     gc.freeze()  # else the client looks through its own modules for 180 ms now and then, and blames the server
     await Client(port).post(request([0]))
+    before = stolen()
+    first = await open_loop(port, options.rate, options.seconds)
+    taken, ticks = stolen() - before
     return {
         "items": options.items,
         "dim": options.dim,
-        "open_loop": await open_loop(port, options.rate, options.seconds),
+        "open_loop": {**first, "stolen": float(taken / max(ticks, 1))},
         "batch": await batch_or_single(port, 5),
         "closed_loop": await closed_loop(port, options.clients, options.seconds),
     }

@@ -13,10 +13,13 @@ import torch
 
 from puidrec.model import Recommender
 from puidrec.objective.top_k import top_k
+from puidrec.train.threads import threads_for
 from puidrec.train.validate import Scale
 
 BLOCK_SCORES = 2**23
 """Scores held at once: 32 MB, 83 users against 100,000 items."""
+FEW_PRODUCTS = 50_000_000
+"""Multiplications up to which one thread answers: it waits for nobody, and leaves the other cores to the other work."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,10 +132,11 @@ class Engine:
         if self._buffer.numel() < n_scores:
             self._buffer = torch.empty(n_scores, device=self.device)
         scores = self._buffer[:n_scores].view(n_users, -1)
-        torch.mm(torch.from_numpy(query.users).to(self.device), candidates.factors.T, out=scores)
-        array: np.ndarray = scores.cpu().numpy()
-        for row, codes in enumerate(query.seen):
-            array[row, candidates.positions(codes)] = -np.inf
-        position, value = top_k(array, query.k)
+        with threads_for(n_scores, candidates.factors.shape[1], FEW_PRODUCTS):
+            torch.mm(torch.from_numpy(query.users).to(self.device), candidates.factors.T, out=scores)
+            array: np.ndarray = scores.cpu().numpy()
+            for row, codes in enumerate(query.seen):
+                array[row, candidates.positions(codes)] = -np.inf
+            position, value = top_k(array, query.k)
         codes = position if candidates.codes is None else candidates.codes[position]
         return codes, np.where(np.isfinite(value), self.scale.of_scores(value), -np.inf)
