@@ -35,22 +35,31 @@ FITS = {
     "signed": {"method": "signed-puid"},
     "heads": {"method": "multi-dr", "block_users": 25},
     "normalised": {"method": "puid-dr", "normalise": True},
+    "disk": {"method": "signed-rd", "block_users": 25},
 }
+"""`disk` trains on a log that stays on disk, without uniform rows."""
 COMMON = {"dim": 3, "epochs": 12, "propensity": "cells", "checkpoint_every": 2}
 SCRIPT = """
 import json, sys
 import numpy as np
+from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
+from puidrec.train import stored
 from puidrec.train.distributed import join_world
+
+stored.PIECE_PAIRS = 50
 
 fits, common, out = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 data = simulate("mixed", 60, 25, density=0.2, rng=0).data
 with join_world() as world:
     assert world.size == 2
+    with world.first_ahead():
+        disk = load_dataset("files", logged=f"{out}/log.parquet", shards=f"{out}/shards")
     for name, options in fits.items():
         begun = f"{out}/{name}.begun" if name in ("blocks", "heads") else None
-        model = Recommender(**{**common, **options}).fit(data, world=world, checkpoint=begun)
+        rows = disk if name == "disk" else data
+        model = Recommender(**{**common, **options}).fit(rows, world=world, checkpoint=begun)
         if world.first:
             np.savez(f"{out}/{name}.npz", user=model.user_factors_, item=model.item_factors_)
 """
@@ -80,6 +89,8 @@ def test_two_processes_train_the_model_of_one(tmp_path: Path) -> None:
     script = tmp_path / "fit.py"
     script.write_text(SCRIPT)
     data = simulate("mixed", 60, 25, density=0.2, rng=0).data
+    data.logged.to_frame().sample(fraction=1.0, shuffle=True, seed=0).write_parquet(tmp_path / "log.parquet")
+    memory = load_dataset("files", logged=tmp_path / "log.parquet")
     with pytest.raises(Stopped):  # begun by one process, finished by two
         Recommender(**{**COMMON, **FITS["blocks"]}).fit(data, checkpoint=tmp_path / "blocks.begun", progress=stop)
     with pytest.raises(Stopped):
@@ -96,7 +107,7 @@ def test_two_processes_train_the_model_of_one(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for name, options in FITS.items():
-        alone = Recommender(**{**COMMON, **options}).fit(data)
+        alone = Recommender(**{**COMMON, **options}).fit(memory if name == "disk" else data)
         together = np.load(tmp_path / f"{name}.npz", allow_pickle=False)
         np.testing.assert_allclose(together["user"], alone.user_factors_, atol=1e-4, err_msg=name)
         np.testing.assert_allclose(together["item"], alone.item_factors_, atol=1e-4, err_msg=name)
