@@ -160,7 +160,7 @@ class Recommender:
                 expected=f"users of the training data ({self.user_ids_.ids.dtype} ids), or of user_features",
             )  # fmt: skip
         k = min(int(k), len(right.ids))
-        factors = left.factors, torch.tensor(right.factors, device=self.device_)
+        factors = left.factors, torch.from_numpy(right.factors).to(self.device_)
         parts = [
             self._best(codes[start : start + USERS_PER_BLOCK], k, exclude_seen, factors)
             for start in range(0, codes.size, USERS_PER_BLOCK)

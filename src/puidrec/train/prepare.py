@@ -195,10 +195,11 @@ class Prepared:
 
     def observed(self, weights: Weights) -> Observed:
         """Training rows with the box of their weights."""
-        limits = Box.exactly(torch.ones(len(self.rows), device=self.settings.device))
-        if weights == "inverse":
+        if weights == "unit":
+            limits = Box.exactly(torch.ones(len(self.rows), device=self.settings.device))
+        elif weights == "inverse":
             limits = Box.exactly(self.tensor(1.0 / self.row_propensity / self.inverse_mean))
-        elif weights == "box":
+        else:
             box = bounds(self.row_propensity, self.gamma.at(self.rows.user, self.rows.item))
             a = self.tensor(box.a)
             limits = Box.exactly(a) if self.settings.spec.uncertainty == "none" else Box(a, self.tensor(box.b))
@@ -255,7 +256,7 @@ class Prepared:
             total += float(bounds(part.row_propensity, self.gamma.at(part.rows.user, part.rows.item)).b.sum())
         return heads * total / (self.data.n_users * self.data.n_items)
 
-    @property
+    @cached_property
     def firmness(self) -> Firmness:
         """How firmly vectors are held: as the settings say, or as the noise of the log asks for."""
         given = self.settings.l2_vectors
