@@ -17,7 +17,7 @@ import warnings
 import numpy as np
 from sklearn.metrics import ndcg_score, roc_auc_score
 
-from puidrec.evaluate import evaluate_scores
+from puidrec.evaluation import evaluate_scores
 
 METRICS = [
     "uauc",

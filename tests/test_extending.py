@@ -16,7 +16,7 @@ import pytest
 from puidrec.backbones import BACKBONES
 from puidrec.cli import main
 from puidrec.data.sources import SOURCES
-from puidrec.evaluate.metrics import METRICS
+from puidrec.evaluation.metrics import METRICS
 from puidrec.propensity import PROPENSITIES
 from puidrec.sensitivity.gamma import PRESETS
 from puidrec.sensitivity.sources import SOURCES as GAMMA_SOURCES

@@ -15,7 +15,7 @@ ROOT = Path(puidrec.__file__).parent
 LAYERS = (
     ("errors", "rng", "atomic", "plugins"),
     ("data",),
-    ("features", "propensity", "sensitivity", "evaluate"),
+    ("features", "propensity", "sensitivity", "evaluation"),
     ("data.sources",),
     ("objective", "backbones"),
     ("settings", "methods", "train", "model", "store"),
@@ -25,7 +25,7 @@ LAYERS = (
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-ARRAYS_ONLY = ("sensitivity", "evaluate", "audit")
+ARRAYS_ONLY = ("sensitivity", "evaluation", "audit")
 """These see arrays: no tensors, no settings, no models."""
 REACHES_UP = {"audit.result": "report"}
 """A finished audit can show itself: `to_html` looks the page up when it is called, and nothing else of it does."""
@@ -161,7 +161,7 @@ def test_the_walk_sees_what_it_must(name: str, source: str) -> None:
         ("data.dataset", "if TYPE_CHECKING:\n    from puidrec.model import Recommender"),
         ("data.sources.coat", "from puidrec.features.pseudo import with_pseudo_features"),
         ("model", "from puidrec import __version__"),
-        ("audit.audit", "from puidrec.evaluate.auc import auc"),
+        ("audit.audit", "from puidrec.evaluation.auc import auc"),
     ],
 )
 def test_the_walk_lets_pass_what_it_may(name: str, source: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from puidrec import load_dataset
 from puidrec.backbones import BACKBONES, make_backbone
 from puidrec.data.sources import SOURCES
-from puidrec.evaluate.metrics import METRICS, parse_metric
+from puidrec.evaluation.metrics import METRICS, parse_metric
 from puidrec.plugins import GROUPS, Table
 from puidrec.propensity import PROPENSITIES, make_propensity
 from puidrec.sensitivity.gamma import PRESETS, GammaRule, resolve_gamma

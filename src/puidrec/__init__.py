@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from puidrec.data.sources import load_dataset as load_dataset
     from puidrec.errors import InputError as InputError
     from puidrec.errors import PuidError as PuidError
-    from puidrec.evaluate import evaluate as evaluate
+    from puidrec.evaluation import evaluate as evaluate
     from puidrec.model import Recommender as Recommender
     from puidrec.settings import Settings as Settings
 
@@ -29,7 +29,7 @@ _HOME = {
     "Recommender": "puidrec.model",
     "Settings": "puidrec.settings",
     "audit": "puidrec.audit.audit",
-    "evaluate": "puidrec.evaluate.evaluator",
+    "evaluate": "puidrec.evaluation.evaluator",
     "load_dataset": "puidrec.data.sources",
 }
 

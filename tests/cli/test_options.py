@@ -53,7 +53,7 @@ def test_sections_are_told_apart() -> None:
 
 
 def test_help_names_every_method_propensity_and_metric() -> None:
-    from puidrec.evaluate.metrics import METRICS
+    from puidrec.evaluation.metrics import METRICS
     from puidrec.methods import METHODS
     from puidrec.propensity import PROPENSITIES
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from puidrec.evaluate.ndcg import discounts
+from puidrec.evaluation.ndcg import discounts
 from puidrec.rng import Rng, generator
 
 Scorer = Callable[[np.ndarray], np.ndarray]

@@ -19,7 +19,7 @@ from puidrec.atomic import output_errors, require_own, sweep, write_json, write_
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError
-from puidrec.evaluate import Evaluation, evaluate
+from puidrec.evaluation import Evaluation, evaluate
 from puidrec.model import Recommender
 from puidrec.settings import Settings
 from puidrec.store import read_json

@@ -10,9 +10,9 @@ import numpy as np
 from scipy import stats
 
 from puidrec.errors import InputError
-from puidrec.evaluate.metrics import parse_metric
-from puidrec.evaluate.per_user import PerUser
-from puidrec.evaluate.significance import Comparison, Resample, Verdict, compare_all
+from puidrec.evaluation.metrics import parse_metric
+from puidrec.evaluation.per_user import PerUser
+from puidrec.evaluation.significance import Comparison, Resample, Verdict, compare_all
 from puidrec.experiments.cells import Result
 
 LEVEL = 0.95

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from puidrec.evaluate.evaluator import Evaluation, evaluate_scores
-from puidrec.evaluate.metrics import parse_metric
+from puidrec.evaluation.evaluator import Evaluation, evaluate_scores
+from puidrec.evaluation.metrics import parse_metric
 
 
 class MetricContract:

@@ -10,7 +10,7 @@ import torch
 
 from puidrec.data.dataset import Interactions
 from puidrec.errors import InputError
-from puidrec.evaluate.auc import auc, user_auc
+from puidrec.evaluation.auc import auc, user_auc
 from puidrec.objective.low_rank import LowRank
 from puidrec.settings import VALIDATION_METRICS, Settings
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.evaluate.per_user import PerUser
-from puidrec.evaluate.significance import Comparison, compare, compare_all, holm
+from puidrec.evaluation.per_user import PerUser
+from puidrec.evaluation.significance import Comparison, compare, compare_all, holm
 from puidrec.experiments.cells import Result
 from puidrec.experiments.paper_tables import METRICS, printed
 from puidrec.experiments.reproduce.ablation import LETTERS

@@ -11,7 +11,7 @@ import numpy as np
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import PROTOCOLS
 from puidrec.data.sources import load_dataset
-from puidrec.evaluate import evaluate_scores
+from puidrec.evaluation import evaluate_scores
 from puidrec.experiments.paper_tables import METRICS
 from puidrec.rng import generator
 from puidrec.sensitivity.entropy import ESTIMATORS

@@ -14,10 +14,10 @@ import numpy as np
 
 from puidrec.data.schema import RatingScale
 from puidrec.errors import InputError
-from puidrec.evaluate.evaluator import Evaluation, Target, evaluate_scores
-from puidrec.evaluate.ndcg import Users
-from puidrec.evaluate.per_user import Estimate, PerUser, mean_interval
-from puidrec.evaluate.ranking import check_rows
+from puidrec.evaluation.evaluator import Evaluation, Target, evaluate_scores
+from puidrec.evaluation.ndcg import Users
+from puidrec.evaluation.per_user import Estimate, PerUser, mean_interval
+from puidrec.evaluation.ranking import check_rows
 
 Estimator = Literal["ips", "snips", "dr"]
 

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from puidrec.errors import InputError
-from puidrec.evaluate.per_user import PerUser, checked_level
+from puidrec.evaluation.per_user import PerUser, checked_level
 from puidrec.rng import Rng, generator
 
 Resample = Literal["users", "users-per-seed", "hierarchical"]

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 
 from puidrec.errors import InputError
-from puidrec.evaluate.per_user import PerUser
-from puidrec.evaluate.ranking import Blocks, dense_codes, rank_lists
+from puidrec.evaluation.per_user import PerUser
+from puidrec.evaluation.ranking import Blocks, dense_codes, rank_lists
 
 Users = Literal["both-labels", "any-positive"]
 """Whose lists count: users with both labels (protocols of the field), or with at least one positive row."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
-from puidrec.evaluate.evaluator import evaluate_scores
+from puidrec.evaluation.evaluator import evaluate_scores
 
 NAMES = ["recall@2", "precision@2", "map", "recall@9", "precision@9"]
 

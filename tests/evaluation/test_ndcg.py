@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
-from puidrec.evaluate.ndcg import user_graded_ndcg, user_ndcg
-from puidrec.evaluate.ranking import rank_lists
+from puidrec.evaluation.ndcg import user_graded_ndcg, user_ndcg
+from puidrec.evaluation.ranking import rank_lists
 
 
 def test_by_hand() -> None:

@@ -19,11 +19,11 @@ from puidrec.data.schema import (
     check_number,
 )
 from puidrec.errors import InputError
-from puidrec.evaluate.metrics import compute_metrics
-from puidrec.evaluate.ndcg import Users, counted_lists
-from puidrec.evaluate.per_user import Estimate, PerUser, mean_interval
-from puidrec.evaluate.ranking import check_rows, dense_codes
-from puidrec.evaluate.scored import Scored
+from puidrec.evaluation.metrics import compute_metrics
+from puidrec.evaluation.ndcg import Users, counted_lists
+from puidrec.evaluation.per_user import Estimate, PerUser, mean_interval
+from puidrec.evaluation.ranking import check_rows, dense_codes
+from puidrec.evaluation.scored import Scored
 
 Target = Literal["rating", "binary", "label"]
 """What scores are compared with: ratings scaled to [0, 1] (labels 0/1 where there are none), ±1, or 0/1."""

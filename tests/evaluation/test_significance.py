@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from puidrec.evaluate.per_user import PerUser, mean_interval
-from puidrec.evaluate.significance import compare, compare_all, holm
+from puidrec.evaluation.per_user import PerUser, mean_interval
+from puidrec.evaluation.significance import compare, compare_all, holm
 
 
 def _per_user(values: np.ndarray, size: np.ndarray | None = None) -> PerUser:

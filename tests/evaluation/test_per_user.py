@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from puidrec.evaluate.per_user import PerUser, join, mean_interval
+from puidrec.evaluation.per_user import PerUser, join, mean_interval
 
 
 def test_equal_sizes_give_the_textbook_interval() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from puidrec.evaluate.auc import auc, user_auc
+from puidrec.evaluation.auc import auc, user_auc
 
 
 def test_by_hand() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.schema import RatingScale
-from puidrec.evaluate import evaluate, evaluate_scores
+from puidrec.evaluation import evaluate, evaluate_scores
 
 
 class Table:

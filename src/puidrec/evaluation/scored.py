@@ -9,9 +9,9 @@ from typing import Self
 
 import numpy as np
 
-from puidrec.evaluate.ndcg import Users, counted_lists, graded_gain
-from puidrec.evaluate.per_user import PerUser
-from puidrec.evaluate.ranking import Blocks, RankedLists, rank_lists
+from puidrec.evaluation.ndcg import Users, counted_lists, graded_gain
+from puidrec.evaluation.per_user import PerUser
+from puidrec.evaluation.ranking import Blocks, RankedLists, rank_lists
 
 PART_ROWS = 2**18
 """Rows of a part: its arrays fit in cache, which halves the time of a large evaluation."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from puidrec.evaluate.evaluator import evaluate_scores
-from puidrec.evaluate.unbiased import evaluate_biased, unbiased_error
+from puidrec.evaluation.evaluator import evaluate_scores
+from puidrec.evaluation.unbiased import evaluate_biased, unbiased_error
 
 N_USERS, N_ITEMS = 60, 50
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from puidrec.errors import InputError
-from puidrec.evaluate.ndcg import expected_gain, ratio
-from puidrec.evaluate.ranking import Blocks
+from puidrec.evaluation.ndcg import expected_gain, ratio
+from puidrec.evaluation.ranking import Blocks
 
 
 def hits(positive: Blocks, k: int) -> np.ndarray:

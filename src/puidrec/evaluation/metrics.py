@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from puidrec.errors import InputError
-from puidrec.evaluate.auc import auc, list_auc
-from puidrec.evaluate.hits import average_precision, precision, recall
-from puidrec.evaluate.ndcg import WHOLE_LIST, binary_ndcg, graded_ndcg
-from puidrec.evaluate.per_user import PerUser, join
-from puidrec.evaluate.pointwise import POINTWISE
-from puidrec.evaluate.scored import Scored
+from puidrec.evaluation.auc import auc, list_auc
+from puidrec.evaluation.hits import average_precision, precision, recall
+from puidrec.evaluation.ndcg import WHOLE_LIST, binary_ndcg, graded_ndcg
+from puidrec.evaluation.per_user import PerUser, join
+from puidrec.evaluation.pointwise import POINTWISE
+from puidrec.evaluation.scored import Scored
 from puidrec.plugins import Table
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, mean_absolute_error, mean_squared_error
 
-from puidrec.evaluate.evaluator import evaluate_scores
-from puidrec.evaluate.metrics import METRICS, parse_metric
-from puidrec.evaluate.ndcg import WHOLE_LIST
-from puidrec.evaluate.ranking import dense_codes
-from puidrec.evaluate.scored import Scored
+from puidrec.evaluation.evaluator import evaluate_scores
+from puidrec.evaluation.metrics import METRICS, parse_metric
+from puidrec.evaluation.ndcg import WHOLE_LIST
+from puidrec.evaluation.ranking import dense_codes
+from puidrec.evaluation.scored import Scored
 from puidrec.testing.metric import MetricContract
 
 NAMES = ["uauc", "auc", "ndcg@5", "ndcg", "ndcg-graded@3", "recall@2", "precision@4", "map", "mse", "mae", "logloss"]
