@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fresh import measured, simulated
-from puidrec.audit import audit
+from puidrec.auditing.audit import audit
 from puidrec.data.chunked import read_simulation
 from puidrec.data.dataset import Dataset
 

@@ -19,15 +19,15 @@ LAYERS = (
     ("data.sources",),
     ("objective", "backbones"),
     ("settings", "methods", "train", "model", "store"),
-    ("audit", "experiments"),
+    ("auditing", "experiments"),
     ("report", "serve", "export"),
     ("testing",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-ARRAYS_ONLY = ("sensitivity", "evaluation", "audit")
+ARRAYS_ONLY = ("sensitivity", "evaluation", "auditing")
 """These see arrays: no tensors, no settings, no models."""
-REACHES_UP = {"audit.result": "report"}
+REACHES_UP = {"auditing.result": "report"}
 """A finished audit can show itself: `to_html` looks the page up when it is called, and nothing else of it does."""
 DISPATCHERS = {"__init__"}
 """The public names are looked up by name, downwards from the top; it belongs to no layer."""
@@ -143,12 +143,12 @@ def runs_content(call: ast.Call) -> bool:
         ("data.dataset", "def f():\n    import puidrec.model"),
         ("features.bins", "from puidrec.data.sources.coat import load"),
         ("rng", "from .data import dataset"),
-        ("train.grid", "from ..audit import envelope"),
+        ("train.grid", "from ..auditing import envelope"),
         ("propensity.base", "HOME = {'x': 'puidrec.settings:Settings'}"),
         ("sensitivity.gamma", "import torch"),
-        ("audit.tipping", "from puidrec.settings import Settings"),
+        ("auditing.tipping", "from puidrec.settings import Settings"),
         ("report.html", "from puidrec.cli import main"),
-        ("audit.tipping", "from puidrec.report.audit import audit_page"),
+        ("auditing.tipping", "from puidrec.report.audit import audit_page"),
     ],
 )
 def test_the_walk_sees_what_it_must(name: str, source: str) -> None:
@@ -161,7 +161,7 @@ def test_the_walk_sees_what_it_must(name: str, source: str) -> None:
         ("data.dataset", "if TYPE_CHECKING:\n    from puidrec.model import Recommender"),
         ("data.sources.coat", "from puidrec.features.pseudo import with_pseudo_features"),
         ("model", "from puidrec import __version__"),
-        ("audit.audit", "from puidrec.evaluation.auc import auc"),
+        ("auditing.audit", "from puidrec.evaluation.auc import auc"),
     ],
 )
 def test_the_walk_lets_pass_what_it_may(name: str, source: str) -> None:

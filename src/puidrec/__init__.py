@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from puidrec.audit import Audit as Audit
-    from puidrec.audit import audit as audit
+    from puidrec.auditing.result import Audit as Audit
+    from puidrec.auditing.audit import audit as audit
     from puidrec.data.dataset import Dataset as Dataset
     from puidrec.data.sources import load_dataset as load_dataset
     from puidrec.errors import InputError as InputError
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "Audit": "puidrec.audit.result",
+    "Audit": "puidrec.auditing.result",
     "Dataset": "puidrec.data.dataset",
     "InputError": "puidrec.errors",
     "PuidError": "puidrec.errors",
     "Recommender": "puidrec.model",
     "Settings": "puidrec.settings",
-    "audit": "puidrec.audit.audit",
+    "audit": "puidrec.auditing.audit",
     "evaluate": "puidrec.evaluation.evaluator",
     "load_dataset": "puidrec.data.sources",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from puidrec.audit.diagnostics import (
+from puidrec.auditing.diagnostics import (
     by_popularity,
     concentration,
     diagnose,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from puidrec.audit.case import Case
-from puidrec.audit.envelope import Pairs, Strength, sharp_by_stratum
-from puidrec.audit.ranks import Ranked
+from puidrec.auditing.case import Case
+from puidrec.auditing.envelope import Pairs, Strength, sharp_by_stratum
+from puidrec.auditing.ranks import Ranked
 from puidrec.features.columns import ColumnBins, bin_column
 from puidrec.sensitivity.fitted import bin_mean
 

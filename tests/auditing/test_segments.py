@@ -6,11 +6,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.audit import segments
-from puidrec.audit.case import Case
-from puidrec.audit.envelope import Pairs, sharp
-from puidrec.audit.ranks import Ranked
-from puidrec.audit.segments import Side, changes, grouped_mean, grouped_quantile, largest, segment_side
+from puidrec.auditing import segments
+from puidrec.auditing.case import Case
+from puidrec.auditing.envelope import Pairs, sharp
+from puidrec.auditing.ranks import Ranked
+from puidrec.auditing.segments import Side, changes, grouped_mean, grouped_quantile, largest, segment_side
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from typing import Literal
 
 import numpy as np
 
-from puidrec.audit.ladder import Ladder, Lifts
+from puidrec.auditing.ladder import Ladder, Lifts
 from puidrec.errors import InputError
 
 Kind = Literal["box", "normalised", "sharp"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from puidrec.audit.case import Case, strata
+from puidrec.auditing.case import Case, strata
 
 
 def test_strata_are_of_equal_size_and_in_order() -> None:

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.audit.case import Case
-from puidrec.audit.curves import Bootstrap, kappa_grid, over_gammas, over_kappas, quantities
-from puidrec.audit.diagnostics import diagnose
-from puidrec.audit.envelope import gamma_grid, sharp
-from puidrec.audit.gather import Gathered
-from puidrec.audit.limits import limits
-from puidrec.audit.models import Audited
-from puidrec.audit.ranks import Ranked, rank, sample_users
-from puidrec.audit.segments import Side, changes, largest, segment_side
-from puidrec.audit.tipping import PersonalTipping, Tipping, tipping_kappa, tipping_point
-from puidrec.audit.verdict import FLOOR, Yardsticks, benchmarks, judge, sentence, single_sentence
+from puidrec.auditing.case import Case
+from puidrec.auditing.curves import Bootstrap, kappa_grid, over_gammas, over_kappas, quantities
+from puidrec.auditing.diagnostics import diagnose
+from puidrec.auditing.envelope import gamma_grid, sharp
+from puidrec.auditing.gather import Gathered
+from puidrec.auditing.limits import limits
+from puidrec.auditing.models import Audited
+from puidrec.auditing.ranks import Ranked, rank, sample_users
+from puidrec.auditing.segments import Side, changes, largest, segment_side
+from puidrec.auditing.tipping import PersonalTipping, Tipping, tipping_kappa, tipping_point
+from puidrec.auditing.verdict import FLOOR, Yardsticks, benchmarks, judge, sentence, single_sentence
 from puidrec.sensitivity.certify import Certificate
 from puidrec.sensitivity.gamma import resolve_gamma
 

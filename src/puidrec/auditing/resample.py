@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from puidrec.audit.envelope import Curve, End, Kind, Pairs, Strength, normalised
+from puidrec.auditing.envelope import Curve, End, Kind, Pairs, Strength, normalised
 from puidrec.rng import Rng, generator
 
 ENDS: tuple[End, End] = ("low", "high")

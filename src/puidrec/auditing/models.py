@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from puidrec.audit.ranks import Scorer
+from puidrec.auditing.ranks import Scorer
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.errors import InputError
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from puidrec.audit.tipping import Tipping
+from puidrec.auditing.tipping import Tipping
 from puidrec.sensitivity.calibrate import Calibration
 from puidrec.sensitivity.certify import Certificate
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from puidrec.audit.envelope import ENVELOPES, KINDS, Pairs
-from puidrec.audit.resample import Users, band, contributions, resampled
+from puidrec.auditing.envelope import ENVELOPES, KINDS, Pairs
+from puidrec.auditing.resample import Users, band, contributions, resampled
 from puidrec.rng import generator
 
 
@@ -68,5 +68,5 @@ def test_users_are_drawn_whole() -> None:
 def test_chunks_do_not_change_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     sums = np.arange(20.0)[:, None]
     whole = resampled(sums, 30, generator(1, "x"))
-    monkeypatch.setattr("puidrec.audit.resample.CHUNK", 100)
+    monkeypatch.setattr("puidrec.auditing.resample.CHUNK", 100)
     np.testing.assert_array_equal(whole, resampled(sums, 30, generator(1, "x")))

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.audit.case import Case, strata
-from puidrec.audit.envelope import KINDS, Curve, Kind, Pairs, Strength, over_grid, over_kappa, personalised
-from puidrec.audit.ranks import Ranked
-from puidrec.audit.resample import band
+from puidrec.auditing.case import Case, strata
+from puidrec.auditing.envelope import KINDS, Curve, Kind, Pairs, Strength, over_grid, over_kappa, personalised
+from puidrec.auditing.ranks import Ranked
+from puidrec.auditing.resample import band
 from puidrec.rng import Rng
 
 BAND_OF: Kind = "normalised"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from puidrec.audit.tipping import Tipping
-from puidrec.audit.verdict import FLOOR, Yardsticks, benchmarks, judge, sentence, single_sentence, times_hidden
+from puidrec.auditing.tipping import Tipping
+from puidrec.auditing.verdict import FLOOR, Yardsticks, benchmarks, judge, sentence, single_sentence, times_hidden
 from puidrec.sensitivity.calibrate import Calibration, FeatureShift
 from puidrec.sensitivity.certify import Certificate
 

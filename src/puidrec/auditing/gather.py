@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from puidrec.audit.case import Case
-from puidrec.audit.models import Audited
-from puidrec.audit.resample import Users
+from puidrec.auditing.case import Case
+from puidrec.auditing.models import Audited
+from puidrec.auditing.resample import Users
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
 from puidrec.errors import InputError

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 
-from puidrec.audit.envelope import Pairs, box, normalised, personalised, sharp
-from puidrec.audit.tipping import newton, percentiles, tipping_gamma, tipping_kappa, tipping_point
+from puidrec.auditing.envelope import Pairs, box, normalised, personalised, sharp
+from puidrec.auditing.tipping import newton, percentiles, tipping_gamma, tipping_kappa, tipping_point
 from puidrec.sensitivity.bounds import bounds
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-import puidrec.audit
-from puidrec.audit import Audit, audit
+import puidrec
+from puidrec.auditing.audit import audit
+from puidrec.auditing.result import Audit
 from puidrec.data.dataset import Dataset
 
 
@@ -24,7 +25,7 @@ def without_uniform(data: Dataset) -> Dataset:
     return replace(data, uniform=None)
 
 
-def test_the_package_answers_the_call(simulation, good) -> None:
+def test_the_public_name_is_the_function(simulation, good) -> None:
     assert puidrec.audit(good, simulation.data, replicates=0).verdict == "single"
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from puidrec.audit import ladder
-from puidrec.audit.envelope import (
+from puidrec.auditing import ladder
+from puidrec.auditing.envelope import (
     ENVELOPES,
     KINDS,
     Interval,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from puidrec.audit import ranks
-from puidrec.audit.ranks import rank, rank_credits, sample_users, spans
+from puidrec.auditing import ranks
+from puidrec.auditing.ranks import rank, rank_credits, sample_users, spans
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from puidrec.audit.envelope import Pairs, sharp
-from puidrec.audit.resample import Users, resampled
+from puidrec.auditing.envelope import Pairs, sharp
+from puidrec.auditing.resample import Users, resampled
 from puidrec.rng import Rng, generator
 
 MAX_GAMMA = 1e6

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from puidrec.audit.envelope import Pairs
+from puidrec.auditing.envelope import Pairs
 
 ROWS_PER_STRATUM = 200
 MAX_STRATA = 50

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from puidrec.audit.content import audit_values
-from puidrec.audit.curves import Bootstrap
-from puidrec.audit.envelope import gamma_grid
-from puidrec.audit.gather import Gathered, audit_rows
-from puidrec.audit.models import Audited, Predictor, check_comparable, names_of
-from puidrec.audit.result import Audit
+from puidrec.auditing.content import audit_values
+from puidrec.auditing.curves import Bootstrap
+from puidrec.auditing.envelope import gamma_grid
+from puidrec.auditing.gather import Gathered, audit_rows
+from puidrec.auditing.models import Audited, Predictor, check_comparable, names_of
+from puidrec.auditing.result import Audit
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split

@@ -1,0 +1,1 @@
+"""Audits: how strong must hidden confounding be to overturn what a log says of a model?"""
