@@ -61,8 +61,8 @@ def test_every_method_says_what_it_is(spec: MethodSpec) -> None:
 
 
 def test_a_vacuous_benchmark_is_refused(refusal) -> None:
-    refusal(lambda: MethodSpec("b-ips", "grid", "ips", "none", True), "vacuous", "b-ips", "BRD")
-    refusal(lambda: MethodSpec("b-mf", "grid", "naive", "global", True), "needs the estimator")
+    refusal(lambda: MethodSpec("b-ips", "", "", "ips", "none", True), "vacuous", "b-ips", "BRD")
+    refusal(lambda: MethodSpec("b-mf", "", "", "naive", "global", True), "needs the estimator")
 
 
 @pytest.mark.parametrize("name", ["puid", "PUID_DR", "", None, [], {}, 3])

@@ -14,13 +14,14 @@ from puidrec import load_dataset
 from puidrec.backbones import BACKBONES, make_backbone
 from puidrec.data.sources import SOURCES
 from puidrec.evaluation.metrics import METRICS, parse_metric
+from puidrec.methods import METHODS
 from puidrec.plugins import GROUPS, Table
 from puidrec.propensity import PROPENSITIES, make_propensity
 from puidrec.sensitivity.gamma import PRESETS, GammaRule, resolve_gamma
 from puidrec.sensitivity.sources import SOURCES as GAMMA_SOURCES
 from puidrec.settings import Settings
 
-TABLES = (BACKBONES, PROPENSITIES, PRESETS, GAMMA_SOURCES, SOURCES, METRICS)
+TABLES = (METHODS, BACKBONES, PROPENSITIES, PRESETS, GAMMA_SOURCES, SOURCES, METRICS)
 MODULE = """
 from puidrec.sensitivity.gamma import GammaRule
 import puidrec.propensity.cells

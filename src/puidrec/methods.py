@@ -1,31 +1,66 @@
-"""Methods are rows of a table: (estimator) × (uncertainty) × (benchmark), and a few families outside the grid."""
+"""Methods are rows of a table. A row says how the method trains and what it needs, so that no other module has to ask
+which method it is dealing with.
+
+The methods of the paper lie on a grid, (estimator) × (uncertainty) × (benchmark); the others share the same columns.
+A package can bring a method of its own: an entry point of the group `puidrec.methods` that names a `MethodSpec`
+(`docs/extending.md`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 from puidrec.errors import InputError
+from puidrec.plugins import Table
 
-Family = Literal["grid", "multi", "unseen", "closed"]
+if TYPE_CHECKING:
+    from puidrec.settings import Settings
+    from puidrec.train.blocks import UserPartition
+    from puidrec.train.prepare import Prepared
+    from puidrec.train.problem import Stage
+
 Estimator = Literal["naive", "ips", "dr"]
 Uncertainty = Literal["none", "global", "personalised"]
+Build = Callable[["Prepared", "UserPartition"], Sequence["Stage"]]
+"""(data seen through the settings, who works on which users) → the stages to run, the last of them the method."""
+ALL_LOSSES = ("squared", "absolute", "cross-entropy")
+TRAINED = ("l2", "l2_features", "dim", "hidden", "lr")
+"""Settings that every trained method searches, where its backbone has them."""
 
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """One method. `family` says which objective reads the other columns."""
+    """One method: how it is built, and what other modules must know of it."""
 
     name: str
-    family: Family
+    build: str | Build = field(repr=False)
+    """What makes its stages; `module:function` for those of this package, so that listing methods imports no torch."""
+    description: str = ""
     estimator: Estimator = "naive"
     uncertainty: Uncertainty = "none"
     benchmark: bool = False
+    """Whether the loss is measured against a model trained first (BRD, BPUID)."""
     end: Literal["signed", "worst"] = "signed"
-    """Unseen family: which end of the sharp interval the unseen mean is taken at."""
-    description: str = ""
+    """Signed and sharp methods: which end of the interval the mean of unseen ratings is taken at."""
+    target_scale: Literal["signed", "unit"] = "signed"
+    """What `target=binary` means: labels ±1, or 0 and 1 where a mean in [0, 1] is bounded."""
+    trains: bool = True
+    """Whether parameters are fitted iteratively; closed forms have no epochs, nothing to validate and no search."""
+    uses_propensity: bool | Literal["without ids"] = False
+    """Whether logged pairs are weighted by inverse propensities; some methods do so for models without IDs only."""
+    uses_uniform: str = ""
+    """What uniform rows decide during training, beside choosing the model; empty where they decide nothing."""
+    exposure_head: bool = False
+    """Whether exposure is learned together with the ratings, on shared representations."""
+    losses: tuple[str, ...] = ALL_LOSSES
+    search_space: tuple[str, ...] = TRAINED
+    """Settings worth searching; `experiments.search` has their ranges."""
+    needs: str = "a log of ratings"
+    """What the method asks of the data, for reports."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Settings in which this method departs from the common defaults."""
 
@@ -41,45 +76,102 @@ class MethodSpec:
 
     @property
     def imputes(self) -> bool:
-        """Whether an imputation model θ is trained beside φ."""
+        """Whether an imputation model θ is trained beside the prediction model φ."""
         return self.estimator == "dr"
+
+    @property
+    def family(self) -> str:
+        """On its way out: ask for what you need to know instead."""
+        known = {ROBUST: "grid", MULTI: "multi", UNSEEN: "unseen", BASELINE: "closed"}
+        return known.get(str(self.build), "other")
+
+    @property
+    def models_on_log(self) -> int:
+        """How many models or heads are fitted to the log at once: each takes in its noise."""
+        return 1 + self.imputes + self.exposure_head
+
+    @property
+    def calibrates_gamma(self) -> bool:
+        """Whether the scale of Γ, unless given, is set so that unseen ratings have the mean that uniform rows show."""
+        return self.uses_uniform == GAMMA_SCALE
+
+    def weighs_rows(self, settings: Settings) -> bool:
+        """Whether these settings weigh logged pairs by inverse propensities."""
+        return settings.adjusts if self.uses_propensity == "without ids" else self.uses_propensity
+
+    def stages(self, prepared: Prepared, partition: UserPartition) -> Sequence[Stage]:
+        """What is trained, one after the other."""
+        build = self.build
+        if isinstance(build, str):
+            module, _, name = build.partition(":")
+            build = getattr(import_module(module), name)
+        return build(prepared, partition)
+
+
+GAMMA_SCALE = "scale of Γ"
+ROBUST, MULTI, UNSEEN, BASELINE = (
+    f"puidrec.train.{name}:stages" for name in ("robust", "multi", "unseen", "baselines")
+)
 
 
 def _grid(prefix: str, uncertainty: Uncertainty, benchmark: bool, words: str) -> list[MethodSpec]:
     """The IPS and DR rows of one kind of uncertainty."""
     estimators: tuple[tuple[Estimator, str], ...] = (("ips", "inverse propensity scoring"), ("dr", "doubly robust"))
+    space = (*TRAINED, "min_propensity", *(["gamma"] if uncertainty != "none" else []))
     return [
-        MethodSpec(f"{prefix}{name}", "grid", name, uncertainty, benchmark, description=f"{label}{words}")
+        MethodSpec(
+            f"{prefix}{name}", ROBUST, f"{label}{words}", name, uncertainty, benchmark, uses_propensity=True,
+            search_space=space, needs="a log of ratings; propensities are estimated from it",
+        )
         for name, label in estimators
-    ]
+    ]  # fmt: skip
+
+
+def _multi(name: str, estimator: Estimator, words: str) -> MethodSpec:
+    return MethodSpec(name, MULTI, words, estimator, exposure_head=True, losses=("squared",))
 
 
 def _unseen(name: str, uncertainty: Uncertainty, end: Literal["signed", "worst"], words: str) -> MethodSpec:
-    return MethodSpec(name, "unseen", "naive", uncertainty, end=end, description=words)
+    gamma = ["gamma"] if uncertainty == "global" else []
+    return MethodSpec(
+        name, UNSEEN, words, "naive", uncertainty, end=end, target_scale="unit", uses_propensity="without ids",
+        uses_uniform=GAMMA_SCALE, losses=("squared",),
+        search_space=(*TRAINED, "min_propensity", *gamma, "unseen_weight"),
+        needs="a log of ratings; at least 50 uniform ratings set the scale of Γ, else it is 1.1",
+    )  # fmt: skip
 
 
-METHODS: dict[str, MethodSpec] = {
-    spec.name: spec
-    for spec in (
-        MethodSpec("mf", "grid", description="matrix factorisation on the log as it is"),
-        *_grid("", "none", False, ""),
-        *_grid("rd-", "global", False, ", worst case within one Γ"),
-        *_grid("brd-", "global", True, ", worst case within one Γ against a frozen benchmark"),
-        *_grid("puid-", "personalised", False, ", worst case within Γ per user and item"),
-        *_grid("bpuid-", "personalised", True, ", worst case within Γ per user and item against a frozen benchmark"),
-        MethodSpec("multi-ips", "multi", "ips", description="exposure and rating heads share representations, IPS"),
-        MethodSpec(
-            "multi-dr", "multi", "dr", description="exposure, rating and imputation heads share representations"
-        ),
-        _unseen("signed-rd", "global", "signed", "unseen ratings are lower by one Γ: people pick what they like"),
-        _unseen("signed-puid", "personalised", "signed", "unseen ratings are lower by Γ per user and item"),
-        _unseen("sharp-rd", "global", "worst", "worst end of the sharp interval for unseen ratings, one Γ"),
-        _unseen("sharp-puid", "personalised", "worst", "worst end of the sharp interval, Γ per user and item"),
-        MethodSpec("item-rate", "closed", description="mean rating of the item, shrunk: the baseline to beat"),
-        MethodSpec("bias", "closed", description="user and item means, shrunk"),
-        MethodSpec("pure-svd", "closed", description="truncated SVD of the centred log"),
-    )
-}
+def _baseline(name: str, words: str) -> MethodSpec:
+    return MethodSpec(name, BASELINE, words, trains=False, search_space=())
+
+
+_BUILT_IN = (
+    MethodSpec("mf", ROBUST, "matrix factorisation on the log as it is"),
+    *_grid("", "none", False, ""),
+    *_grid("rd-", "global", False, ", worst case within one Γ"),
+    *_grid("brd-", "global", True, ", worst case within one Γ against a frozen benchmark"),
+    *_grid("puid-", "personalised", False, ", worst case within Γ per user and item"),
+    *_grid("bpuid-", "personalised", True, ", worst case within Γ per user and item against a frozen benchmark"),
+    _multi("multi-ips", "ips", "exposure and rating heads share representations, IPS"),
+    _multi("multi-dr", "dr", "exposure, rating and imputation heads share representations"),
+    _unseen("signed-rd", "global", "signed", "unseen ratings are lower by one Γ: people pick what they like"),
+    _unseen("signed-puid", "personalised", "signed", "unseen ratings are lower by Γ per user and item"),
+    _unseen("sharp-rd", "global", "worst", "worst end of the sharp interval for unseen ratings, one Γ"),
+    _unseen("sharp-puid", "personalised", "worst", "worst end of the sharp interval, Γ per user and item"),
+    _baseline("item-rate", "mean rating of the item, shrunk: the baseline to beat"),
+    _baseline("bias", "user and item means, shrunk"),
+    _baseline("pure-svd", "truncated SVD of the centred log"),
+)
+
+
+def _from_package(name: str, row: object) -> MethodSpec | None:
+    """A plug-in's row, under the name that it is registered by."""
+    return row if isinstance(row, MethodSpec) and row.name == name else None
+
+
+METHODS: Table[MethodSpec] = Table(
+    "puidrec.methods", {spec.name: spec for spec in _BUILT_IN}, _from_package, "a MethodSpec of that name"
+)
 
 
 def get_method(method: str | MethodSpec) -> MethodSpec:
@@ -89,5 +181,5 @@ def get_method(method: str | MethodSpec) -> MethodSpec:
     if not isinstance(method, str) or method not in METHODS:
         near = get_close_matches(str(method).lower().replace("_", "-")[:40], METHODS, 1)
         hint = f"Did you mean {near[0]}?" if near else None
-        raise InputError("unknown method", found=method, expected=f"one of {', '.join(METHODS)}", hint=hint)
+        raise InputError("unknown method", found=method, expected=f"one of {METHODS.names()}", hint=hint)
     return METHODS[method]

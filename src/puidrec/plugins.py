@@ -13,7 +13,14 @@ from typing import Any, TypeVar
 
 from puidrec.errors import InputError, one_line
 
-GROUPS = ("puidrec.backbones", "puidrec.propensities", "puidrec.gamma_rules", "puidrec.sources", "puidrec.metrics")
+GROUPS = (
+    "puidrec.methods",
+    "puidrec.backbones",
+    "puidrec.propensities",
+    "puidrec.gamma_rules",
+    "puidrec.sources",
+    "puidrec.metrics",
+)
 T = TypeVar("T")
 Adapt = Callable[[str, Any], T]
 """From a plug-in's name and object to a row of the table; returns None where the object is of the wrong kind."""

@@ -108,15 +108,10 @@ class Settings(BaseModel):
             if value not in table:
                 raise InputError(f"unknown {name}", found=value, expected=f"one of {', '.join(table)}")
         spec = self.spec
-        if spec.family == "unseen" and self.loss != "squared":
+        if self.loss not in spec.losses:
             raise InputError(
-                f"{spec.name} bounds the mean of unseen ratings, which only a squared loss can use",
-                found=self.loss, expected="loss squared",
-            )  # fmt: skip
-        if spec.family == "multi" and self.loss != "squared":
-            raise InputError(
-                f"{spec.name} sums its exposure head over all pairs by the squared identity", found=self.loss,
-                expected="loss squared",
+                f"{spec.name} sums over unseen pairs by identities that hold for squares only", found=self.loss,
+                expected=f"loss {' or '.join(spec.losses)}",
             )  # fmt: skip
         self._check_gamma()
         return self
