@@ -22,8 +22,7 @@ from puidrec.serve import server as module
 from puidrec.serve.answers import Answers
 from puidrec.serve.app import create_app
 from puidrec.serve.limits import Limits
-from puidrec.serve.protocol import TimedProtocol
-from puidrec.serve.server import make_server, open_socket
+from puidrec.serve.server import TimedProtocol, make_server, open_socket
 
 ANSWERED = b"HTTP/1.1 200 OK\r\n"
 

@@ -10,8 +10,7 @@ import pytest
 
 from puidrec.model import Recommender
 from puidrec.serve import engine as module
-from puidrec.serve.engine import Engine, Query, Ranking
-from puidrec.serve.worker import Worker
+from puidrec.serve.engine import Engine, Query, Ranking, Worker
 
 NOTHING = np.zeros((0, 6), np.float32)
 

@@ -36,10 +36,10 @@ def export(
     """Write a trained model for other systems: an ONNX graph, or vectors for any vector index."""
     from puidrec.cli.output import console, print_json
     from puidrec.experiments.run import load_run
-    from puidrec.export.folder import Format, export_model
+    from puidrec.export import export_model
 
     model, _ = load_run(run)
-    written = export_model(model, Format(form.value), out, data_sha256=_data_digest(run))
+    written = export_model(model, form.value, out, data_sha256=_data_digest(run))
     if as_json:
         print_json({**written.description, "files": written.files})
         return

@@ -12,9 +12,8 @@ from puidrec.data.dataset import IdMap
 from puidrec.errors import InputError
 from puidrec.model import Recommender
 from puidrec.serve.engine import Engine, Query, Ranking
-from puidrec.serve.limits import Limits, require_at_most
-from puidrec.serve.problems import Refused
-from puidrec.serve.schema import Basis, Code, Entity, RecommendRequest, ScoreRequest, Unknown
+from puidrec.serve.limits import Code, Limits, Refused, require_at_most
+from puidrec.serve.schema import Basis, Entity, RecommendRequest, ScoreRequest, Unknown
 from puidrec.train.cold import Side, Strangers
 
 NOTHING_SEEN = np.zeros(0, np.int32)

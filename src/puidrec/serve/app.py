@@ -17,15 +17,13 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from puidrec import __version__
+from puidrec.errors import one_line
 from puidrec.experiments.run import load_run
 from puidrec.serve.answers import Answers
-from puidrec.serve.document import make_exact
-from puidrec.serve.guard import Guard
-from puidrec.serve.limits import Limits, TooMany
-from puidrec.serve.page import render_page
-from puidrec.serve.problems import Refused, from_http, from_validation
+from puidrec.serve.engine import Worker
+from puidrec.serve.limits import Code, Guard, Limits, Refused
+from puidrec.serve.openapi import make_exact, render_page
 from puidrec.serve.schema import (
-    Code,
     Health,
     ModelCard,
     ProblemResponse,
@@ -35,7 +33,6 @@ from puidrec.serve.schema import (
     ScoreResponse,
     Unknown,
 )
-from puidrec.serve.worker import Worker
 from puidrec.store import read_json
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -164,15 +161,46 @@ def _add_errors(app: FastAPI) -> None:
     async def refused(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, Refused):
             return error.response()
-        if isinstance(error, TooMany):
-            return Refused(Code.TOO_MANY, str(error), error.field).response()
         if isinstance(error, RequestValidationError):
-            return from_validation(error).response()
+            return _from_validation(error).response()
         if isinstance(error, HTTPException):
-            response = from_http(error).response()
+            response = _from_http(error).response()
             response.headers.update(error.headers or {})  # which verbs a path takes
             return response
         return Refused(Code.INTERNAL, "something went wrong on the server; its log says what").response()
 
-    for kind in (Refused, TooMany, RequestValidationError, HTTPException, Exception):
+    for kind in (Refused, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, refused)
+
+
+def _from_validation(error: RequestValidationError) -> Refused:
+    """The complaint that got furthest; input is never echoed, so nothing a client sent can come back as ours."""
+    deepest: dict[str, Any] = max(error.errors(), key=lambda one: len(one["loc"]))
+    if deepest["type"] == "json_invalid":
+        return Refused(Code.MALFORMED, f"the body is not JSON: {deepest.get('ctx', {}).get('error', '')}")
+    place = [part for part in deepest["loc"][1:] if isinstance(part, int) or not _is_alternative(part)]
+    field = ".".join(one_line(str(part))[:40] for part in place[:5]) or None
+    if field is None:
+        return Refused(Code.INVALID, "expected a JSON object, sent with content-type: application/json")
+    if _is_alternative(deepest["loc"][-1]):
+        return Refused(Code.INVALID, _alternatives(place), field)
+    return Refused(Code.INVALID, {"extra_forbidden": "unknown field"}.get(deepest["type"], deepest["msg"]), field)
+
+
+def _is_alternative(part: object) -> bool:
+    """Whether a part of a place names one of several types that a field may have, which pydantic adds to its path."""
+    return (
+        str(part) in ("int", "str", "bool", "float", "User", "Item") or "[" in str(part) or "constrained" in str(part)
+    )
+
+
+def _alternatives(place: list[int | str]) -> str:
+    if "features" in place:
+        return "expected text, a finite number, true, false, null, or a list of text"
+    return "expected an id (an integer or text), or an object with id and features"
+
+
+def _from_http(error: HTTPException) -> Refused:
+    """Unknown paths and methods, in our form."""
+    known = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 400: Code.MALFORMED}
+    return Refused(known.get(error.status_code, Code.INVALID), str(error.detail))

@@ -1,11 +1,24 @@
-"""How much one client may ask for: every bound in one place."""
+"""What one client may ask for and how long it may take: every bound in one place, and how a request is refused.
+
+`Limits` counts what is in a request, `Guard` reads its body whole within a size and a time before anything looks at it,
+`Refused` is the one form of every answer that is not 2xx. Time limits of the connection itself are in `server`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 
-from puidrec.errors import InputError
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from puidrec.errors import InputError, one_line
+
+MAX_MESSAGE = 400
+"""Characters of a message to a client."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +50,135 @@ CURRENT: ContextVar[Limits] = ContextVar("limits")
 """The limits of the server that is answering: lists are counted before anything looks at what is in them."""
 
 
-class TooMany(Exception):  # noqa: N818 (it reads as what happens: raise TooMany)
-    """More of something than a request may hold."""
+class Code(StrEnum):
+    """Kinds of problems."""
 
-    def __init__(self, field: str, found: int, limit: int, what: str | None = None) -> None:
-        super().__init__(f"{what or field}: found {found:,}; expected at most {limit:,}")
-        self.field = field
+    MALFORMED = "malformed"
+    INVALID = "invalid"
+    WRONG_ID_TYPE = "wrong_id_type"
+    TOO_MANY = "too_many"
+    UNKNOWN_USER = "unknown_user"
+    UNKNOWN_ITEM = "unknown_item"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    BODY_TOO_LARGE = "body_too_large"
+    TOO_SLOW = "too_slow"
+    OVERLOADED = "overloaded"
+    INTERNAL = "internal"
+
+
+STATUS = {
+    Code.MALFORMED: 400,
+    Code.INVALID: 422,
+    Code.WRONG_ID_TYPE: 422,
+    Code.TOO_MANY: 422,
+    Code.UNKNOWN_USER: 404,
+    Code.UNKNOWN_ITEM: 404,
+    Code.NOT_FOUND: 404,
+    Code.METHOD_NOT_ALLOWED: 405,
+    Code.BODY_TOO_LARGE: 413,
+    Code.TOO_SLOW: 408,
+    Code.OVERLOADED: 503,
+    Code.INTERNAL: 500,
+}
+
+
+class Refused(Exception):  # noqa: N818 (it reads as what happens: raise Refused)
+    """A request that gets no answer, with the reason for the client."""
+
+    def __init__(self, code: Code, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.field = code, message, field
+
+    def response(self) -> JSONResponse:
+        """The JSON form."""
+        problem = {"code": self.code.value, "message": one_line(self.message)[:MAX_MESSAGE], "field": self.field}
+        headers = {"Connection": "close"} if self.code in (Code.BODY_TOO_LARGE, Code.TOO_SLOW) else None
+        return JSONResponse({"error": problem}, STATUS[self.code], headers)
 
 
 def require_at_most(field: str, found: int, limit: int, what: str | None = None) -> None:
     """Refuse a number of things beyond its limit."""
     if found > limit:
-        raise TooMany(field, found, limit, what)
+        raise Refused(Code.TOO_MANY, f"{what or field}: found {found:,}; expected at most {limit:,}", field)
+
+
+class Guard:
+    """ASGI middleware: 413 for bodies that are too large, 408 for those that do not arrive in time."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self.app, self.limits = app, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read, check, pass on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            body = await asyncio.wait_for(self._body(scope, receive), self.limits.read_seconds)
+        except TimeoutError:
+            slow = Refused(Code.TOO_SLOW, f"the body did not arrive within {self.limits.read_seconds:g} s")
+            await slow.response()(scope, receive, send)
+            return
+        except Refused as refused:
+            await refused.response()(scope, receive, send)
+            return
+        if body is not None:
+            CURRENT.set(self.limits)
+            await self._answer(self.app(scope, _replay(body, receive), send), receive)
+
+    async def _answer(self, app: Awaitable[None], receive: Receive) -> None:
+        """Answer for as long as the client is there; what nobody waits for is not computed to its end."""
+        answer, left = asyncio.ensure_future(app), asyncio.ensure_future(_left(receive))
+        try:
+            await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            left.cancel()
+            alone = not answer.done()
+            if alone:
+                answer.cancel()
+        await asyncio.wait({answer})
+        if not alone:
+            answer.result()  # a failure is the server's to tell
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The body; None where the client left before it was complete."""
+        limit = self.limits.body
+        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if not declared.isdigit() or int(declared[:20]) > limit:
+            raise self._too_large()
+        parts, size, more = [], 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise self._too_large()
+            parts.append(part)
+            more = message.get("more_body", False)
+        return b"".join(parts)
+
+    def _too_large(self) -> Refused:
+        return Refused(Code.BODY_TOO_LARGE, f"the body is too large; expected at most {self.limits.body:,} bytes")
+
+
+async def _left(receive: Receive) -> None:
+    """Until the client has gone; its request was read whole, so nothing else can come."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A receive channel that gives the body once, then what the client does next."""
+    given = False
+
+    async def once() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return once

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationInfo
 
 from puidrec.methods import METHODS
-from puidrec.serve.limits import CURRENT, require_at_most
+from puidrec.serve.limits import CURRENT, Code, require_at_most
 
 
 def _whole(value: Any) -> Any:
@@ -48,23 +48,6 @@ class Basis(StrEnum):
     TRAINED = "trained"
     FEATURES = "features"
     PRIOR = "prior"
-
-
-class Code(StrEnum):
-    """Kinds of problems."""
-
-    MALFORMED = "malformed"
-    INVALID = "invalid"
-    WRONG_ID_TYPE = "wrong_id_type"
-    TOO_MANY = "too_many"
-    UNKNOWN_USER = "unknown_user"
-    UNKNOWN_ITEM = "unknown_item"
-    NOT_FOUND = "not_found"
-    METHOD_NOT_ALLOWED = "method_not_allowed"
-    BODY_TOO_LARGE = "body_too_large"
-    TOO_SLOW = "too_slow"
-    OVERLOADED = "overloaded"
-    INTERNAL = "internal"
 
 
 class _Message(BaseModel):

@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from puidrec import export as module
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.errors import OutputError, PuidError
-from puidrec.export import onnx as onnx_module
-from puidrec.export.folder import Format, export_model
+from puidrec.export import export_model
 from puidrec.model import Recommender
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -54,7 +54,7 @@ def predicted(model: Recommender, users: np.ndarray, items: np.ndarray) -> np.nd
 @pytest.mark.parametrize("name", [*SETTINGS, "text"])
 def test_parquet_vectors_score_as_predict(models: dict[str, Recommender], name: str, tmp_path: Path) -> None:
     model = models[name]
-    description = export_model(model, Format.PARQUET, tmp_path / "out").description
+    description = export_model(model, "parquet", tmp_path / "out").description
     users, items = (pl.read_parquet(tmp_path / "out" / f"{side}.parquet") for side in ("users", "items"))
     assert users["user_id"].to_list() == model.user_ids_.ids.to_list()
     left, right = users["vector"].to_numpy(), items["vector"].to_numpy()
@@ -65,7 +65,7 @@ def test_parquet_vectors_score_as_predict(models: dict[str, Recommender], name: 
 @pytest.mark.parametrize("name", [*SETTINGS, "text"])
 def test_npy_vectors_score_as_predict(models: dict[str, Recommender], name: str, tmp_path: Path) -> None:
     model = models[name]
-    description = export_model(model, Format.NPY, tmp_path / "out").description
+    description = export_model(model, "npy", tmp_path / "out").description
     left, right = (np.load(tmp_path / "out" / f"{side}.npy", allow_pickle=False) for side in ("users", "items"))
     ids = [json.loads((tmp_path / "out" / f"{side}_ids.json").read_text()) for side in ("user", "item")]
     assert ids == [model.user_ids_.ids.to_list(), model.item_ids_.ids.to_list()]
@@ -81,9 +81,9 @@ def test_onnx_scores_are_predictions(
 ) -> None:
     runtime = pytest.importorskip("onnxruntime")
     if large:
-        monkeypatch.setattr(onnx_module, "MAX_INLINE", 0)
+        monkeypatch.setattr(module, "MAX_INLINE", 0)
     model, out = models[name], tmp_path / "out"
-    written = export_model(model, Format.ONNX, out)
+    written = export_model(model, "onnx", out)
     assert ("scores.bin" in written.files) is large
     assert written.description["largest_difference_to_predict"] <= 1e-5
     session = runtime.InferenceSession(out / "scores.onnx", providers=["CPUExecutionProvider"])
@@ -102,14 +102,14 @@ def test_a_graph_that_is_wrong_is_not_written(
     models: dict[str, Recommender], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(onnx_module, "_link", lambda scale: ([], []))
+    monkeypatch.setattr(module, "_link", lambda scale: ([], []))
     with pytest.raises(PuidError, match="differs from predict"):
-        export_model(models["signed log-odds"], Format.ONNX, tmp_path / "out")
+        export_model(models["signed log-odds"], "onnx", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_export_says_what_it_is(models: dict[str, Recommender], tmp_path: Path) -> None:
-    export_model(models["plain"], Format.NPY, tmp_path / "out", data_sha256="ab")
+    export_model(models["plain"], "npy", tmp_path / "out", data_sha256="ab")
     said = json.loads((tmp_path / "out" / "export.json").read_text())
     assert (said["format"], said["method"], said["users"], said["items"], said["dim"]) == ("npy", "mf", 40, 25, 6)
     assert said["data_sha256"] == "ab"
@@ -121,13 +121,13 @@ def test_an_earlier_export_is_replaced_and_nothing_else(
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    export_model(models["plain"], Format.NPY, out)
-    export_model(models["plain"], Format.PARQUET, out)
+    export_model(models["plain"], "npy", out)
+    export_model(models["plain"], "parquet", out)
     assert sorted(path.name for path in out.iterdir()) == ["export.json", "items.parquet", "users.parquet"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    refusal(lambda: export_model(models["plain"], Format.NPY, tmp_path / "mine"), "replace", "mine")
-    refusal(lambda: export_model(models["plain"], Format.NPY, tmp_path / "mine" / "thesis.tex"), "replace")
+    refusal(lambda: export_model(models["plain"], "npy", tmp_path / "mine"), "replace", "mine")
+    refusal(lambda: export_model(models["plain"], "npy", tmp_path / "mine" / "thesis.tex"), "replace")
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
 
 
@@ -135,7 +135,7 @@ def test_a_failure_leaves_the_earlier_export(
     models: dict[str, Recommender], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    export_model(models["plain"], Format.NPY, out)
+    export_model(models["plain"], "npy", out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
 
     def full(*args: Any, **kwargs: Any) -> None:
@@ -143,7 +143,7 @@ def test_a_failure_leaves_the_earlier_export(
 
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(OutputError, match="No space left"):
-        export_model(models["plain"], Format.NPY, out)
+        export_model(models["plain"], "npy", out)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -154,4 +154,9 @@ def test_a_missing_library_is_one_line(
     import sys
 
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    refusal(lambda: export_model(models["plain"], Format.ONNX, tmp_path / "out"), "onnxruntime", "puidrec[onnx]")
+    refusal(lambda: export_model(models["plain"], "onnx", tmp_path / "out"), "onnxruntime", "puidrec[onnx]")
+
+
+def test_a_format_that_does_not_exist_is_refused(models: dict[str, Recommender], tmp_path: Path, refusal: Any) -> None:
+    refusal(lambda: export_model(models["plain"], "pickle", tmp_path / "out"), "pickle", "onnx, parquet, npy")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,195 @@
+"""Models for other systems: scores as ONNX, or vectors whose inner product is the score, for any vector index.
+
+An export is a folder that appears whole: the numbers, the ids of their rows, and a JSON file that explains both.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from puidrec import __version__
+from puidrec.atomic import atomic_folder, write_json, write_text
+from puidrec.errors import InputError, PuidError
+from puidrec.model import Recommender
+from puidrec.train.validate import Scale
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+DESCRIPTION = "export.json"
+MODEL, WEIGHTS = "scores.onnx", "scores.bin"
+OPSET = 17
+MAX_INLINE = 2**30
+"""Bytes of factors that go into the file itself; a protocol buffer ends at 2 GB, so larger ones stand beside it."""
+SMALL = 64
+"""Bytes up to which a tensor is a constant of the graph, which a runtime must see in the file itself."""
+TOLERANCE = 1e-5
+CHECKED_PAIRS = 10_000
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written: the description, and the size of each file in bytes."""
+
+    description: dict[str, Any]
+    files: dict[str, int]
+
+
+def export_model(model: Recommender, form: str, out: Path, *, data_sha256: str | None = None) -> Export:
+    """Write a fitted model for other systems; the folder appears whole or not at all.
+
+    form: `onnx`, `parquet` or `npy`. A folder that holds anything but an earlier export is never replaced.
+    """
+    if form not in _WRITERS:
+        raise InputError("unknown format of an export", found=form, expected=f"one of {', '.join(_WRITERS)}")
+    if out.exists() and not (out / DESCRIPTION).is_file() and not (out.is_dir() and not any(out.iterdir())):
+        raise InputError(
+            "an export would replace what is there", file=out, expected="a new folder, or one that holds an export"
+        )
+    with atomic_folder(out) as folder:
+        details = _WRITERS[form](model, folder)
+        description = {**_description(model, form), **details, "data_sha256": data_sha256}
+        write_json(folder / DESCRIPTION, description)
+        files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    return Export(description, files)
+
+
+def _description(model: Recommender, form: str) -> dict[str, Any]:
+    """What every export says of itself."""
+    return {
+        "format": form,
+        "puidrec": __version__,
+        "method": model.settings.method,
+        "users": len(model.user_ids_),
+        "items": len(model.item_ids_),
+        "dim": int(model.user_factors_.shape[1]),
+        "score": _score_words(Scale.of(model.settings)),
+    }
+
+
+def _score_words(scale: Scale) -> str:
+    """How a score comes from two vectors. The link is increasing: an index of inner products ranks as it does."""
+    inner = "inner product of the user's and the item's vector; biases are folded into the last two columns"
+    if not scale.log_odds:
+        return inner
+    return f"{'tanh(x / 2)' if scale.signed else '1 / (1 + exp(-x))'} with x the {inner}"
+
+
+def write_parquet(model: Recommender, folder: Path) -> dict[str, Any]:
+    """`users.parquet` and `items.parquet`: an id and a fixed-size list of float32 per row."""
+    for side, (ids, factors) in _sides(model).items():
+        vectors = pl.Series("vector", factors, dtype=pl.Array(pl.Float32, factors.shape[1]))
+        pl.DataFrame([ids.alias(f"{side}_id"), vectors]).write_parquet(folder / f"{side}s.parquet")
+    return {"columns": ["user_id or item_id", "vector"]}
+
+
+def write_npy(model: Recommender, folder: Path) -> dict[str, Any]:
+    """`users.npy` and `items.npy`, float32; row k belongs to entry k of `user_ids.json` and `item_ids.json`."""
+    for side, (_, factors) in _sides(model).items():
+        np.save(folder / f"{side}s.npy", factors, allow_pickle=False)
+    _write_ids(model, folder)
+    return {"rows": "row k belongs to entry k of user_ids.json or item_ids.json"}
+
+
+def _sides(model: Recommender) -> dict[str, tuple[pl.Series, np.ndarray]]:
+    """Ids and vectors of both sides; biases are folded into the vectors."""
+    return {"user": (model.user_ids_.ids, model.user_factors_), "item": (model.item_ids_.ids, model.item_factors_)}
+
+
+def _write_ids(model: Recommender, folder: Path) -> None:
+    """The ids in order of their rows, as JSON lists."""
+    for side, (ids, _) in _sides(model).items():
+        write_text(folder / f"{side}_ids.json", json.dumps(ids.to_list(), ensure_ascii=False) + "\n")
+
+
+def write_onnx(model: Recommender, folder: Path) -> dict[str, Any]:
+    """`scores.onnx` and the ids; run against `predict` before anybody sees it."""
+    try:
+        import onnx
+        import onnxruntime  # type: ignore[import-untyped, unused-ignore]  # noqa: F401 (needed by `_check`)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"this format needs {error.name}, which is not installed", hint="pip install 'puidrec[onnx]'"
+        ) from error
+    path, large = folder / MODEL, model.user_factors_.nbytes + model.item_factors_.nbytes > MAX_INLINE
+    onnx.save_model(score_graph(model), path, save_as_external_data=large, location=WEIGHTS, size_threshold=SMALL)
+    onnx.checker.check_model(path)
+    _write_ids(model, folder)
+    return {
+        "inputs": {"user": "int64 [n], row of user_ids.json", "item": "int64 [n], row of item_ids.json"},
+        "output": {"score": "float32 [n], as Recommender.predict"},
+        "unknown_user": len(model.user_ids_),
+        "unknown_item": len(model.item_ids_),
+        "largest_difference_to_predict": _check(model, path),
+    }
+
+
+def score_graph(model: Recommender) -> ModelProto:
+    """score[n] = link(Σ_k users[user[n], k] · items[item[n], k]); one row more per side is the average entity.
+
+    Two look-ups, a product, a sum, and the link of the loss where it has one: built node by node rather than traced, so
+    that the graph is what `predict` does and nothing else.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    tables = []
+    for side, (_, factors) in _sides(model).items():
+        rows = np.concatenate([factors, factors.mean(0, keepdims=True, dtype=np.float32)])
+        tables.append(numpy_helper.from_array(np.ascontiguousarray(rows), f"{side}s"))
+    links, constants = _link(Scale.of(model.settings))
+    nodes = [
+        helper.make_node("Gather", ["users", "user"], ["user_vector"]),
+        helper.make_node("Gather", ["items", "item"], ["item_vector"]),
+        helper.make_node("Mul", ["user_vector", "item_vector"], ["product"]),
+        helper.make_node("ReduceSum", ["product", "axis"], ["raw" if links else "score"], keepdims=0),
+        *links,
+    ]
+    axis = numpy_helper.from_array(np.array([1], np.int64), "axis")
+    graph = helper.make_graph(
+        nodes, "puidrec_scores",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, ["n"]) for name in ("user", "item")],
+        [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["n"])],
+        [*tables, axis, *constants],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="puidrec")
+    made.ir_version = 8  # readable by every runtime of the last years
+    return made
+
+
+def _check(model: Recommender, path: Path) -> float:
+    """Largest difference between the graph and `predict` over random pairs, unknown ids among them; within 1e-5."""
+    import onnxruntime
+
+    n_users, n_items = len(model.user_ids_), len(model.item_ids_)
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(0, n_users + 1, CHECKED_PAIRS), rng.integers(0, n_items + 1, CHECKED_PAIRS)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found = session.run(["score"], {"user": users, "item": items})[0]
+    known = (users < n_users) & (items < n_items)
+    expected = model.predict(model.user_ids_.decode(users[known]), model.item_ids_.decode(items[known]))
+    difference = float(np.abs(found[known] - expected).max(initial=0.0))
+    if not (difference <= TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0))) and np.isfinite(found).all()):
+        raise PuidError(f"the ONNX graph differs from predict by {difference:g}; nothing was written")
+    return difference
+
+
+def _link(scale: Scale) -> tuple[list[NodeProto], list[Any]]:
+    """From log-odds to the mean they stand for: tanh(x/2) on ±1, the logistic function on [0, 1]."""
+    from onnx import helper, numpy_helper
+
+    if not scale.log_odds:
+        return [], []
+    if not scale.signed:
+        return [helper.make_node("Sigmoid", ["raw"], ["score"])], []
+    half = numpy_helper.from_array(np.array(0.5, np.float32), "half")
+    nodes = [helper.make_node("Mul", ["raw", "half"], ["halved"]), helper.make_node("Tanh", ["halved"], ["score"])]
+    return nodes, [half]
+
+
+_WRITERS = {"onnx": write_onnx, "parquet": write_parquet, "npy": write_npy}
