@@ -186,23 +186,27 @@ def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
 
 def test_a_folder_of_others_is_refused_before_any_work(tmp_path: Path, refusal) -> None:
     home, names = tmp_path / "home", ("a.json",)
-    atomic.require_own(home, names, "an earlier run")  # what is not there cannot be lost
+    atomic.refuse_other_files(home, names, "an earlier run")  # what is not there cannot be lost
     home.mkdir()
     for name in ("a.json", ".a.json.xyz.tmp"):
         (home / name).touch()
-    atomic.require_own(home, names, "an earlier run")
+    atomic.refuse_other_files(home, names, "an earlier run")
     (tmp_path / "link").symlink_to(home)
-    atomic.require_own(tmp_path / "link", names, "an earlier run", link=True)
-    refusal(lambda: atomic.require_own(tmp_path / "link", names, "an earlier run"), "not a folder")
+    atomic.refuse_other_files(tmp_path / "link", names, "an earlier run", link=True)
+    refusal(lambda: atomic.refuse_other_files(tmp_path / "link", names, "an earlier run"), "not a folder")
     (home / "thesis.tex").touch()
-    refusal(lambda: atomic.require_own(home, names, "an earlier run"), "other files", "thesis.tex", "an earlier run")
-    refusal(lambda: atomic.require_own(home / "a.json", names, "an earlier run"), "not a folder")
+    refusal(
+        lambda: atomic.refuse_other_files(home, names, "an earlier run"), "other files", "thesis.tex", "an earlier run"
+    )
+    refusal(lambda: atomic.refuse_other_files(home / "a.json", names, "an earlier run"), "not a folder")
 
 
 def test_a_file_of_our_name_is_not_ours_without_our_mark(tmp_path: Path, refusal) -> None:
     (tmp_path / "notes.txt").touch()
-    atomic.require_ours(tmp_path, ("results.json",), "cells")
+    atomic.refuse_overwriting(tmp_path, ("results.json",), "cells")
     (tmp_path / "results.json").touch()
-    refusal(lambda: atomic.require_ours(tmp_path, ("results.json",), "cells"), "would be replaced", "results.json")
+    refusal(
+        lambda: atomic.refuse_overwriting(tmp_path, ("results.json",), "cells"), "would be replaced", "results.json"
+    )
     (tmp_path / "cells").mkdir()
-    atomic.require_ours(tmp_path, ("results.json",), "cells")
+    atomic.refuse_overwriting(tmp_path, ("results.json",), "cells")

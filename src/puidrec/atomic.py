@@ -112,36 +112,36 @@ def atomic_files(folder: str | os.PathLike[str]) -> Iterator[Path]:
             shutil.rmtree(stage, ignore_errors=True)
 
 
-def require_own(folder: Path, names: Iterable[str], what: str, *, link: bool = False) -> None:
+def refuse_other_files(folder: Path, names: Iterable[str], what: str, *, link: bool = False) -> None:
     """Refuse a folder that holds anything that `what` did not write, before any work is spent: it would be lost.
 
-    names: the files of `what`. What a killed writer of theirs left behind is no stranger. link: a link to a folder will
-    do; not where the folder is replaced as a whole.
+    names: the files of `what`; temporary files that a killed writer of them left behind do not count as other files.
+    link: a link to a folder will do; not where the folder is replaced as a whole.
     """
     own = tuple(names)
     with output_errors(folder):
         if (folder.exists() and not folder.is_dir()) or (folder.is_symlink() and not link):
             raise InputError("not a folder", file=folder, expected=f"a new folder, or {what}")
         found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    left = tuple(f".{name}." for name in own)
-    strange = [name for name in found if name not in own and not name.startswith(left)]
-    if strange:
+    temporary = tuple(f".{name}." for name in own)
+    others = [name for name in found if name not in own and not name.startswith(temporary)]
+    if others:
         raise InputError(
-            "the folder holds other files", file=folder, found=", ".join(strange[:3]),
+            "the folder holds other files", file=folder, found=", ".join(others[:3]),
             expected=f"a new folder, or {what}", hint="Name a new folder (--out).",
         )  # fmt: skip
 
 
-def require_ours(folder: Path, names: Iterable[str], mark: str) -> None:
-    """Refuse a folder where a file of one of our names is not ours: `mark`, which we always write, is not beside it.
+def refuse_overwriting(folder: Path, names: Iterable[str], marker: str) -> None:
+    """Refuse a folder where writing `names` would replace a file that puid did not write.
 
-    Other files may be there, and stay.
+    It did where `marker`, which it always writes, lies beside the file. Other files may be there, and stay.
     """
     taken = [name for name in names if (folder / name).exists()]
-    if taken and not (folder / mark).exists():
+    if taken and not (folder / marker).exists():
         raise InputError(
             "the folder holds a file that would be replaced", file=folder, found=taken[0],
-            expected=f"a new folder, or one that holds {mark} as well", hint="Name a new folder (--out).",
+            expected=f"a new folder, or one that holds {marker} as well", hint="Name a new folder (--out).",
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import polars as pl
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from puidrec.atomic import atomic_folder, require_own, write_json
+from puidrec.atomic import atomic_folder, refuse_other_files, write_json
 from puidrec.data.dataset import IdMap
 from puidrec.errors import InputError
 from puidrec.settings import Settings
@@ -62,7 +62,7 @@ def save_model(model: Recommender, folder: Path) -> None:
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         named = {name: torch.from_numpy(np.asarray(value)) for name, value in tensors.items()}
     named |= {f"parameter.{name}": value for name, value in model.parameters_.items()}
-    require_own(folder, (TENSORS, DESCRIPTION), "one that holds a model")
+    refuse_other_files(folder, (TENSORS, DESCRIPTION), "one that holds a model")
     with atomic_folder(folder) as temporary:
         write_json(temporary / DESCRIPTION, description.model_dump())
         state = {"kind": "model", "description": _digest(description)}

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from puidrec.atomic import atomic_folder, require_own, write_json, write_text
+from puidrec.atomic import atomic_folder, refuse_other_files, write_json, write_text
 
 FILES = ("audit.json", "summary.txt", "report.html")
 
@@ -66,7 +66,7 @@ class Audit:
 
 def check_target(folder: Path) -> None:
     """Refuse a folder that holds anything but an earlier audit, before any work is spent."""
-    require_own(folder, FILES, "one that holds an audit")
+    refuse_other_files(folder, FILES, "one that holds an audit")
 
 
 def _rows(values: dict[str, Any]) -> list[str]:

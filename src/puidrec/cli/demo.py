@@ -23,14 +23,14 @@ def demo(
     as_json: options.AsJson = False,
 ) -> None:
     """Simulate a confounded log with known truth, train, compare with the truth, audit, and write a report."""
-    from puidrec.atomic import atomic_files, output_errors, require_ours, write_json
+    from puidrec.atomic import atomic_files, output_errors, refuse_overwriting, write_json
     from puidrec.cli.output import print_json, progress_bar
     from puidrec.experiments.demo import METHODS, run_demo
     from puidrec.report.demo import demo_page
     from puidrec.report.html import write_page
 
     with output_errors(out):
-        require_ours(out, ("report.html",), "demo.json")
+        refuse_overwriting(out, ("report.html",), "demo.json")
         out.mkdir(parents=True, exist_ok=True)  # before any work is spent
     with progress_bar() as bar:
         task = bar.add_task("simulating", total=len(METHODS) + 2)

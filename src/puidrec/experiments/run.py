@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.atomic import output_errors, require_own, sweep, write_json, write_text
+from puidrec.atomic import output_errors, refuse_other_files, sweep, write_json, write_text
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError
@@ -145,7 +145,7 @@ def _claimed(out: Path, settings: Settings, world: World = ALONE) -> Iterator[No
 
 def _require_own(out: Path, settings: Settings) -> None:
     """Refuse a folder that holds anything but an interrupted run of these settings, on whatever device."""
-    require_own(out, FILES, "an interrupted run", link=True)
+    refuse_other_files(out, FILES, "an interrupted run", link=True)
     if not (out / CONFIG).exists():
         return
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from puidrec.atomic import require_ours, write_json, write_text
+from puidrec.atomic import refuse_overwriting, write_json, write_text
 from puidrec.errors import InputError
 from puidrec.experiments.cell_files import CellFolder
 from puidrec.experiments.cells import Cell, DataSpec, Result
@@ -160,7 +160,7 @@ def claim(out: Path) -> None:
     """Make sure that results can be written before any work is spent on them."""
     if out.exists() and not out.is_dir():
         raise InputError("results need a folder", file=out, found="a file", hint="Choose another --out.")
-    require_ours(out, WRITTEN, "cells")
+    refuse_overwriting(out, WRITTEN, "cells")
     try:
         (out / "cells").mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out / "cells"):

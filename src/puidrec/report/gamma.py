@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from puidrec.atomic import atomic_folder, require_own, write_json
+from puidrec.atomic import atomic_folder, refuse_other_files, write_json
 from puidrec.experiments.gamma_study import GammaStudy, Proof
 from puidrec.features.bins import SideBins
 from puidrec.report.charts import MAX_GROUPS, heat_map, histogram, save_png
@@ -85,7 +85,7 @@ def write_gamma_study(study: GammaStudy, folder: Path) -> None:
 
 def check_target(folder: Path) -> None:
     """Refuse a folder that holds anything that a study did not write: it would be lost."""
-    require_own(folder, FILES, "an earlier study of Γ")
+    refuse_other_files(folder, FILES, "an earlier study of Γ")
 
 
 def histogram_of(study: GammaStudy) -> Figure:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from puidrec.atomic import atomic_folder, require_own
+from puidrec.atomic import atomic_folder, refuse_other_files
 from puidrec.data.sources.kuairec_block import Block, watched_pairs
 from puidrec.data.sources.kuairec_features import item_features
 from puidrec.data.sources.reading import AnyPath, data_folder, first_file, has_file, input_errors
@@ -79,4 +79,4 @@ def _check_target(source: Path, target: Path) -> None:
             raise InputError(
                 "source and target overlap", file=target, found=str(source), expected="two separate folders"
             )
-    require_own(target, COMPACT, "an earlier conversion")
+    refuse_other_files(target, COMPACT, "an earlier conversion")
