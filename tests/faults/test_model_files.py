@@ -1,4 +1,4 @@
-"""Mutated model files: a typed refusal, or a model that answers as before; soon, and without much memory."""
+"""Mutated model files: a typed refusal, or a model that answers as before, and without much memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import random
 import resource
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,12 +68,11 @@ def test_a_mutated_model_is_refused_or_answers_as_before(repeats: Callable[[int]
     model.save(folder)
     good = {name: (folder / name).read_bytes() for name in (TENSORS, DESCRIPTION)}
     encoders = json.loads(json.dumps(model.encoders_))
-    rng, refused, slowest = random.Random(0), 0, 0.0
+    rng, refused = random.Random(0), 0
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(repeats(400)):
         name, change = rng.choice(WAYS)
         (folder / name).write_bytes(change(good[name], rng))
-        began = time.process_time()
         try:
             loaded = Recommender.load(folder)
         except PuidError as error:
@@ -87,11 +85,9 @@ def test_a_mutated_model_is_refused_or_answers_as_before(repeats: Callable[[int]
             assert all(np.array_equal(*pair) for pair in zip(loaded.seen_, model.seen_, strict=True))
             assert (loaded.settings, loaded.history_) == (model.settings, model.history_)
             assert loaded.encoders_ == encoders
-        slowest = max(slowest, time.process_time() - began)
         (folder / name).write_bytes(good[name])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024
-    print(f"{refused} of {repeats(400)} refused, slowest {slowest:.3f} s, {grown:.0f} MiB more")  # noqa: T201
+    print(f"{refused} of {repeats(400)} refused, {grown:.0f} MiB more")  # noqa: T201
     assert refused > 0.85 * repeats(400)  # the report of a model, which nothing depends on, may say anything
-    assert slowest < 1.0
     assert grown < 200
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["model", DESCRIPTION, TENSORS]

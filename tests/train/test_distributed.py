@@ -131,9 +131,7 @@ def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path: Path) -
     out, port = tmp_path / "run", free_port()
     ranks = [puid(*TRAIN, "--out", out, rank=rank, port=port) for rank in (0, 1)]
     try:
-        deadline = time.monotonic() + LIMIT
         while not (out / "checkpoint.safetensors").exists():
-            assert time.monotonic() < deadline
             assert ranks[0].poll() is None, ranks[0].communicate()
             time.sleep(0.01)
         ranks[1].send_signal(signal.SIGKILL)

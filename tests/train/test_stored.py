@@ -97,7 +97,7 @@ def test_small_pieces_make_the_same_model(options, both, monkeypatch) -> None:
 
 @pytest.mark.parametrize("rule", ["information", "exposure-gap"])
 def test_gamma_is_that_of_the_log_in_memory(rule, both, monkeypatch) -> None:
-    monkeypatch.setattr(counts.row_slices, "__defaults__", (100,))
+    monkeypatch.setattr(counts, "BATCH_ROWS", 100)
     memory, disk = (study_gamma(data, rule) for data in both)
     np.testing.assert_allclose(disk.pairs, memory.pairs, rtol=1e-12)
     assert disk.proved == pytest.approx(memory.proved, rel=1e-9)
@@ -127,7 +127,6 @@ def test_a_run_goes_on_from_its_checkpoint(both, tmp_path: Path) -> None:
 def test_without_uniform_rows_the_log_itself_is_held_out_from(method, protocol, folder, tmp_path, monkeypatch) -> None:
     """The same rows validate and test, and dropped ratings are dropped, whether the log is in memory or not."""
     monkeypatch.setattr(on_disk, "CHUNK", 64)
-    monkeypatch.setattr(on_disk.slices, "__defaults__", (64,))
     monkeypatch.setattr(stored, "PIECE_PAIRS", 40)
     options = {"users": folder / "users.parquet", "unknown_ids": "keep", "scale": (1, 5)}
     memory = load_dataset("files", logged=folder / "logged.parquet", **options)
@@ -162,7 +161,7 @@ from puidrec.train import stored
 
 root, how, room = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 sorting.BATCH_ROWS, stored.PIECE_PAIRS = 100_000, 200_000
-counts.row_slices.__defaults__ = (200_000,)
+counts.BATCH_ROWS = 200_000
 torch.set_num_threads(1)
 now = next(line for line in open("/proc/self/status") if line.startswith("VmData"))
 limit = int(now.split()[1]) * 1024 + room * 2**20

@@ -24,9 +24,9 @@ CHUNK = 1 << 20
 """Rows looked at at a time where all must be; a multiple of 8."""
 
 
-def slices(n: int, size: int = CHUNK) -> Iterator[slice]:
-    """Ranges that cover n rows."""
-    return (slice(start, min(start + size, n)) for start in range(0, n, size))
+def slices(n: int) -> Iterator[slice]:
+    """Ranges of CHUNK rows that cover n rows."""
+    return (slice(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK))
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,8 +78,9 @@ class Scored:
             self.ids, np.bincount(self.code, weights=weighted, minlength=self.ids.size) / self.mass, self.mass
         )
 
-    def parts(self, rows: int = PART_ROWS) -> Iterator[Self]:
-        """Divide the rows into parts of whole users, in order of users, each of about `rows` rows."""
+    def parts(self, rows: int | None = None) -> Iterator[Self]:
+        """Divide the rows into parts of whole users, in order of users, each of about `rows` rows (or PART_ROWS)."""
+        rows = rows or PART_ROWS
         if self.code.size <= rows:
             yield self
             return

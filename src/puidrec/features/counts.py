@@ -124,9 +124,10 @@ class ExposureCounts:
         return np.multiply.outer(self.users_in_bin.astype(np.float64), self.items_in_bin.astype(np.float64))
 
 
-def row_slices(n: int, size: int = BATCH_ROWS) -> Iterator[slice]:
-    """Ranges that cover n rows: temporaries as long as the log are made for one of them at a time."""
-    return (slice(start, min(start + size, n)) for start in range(0, n, size))
+def row_slices(n: int, size: int | None = None) -> Iterator[slice]:
+    """Ranges of `size` rows (BATCH_ROWS if None) that cover n: temporary arrays are made for one range at a time."""
+    step = size or BATCH_ROWS
+    return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
 def count_codes(codes: np.ndarray, size: int) -> np.ndarray:

@@ -72,7 +72,9 @@ class SourceContract:
 
     def test_describes_itself(self) -> None:
         """Figures and notes are plain JSON."""
-        json.dumps(describe_dataset(self.load()), allow_nan=False)
+        data = self.load()
+        described = json.loads(json.dumps(describe_dataset(data), allow_nan=False))
+        assert described["regimes"]["logged"]["rows"] == len(data.logged)
 
     def test_nonsense_is_refused_in_one_line(self) -> None:
         """A user's mistake is an `InputError`, never a trace."""
