@@ -21,8 +21,8 @@ import numpy as np
 
 from fresh import measured, simulated
 from puidrec.auditing.audit import audit
-from puidrec.data.chunked import read_simulation
 from puidrec.data.dataset import Dataset
+from puidrec.data.synthetic import read_simulation
 
 LIMIT_SECONDS, LIMIT_GIB = 60.0, 4.0
 DIM = 16

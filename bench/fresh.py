@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from puidrec.data.chunked import simulate_to_parquet
+from puidrec.data.synthetic import simulate_to_parquet
 
 
 def simulated(folder: Path, n_users: int, n_items: int, rows: int) -> Path:

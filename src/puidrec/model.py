@@ -14,9 +14,9 @@ import polars as pl
 import torch
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.frames import Frame
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.protocol import Protocol
+from puidrec.data.schema import Frame
 from puidrec.data.split import Split
 from puidrec.errors import InputError, not_fitted
 from puidrec.objective.low_rank import LowRank

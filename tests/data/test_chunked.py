@@ -4,9 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.data.chunked import read_simulation, simulate_to_parquet
 from puidrec.data.simulator import exposure
-from puidrec.data.synthetic import simulate
+from puidrec.data.synthetic import read_simulation, simulate, simulate_to_parquet
 from puidrec.errors import InputError
 
 

@@ -5,7 +5,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from puidrec.data.frames import Origin, require_columns, require_rows, to_polars
+from puidrec.data.schema import Origin, require_columns, require_rows, to_polars
 
 COLUMNS = {"user_id": [1, 2], "item_id": ["a", "b"], "rating": [1.0, 2.5]}
 HERE = Origin("here.csv")

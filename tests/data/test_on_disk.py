@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
-from puidrec.data.on_disk import Column, Kept, Scratch, slices
+from puidrec.data.on_disk import Column, Kept, Scratch, shard_log, slices
 from puidrec.data.protocol import get_protocol
-from puidrec.data.sharded import shard_log
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.data import sharded, sorting
+from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
-from puidrec.data.on_disk import StoredInteractions, slices
+from puidrec.data.on_disk import StoredInteractions, shard_log, slices
 from puidrec.data.protocol import get_protocol
-from puidrec.data.sharded import shard_log
 from puidrec.data.sources import load_dataset
 
 UNIFORM = pl.DataFrame({"user_id": [0, 1], "item_id": [0, 3], "rating": [2, 5]})
@@ -40,7 +39,7 @@ def same(disk: Dataset, memory: Dataset) -> None:
 @pytest.mark.parametrize("batch_rows", [7, 10_000])
 @pytest.mark.parametrize("shard_rows", [1, 25, 10_000])
 def test_rows_are_those_of_the_log_in_memory(tmp_path: Path, monkeypatch, shard_rows: int, batch_rows: int) -> None:
-    monkeypatch.setattr(sorting, "BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(on_disk, "BATCH_ROWS", batch_rows)
     log = log_of()
     (tmp_path / "log").mkdir()
     log[:90].write_parquet(tmp_path / "log" / "1.parquet", row_group_size=11)
@@ -80,7 +79,7 @@ def test_a_range_of_rows_in_memory_has_labels(tmp_path: Path) -> None:
 def test_a_folder_is_sorted_once_and_belongs_to_its_log(tmp_path: Path, monkeypatch, refusal) -> None:
     log_of().write_parquet(tmp_path / "a.parquet")
     first = shard_log(tmp_path / "a.parquet", tmp_path / "s", builder())
-    monkeypatch.setattr(sharded, "sort_log", lambda *_: pytest.fail("sorted again"))
+    monkeypatch.setattr(on_disk, "sort_log", lambda *_: pytest.fail("sorted again"))
     again = shard_log(tmp_path / "a.parquet", tmp_path / "s", builder())
     assert again.sha256 == first.sha256
     log_of(seed=1).write_parquet(tmp_path / "b.parquet")
@@ -110,7 +109,7 @@ def test_the_digest_is_that_of_the_rows(tmp_path: Path) -> None:
     ],
 )
 def test_bad_rows_are_named_as_ever(tmp_path: Path, monkeypatch, refusal, change, parts) -> None:
-    monkeypatch.setattr(sorting, "BATCH_ROWS", 50)
+    monkeypatch.setattr(on_disk, "BATCH_ROWS", 50)
     log = log_of()
     bad = log.with_row_index().with_columns(
         [
@@ -151,7 +150,7 @@ def test_a_skeleton_holds_every_id_and_no_pair_twice() -> None:
     for n_users, n_items in ((7, 3), (3, 7), (4, 4), (6, 4)):
         log = log_of(n_users, n_items).with_columns(pl.lit(1).alias("len"))
         users, items = (log.group_by(key).agg(pl.len()).sort(key) for key in ("user_id", "item_id"))
-        skeleton = sorting.Summary(users, items, 1.0, 5.0).skeleton()
+        skeleton = on_disk.Summary(users, items, 1.0, 5.0).skeleton()
         assert set(skeleton["user_id"]) == set(log["user_id"])
         assert set(skeleton["item_id"]) == set(log["item_id"])
         assert not skeleton.select("user_id", "item_id").is_duplicated().any()

@@ -15,7 +15,7 @@ import pytest
 
 from puidrec import load_dataset
 from puidrec.cli.options import read_toml
-from puidrec.data.sources.kuairec_convert import convert
+from puidrec.data.sources.kuairec import convert
 from puidrec.errors import PuidError
 from puidrec.model import Recommender
 
@@ -170,7 +170,7 @@ def test_archives_are_not_unpacked(name: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
 @pytest.mark.parametrize("kind", ["a pipe", "a loop", "/dev/null", "/dev/zero"])
 def test_outputs_that_are_no_folders(kind: str, tmp_path: Path) -> None:
-    from puidrec.data.chunked import simulate_to_parquet
+    from puidrec.data.synthetic import simulate_to_parquet
 
     with strange(kind, tmp_path / "out") as out:
         refused(lambda: simulate_to_parquet(out, "mixed", n_users=8, n_items=6))

@@ -153,14 +153,14 @@ import subprocess
 import sys
 from pathlib import Path
 import numpy as np, polars as pl, torch, scipy.optimize, sklearn.linear_model, torch.distributed.tensor
-from puidrec.data import sorting
+from puidrec.data import on_disk
 from puidrec.data.sources import load_dataset
 from puidrec.features import counts
 from puidrec.model import Recommender
 from puidrec.train import stored
 
 root, how, room = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-sorting.BATCH_ROWS, stored.PIECE_PAIRS = 100_000, 200_000
+on_disk.BATCH_ROWS, stored.PIECE_PAIRS = 100_000, 200_000
 counts.BATCH_ROWS = 200_000
 torch.set_num_threads(1)
 now = next(line for line in open("/proc/self/status") if line.startswith("VmData"))

@@ -69,7 +69,7 @@ def convert(
 
     if source != "kuairec":
         raise InputError("nothing to convert", found=source, expected="kuairec")
-    from puidrec.data.sources.kuairec_convert import convert as convert_kuairec
+    from puidrec.data.sources.kuairec import convert as convert_kuairec
 
     facts = convert_kuairec(src, dst)
     if as_json:
@@ -99,7 +99,7 @@ def simulate(
 ) -> None:
     """Simulate a confounded log with a uniform sample and the truth, up to a million users, in chunks."""
     from puidrec.cli.output import console, print_json, progress_bar
-    from puidrec.data.chunked import simulate_to_parquet
+    from puidrec.data.synthetic import simulate_to_parquet
 
     with progress_bar() as bar:
         task = bar.add_task("simulating", total=None)

@@ -3,25 +3,29 @@
 simulation = simulate("mixed", n_users=800, n_items=500, rng=0)
 simulation.data                                   # a Dataset: log, uniform sample, features
 simulation.truth.gamma(users, items)              # and .propensity, .true_propensity, .phi, .rating, …
+
+`simulate_to_parquet` writes the same data to a folder, in chunks of users, for logs larger than memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import polars as pl
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.simulator.exposure import ExposureSampler
-from puidrec.data.simulator.files import rated, uniform_sample
+from puidrec.data.simulator.files import Progress, rated, read_tables, read_truth, uniform_sample, write_simulation
+from puidrec.data.simulator.population import WORLDS, SimulatedWorld, SimulationOptions, get_world, require_numbers
 from puidrec.data.simulator.truth import Truth
-from puidrec.data.simulator.worlds import WORLDS, SimulationOptions, World, get_world, require_numbers
+from puidrec.errors import InputError
 from puidrec.rng import Rng, derive_seed
 
-__all__ = ["WORLDS", "Simulation", "SimulationOptions", "Truth", "World", "simulate", "simulation_options"]
+__all__ = ["WORLDS", "SimulatedWorld", "Simulation", "SimulationOptions", "Truth", "simulate", "simulation_options"]
 
 _UNIFORM_PER_USER, _MAX_DEFAULT_UNIFORM = 16, 1_000_000
 
@@ -34,7 +38,7 @@ class Simulation:
     truth: Truth
 
     @property
-    def world(self) -> World:
+    def world(self) -> SimulatedWorld:
         """The world it was drawn from."""
         return WORLDS[self.truth.options.world]
 
@@ -122,3 +126,46 @@ def assemble(tables: Mapping[str, pl.DataFrame | None], truth: Truth, origins: M
         notes={"simulated": truth.options.as_dict()},
     )
     return Simulation(data, truth)
+
+
+def simulate_to_parquet(
+    folder: str | PathLike[str],
+    world: str = "mixed",
+    n_users: int = 100_000,
+    n_items: int = 10_000,
+    n_rows: int | None = None,
+    *,
+    rng: Rng = 0,
+    chunk_users: int | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[MoreOptions],
+) -> dict[str, int]:
+    """Write what `simulate` would return, in chunks of users, without ever holding the log.
+
+    `chunk_users` bounds memory and changes nothing else. Returns the counts `rows`, `uniform_rows`, `users`, `items`.
+    """
+    truth = Truth.from_options(simulation_options(world, n_users, n_items, n_rows, rng=rng, **options))
+    rows = write_simulation(folder, truth, chunk_users=chunk_users, progress=progress)
+    return {"rows": rows, "uniform_rows": truth.options.n_uniform, "users": n_users, "items": n_items}
+
+
+def read_simulation(folder: str | PathLike[str]) -> Simulation:
+    """Read a folder that `simulate_to_parquet` wrote, and rebuild its truth."""
+    truth, root = read_truth(folder), Path(folder)
+    origins = {"logged": root / "logged", **{k: root / f"{k}.parquet" for k in ("uniform", "users", "items")}}
+    return assemble(read_tables(folder), truth, origins)
+
+
+def load(path: str | PathLike[str] | None = None, *, seed: int = 0, **options: Any) -> Dataset:
+    """Read the folder at `path`; without one, simulate (options of `puidrec.data.synthetic.simulate`)."""
+    require_numbers({"seed": seed}, {})
+    if path is None:
+        return simulate(rng=seed, **options).data
+    if options or seed:
+        raise InputError(
+            "a simulated folder was drawn already and takes no options",
+            file=path,
+            found=", ".join(options) or "seed",
+            hint="Leave the path out to simulate anew, or the options out to read the folder.",
+        )
+    return read_simulation(path).data

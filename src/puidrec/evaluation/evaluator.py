@@ -10,13 +10,17 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import IdMap, Interactions
-from puidrec.data.frames import Frame, Origin, require_columns, require_rows, to_polars
 from puidrec.data.protocol import Protocol as EvaluationProtocol
 from puidrec.data.protocol import get_protocol
 from puidrec.data.schema import (
+    Frame,
+    Origin,
     RatingScale,
     check_ids,
     check_number,
+    require_columns,
+    require_rows,
+    to_polars,
 )
 from puidrec.errors import InputError
 from puidrec.evaluation.metrics import compute_metrics

@@ -11,8 +11,7 @@ import polars as pl
 
 from puidrec.backbones.features import FeatureEncoder
 from puidrec.data.dataset import IdMap
-from puidrec.data.frames import Frame, Origin
-from puidrec.data.schema import clean_side
+from puidrec.data.schema import Frame, Origin, clean_side
 from puidrec.train.cold import Side, Strangers, dtype_of
 
 

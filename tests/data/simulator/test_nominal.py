@@ -3,7 +3,8 @@ import pytest
 from scipy import integrate
 from scipy.special import expit, logit
 
-from puidrec.data.simulator.nominal import NominalTable, Strengths, hidden_from_uniform, mean_exposure
+from puidrec.data.simulator.population import Strengths, hidden_from_uniform
+from puidrec.data.simulator.truth import NominalTable, mean_exposure
 
 
 @pytest.mark.parametrize("amplitude", [0.0, 0.4, 1.2, 4.0])

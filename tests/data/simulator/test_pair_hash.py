@@ -1,7 +1,7 @@
 import numpy as np
 from scipy import stats
 
-from puidrec.data.simulator.pair_hash import mix64, pair_uniform, stream_key
+from puidrec.data.simulator.truth import mix64, pair_uniform, stream_key
 
 
 def grid(n_users: int, n_items: int, first_user: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
 import pytest
 
-from puidrec.data.simulator.worlds import WORLDS, SimulationOptions, get_world
+from puidrec.data.simulator.population import WORLDS, SimulationOptions, get_world
 from puidrec.data.synthetic import simulation_options
 from puidrec.errors import InputError
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from puidrec import load_dataset
-from puidrec.data.sources.kuairec import draw_log
-from puidrec.data.sources.kuairec_block import Block
+from puidrec.data.sources.kuairec import Block, draw_log
 from puidrec.data.sources.kuairec_features import USER_CODES
 
 N_USERS, N_VIDEOS = 30, 50

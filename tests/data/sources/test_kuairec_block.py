@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.data.sources import kuairec_block
-from puidrec.data.sources.kuairec_block import Block, watched_pairs
+from puidrec.data.sources import kuairec
+from puidrec.data.sources.kuairec import Block, watched_pairs
 
 HEADER = "user_id,video_id,play_duration,video_duration,time,date,timestamp,watch_ratio\n"
 ROWS = [(14, 103, 2.0), (14, 109, 2.5), (19, 103, 0.3), (19, 120, 7.0), (14, 120, 1.9)]
@@ -74,7 +74,7 @@ def test_other_broken_files(tmp_path: Path, refusal, monkeypatch: pytest.MonkeyP
     for content, part in ((b"", "cannot read"), (b"a,b\n1,2\n", "missing column user_id"), (b"\xff\xfe\0", "small")):
         file.write_bytes(content)
         refusal(lambda: Block.read_csv(file), str(file), part)
-    monkeypatch.setattr(kuairec_block, "MAX_CELLS", 5)
+    monkeypatch.setattr(kuairec, "MAX_CELLS", 5)
     write(file, ROWS)
     refusal(lambda: Block.read_csv(file), "2 users x 3 videos", "small_matrix.csv")
 

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from puidrec import load_dataset
-from puidrec.data.sources.kuairec_convert import COMPACT, convert
+from puidrec.data.sources.kuairec import COMPACT, convert
 from puidrec.data.sources.kuairec_features import HALVES, NON_ZERO, USER_CODES
 
 SOURCE_USER = ["user_active_degree", "is_live_streamer", "follow_user_num_range", "friend_user_num_range"]

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.data.sources.reading_arrays import is_parquet, read_arrays, read_matrix, read_parquet
+from puidrec.data.sources.reading import is_parquet, read_arrays, read_matrix, read_parquet
 
 TABLE = pl.DataFrame({"user_id": range(1000), "x": np.arange(1000.0)})
 

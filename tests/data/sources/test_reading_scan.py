@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from puidrec.data.sources.reading_scan import collect_columns, name_bad_cell, scan_columns
+from puidrec.data.sources.reading import collect_columns, name_bad_cell, scan_columns
 
 TYPES = {"id": pl.Int64, "x": pl.Float64, "name": pl.String}
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from puidrec.data.chunked import simulate_to_parquet
 from puidrec.data.sources import load_dataset
+from puidrec.data.synthetic import simulate_to_parquet
 from puidrec.errors import InputError
 
 

@@ -19,8 +19,8 @@ import polars as pl
 
 from puidrec.atomic import atomic_folder, write_json
 from puidrec.data.simulator.exposure import ExposureSampler
+from puidrec.data.simulator.population import SimulationOptions
 from puidrec.data.simulator.truth import Truth
-from puidrec.data.simulator.worlds import SimulationOptions
 from puidrec.errors import InputError
 from puidrec.rng import generator
 

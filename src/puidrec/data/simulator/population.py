@@ -1,20 +1,32 @@
-"""Users and items of a simulated world: their features, what the features do, and their hidden traits.
+"""Simulated users and items, the options of a simulation, and the named worlds.
 
 Exposure and mean rating are both bilinear in the features (one-hot and numeric): main effects, a table
-segment × genre, and age × price. The two sides share effects, so features confound as well.
+segment × genre, and age × price. The two share effects, so features confound as well.
+
+One hidden effect t_ui in [-1, 1] drives both: `exposure_strength` · t is added to the exposure logit, and
+`sign` · `rating_strength` · t stars to the rating. With independent h of mean 0 on [-1, 1],
+
+    t_ui = s_u · (user · h_u + item · h_i + pair · h_ui),
+
+where s_u is 1 for the affected share of the users and `rest` for the others. A world is a row of weights.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
-from puidrec.data.simulator.nominal import Strengths, hidden_from_uniform
-from puidrec.data.simulator.worlds import SimulationOptions, World, get_world
+from puidrec.errors import InputError
 from puidrec.rng import generator
 
+MAX_EXPOSURE_STRENGTH = 4.0
+MAX_RATING_STRENGTH = 1.0
+"""Stars; beyond it a rating's mean would leave the scale."""
+DENSITY_RANGE = (1e-6, 0.9)
 BASE_RATING = 2.9
 """Mean rating where all effects are 0; with |feature effects| <= 0.9 and |hidden| <= 1 the mean stays in 1..5."""
 _SEGMENTS = ("casual", "regular", "collector", "visitor")
@@ -25,8 +37,138 @@ _LEVELS = 8
 
 
 @dataclass(frozen=True)
-class Side:
-    """Users, or items: one row per entity."""
+class SimulatedWorld:
+    """Who carries the hidden confounder. The weights sum to at most 1, so that |t| does not exceed 1."""
+
+    name: str
+    description: str
+    user: float = 0.0
+    item: float = 0.0
+    pair: float = 0.0
+    affected_share: float = 1.0
+    rest: float = 0.0
+    """The factor s_u of users who are not affected."""
+    recorded: bool = False
+    """The confounder of unaffected users is a feature column: it acts on them too, but is not hidden."""
+    graded: bool = False
+    """`user` and `item` weights grow in proportion to the information gain of the entity's own features."""
+
+
+_ROWS = (
+    SimulatedWorld("entity", "hidden traits of users and of items", user=0.5, item=0.5),
+    SimulatedWorld("pair", "varies by pair; strong for half of the users", pair=1.0, affected_share=0.5, rest=0.3),
+    SimulatedWorld(
+        "mixed", "traits of users and items, and a part that varies by pair", user=0.35, item=0.25, pair=0.4
+    ),
+    SimulatedWorld("half-complete", "recorded for half of the users only", user=1.0, affected_share=0.5, recorded=True),
+    SimulatedWorld("proportional", "as strong as the features' own information gain", user=0.5, item=0.5, graded=True),
+    SimulatedWorld("no-confounding", "nothing hidden"),
+)
+WORLDS = {world.name: world for world in _ROWS}
+"""The named worlds. Except in `half-complete`, features do not tell who is affected."""
+
+
+def get_world(world: str | SimulatedWorld) -> SimulatedWorld:
+    """Look a world up by name."""
+    if isinstance(world, SimulatedWorld):
+        return world
+    if world not in WORLDS:
+        raise InputError("unknown world", found=world, expected=f"one of {', '.join(WORLDS)}")
+    return WORLDS[world]
+
+
+@dataclass(frozen=True)
+class SimulationOptions:
+    """All that a simulation depends on; equal options give equal data, in memory or in files."""
+
+    world: str
+    n_users: int
+    n_items: int
+    density: float
+    """Expected share of D that is logged."""
+    n_uniform: int
+    """Pairs drawn uniformly from D without replacement."""
+    exposure_strength: float
+    """Largest shift of the exposure logit by what is hidden; exp of it is about the largest Γ."""
+    rating_strength: float
+    """Largest shift of the mean rating, in stars, by what is hidden."""
+    sign: Literal[1, -1]
+    """+1: people pick what they like."""
+    affected_share: float
+    """Share of users with the full hidden confounder."""
+    seed: int
+
+    def __post_init__(self) -> None:
+        get_world(self.world)
+        _require(self.n_users >= 2, "number of users", self.n_users, "at least 2")
+        _require(self.n_items >= 2, "number of items", self.n_items, "at least 2")
+        _require(max(self.n_users, self.n_items) < 2**31, "number of users or items", self.n_users, "below 2^31")
+        low, high = DENSITY_RANGE
+        _require(low <= self.density <= high, "density", self.density, f"{low:g} to {high:g}")
+        _require(0 <= self.n_uniform <= self.n_pairs, "uniform sample size", self.n_uniform, f"0 to {self.n_pairs}")
+        strength, stars = self.exposure_strength, self.rating_strength
+        _require(
+            0 <= strength <= MAX_EXPOSURE_STRENGTH, "exposure strength", strength, f"0 to {MAX_EXPOSURE_STRENGTH:g}"
+        )
+        _require(0 <= stars <= MAX_RATING_STRENGTH, "rating strength", stars, f"0 to {MAX_RATING_STRENGTH:g} stars")
+        _require(self.sign in (1, -1), "sign", self.sign, "1 or -1")
+        _require(0 <= self.affected_share <= 1, "affected share", self.affected_share, "0 to 1")
+        _require(self.seed >= 0, "seed", self.seed, "0 or more")
+
+    @property
+    def n_pairs(self) -> int:
+        """The size of D."""
+        return self.n_users * self.n_items
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON and for a data set's notes."""
+        return asdict(self)
+
+
+def require_numbers(whole: Mapping[str, object], real: Mapping[str, object]) -> None:
+    """Refuse options that are no numbers, before anything is computed from them; None stands for a default."""
+    for numbers, kinds, words in (
+        (whole, int | np.integer, "a whole number"),
+        (real, int | float | np.number, "a number"),
+    ):
+        for name, found in numbers.items():
+            if found is not None and (isinstance(found, bool) or not isinstance(found, kinds)):
+                raise InputError(f"option {name} is not {words}", found=found, expected=words)
+
+
+def _require(holds: bool | np.bool_, what: str, found: object, expected: str) -> None:
+    if not holds:
+        raise InputError(f"{what} out of range", found=found, expected=expected)
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """Weights of the hidden terms per class: t = user[c] h_u + gate[c] item[d] h_i + pair[c] h_ui.
+
+    A user class c belongs to a group that the features tell; within it, classes have a share and are hidden.
+    """
+
+    user: np.ndarray
+    gate: np.ndarray
+    pair: np.ndarray
+    group: np.ndarray
+    share: np.ndarray
+    item: np.ndarray
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of users that the features tell apart."""
+        return int(self.group.max()) + 1
+
+    def largest(self, user_class: np.ndarray, item_class: np.ndarray) -> np.ndarray:
+        """The largest |t| that a pair of these classes can have."""
+        top: np.ndarray = self.user[user_class] + self.gate[user_class] * self.item[item_class] + self.pair[user_class]
+        return top
+
+
+@dataclass(frozen=True)
+class EntityColumns:
+    """The users, or the items: one row each."""
 
     frame: pl.DataFrame
     """The observed features, ids first."""
@@ -44,17 +186,17 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Population:
-    """Both sides, the interaction tables, and the strengths of what is hidden."""
+class SimulatedPopulation:
+    """Users and items, the segment × genre tables, and the strengths of what is hidden."""
 
-    users: Side
-    items: Side
+    users: EntityColumns
+    items: EntityColumns
     cell_logit: np.ndarray
     cell_stars: np.ndarray
     strengths: Strengths
 
 
-def make_population(options: SimulationOptions) -> Population:
+def make_population(options: SimulationOptions) -> SimulatedPopulation:
     """Draw a population; the seed decides everything, so it is rebuilt rather than stored."""
     world = get_world(options.world)
     cell_logit, cell_stars = _tables(options.seed)
@@ -68,10 +210,15 @@ def make_population(options: SimulationOptions) -> Population:
     items = replace(items, strength_class=item_level)
     if world.recorded:
         users = _recorded(users, affected == 0, options, world)
-    return Population(users, items, cell_logit, cell_stars, strengths)
+    return SimulatedPopulation(users, items, cell_logit, cell_stars, strengths)
 
 
-def _users(options: SimulationOptions) -> Side:
+def hidden_from_uniform(uniform: np.ndarray) -> np.ndarray:
+    """h in [-1, 1] from a uniform draw; its law is that of the Gauss–Chebyshev weights."""
+    return np.cos(np.pi * uniform)
+
+
+def _users(options: SimulationOptions) -> EntityColumns:
     rng, n = generator(options.seed, "users"), options.n_users
     segment = rng.choice(4, n, p=(0.35, 0.3, 0.2, 0.15))
     region = rng.choice(3, n, p=(0.5, 0.3, 0.2))
@@ -88,10 +235,10 @@ def _users(options: SimulationOptions) -> Side:
     logit = np.array([-0.3, 0.1, 0.4, -0.1])[segment] + np.array([0.1, -0.05, -0.2])[region] + 0.6 * activity
     stars = np.array([-0.06, 0.02, 0.1, -0.04])[segment] + np.array([0.02, -0.02, 0.04])[region] + 0.06 * activity
     hidden = hidden_from_uniform(generator(options.seed, "user traits").random(n))
-    return Side(frame, segment, logit, stars, 0.1 * age, hidden, np.zeros(n, np.int64))
+    return EntityColumns(frame, segment, logit, stars, 0.1 * age, hidden, np.zeros(n, np.int64))
 
 
-def _items(options: SimulationOptions) -> Side:
+def _items(options: SimulationOptions) -> EntityColumns:
     rng, n = generator(options.seed, "items"), options.n_items
     genre = rng.choice(6, n, p=(0.22, 0.2, 0.12, 0.2, 0.12, 0.14))
     price, quality = rng.uniform(-1, 1, (2, n))
@@ -106,7 +253,7 @@ def _items(options: SimulationOptions) -> Side:
     logit = np.array([0.3, 0.2, -0.4, 0.0, -0.1, 0.1])[genre] + 0.5 * quality - 0.3 * price
     stars = np.array([0.03, 0.0, 0.05, 0.02, -0.05, -0.02])[genre] + 0.28 * quality - 0.02 * price
     hidden = hidden_from_uniform(generator(options.seed, "item traits").random(n))
-    return Side(frame, genre, logit, stars, price, hidden, np.zeros(n, np.int64))
+    return EntityColumns(frame, genre, logit, stars, price, hidden, np.zeros(n, np.int64))
 
 
 def _tables(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -128,7 +275,7 @@ def _graded(main_effect: np.ndarray) -> np.ndarray:
     return level
 
 
-def _strengths(world: World, affected_share: float) -> Strengths:
+def _strengths(world: SimulatedWorld, affected_share: float) -> Strengths:
     """Classes 2·level (not affected) and 2·level + 1 (affected); levels are told by features, being affected is not,
     unless the confounder is recorded for the others."""
     grade = (np.arange(_LEVELS) + 0.5) / (_LEVELS - 0.5) if world.graded else np.ones(1)
@@ -144,7 +291,9 @@ def _strengths(world: World, affected_share: float) -> Strengths:
     )
 
 
-def _recorded(users: Side, complete: np.ndarray, options: SimulationOptions, world: World) -> Side:
+def _recorded(
+    users: EntityColumns, complete: np.ndarray, options: SimulationOptions, world: SimulatedWorld
+) -> EntityColumns:
     """Write the trait of complete users into the column `mood`: for them it is a feature, with the same effects."""
     mood = np.where(complete, world.user * users.hidden, 0.0)
     column = pl.Series("mood", users.hidden).zip_with(pl.Series(complete), pl.Series("mood", [None], pl.Float64))

@@ -1,7 +1,7 @@
 """The truth about any pairs: nominal and true propensity, φ(h), Γ, the rating each pair has or would have.
 
-true propensity  p_true = sigmoid(m(x) + exposure_strength · t)      t: the hidden pull, see `worlds`
-nominal          p      = E[p_true | x]
+true propensity  p_true = sigmoid(m(x) + exposure_strength · t)      t: the hidden effect, see `population`
+nominal          p      = E[p_true | x]: what the features alone say
 φ(h) = logit p_true - logit p,  Γ = exp|φ|: the odds-ratio inequality of the paper holds with equality
 rating           1 + Binomial(4, (y - 1) / 4),  y = base + f(x) + sign · rating_strength · t,  so E[r | x] = base + f(x)
 """
@@ -13,16 +13,25 @@ from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
+from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
-from puidrec.data.simulator.nominal import NominalTable, hidden_from_uniform
-from puidrec.data.simulator.pair_hash import pair_uniform, stream_key
-from puidrec.data.simulator.population import BASE_RATING, Population, make_population
-from puidrec.data.simulator.worlds import SimulationOptions
+from puidrec.data.simulator.population import (
+    BASE_RATING,
+    SimulatedPopulation,
+    SimulationOptions,
+    Strengths,
+    hidden_from_uniform,
+    make_population,
+)
 from puidrec.errors import InputError
-from puidrec.rng import generator
+from puidrec.rng import derive_seed, generator
 
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_NODES = 20
+_GRID = np.linspace(-30.0, 16.0, 46 * 16 + 1)
 MAX_DENSE_PAIRS = 25_000_000
 _TILE_PAIRS = 1_000_000
 Quantity = Literal[
@@ -35,7 +44,7 @@ class Truth:
     """Asked for vectors of user and item codes (in a simulated data set the ids are the codes)."""
 
     options: SimulationOptions
-    population: Population
+    population: SimulatedPopulation
     intercept: float
     """Solved so that the nominal propensities average to the density."""
     nominal: NominalTable
@@ -187,3 +196,78 @@ def _solve_intercept(truth: Truth) -> float:
 
     centre = float(logit(options.density) - np.average(m))
     return float(brentq(excess, centre - 8.0, centre + 8.0, xtol=1e-10))
+
+
+def mix64(state: np.ndarray) -> np.ndarray:
+    """The finaliser of splitmix64: a bijection of 64-bit words in which every bit moves every other."""
+    z: np.ndarray = state ^ (state >> np.uint64(30))
+    z *= _FIRST
+    z ^= z >> np.uint64(27)
+    z *= _SECOND
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def pair_uniform(key: int, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Uniform draws in (0, 1), one per pair: each user owns a splitmix64 sequence, the item is its counter.
+
+    The draw of a pair is a hash of (key, user, item), so the truth can be asked for any pairs, in any order and any
+    chunk, and nothing of the size of D is ever stored.
+    """
+    state = users.astype(np.uint64) * _GOLDEN
+    state += np.uint64(key)
+    state = mix64(state)
+    state += (items.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+    draw = (mix64(state) >> np.uint64(11)).astype(np.float64)
+    draw += 0.5
+    draw *= 2.0**-53
+    return draw
+
+
+def stream_key(seed: int, stream: str) -> int:
+    """The 63-bit key of a named stream of pair draws."""
+    return derive_seed(seed, "pair", stream)
+
+
+def mean_exposure(m: np.ndarray, amplitudes: tuple[float, ...]) -> np.ndarray:
+    """E[sigmoid(m + Σ_k a_k h_k)] over independent h_k, for a vector m."""
+    nodes = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
+    shift = np.zeros(1)
+    for amplitude in amplitudes:
+        if amplitude:
+            shift = np.add.outer(shift, amplitude * nodes).ravel()
+    total = np.zeros_like(m)
+    for part in np.array_split(shift, max(1, shift.size // 500)):
+        total += expit(np.add.outer(m, part)).sum(axis=1)
+    return total / shift.size
+
+
+class NominalTable:
+    """logit p(x) as a function of m(x), by visible class of the user and class of the item; exact to about 1e-8.
+
+    The hidden h are cosines of uniform angles, so expectations over them are Gauss–Chebyshev sums. p depends on a
+    pair only through m(x) and its visible class: one spline per class.
+    """
+
+    def __init__(self, strengths: Strengths, exposure_strength: float) -> None:
+        n_items = strengths.item.size
+        shift = np.empty((_GRID.size, strengths.n_groups * n_items))
+        for group in range(strengths.n_groups):
+            for item in range(n_items):
+                p = np.zeros_like(_GRID)
+                for c in np.flatnonzero((strengths.group == group) & (strengths.share > 0)):
+                    parts = (strengths.user[c], strengths.gate[c] * strengths.item[item], strengths.pair[c])
+                    p += strengths.share[c] * mean_exposure(_GRID, tuple(exposure_strength * a for a in parts))
+                shift[:, group * n_items + item] = logit(p) - _GRID
+        self._coefficients = CubicSpline(_GRID, shift).c
+        self._n_items = n_items
+
+    def logit(self, m: np.ndarray, user_group: np.ndarray, item_class: np.ndarray) -> np.ndarray:
+        """logit p(x) of pairs with exposure index m."""
+        position = (m - _GRID[0]) * 16.0
+        cell = np.clip(position.astype(np.int64), 0, _GRID.size - 2)
+        column = user_group.astype(np.int64) * self._n_items + item_class
+        x = (position - cell) / 16.0
+        c3, c2, c1, c0 = (table[cell, column] for table in self._coefficients)
+        value: np.ndarray = m + ((c3 * x + c2) * x + c1) * x + c0
+        return value

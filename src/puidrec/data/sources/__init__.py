@@ -18,7 +18,7 @@ _BUILT_IN: dict[str, str | Load] = {
     "kuairec": "puidrec.data.sources.kuairec",
     "ml-100k": "puidrec.data.sources.ml_100k",
     "files": "puidrec.data.sources.files",
-    "simulated": "puidrec.data.sources.simulated",
+    "simulated": "puidrec.data.synthetic",
 }
 SOURCES = Table("puidrec.sources", _BUILT_IN, lambda _, load: load if callable(load) else None, "a function load(path)")
 """Name → module with `load(path, **options) -> Dataset`, or that function of a plug-in."""

@@ -14,18 +14,18 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.schema import check_choice
-from puidrec.data.sources.feature_steps import add_pseudo_features
 from puidrec.data.sources.reading import (
     AnyPath,
     data_folder,
     first_file,
     has_file,
     read_delimited,
+    read_matrix,
     read_text,
     typed_columns,
 )
-from puidrec.data.sources.reading_arrays import read_matrix
 from puidrec.errors import InputError
+from puidrec.features.pseudo import with_pseudo_features
 from puidrec.rng import Rng
 
 SCALE = (1.0, 5.0)
@@ -65,7 +65,7 @@ def load(
         origins={"logged": logged_file, "uniform": uniform_file, "users": folder, "items": folder},
         notes={"files": [logged_file.name, uniform_file.name], "features": features},
     )
-    return add_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
+    return with_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
 
 
 def _ratings(path: Path) -> pl.DataFrame:

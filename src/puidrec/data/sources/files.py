@@ -13,11 +13,17 @@ from typing import Any
 import polars as pl
 
 from puidrec.data.dataset import Dataset, UnknownIds
-from puidrec.data.frames import Origin, require_columns
-from puidrec.data.schema import INTERACTION_COLUMNS, OPTIONAL_COLUMNS, Duplicates
-from puidrec.data.sharded import shard_log
-from puidrec.data.sources.reading import AnyPath, data_folder, has_file, read_delimited, typed_columns
-from puidrec.data.sources.reading_arrays import is_parquet, read_parquet
+from puidrec.data.on_disk import shard_log
+from puidrec.data.schema import INTERACTION_COLUMNS, OPTIONAL_COLUMNS, Duplicates, Origin, require_columns
+from puidrec.data.sources.reading import (
+    AnyPath,
+    data_folder,
+    has_file,
+    is_parquet,
+    read_delimited,
+    read_parquet,
+    typed_columns,
+)
 from puidrec.errors import InputError
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz")

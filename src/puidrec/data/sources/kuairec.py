@@ -1,31 +1,157 @@
 """KuaiRec: a block of 1,411 users × 3,327 videos whose every label is known, and a biased log drawn from it.
 
-The label is watch_ratio > 2. Files: `small_matrix.csv` or its compact form `small_matrix_labels.npz` (see
-`kuairec_convert`), with `user_features.csv`, `item_categories.csv` and the item features where present.
+The label is watch_ratio > 2. Files: `small_matrix.csv` or its compact form `small_matrix_labels.npz`, with
+`user_features.csv`, `item_categories.csv` and the item features where present. `convert` writes the compact forms,
+a few megabytes that load in a second:
+
+    small_matrix.csv → small_matrix_labels.npz     big_matrix.csv → big_matrix_labels.parquet (one row per pair)
+    item_daily_features.csv → item_features.csv    user_features.csv, item_categories.csv → copied
 """
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
+from puidrec.atomic import atomic_folder, atomic_path, refuse_other_files
 from puidrec.data.dataset import Dataset
-from puidrec.data.schema import check_choice
-from puidrec.data.sources.kuairec_block import Block, watched_pairs
-from puidrec.data.sources.kuairec_convert import BIG, BIG_COMPACT, DAILY, DAILY_COMPACT, SMALL, SMALL_COMPACT
+from puidrec.data.schema import Origin, check_choice, require_rows
 from puidrec.data.sources.kuairec_features import Features, item_features, item_tags, user_features
-from puidrec.data.sources.reading import AnyPath, data_folder, first_file, has_file, read_delimited, typed_columns
-from puidrec.data.sources.reading_arrays import read_parquet
+from puidrec.data.sources.reading import (
+    AnyPath,
+    collect_columns,
+    data_folder,
+    first_file,
+    has_file,
+    input_errors,
+    name_bad_cell,
+    read_arrays,
+    read_delimited,
+    read_parquet,
+    scan_columns,
+    typed_columns,
+)
 from puidrec.errors import InputError
 from puidrec.rng import Rng, generator
 
+SMALL, SMALL_COMPACT = "small_matrix.csv", "small_matrix_labels.npz"
+BIG, BIG_COMPACT = "big_matrix.csv", "big_matrix_labels.parquet"
+DAILY, DAILY_COMPACT = "item_daily_features.csv", "item_features.csv"
+COPIED = ("user_features.csv", "item_categories.csv")
+COMPACT = (SMALL_COMPACT, BIG_COMPACT, DAILY_COMPACT, *COPIED)
 P_POSITIVE, P_NEGATIVE = 0.256, 0.153
 """Observation rates of the two feedback groups; together about 740,000 rows, the size the paper states."""
 Evaluation = Literal["held-out", "overlapping-as-in-paper"]
 LogKind = Literal["synthesised", "big-matrix"]
+MAX_CELLS = 1 << 28
+"""A block larger than this is no fully observed block, and is refused before memory is."""
+WATCHED = {"user_id": pl.Int64, "video_id": pl.Int64, "watch_ratio": pl.Float64}
+_BITS = ("gt2_bits", "ge2_bits")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Labels of every pair of the block's users and videos, both sorted by id."""
+
+    user_id: np.ndarray
+    video_id: np.ndarray
+    gt2: np.ndarray
+    """watch_ratio > 2, the paper's positive label; [users, videos] of bool."""
+    ge2: np.ndarray
+    """watch_ratio >= 2."""
+    observed: np.ndarray | None
+    """Whether the pair was observed; None where the file does not tell (then unobserved pairs read as negative)."""
+
+    @classmethod
+    def read_csv(cls, path: Path) -> Block:
+        """Read the original form."""
+        rows = watched_pairs(path)
+        require_rows(rows, Origin(path))
+        users, user = np.unique(rows["user_id"].to_numpy(), return_inverse=True)
+        videos, video = np.unique(rows["video_id"].to_numpy(), return_inverse=True)
+        _check_size(users.size, videos.size, path)
+        matrices = [np.zeros((users.size, videos.size), dtype=bool) for _ in range(3)]
+        for matrix, column in zip(matrices, ("gt2", "ge2"), strict=False):
+            chosen = rows[column].to_numpy()
+            matrix[user[chosen], video[chosen]] = True
+        matrices[2][user, video] = True
+        return cls(users, videos, *matrices)
+
+    @classmethod
+    def read_npz(cls, path: Path) -> Block:
+        """Read the compact form, with or without `observed_bits`."""
+        arrays = read_arrays(path, ("user_id", "video_id", *_BITS), ("observed_bits",))
+        users, videos = (_checked_ids(arrays[key], key, path) for key in ("user_id", "video_id"))
+        _check_size(users.size, videos.size, path)
+        shape = (users.size, (videos.size + 7) // 8)
+        for name in arrays.keys() - {"user_id", "video_id"}:
+            if arrays[name].dtype != np.uint8 or arrays[name].shape != shape:
+                found = f"{arrays[name].dtype} {arrays[name].shape}"
+                raise InputError("wrong array", file=path, column=name, found=found, expected=f"uint8 {shape}")
+        observed = _unpacked(arrays["observed_bits"], videos.size) if "observed_bits" in arrays else None
+        gt2, ge2 = (_unpacked(arrays[name], videos.size) for name in _BITS)
+        return cls(users, videos, gt2, ge2, observed)
+
+    def write_npz(self, path: Path) -> None:
+        """Write the compact form."""
+        matrices = {"gt2_bits": self.gt2, "ge2_bits": self.ge2, "observed_bits": self.observed}
+        packed = {name: np.packbits(bits, axis=1) for name, bits in matrices.items() if bits is not None}
+        arrays: dict[str, Any] = {"user_id": self.user_id, "video_id": self.video_id, **packed}
+        with atomic_path(path) as temporary, temporary.open("wb") as stream:
+            np.savez_compressed(stream, **arrays)
+
+    @property
+    def candidates(self) -> np.ndarray:
+        """The pairs whose label is known."""
+        return np.ones_like(self.gt2) if self.observed is None else self.observed
+
+
+def watched_pairs(path: Path) -> pl.DataFrame:
+    """One row per pair of a watch file, `gt2` and `ge2` if any of its views was; sorted by user and video."""
+    ratio = pl.col("watch_ratio")
+    query = (
+        scan_columns(path, WATCHED)
+        .group_by("user_id", "video_id")
+        .agg(gt2=(ratio > 2).any(), ge2=(ratio >= 2).any(), bad=(ratio.is_null() | ~ratio.is_finite()).any())
+    )
+    rows = collect_columns(query, path, WATCHED)
+    bad = pl.any_horizontal("bad", pl.col("user_id", "video_id").is_null())
+    if rows.select(bad.any()).item():
+        name_bad_cell(path, WATCHED, required=tuple(WATCHED))
+    return rows.drop("bad").sort("user_id", "video_id")
+
+
+def _check_size(users: int, videos: int, path: Path) -> None:
+    if users * videos > MAX_CELLS:
+        raise InputError(
+            "too many pairs for a fully observed block",
+            file=path,
+            found=f"{users:,} users x {videos:,} videos",
+            expected=f"at most {MAX_CELLS:,} pairs",
+            hint="Is this big_matrix.csv? The block is small_matrix.csv.",
+        )
+
+
+def _checked_ids(ids: np.ndarray, key: str, path: Path) -> np.ndarray:
+    if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer) or np.any(ids[1:] <= ids[:-1]):
+        raise InputError(
+            "wrong array",
+            file=path,
+            column=key,
+            found=f"{ids.dtype} {ids.shape}",
+            expected="whole numbers that increase",
+        )
+    return ids.astype(np.int64)
+
+
+def _unpacked(bits: np.ndarray, columns: int) -> np.ndarray:
+    return np.unpackbits(bits, axis=1, count=columns).astype(bool)
 
 
 def load(
@@ -145,3 +271,59 @@ def _unobserved(block: Block) -> str:
     if block.observed is None:
         return "not told by the file: pairs never shown (0.4 % of the original block) count as negative"
     return f"{int((~block.observed).sum()):,} pairs without a label, left out"
+
+
+def convert(src: AnyPath, dst: AnyPath) -> dict[str, Any]:
+    """Write the compact form of the originals in `src` to the folder `dst`; returns counts and file sizes."""
+    source, target = data_folder(src, "kuairec"), Path(dst)
+    _check_target(source, target)
+    small = _inside(first_file(source, (SMALL,), "kuairec"), source)
+    optional: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
+        BIG: (BIG_COMPACT, _compact_big),
+        DAILY: (DAILY_COMPACT, lambda old, new: item_features(old).write_csv(new)),
+        **{name: (name, shutil.copyfile) for name in COPIED},
+    }
+    present = {name: _inside(source / name, source) for name in optional if has_file(source / name)}
+    with atomic_folder(target) as folder:
+        block = Block.read_csv(small)
+        block.write_npz(folder / SMALL_COMPACT)
+        for name, path in present.items():
+            written, step = optional[name]
+            step(path, folder / written)
+        sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+    return {
+        "users": block.user_id.size,
+        "videos": block.video_id.size,
+        "observed": int(block.candidates.sum()),
+        "positives": int(block.gt2.sum()),
+        "bytes": sizes,
+    }
+
+
+def _compact_big(path: Path, target: Path) -> None:
+    watched_pairs(path).write_parquet(target, compression="zstd")
+
+
+def _inside(path: Path, folder: Path) -> Path:
+    """The real path of a source file; a link that leads out of its folder is refused, for it may lead anywhere."""
+    with input_errors(path):
+        real = path.resolve(strict=True)
+        if not real.is_relative_to(folder.resolve(strict=True)) or not real.is_file():
+            raise InputError(
+                "not a plain file of this folder",
+                file=path,
+                found=str(real),
+                hint="Copy the file itself into the folder.",
+            )
+    return real
+
+
+def _check_target(source: Path, target: Path) -> None:
+    """Refuse a target that holds the source, or anything that an earlier conversion did not write."""
+    with input_errors(target):
+        old, new = source.resolve(), target.resolve()
+        if old == new or old.is_relative_to(new) or new.is_relative_to(old):
+            raise InputError(
+                "source and target overlap", file=target, found=str(source), expected="two separate folders"
+            )
+    refuse_other_files(target, COMPACT, "an earlier conversion")

@@ -13,9 +13,8 @@ from typing import Literal
 
 import polars as pl
 
-from puidrec.data.frames import Origin, require_columns, require_rows
-from puidrec.data.sources.reading import read_delimited, typed_columns
-from puidrec.data.sources.reading_scan import Types, collect_columns, scan_columns
+from puidrec.data.schema import Origin, require_columns, require_rows
+from puidrec.data.sources.reading import Types, collect_columns, read_delimited, scan_columns, typed_columns
 from puidrec.errors import InputError
 
 Features = Literal["paper", "all", "none"]

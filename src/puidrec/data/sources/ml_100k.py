@@ -11,10 +11,9 @@ from typing import Literal
 import polars as pl
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.frames import Origin
-from puidrec.data.schema import check_choice, check_number
-from puidrec.data.sources.feature_steps import add_pseudo_features
+from puidrec.data.schema import Origin, check_choice, check_number
 from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_delimited, typed_columns
+from puidrec.features.pseudo import with_pseudo_features
 from puidrec.rng import Rng
 
 SCALE = (1.0, 5.0)
@@ -62,7 +61,7 @@ def load(
         origins={"logged": ratings, "users": folder / "u.user", "items": folder / "u.item"},
         notes={"files": ["u.data", "u.user", "u.item"] if real else ["u.data"], "features": features},
     )
-    return add_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
+    return with_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
 
 
 def _users(path: Path) -> pl.DataFrame:

@@ -1,7 +1,8 @@
-"""Shared readers: files become tables of text, or one line says what is wrong and where.
+"""Shared readers: files become tables, or one line says what is wrong and where.
 
 Delimited files are read as text throughout and typed by looking at whole columns, so that what a column means
-never depends on its first hundred rows. Gzip is known by its first bytes, not by the file's name.
+never depends on its first hundred rows. Gzip is known by its first bytes, not by the file's name. Large CSV files
+with known columns are streamed.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import csv
 import gzip
 import io
 import stat
+import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
+from puidrec.data.schema import Origin, require_columns
 from puidrec.errors import InputError, one_line
 
 AnyPath = str | PathLike[str]
@@ -246,3 +250,129 @@ def _typed(column: pl.Series) -> pl.Series:
         return column
     number = column.str.strip_chars().cast(pl.Float64, strict=False)
     return number if number.null_count() == column.null_count() else column
+
+
+def read_parquet(path: AnyPath, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """A Parquet file, or those of `columns` that it has; a damaged one is refused."""
+    with input_errors(path), Path(path).open("rb") as stream:
+        if not stream.read(4):
+            raise InputError("the file is empty", file=path, expected="a Parquet file", hint="Check the path.")
+    try:
+        table = pl.scan_parquet(Path(path), glob=False)
+        present = table.collect_schema().names()
+        return table.select([name for name in present if columns is None or name in columns]).collect()
+    except (*POLARS_ERRORS, OSError) as error:
+        reason = one_line(str(error)).split("  ")[0][:120]
+        raise InputError(
+            f"damaged Parquet file ({reason})",
+            file=path,
+            expected="a whole Parquet file",
+            hint="Write or download it again.",
+        ) from error
+
+
+def is_parquet(path: AnyPath) -> bool:
+    """Whether a file claims to be Parquet, by its first bytes or its name."""
+    with input_errors(path), Path(path).open("rb") as stream:
+        return stream.read(4) == b"PAR1" or Path(path).suffix in (".parquet", ".pq")
+
+
+def read_matrix(path: AnyPath) -> np.ndarray:
+    """A matrix of numbers in plain text, one row per line (float64); refuses ragged rows and what is no number."""
+    rows = [line.split() for line in read_text(path).splitlines() if line.strip()]
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(rows[0]):
+            raise InputError(
+                "wrong number of values", file=path, row=number, found=len(row), expected=f"{len(rows[0])} as in row 1"
+            )
+    cells = pl.Series("cell", [cell for row in rows for cell in row], dtype=pl.String)
+    values = cells.cast(pl.Float64, strict=False)
+    bad = values.is_null() | ~values.is_finite().fill_null(False)
+    if bad.any():
+        at, column = divmod(int(bad.arg_true()[0]), len(rows[0]))
+        found = rows[at][column]
+        raise InputError(
+            "not a number", file=path, row=at + 1, column=str(column + 1), found=found, expected="a finite number"
+        )
+    return values.to_numpy().reshape(len(rows), -1)
+
+
+def read_arrays(path: AnyPath, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Arrays of an .npz file by name. Pickled objects are refused: loading them would run code."""
+    origin = Origin(path)
+    with input_errors(path):
+        raw = Path(path).read_bytes()
+    try:
+        archive = np.load(io.BytesIO(raw), allow_pickle=False)
+        files = getattr(archive, "files", [])
+        arrays = {name: archive[name] for name in (*required, *optional) if name in files}
+    except (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        reason = one_line(str(error))[:120]
+        raise origin.error(
+            f"damaged or unsafe .npz file ({reason})",
+            expected="plain arrays, no pickled objects",
+            hint="Download or convert it again.",
+        ) from error
+    missing = [name for name in required if name not in arrays]
+    if missing:
+        raise origin.error(
+            f"missing array {', '.join(missing)}",
+            found=", ".join(files) or "no arrays",
+            expected=f"arrays {', '.join(required)}",
+        )
+    return arrays
+
+
+Types = Mapping[str, type[pl.DataType]]
+"""Columns to read: `pl.Int64`, `pl.Float64` or `pl.String`."""
+
+
+def scan_columns(path: Path, types: Types) -> pl.LazyFrame:
+    """The named columns of a CSV file, lazily; refuses a file that lacks one."""
+    with input_errors(path):
+        path.open("rb").close()
+    try:
+        names = pl.scan_csv(path, infer_schema=False, glob=False).collect_schema().names()
+    except POLARS_ERRORS as error:
+        raise _unreadable(path, error) from error
+    require_columns(pl.DataFrame(schema=names), tuple(types), Origin(path))
+    return pl.scan_csv(path, infer_schema=False, schema_overrides=dict(types), glob=False).select(list(types))
+
+
+def collect_columns(query: pl.LazyFrame, path: Path, types: Types) -> pl.DataFrame:
+    """Run a query on `scan_columns(path, types)` by streaming; a cell that is no number is named by row."""
+    try:
+        return query.collect(engine="streaming")
+    except POLARS_ERRORS as error:
+        name_bad_cell(path, types)
+        raise _unreadable(path, error) from error
+
+
+def name_bad_cell(path: Path, types: Types, required: tuple[str, ...] = ()) -> None:
+    """Raise for the first cell that is no number, or missing though `required`: a second pass, once one failed."""
+    text = pl.scan_csv(path, infer_schema=False, truncate_ragged_lines=True, glob=False).select(list(types))
+    for name, dtype in types.items():
+        if dtype == pl.String:
+            continue
+        number = pl.col(name).cast(dtype, strict=False)
+        bad = number.is_null() if name in required else number.is_null() & pl.col(name).is_not_null()
+        bad = bad | ~number.is_finite() if dtype == pl.Float64 else bad
+        try:
+            row = text.select(name).with_row_index("row", 1).filter(bad).head(1).collect(engine="streaming")
+        except POLARS_ERRORS:
+            return
+        if row.height:
+            raise InputError(
+                "not a number",
+                file=path,
+                row=int(row["row"][0]),
+                column=name,
+                found="nothing" if row[name][0] is None else row[name][0],
+                expected="a whole number" if dtype == pl.Int64 else "a finite number",
+                hint="Correct or remove the row.",
+            )
+
+
+def _unreadable(path: Path, error: BaseException) -> InputError:
+    reason = one_line(str(error)).split("  ")[0][:120]
+    return InputError(f"cannot read the table ({reason})", file=path, hint="Check or download the file again.")

@@ -13,9 +13,9 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.schema import check_choice
-from puidrec.data.sources.feature_steps import add_pseudo_features
 from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_delimited, typed_columns
 from puidrec.errors import InputError
+from puidrec.features.pseudo import with_pseudo_features
 from puidrec.rng import Rng
 
 WEBSCOPE = "ydata-ymusic-rating-study-v1_0"
@@ -58,7 +58,7 @@ def load(
             "features": features,
         },
     )
-    return add_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
+    return with_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
 
 
 def _ratings(path: Path, *, webscope: bool) -> pl.DataFrame:

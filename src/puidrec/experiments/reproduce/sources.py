@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from puidrec.data.sources.kuairec_convert import SMALL, SMALL_COMPACT
+from puidrec.data.sources.kuairec import SMALL, SMALL_COMPACT
 from puidrec.data.sources.reading import data_folder, has_file
 from puidrec.data.sources.yahoo_r3 import WEBSCOPE
 
