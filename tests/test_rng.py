@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from puidrec.rng import derive_seed, generator
+from puidrec.rng import bootstrap_counts, derive_seed, generator
 
 
 def test_a_stream_is_a_function_of_seed_and_name() -> None:
@@ -39,3 +39,12 @@ def test_derived_seeds_fit_torch() -> None:
     assert len(set(seeds)) == 50
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert derive_seed(1, "init") == derive_seed(1, "init")
+
+
+def test_a_bootstrap_draws_as_many_as_there_are() -> None:
+    counts = bootstrap_counts(2_000, 7, np.random.default_rng(0))
+    assert counts.shape == (2_000, 7)
+    assert (counts.sum(axis=1) == 7).all()
+    np.testing.assert_allclose(counts.mean(axis=0), 1.0, atol=0.1)  # every member is as likely as every other
+    one_by_one = np.random.default_rng(0)
+    assert np.array_equal(counts[:3], np.concatenate([bootstrap_counts(1, 7, one_by_one) for _ in range(3)]))

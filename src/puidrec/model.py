@@ -19,8 +19,8 @@ from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Frame
 from puidrec.data.split import Split
 from puidrec.errors import InputError, not_fitted
+from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.objective.low_rank import LowRank
-from puidrec.objective.top_k import top_k
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.train.cold import Side, Strangers
@@ -212,13 +212,7 @@ class Recommender:
         """Best items of a block of users: one product, then a partial sort."""
         scores = (torch.from_numpy(factors[0][codes]).to(self.device_) @ factors[1].T).cpu().numpy()
         if exclude_seen:
-            start, item = self.seen_
-            n_users = len(self.user_ids_)  # strangers, after them, have seen nothing
-            begin, end = start[np.minimum(codes, n_users)], start[np.minimum(codes + 1, n_users)]
-            lengths = end - begin
-            rows = np.repeat(np.arange(codes.size), lengths)
-            offset = np.arange(rows.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            scores[rows, item[np.repeat(begin, lengths) + offset]] = -np.inf
+            mask_seen(scores, codes, *self.seen_)
         return top_k(scores, k)
 
     def _resume(self, path: Path, fingerprint: dict[str, Any]) -> Checkpoint:

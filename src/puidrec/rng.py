@@ -27,5 +27,11 @@ def derive_seed(rng: Rng, *stream: str | int) -> int:
     return int(generator(rng, *stream).integers(0, 2**63 - 1))
 
 
+def bootstrap_counts(replicates: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    """How often each of n is met in n draws with replacement: [replicates, n] (float64), every row adds up to n."""
+    drawn = rng.integers(0, n, size=(replicates, n)) + n * np.arange(replicates)[:, None]
+    return np.bincount(drawn.ravel(), minlength=replicates * n).reshape(replicates, n).astype(np.float64)
+
+
 def _word(part: str | int) -> int:
     return part if isinstance(part, int) else zlib.crc32(part.encode())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from puidrec.auditing import ranks
-from puidrec.auditing.ranks import rank, rank_credits, sample_users, spans
+from puidrec.auditing.ranks import rank, rank_credits, sample_users
 
 
 @pytest.fixture
@@ -92,7 +92,3 @@ def test_users_are_sampled_where_all_would_be_too_many() -> None:
     assert (np.diff(few) > 0).all()
     np.testing.assert_array_equal(few, sample_users(user, 10, 0, most=200))
     assert sample_users(np.array([4, 4, 7]), 10, 0).tolist() == [4, 7]
-
-
-def test_spans() -> None:
-    assert spans(np.array([3, 10, 5]), np.array([5, 10, 8])).tolist() == [3, 4, 5, 6, 7]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from puidrec.auditing.envelope import ENVELOPES, KINDS, Pairs
-from puidrec.auditing.resample import Users, band, contributions, resampled
+from puidrec.auditing.resample import Users, band, contributions
+from puidrec.evaluation.significance import resampled_sums
 from puidrec.rng import generator
 
 
@@ -60,13 +61,13 @@ def test_bands_cover_the_envelope_of_the_population(kind: str) -> None:
 def test_users_are_drawn_whole() -> None:
     sums = Users.of(np.array([7, 3, 7, 9])).sums(np.array([1.0, 10.0, 2.0, 100.0]))
     np.testing.assert_array_equal(sums[:, 0], [10.0, 3.0, 100.0])
-    totals = resampled(sums, 500, generator(0, "x"))[:, 0]
+    totals = resampled_sums(sums, 500, generator(0, "x"))[:, 0]
     assert totals.mean() == pytest.approx(113.0, rel=0.1)
     assert set(totals) <= {a * 10 + b * 3 + c * 100 for a in range(4) for b in range(4) for c in range(4)}
 
 
 def test_chunks_do_not_change_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     sums = np.arange(20.0)[:, None]
-    whole = resampled(sums, 30, generator(1, "x"))
-    monkeypatch.setattr("puidrec.auditing.resample.CHUNK", 100)
-    np.testing.assert_array_equal(whole, resampled(sums, 30, generator(1, "x")))
+    whole = resampled_sums(sums, 30, generator(1, "x"))
+    monkeypatch.setattr("puidrec.evaluation.significance.CHUNK", 100)
+    np.testing.assert_array_equal(whole, resampled_sums(sums, 30, generator(1, "x")))

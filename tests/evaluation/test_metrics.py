@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, mean_absolute_error, mean_squared_error
 
-from puidrec.evaluation import scored
+from puidrec.evaluation import metrics
 from puidrec.evaluation.evaluator import evaluate_scores
-from puidrec.evaluation.metrics import METRICS, parse_metric
+from puidrec.evaluation.metrics import METRICS, Scored, parse_metric
 from puidrec.evaluation.ndcg import WHOLE_LIST
 from puidrec.evaluation.ranking import dense_codes
-from puidrec.evaluation.scored import Scored
 from puidrec.testing.metric import MetricContract
 
 NAMES = ["uauc", "auc", "ndcg@5", "ndcg", "ndcg-graded@3", "recall@2", "precision@4", "map", "mse", "mae", "logloss"]
@@ -89,7 +88,7 @@ def test_parts_change_no_value(monkeypatch) -> None:
     rows = (rng.integers(0, 300, 9_000), rng.integers(0, 50, 9_000) / 50, rng.integers(0, 2, 9_000))
     names = [name for name in NAMES if name != "ndcg-graded@3"]
     whole = evaluate_scores(*rows, metrics=names)
-    monkeypatch.setattr(scored, "PART_ROWS", 500)
+    monkeypatch.setattr(metrics, "PART_ROWS", 500)
     assert len(list(Scored(*dense_codes(rows[0]), rows[1], rows[2], rows[1], rows[1]).parts())) > 10
     cut = evaluate_scores(*rows, metrics=names)
     for name in names:

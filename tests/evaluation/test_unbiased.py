@@ -1,69 +1,53 @@
-"""Estimates from biased rows: unbiased over draws with the true propensity, intervals that cover, refusals."""
+"""Metrics from rows that users chose, weighted by propensity: close to those of uniform rows, intervals, refusals."""
 
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
-from puidrec.evaluation.evaluator import evaluate_scores
-from puidrec.evaluation.unbiased import evaluate_biased, unbiased_error
+from puidrec.data.dataset import Dataset
+from puidrec.evaluation.evaluator import Evaluation, evaluate, evaluate_scores
 
 N_USERS, N_ITEMS = 60, 50
 
 
+class Scores:
+    """Predicts from a matrix; ids are codes."""
+
+    def __init__(self, score: np.ndarray) -> None:
+        self.score = score
+
+    def predict(self, users, items) -> np.ndarray:
+        return self.score[users, items]
+
+
+def weighted(user, item, score, label, p, metrics) -> Evaluation:
+    table = pl.DataFrame({"user_id": user, "item_id": item, "label": label[user, item]})
+    return evaluate(Scores(score), table, metrics, propensity=p[user, item])
+
+
 @pytest.fixture(scope="module")
 def world() -> dict[str, np.ndarray]:
-    """A whole matrix of errors, and propensities that go along with them; rows of users × items."""
-    rng = np.random.default_rng(0)
-    taste = rng.normal(size=(N_USERS, 1)) + rng.normal(size=N_ITEMS)
-    error = np.exp(0.5 * taste)
-    p = 1 / (1 + np.exp(1.0 - taste))
-    return {"user": np.repeat(np.arange(N_USERS), N_ITEMS), "error": error.ravel(), "p": p.ravel()}
+    """A whole matrix of scores whose errors go along with the propensities."""
+    taste = np.random.default_rng(0).normal(size=(N_USERS, 1)) + np.random.default_rng(1).normal(size=N_ITEMS)
+    score = 1.0 + np.exp(0.25 * taste)
+    return {"score": score, "label": np.ones(score.shape, int), "p": 1 / (1 + np.exp(1.0 - taste))}
 
 
-def _draws(world, trials: int, **options) -> np.ndarray:
-    rng = np.random.default_rng(1)
-    rows = []
-    for _ in range(trials):
-        seen = rng.random(world["p"].size) < world["p"]
-        wrong = options.get("wrong")
-        p = np.full(seen.sum(), world["p"].mean()) if wrong == "p" else world["p"][seen]
-        imputed = np.full(world["p"].size, 0.3) if wrong == "imputation" else 0.999 * world["error"]
-        total = np.bincount(world["user"], weights=imputed)
-        found = unbiased_error(
-            world["user"][seen],
-            world["error"][seen],
-            p,
-            estimator=options["estimator"],
-            n_users=N_USERS,
-            n_items=N_ITEMS,
-            imputed=imputed[seen],
-            imputed_by_user=total,
-        )
-        rows.append((found.value, found.low, found.high))
-    return np.array(rows)
+def test_the_weighted_error_is_that_of_all_pairs(world) -> None:
+    truth, rng, found = ((world["score"] - 1.0) ** 2).mean(), np.random.default_rng(1), []
+    for _ in range(200):
+        user, item = np.nonzero(rng.random(world["p"].shape) < world["p"])
+        found.append(weighted(user, item, **world, metrics=["mse"])["mse"])
+    assert abs(np.mean(found) - truth) < 3 * np.std(found) / np.sqrt(200) + 0.002 * truth
+    assert ((world["score"][user, item] - 1.0) ** 2).mean() > 1.1 * truth  # what the plain mean would say
 
 
-@pytest.mark.parametrize(
-    ("estimator", "wrong"), [("ips", None), ("snips", None), ("dr", None), ("dr", "imputation"), ("dr", "p")]
-)
-def test_unbiased_over_draws(world, estimator, wrong) -> None:
-    truth = world["error"].mean()
-    value = _draws(world, 400, estimator=estimator, wrong=wrong)[:, 0]
-    spread = value.std() / np.sqrt(400)
-    assert abs(value.mean() - truth) < 3 * spread + 0.002 * truth
-    seen = np.random.default_rng(2).random(world["p"].size) < world["p"]
-    assert world["error"][seen].mean() > 1.1 * truth  # what the plain mean would say
-
-
-def test_snips_ignores_the_scale_of_propensities_and_ips_does_not(world) -> None:
-    at = slice(0, 900)
-    rows = (world["user"][at], world["error"][at])
-    full, half = (unbiased_error(*rows, c * world["p"][at]).value for c in (1.0, 0.5))
+def test_a_common_factor_of_the_propensities_does_not_matter(world) -> None:
+    user, item = np.divmod(np.arange(900), N_ITEMS)
+    full, half = (weighted(user, item, **{**world, "p": c * world["p"]}, metrics=["mse"])["mse"] for c in (1.0, 0.5))
     assert full == pytest.approx(half)
-    size = {"estimator": "ips", "n_users": N_USERS, "n_items": N_ITEMS}
-    full, half = (unbiased_error(*rows, c * world["p"][at], **size).value for c in (1.0, 0.5))
-    assert half == pytest.approx(2 * full)
 
 
 def test_intervals_cover_users_drawn_anew() -> None:
@@ -74,7 +58,10 @@ def test_intervals_cover_users_drawn_anew() -> None:
         error = level + items
         p = 1 / (1 + np.exp(1 - 2 * items))
         user, item = np.nonzero(rng.random(p.shape) < p)
-        found = unbiased_error(user, error[user, item], p[user, item])
+        score = np.sqrt(np.maximum(error, 0.0))  # labels are 0, so the squared error is `error`
+        found = evaluate_scores(
+            user, score[user, item], np.zeros(user.size), metrics=["mse"], weight=1.0 / p[user, item]
+        ).interval("mse")
         hits += found.low <= 1.0 <= found.high
     assert 0.91 < hits / trials < 0.98
 
@@ -92,13 +79,13 @@ def _ranking_world(n_users: int, n_items: int) -> tuple[np.ndarray, np.ndarray, 
 def test_weighted_rankings_recover_the_uniform_ones() -> None:
     score, label, p, rng = _ranking_world(400, 300)
     uniform, biased = rng.random(p.shape) < 0.4, rng.random(p.shape) < p
-    names, user = ["uauc", "ndcg@20", "precision@20"], np.nonzero(biased)[0]
+    names, (user, item) = ["uauc", "ndcg@20", "precision@20"], np.nonzero(biased)
     truth = evaluate_scores(np.nonzero(uniform)[0], score[uniform], label[uniform], metrics=names)
     plain = evaluate_scores(user, score[biased], label[biased], metrics=names)
-    weighted = evaluate_biased(user, score[biased], label[biased], p[biased], metrics=names)
-    assert weighted.weighted
+    found = weighted(user, item, score, label, p, names)
+    assert found.weighted
     for name in names:
-        assert abs(weighted[name] - truth[name]) < 0.25 * abs(plain[name] - truth[name]), name
+        assert abs(found[name] - truth[name]) < 0.25 * abs(plain[name] - truth[name]), name
 
 
 def test_the_bias_of_self_normalising_fades_as_lists_grow() -> None:
@@ -106,18 +93,29 @@ def test_the_bias_of_self_normalising_fades_as_lists_grow() -> None:
     gaps = []
     for n_users, n_items in ((1200, 100), (120, 1000)):
         score, label, p, rng = _ranking_world(n_users, n_items)
-        seen, user = rng.random(p.shape) < p, np.repeat(np.arange(n_users), n_items)
-        full = evaluate_scores(user, score.ravel(), label.ravel(), metrics=["uauc"])
-        found = evaluate_biased(user[seen.ravel()], score[seen], label[seen], p[seen], metrics=["uauc"])
-        gaps.append(abs(found["uauc"] - full["uauc"]))
+        user, item = np.nonzero(rng.random(p.shape) < p)
+        every = np.repeat(np.arange(n_users), n_items)
+        full = evaluate_scores(every, score.ravel(), label.ravel(), metrics=["uauc"])
+        gaps.append(abs(weighted(user, item, score, label, p, ["uauc"])["uauc"] - full["uauc"]))
     assert gaps[1] < 0.4 * gaps[0]
 
 
-def test_missing_or_bad_inputs_are_refused(refusal) -> None:
-    rows = (np.array([0, 1]), np.array([0.5, 0.2]), np.array([0.5, 0.4]))
-    refusal(lambda: unbiased_error(*rows, estimator="ips"), "n_users")
-    refusal(lambda: unbiased_error(*rows, estimator="dr", n_items=3), "imputed")
-    refusal(lambda: unbiased_error(*rows, estimator="magic"), "magic")
-    refusal(lambda: unbiased_error(*rows[:2], np.array([0.5, 1.5])), "row 2", "1.5")
-    refusal(lambda: unbiased_error(*rows[:2], np.array([0.0, 0.5])), "row 1")
-    refusal(lambda: unbiased_error(*rows, estimator="ips", n_users=1, n_items=3), "user code")
+def test_propensities_stay_with_their_rows_where_the_protocol_drops_some() -> None:
+    rows = {"user_id": [0, 0, 1], "item_id": [0, 1, 2], "rating": [5.0, 3.0, 1.0]}
+    p, score = np.array([0.5, 0.1, 0.25]), np.array([[0.9, 0.5, 0.4], [0.9, 0.5, 0.4]])
+    expected = (2 * 0.1**2 + 4 * 0.4**2) / 6  # the paper's protocol drops the 3
+    data = Dataset.from_frame(pl.DataFrame(rows), scale=(1, 5))
+    for part in (data.logged, pl.DataFrame(rows)):
+        found = evaluate(Scores(score), part, ["mse"], protocol="paper", scale=(1, 5), propensity=p)
+        assert (found.n_rows, found["mse"]) == (2, pytest.approx(expected, abs=1e-6))
+
+
+def test_bad_propensities_are_refused(refusal) -> None:
+    table = {"user_id": [0, 0], "item_id": [0, 1], "label": [0, 1]}
+
+    def ask(*p: float) -> Evaluation:
+        return evaluate(Scores(np.zeros((1, 2))), table, ["mse"], propensity=np.array(p))
+
+    refusal(lambda: ask(0.5, 1.5), "row 2", "1.5")
+    refusal(lambda: ask(0.0, 0.5), "row 1")
+    refusal(lambda: ask(0.5), "one entry per row")

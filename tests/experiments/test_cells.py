@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from puidrec.evaluation.per_user import PerUser
+from puidrec.evaluation.significance import PerUser
 from puidrec.experiments.cell_files import CellFolder
 from puidrec.experiments.cells import Cell, DataSpec, Result
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from puidrec.evaluation.per_user import PerUser
-from puidrec.evaluation.significance import compare
+from puidrec.evaluation.significance import PerUser, compare
 from puidrec.experiments.cells import Cell, DataSpec, Result
 from puidrec.experiments.summary import SummaryRow, summarise
 from puidrec.experiments.tables import conditions, difference, figure, markdown, tables

@@ -14,7 +14,7 @@ from puidrec.auditing.resample import Users
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
 from puidrec.errors import InputError
-from puidrec.evaluation.per_user import Estimate, PerUser, mean_interval
+from puidrec.evaluation.significance import Estimate, PerUser, mean_interval
 from puidrec.propensity import Exposure, Propensity, make_propensity
 from puidrec.rng import Rng
 from puidrec.sensitivity.certify import LEVELS_MAX, Certificate, certify

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from puidrec.evaluation.ndcg import discounts
+from puidrec.evaluation.ranking import mask_seen, ranges, top_k
 from puidrec.rng import Rng, generator
 
 Scorer = Callable[[np.ndarray], np.ndarray]
@@ -65,7 +66,7 @@ def rank(
     order = np.argsort(row_user, kind="stable")
     first = np.searchsorted(row_user[order], users)
     last = np.searchsorted(row_user[order], users, side="right")
-    rows = order[spans(first, last)]
+    rows = order[ranges(first, last)]
     block_of = np.repeat(np.arange(users.size), last - first)
     models = [scorer for scorer in scorers if scorer is not None]
     credit = np.zeros((len(models), rows.size))
@@ -74,13 +75,12 @@ def rank(
     for start in range(0, users.size, step := max(1, TILE // n_items)):
         block = users[start : start + step]
         inside = slice(*np.searchsorted(block_of, (start, start + block.size)))
-        hidden = _seen_pairs(block, seen)
         chosen = []
         for m, scorer in enumerate(models):
             scores = scorer(block)
             credit[m, inside] = rank_credits(scores)[block_of[inside] - start, row_item[rows[inside]]]
-            scores[hidden] = -np.inf
-            chosen.append(_best(scores, top))
+            mask_seen(scores, block, *seen)
+            chosen.append(_recommended(scores, top))
             slots[m] += chosen[m].sum(axis=0)
         overlap[start : start + block.size] = (chosen[0] & chosen[-1]).sum(axis=1) / top
     two = len(models) > 1
@@ -108,25 +108,9 @@ def rank_credits(scores: np.ndarray) -> np.ndarray:
     return result
 
 
-def spans(first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """All positions of the half-open ranges first[k]:last[k], one after another."""
-    size = last - first
-    offset = np.repeat(first - (np.cumsum(size) - size), size)
-    positions: np.ndarray = offset + np.arange(int(size.sum()))
-    return positions
-
-
-def _seen_pairs(block: np.ndarray, seen: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of a block's scores that the log holds: nobody is recommended what they have rated."""
-    start, item = seen
-    first, last = start[block], start[block + 1]
-    return np.repeat(np.arange(block.size), last - first), item[spans(first, last)]
-
-
-def _best(scores: np.ndarray, k: int) -> np.ndarray:
-    """Mask of each user's k best items; what was seen is never among them."""
-    best = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+def _recommended(scores: np.ndarray, k: int) -> np.ndarray:
+    """Mask of each user's k best items, ties as in `Recommender.recommend`; what was seen is never among them."""
     mask = np.zeros(scores.shape, bool)
-    np.put_along_axis(mask, best, True, axis=1)
+    np.put_along_axis(mask, top_k(scores, k)[0], True, axis=1)
     mask &= np.isfinite(scores)
     return mask

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from puidrec.auditing.envelope import Curve, End, Kind, Pairs, Strength, normalised
+from puidrec.evaluation.significance import resampled_sums
 from puidrec.rng import Rng, generator
 
 ENDS: tuple[End, End] = ("low", "high")
-CHUNK = 2**22
-"""Entries of a resampling matrix held at a time (32 MiB)."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +37,6 @@ class Users:
     def sums(self, *values: np.ndarray) -> np.ndarray:
         """Σ of each value per user, [users, values]."""
         return np.stack([np.bincount(self.code, value, minlength=self.n) for value in values], axis=1)
-
-
-def resampled(sums: np.ndarray, replicates: int, rng: np.random.Generator) -> np.ndarray:
-    """Totals of sums when as many users are drawn with replacement, [replicates, columns]."""
-    n = sums.shape[0]
-    step = max(1, CHUNK // n)
-    totals = np.empty((replicates, sums.shape[1]))
-    for first in range(0, replicates, step):
-        rows = min(step, replicates - first)
-        drawn = rng.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
-        totals[first : first + rows] = counts.astype(np.float64) @ sums
-    return totals
 
 
 def contributions(pairs: Pairs, kind: Kind, gamma: Strength, end: End) -> tuple[np.ndarray, np.ndarray]:
@@ -85,7 +71,7 @@ def band(
     ends: list[np.ndarray] = []
     for end in ENDS:
         columns = [users.sums(*contributions(pairs, kind, gamma, end)) for gamma in strengths]
-        totals = resampled(np.concatenate(columns, axis=1), replicates, generator(rng, "band"))
+        totals = resampled_sums(np.concatenate(columns, axis=1), replicates, generator(rng, "band"))
         tail = (1.0 - level) / 2.0
         at = tail if end == "low" else 1.0 - tail
         ends.append(np.quantile(totals[:, 0::2] / totals[:, 1::2], at, axis=0))

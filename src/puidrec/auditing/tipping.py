@@ -17,7 +17,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from puidrec.auditing.envelope import Pairs, sharp
-from puidrec.auditing.resample import Users, resampled
+from puidrec.auditing.resample import Users
+from puidrec.evaluation.significance import resampled_sums
 from puidrec.rng import Rng, generator
 
 MAX_GAMMA = 1e6
@@ -71,7 +72,7 @@ def tipping_point(
     if user is not None and replicates > 0:
         moved = pairs.odds * pairs.value
         sums = Users.of(user).sums(pairs.value, np.maximum(moved, 0.0), np.maximum(-moved, 0.0))
-        draws = resampled(sums, replicates, generator(rng, "tipping"))
+        draws = resampled_sums(sums, replicates, generator(rng, "tipping"))
         low, high = percentiles(tipping_gamma(*draws.T), level)
     return Tipping(star, low, high, sharp_tipping(pairs), pairs.seen, plus, minus)
 
@@ -121,7 +122,7 @@ def tipping_kappa(
         return PersonalTipping(star, star, star)
     at = moved * np.exp(star * worst)
     sums = Users.of(user).sums(pairs.value + at, np.abs(at) * log_gamma)
-    value, fall = resampled(sums, replicates, generator(rng, "tipping-kappa")).T
+    value, fall = resampled_sums(sums, replicates, generator(rng, "tipping-kappa")).T
     return PersonalTipping(star, *percentiles(newton(star, value, fall), level))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from puidrec.evaluation.per_user import PerUser
 from puidrec.evaluation.ranking import Blocks, dense_codes, rank_lists
+from puidrec.evaluation.significance import PerUser
 
 
 def list_auc(positive: Blocks) -> np.ndarray:

@@ -23,11 +23,10 @@ from puidrec.data.schema import (
     to_polars,
 )
 from puidrec.errors import InputError
-from puidrec.evaluation.metrics import compute_metrics
+from puidrec.evaluation.metrics import Scored, compute_metrics, signed_labels
 from puidrec.evaluation.ndcg import Users, counted_lists
-from puidrec.evaluation.per_user import Estimate, PerUser, mean_interval
 from puidrec.evaluation.ranking import check_rows, dense_codes
-from puidrec.evaluation.scored import Scored
+from puidrec.evaluation.significance import Estimate, PerUser, mean_interval
 
 Target = Literal["rating", "binary", "label"]
 """What scores are compared with: ratings scaled to [0, 1] (labels 0/1 where there are none), ±1, or 0/1."""
@@ -127,18 +126,26 @@ def evaluate(
     protocol: str | EvaluationProtocol = "rd",
     scale: tuple[float, float] | None = None,
     target: Target = "rating",
+    propensity: np.ndarray | None = None,
 ) -> Evaluation:
     """Evaluate anything with `predict(users, items)` on rated pairs, under the caller's own ids.
 
     interactions: a part of a data set (`data.test`), or a table with `user_id`, `item_id` and `label` (0/1) or
     `rating`. protocol: turns ratings into labels where there are none yet. scale: of a table's ratings.
+    propensity: for rows that users chose themselves (a held-out part of the log), the probability in (0, 1] of each
+    row to be there, up to a common factor. Every metric is then self-normalised and inverse-propensity weighted
+    (SNIPS), an estimate of its value on uniformly drawn rows. It is as right as the propensities are, and its bias
+    shrinks with the rows per user; it is meant for comparing models on the same rows where no uniform rows exist.
     """
     if isinstance(interactions, Interactions):
-        part = interactions if "label" in interactions.frame.columns else interactions.labelled(get_protocol(protocol))
+        part = interactions
+        if propensity is not None:
+            part = replace(part, frame=part.frame.with_columns(_propensity(propensity, len(part))))
+        part = part if "label" in part.frame.columns else part.labelled(get_protocol(protocol))
         rating_scale: RatingScale | None = part.scale
         frame = part.to_frame()
     else:
-        frame, rating_scale = _labelled_frame(interactions, get_protocol(protocol), scale)
+        frame, rating_scale = _labelled_frame(interactions, get_protocol(protocol), scale, propensity)
     require_rows(frame, Origin("interactions"))
     ids = IdMap(frame["user_id"].unique().sort())
     result = evaluate_scores(
@@ -150,13 +157,14 @@ def evaluate(
         users=users,
         scale=rating_scale,
         target=target,
+        weight=None if propensity is None else 1.0 / frame["propensity"].to_numpy(),
     )
     named = {name: replace(v, users=ids.decode(v.users).to_numpy()) for name, v in result.per_user.items()}
     return replace(result, per_user=named)
 
 
 def _labelled_frame(
-    table: Frame, protocol: EvaluationProtocol, scale: tuple[float, float] | None
+    table: Frame, protocol: EvaluationProtocol, scale: tuple[float, float] | None, propensity: np.ndarray | None
 ) -> tuple[pl.DataFrame, RatingScale | None]:
     """Check a caller's table; ratings become labels only on a scale the caller named."""
     origin = Origin("interactions")
@@ -164,6 +172,7 @@ def _labelled_frame(
     require_columns(given, ("user_id", "item_id"), origin)
     columns = [check_ids(given["user_id"], origin), check_ids(given["item_id"], origin)]
     columns += [check_number(given[name], origin) for name in ("label", "rating") if name in given.columns]
+    columns += [] if propensity is None else [_propensity(propensity, given.height)]
     frame = pl.DataFrame(columns)
     rating_scale = RatingScale.of(scale)
     if "label" in frame.columns:
@@ -179,12 +188,22 @@ def _labelled_frame(
     return frame.with_columns(label).filter(pl.col("label") >= 0), rating_scale
 
 
+def _propensity(propensity: np.ndarray, n: int) -> pl.Series:
+    """The propensities of rows as a column; refuses those outside (0, 1]."""
+    p = _float(propensity).astype(np.float64)
+    check_rows("propensity", p, n, kind="a probability above 0", positive=True)
+    if p.max() > 1:
+        row = int(p.argmax())
+        raise InputError("propensity above 1", row=row + 1, found=float(p[row]), expected="(0, 1]")
+    return pl.Series("propensity", p)
+
+
 def _target(kind: Target, label: np.ndarray, rating: np.ndarray | None, scale: RatingScale | None) -> np.ndarray:
     """The number that each score should have been."""
     if kind not in ("rating", "binary", "label"):
         raise InputError("unknown target", found=kind, expected="rating, binary (±1) or label (0/1)")
     if kind == "binary":
-        return 2 * label - 1
+        return signed_labels(label)
     if kind == "label" or rating is None:
         return label
     return scale.unit(rating) if scale is not None else rating

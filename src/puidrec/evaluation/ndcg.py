@@ -1,4 +1,8 @@
-"""NDCG@K with 0/1 or graded gains, each user's own rows ranked; ties averaged, as scikit-learn's `ndcg_score` does."""
+"""Metrics of the top of a list: NDCG@K with 0/1 or graded gains, recall@K, precision@K and average precision.
+
+Each user's own rows are ranked. Where scores tie, the value is its mean over the orders of the tied rows, as in
+scikit-learn's `ndcg_score`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,7 @@ from typing import Literal
 import numpy as np
 
 from puidrec.errors import InputError
-from puidrec.evaluation.per_user import PerUser
-from puidrec.evaluation.ranking import Blocks, dense_codes, rank_lists
+from puidrec.evaluation.ranking import Blocks
 
 Users = Literal["both-labels", "any-positive"]
 """Whose lists count: users with both labels (protocols of the field), or with at least one positive row."""
@@ -69,29 +72,38 @@ def graded_gain(relevance: np.ndarray) -> np.ndarray:
     return gain
 
 
-def user_ndcg(
-    user: np.ndarray,
-    score: np.ndarray,
-    label: np.ndarray,
-    k: int = WHOLE_LIST,
-    users: Users = "both-labels",
-    weight: np.ndarray | None = None,
-) -> PerUser:
-    """NDCG@k with 0/1 gains of every counted user, ranking the rows given for that user."""
-    ids, code = dense_codes(np.asarray(user))
-    lists, label = rank_lists(code, np.asarray(score), weight), np.asarray(label)
-    counted = counted_lists(lists.count(label), lists.rows, users)
-    return PerUser(ids[counted], binary_ndcg(lists.blocks(label), k)[counted])
+def hits(positive: Blocks, k: int) -> np.ndarray:
+    """Expected positive rows among each list's first k: a gain whose every position earns 1."""
+    return expected_gain(positive, np.arange(positive.cutoff(k) + 1, dtype=np.float64))
 
 
-def user_graded_ndcg(
-    user: np.ndarray, score: np.ndarray, relevance: np.ndarray, k: int = WHOLE_LIST, weight: np.ndarray | None = None
-) -> PerUser:
-    """NDCG@k with gains 2^relevance − 1 of every user; 0 where all relevance is 0."""
-    users, code = dense_codes(np.asarray(user))
-    gain = graded_gain(np.asarray(relevance))
-    lists, ideal = rank_lists(code, np.asarray(score), weight), rank_lists(code, gain, weight)
-    return PerUser(users, graded_ndcg(lists.blocks(gain), ideal.blocks(gain), k))
+def recall(positive: Blocks, k: int) -> np.ndarray:
+    """Share of each list's positive rows that reach its first k; 0 where it has none."""
+    return ratio(hits(positive, k), positive.total)
+
+
+def precision(positive: Blocks, k: int) -> np.ndarray:
+    """Positive rows among the first k, over k, also where a list is shorter: a missing row is not a hit."""
+    return hits(positive, k) / k
+
+
+def average_precision(positive: Blocks) -> np.ndarray:
+    """Mean over positive rows of the precision at their position.
+
+    For a block of n rows, c of them positive, below r rows with q positive, the expected precision at its j-th row,
+    if that is positive, is (q + 1 + (j − 1)(c − 1)/(n − 1)) / (r + j). With H the harmonic numbers and
+    h = H(r + n) − H(r), the block's sum is c/n · [(q + 1) h + (c − 1)/(n − 1) · (n − (r + 1) h)].
+    """
+    if positive.begin.dtype.kind == "f":
+        raise InputError("map has no weighted form", hint="Use uauc, ndcg@k, recall@k or precision@k with weights.")
+    c, r, m = positive.gain, positive.begin, positive.total
+    n = positive.end - r
+    q = np.cumsum(c) - c - (np.cumsum(m) - m)[positive.list_of]
+    harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, positive.rows.max() + 1))])
+    h = harmonic[positive.end] - harmonic[r]
+    slope = (c - 1.0) / np.maximum(n - 1, 1)
+    block = c / n * ((q + 1.0) * h + slope * (n - (r + 1.0) * h))
+    return ratio(positive.list_sum(block), m)
 
 
 def counted_lists(n_positive: np.ndarray, rows: np.ndarray, users: Users) -> np.ndarray:

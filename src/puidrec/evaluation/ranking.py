@@ -1,7 +1,8 @@
-"""The one sort that every ranking metric shares: each user's rows by falling score, equal scores in one block.
+"""Ranking within a user: the one sort that every ranking metric shares, and the K best items of all (`top_k`).
 
-Where scores tie, the order is a toss-up, so every ranking metric here is its expectation over all orders of the
-tied rows. That needs only blocks: what a block holds, and where in its list it begins and ends.
+Metrics rank each user's rows by falling score, equal scores in one block. Where scores tie, the order is a toss-up, so
+every ranking metric here is its expectation over all orders of the tied rows. That needs only blocks: what a block
+holds, and where in its list it begins and ends.
 
 With weights a row stands for `weight` rows of its user (normalised to mean 1 per user), and positions are measured
 in that mass instead of in rows: a list of a biased log then has the make-up of a uniform one.
@@ -145,6 +146,67 @@ def _block_sums(ranked: np.ndarray, start: np.ndarray) -> np.ndarray:
     edges = np.stack([start[tied], start[tied + 1]], axis=1).ravel()
     sums[tied] = np.add.reduceat(np.append(ranked, ranked.dtype.type(0)), edges, dtype=np.float64)[::2]
     return sums
+
+
+WORTH_GROUPING = 4
+"""Groups of columns pay off in `top_k` when the members looked at again are at most 1/4 of the columns."""
+
+
+def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and values of the min(k, columns) best scores of each row, best first; ties by position.
+
+    A partial sort in two levels. Reading all scores once is unavoidable; sorting them is not. Columns are cut into
+    groups; the k groups with the largest maxima hold the k best scores of a row (a group left out comes after k maxima
+    at least as large as its own), so only their members are looked at again. Exact, and ties fall to the first column.
+    """
+    n_rows, n_columns = scores.shape
+    k = min(k, n_columns)
+    size = max(1, int((n_columns / max(k, 1)) ** 0.5))
+    if k * size * WORTH_GROUPING > n_columns or n_rows == 0:
+        return _by_value(scores, _best(scores, k))
+    largest = np.maximum.reduceat(scores, np.arange(0, n_columns, size), axis=1)
+    columns = (_best(largest, k)[:, :, None] * size + np.arange(size)).reshape(n_rows, -1)
+    outside = columns >= n_columns  # the last group may be a part of one
+    candidates = np.take_along_axis(scores, np.where(outside, 0, columns), 1)
+    candidates[outside] = -np.inf
+    position, value = _by_value(candidates, _best(candidates, k))
+    return np.take_along_axis(columns, position, 1), value
+
+
+def _best(scores: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the k best of each row, in order of position; of those that tie at the edge, the first."""
+    n_rows, n_columns = scores.shape
+    if k in (0, n_columns):
+        return np.broadcast_to(np.arange(k), (n_rows, k))
+    edge = np.partition(scores, n_columns - k, axis=1)[:, n_columns - k, None]
+    above, tied = scores > edge, scores == edge
+    chosen = above | (tied & (np.cumsum(tied, 1) <= k - above.sum(1, keepdims=True)))
+    return np.nonzero(chosen)[1].reshape(n_rows, k)
+
+
+def _by_value(scores: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and their values, best first; equal values stay in order of position."""
+    value = np.take_along_axis(scores, position, 1)
+    order = np.argsort(-value, axis=1, kind="stable")
+    return np.take_along_axis(position, order, 1), np.take_along_axis(value, order, 1)
+
+
+def mask_seen(scores: np.ndarray, users: np.ndarray, row_start: np.ndarray, items: np.ndarray) -> None:
+    """Set the scores [users, items] of what each user has seen to −inf, in place: nobody is recommended it again.
+
+    The log is sorted by user: items of user u are items[row_start[u]:row_start[u + 1]]. Users from
+    row_start.size − 1 on (cold start) have seen nothing.
+    """
+    known = row_start.size - 1
+    first, last = row_start[np.minimum(users, known)], row_start[np.minimum(users + 1, known)]
+    scores[np.repeat(np.arange(users.size), last - first), items[ranges(first, last)]] = -np.inf
+
+
+def ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """All positions of the half-open ranges first[k]:last[k], one after another."""
+    size = last - first
+    positions: np.ndarray = np.repeat(first - (np.cumsum(size) - size), size) + np.arange(int(size.sum()))
+    return positions
 
 
 def check_rows(name: str, values: np.ndarray, n: int, *, kind: str = "finite numbers", positive: bool = False) -> None:

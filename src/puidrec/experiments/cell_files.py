@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from puidrec.errors import InputError
-from puidrec.evaluation.per_user import PerUser
+from puidrec.evaluation.significance import PerUser
 from puidrec.experiments.cells import Cell, Result
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 

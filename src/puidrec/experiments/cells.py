@@ -18,7 +18,7 @@ from puidrec.data.protocol import get_protocol
 from puidrec.data.sources import load_dataset
 from puidrec.data.split import MaskKind
 from puidrec.errors import InputError
-from puidrec.evaluation.per_user import PerUser
+from puidrec.evaluation.significance import PerUser
 from puidrec.experiments.run import METRICS
 from puidrec.settings import Settings
 

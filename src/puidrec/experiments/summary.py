@@ -11,8 +11,7 @@ from scipy import stats
 
 from puidrec.errors import InputError
 from puidrec.evaluation.metrics import parse_metric
-from puidrec.evaluation.per_user import PerUser
-from puidrec.evaluation.significance import Comparison, Resample, Verdict, compare_all
+from puidrec.evaluation.significance import Comparison, PerUser, Resample, Verdict, compare_all
 from puidrec.experiments.cells import Result
 
 LEVEL = 0.95

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from puidrec.errors import InputError
-from puidrec.rng import Rng, generator
+from puidrec.rng import Rng, bootstrap_counts, generator
 
 LEVELS_MAX = 50
 Part = tuple[np.ndarray, np.ndarray | None, np.ndarray]
@@ -200,6 +200,4 @@ def _log_ratios(q: np.ndarray, q0: np.ndarray) -> np.ndarray:
 
 def _bootstrap(sums: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     """Sums of resampled users, [n, columns]; one draw at a time keeps memory linear in users."""
-    size = sums.shape[0]
-    counts = (np.bincount(rng.integers(0, size, size), minlength=size) for _ in range(n))
-    return np.stack([count @ sums for count in counts])
+    return np.concatenate([bootstrap_counts(1, sums.shape[0], rng) @ sums for _ in range(n)])

@@ -15,8 +15,8 @@ from itertools import count
 import numpy as np
 import torch
 
+from puidrec.evaluation.ranking import top_k
 from puidrec.model import Recommender
-from puidrec.objective.top_k import top_k
 from puidrec.train.threads import threads_for
 from puidrec.train.validate import Scale
 

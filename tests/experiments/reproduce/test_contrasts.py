@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from puidrec.evaluation.per_user import PerUser
+from puidrec.evaluation.significance import PerUser
 from puidrec.experiments.cells import Cell, DataSpec, Result
 from puidrec.experiments.reproduce.contrasts import contrast_rows, limit_rows, table_rows
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.evaluation.per_user import PerUser
-from puidrec.evaluation.significance import Comparison, compare, compare_all, holm
+from puidrec.evaluation.significance import Comparison, PerUser, compare, compare_all, holm
 from puidrec.experiments.cells import Result
 from puidrec.experiments.paper_tables import METRICS, printed
 from puidrec.experiments.reproduce.ablation import LETTERS

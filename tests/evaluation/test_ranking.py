@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puidrec.objective.top_k import top_k
+from puidrec.evaluation.ranking import mask_seen, ranges, top_k
 
 
 def by_sorting(scores: np.ndarray, k: int) -> np.ndarray:
@@ -41,3 +41,15 @@ def test_the_scores_are_left_alone() -> None:
     before = scores.copy()
     top_k(scores, 3)
     assert np.array_equal(scores, before)
+
+
+def test_what_was_seen_is_never_recommended() -> None:
+    row_start, items = np.array([0, 2, 2, 5]), np.array([1, 3, 0, 1, 2])
+    scores = np.ones((4, 4), np.float32)
+    mask_seen(scores, np.array([2, 0, 1, 3]), row_start, items)  # user 3 is not in the log
+    assert [np.flatnonzero(np.isinf(row)).tolist() for row in scores] == [[0, 1, 2], [1, 3], [], []]
+    assert top_k(scores, 2)[0].tolist() == [[3, 0], [0, 2], [0, 1], [0, 1]]
+
+
+def test_ranges() -> None:
+    assert ranges(np.array([3, 10, 5]), np.array([5, 10, 8])).tolist() == [3, 4, 5, 6, 7]
