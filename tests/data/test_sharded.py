@@ -8,7 +8,7 @@ import pytest
 
 from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
-from puidrec.data.on_disk import StoredInteractions, shard_log, slices
+from puidrec.data.on_disk import StoredInteractions, row_slices, shard_log
 from puidrec.data.protocol import get_protocol
 from puidrec.data.sources import load_dataset
 
@@ -73,7 +73,12 @@ def test_a_range_of_rows_in_memory_has_labels(tmp_path: Path) -> None:
     assert rows.part(slice(10, 30)).frame.equals(expected.frame[10:30].select("user", "item", "rating", "label"))
     np.testing.assert_array_equal(rows.label, expected.label)
     assert rows.propensity is None
-    assert list(slices(5, 2)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+
+
+def test_ranges_cover_all_rows(monkeypatch) -> None:
+    monkeypatch.setattr(on_disk, "CHUNK", 2)
+    assert list(row_slices(5)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert list(row_slices(0)) == []
 
 
 def test_a_folder_is_sorted_once_and_belongs_to_its_log(tmp_path: Path, monkeypatch, refusal) -> None:

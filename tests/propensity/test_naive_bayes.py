@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from puidrec.data import on_disk
 from puidrec.errors import InputError
-from puidrec.features import counts
 from puidrec.propensity.base import Exposure, Rated
 from puidrec.propensity.naive_bayes import NaiveBayes
 from puidrec.testing.propensity import small_exposure
@@ -81,5 +81,5 @@ def test_without_uniform_rows_or_with_a_strange_rating_it_says_what_is_missing()
 def test_rows_are_counted_in_parts(monkeypatch):
     data, _ = selected()
     whole = NaiveBayes().fit(data)
-    monkeypatch.setattr(counts, "BATCH_ROWS", 1_000)
+    monkeypatch.setattr(on_disk, "CHUNK", 1_000)
     np.testing.assert_array_equal(NaiveBayes().fit(data).by_level_, whole.by_level_)

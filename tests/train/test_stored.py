@@ -15,7 +15,6 @@ from puidrec.data import on_disk
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.experiments.gamma_study import study_gamma
-from puidrec.features import counts
 from puidrec.model import Recommender
 from puidrec.train import stored
 
@@ -97,7 +96,7 @@ def test_small_pieces_make_the_same_model(options, both, monkeypatch) -> None:
 
 @pytest.mark.parametrize("rule", ["information", "exposure-gap"])
 def test_gamma_is_that_of_the_log_in_memory(rule, both, monkeypatch) -> None:
-    monkeypatch.setattr(counts, "BATCH_ROWS", 100)
+    monkeypatch.setattr(on_disk, "CHUNK", 100)
     memory, disk = (study_gamma(data, rule) for data in both)
     np.testing.assert_allclose(disk.pairs, memory.pairs, rtol=1e-12)
     assert disk.proved == pytest.approx(memory.proved, rel=1e-9)
@@ -155,13 +154,12 @@ from pathlib import Path
 import numpy as np, polars as pl, torch, scipy.optimize, sklearn.linear_model, torch.distributed.tensor
 from puidrec.data import on_disk
 from puidrec.data.sources import load_dataset
-from puidrec.features import counts
 from puidrec.model import Recommender
 from puidrec.train import stored
 
 root, how, room = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 on_disk.BATCH_ROWS, stored.PIECE_PAIRS = 100_000, 200_000
-counts.BATCH_ROWS = 200_000
+on_disk.CHUNK = 200_000
 torch.set_num_threads(1)
 now = next(line for line in open("/proc/self/status") if line.startswith("VmData"))
 limit = int(now.split()[1]) * 1024 + room * 2**20

@@ -174,11 +174,11 @@ def _refuse_repeats(key: np.ndarray, rows: np.ndarray, data: Dataset, source: Pa
 
 
 CHUNK = 1 << 20
-"""Rows looked at at a time where all must be; a multiple of 8."""
+"""Rows read at a time where all rows of a log are needed."""
 
 
-def slices(n: int) -> Iterator[slice]:
-    """Ranges of CHUNK rows that cover n rows."""
+def row_slices(n: int) -> Iterator[slice]:
+    """Ranges of CHUNK rows that cover n rows: temporary arrays are made for one range at a time."""
     return (slice(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK))
 
 
@@ -308,7 +308,7 @@ class StoredInteractions(Interactions):
     @property
     def label(self) -> np.ndarray:
         """Labels of all rows, a byte each."""
-        return np.concatenate([self.part(rows).label for rows in slices(len(self))])
+        return np.concatenate([self.part(rows).label for rows in row_slices(len(self))])
 
     @property
     def propensity(self) -> np.ndarray | None:
@@ -334,7 +334,7 @@ class StoredInteractions(Interactions):
     def labelled(self, protocol: Protocol) -> Self:
         """The same rows under a protocol, less those it drops."""
         rating = self._file("rating")
-        masks = zip(self._masks(), slices(self.n_stored), strict=True)
+        masks = zip(self._masks(), row_slices(self.n_stored), strict=True)
         kept = Kept.of(mask & (protocol.label(rating[rows], self.scale) >= 0) for mask, rows in masks)
         return replace(self, kept=self.kept if len(kept) == len(self) else kept, protocol=protocol)
 
@@ -344,7 +344,7 @@ class StoredInteractions(Interactions):
 
     def _masks(self, gone: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Which rows of each chunk of the files count, less those that go (places in the files, rising)."""
-        for k, rows in enumerate(slices(self.n_stored)):
+        for k, rows in enumerate(row_slices(self.n_stored)):
             size = rows.stop - rows.start
             mask = np.ones(size, bool)
             if self.kept is not None:

@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import Dataset, Interactions
+from puidrec.data.on_disk import row_slices
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.features.bins import SideBins
-from puidrec.features.counts import row_slices
 from puidrec.propensity import Exposure, Propensity, make_propensity
 from puidrec.rng import generator
 from puidrec.sensitivity.calibrate import Calibration

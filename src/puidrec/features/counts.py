@@ -6,17 +6,15 @@ every permutation of feature rows follow from these without touching the log aga
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
 import numpy as np
 
+from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError
-
-BATCH_ROWS = 4_000_000
-"""Rows of a log that are counted at a time."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +120,6 @@ class ExposureCounts:
     def pairs(self) -> np.ndarray:
         """Pairs of D per (user bin, item bin), as float64 (they exceed int64 nowhere, but divide often)."""
         return np.multiply.outer(self.users_in_bin.astype(np.float64), self.items_in_bin.astype(np.float64))
-
-
-def row_slices(n: int, size: int | None = None) -> Iterator[slice]:
-    """Ranges of `size` rows (BATCH_ROWS if None) that cover n: temporary arrays are made for one range at a time."""
-    step = size or BATCH_ROWS
-    return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
 def count_codes(codes: np.ndarray, size: int) -> np.ndarray:

@@ -11,8 +11,9 @@ from typing import TypeVar
 import numpy as np
 import polars as pl
 
+from puidrec.data.on_disk import CHUNK
 from puidrec.errors import InputError
-from puidrec.features.counts import BATCH_ROWS, ExposureCounts
+from puidrec.features.counts import ExposureCounts
 
 Batch = tuple[np.ndarray, np.ndarray]
 T = TypeVar("T")
@@ -25,7 +26,7 @@ def counts_from_parquet(
     *,
     user_ids: pl.Series | None = None,
     item_ids: pl.Series | None = None,
-    batch_rows: int = BATCH_ROWS,
+    batch_rows: int = CHUNK,
 ) -> ExposureCounts:
     """Count `user_id, item_id` rows of Parquet files (or folders of them) under given bins, in one pass.
 

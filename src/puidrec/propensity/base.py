@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkabl
 import numpy as np
 from scipy import sparse
 
+from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError, not_fitted
-from puidrec.features.counts import ExposureCounts, row_slices
+from puidrec.features.counts import ExposureCounts
 from puidrec.propensity.clip import DEFAULT_LOW, Clipped, check_limits, clip
 
 if TYPE_CHECKING:

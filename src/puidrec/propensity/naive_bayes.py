@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError
-from puidrec.features.counts import row_slices
 from puidrec.propensity.base import Exposure, FittedPropensity
 from puidrec.propensity.clip import DEFAULT_LOW
 

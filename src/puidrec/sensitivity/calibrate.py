@@ -15,9 +15,10 @@ import numpy as np
 import polars as pl
 from scipy.special import expit, logit
 
+from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError
 from puidrec.features.bins import bin_side, cross
-from puidrec.features.counts import ExposureCounts, count_codes, row_slices
+from puidrec.features.counts import ExposureCounts, count_codes
 from puidrec.rng import Rng, generator
 from puidrec.sensitivity.entropy import bernoulli_kl
 

@@ -15,7 +15,7 @@ import torch
 
 from puidrec.backbones.sparse import LogPattern
 from puidrec.data.dataset import Dataset
-from puidrec.data.on_disk import Scratch, StoredInteractions, slices
+from puidrec.data.on_disk import Scratch, StoredInteractions, row_slices
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.features.counts import count_codes
@@ -101,7 +101,7 @@ class StoredPrepared(Prepared):
         if isinstance(item, np.ndarray):
             return item
         room = self.scratch(np.int32)
-        for rows in slices(len(self.rows)):
+        for rows in row_slices(len(self.rows)):
             room.write(rows.start, item[rows])
         return room.values
 
