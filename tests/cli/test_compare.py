@@ -89,7 +89,7 @@ def test_a_config_file_holds_options_and_settings(puid, tmp_path: Path) -> None:
 def test_a_failure_is_named_and_the_rest_is_there(puid, tmp_path: Path) -> None:
     outcome = puid("compare", "--methods", "mf,item-rate", "--seeds", 1, *QUICK, "--set", "lr=1e30", "--out", tmp_path)
     assert outcome.code == 1
-    assert "1 of 3 cells failed: mf on simulated, seed 0: training of mf diverged" in outcome.err
+    assert "1 of 3 jobs failed: mf on simulated, seed 0: training of mf diverged" in outcome.err
     assert len(outcome.err.splitlines()) == 1
     assert len(json.loads((tmp_path / "results.json").read_text())) == 2
     assert "item-rate" in outcome.out

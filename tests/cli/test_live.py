@@ -7,14 +7,14 @@ import io
 from rich.console import Console
 
 from puidrec.cli.live import LiveTable
-from puidrec.experiments.cells import Cell, DataSpec, Result
+from puidrec.experiments.job import DataSpec, Job, Result
 from puidrec.experiments.study import Event, Failure
 
-CELL = Cell(DataSpec("coat"), "mf", label="mf [x]")
+JOB = Job(DataSpec("coat"), "mf", label="mf [x]")
 
 
 def result(value: float) -> Result:
-    return Result(CELL, {"uauc": value}, {}, 0.25, {}, {})
+    return Result(JOB, {"uauc": value}, {}, 0.25, {}, {})
 
 
 def text(live: LiveTable) -> str:
@@ -25,14 +25,14 @@ def text(live: LiveTable) -> str:
 
 def test_it_counts_averages_and_estimates() -> None:
     live = LiveTable("coat", ("uauc", "validation"), Console(file=io.StringIO()))
-    assert "0 of ? cells, time left unknown" in text(live)
+    assert "0 of ? jobs, time left unknown" in text(live)
     live(Event(1, 4, result(0.7), resumed=True))
-    assert "1 of 4 cells, time left unknown" in text(live)  # what was finished before tells no pace
+    assert "1 of 4 jobs, time left unknown" in text(live)  # what was finished before tells no pace
     live.started -= 10
     live(Event(2, 4, result(0.8), resumed=False))
-    live(Event(3, 4, Failure(CELL, "no"), resumed=False))
+    live(Event(3, 4, Failure(JOB, "no"), resumed=False))
     shown = text(live)
-    assert "3 of 4 cells, about 0:05 left" in shown
+    assert "3 of 4 jobs, about 0:05 left" in shown
     row = next(line for line in shown.splitlines() if "mf [x]" in line)
     assert row.split() == ["mf", "[x]", "2", "1", "0.7500", "0.2500"]
     live(Event(4, 4, result(0.8), resumed=False))

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from puidrec.experiments import engines
-from puidrec.experiments.cells import Cell, DataSpec
 from puidrec.experiments.engines import RETRIES, Task, get_engine, local
+from puidrec.experiments.job import DataSpec, Job
 from puidrec.experiments.study import cores, run_study
 
 SMALL = DataSpec("simulated", options={"n_users": 60, "n_items": 40})
 
 
 def tasks(folder: Path, seeds: int = 3) -> list[Task]:
-    return [Task(Cell(SMALL, "mf", seed, settings={"epochs": 3, "dim": 4}), folder) for seed in range(seeds)]
+    return [Task(Job(SMALL, "mf", seed, settings={"epochs": 3, "dim": 4}), folder) for seed in range(seeds)]
 
 
 @pytest.fixture
@@ -41,14 +41,14 @@ def test_a_killed_worker_is_replaced_failures_are_one_line_and_nothing_is_left_r
 
     def ask(process: subprocess.Popen[str], line: str) -> str:
         if next(calls) == 1:
-            process.kill()  # while it holds the second cell
+            process.kill()  # while it holds the second job
         return original(process, line)
 
     monkeypatch.setattr(engines, "_ask", ask)
     good = tasks(tmp_path, 2)
-    wild = Task(Cell(SMALL, "mf", 0, settings={"lr": 1e30, "epochs": 3}), tmp_path)
-    foreign = Task(Cell(DataSpec("coat", tmp_path / "none"), "mf"), tmp_path)
-    endless = Task(Cell(SMALL, "mf", 0, settings={"epochs": 10**7, "patience": 0}), tmp_path)
+    wild = Task(Job(SMALL, "mf", 0, settings={"lr": 1e30, "epochs": 3}), tmp_path)
+    foreign = Task(Job(DataSpec("coat", tmp_path / "none"), "mf"), tmp_path)
+    endless = Task(Job(SMALL, "mf", 0, settings={"epochs": 10**7, "patience": 0}), tmp_path)
     running = local([*good, wild, foreign, endless], 1)
     ended = [next(running) for _ in range(4)]
     assert ended[:2] == [(task, None) for task in good]
@@ -74,8 +74,8 @@ def test_a_cell_that_kills_every_worker_ends_and_the_others_go_on(
         return original(process, line)
 
     monkeypatch.setattr(engines, "_ask", ask)
-    results = run_study([task.cell for task in tasks(Path(), 2)], workers=1)
-    assert [r.cell.seed for r in results] == [1]
+    results = run_study([task.job for task in tasks(Path(), 2)], workers=1)
+    assert [r.job.seed for r in results] == [1]
     assert len(started) == 1 + RETRIES + 1
     (failure,) = results.failures
     assert "died 3 times (SIGKILL)" in failure.error
@@ -88,15 +88,15 @@ def test_engines_by_name(refusal) -> None:
 
 
 def test_engine_none_trains_nothing_and_takes_what_is_finished(tmp_path: Path) -> None:
-    first, second = (Cell(SMALL, "item-rate", seed) for seed in (0, 1))
+    first, second = (Job(SMALL, "item-rate", seed) for seed in (0, 1))
     run_study([first], tmp_path, engine="inline")
     results = run_study([first, second], tmp_path, engine="none")
-    assert [result.cell for result in results] == [first]
-    assert [(failure.cell, failure.error) for failure in results.failures] == [(second, "not run yet")]
+    assert [result.job for result in results] == [first]
+    assert [(failure.job, failure.error) for failure in results.failures] == [(second, "not run yet")]
 
 
 @pytest.mark.parametrize("engine", ["local", "inline"])
 def test_a_device_that_is_not_here_is_one_line_before_anything_runs(engine: str, tmp_path: Path, refusal) -> None:
-    cells = [Cell(SMALL, method, 0, settings={"epochs": 3, "device": "abacus"}) for method in ("mf", "ips")]
-    refusal(lambda: run_study(cells, tmp_path, engine=engine), "no such device", "abacus", "cpu", "--device")
+    jobs = [Job(SMALL, method, 0, settings={"epochs": 3, "device": "abacus"}) for method in ("mf", "ips")]
+    refusal(lambda: run_study(jobs, tmp_path, engine=engine), "no such device", "abacus", "cpu", "--device")
     assert list((tmp_path / "cells").iterdir()) == []

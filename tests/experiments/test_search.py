@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from puidrec.experiments.cells import Cell, DataSpec, Result
+from puidrec.experiments.job import DataSpec, Job, Result
 from puidrec.experiments.search import SPACE, best, searched, trials
 from puidrec.methods import METHODS
 
 SMALL = DataSpec("simulated", options={"n_users": 40, "n_items": 30})
 
 
-def cell(method: str, **settings: object) -> Cell:
-    return Cell(SMALL, method, 3, settings=settings, budget=30)
+def job(method: str, **settings: object) -> Job:
+    return Job(SMALL, method, 3, settings=settings, budget=30)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_draw_of_every_method_can_be_trained(method: str) -> None:
-    tried = trials(cell(method))
+    tried = trials(job(method))
     assert len(tried) == (1 if METHODS[method].family == "closed" else 30)
     assert tried[0].settings == {}
     assert len({trial.key for trial in tried}) == len(tried)
@@ -29,30 +29,30 @@ def test_every_draw_of_every_method_can_be_trained(method: str) -> None:
 
 
 def test_methods_that_share_a_setting_try_the_same_values() -> None:
-    mf, rd = trials(cell("mf")), trials(cell("rd-dr"))
+    mf, rd = trials(job("mf")), trials(job("rd-dr"))
     for name in ("l2", "l2_features", "dim", "lr"):
         assert [t.settings.get(name) for t in mf] == [t.settings.get(name) for t in rd]
-    assert trials(replace(cell("mf"), seed=4))[1].settings != mf[1].settings
-    assert trials(replace(cell("mf"), seed=4), draws_seed=3)[1].settings == mf[1].settings
+    assert trials(replace(job("mf"), seed=4))[1].settings != mf[1].settings
+    assert trials(replace(job("mf"), seed=4), draws_seed=3)[1].settings == mf[1].settings
 
 
 def test_a_larger_budget_begins_with_the_smaller_one() -> None:
-    few, many = trials(replace(cell("dr"), budget=4)), trials(cell("dr"))
+    few, many = trials(replace(job("dr"), budget=4)), trials(job("dr"))
     assert [t.key for t in few] == [t.key for t in many[:4]]
 
 
 def test_given_settings_stay_and_settings_without_meaning_are_not_searched() -> None:
-    tried = trials(cell("rd-ips", l2=0.7, backbone="mf"))
+    tried = trials(job("rd-ips", l2=0.7, backbone="mf"))
     assert {t.settings["l2"] for t in tried} == {0.7}
-    names = {p.name for p in searched(cell("rd-ips", l2=0.7, backbone="mf"))}
+    names = {p.name for p in searched(job("rd-ips", l2=0.7, backbone="mf"))}
     assert names == {"dim", "lr", "min_propensity", "gamma"}
-    assert {p.name for p in searched(cell("mf", backbone="mf"))} == {"l2", "dim", "lr"}
-    assert "hidden" in {p.name for p in searched(cell("mf", backbone="mf-mlp"))}
-    assert "unseen_weight" in {p.name for p in searched(cell("signed-rd"))}
+    assert {p.name for p in searched(job("mf", backbone="mf"))} == {"l2", "dim", "lr"}
+    assert "hidden" in {p.name for p in searched(job("mf", backbone="mf-mlp"))}
+    assert "unseen_weight" in {p.name for p in searched(job("signed-rd"))}
 
 
 def test_the_draws_fill_their_ranges() -> None:
-    values = [t.settings["l2"] for t in trials(replace(cell("mf"), budget=300))[1:]]
+    values = [t.settings["l2"] for t in trials(replace(job("mf"), budget=300))[1:]]
     assert 0.02 <= min(values) < 0.03
     assert 0.35 < max(values) <= 0.5
     assert sum(value < 0.1 for value in values) / 299 == pytest.approx(0.5, abs=0.1)  # even per factor
@@ -60,7 +60,7 @@ def test_the_draws_fill_their_ranges() -> None:
 
 
 def test_the_best_has_the_highest_score_and_the_given_settings_win_ties() -> None:
-    made = [Result(cell("mf"), {}, {"k": k}, score, {}, {}) for k, score in enumerate([0.5, 0.7, 0.7, None])]
+    made = [Result(job("mf"), {}, {"k": k}, score, {}, {}) for k, score in enumerate([0.5, 0.7, 0.7, None])]
     assert best(made).context["k"] == 1
     assert best([made[3], replace(made[3], context={"k": 9})]).context["k"] == 3
     assert best([made[3], made[0]]).context["k"] == 0

@@ -1,4 +1,4 @@
-"""Studies: the same bytes whatever runs them, finished cells never again, and failures that stay where they are."""
+"""Studies: the same bytes whatever runs them, finished jobs never again, and failures that stay where they are."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from puidrec.experiments import run_job as running
 from puidrec.experiments import study as module
-from puidrec.experiments import work
-from puidrec.experiments.cells import Cell, DataSpec
+from puidrec.experiments.job import DataSpec, Job
 from puidrec.experiments.study import Event, Failure, Results, run_study, write_study
 
 SMALL = DataSpec("simulated", options={"n_users": 60, "n_items": 40})
@@ -24,12 +24,12 @@ METRICS = ("uauc", "ndcg@5")
 FILES = ("results.json", "summary.json", "table.md")
 
 
-def cells(methods: str = "mf rd-dr item-rate", seeds: int = 2, **more: object) -> list[Cell]:
-    made = [Cell(SMALL, method, seed, settings=QUICK) for method in methods.split() for seed in range(seeds)]
-    return [replace(cell, **more) for cell in made]  # type: ignore[arg-type]
+def jobs(methods: str = "mf rd-dr item-rate", seeds: int = 2, **more: object) -> list[Job]:
+    made = [Job(SMALL, method, seed, settings=QUICK) for method in methods.split() for seed in range(seeds)]
+    return [replace(job, **more) for job in made]  # type: ignore[arg-type]
 
 
-def study(out: Path, wanted: list[Cell], engine: str = "inline", **more: object) -> dict[str, bytes]:
+def study(out: Path, wanted: list[Job], engine: str = "inline", **more: object) -> dict[str, bytes]:
     results = run_study(wanted, out, engine=engine, **more)  # type: ignore[arg-type]
     write_study(out, results, "mf", METRICS)
     return {name: (out / name).read_bytes() for name in FILES}
@@ -37,20 +37,20 @@ def study(out: Path, wanted: list[Cell], engine: str = "inline", **more: object)
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The keys of the cells that are fitted in this process, trials included."""
+    """The keys of the jobs that are fitted in this process, trials included."""
     fitted: list[str] = []
-    original = work.Material.fit
+    original = running.JobData.fit
 
-    def fit(self: work.Material, cell: Cell) -> object:
-        fitted.append(cell.key)
-        return original(self, cell)
+    def fit(self: running.JobData, job: Job) -> object:
+        fitted.append(job.key)
+        return original(self, job)
 
-    monkeypatch.setattr(work.Material, "fit", fit)
+    monkeypatch.setattr(running.JobData, "fit", fit)
     return fitted
 
 
 def test_the_bytes_are_the_same_whatever_the_engine_workers_or_order(tmp_path: Path) -> None:
-    wanted = cells("mf rd-dr signed-rd item-rate", 2, budget=2)
+    wanted = jobs("mf rd-dr signed-rd item-rate", 2, budget=2)
     first = study(tmp_path / "inline", wanted)
     assert study(tmp_path / "two", wanted, "local", workers=2) == first
     run_study(wanted[::-1], tmp_path / "back", engine="inline")
@@ -67,32 +67,32 @@ def test_the_bytes_are_the_same_whatever_the_engine_workers_or_order(tmp_path: P
 
 def test_ten_seeds_are_ten_splits_and_ten_initialisations(monkeypatch: pytest.MonkeyPatch) -> None:
     splits, starts = set(), set()
-    original = work.Material.fit
+    original = running.JobData.fit
 
-    def fit(self: work.Material, cell: Cell) -> object:
+    def fit(self: running.JobData, job: Job) -> object:
         splits.add(self.split.test.frame.hash_rows().sort().implode().hash().item())
-        model = original(self, cell)
+        model = original(self, job)
         starts.add(model.user_factors_.tobytes())
         return model
 
-    monkeypatch.setattr(work.Material, "fit", fit)
-    wanted = [Cell(SMALL, "mf", seed, settings={"epochs": 1, "lr": 1e-9, "dim": 4}) for seed in range(10)]
+    monkeypatch.setattr(running.JobData, "fit", fit)
+    wanted = [Job(SMALL, "mf", seed, settings={"epochs": 1, "lr": 1e-9, "dim": 4}) for seed in range(10)]
     results = run_study(wanted, engine="inline")
     assert len(splits) == len(starts) == len({r.metrics["uauc"] for r in results}) == 10
 
 
 def test_finished_cells_are_never_trained_again(tmp_path: Path, trained: list[str]) -> None:
-    first = study(tmp_path, cells(), progress=None)
+    first = study(tmp_path, jobs(), progress=None)
     assert len(trained) == 6
     events: list[Event] = []
-    assert study(tmp_path, cells(), progress=events.append) == first
+    assert study(tmp_path, jobs(), progress=events.append) == first
     assert len(trained) == 6
     assert [(event.done, event.total, event.resumed) for event in events] == [(k, 6, True) for k in range(1, 7)]
-    study(tmp_path, cells(seeds=3))
+    study(tmp_path, jobs(seeds=3))
     assert len(trained) == 9  # only the third seed is new
-    study(tmp_path, [replace(cell, settings={**QUICK, "lr": 0.01}) for cell in cells()])
-    assert len(trained) == 15  # other settings are other cells
-    assert study(tmp_path, cells()) == first
+    study(tmp_path, [replace(job, settings={**QUICK, "lr": 0.01}) for job in jobs()])
+    assert len(trained) == 15  # other settings are other jobs
+    assert study(tmp_path, jobs()) == first
     assert len(trained) == 15
 
 
@@ -102,7 +102,7 @@ def test_damaged_and_foreign_files_and_changed_data_are_trained_anew(tmp_path: P
         "user_id,item_id,rating\n" + "".join(f"{u},{(u * 7 + k) % 9},{1 + k}\n" for u in range(30) for k in range(5))
     )
     wanted = [
-        replace(cell, data=DataSpec("files", options={"logged": data, "scale": [1, 5]})) for cell in cells("mf bias", 1)
+        replace(job, data=DataSpec("files", options={"logged": data, "scale": [1, 5]})) for job in jobs("mf bias", 1)
     ]
     first = study(out, wanted)
     paths = sorted((out / "cells").iterdir())
@@ -112,16 +112,16 @@ def test_damaged_and_foreign_files_and_changed_data_are_trained_anew(tmp_path: P
     assert study(out, wanted) == first
     assert len(trained) == 4
     data.write_text(data.read_text() + "0,8,5\n")
-    module.Cell.load.__globals__["_load"].cache_clear()
+    module.Job.load.__globals__["_load"].cache_clear()
     assert study(out, wanted) != first
     assert len(trained) == 6
 
 
 def test_a_cell_that_fails_is_named_and_the_others_are_written(tmp_path: Path) -> None:
-    wanted = [*cells(), Cell(SMALL, "ips", 0, settings={**QUICK, "lr": 1e30}, label="wild [x]")]
+    wanted = [*jobs(), Job(SMALL, "ips", 0, settings={**QUICK, "lr": 1e30}, label="wild [x]")]
     results = run_study(wanted, tmp_path, engine="inline")
     assert len(results) == 6
-    assert [failure.cell.name for failure in results.failures] == ["wild [x]"]
+    assert [failure.job.name for failure in results.failures] == ["wild [x]"]
     assert "diverged" in str(results.failures[0])
     write_study(tmp_path, results, "mf", METRICS)
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -133,18 +133,18 @@ def test_a_search_meets_the_test_rows_once_and_goes_on_after_a_stop(
     tmp_path: Path, trained: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = []
-    original = work.measure
-    monkeypatch.setattr(work, "measure", lambda *a: (measured.append(1), original(*a))[1])
-    wanted = [Cell(SMALL, "rd-ips", 3, settings=QUICK, budget=4)]
+    original = running.measure
+    monkeypatch.setattr(running, "measure", lambda *a: (measured.append(1), original(*a))[1])
+    wanted = [Job(SMALL, "rd-ips", 3, settings=QUICK, budget=4)]
     result = run_study(wanted, tmp_path, engine="inline")[0]
     assert (len(trained), len(measured), result.context["trials"]) == (4, 1, 4)
-    trials = work.trials(wanted[0])
-    found = [work.CellFolder(tmp_path / "cells").load(t, SMALL.load().sha256) for t in trials]
+    trials = running.trials(wanted[0])
+    found = [running.ResultFolder(tmp_path / "cells").load(t, SMALL.load().sha256) for t in trials]
     scores = [t.validation for t in found if t is not None]
     assert result.validation == max(scores)
     assert scores.index(max(scores)) > 1  # so that trials before and after the chosen one can be missing
     assert not any(t.metrics or t.per_user for t in found if t is not None)
-    for trial in trials:  # stopped before the end: the cell itself and one trial are not there
+    for trial in trials:  # stopped before the end: the job itself and one trial are not there
         for gone in (wanted[0], trial):
             (tmp_path / "cells" / f"{gone.key}.safetensors").unlink()
         before = len(trained)
@@ -155,21 +155,26 @@ def test_a_search_meets_the_test_rows_once_and_goes_on_after_a_stop(
 
 
 def test_a_trial_that_diverges_is_out_of_the_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = Cell(SMALL, "ips", 0, settings=QUICK, budget=3)
-    wild = [replace(t, settings={**t.settings, "lr": 1e30}) if k != 1 else t for k, t in enumerate(work.trials(wanted))]
-    monkeypatch.setattr(work, "trials", lambda cell: wild)
+    wanted = Job(SMALL, "ips", 0, settings=QUICK, budget=3)
+    wild = [
+        replace(t, settings={**t.settings, "lr": 1e30}) if k != 1 else t for k, t in enumerate(running.trials(wanted))
+    ]
+    monkeypatch.setattr(running, "trials", lambda job: wild)
     result = run_study([wanted], engine="inline")[0]
     assert (result.context["trials"], result.context["trials_failed"]) == (1, 2)
     assert result.settings["lr"] == wild[1].resolved.lr
-    monkeypatch.setattr(work, "trials", lambda cell: wild[::2])
+    monkeypatch.setattr(running, "trials", lambda job: wild[::2])
     assert "diverged" in run_study([wanted], engine="inline").failures[0].error
 
 
 def test_one_cell_under_two_names_runs_once(trained: list[str]) -> None:
-    twice = [Cell(SMALL, "mf", 0, settings=QUICK), Cell(SMALL, "mf", 0, settings=QUICK, label="again", preset="paper")]
+    twice = [
+        Job(SMALL, "mf", 0, settings=QUICK),
+        Job(SMALL, "mf", 0, settings=QUICK, label="again", preset="paper"),
+    ]
     results = run_study(twice, engine="inline")
     assert len(trained) == 1
-    assert [(r.cell.name, r.cell.preset) for r in results] == [("mf", "own"), ("again", "paper")]
+    assert [(r.job.name, r.job.preset) for r in results] == [("mf", "own"), ("again", "paper")]
     assert results[0].metrics == results[1].metrics
 
 
@@ -180,18 +185,18 @@ def test_mistakes_are_told_before_anything_is_written(tmp_path: Path, refusal) -
         ({"budget": 0}, "budget"),
         ({"data": DataSpec("coat", tmp_path / "none")}, "none"), ({"data": DataSpec("nope")}, "unknown data set"),
     ):  # fmt: skip
-        refusal(lambda wrong=wrong: run_study([replace(c, **wrong) for c in cells()], out), word)
-    refusal(lambda: run_study(cells(), out, engine="nope"), "unknown engine")
-    refusal(lambda: run_study(cells(), out, workers=0), "worker")
+        refusal(lambda wrong=wrong: run_study([replace(c, **wrong) for c in jobs()], out), word)
+    refusal(lambda: run_study(jobs(), out, engine="nope"), "unknown engine")
+    refusal(lambda: run_study(jobs(), out, workers=0), "worker")
     assert not out.exists()
     out.write_text("x")
-    refusal(lambda: run_study(cells(), out, engine="inline"), "need a folder")
-    refusal(lambda: run_study(cells(), out / "sub", engine="inline"), "cannot write")
+    refusal(lambda: run_study(jobs(), out, engine="inline"), "need a folder")
+    refusal(lambda: run_study(jobs(), out / "sub", engine="inline"), "cannot write")
     assert out.read_text() == "x"
 
 
 def test_results_are_a_list_with_failures() -> None:
-    failure = Failure(cells()[0], "no")
+    failure = Failure(jobs()[0], "no")
     assert Results() == []
     assert Results([], [failure]).failures == [failure]
     assert str(failure) == "mf on simulated, seed 0: no"
@@ -203,14 +208,14 @@ SCRIPT = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
-from test_study import cells
+from test_study import jobs
 from puidrec.experiments.study import run_study
-run_study(cells(*{long!r}), Path({out!r}), workers=1)
+run_study(jobs(*{long!r}), Path({out!r}), workers=1)
 """
 
 
 def test_a_killed_study_goes_on_and_ends_the_same(tmp_path: Path, trained: list[str]) -> None:
-    wanted = cells(*LONG)
+    wanted = jobs(*LONG)
     out = tmp_path / "out"
     script = SCRIPT.format(here=str(Path(__file__).parent), long=LONG, out=str(out))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
@@ -249,7 +254,7 @@ def _alive(pid: int) -> bool:
 @pytest.mark.real_data
 def test_coat_four_methods_two_seeds(data_root: Path, tmp_path: Path) -> None:
     spec = DataSpec("coat", data_root / "coat")
-    wanted = [Cell(spec, m, s, settings={"epochs": 60}) for m in ("mf", "dr", "signed-rd", "item-rate") for s in (0, 1)]
+    wanted = [Job(spec, m, s, settings={"epochs": 60}) for m in ("mf", "dr", "signed-rd", "item-rate") for s in (0, 1)]
     results = run_study(wanted, tmp_path, engine="inline")
     rows = {(r.label, r.metric): r for r in write_study(tmp_path, results, "item-rate", METRICS)}
     assert rows["mf", "uauc"].mean > 0.72

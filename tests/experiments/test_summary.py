@@ -9,9 +9,8 @@ import pytest
 from scipy import stats
 
 from puidrec.evaluation.significance import PerUser, compare
-from puidrec.experiments.cells import Cell, DataSpec, Result
-from puidrec.experiments.summary import SummaryRow, summarise
-from puidrec.experiments.tables import conditions, difference, figure, markdown, tables
+from puidrec.experiments.job import DataSpec, Job, Result
+from puidrec.experiments.summary import SummaryRow, conditions, difference, figure, markdown, summarise, tables
 
 DATA = DataSpec("simulated")
 SHIFT = {"mf": 0.0, "good": 0.08, "same": 0.0, "bad": -0.08}
@@ -24,8 +23,8 @@ def made(label: str, seed: int, data: DataSpec = DATA, preset: str = "own", sign
     error = PerUser(np.arange(80), 1.0 - values, rng.integers(1, 9, 80).astype(float))
     per_user = {"uauc": PerUser(np.arange(80), values), "mse": error}
     metrics = {"uauc": float(values.mean()), "mse": error.mean, "auc": 0.5 + SHIFT[label]}
-    cell = Cell(data, "mf", seed, label=label, preset=preset)
-    return Result(cell, metrics, {"positive_rate": 0.25}, None, {}, per_user, 1.0)
+    job = Job(data, "mf", seed, label=label, preset=preset)
+    return Result(job, metrics, {"positive_rate": 0.25}, None, {}, per_user, 1.0)
 
 
 def by_name(rows: list[SummaryRow]) -> dict[tuple[str, str], SummaryRow]:
@@ -39,14 +38,14 @@ def results() -> list[Result]:
 
 def test_means_and_intervals_by_hand(results: list[Result]) -> None:
     row = by_name(summarise(results, "mf", ["uauc"]))["good", "uauc"]
-    values = [r.metrics["uauc"] for r in results if r.cell.name == "good"]
+    values = [r.metrics["uauc"] for r in results if r.job.name == "good"]
     assert row.mean == pytest.approx(np.mean(values))
     assert row.sd == pytest.approx(np.std(values, ddof=1))
     low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
     assert (row.seed_low, row.seed_high) == (pytest.approx(low), pytest.approx(high))
     assert row.n_seeds == 3
     assert row.n_users == 80
-    user_means = np.mean([r.per_user["uauc"].values for r in results if r.cell.name == "good"], axis=0)
+    user_means = np.mean([r.per_user["uauc"].values for r in results if r.job.name == "good"], axis=0)
     reach = 1.96 * user_means.std() / math.sqrt(80)  # the same users in every seed
     assert row.user_low == pytest.approx(row.mean - reach, abs=0.2 * reach)
     assert row.user_high == pytest.approx(row.mean + reach, abs=0.2 * reach)
@@ -60,8 +59,8 @@ def test_verdicts_and_the_direction_of_errors(results: list[Result]) -> None:
         assert rows["mf", metric].difference is None
     assert rows["good", "mse"].difference < 0
     alone = compare(
-        [r.per_user["uauc"] for r in results if r.cell.name == "good"],
-        [r.per_user["uauc"] for r in results if r.cell.name == "mf"],
+        [r.per_user["uauc"] for r in results if r.job.name == "good"],
+        [r.per_user["uauc"] for r in results if r.job.name == "mf"],
     )
     good = rows["good", "uauc"]
     assert (good.difference, good.difference_low) == (pytest.approx(alone.difference), pytest.approx(alone.low))
@@ -76,13 +75,13 @@ def test_a_pooled_metric_has_a_difference_but_no_verdict(results: list[Result]) 
 
 
 def test_a_missing_seed_is_shown_and_not_compared(results: list[Result]) -> None:
-    holed = [r for r in results if not (r.cell.name == "good" and r.cell.seed == 1)]
+    holed = [r for r in results if not (r.job.name == "good" and r.job.seed == 1)]
     rows = by_name(summarise(holed, "mf", ["uauc"]))
     assert rows["good", "uauc"].n_seeds == 2
     assert rows["good", "uauc"].verdict is None
     assert rows["good", "uauc"].difference is None
     assert rows["bad", "uauc"].verdict == "loses"
-    no_reference = by_name(summarise([r for r in results if r.cell.name != "mf"], "mf", ["uauc"]))
+    no_reference = by_name(summarise([r for r in results if r.job.name != "mf"], "mf", ["uauc"]))
     assert all(row.verdict is None and not row.is_reference for row in no_reference.values())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from puidrec.experiments.cells import Cell, DataSpec, Result
+from puidrec.experiments.job import DataSpec, Job, Result
 from puidrec.experiments.study import Failure, Results
 from puidrec.experiments.summary import SummaryRow
 from puidrec.report.html import render
@@ -36,7 +36,7 @@ ROWS = [row("up <b>", 0.75, "wins"), row("mf", 0.7), row("flat", 0.69, "ties"), 
 def results() -> Results:
     made = [
         Result(
-            Cell(DATA, "mf", 0, label=r.label),
+            Job(DATA, "mf", 0, label=r.label),
             {"uauc": r.mean},
             {"test_rows": 4176, "positive_rate": 0.18},
             0.7,
@@ -45,7 +45,7 @@ def results() -> Results:
         )
         for r in ROWS
     ]
-    return Results(made, [Failure(Cell(DATA, "ips", 2), "diverged & gone")])
+    return Results(made, [Failure(Job(DATA, "ips", 2), "diverged & gone")])
 
 
 def test_the_chart_puts_the_best_on_top_and_intervals_around_the_reference() -> None:

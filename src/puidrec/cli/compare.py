@@ -58,12 +58,12 @@ def compare(
 ) -> None:
     """Compare methods over several seeds: means, intervals, and who wins, ties or loses against a reference.
 
-    Finished cells are kept in OUT/cells and never trained again: repeat the command to go on after an interruption.
+    Finished jobs are kept in OUT/cells and never trained again: repeat the command to go on after an interruption.
     Another command in the same folder trains only what is new; the tables are those of the last command.
     """
     from puidrec.cli.live import LiveTable
     from puidrec.cli.output import print_json
-    from puidrec.experiments.cells import Cell
+    from puidrec.experiments.job import Job
     from puidrec.experiments.run import METRICS
     from puidrec.experiments.study import run_study
 
@@ -74,18 +74,18 @@ def compare(
     files = {"logged": logged, "uniform": uniform, "users": users, "items": items, "scale": scale}
     numbers = study_options.seeds_from(seed, seeds)
     spec = study_options.data_spec(data, data_dir, given, files)
-    cells = [
-        Cell(spec, name, number, protocol, study_options.settings_for(name, chosen), budget=budget)
+    jobs = [
+        Job(spec, name, number, protocol, study_options.settings_for(name, chosen), budget=budget)
         for number in numbers
         for name in names
     ]
     with LiveTable(f"{spec.title}, {len(names)} methods × {seeds} seeds", shown) as live:
-        results = run_study(cells, out, engine=engine, workers=workers, progress=live)
+        results = run_study(jobs, out, engine=engine, workers=workers, progress=live)
     if not results:
         _tell_failures(results)  # an earlier comparison stays as it is
     rows = _tables(results, base, shown, out)
     if as_json:
-        failed = [{**failure.cell.names(), "error": failure.error} for failure in results.failures]
+        failed = [{**failure.job.names(), "error": failure.error} for failure in results.failures]
         print_json({"reference": base, "rows": [row.plain() for row in rows], "failed": failed})
     else:
         show(rows, base, shown, out)
@@ -121,7 +121,7 @@ def _tables(results: Results, reference: str, metrics: Sequence[str], out: Path 
 def show(rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str], out: Path | None) -> None:
     """Print one table per metric, and where the files are."""
     from puidrec.cli.output import console, print_table
-    from puidrec.experiments.tables import interval, title
+    from puidrec.experiments.summary import interval, title
 
     for metric in metrics:
         own = [row for row in rows if row.metric == metric]
@@ -150,4 +150,4 @@ def _tell_failures(results: Results) -> None:
         total = len(results) + len(results.failures)
         named = "; ".join(str(failure) for failure in results.failures[:3])
         more = f"; and {len(results.failures) - 3} more" if len(results.failures) > 3 else ""
-        raise PuidError(f"{len(results.failures)} of {total} cells failed: {named}{more}")
+        raise PuidError(f"{len(results.failures)} of {total} jobs failed: {named}{more}")

@@ -13,14 +13,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from puidrec.experiments.cells import Result
+from puidrec.experiments.job import Result
 
 if TYPE_CHECKING:
     from puidrec.experiments.study import Event
 
 
 class LiveTable:
-    """Shows cells done, running means per method, and the time left. Call it with each event of a study."""
+    """Shows jobs done, running means per method, and the time left. Call it with each event of a study."""
 
     def __init__(self, words: str, metrics: Sequence[str] = (), console: Console | None = None) -> None:
         self.words, self.metrics = words, list(metrics)
@@ -44,10 +44,10 @@ class LiveTable:
             self.live.stop()
 
     def __call__(self, event: Event) -> None:
-        """Take note of a cell that ended."""
+        """Take note of a job that ended."""
         self.done, self.total = event.done, event.total
         self.fresh += not event.resumed
-        outcome, name = event.outcome, event.outcome.cell.name
+        outcome, name = event.outcome, event.outcome.job.name
         if isinstance(outcome, Result):
             self.values.setdefault(name, []).append(outcome)
         else:
@@ -55,7 +55,7 @@ class LiveTable:
 
     def render(self) -> Group:
         """What is known so far."""
-        line = Text(f"{self.words}: {self.done} of {self.total or '?'} cells, {self._time_left()}")
+        line = Text(f"{self.words}: {self.done} of {self.total or '?'} jobs, {self._time_left()}")
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("method")
         for column in ("done", "failed", *self.metrics):
@@ -67,7 +67,7 @@ class LiveTable:
         return Group(line, ProgressBar(total=max(self.total, 1), completed=self.done, width=40), table)
 
     def _time_left(self) -> str:
-        """From the pace of the cells that ran just now; those found finished took no time."""
+        """From the pace of the jobs that ran just now; those found finished took no time."""
         if not self.fresh or self.done >= self.total:
             return "time left unknown" if self.done < self.total or not self.total else "writing"
         seconds = (time.monotonic() - self.started) / self.fresh * (self.total - self.done)

@@ -11,7 +11,7 @@ from puidrec.cli import options, study_options
 from puidrec.errors import PuidError
 
 if TYPE_CHECKING:
-    from puidrec.experiments.reproduce.run import Work
+    from puidrec.experiments.reproduce.run import ReproductionPlan
 
 EXAMPLE = "Example: puid reproduce all --data-root data --seeds 3 --out reproduction"
 
@@ -45,22 +45,22 @@ def reproduce(
     the tables, charts, report.html and results.md anew.
     """
     from puidrec.cli.output import console, print_json, progress_bar
-    from puidrec.experiments.reproduce.plan import Plan
-    from puidrec.experiments.reproduce.run import plan_work
+    from puidrec.experiments.reproduce.questions import RunSize
+    from puidrec.experiments.reproduce.run import plan_reproduction
     from puidrec.experiments.reproduce.run import reproduce as run
     from puidrec.report.reproduce import write_reproduction
     from puidrec.report.reproduce_findings import findings
 
-    work = plan_work(questions, data_root, Plan(1 if quick else seeds, quick), workers, device or "cpu")
-    _announce(work)
+    plan = plan_reproduction(questions, data_root, RunSize(1 if quick else seeds, quick), workers, device or "cpu")
+    _announce(plan)
     with progress_bar() as bar:
         task = bar.add_task("reading", total=None)
         made = run(
-            work, out, engine=engine,
+            plan, out, engine=engine,
             tell=lambda words, done, total: bar.update(task, description=words, completed=done, total=total),
         )  # fmt: skip
         bar.update(task, description="writing", total=None)
-        paths = write_reproduction(out, made.summary, command_of(questions, work))
+        paths = write_reproduction(out, made.summary, command_of(questions, plan))
     if as_json:
         print_json(made.summary)
     else:
@@ -73,23 +73,23 @@ def reproduce(
     failed = made.summary["failed"]
     if failed:
         named = "; ".join(f"{row['label']} on {row['data']}, seed {row['seed']}: {row['error']}" for row in failed[:3])
-        raise PuidError(f"{len(failed)} of {len(work.cells)} cells failed: {named}")
+        raise PuidError(f"{len(failed)} of {len(plan.jobs)} jobs failed: {named}")
 
 
-def command_of(questions: list[str], work: Work) -> str:
+def command_of(questions: list[str], plan: ReproductionPlan) -> str:
     """The command as it is told to readers: without the paths of this machine."""
-    words = ["puid reproduce", *questions, "--data-root DIR", f"--seeds {work.plan.seeds}"]
-    return " ".join([*words, *(["--quick"] if work.plan.quick else []), "--out DIR"])
+    words = ["puid reproduce", *questions, "--data-root DIR", f"--seeds {plan.size.seeds}"]
+    return " ".join([*words, *(["--quick"] if plan.size.quick else []), "--out DIR"])
 
 
-def _announce(work: Work) -> None:
+def _announce(plan: ReproductionPlan) -> None:
     """How much is going to be run, and what is not; on standard error, so that results stay clean."""
-    cells = len({cell.key for cell in work.cells})
-    for line in work.found.missing.values():
+    jobs = len({job.key for job in plan.jobs})
+    for line in plan.found.missing.values():
         typer.echo(f"puid: {line}", err=True)
-    if cells:
+    if jobs:
         typer.echo(
-            f"puid: {cells} fits on {work.workers} workers, very roughly {max(1, round(work.seconds / 60))} minutes; "
+            f"puid: {jobs} fits on {plan.workers} workers, very roughly {max(1, round(plan.seconds / 60))} minutes; "
             "finished ones are not run again",
             err=True,
         )

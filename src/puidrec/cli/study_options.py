@@ -1,4 +1,4 @@
-"""Options that the commands of many runs share, and the step from options to the cells of a study."""
+"""Options that the commands of many runs share, and the step from options to the jobs of a study."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from puidrec.cli import options
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
-    from puidrec.experiments.cells import DataSpec
+    from puidrec.experiments.job import DataSpec
 
 Seeds = Annotated[int, typer.Option(help="Number of seeds; each has its own split and initialisation.", metavar="N")]
 FirstSeed = Annotated[int, typer.Option(help="The first seed; the others follow.", min=0)]
 Workers = Annotated[
-    int | None, typer.Option(help="Cells that run at the same time, one thread each; by default one per core.")
+    int | None, typer.Option(help="Jobs that run at the same time, one thread each; by default one per core.")
 ]
 EngineName = Annotated[
     str,
-    typer.Option(help="Where cells run: local (processes), inline, ray; none takes what is finished.", metavar="NAME"),
+    typer.Option(help="Where jobs run: local (processes), inline, ray; none takes what is finished.", metavar="NAME"),
 ]
 Select = Annotated[
     str | None, typer.Option(help="Rows that choose the epoch and the trial: uniform or observational.", metavar="ROWS")
@@ -37,7 +37,7 @@ def seeds_from(first: int, number: int) -> list[int]:
 
 def data_spec(name: str, folder: Path | None, given: dict[str, Any], files: Mapping[str, Any]) -> DataSpec:
     """The data set that the options name, loaded once here so that a mistake is told before anything starts."""
-    from puidrec.experiments.cells import DataSpec
+    from puidrec.experiments.job import DataSpec
 
     options.open_dataset(name, folder, given, **files)
     named = {key: value for key, value in files.items() if value is not None}

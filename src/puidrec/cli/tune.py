@@ -11,8 +11,8 @@ import typer
 from puidrec.cli import options, study_options
 
 if TYPE_CHECKING:
-    from puidrec.experiments.cells import Cell
-    from puidrec.experiments.tuning import Trial
+    from puidrec.experiments.job import Job
+    from puidrec.experiments.study import Trial
 
 EXAMPLE = "Example: puid tune --data coat --data-dir coat --method puid-dr --budget 20 --out tune-puid-dr"
 SHOWN = 10
@@ -48,9 +48,9 @@ def tune(
     """
     from puidrec.cli.live import LiveTable
     from puidrec.cli.output import print_json
-    from puidrec.experiments.cells import Cell
-    from puidrec.experiments.tuning import tune as run
-    from puidrec.experiments.tuning import write_tuning
+    from puidrec.experiments.job import Job
+    from puidrec.experiments.study import tune as run
+    from puidrec.experiments.study import write_tuning
     from puidrec.methods import get_method
 
     given = options.parse_settings(settings)
@@ -59,36 +59,36 @@ def tune(
     files = {"logged": logged, "uniform": uniform, "users": users, "items": items, "scale": scale}
     numbers = study_options.seeds_from(seed, seeds)
     spec = study_options.data_spec(data, data_dir, given, files)
-    cell = Cell(spec, name, seed, protocol, study_options.settings_for(name, chosen), budget=budget).check()
+    job = Job(spec, name, seed, protocol, study_options.settings_for(name, chosen), budget=budget).check()
     with LiveTable(f"{name} on {spec.title}", ("validation",)) as live:
-        ranked = run(cell, numbers, out, engine=engine, workers=workers, progress=live)
+        ranked = run(job, numbers, out, engine=engine, workers=workers, progress=live)
     if out is not None:
-        write_tuning(out, cell, ranked)
+        write_tuning(out, job, ranked)
     if as_json:
         print_json([trial.plain() for trial in ranked])
     else:
-        show(cell, ranked, out)
+        show(job, ranked, out)
 
 
-def show(cell: Cell, ranked: Sequence[Trial], out: Path | None) -> None:
+def show(job: Job, ranked: Sequence[Trial], out: Path | None) -> None:
     """Print the best trials, and what to do with them."""
     from puidrec.cli.output import console, print_table
     from puidrec.experiments.search import searched
 
-    varied = list(dict.fromkeys(parameter.name for parameter in searched(cell)))
+    varied = list(dict.fromkeys(parameter.name for parameter in searched(job)))
     body = [
         (
             "default" if trial.number == 0 else str(trial.number),
             "failed" if trial.error else "–" if trial.score is None else f"{trial.score:.4f}",
-            *(str(trial.settings.get(name, getattr(cell.resolved, name))) for name in varied),
+            *(str(trial.settings.get(name, getattr(job.resolved, name))) for name in varied),
         )
         for trial in ranked[:SHOWN]
     ]  # fmt: skip
-    print_table(f"{cell.method} on {cell.data.title}: trials by validation score", ("trial", "score", *varied), body)
+    print_table(f"{job.method} on {job.data.title}: trials by validation score", ("trial", "score", *varied), body)
     if not varied:
-        console.print(f"{cell.method} has no settings to search: one trial.")
+        console.print(f"{job.method} has no settings to search: one trial.")
     elif len(ranked) > SHOWN:
         console.print(f"{len(ranked) - SHOWN} more trials are in trials.json.")
     if out is not None:
         console.print(f"wrote {out}: trials.json, best.toml", markup=False, soft_wrap=True)
-        console.print(f"next: puid train -c {out}/best.toml --data {cell.data.name} …", markup=False, soft_wrap=True)
+        console.print(f"next: puid train -c {out}/best.toml --data {job.data.name} …", markup=False, soft_wrap=True)

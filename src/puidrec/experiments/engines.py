@@ -1,4 +1,4 @@
-"""Where cells run: in this process, in processes of this machine, or on a Ray cluster. All give the same files.
+"""Where jobs run: in this process, in processes of this machine, or on a Ray cluster. All give the same files.
 
 An engine takes tasks and yields each as it ends, with what went wrong or None. The result is then in the task's folder.
 """
@@ -20,10 +20,10 @@ from pathlib import Path
 
 import puidrec
 from puidrec.errors import InputError
-from puidrec.experiments.cells import Cell
+from puidrec.experiments.job import Job
 
 RETRIES = 2
-"""How often a cell is tried again after its worker died. One that kills every worker must not run for ever."""
+"""How often a job is tried again after its worker died. One that kills every worker must not run for ever."""
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "POLARS_MAX_THREADS"), "1"
 )
@@ -31,9 +31,9 @@ ONE_THREAD = dict.fromkeys(
 
 @dataclass(frozen=True)
 class Task:
-    """A cell and the folder that its file goes to."""
+    """A job and the folder that its file goes to."""
 
-    cell: Cell
+    job: Job
     folder: Path
 
 
@@ -44,15 +44,15 @@ Engine = Callable[[Sequence[Task], int | None], Generator[Ended, None, None]]
 
 def inline(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
     """One after the other in this process: for debugging and for methods that only this process knows."""
-    from puidrec.experiments.work import attempt
+    from puidrec.experiments.run_job import attempt
 
     _require_devices(tasks)
     for task in tasks:
-        yield task, attempt(task.cell.to_plain(), task.folder)
+        yield task, attempt(task.job.to_plain(), task.folder)
 
 
 def local(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
-    """Processes of this machine, one thread each. A worker that dies is replaced and its cell tried again."""
+    """Processes of this machine, one thread each. A worker that dies is replaced and its job tried again."""
     _require_devices(tasks)
     waiting, ended = deque(tasks), queue.SimpleQueue[Ended]()
     pool = [_Worker() for _ in range(min(workers or cores(), len(tasks)))]
@@ -72,10 +72,10 @@ def local(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, 
 
 
 def _require_devices(tasks: Sequence[Task]) -> None:
-    """A device that is not here is one line, not one failure per cell."""
+    """A device that is not here is one line, not one failure per job."""
     from puidrec.train.threads import require_device
 
-    for name in sorted({task.cell.resolved.device for task in tasks}):
+    for name in sorted({task.job.resolved.device for task in tasks}):
         require_device(name)
 
 
@@ -94,7 +94,7 @@ def _serve(worker: _Worker, waiting: deque[Task], ended: queue.SimpleQueue[Ended
 
 
 class _Worker:
-    """A process that runs cells, started when first needed and again after its death."""
+    """A process that runs jobs, started when first needed and again after its death."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
@@ -102,8 +102,8 @@ class _Worker:
         self.lock = threading.Lock()
 
     def run(self, task: Task) -> str | None:
-        """Have a cell run; an error in one line, or None."""
-        line = json.dumps({"cell": task.cell.to_plain(), "folder": str(task.folder)}) + "\n"
+        """Have a job run; an error in one line, or None."""
+        line = json.dumps({"job": task.job.to_plain(), "folder": str(task.folder)}) + "\n"
         code: int | None = None
         for _ in range(1 + RETRIES):
             with self.lock:
@@ -145,7 +145,7 @@ def _start() -> subprocess.Popen[str]:
     paths = [str(Path(puidrec.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return subprocess.Popen(
-        [sys.executable, "-m", "puidrec.experiments.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "puidrec.experiments.worker_process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=None if os.environ.get("PUID_DEBUG") else subprocess.DEVNULL, env=environment, encoding="utf-8",
     )  # fmt: skip
 
@@ -168,7 +168,7 @@ def _cause(code: int | None) -> str:
 
 def on_ray(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
     """The machines of a Ray cluster; see `engines_ray`."""
-    from puidrec.experiments.engines_ray import run_on_ray
+    from puidrec.experiments.ray_engine import run_on_ray
 
     return run_on_ray(tasks, workers)
 
@@ -192,7 +192,7 @@ def get_engine(name: str) -> Engine:
     if name not in ENGINES:
         raise InputError("unknown engine", found=name, expected=f"one of {', '.join(ENGINES)}")
     if name == "ray":
-        from puidrec.experiments.engines_ray import import_ray
+        from puidrec.experiments.ray_engine import import_ray
 
         import_ray()
     return ENGINES[name]

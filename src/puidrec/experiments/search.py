@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.experiments.cells import Cell, Result
+from puidrec.experiments.job import Job, Result
 from puidrec.rng import generator
 from puidrec.settings import Settings
 
@@ -69,27 +69,25 @@ SPACE = (
 """The settings that are searched; a method searches those that apply to it and that the caller left open."""
 
 
-def searched(cell: Cell) -> list[Parameter]:
-    """The parameters that a search of this cell varies; none for methods in closed form, which nothing validates."""
-    if cell.resolved.spec.family == "closed":
+def searched(job: Job) -> list[Parameter]:
+    """The parameters that a search of this job varies; none for methods in closed form, which nothing validates."""
+    if job.resolved.spec.family == "closed":
         return []
-    return [
-        parameter for parameter in SPACE if parameter.name not in cell.settings and parameter.applies(cell.resolved)
-    ]
+    return [parameter for parameter in SPACE if parameter.name not in job.settings and parameter.applies(job.resolved)]
 
 
-def trials(cell: Cell, draws_seed: int | None = None) -> list[Cell]:
-    """The cells behind a search: one per setting, never measured. Without anything to vary there is one.
+def trials(job: Job, draws_seed: int | None = None) -> list[Job]:
+    """The jobs behind a search: one per setting, never measured. Without anything to vary there is one.
 
-    draws_seed: the seed that draws; the cell's own by default, another where several seeds judge the same draws.
+    draws_seed: the seed that draws; the job's own by default, another where several seeds judge the same draws.
     """
-    seed = cell.seed if draws_seed is None else draws_seed
-    open_to_draw = searched(cell)
-    budget = cell.budget if open_to_draw else 1
+    seed = job.seed if draws_seed is None else draws_seed
+    open_to_draw = searched(job)
+    budget = job.budget if open_to_draw else 1
     drawn = [
         {p.name: p.draw(generator(seed, "search", p.name, k)) for p in open_to_draw} if k else {} for k in range(budget)
     ]
-    return [replace(cell, settings={**cell.settings, **draw}, label=None, budget=1, measured=False) for draw in drawn]
+    return [replace(job, settings={**job.settings, **draw}, label=None, budget=1, measured=False) for draw in drawn]
 
 
 def best(results: Iterable[Result]) -> Result:

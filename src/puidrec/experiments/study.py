@@ -1,7 +1,8 @@
-"""A study: many cells, run wherever an engine runs them, finished ones never again, and the files it leaves.
+"""A study: many jobs, run wherever an engine runs them, finished ones never again, and the files it leaves.
 
-OUT/cells holds one file per finished cell, named by what decides its result. The same command goes on where it was
-interrupted; another command in the same folder has other cells, and the tables are those of the last command.
+OUT/cells holds one file per finished job, named by what decides its result. The same command goes on where it
+was interrupted; another command in the same folder has other jobs, and the tables are those of the last command.
+Tuning is a study of the trials of one method, ranked by validation rows alone; test rows are never looked at.
 """
 
 from __future__ import annotations
@@ -12,35 +13,48 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from puidrec.atomic import refuse_overwriting, write_json, write_text
-from puidrec.errors import InputError
-from puidrec.experiments.cell_files import CellFolder
-from puidrec.experiments.cells import Cell, DataSpec, Result
+import numpy as np
+
+from puidrec.atomic import atomic_files, refuse_overwriting, write_json, write_text
+from puidrec.errors import InputError, PuidError
 from puidrec.experiments.engines import Task, cores, get_engine
-from puidrec.experiments.summary import SummaryRow, summarise
-from puidrec.experiments.tables import markdown
+from puidrec.experiments.job import DataSpec, Job, Result, ResultFolder
+from puidrec.experiments.run import to_toml
+from puidrec.experiments.search import trials
+from puidrec.experiments.summary import SummaryRow, markdown, summarise
 
 __all__ = [
-    "Cell", "DataSpec", "Event", "Failure", "Result", "Results", "SummaryRow", "claim", "cores", "run_study",
-    "summarise", "write_study",
+    "DataSpec",
+    "Event",
+    "Failure",
+    "Job",
+    "Result",
+    "Results",
+    "SummaryRow",
+    "claim",
+    "cores",
+    "run_study",
+    "summarise",
+    "write_study",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A cell that could not be finished, and why."""
+    """A job that could not be finished, and why."""
 
-    cell: Cell
+    job: Job
     error: str
 
     def __str__(self) -> str:
-        return f"{self.cell.name} on {self.cell.data.title}, seed {self.cell.seed}: {self.error}"
+        return f"{self.job.name} on {self.job.data.title}, seed {self.job.seed}: {self.error}"
 
 
 @dataclass(frozen=True)
 class Event:
-    """A cell has ended, or was found finished."""
+    """A job has ended, or was found finished."""
 
     done: int
     total: int
@@ -52,7 +66,7 @@ Progress = Callable[[Event], None]
 
 
 class Results(list[Result]):
-    """The results in the order of their cells, and the cells that failed."""
+    """The results in the order of their jobs, and the jobs that failed."""
 
     def __init__(self, results: Iterable[Result] = (), failures: Sequence[Failure] = ()) -> None:
         super().__init__(results)
@@ -60,87 +74,87 @@ class Results(list[Result]):
 
 
 def run_study(
-    cells: Iterable[Cell],
+    jobs: Iterable[Job],
     out: Path | None = None,
     *,
     engine: str = "local",
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Results:
-    """Run every cell that is not finished in `out`, and return all results in the order of the cells.
+    """Run every job that is not finished in `out`, and return all results in the order of the jobs.
 
-    A cell that fails does not end the study: see `failures` of what is returned. Without `out` nothing is kept.
+    A job that fails does not end the study: see `failures` of what is returned. Without `out` nothing is kept.
     workers: processes, by default one per core.
     """
-    wanted = [cell.check() for cell in cells]
+    wanted = [job.check() for job in jobs]
     start = get_engine(engine)
     if workers is not None and workers < 1:
         raise InputError("a study needs a worker", found=workers, expected="at least 1")
     digests = {spec.identity: spec.load().sha256 for spec in {c.data.identity: c.data for c in wanted}.values()}
     with _folder(out) as folder:
-        state = _State(CellFolder(folder), digests, wanted, progress)
+        state = _State(ResultFolder(folder), digests, wanted, progress)
         pending = state.find_finished()
-        tasks = [Task(cell, folder) for cell in pending]
+        tasks = [Task(job, folder) for job in pending]
         with contextlib.closing(start(tasks, workers)) as ended:
             for task, error in ended:
-                state.end(task.cell, error)
+                state.end(task.job, error)
     return state.results()
 
 
 @dataclass
 class _State:
-    """What is known of each distinct cell so far."""
+    """What is known of each distinct job so far."""
 
-    files: CellFolder
+    files: ResultFolder
     digests: dict[str, str]
-    cells: list[Cell]
+    jobs: list[Job]
     progress: Progress | None
     outcomes: dict[str, Result | Failure] = field(default_factory=dict)
 
     @cached_property
     def total(self) -> int:
-        """Distinct cells."""
-        return len({cell.key for cell in self.cells})
+        """Distinct jobs."""
+        return len({job.key for job in self.jobs})
 
-    def find_finished(self) -> list[Cell]:
+    def find_finished(self) -> list[Job]:
         """Load what is finished; returns the rest, each once."""
-        pending: dict[str, Cell] = {}
-        for cell in self.cells:
-            if cell.key in self.outcomes or cell.key in pending:
+        pending: dict[str, Job] = {}
+        for job in self.jobs:
+            if job.key in self.outcomes or job.key in pending:
                 continue
-            found = self.files.load(cell, self.digests[cell.data.identity])
+            found = self.files.load(job, self.digests[job.data.identity])
             if found is None:
-                pending[cell.key] = cell
+                pending[job.key] = job
             else:
-                self._note(cell, found, resumed=True)
+                self._note(job, found, resumed=True)
         return list(pending.values())
 
-    def end(self, cell: Cell, error: str | None) -> None:
-        """A cell has ended: read its file back, so that fresh and resumed results are the same to the last bit."""
-        found = self.files.load(cell, self.digests[cell.data.identity]) if error is None else None
+    def end(self, job: Job, error: str | None) -> None:
+        """A job has ended: read its file back, so that fresh and resumed results are the same to the last bit."""
+        found = self.files.load(job, self.digests[job.data.identity]) if error is None else None
         message = error or "its file could not be read back, or the data changed while it ran"
-        self._note(cell, Failure(cell, message) if found is None else found, resumed=False)
+        self._note(job, Failure(job, message) if found is None else found, resumed=False)
 
     def results(self) -> Results:
-        """In the order of the cells; equal cells under two names give two results."""
-        outcomes = [(cell, self.outcomes[cell.key]) for cell in self.cells]
-        done = [_named(cell, outcome) for cell, outcome in outcomes if isinstance(outcome, Result)]
-        return Results(done, [Failure(cell, o.error) for cell, o in outcomes if isinstance(o, Failure)])
+        """In the order of the jobs; equal jobs under two names give two results."""
+        outcomes = [(job, self.outcomes[job.key]) for job in self.jobs]
+        done = [_named(job, outcome) for job, outcome in outcomes if isinstance(outcome, Result)]
+        return Results(done, [Failure(job, o.error) for job, o in outcomes if isinstance(o, Failure)])
 
-    def _note(self, cell: Cell, outcome: Result | Failure, *, resumed: bool) -> None:
-        self.outcomes[cell.key] = outcome
+    def _note(self, job: Job, outcome: Result | Failure, *, resumed: bool) -> None:
+        self.outcomes[job.key] = outcome
         if self.progress is not None:
             self.progress(Event(len(self.outcomes), self.total, outcome, resumed))
 
 
-def _named(cell: Cell, result: Result) -> Result:
-    """The result under the name that the cell has in this study."""
-    return replace(result, cell=cell)
+def _named(job: Job, result: Result) -> Result:
+    """The result under the name that the job has in this study."""
+    return replace(result, job=job)
 
 
 @contextlib.contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    """The folder of the cells: in `out`, or a temporary one."""
+    """The folder of the jobs: in `out`, or a temporary one."""
     if out is None:
         with tempfile.TemporaryDirectory(prefix="puid-study-") as folder:
             yield Path(folder)
@@ -153,7 +167,7 @@ WRITTEN = (
     "results.json", "summary.json", "timings.json", "table.md", "results.md", "report.html", "trials.json", "best.toml",
     "entropy",
 )  # fmt: skip
-"""What comparisons, searches and reproductions put beside their cells."""
+"""What comparisons, searches and reproductions put beside their jobs."""
 
 
 def claim(out: Path) -> None:
@@ -172,17 +186,82 @@ def claim(out: Path) -> None:
 def write_study(out: Path, results: Sequence[Result], reference: str, metrics: Sequence[str]) -> list[SummaryRow]:
     """Write results.json, summary.json, table.md and timings.json; returns the rows of the summary.
 
-    Only timings.json knows of clocks: the others are the same bytes for the same cells, whatever ran them.
+    Only timings.json knows of clocks: the others are the same bytes for the same jobs, whatever ran them.
     """
     failures = getattr(results, "failures", [])
     rows = summarise(results, reference, metrics)
-    failed = [{**failure.cell.names(), "error": failure.error} for failure in failures]
+    failed = [{**failure.job.names(), "error": failure.error} for failure in failures]
     write_json(out / "results.json", [result.row() for result in results])
     write_json(
         out / "summary.json",
         {"reference": reference, "metrics": list(metrics), "rows": [row.plain() for row in rows], "failed": failed},
     )
     write_text(out / "table.md", markdown(rows, metrics, reference, [str(failure) for failure in failures]))
-    seconds = [{**result.cell.names(), "seconds": result.seconds} for result in results]
+    seconds = [{**result.job.names(), "seconds": result.seconds} for result in results]
     write_json(out / "timings.json", {"cells": seconds, "seconds": sum(result.seconds for result in results)})
     return rows
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting and what the validation rows say of it."""
+
+    number: int
+    """0 is the settings as given; the others are drawn."""
+    settings: dict[str, Any]
+    """In which it departs from the method's defaults."""
+    scores: dict[int, float | None]
+    """Validation score by seed; a seed that failed is not there, one that nothing validates has None."""
+    error: str | None = None
+    """Why a seed failed, where one did."""
+
+    @property
+    def score(self) -> float | None:
+        """The mean over seeds; None where a seed failed or nothing was validated."""
+        values = [value for value in self.scores.values() if value is not None]
+        complete = self.error is None and len(values) == len(self.scores)
+        return float(np.mean(values)) if complete and values else None
+
+    def plain(self) -> dict[str, Any]:
+        """A row of `trials.json`."""
+        scores = {str(seed): score for seed, score in self.scores.items()}
+        return {
+            "trial": self.number, "settings": self.settings, "validation": self.score, "seeds": scores,
+            "error": self.error,
+        }  # fmt: skip
+
+
+def tune(
+    job: Job,
+    seeds: Sequence[int],
+    out: Path | None = None,
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> list[Trial]:
+    """Try `job.budget` settings under every seed; the trials from best to worst.
+
+    The draws are those of the first seed, so that all seeds judge the same settings. Equal scores keep the order of
+    the draws: the settings as given come first.
+    """
+    by_seed = [trials(replace(job, seed=seed), draws_seed=seeds[0]) for seed in seeds]
+    done = run_study([t for part in by_seed for t in part], out, engine=engine, workers=workers, progress=progress)
+    scores = {result.job.key: result.validation for result in done}
+    errors = {failure.job.key: failure.error for failure in done.failures}
+    found = []
+    for number, same in enumerate(zip(*by_seed, strict=True)):
+        settled = {trial.seed: scores[trial.key] for trial in same if trial.key in scores}
+        error = next((errors[trial.key] for trial in same if trial.key in errors), None)
+        found.append(Trial(number, dict(same[0].settings), settled, error))
+    if all(trial.error is not None for trial in found):
+        raise PuidError(f"every trial of {job.method} failed; the first: {found[0].error}")
+    return sorted(found, key=lambda trial: (trial.error is not None, -np.inf if trial.score is None else -trial.score))
+
+
+def write_tuning(out: Path, job: Job, ranked: Sequence[Trial]) -> None:
+    """Write trials.json, and best.toml, which `puid train -c` takes as it is; both or neither."""
+    chosen = {"method": job.method, "protocol": job.protocol, **ranked[0].settings}
+    with atomic_files(out) as stage:
+        write_json(stage / "trials.json", [trial.plain() for trial in ranked])
+        write_text(stage / "best.toml", to_toml(chosen))

@@ -1,8 +1,8 @@
-"""From results to a table: means over seeds, intervals, and paired differences to a reference with a verdict."""
+"""From results to tables: means over seeds, intervals, paired differences to a reference with a verdict, Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from scipy import stats
 from puidrec.errors import InputError
 from puidrec.evaluation.metrics import parse_metric
 from puidrec.evaluation.significance import Comparison, PerUser, Resample, Verdict, compare_all
-from puidrec.experiments.cells import Result
+from puidrec.experiments.job import Result
 
 LEVEL = 0.95
 Seeds = Mapping[int, Result]
@@ -72,7 +72,7 @@ def summarise(
 ) -> list[SummaryRow]:
     """One row per (data, preset, protocol), label and metric, the best label by the first metric on top.
 
-    A label that lacks a seed of the reference (a cell failed) has a mean, but is not compared.
+    A label that lacks a seed of the reference (a job failed) has a mean, but is not compared.
     """
     rows: list[SummaryRow] = []
     for group in _groups(results):
@@ -94,15 +94,15 @@ def _groups(results: Sequence[Result]) -> list[dict[str, dict[int, Result]]]:
     """Results that stand in one table, by label and seed; in the order in which they come."""
     groups: dict[tuple[str, str, str], dict[str, dict[int, Result]]] = {}
     for result in results:
-        cell = result.cell
-        group = groups.setdefault((cell.data.title, cell.preset, cell.protocol), {})
-        seeds = group.setdefault(cell.name, {})
-        if cell.seed in seeds:
+        job = result.job
+        group = groups.setdefault((job.data.title, job.preset, job.protocol), {})
+        seeds = group.setdefault(job.name, {})
+        if job.seed in seeds:
             raise InputError(
-                "two cells of a table have one name", found=f"{cell.name}, seed {cell.seed}",
+                "two jobs of a table have one name", found=f"{job.name}, seed {job.seed}",
                 expected="a label that tells them apart",
             )  # fmt: skip
-        seeds[cell.seed] = result
+        seeds[job.seed] = result
     return [{label: dict(sorted(seeds.items())) for label, seeds in group.items()} for group in groups.values()]
 
 
@@ -113,12 +113,12 @@ def _row(
     values = np.array([r.metrics[metric] for r in seeds.values() if metric in r.metrics])
     if not values.size:
         return None
-    cell = next(iter(seeds.values())).cell
+    job = next(iter(seeds.values())).job
     mean, n = float(values.mean()), values.size
     sd = float(values.std(ddof=1)) if n > 1 else None
     half = None if sd is None else float(stats.t.ppf(0.5 + level / 2, n - 1)) * sd / float(np.sqrt(n))
     return SummaryRow(
-        cell.data.title, cell.preset, cell.protocol, label, cell.method, metric, better,
+        job.data.title, job.preset, job.protocol, label, job.method, metric, better,
         positive_rate=float(np.mean([r.context["positive_rate"] for r in seeds.values()])),
         n_seeds=n, n_users=None if interval is None else interval.n_users, mean=mean, sd=sd,
         seed_low=None if half is None else mean - half, seed_high=None if half is None else mean + half,
@@ -185,3 +185,88 @@ def _sorted(block: list[SummaryRow], metrics: Sequence[str]) -> list[SummaryRow]
     first = {row.label: (-row.mean if row.higher_is_better else row.mean) for row in block if row.metric == metrics[0]}
     order = {metric: k for k, metric in enumerate(metrics)}
     return sorted(block, key=lambda row: (first.get(row.label, float("inf")), row.label, order[row.metric]))
+
+
+NOTES = (
+    "±: 95 % t-interval over seeds. [ ]: 95 % interval of the difference, from a paired bootstrap over users. "
+    "A method wins or loses where that interval excludes 0 and the p-value, corrected for the number of methods "
+    "(Holm), is at most 0.05; else it ties. A seed changes split and initialisation."
+)
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """One table as text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables(rows: Sequence[SummaryRow], metrics: Sequence[str], reference: str) -> Iterator[TextTable]:
+    """A table per data set, preset and protocol: the mean of each metric, and its difference to the reference."""
+    groups: dict[tuple[str, str, str], dict[str, dict[str, SummaryRow]]] = {}
+    for row in rows:
+        group = groups.setdefault((row.data, row.preset, row.protocol), {})
+        group.setdefault(row.label, {})[row.metric] = row
+    for labels in groups.values():
+        columns = ("method", *(part for metric in metrics for part in (metric, f"against {reference}")))
+        body = tuple(
+            (label, *(text for metric in metrics for text in _texts(by_metric.get(metric))))
+            for label, by_metric in labels.items()
+        )
+        yield TextTable(title([row for by_metric in labels.values() for row in by_metric.values()]), columns, body)
+
+
+def markdown(rows: Sequence[SummaryRow], metrics: Sequence[str], reference: str, failures: Sequence[str] = ()) -> str:
+    """All tables as one page of Markdown; jobs that failed are named at its end."""
+    parts = []
+    for table in tables(rows, metrics, reference):
+        lines = [table.columns, ("---",) * len(table.columns), *table.rows]
+        body = "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+        parts.append(f"## {table.title}\n\n{body}\n")
+    parts.append(NOTES + "\n")
+    if failures:
+        parts.append("Not finished:\n\n" + "\n".join(f"* {failure}" for failure in failures) + "\n")
+    return "\n".join(parts)
+
+
+def title(rows: Sequence[SummaryRow]) -> str:
+    """The data set of one table and what its figures stand under."""
+    return f"{rows[0].data}, {conditions(rows)}"
+
+
+def conditions(rows: Sequence[SummaryRow]) -> str:
+    """Protocol, positive rate, seeds and preset: without them no figure can be compared with another."""
+    first, seeds = rows[0], max(row.n_seeds for row in rows)
+    return (
+        f"protocol {first.protocol}, {first.positive_rate:.1%} of test rows positive, "
+        f"{seeds} seed{'s' if seeds != 1 else ''}, {first.preset} settings"
+    )
+
+
+def figure(row: SummaryRow) -> str:
+    """The mean with its interval over seeds."""
+    if row.seed_high is None:
+        return f"{row.mean:.4f}"
+    return f"{row.mean:.4f} ± {row.seed_high - row.mean:.4f}"
+
+
+def difference(row: SummaryRow) -> str:
+    """The difference to the reference with its interval and verdict, as far as they are known."""
+    if row.is_reference:
+        return "reference"
+    if row.difference is None:
+        return "–"
+    return " ".join(part for part in (f"{row.difference:+.4f}", interval(row), row.verdict) if part)
+
+
+def interval(row: SummaryRow) -> str:
+    """The interval of the difference; nothing where there is none."""
+    if row.difference_low is None or row.difference_high is None:
+        return ""
+    return f"[{row.difference_low:+.4f}, {row.difference_high:+.4f}]"
+
+
+def _texts(row: SummaryRow | None) -> tuple[str, str]:
+    return ("–", "–") if row is None else (figure(row), difference(row))

@@ -53,10 +53,10 @@ def by(rows: Sequence[Row], key: Callable[[Row], Hashable]) -> dict[Any, list[Ro
     return groups
 
 
-def comparison_sheets(summary: Mapping[str, Any], experiment: str) -> list[Sheet]:
+def comparison_sheets(summary: Mapping[str, Any], question: str) -> list[Sheet]:
     """RQ1 and the ablation: a table per data set, preset and protocol (and series)."""
-    rows = [row for row in summary["tables"] if row["experiment"] == experiment]
-    series = (lambda row: row["label"][0]) if experiment == "ablation" else (lambda row: "")
+    rows = [row for row in summary["tables"] if row["experiment"] == question]
+    series = (lambda row: row["label"][0]) if question == "ablation" else (lambda row: "")
     groups = by(rows, lambda row: (row["source"], row["preset"], row["protocol"], series(row)))
     return [_comparison(part, summary["presets"]) for part in groups.values()]
 

@@ -11,9 +11,8 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
 from puidrec.atomic import atomic_path
-from puidrec.experiments.cells import Result
-from puidrec.experiments.summary import SummaryRow
-from puidrec.experiments.tables import NOTES, conditions, figure, interval, title
+from puidrec.experiments.job import Result
+from puidrec.experiments.summary import NOTES, SummaryRow, conditions, figure, interval, title
 from puidrec.report.blocks import (
     Block,
     Callout,
@@ -120,7 +119,7 @@ def study_page(results: Sequence[Result], rows: Sequence[SummaryRow], reference:
     ]
     basis: list[Block] = [Paragraph(NOTES), _basis(results)]
     if failures:
-        basis.append(Callout("bad", f"{len(failures)} cells are missing", points=failures))
+        basis.append(Callout("bad", f"{len(failures)} jobs are missing", points=failures))
     return Page(
         title=f"Comparison with {reference}", kind="Comparison",
         lead=f"{len({row.label for row in rows})} methods on {', '.join(dict.fromkeys(row.data for row in rows))}.",
@@ -177,7 +176,7 @@ def _basis(results: Sequence[Result]) -> Details:
                "trials", Column("validation", ".4f"))  # fmt: skip
     body = [
         [
-            r.cell.data.title, r.cell.name, r.cell.seed, r.context.get("test_rows"), r.context.get("positive_rate"),
+            r.job.data.title, r.job.name, r.job.seed, r.context.get("test_rows"), r.context.get("positive_rate"),
             r.context.get("evaluated_on"), r.context.get("uniform_rows_used"), r.context.get("trials"), r.validation,
         ]
         for r in results

@@ -11,7 +11,7 @@ import pytest
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources.kuairec_features import USER_CODES
 from puidrec.data.sources.ml_100k import GENRES
-from puidrec.experiments.reproduce.chain import Exposed
+from puidrec.experiments.reproduce.information_gains import Exposed
 
 
 def made_dataset(seed: int = 0, n_users: int = 120, n_items: int = 90, effect: float = 0.6) -> Dataset:

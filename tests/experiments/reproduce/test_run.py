@@ -1,3 +1,5 @@
+"""None"""
+
 from __future__ import annotations
 
 import json
@@ -8,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from puidrec.experiments import work as working
-from puidrec.experiments.reproduce import plan as planning
-from puidrec.experiments.reproduce.entropy_runs import entropy_tasks, run_entropies
-from puidrec.experiments.reproduce.plan import Plan, Planned
+from puidrec.experiments import run_job as running
+from puidrec.experiments.reproduce import questions
+from puidrec.experiments.reproduce.entropies import entropy_tasks, run_entropies
 from puidrec.experiments.reproduce.presets import PAPER
-from puidrec.experiments.reproduce.run import Reproduction, plan_work, reproduce
+from puidrec.experiments.reproduce.questions import PlannedQuestion, RunSize
+from puidrec.experiments.reproduce.run import PUBLIC, Reproduction, find_sources, plan_reproduction, reproduce
 
-QUICK = Plan(1, quick=True)
+QUICK = RunSize(1, quick=True)
 
 
 @pytest.fixture(scope="module")
 def short() -> Iterator[None]:
-    """Two epochs and four pseudo-features are enough to see that cells run."""
+    """Two epochs and four pseudo-features are enough to see that jobs run."""
     patch = pytest.MonkeyPatch()
     patch.setitem(PAPER.options["coat"], "dim", 4)  # type: ignore[arg-type]
-    patch.setattr(planning, "QUICK_EPOCHS", {"coat": 2, "yahoo-r3": 2, "kuairec": 2})
+    patch.setattr(questions, "QUICK_EPOCHS", {"coat": 2, "yahoo-r3": 2, "kuairec": 2})
     yield
     patch.undo()
 
@@ -31,7 +33,7 @@ def short() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def run(short: None, small_root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reproduction]:
     out = tmp_path_factory.mktemp("out")
-    return out, reproduce(plan_work(["all"], small_root, QUICK, 1), out, engine="inline")
+    return out, reproduce(plan_reproduction(["all"], small_root, QUICK, 1), out, engine="inline")
 
 
 def test_every_question_has_rows(run: tuple[Path, Reproduction]) -> None:
@@ -58,11 +60,11 @@ def test_a_rerun_trains_nothing_and_writes_the_same(
     run: tuple[Path, Reproduction], small_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = shutil.copytree(run[0], tmp_path / "again")
-    monkeypatch.setattr("puidrec.experiments.work.attempt", lambda *_: pytest.fail("a finished cell was run"))
+    monkeypatch.setattr("puidrec.experiments.run_job.attempt", lambda *_: pytest.fail("a finished job was run"))
     monkeypatch.setattr(
-        "puidrec.experiments.reproduce.entropy_runs.finish", lambda *_: pytest.fail("a finished order was run")
+        "puidrec.experiments.reproduce.entropies.finish", lambda *_: pytest.fail("a finished order was run")
     )
-    reproduce(plan_work(["all"], small_root, QUICK, 1), out, engine="inline")
+    reproduce(plan_reproduction(["all"], small_root, QUICK, 1), out, engine="inline")
     for name in ("results.json", "summary.json"):
         assert (out / name).read_bytes() == (run[0] / name).read_bytes()
 
@@ -79,8 +81,8 @@ def test_entropies_do_not_depend_on_workers_and_survive_damage(small_root: Path,
 
 
 def test_only_what_is_asked_for(short: None, small_root: Path, tmp_path: Path) -> None:
-    work = plan_work(["rq3"], small_root, QUICK, 1)
-    assert work.cells == []
+    work = plan_reproduction(["rq3"], small_root, QUICK, 1)
+    assert work.jobs == []
     assert list(work.found.folders) == ["ml-100k"]
     made = reproduce(work, tmp_path, engine="inline")
     assert {row["experiment"] for row in made.rows} == {"rq3", "gamma"}
@@ -88,26 +90,26 @@ def test_only_what_is_asked_for(short: None, small_root: Path, tmp_path: Path) -
 
 
 def test_large_data_sets_come_first_and_full_runs_repeat_seeds(small_root: Path) -> None:
-    names = [cell.data.name for cell in plan_work(["all"], small_root, Plan(2), 1).cells]
+    names = [job.data.name for job in plan_reproduction(["all"], small_root, RunSize(2), 1).jobs]
     assert names == sorted(names, key=["kuairec", "coat"].index)
     assert len(entropy_tasks(["rq3", "rq4"], small_root / "ml-100k", 3, quick=False)) == 20
 
 
 def test_all_cells_train_on_the_device_that_is_named(small_root: Path) -> None:
-    by_default, named = (plan_work(["all"], small_root, QUICK, 1, **more) for more in ({}, {"device": "cuda"}))
-    assert {cell.resolved.device for cell in by_default.cells} == {"cpu"}
-    assert {cell.resolved.device for cell in named.cells} == {"cuda"}
-    assert [cell.names() for cell in named.cells] == [cell.names() for cell in by_default.cells]
+    by_default, named = (plan_reproduction(["all"], small_root, QUICK, 1, **more) for more in ({}, {"device": "cuda"}))
+    assert {job.resolved.device for job in by_default.jobs} == {"cpu"}
+    assert {job.resolved.device for job in named.jobs} == {"cuda"}
+    assert [job.names() for job in named.jobs] == [job.names() for job in by_default.jobs]
 
 
 def test_a_failed_cell_is_named_and_the_rest_is_written(
     short: None, small_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = working.attempt
-    monkeypatch.setattr(working, "attempt", lambda p, f: "it diverged" if p["method"] == "rd-ips" else real(p, f))
-    work = plan_work(["ablation"], small_root, QUICK, 1)
-    few = tuple(cell for cell in work.planned[0].cells if cell.method in ("ips", "rd-ips"))
-    made = reproduce(replace(work, planned=(Planned("ablation", few),)), tmp_path, engine="inline")
+    real = running.attempt
+    monkeypatch.setattr(running, "attempt", lambda p, f: "it diverged" if p["method"] == "rd-ips" else real(p, f))
+    work = plan_reproduction(["ablation"], small_root, QUICK, 1)
+    few = tuple(job for job in work.planned[0].jobs if job.method in ("ips", "rd-ips"))
+    made = reproduce(replace(work, planned=(PlannedQuestion("ablation", few),)), tmp_path, engine="inline")
     assert {row["error"] for row in made.summary["failed"]} == {"it diverged"}
     assert [row["method"] for row in made.rows if row["experiment"] == "ablation"] == ["ips"]
 
@@ -120,8 +122,34 @@ def test_a_failed_cell_is_named_and_the_rest_is_written(
     ],
 )
 def test_refusals(questions: list[str], seeds: int, parts: tuple[str, ...], small_root: Path, refusal) -> None:  # type: ignore[no-untyped-def]
-    refusal(lambda: plan_work(questions, small_root, Plan(seeds)), *parts)
+    refusal(lambda: plan_reproduction(questions, small_root, RunSize(seeds)), *parts)
 
 
 def test_no_data_at_all(tmp_path: Path, refusal: Callable[..., str]) -> None:
-    refusal(lambda: plan_work(["rq3"], tmp_path, QUICK), "none of the data sets", "ml-100k", "https://")
+    refusal(lambda: plan_reproduction(["rq3"], tmp_path, QUICK), "none of the data sets", "ml-100k", "https://")
+
+
+def test_what_is_here_and_what_is_not(small_root: Path) -> None:
+    found = find_sources(small_root)
+    assert found.folders == {name: small_root / name for name in ("coat", "kuairec", "ml-100k")}
+    assert list(found.missing) == ["yahoo-r3"]
+    line = found.missing["yahoo-r3"]
+    assert line.splitlines() == [line]
+    assert "https://" in line
+    assert find_sources(small_root).only(("coat", "yahoo-r3")).folders == {"coat": small_root / "coat"}
+
+
+@pytest.mark.parametrize("folder", ["yahoo", "yahooR3", "yahoo-r3"])
+def test_other_names_and_forms(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir()
+    assert "yahoo-r3" in find_sources(tmp_path).missing  # an empty folder is no data set
+    (tmp_path / folder / "user.txt").write_text("0,0,5\n")
+    assert find_sources(tmp_path).folders == {"yahoo-r3": tmp_path / folder}
+
+
+def test_every_data_set_says_how_to_get_it() -> None:
+    assert all("https://" in public.get for public in PUBLIC.values())
+
+
+def test_a_root_that_is_not_there(tmp_path: Path, refusal: Callable[..., str]) -> None:
+    refusal(lambda: find_sources(tmp_path / "none"), "none", "no such folder")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from puidrec.data.split import MaskKind
-from puidrec.experiments.cells import Cell, DataSpec
+from puidrec.experiments.job import DataSpec, Job
 from puidrec.methods import get_method
 
 DATA = ("coat", "yahoo-r3", "kuairec")
@@ -78,7 +78,7 @@ class Preset:
         own = self.personalised if spec.uncertainty == "personalised" and spec.family == "grid" else {}
         return {**self.settings, **own, **self.by_data.get(data, {}), **variant.settings}
 
-    def cell(
+    def job(
         self,
         data: str,
         folder: Path,
@@ -88,14 +88,14 @@ class Preset:
         *,
         mask: tuple[MaskKind, float] | None = None,
         limits: Mapping[str, Any] | None = None,
-    ) -> Cell:
-        """The cell of a row; `limits` are settings that shorten training. Each seed draws KuaiRec's log anew."""
+    ) -> Job:
+        """The job of a row; `limits` are settings that shorten training. Each seed draws KuaiRec's log anew."""
         settings = self.settings_of(variant, data)
         if limits and get_method(variant.method).family != "closed":
             settings |= limits
         drawn = {"rng": seed} if data == "kuairec" else {}
         spec = DataSpec(data, folder, {**self.options.get(data, {}), **drawn}, mask)
-        return Cell(spec, variant.method, seed, protocol, settings, variant.label, self.name)
+        return Job(spec, variant.method, seed, protocol, settings, variant.label, self.name)
 
 
 KUAIREC_LIMITS = {"epochs": 150, "patience": 15}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError
-from puidrec.experiments.reproduce.chain import Exposed, Side, exchanged, item_gain, user_gain
+from puidrec.experiments.reproduce.information_gains import Exposed, Side, exchanged, item_gain, user_gain
 from puidrec.features.counts import ExposureCounts
 from puidrec.sensitivity.entropy import entropy_given, information_gains
 

@@ -1,17 +1,21 @@
-"""The cells of a study: one data set, method, seed and setting each, and what came out of it.
+"""One job of a study (a data set, a method, a seed and settings), its result, and the file that keeps it.
 
-A cell is plain values, so that it can be named by a hash, sent to another process or machine, and found again.
+A job is plain values, so that it can be named by a hash, sent to another process or machine, and found again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
+
+import numpy as np
+import torch
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import get_protocol
@@ -21,14 +25,15 @@ from puidrec.errors import InputError
 from puidrec.evaluation.significance import PerUser
 from puidrec.experiments.run import METRICS
 from puidrec.settings import Settings
+from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 RESULTS_VERSION = 1
-"""Raised when the same cell would give other figures than before, so that old results are not taken for new ones."""
+"""Raised when the same job would give other figures than before, so that old results are not taken for new ones."""
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Which data: a source, its folder and options, and the share of the log to hide, drawn with a cell's seed."""
+    """Which data: a source, its folder and options, and the share of the log to hide, drawn with a job's seed."""
 
     name: str
     folder: Path | None = None
@@ -71,7 +76,7 @@ class DataSpec:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Job:
     """One figure of a table before it is averaged: a method on a data set under one seed."""
 
     data: DataSpec
@@ -94,7 +99,7 @@ class Cell:
         return self.label or self.method
 
     def names(self) -> dict[str, Any]:
-        """What tells the cell from the others of its study, for rows of files."""
+        """What tells the job from the others of its study, for rows of files."""
         mask = self.data.mask
         return {
             "data": self.data.label or self.data.name, "mask": None if mask is None else list(mask),
@@ -106,12 +111,12 @@ class Cell:
     def resolved(self) -> Settings:
         """All settings, checked."""
         if "seed" in self.settings or "method" in self.settings:
-            raise InputError("seed and method belong to the cell", found="a setting", hint="Give them by themselves.")
+            raise InputError("seed and method belong to the job", found="a setting", hint="Give them by themselves.")
         return Settings.of(self.method, **self.settings, seed=self.seed)
 
     @cached_property
     def key(self) -> str:
-        """A hash of all that decides the result. Names in tables do not: the same cell is run once."""
+        """A hash of all that decides the result. Names in tables do not: the same job is run once."""
         protocol = get_protocol(self.protocol)
         content = {
             "version": RESULTS_VERSION,
@@ -134,7 +139,7 @@ class Cell:
         return self
 
     def load(self) -> Dataset:
-        """The cell's data, with the cell's own mask."""
+        """The job's data, with the job's own mask."""
         data = self.data.load()
         if self.data.mask is None:
             return data
@@ -157,9 +162,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Result:
-    """What came out of a cell."""
+    """What came out of a job."""
 
-    cell: Cell
+    job: Job
     metrics: dict[str, float]
     """On the test rows; empty for a trial of a search."""
     context: dict[str, Any]
@@ -173,8 +178,8 @@ class Result:
 
     def row(self) -> dict[str, Any]:
         """The row of `results.json`: no clock in it, so that equal seeds give equal bytes."""
-        chosen = {"budget": self.cell.budget, "validation": self.validation, "settings": self.settings}
-        return {**self.context, **chosen, **self.metrics, **self.cell.names()}
+        chosen = {"budget": self.job.budget, "validation": self.validation, "settings": self.settings}
+        return {**self.context, **chosen, **self.metrics, **self.job.names()}
 
 
 def _canonical(content: Any) -> str:
@@ -196,3 +201,84 @@ def _plain(key: str, value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     raise InputError(f"option {key} is no plain value", found=value, expected="text, a number, true, false or a list")
+
+
+KIND = "puidrec-cell-1"
+
+
+@dataclass(frozen=True)
+class ResultFolder:
+    """Where the jobs of a study lie."""
+
+    folder: Path
+
+    def path(self, job: Job) -> Path:
+        """The file of a job."""
+        return self.folder / f"{job.key}.safetensors"
+
+    def save(self, result: Result, digest: str) -> None:
+        """Write a result; `digest` is that of the data it was made from."""
+        tensors, ids = _pack(result.per_user)
+        plain = {name: _finite(value) for name, value in _plain_parts(result).items()}
+        state = {"kind": KIND, "key": result.job.key, "data_sha256": digest, "ids": ids, **plain}
+        save_checkpoint(self.path(result.job), Checkpoint(tensors, state))
+
+    def load(self, job: Job, digest: str) -> Result | None:
+        """A finished job; None where there is none, or where the file is damaged, foreign, or of other data."""
+        path = self.path(job)
+        if not path.is_file():
+            return None
+        try:
+            stored = load_checkpoint(path)
+            state = stored.state
+            if (state["kind"], state["key"], state["data_sha256"]) != (KIND, job.key, digest):
+                return None
+            per_user = _unpack(stored.tensors, state["ids"])
+            figures = {name: float(value) for name, value in state["metrics"].items()}
+            parts = state["context"], state["validation"], dict(state["settings"])
+            return Result(job, figures, *parts, per_user=per_user, seconds=float(state["seconds"]))
+        except (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError):
+            return None
+
+
+def _plain_parts(result: Result) -> dict[str, Any]:
+    """The plain parts of a result; its job is known by its key, its values per user are tensors."""
+    names = ("metrics", "context", "validation", "settings", "seconds")
+    return {name: getattr(result, name) for name in names}
+
+
+def _pack(per_user: Mapping[str, PerUser]) -> tuple[dict[str, torch.Tensor], list[str] | None]:
+    """Arrays by name; ids that are text become positions in a list."""
+    tensors: dict[str, torch.Tensor] = {}
+    text = any(values.users.dtype.kind not in "iu" for values in per_user.values())
+    ids = sorted({str(user) for values in per_user.values() for user in values.users.tolist()}) if text else None
+    table = None if ids is None else np.array(ids, dtype=object)
+    for name, values in per_user.items():
+        users = values.users if table is None else np.searchsorted(table, values.users.astype(object))
+        parts = {"users": users.astype(np.int64), "values": values.values.astype(np.float64)}
+        if values.size is not None:
+            parts["size"] = values.size.astype(np.float64)
+        tensors |= {f"{part} {name}": torch.from_numpy(np.array(array)) for part, array in parts.items()}
+    return tensors, ids
+
+
+def _unpack(tensors: Mapping[str, torch.Tensor], ids: list[str] | None) -> dict[str, PerUser]:
+    table = None if ids is None else np.array(ids, dtype=object)
+    per_user = {}
+    for key in sorted(name for name in tensors if name.startswith("values ")):
+        name = key.removeprefix("values ")
+        users = tensors[f"users {name}"].numpy()
+        size = tensors.get(f"size {name}")
+        per_user[name] = PerUser(
+            users if table is None else table[users], tensors[key].numpy(), None if size is None else size.numpy()
+        )
+    return per_user
+
+
+def _finite(value: Any) -> Any:
+    """Plain values as JSON allows them: what is not finite is not there."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Run one cell: train, choose among trials where it has a budget, look at the test rows once, write the file."""
+"""Run one job: train, choose among trials where it has a budget, look at the test rows once, write the file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
 from puidrec.errors import PuidError, one_line
-from puidrec.experiments.cell_files import CellFolder
-from puidrec.experiments.cells import Cell, Result
+from puidrec.experiments.job import Job, Result, ResultFolder
 from puidrec.experiments.run import measure
 from puidrec.experiments.search import best, trials
 from puidrec.model import Recommender
@@ -23,14 +22,14 @@ from puidrec.model import Recommender
 MAX_MESSAGE = 300
 
 
-def attempt(plain_cell: Mapping[str, Any], folder: Path) -> str | None:
-    """Run a cell given as plain values and leave its file; returns what went wrong in one line, or None.
+def attempt(plain: Mapping[str, Any], folder: Path) -> str | None:
+    """Run a job given as plain values and leave its file; returns what went wrong in one line, or None.
 
-    Every engine comes through here, so that a cell sees the same values and one thread wherever it runs.
+    Every engine comes through here, so that a job sees the same values and one thread wherever it runs.
     """
     try:
         with one_thread():
-            run_cell(Cell.from_plain(plain_cell), CellFolder(folder))
+            run_job(Job.from_plain(plain), ResultFolder(folder))
     except PuidError as error:
         return one_line(str(error))
     except MemoryError:
@@ -53,46 +52,46 @@ def one_thread() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Material:
-    """What the trials of a cell share: data, split, and the digest of the data before the mask."""
+class JobData:
+    """What the trials of a job share: data, split, and the digest of the data before the mask."""
 
     data: Dataset
     split: Split
     digest: str
 
     @classmethod
-    def of(cls, cell: Cell) -> Material:
-        """Load the cell's data and divide them by the cell's seed."""
-        data = cell.load()
-        split = data.split(cell.protocol, cell.seed, select=cell.resolved.select)
-        return cls(data, split, cell.data.load().sha256)
+    def of(cls, job: Job) -> JobData:
+        """Load the job's data and divide them by the job's seed."""
+        data = job.load()
+        split = data.split(job.protocol, job.seed, select=job.resolved.select)
+        return cls(data, split, job.data.load().sha256)
 
-    def fit(self, cell: Cell) -> Recommender:
-        """Train the settings of a cell."""
-        return Recommender(**cell.resolved.model_dump()).fit(self.data, self.split)
+    def fit(self, job: Job) -> Recommender:
+        """Train the settings of a job."""
+        return Recommender(**job.resolved.model_dump()).fit(self.data, self.split)
 
 
-def run_cell(cell: Cell, files: CellFolder) -> None:
-    """Train the cell's settings, or the best of its trials, and write the result.
+def run_job(job: Job, files: ResultFolder) -> None:
+    """Train the job's settings, or the best of its trials, and write the result.
 
-    Trials are cells of their own: those that are finished are not trained again, and only the chosen one meets the
-    test rows. One that fails (it may diverge) is out of the race; if all fail, so does the cell.
+    Trials are jobs of their own: those that are finished are not trained again, and only the chosen one meets the
+    test rows. One that fails (it may diverge) is out of the race; if all fail, so does the job.
     """
-    material = Material.of(cell)
-    candidates = trials(cell)
-    if not cell.measured:
-        result = _unmeasured(cell, material.fit(cell))
+    material = JobData.of(job)
+    candidates = trials(job)
+    if not job.measured:
+        result = _unmeasured(job, material.fit(job))
     elif len(candidates) == 1:
-        model = material.fit(cell)
-        result = _measured(cell, model, material, [_unmeasured(cell, model)])
+        model = material.fit(job)
+        result = _measured(job, model, material, [_unmeasured(job, model)])
     else:
-        result = _measured(cell, *_search(candidates, material, files))
+        result = _measured(job, *_search(candidates, material, files))
     files.save(result, material.digest)
 
 
 def _search(
-    candidates: Sequence[Cell], material: Material, files: CellFolder
-) -> tuple[Recommender, Material, list[Result]]:
+    candidates: Sequence[Job], material: JobData, files: ResultFolder
+) -> tuple[Recommender, JobData, list[Result]]:
     """Train the trials that are not finished; the model with the best validation score, and all outcomes.
 
     Only the best model so far is kept; where it was trained before an interruption, it is trained again.
@@ -115,25 +114,25 @@ def _search(
         outcomes.append(outcome)
     if not outcomes:
         raise errors[0]
-    chosen = best(outcomes).cell
+    chosen = best(outcomes).job
     model = kept[1] if kept is not None and kept[0] == chosen.key else material.fit(chosen)
     return model, material, outcomes
 
 
-def _unmeasured(cell: Cell, model: Recommender) -> Result:
+def _unmeasured(job: Job, model: Recommender) -> Result:
     """What training and validation say; the test rows are not touched."""
     report = dict(model.report_)
     seconds, validation = float(report.pop("seconds")), report.pop("validation", None)
-    return Result(cell, {}, report, validation, model.settings.model_dump(), {}, seconds)
+    return Result(job, {}, report, validation, model.settings.model_dump(), {}, seconds)
 
 
-def _measured(cell: Cell, model: Recommender, material: Material, outcomes: Sequence[Result]) -> Result:
+def _measured(job: Job, model: Recommender, material: JobData, outcomes: Sequence[Result]) -> Result:
     """The chosen model on the test rows, with what the figures stand under."""
     evaluation, facts = measure(model, material.split)
     metrics = {name: facts[name] for name in evaluation if name in facts}
     known = {*metrics, "seconds", "validation", "method", "seed", "protocol"}
     context = {name: value for name, value in facts.items() if name not in known}
-    context |= {"trials": len(outcomes), "trials_failed": len(trials(cell)) - len(outcomes)}
+    context |= {"trials": len(outcomes), "trials_failed": len(trials(job)) - len(outcomes)}
     seconds = sum(outcome.seconds for outcome in outcomes)
     chosen, settings = facts.get("validation"), model.settings.model_dump()
-    return Result(cell, metrics, context, chosen, settings, evaluation.per_user, seconds)
+    return Result(job, metrics, context, chosen, settings, evaluation.per_user, seconds)

@@ -1,8 +1,8 @@
-"""The Ray engine: cells on the machines of a cluster, or on a local one that is started and stopped here.
+"""The Ray engine: jobs on the machines of a cluster, or on a local one that is started and stopped here.
 
 RAY_ADDRESS names a cluster (`auto`: the one this machine belongs to). Results travel back as files, so nothing but the
 data folder must be reachable from all machines, under the same path. Every trial of a search is a task of its own
-whose file comes back at once; the cell follows when all of them have ended, and they travel along. So a worker that
+whose file comes back at once; the job follows when all of them have ended, and they travel along. So a worker that
 dies takes one training with it, which is started again, and an interrupted study goes on from its files.
 """
 
@@ -19,9 +19,8 @@ from typing import Any
 
 from puidrec.atomic import write_bytes
 from puidrec.errors import InputError, one_line
-from puidrec.experiments.cell_files import CellFolder
-from puidrec.experiments.cells import Cell
 from puidrec.experiments.engines import RETRIES, Ended, Task, cores
+from puidrec.experiments.job import Job, ResultFolder
 from puidrec.experiments.search import trials
 
 AHEAD = 1_000
@@ -30,15 +29,15 @@ Answer = tuple[str | None, dict[str, bytes]]
 """What went wrong, and the files that were made."""
 
 
-def run_remotely(plain_cell: Mapping[str, Any], known: Mapping[str, bytes]) -> Answer:
-    """On a machine of the cluster: run a cell in a folder of its own and return the files that are new."""
-    from puidrec.experiments.work import attempt
+def run_remotely(plain: Mapping[str, Any], known: Mapping[str, bytes]) -> Answer:
+    """On a machine of the cluster: run a job in a folder of its own and return the files that are new."""
+    from puidrec.experiments.run_job import attempt
 
-    with tempfile.TemporaryDirectory(prefix="puid-cell-") as name:
+    with tempfile.TemporaryDirectory(prefix="puid-job-") as name:
         folder = Path(name)
         for file, content in known.items():
             (folder / file).write_bytes(content)
-        error = attempt(plain_cell, folder)
+        error = attempt(plain, folder)
         made = {path.name: path.read_bytes() for path in folder.glob("*.safetensors") if path.name not in known}
     return error, made
 
@@ -57,7 +56,7 @@ def run_on_ray(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, N
             while queue.waiting and len(running) < (workers or AHEAD):
                 task = queue.waiting.popleft()
                 own = remote.options(num_gpus=1) if _on_cuda(task) else remote
-                running[own.remote(task.cell.to_plain(), _known(task))] = task
+                running[own.remote(task.job.to_plain(), _known(task))] = task
             (ready, *_), _ = ray.wait(list(running), num_returns=1)
             task = running.pop(ready)
             error = _collect(ray, ready, task)
@@ -72,7 +71,7 @@ def run_on_ray(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, N
 
 
 def _on_cuda(task: Task) -> bool:
-    return task.cell.resolved.device.startswith("cuda")
+    return task.job.resolved.device.startswith("cuda")
 
 
 def _require_gpus(ray: Any, tasks: Sequence[Task]) -> None:
@@ -103,22 +102,22 @@ class _Queue:
 
     def was_trial(self, task: Task) -> bool:
         """Note the end of a task; True for a trial, whatever became of it: the search will see."""
-        searches = self._searches.pop(task.cell.key, [])
+        searches = self._searches.pop(task.job.key, [])
         for search, left in searches:
-            left.discard(task.cell.key)
+            left.discard(task.job.key)
             if not left:
                 self.waiting.appendleft(search)
         return bool(searches)
 
 
-def _trials(task: Task) -> list[Cell]:
+def _trials(task: Task) -> list[Job]:
     """The trials of a search; none where there is nothing to choose from."""
-    found = trials(task.cell) if task.cell.budget > 1 else []
+    found = trials(task.job) if task.job.budget > 1 else []
     return found if len(found) > 1 else []
 
 
-def _path(task: Task, trial: Cell) -> Path:
-    return CellFolder(task.folder).path(trial)
+def _path(task: Task, trial: Job) -> Path:
+    return ResultFolder(task.folder).path(trial)
 
 
 def _known(task: Task) -> dict[str, bytes]:

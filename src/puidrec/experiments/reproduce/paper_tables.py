@@ -16,7 +16,7 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "coat": ("uauc", "ndcg@5"), "yahoo-r3": ("uauc", "ndcg@5"), "kuairec": ("uauc", "ndcg@50"),
 }  # fmt: skip
 """Data set → the two metrics that the paper prints for it."""
-RATIOS = (0.1, 0.2, 0.5, 0.8)
+MASK_RATIOS = (0.1, 0.2, 0.5, 0.8)
 """Mask ratios of RQ2."""
 SHARES = (2, 3, 4, 5)
 """RQ3 observes one feature in so many."""

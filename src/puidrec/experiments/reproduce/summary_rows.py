@@ -1,0 +1,220 @@
+"""The rows of summary.json: tables beside the paper's figures, the comparisons behind its claims, facts on the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from puidrec.data.dataset import Dataset
+from puidrec.data.protocol import PROTOCOLS
+from puidrec.data.sources import load_dataset
+from puidrec.evaluation import evaluate_scores
+from puidrec.evaluation.significance import Comparison, PerUser, compare, compare_all, holm
+from puidrec.experiments.job import Result
+from puidrec.experiments.reproduce.paper_tables import METRICS, printed
+from puidrec.experiments.reproduce.questions import LETTERS
+from puidrec.experiments.summary import SummaryRow, summarise
+from puidrec.methods import get_method
+from puidrec.rng import generator
+from puidrec.sensitivity.entropy import ESTIMATORS
+from puidrec.sensitivity.evidence import Evidence
+from puidrec.sensitivity.gamma import PRESETS as RULES
+from puidrec.sensitivity.gamma import resolve_gamma
+
+REFERENCE, FLOOR = "mf", "item-rate"
+KINDS = {
+    "personalised against one Γ": (
+        ("puid-ips", "rd-ips"), ("puid-dr", "rd-dr"), ("bpuid-ips", "brd-ips"), ("bpuid-dr", "brd-dr"),
+    ),
+    "personalised against random Γ": (
+        ("puid-ips", "puid-ips, random Γ"), ("puid-dr", "puid-dr, random Γ"),
+        ("A1 puid-ips, α = 2, β = 5", "A5 rd-ips with random bounds"),
+        ("B1 puid-dr, α = 2, β = 5", "B5 rd-dr with random bounds"),
+    ),
+    "personalised against none": (("puid-ips", "ips"), ("puid-dr", "dr")),
+}  # fmt: skip
+AGAINST_FLOOR = "against the item rate"
+Row = dict[str, Any]
+
+
+def table_rows(question: str, results: Sequence[Result]) -> list[Row]:
+    """Summaries per data set, preset, protocol and mask, each with the paper's figure where it prints one."""
+    rows: list[Row] = []
+    for data, reference, part in _tables(question, results):
+        masks = {result.job.data.title: result.job.data.mask for result in part}
+        names = {"experiment": question, "source": data}
+        rows += [{**names, **_plain(row, data, masks[row.data])} for row in summarise(part, reference, METRICS[data])]
+    return rows
+
+
+def _tables(question: str, results: Sequence[Result]) -> list[tuple[str, str, list[Result]]]:
+    """(data, reference, results) of each table. Series A and B of the ablation have references of their own."""
+    names = dict.fromkeys(result.job.data.name for result in results)
+    if question != "ablation":
+        return [(data, REFERENCE, [r for r in results if r.job.data.name == data]) for data in names]
+    return [
+        (data, next((r.job.name for r in part if r.job.name.startswith(f"{letter}1")), ""), part)
+        for data in names
+        for letter in LETTERS
+        if (part := [r for r in results if r.job.data.name == data and r.job.name.startswith(letter)])
+    ]
+
+
+def _plain(row: SummaryRow, data: str, mask: tuple[str, float] | None) -> Row:
+    ratio = None if mask is None else mask[1]
+    known = row.label == row.method and (mask is None or mask[0] == "random")
+    figure = printed(row.method, data, row.metric, ratio) if known else None
+    gap = None if figure is None else row.mean - figure
+    return {**row.plain(), "mask": None if mask is None else list(mask), "paper": figure, "paper_difference": gap}
+
+
+def contrast_rows(question: str, results: Sequence[Result]) -> list[Row]:
+    """Every pair of `KINDS` that the results hold, and every method against the item rate; paired, over users.
+
+    p-values are adjusted for the number of pairs within a kind, table and metric (Holm).
+    """
+    rows: list[Row] = []
+    for (title, preset, protocol), group in _groups(results).items():
+        data = next(iter(next(iter(group.values())))).job.data.name
+        names = {"experiment": question, "data": title, "source": data, "preset": preset, "protocol": protocol}
+        for metric in METRICS[data]:
+            found = {kind: _compare_pairs(group, pairs, metric) for kind, pairs in KINDS.items()}
+            found[AGAINST_FLOOR] = _against_floor(group, metric)
+            rows += [{**names, "metric": metric, "kind": kind, **row} for kind, part in found.items() for row in part]
+    return rows
+
+
+def _against_floor(group: dict[str, list[Result]], metric: str) -> list[Row]:
+    """Every method that has the item rate's seeds."""
+    values = {label: _values(part, metric) for label, part in group.items()}
+    seeds = set(values.get(FLOOR, ()))
+    full = {label: [own[s] for s in sorted(seeds)] for label, own in values.items() if seeds and seeds <= set(own)}
+    if len(full) < 2:
+        return []
+    compared = compare_all(full, FLOOR)
+    return [{"method": label, "against": FLOOR, **_verdict(found)} for label, found in compared.items()]
+
+
+def _groups(results: Sequence[Result]) -> dict[tuple[str, str, str], dict[str, list[Result]]]:
+    groups: dict[tuple[str, str, str], dict[str, list[Result]]] = {}
+    for result in results:
+        job = result.job
+        group = groups.setdefault((job.data.title, job.preset, job.protocol), {})
+        group.setdefault(job.name, []).append(result)
+    return groups
+
+
+def _compare_pairs(group: dict[str, list[Result]], pairs: Sequence[tuple[str, str]], metric: str) -> list[Row]:
+    compared = [
+        (a, b, found) for a, b in pairs if a in group and b in group if (found := _pair(group[a], group[b], metric))
+    ]
+    adjusted = holm(np.array([found.p_value for *_, found in compared]))
+    return [
+        {"method": a, "against": b, **_verdict(replace(found, p_value=float(p)))}
+        for (a, b, found), p in zip(compared, adjusted, strict=True)
+    ]
+
+
+def _pair(method: Sequence[Result], other: Sequence[Result], metric: str) -> Comparison | None:
+    """Compare on the seeds that both have."""
+    left, right = _values(method, metric), _values(other, metric)
+    seeds = sorted(left.keys() & right.keys())
+    return compare([left[s] for s in seeds], [right[s] for s in seeds]) if seeds else None
+
+
+def _values(results: Sequence[Result], metric: str) -> dict[int, PerUser]:
+    return {r.job.seed: r.per_user[metric] for r in results if metric in r.per_user}
+
+
+def limit_rows(results: Sequence[Result]) -> list[Row]:
+    """How many fits of a data set and preset had their best epoch last: with more epochs they might be better."""
+    groups: dict[tuple[str, str], list[bool]] = {}
+    epochs: dict[tuple[str, str], int] = {}
+    for result in results:
+        if get_method(result.job.method).family != "closed":
+            key, limit = (result.job.data.name, result.job.preset), int(result.settings["epochs"])
+            groups.setdefault(key, []).append(result.context.get("best_epoch") == limit)
+            epochs[key] = max(limit, epochs.get(key, 0))
+    return [
+        {"data": data, "preset": preset, "fits": len(hits), "at_the_limit": sum(hits), "epochs": epochs[data, preset]}
+        for (data, preset), hits in groups.items()
+    ]
+
+
+def _verdict(found: Comparison) -> Row:
+    real = (found.low > 0 or found.high < 0) and found.p_value <= 0.05
+    verdict = "ties" if not real else "wins" if found.difference > 0 else "loses"
+    return {
+        "difference": found.difference, "low": found.low, "high": found.high, "p_value": found.p_value,
+        "verdict": verdict, "n_users": found.n_users, "n_seeds": found.n_seeds,
+    }  # fmt: skip
+
+
+FEATURES: Mapping[str, tuple[str, ...]] = {
+    "coat": ("pseudo", "real"), "yahoo-r3": ("pseudo",), "kuairec": ("paper",), "ml-100k": ("real",),
+}  # fmt: skip
+"""Which features Γ is read from, the paper's first."""
+CHANCE_DRAWS, MANY_ROWS = 5, 1_000_000
+"""Random orders that are averaged; one is enough where there are many rows."""
+
+
+def fact_rows(name: str, folder: Path, n_permutations: int = 100) -> list[dict[str, Any]]:
+    """Γ as printed, under the features of the data set, and the level of chance, where uniform rows tell it."""
+    rows = []
+    for features in FEATURES[name]:
+        data = load_dataset(name, folder, features=features)
+        rows.append(_row("gamma", name, "rd", {"features": features, **printed_gamma(data, n_permutations)}))
+        if features == FEATURES[name][0] and data.uniform is not None:
+            agree = data.scale.low == 0.0  # a 0/1 label: all protocols draw the same line
+            protocols = ("rd",) if agree else tuple(PROTOCOLS)
+            rows += [_row("chance", name, protocol, chance(data, name, protocol)) for protocol in protocols]
+    return rows
+
+
+def printed_gamma(data: Dataset, n_permutations: int = 100, seed: int = 0) -> dict[str, Any]:
+    """`eq:gamma_ui` with α = 2 and β = 5, the share of pairs for which it is below 1, and the gains it is made of.
+
+    `mean_gamma`, `max_gamma`: what the same α and β give as weights of log Γ of each pair's own bins.
+    """
+    log = data.split("rd", seed).train
+    evidence = Evidence.from_log(
+        log.user, log.item, n_users=data.n_users, n_items=data.n_items, users=data.users, items=data.items
+    )
+    gains = {name: evidence.gains(name, n_permutations, seed) for name in ESTIMATORS}  # type: ignore[arg-type]
+    rule, plugin = RULES["paper"], gains["plugin"]
+    alpha, beta = float(rule.alpha), float(rule.beta)
+    null = gains["permutation"]
+    weighted = resolve_gamma("information", alpha=alpha, beta=beta, n_permutations=n_permutations).fit(evidence, seed)
+    return {
+        "user_degrees": [int(f(evidence.counts.user_degree)) for f in (np.min, np.max)],
+        "alpha": alpha, "beta": beta, "H": plugin.H, "value": alpha * plugin.gain_user + beta * plugin.gain_item,
+        "share_below_one": resolve_gamma("paper").fit(evidence).share_clipped,
+        "share_below_one_local": resolve_gamma("paper", scope="local").fit(evidence).share_clipped,
+        "gain_user": {name: g.gain_user for name, g in gains.items()},
+        "gain_item": {name: g.gain_item for name, g in gains.items()},
+        "mean_gamma": float(np.exp(weighted.mean_log)), "max_gamma": float(weighted.max),
+        "chance_user": None if null.null_user is None else [null.null_user.mean, null.null_user.high],
+        "chance_item": None if null.null_item is None else [null.null_item.mean, null.null_item.high],
+    }  # fmt: skip
+
+
+def chance(data: Dataset, name: str, protocol: str, seed: int = 0) -> dict[str, Any]:
+    """Positive rate of the test rows, and the metrics of scores that know nothing."""
+    test = data.split(protocol, seed).test
+    draws = [
+        evaluate_scores(test.user, generator(seed, "chance", k).random(len(test)), test.label, metrics=METRICS[name])
+        for k in range(CHANCE_DRAWS if len(test) < MANY_ROWS else 1)
+    ]
+    return {
+        "positive_rate": float(test.label.mean()), "test_rows": len(test),
+        **{metric: float(np.mean([draw[metric] for draw in draws])) for metric in METRICS[name]},
+    }  # fmt: skip
+
+
+def _row(question: str, data: str, protocol: str, values: dict[str, Any]) -> dict[str, Any]:
+    method = {"gamma": "Γ as printed", "chance": "random order"}[question]
+    return {"experiment": question, "data": data, "method": method, "protocol": protocol, "seed": 0, **values}
