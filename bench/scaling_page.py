@@ -64,10 +64,11 @@ def roofline(runs: list[Row], results: dict[str, Any]) -> str:
     speed = results["bandwidth_gb_s"]
     lines = [
         "## Roofline\n",
-        f"A triad a = b + s·c over 600 MB runs at {speed:.1f} GB/s here. The table counts the bytes that an epoch asks "
-        "for, as if no factor were ever found in a cache: seven gathered rows of dim + 2 numbers and about forty "
-        "numbers per logged pair, and both models with Adam's moments. A share above 100 % means that caches serve "
-        "the gathered rows of items; far below, that something other than memory holds the engine up.\n",
+        "How close is an epoch to the memory bandwidth of the machine? Copying with a = b + s·c (the triad) over "
+        f"600 MB reaches {speed:.1f} GB/s here. The table counts the bytes that an epoch reads and writes if nothing "
+        "is ever found in a cache: seven gathered rows of dim + 2 numbers and about forty numbers per logged pair, "
+        "and both models with Adam's moments. A share above 100 % means that gathered rows of items come from caches; "
+        "a share far below, that something other than memory limits the speed.\n",
         "| rows | processes | GB per epoch | GB/s | share of the triad |",
         "|---|---|---|---|---|",
     ]
@@ -84,21 +85,21 @@ def on_disk(disk: Row) -> str:
     """The log that stayed on disk."""
     return f"""## Larger than memory
 
-`puid train --data files --logged LOG --shards DIR` sorts a Parquet log into shards once and reads it a block of users
-at a time. {disk["rows"] / 1e6:.0f} M rows, {disk["users"]:,} × {disk["items"]:,},
-dim {disk["dim"]}, with {disk["room_gib"]:g} GiB allowed beyond what the libraries take (`RLIMIT_DATA`):
+`puid train --data files --logged LOG --shards DIR` sorts a Parquet log into shards once, and then reads one block of
+users at a time. {disk["rows"] / 1e6:.0f} M rows, {disk["users"]:,} × {disk["items"]:,},
+dim {disk["dim"]}, with {disk["room_gib"]:g} GiB of memory allowed on top of what the libraries use (`RLIMIT_DATA`):
 
 | sorting | an exact DR epoch | largest memory beyond the libraries |
 |---|---|---|
 | {disk["sort_s"]:.0f} s | {disk["epoch_s"]:.1f} s | {disk["peak_gib"]:.2f} GiB |
 
-Propensities, Γ and noise (`l2_vectors=auto`) before the first epoch, and that epoch, which writes targets and weights
-beside the log in files that are gone with the process (12 bytes a row), took {disk["before_s"]:.0f} s together.
+Preparation (propensities, Γ, and the regularisation strength of `l2_vectors=auto`) and the first epoch, which also
+writes targets and weights to temporary files (12 bytes a row), took {disk["before_s"]:.0f} s together.
 
-The model is that of the log in memory, to 1e-6, for every method. `puid gamma` takes `--shards` as well. Rows are held
-out from the log where there are no uniform ones, and dropped where the protocol says so, by a bit per row; of a large
-log at most a million rows validate and a million test, in memory too. Refused in one line: repeated pairs, and
-propensities that come with the log.
+The model equals the one trained in memory to 1e-6, for every method. `puid gamma` takes `--shards` as well. Where
+there are no uniform rows, validation and test rows are held out from the log (at most a million of each, as in
+memory); these, and rows that the protocol drops, are marked by one bit per row. Two things are refused with a
+one-line error: repeated pairs, and propensities that come with the log.
 """
 
 
@@ -117,15 +118,15 @@ def on_paper(runs: list[Row], cores: int) -> str:
 From {core_ns:.0f} core-nanoseconds per row and epoch, measured at
 {largest["rows"] / 1e6:.0f} M rows, for 1 M items and dim 32:
 
-* the log: 24 bytes a row (item, target, two bounds, its transpose), {log:,.0f} GiB, cut among machines by user;
-* users: two models, each with weights, gradient, two moments and the best epoch, {model:,.0f} GiB, cut likewise;
+* the log: 24 bytes a row (item, target, two bounds, transpose), {log:,.0f} GiB, divided among machines by user;
+* users: two models, each with weights, gradient, two moments and the best epoch, {model:,.0f} GiB, divided likewise;
 * items: the same, {shared:.1f} GiB, on every process;
 * so {nodes} machines of {NODE["cores"]} cores and {NODE["memory_gib"]} GiB hold it, with a third to spare;
-* an epoch takes about {seconds:.0f} s of arithmetic if cores scale as here, and {message:.2f} s for the items'
+* an epoch takes about {seconds:.0f} s of computation if cores scale as here, and {message:.2f} s for the items'
   gradients (two steps, each sent and received once at {NODE["network_gb_s"]:g} GB/s);
 * or one machine from disk: 130 GB of sorted columns, read twice per epoch.
 
-What would have to change first: finished stages and the final model are gathered on every process
+What would have to change first: finished stages and the final model are collected on every process
 ({users * width * 4 / 2**30:.0f} GiB per model).
 """
 
@@ -134,22 +135,24 @@ INTRO = """# Scaling
 
 Made by `python bench/scaling.py measure`, `python bench/scaling.py disk` and `python bench/scaling.py page`.
 
-An epoch is a step of φ, exact over all users × items, and a step of θ over the log (RD-DR, Γ = 2, MF, dim 32), by the
-trainer that `puid train` uses. Logs are drawn with skewed activity and popularity.
+An epoch is one step of the prediction model φ, exact over all users × items, and one step of the imputation model θ
+over the log (RD-DR, Γ = 2, MF, dim 32), by the code that `puid train` uses. The logs are simulated, with skewed
+activity of users and popularity of items.
 """
 
 HOW = """## Several processes
 
     torchrun --nproc-per-node 2 -m puidrec.cli.main train --data coat --data-dir coat --method puid-dr --out runs/two
 
-Users are cut among processes at equal numbers of rows. A process holds the parameters and Adam's moments of its own
-users, and a copy of the items'. The loss of a block of users is the weighted sum of the losses of its pieces, so every
-process computes the exact loss of its users against all items, and one sum over processes of the items' gradients
-(which contains the sum of the users' Gram matrices) makes the step that a single process would make. The result is
-that of one process to 1e-4, for every method, `normalise=true` included; only `sharp-*`, whose loss has a kink at every
-pair, was seen 3e-4 apart after 40 epochs. gloo carries it on CPUs, nccl with `--device cuda`.
+Users are divided among the processes so that each has about the same number of rows. A process holds the parameters
+and Adam's moments of its own users, and a copy of those of all items. The loss of a block of users is the weighted
+sum of the losses of its parts. So each process computes the exact loss of its users against all items; the gradients
+of the items (which contain the sum of the users' Gram matrices) are summed over processes, and every process makes
+the step that a single process would make. The result equals that of one process to 1e-4, for every method,
+`normalise=true` included; only `sharp-*`, whose loss has a kink at every pair, was seen 3e-4 apart after 40 epochs.
+Processes communicate by gloo on CPUs and by nccl with `--device cuda`.
 
-The first process writes checkpoints and speaks for all. If a process dies, the others end within seconds with one
-line; repeat the command, with any number of processes, and the run goes on. Together with `--shards` every process
-reads its own users' rows only, once propensities, Γ and noise are known.
+The first process writes checkpoints and prints. If a process dies, the others end within seconds with a one-line
+error; repeat the command, with any number of processes, to resume. Together with `--shards`, each process reads only
+the rows of its own users, once propensities, Γ and the regularisation strength are known.
 """
