@@ -27,7 +27,7 @@ LAYERS = (
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ARRAYS_ONLY = ("sensitivity", "evaluation", "auditing")
 """These see arrays: no tensors, no settings, no models."""
-REACHES_UP = {"auditing.result": "report"}
+REACHES_UP = {"auditing.audit": "report"}
 """A finished audit can show itself: `to_html` looks the page up when it is called, and nothing else of it does."""
 DISPATCHERS = {"__init__"}
 """The public names are looked up by name, downwards from the top; it belongs to no layer."""

@@ -12,8 +12,8 @@ from matplotlib.patches import Circle, FancyArrowPatch
 from style import INK, PAPER, SOFT, A, B, C, D, grid, save, start  # type: ignore[import-not-found]
 
 import puidrec as pr
-from puidrec.auditing.case import strata
 from puidrec.auditing.envelope import Pairs, over_grid
+from puidrec.auditing.inputs import strata
 from puidrec.auditing.tipping import tipping_point
 from puidrec.data.synthetic import Simulation, simulate
 from puidrec.objective.sharp import unseen_interval

@@ -11,8 +11,7 @@ import polars as pl
 import pytest
 
 import puidrec
-from puidrec.auditing.audit import audit
-from puidrec.auditing.result import Audit
+from puidrec.auditing.audit import Audit, audit
 from puidrec.data.dataset import Dataset
 
 

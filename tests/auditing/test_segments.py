@@ -7,63 +7,63 @@ import polars as pl
 import pytest
 
 from puidrec.auditing import segments
-from puidrec.auditing.case import Case
 from puidrec.auditing.envelope import Pairs, sharp
+from puidrec.auditing.inputs import AuditArrays
 from puidrec.auditing.ranks import Ranked
-from puidrec.auditing.segments import Side, changes, grouped_mean, grouped_quantile, largest, segment_side
+from puidrec.auditing.segments import SegmentSide, changes, grouped_mean, grouped_quantile, largest, segment_side
 
 
 @pytest.fixture
-def case() -> Case:
+def arrays() -> AuditArrays:
     rng = np.random.default_rng(0)
     user, item = np.nonzero(rng.random((40, 30)) < 0.4)
     n = user.size
-    return Case(
+    return AuditArrays(
         user, item, rng.random(n), rng.integers(0, 2, n), rng.random(n), rng.random(n), rng.uniform(0.1, 0.9, n),
         rng.uniform(0, 1, n),
     )  # fmt: skip
 
 
 @pytest.fixture
-def side(case: Case) -> Side:
+def side(arrays: AuditArrays) -> SegmentSide:
     rng = np.random.default_rng(1)
     frame = pl.DataFrame({"user_id": [f"u{k}" for k in range(40)], "city": ["a", "b", "<script>", "a"] * 10})
-    degree = np.bincount(case.user, minlength=40)
-    return Side("user", frame, degree, rng.uniform(0, 1, 40), frame["user_id"])
+    degree = np.bincount(arrays.user, minlength=40)
+    return SegmentSide("user", frame, degree, rng.uniform(0, 1, 40), frame["user_id"])
 
 
-def test_a_segment_is_what_its_own_rows_say(case: Case, side: Side) -> None:
-    strength = np.exp(case.log_gamma)
-    found = segment_side(side, case, strength, {})
+def test_a_segment_is_what_its_own_rows_say(arrays: AuditArrays, side: SegmentSide) -> None:
+    strength = np.exp(arrays.log_gamma)
+    found = segment_side(side, arrays, strength, {})
     assert {row["column"] for row in found} == {"city", "activity (ratings)"}
     for row in (row for row in found if row["column"] == "city"):
         members = np.flatnonzero(side.frame["city"].to_numpy() == row["segment"])
-        rows = np.isin(case.user, members)
-        alone = sharp(Pairs(case.main.value[rows], case.propensity[rows]), strength[rows])
+        rows = np.isin(arrays.user, members)
+        alone = sharp(Pairs(arrays.main.value[rows], arrays.propensity[rows]), strength[rows])
         assert (row["n"], row["entities"]) == (rows.sum(), members.size)
         assert (row["low"], row["high"]) == (pytest.approx(alone.low), pytest.approx(alone.high))
-        assert row["width"] == pytest.approx(alone.width)
+        assert row["width"] == pytest.approx(alone.high - alone.low)
         assert row["gamma_mean"] == pytest.approx(np.exp(side.mean_log_gamma[members].mean()))
-        assert row["score_shift"] == pytest.approx((case.model - case.against)[rows].mean())
+        assert row["score_shift"] == pytest.approx((arrays.model - arrays.against)[rows].mean())
     assert "<script>" in {row["segment"] for row in found}  # as it is: pages escape
     assert [row["gamma_mean"] for row in found] == sorted((row["gamma_mean"] for row in found), reverse=True)
 
 
-def test_a_segment_without_rows_has_no_envelope(case: Case, side: Side) -> None:
+def test_a_segment_without_rows_has_no_envelope(arrays: AuditArrays, side: SegmentSide) -> None:
     frame = side.frame.with_columns(city=pl.Series(["x"] * 39 + ["nobody"]))
-    few = case.user < 39
-    part = Case(*(getattr(case, n)[few] for n in
+    few = arrays.user < 39
+    part = AuditArrays(*(getattr(arrays, n)[few] for n in
                   ("user", "item", "outcome", "label", "model", "against", "propensity", "log_gamma")))  # fmt: skip
-    other = Side("user", frame, side.degree, side.mean_log_gamma, side.ids)
+    other = SegmentSide("user", frame, side.degree, side.mean_log_gamma, side.ids)
     row = next(r for r in segment_side(other, part, 1.5, {}) if r["segment"] == "nobody")
     assert (row["n"], row["entities"]) == (0, 1)
     assert row["low"] is row["high"] is row["width"] is row["score_shift"] is None
 
 
-def test_very_many_rows_are_thinned(case: Case, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = segment_side(side, case, 1.5, {})
-    monkeypatch.setattr(segments, "MAX_SORTED", case.user.size // 2)
-    thin = segment_side(side, case, 1.5, {})
+def test_very_many_rows_are_thinned(arrays: AuditArrays, side: SegmentSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = segment_side(side, arrays, 1.5, {})
+    monkeypatch.setattr(segments, "MAX_SORTED", arrays.user.size // 2)
+    thin = segment_side(side, arrays, 1.5, {})
     assert [row["n"] for row in thin] == [row["n"] for row in whole]
     wide = [row["width"] for row in whole if row["n"] > 100]
     np.testing.assert_allclose([row["width"] for row in thin if row["n"] > 100], wide, rtol=0.5)
@@ -83,19 +83,19 @@ def test_changes_of_recommendations() -> None:
     assert changes(None, 4) == ({}, {})
 
 
-def test_averages_leave_out_what_is_unknown(case: Case, side: Side) -> None:
+def test_averages_leave_out_what_is_unknown(arrays: AuditArrays, side: SegmentSide) -> None:
     value = np.full(40, np.nan)
     value[0] = 0.25  # city a
-    found = segment_side(side, case, 1.5, {"top10_overlap": value})
+    found = segment_side(side, arrays, 1.5, {"top10_overlap": value})
     by_city = {row["segment"]: row["top10_overlap"] for row in found if row["column"] == "city"}
     assert by_city == {"a": 0.25, "b": None, "<script>": None}
 
 
-def test_the_largest_single_entities(case: Case, side: Side) -> None:
-    found = largest(side, case.user, {})
+def test_the_largest_single_entities(arrays: AuditArrays, side: SegmentSide) -> None:
+    found = largest(side, arrays.user, {})
     top = int(np.argmax(side.mean_log_gamma))
     assert found[0]["id"] == f"u{top}"
-    assert found[0]["n"] == (case.user == top).sum()
+    assert found[0]["n"] == (arrays.user == top).sum()
     assert len(found) == 10
 
 

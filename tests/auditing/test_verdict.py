@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from puidrec.auditing.tipping import Tipping
-from puidrec.auditing.verdict import FLOOR, Yardsticks, benchmarks, judge, sentence, single_sentence, times_hidden
+from puidrec.auditing.verdict import FLOOR, Yardsticks, benchmarks, judge, sentence, single_sentence, times_as_strong
 from puidrec.sensitivity.calibrate import Calibration, FeatureShift
 from puidrec.sensitivity.certify import Certificate
 
@@ -55,7 +55,7 @@ def test_thresholds(tipping: Tipping, yardsticks: Yardsticks, expected: str) -> 
         (tips(1.2, 0.99, 1.4), Yardsticks(), ("beyond chance", "1.20", "0.99 to 1.40")),
         (tips(1.2, 0.9, 1.4), Yardsticks(None, None, (0.1, 0.05, 0.15)), ("beyond chance", "ratings do show it ahead")),
         (tips(1.2, 0.9, 1.4), Yardsticks(None, None, (-0.1, -0.15, -0.05)), ("beyond chance", "show it behind")),
-        (tips(2.2, 1.9, INF), Yardsticks(AGE), ("fragile", "2.20", "1.90 to ∞", "age", "1.1 times")),
+        (tips(2.2, 1.9, INF), Yardsticks(AGE), ("fragile", "2.20", "1.90 to ∞", "age", "1.1 × as strong as hiding")),
         (tips(4.2, 3.9, 5.0), Yardsticks(AGE), ("robust", "4.20")),
         (tips(2.2, 2.1, 3.0), Yardsticks(AGE, proves(4.0, 3.0)), ("proves nothing", "at least 3.00")),
         (tips(2.2, 2.1, 3.0), Yardsticks(AGE, None, (0.1, 0.05, 0.2)), ("the uniform ratings confirm the lead",)),
@@ -77,10 +77,10 @@ def test_equal_models_are_not_called_behind() -> None:
 
 
 def test_hidden_times_over() -> None:
-    assert times_hidden(8.0, 2.0) == pytest.approx(3.0)  # log odds add up
-    assert times_hidden(0.9, 2.0) == 0.0
-    assert times_hidden(INF, 2.0) is None
-    assert times_hidden(2.0, 1.0) is None
+    assert times_as_strong(8.0, 2.0) == pytest.approx(3.0)  # log odds add up
+    assert times_as_strong(0.9, 2.0) == 0.0
+    assert times_as_strong(INF, 2.0) is None
+    assert times_as_strong(2.0, 1.0) is None
     rows = benchmarks(AGE, 8.0)
     assert [row["feature"] for row in rows] == ["age", "kind"]
     assert rows[1]["times_hidden"] == pytest.approx(np.log(8) / np.log(1.2))

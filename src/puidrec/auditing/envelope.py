@@ -1,8 +1,9 @@
 """Envelopes: what the mean of a quantity over all pairs D may be, if hidden confounding has strength Γ.
 
 Of every logged pair there is a value z (an error, or the gap between two models) and a nominal propensity p, with odds
-k = 1/p - 1. The true weight of the pair is w = 1 + k·l: the pair itself, which was seen, and k·l unseen ones like it,
-where l is the likelihood ratio of unseen to seen given all that is known; Γ says 1/Γ <= l <= Γ. Three sets of weights:
+k = 1/p - 1. The pair was seen itself, and it stands for k unseen pairs like it. If something hidden drove exposure, it
+stands for k·l of them instead: its true weight is w = 1 + k·l, where l is the likelihood ratio of unseen to seen given
+all that is recorded, and Γ says 1/Γ <= l <= Γ. Three sets of weights:
 
 box         every w in [a, b] = [1 + k/Γ, 1 + kΓ], whatever the others are; Σ w z over the nominal Σ 1/p
 normalised  the same w, divided by what they themselves add up to (Hájek): Σ w z / Σ w
@@ -13,25 +14,32 @@ unseen ratings matters. Strata of the predictions hold these (nearly) constant; 
 it by r, and the extreme l gives Γ to the mass 1/(1 + Γ) at one end and 1/Γ to the rest: the quantile form, which for
 two rating levels is [max(q/Γ, 1 - Γ(1 - q)), min(Γq, 1 - (1 - q)/Γ)]. For one model's loss z is taken as it is.
 All three start at Γ = 1 from one point estimate, Σ z/p / Σ 1/p; the sharp set lies in both others.
+
+All extremes put the largest weights on one side of a threshold on z. Sorted once, with running sums, the pairs answer
+for every Γ of a grid by looking such thresholds up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from puidrec.auditing.ladder import Ladder, Lifts
 from puidrec.errors import InputError
+from puidrec.evaluation.ranking import dense_codes
+from puidrec.evaluation.significance import resampled_sums
+from puidrec.rng import Rng, generator
 
 Kind = Literal["box", "normalised", "sharp"]
 KINDS: tuple[Kind, ...] = ("box", "normalised", "sharp")
 End = Literal["low", "high"]
 Strength = float | np.ndarray
 """Γ: one number, or one per pair."""
+PART = 2**17
+"""Sorted pairs weighted at a time: 1 MiB for each of the few numbers kept of them."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +48,6 @@ class Interval:
 
     low: float
     high: float
-
-    @property
-    def width(self) -> float:
-        """High minus low."""
-        return self.high - self.low
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Values of logged pairs and what makes them speak for D; sorted when an envelope first needs it."""
+    """Values and propensities of logged pairs; sorted when an envelope first needs it."""
 
     value: np.ndarray
     propensity: np.ndarray
@@ -103,20 +106,146 @@ class Pairs:
         return (self.seen + float(self.odds @ self.value)) / self.nominal
 
     @cached_property
-    def pooled(self) -> Ladder:
+    def pooled(self) -> SortedPairs:
         """All pairs in order of z."""
-        return Ladder.of(self.value, self.odds)
+        return SortedPairs.of(self.value, self.odds)
 
     @cached_property
-    def stratified(self) -> Ladder:
+    def stratified(self) -> SortedPairs:
         """Pairs in order of z within their stratum."""
         return self.pooled if self.stratum is None else self.pooled.by(self.stratum)
+
+
+@dataclass(frozen=True)
+class SortedPairs:
+    """Pairs in ascending order of (stratum, z)."""
+
+    order: np.ndarray
+    """Position of each pair in the caller's arrays."""
+    value: np.ndarray
+    odds: np.ndarray
+    edge: np.ndarray
+    """Pairs of stratum s are edge[s] to edge[s + 1]."""
+
+    @classmethod
+    def of(cls, value: np.ndarray, odds: np.ndarray) -> SortedPairs:
+        """All pairs in one stratum."""
+        order = np.argsort(value).astype(np.int32 if value.size < 2**31 else np.int64)
+        return cls(order, value[order].astype(np.float64), odds[order], np.array([0, value.size]))
+
+    def by(self, stratum: np.ndarray) -> SortedPairs:
+        """The same pairs by stratum (codes of the caller's rows), in each of which they keep their order."""
+        size = np.bincount(stratum)
+        small = stratum.astype(np.uint16) if size.size <= 2**16 else stratum  # 16 bits: a radix sort
+        moved = np.argsort(small[self.order], kind="stable")
+        edge = np.concatenate([[0], np.cumsum(size)])
+        return SortedPairs(self.order[moved], self.value[moved], self.odds[moved], edge)
+
+    @cached_property
+    def nominal(self) -> tuple[np.ndarray, np.ndarray]:
+        """Running Σ k and Σ k z: what the pairs weigh if nothing is hidden."""
+        return running_sum(self.odds), running_sum(self.odds * self.value)
+
+    def weights(self, gamma: Strength) -> SortedWeights:
+        """The range of the pairs' weights under Γ; one Γ for all only scales the nominal sums."""
+        if isinstance(gamma, np.ndarray):
+            return self.weights_by_part(lambda part: gamma[self.order[part]])
+        k, kz = (np.diff(sums[self.edge]) for sums in self.nominal)
+        return SortedWeights(self, self.nominal, gamma - 1.0 / gamma, k / gamma, kz / gamma)
+
+    def weights_by_part(self, strength: Callable[[slice], np.ndarray]) -> SortedWeights:
+        """The same for a Γ of each pair, asked for part by part: a part fits in the cache, where the work is done."""
+        n = self.value.size
+        rises = np.zeros((2, n + 1))
+        floors = np.zeros((2, self.edge.size))
+        total = np.zeros(4)
+        for start in range(0, n, PART):
+            part = slice(start, min(start + PART, n))
+            own, k, z = strength(part), self.odds[part], self.value[part]
+            floor = k / own
+            rise = k * own - floor
+            first, last = np.searchsorted(self.edge, (part.start, part.stop), side="right")
+            ends = self.edge[first:last] - part.start - 1
+            for j, weight in enumerate((rise, rise * z, floor, floor * z)):
+                sums = np.cumsum(weight)
+                sums += total[j]
+                total[j] = sums[-1]
+                if j < 2:
+                    rises[j, part.start + 1 : part.stop + 1] = sums
+                else:
+                    floors[j - 2, first:last] = sums[ends]
+        floor_sum, floor_z = np.diff(floors, axis=1)
+        return SortedWeights(self, (rises[0], rises[1]), 1.0, floor_sum, floor_z)
+
+
+@dataclass(frozen=True)
+class SortedWeights:
+    """Weights of sorted pairs under one strength: every l starts at 1/Γ, and may rise to Γ."""
+
+    pairs: SortedPairs
+    rises: tuple[np.ndarray, np.ndarray]
+    """Running Σ of the rise k(Γ - 1/Γ), and of that times z, in units of `unit`."""
+    unit: float
+    floor: np.ndarray
+    """Σ k/Γ per stratum."""
+    floor_z: np.ndarray
+    """Σ z k/Γ per stratum."""
+
+    def above(self, level: float) -> tuple[float, float]:
+        """What it adds to Σ w and to Σ w z if the weights of pairs with z above a level rise."""
+        at = int(np.searchsorted(self.pairs.value, level, side="right"))
+        mass, mass_z = (self.unit * float(sums[-1] - sums[at]) for sums in self.rises)
+        return mass, mass_z
+
+    def below(self, level: float) -> tuple[float, float]:
+        """The same for the pairs below it."""
+        at = int(np.searchsorted(self.pairs.value, level, side="left"))
+        mass, mass_z = (self.unit * float(sums[at]) for sums in self.rises)
+        return mass, mass_z
+
+    @cached_property
+    def needed(self) -> np.ndarray:
+        """The rise of each stratum that brings Σ k·l back to Σ k, in units of `unit`."""
+        edge = self.pairs.edge
+        available = np.diff(self.rises[0][edge])
+        if self.unit <= 0.0:
+            return np.zeros_like(available)
+        short = np.diff(self.pairs.nominal[0][edge]) - self.floor
+        needed: np.ndarray = np.clip(short / self.unit, 0.0, available)
+        return needed
+
+    def balanced(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest Σ k·l·z of each stratum whose l average to 1.
+
+        The needed rise goes to the smallest z first for the lowest sum, to the largest z first for the highest.
+        """
+        mass, mass_z = self.rises
+        start, end = self.pairs.edge[:-1], self.pairs.edge[1:]
+        bottom = np.interp(mass[start] + self.needed, mass, mass_z) - mass_z[start]
+        top = mass_z[end] - np.interp(mass[end] - self.needed, mass, mass_z)
+        return self.floor_z + self.unit * bottom, self.floor_z + self.unit * top
+
+    def thresholds(self, *, high: bool) -> np.ndarray:
+        """The z at which the rise of each stratum ends: the multiplier of its balance; 0 in an empty stratum."""
+        mass = self.rises[0]
+        start, end = self.pairs.edge[:-1], self.pairs.edge[1:]
+        target = mass[end] - self.needed if high else mass[start] + self.needed
+        at = np.clip(np.searchsorted(mass, target, side="right") - 1, start, np.maximum(end - 1, start))
+        level = self.pairs.value[np.minimum(at, self.pairs.value.size - 1)]
+        return np.where(end > start, level, 0.0)
+
+
+def running_sum(values: np.ndarray) -> np.ndarray:
+    """0, v₀, v₀ + v₁, …"""
+    sums = np.zeros(values.size + 1)
+    np.cumsum(values, out=sums[1:])
+    return sums
 
 
 def box(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
     """The extremes of Σ w z / total over w in [a, b]: each pair takes its own worst end."""
     if isinstance(gamma, np.ndarray):
-        return _box(pairs, pairs.pooled.lifts(gamma))
+        return _box(pairs, pairs.pooled.weights(gamma))
     plus, minus = pairs.signed
     down, up = plus / gamma - minus * gamma, plus * gamma - minus / gamma
     return Interval((pairs.seen + down) / pairs.nominal, (pairs.seen + up) / pairs.nominal)
@@ -126,52 +255,52 @@ def normalised(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
     """The extremes of Σ w z / Σ w over the box: a linear-fractional program, solved by a threshold on z.
 
     At the optimum λ, pairs with z above it take one end of the box and those below it the other; Dinkelbach's steps
-    λ ← Σ w z / Σ w reach it exactly after a few look-ups in prefix sums.
+    λ ← Σ w z / Σ w reach it exactly after a few look-ups in running sums.
     """
-    return _normalised(pairs, pairs.pooled.lifts(gamma))
+    return _normalised(pairs, pairs.pooled.weights(gamma))
 
 
 def sharp(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
     """The extremes of Σ w z / total over the box with likelihood ratios that average to 1 in every stratum."""
-    return _sharp(pairs, pairs.stratified.lifts(gamma))
+    return _sharp(pairs, pairs.stratified.weights(gamma))
 
 
-def _box(pairs: Pairs, lifts: Lifts) -> Interval:
-    """A threshold at 0: what is below it is raised for the low end, what is above it for the high one."""
+def _box(pairs: Pairs, weights: SortedWeights) -> Interval:
+    """A threshold at 0: weights below it rise for the low end, those above it for the high one."""
     low, high = (
-        (pairs.seen + float(lifts.base_z.sum()) + raised(0.0)[1]) / pairs.nominal
-        for raised in (lifts.below, lifts.above)
+        (pairs.seen + float(weights.floor_z.sum()) + risen(0.0)[1]) / pairs.nominal
+        for risen in (weights.below, weights.above)
     )
     return Interval(low, high)
 
 
-def _normalised(pairs: Pairs, lifts: Lifts) -> Interval:
-    base, base_z = pairs.value.size + float(lifts.base.sum()), pairs.seen + float(lifts.base_z.sum())
+def _normalised(pairs: Pairs, weights: SortedWeights) -> Interval:
+    base, base_z = pairs.value.size + float(weights.floor.sum()), pairs.seen + float(weights.floor_z.sum())
 
-    def solve(raised: Callable[[float], tuple[float, float]], sign: float) -> float:
+    def solve(risen: Callable[[float], tuple[float, float]], sign: float) -> float:
         level, better = base_z / base, -np.inf
         while sign * level > better:  # each step improves, until rounding is all that is left
             better = sign * level
-            mass, mass_z = raised(level)
+            mass, mass_z = risen(level)
             level = (base_z + mass_z) / (base + mass)
         return sign * better
 
-    return Interval(solve(lifts.below, -1.0), solve(lifts.above, 1.0))
+    return Interval(solve(weights.below, -1.0), solve(weights.above, 1.0))
 
 
-def _sharp(pairs: Pairs, lifts: Lifts) -> Interval:
-    low, high = ((pairs.seen + float(end.sum())) / pairs.nominal for end in lifts.balanced())
+def _sharp(pairs: Pairs, weights: SortedWeights) -> Interval:
+    low, high = ((pairs.seen + float(end.sum())) / pairs.nominal for end in weights.balanced())
     return Interval(low, high)
 
 
-def sharp_by_stratum(pairs: Pairs, gamma: Strength = 1.0, ladder: Ladder | None = None) -> Curve:
+def sharp_by_stratum(pairs: Pairs, gamma: Strength = 1.0, ordered: SortedPairs | None = None) -> Curve:
     """The sharp interval of the mean of z within every stratum; NaN where a stratum has no pair.
 
-    ladder: the pairs sorted by their strata, where the caller has that already.
+    ordered: the pairs sorted by their strata, where the caller has that already.
     """
     codes = np.zeros(pairs.value.size, np.int64) if pairs.stratum is None else pairs.stratum
     seen, unseen = np.bincount(codes, pairs.value), np.bincount(codes, pairs.odds)
-    low, high = (ladder or pairs.stratified).lifts(gamma).balanced()
+    low, high = (ordered or pairs.stratified).weights(gamma).balanced()
     size = np.bincount(codes) + unseen
     with np.errstate(invalid="ignore"):
         return Curve((seen + low) / size, (seen + high) / size)
@@ -182,24 +311,31 @@ ENVELOPES: dict[Kind, Callable[[Pairs, Strength], Interval]] = {"box": box, "nor
 
 def over_grid(pairs: Pairs, kind: Kind, grid: np.ndarray) -> Curve:
     """An envelope for every Γ of a grid, one number for all pairs."""
-    return _curve([ENVELOPES[kind](pairs, checked(float(gamma))) for gamma in grid])
+    wrong = grid[~((grid >= 1.0) & (grid < np.inf))]
+    if wrong.size:
+        raise InputError("Γ out of range", found=float(wrong[0]), expected="finite and at least 1")
+    return _curve([ENVELOPES[kind](pairs, float(gamma)) for gamma in grid])
 
 
 def over_kappa(pairs: Pairs, log_gamma: np.ndarray, kappas: np.ndarray) -> dict[Kind, Curve]:
     """All envelopes for the personalised shape Γ_ui^κ, for every κ of a grid: two passes over the pairs for each."""
-    ladders = pairs.pooled, pairs.stratified
-    ordered = [log_gamma[ladder.order] for ladder in ladders]
+    both = pairs.pooled, pairs.stratified
+    ordered = [log_gamma[sorted_pairs.order] for sorted_pairs in both]
     found: dict[Kind, list[Interval]] = {kind: [] for kind in KINDS}
 
-    def lifts(k: int, kappa: float) -> Lifts:
-        return ladders[k].lifts_by(lambda part: personalised(ordered[k][part], kappa))
+    def weights(k: int, kappa: float) -> SortedWeights:
+        return both[k].weights_by_part(lambda part: personalised(ordered[k][part], kappa))
 
     for kappa in kappas:
-        pooled = lifts(0, float(kappa))
+        pooled = weights(0, float(kappa))
         found["box"].append(_box(pairs, pooled))
         found["normalised"].append(_normalised(pairs, pooled))
-        found["sharp"].append(_sharp(pairs, lifts(1, float(kappa))))
+        found["sharp"].append(_sharp(pairs, weights(1, float(kappa))))
     return {kind: _curve(intervals) for kind, intervals in found.items()}
+
+
+def _curve(intervals: list[Interval]) -> Curve:
+    return Curve(np.array([i.low for i in intervals]), np.array([i.high for i in intervals]))
 
 
 def personalised(log_gamma: np.ndarray, kappa: float) -> np.ndarray:
@@ -208,13 +344,6 @@ def personalised(log_gamma: np.ndarray, kappa: float) -> np.ndarray:
         raise InputError("κ and log Γ must not be negative", found=kappa, expected="κ >= 0, Γ >= 1")
     strength: np.ndarray = np.exp(kappa * log_gamma)
     return strength
-
-
-def checked(gamma: float) -> float:
-    """One Γ, finite and at least 1."""
-    if not 1.0 <= gamma < np.inf:
-        raise InputError("Γ out of range", found=gamma, expected="finite and at least 1")
-    return gamma
 
 
 def gamma_grid(limit: float, size: int = 41) -> np.ndarray:
@@ -226,5 +355,49 @@ def gamma_grid(limit: float, size: int = 41) -> np.ndarray:
     return grid
 
 
-def _curve(intervals: list[Interval]) -> Curve:
-    return Curve(np.array([i.low for i in intervals]), np.array([i.high for i in intervals]))
+def sums_by_user(user: np.ndarray, *values: np.ndarray) -> np.ndarray:
+    """Σ of each value over the rows of every user that has some, [users, values]."""
+    present, code = dense_codes(user)
+    return np.stack([np.bincount(code, value, minlength=present.size) for value in values], axis=1)
+
+
+def contributions(pairs: Pairs, kind: Kind, gamma: Strength, end: End) -> tuple[np.ndarray, np.ndarray]:
+    """Numerator and denominator of each row in an end of an envelope: their sums' ratio is that end."""
+    z, k = pairs.value, pairs.odds
+    sign = 1.0 if end == "high" else -1.0
+    if kind == "sharp":
+        levels = pairs.stratified.weights(gamma).thresholds(high=end == "high")
+        level = levels[0] if pairs.stratum is None else levels[pairs.stratum]
+        beyond = z - level
+        return z + k * (level + beyond * np.where(sign * beyond > 0.0, gamma, 1.0 / gamma)), 1.0 + k
+    threshold = getattr(normalised(pairs, gamma), end) if kind == "normalised" else 0.0
+    weight = 1.0 + k * np.where(sign * (z - threshold) > 0.0, gamma, 1.0 / gamma)
+    return weight * z, weight if kind == "normalised" else 1.0 + k
+
+
+def band(
+    pairs: Pairs,
+    kind: Kind,
+    strengths: Sequence[Strength],
+    user: np.ndarray,
+    *,
+    replicates: int = 200,
+    level: float = 0.95,
+    rng: Rng = 0,
+) -> Curve:
+    """The band of an envelope over resampled users: the lower tail of its low end, the upper tail of its high end.
+
+    A replicate would sort its own rows; by the envelope theorem that is not needed. The thresholds of the whole sample
+    are kept, and only the users' sums behind them are drawn again: wrong by the square of the sampling error only. For
+    the sharp set the multipliers of the balance are kept (its dual), which errs outwards. All strengths share their
+    replicates, so that a band is as smooth as its envelope.
+    """
+    ends: list[np.ndarray] = []
+    both: tuple[End, End] = ("low", "high")
+    for end in both:
+        columns = [sums_by_user(user, *contributions(pairs, kind, gamma, end)) for gamma in strengths]
+        totals = resampled_sums(np.concatenate(columns, axis=1), replicates, generator(rng, "band"))
+        tail = (1.0 - level) / 2.0
+        at = tail if end == "low" else 1.0 - tail
+        ends.append(np.quantile(totals[:, 0::2] / totals[:, 1::2], at, axis=0))
+    return Curve(ends[0], ends[1])

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from puidrec.auditing.case import Case
 from puidrec.auditing.envelope import Pairs, Strength, sharp_by_stratum
+from puidrec.auditing.inputs import AuditArrays
 from puidrec.auditing.ranks import Ranked
 from puidrec.features.columns import ColumnBins, bin_column
 from puidrec.sensitivity.fitted import bin_mean
@@ -23,7 +23,7 @@ LARGEST = 10
 
 
 @dataclass(frozen=True)
-class Side:
+class SegmentSide:
     """Users or items: their table, activity, and mean log Γ."""
 
     name: str
@@ -41,19 +41,21 @@ class Side:
         return [*found, bin_column(pl.Series(f"{word} (ratings)", self.degree), N_BINS)]
 
 
-def segment_side(side: Side, case: Case, strength: Strength, change: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+def segment_side(
+    side: SegmentSide, arrays: AuditArrays, strength: Strength, change: dict[str, np.ndarray]
+) -> list[dict[str, Any]]:
     """One record per bin of every column, the largest mean Γ first.
 
     strength: Γ of the rows' envelopes. change: named values per entity (NaN where unknown), averaged within bins.
     """
-    own = case.user if side.name == "user" else case.item
+    own = arrays.user if side.name == "user" else arrays.item
     part = slice(None, None, -(-own.size // MAX_SORTED))
-    value, propensity = case.main.value[part], case.main.propensity[part]
+    value, propensity = arrays.main.value[part], arrays.main.propensity[part]
     strength = strength[part] if isinstance(strength, np.ndarray) else strength
-    ladder = Pairs(value, propensity).pooled
+    ordered = Pairs(value, propensity).pooled
     n_entities = side.degree.size
     count = np.bincount(own, minlength=n_entities)
-    moved = None if case.against is None else np.bincount(own, case.model - case.against, minlength=n_entities)
+    moved = None if arrays.against is None else np.bincount(own, arrays.model - arrays.against, minlength=n_entities)
     records: list[dict[str, Any]] = []
     for column in side.columns():
         n = len(column.labels)
@@ -62,7 +64,7 @@ def segment_side(side: Side, case: Case, strength: Strength, change: dict[str, n
         rows = np.bincount(column.codes, count, minlength=n)
         gamma = np.exp(bin_mean(side.mean_log_gamma, column.codes, n))
         high = np.exp(grouped_quantile(side.mean_log_gamma, column.codes, n, 0.95))
-        curve = sharp_by_stratum(Pairs(value, propensity, row_bin), strength, ladder.by(row_bin))
+        curve = sharp_by_stratum(Pairs(value, propensity, row_bin), strength, ordered.by(row_bin))
         shift = None if moved is None else np.bincount(column.codes, moved, minlength=n) / np.maximum(rows, 1)
         averages = {name: grouped_mean(value, column.codes, n) for name, value in change.items()}
         for k in np.flatnonzero(entities):
@@ -98,7 +100,7 @@ def changes(ranked: Ranked | None, n_users: int) -> tuple[dict[str, np.ndarray],
     }
 
 
-def largest(side: Side, rows: np.ndarray, change: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+def largest(side: SegmentSide, rows: np.ndarray, change: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """The single users or items with the largest mean Γ, under the caller's own ids as text."""
     order = np.argsort(-side.mean_log_gamma, kind="stable")[:LARGEST]
     count = np.bincount(rows, minlength=side.degree.size)

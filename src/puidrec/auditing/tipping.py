@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from puidrec.auditing.envelope import Pairs, sharp
-from puidrec.auditing.resample import Users
+from puidrec.auditing.envelope import Pairs, sharp, sums_by_user
 from puidrec.evaluation.significance import resampled_sums
 from puidrec.rng import Rng, generator
 
@@ -71,7 +70,7 @@ def tipping_point(
     low = high = star
     if user is not None and replicates > 0:
         moved = pairs.odds * pairs.value
-        sums = Users.of(user).sums(pairs.value, np.maximum(moved, 0.0), np.maximum(-moved, 0.0))
+        sums = sums_by_user(user, pairs.value, np.maximum(moved, 0.0), np.maximum(-moved, 0.0))
         draws = resampled_sums(sums, replicates, generator(rng, "tipping"))
         low, high = percentiles(tipping_gamma(*draws.T), level)
     return Tipping(star, low, high, sharp_tipping(pairs), pairs.seen, plus, minus)
@@ -121,7 +120,7 @@ def tipping_kappa(
     if user is None or replicates == 0:
         return PersonalTipping(star, star, star)
     at = moved * np.exp(star * worst)
-    sums = Users.of(user).sums(pairs.value + at, np.abs(at) * log_gamma)
+    sums = sums_by_user(user, pairs.value + at, np.abs(at) * log_gamma)
     value, fall = resampled_sums(sums, replicates, generator(rng, "tipping-kappa")).T
     return PersonalTipping(star, *percentiles(newton(star, value, fall), level))
 

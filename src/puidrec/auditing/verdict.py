@@ -1,4 +1,4 @@
-"""The verdict, and the sentence that says it.
+"""The verdict of an audit and its words: the concluding sentence, the summary, and what the audit cannot tell.
 
 overturned  the log does not show the model ahead even if nothing is hidden (the interval of Γ* reaches down to 1), or
             uniform ratings show it behind, or they prove more hidden confounding than the sharp set needs to tip the
@@ -23,6 +23,10 @@ from puidrec.sensitivity.certify import Certificate
 Verdict = Literal["robust", "fragile", "overturned", "single"]
 FLOOR = 1.5
 """No conclusion is called robust that a Γ of this size overturns: the classic data sets prove as much of themselves."""
+
+
+SMALL_ESS = 100.0
+"""An effective sample size below which intervals are called rough."""
 
 
 @dataclass(frozen=True)
@@ -117,19 +121,22 @@ def single_sentence(model: str, point: float, low: float, high: float, gamma: fl
 
 
 def benchmarks(calibration: Calibration | None, gamma: float | None) -> list[dict[str, Any]]:
-    """Every recorded feature as a unit of Γ: how many times over it would have to be hidden to reach Γ*."""
+    """Every recorded feature as a yardstick for Γ: what hiding it does, and how much stronger Γ* is."""
     rows = sorted(calibration.rows, key=lambda row: -row.gamma_mean) if calibration is not None else []
     return [
         {
             "feature": row.feature, "side": row.side, "gamma": row.gamma_mean, "gamma_90": row.gamma_90,
-            "times_hidden": times_hidden(gamma, row.gamma_mean),
+            "times_hidden": times_as_strong(gamma, row.gamma_mean),
         }
         for row in rows
     ]  # fmt: skip
 
 
-def times_hidden(gamma: float | None, shift: float) -> float | None:
-    """log Γ* / log shift: log odds add up, so that many such features; None where no number of them would do."""
+def times_as_strong(gamma: float | None, shift: float) -> float | None:
+    """log Γ* / log shift: how many features like it, hidden together, reach Γ* (log odds add up).
+
+    None where no number of them would.
+    """
     if gamma is None or not np.isfinite(gamma) or shift <= 1.0:
         return None
     return max(0.0, float(np.log(gamma) / np.log(shift)))
@@ -140,8 +147,8 @@ def _compared(tipping: Tipping, yardsticks: Yardsticks) -> str:
     strongest = yardsticks.strongest
     words = ""
     if strongest is not None:
-        times = times_hidden(tipping.gamma, strongest[1])
-        words = f", as if a feature like {strongest[0]} had been hidden {times:.1f} times over"
+        times = times_as_strong(tipping.gamma, strongest[1])
+        words = f", {times:.1f} × as strong as hiding the feature {strongest[0]}"
     gap = yardsticks.uniform_gap
     if gap is not None and gap[1] > 0.0:
         words += "; the uniform ratings confirm the lead"
@@ -154,3 +161,93 @@ def _gamma(value: float) -> str:
 
 def _span(tipping: Tipping) -> str:
     return f"{_gamma(tipping.low)} to {_gamma(tipping.high)}"
+
+
+def limits(values: dict[str, Any], uses_uniform: bool) -> list[str]:
+    """What this audit cannot say; first what holds for it in particular, then what holds for all."""
+    rows, found = values["rows"], values["diagnostics"]
+    texts = []
+    if rows["source"] == "training":
+        texts.append(
+            "The errors are of rows the models were trained on, since the split holds out no logged row. That flatters "
+            'the model that fits them more closely. Train with select="observational" to audit on held-out rows.'
+        )
+    if rows["part"] == "validation":
+        texts.append(
+            "The held-out rows also chose the epoch at which training stopped, which flatters both models a little."
+        )
+    if found["ess"] < SMALL_ESS:
+        texts.append(f"The weighted rows are worth only {found['ess']:.0f} equal ones: intervals are rough.")
+    if found["calibration_error"] is not None and found["calibration_error"] > 0.25:
+        texts.append("The propensities do not fit the log well (see calibration): what seems hidden may be a poor fit.")
+    if uses_uniform:
+        texts.append("The propensities were fitted with uniform rows, so the audit is not of the log alone.")
+    ranked = values["segments"]["ranked_users"]
+    if ranked < rows["users"]:
+        texts.append(f"Rankings (DCG, recommendations) are of {ranked:,} users drawn from {rows['users']:,}.")
+    return [
+        *texts,
+        "It does not say that anything is hidden, or how strong it is: only how strong it would have to be. "
+        + ("Uniform ratings say more, and are used where they exist." if values["certificate"] else
+           "Without ratings of randomly chosen items, no data here can say more."),
+        "Γ bounds what is hidden for every pair at once. A few pairs may be far more confounded than the rest.",
+        "All of it is relative to the nominal propensities. What they get wrong counts as hidden.",
+        "The sharp range takes likelihood ratios to average to 1 within groups of equal predictions, as they do where "
+        "the propensities are right there.",
+        "Intervals and bands cover the chance of which users were logged. They do not cover how the models were "
+        "trained, or the estimation of propensities and Γ.",
+        "A lead in squared error, or in DCG over all items, is not a lead in what users would do with the "
+        "recommendations.",
+    ]  # fmt: skip
+
+
+def summary(values: dict[str, Any]) -> str:
+    """The content of `summary.txt`: the conclusion in one sentence, then what it rests on and what it leaves open."""
+    lines = [values["sentence"], "", _rows_line(values), *_range_lines(values), *_yardstick_lines(values)]
+    lines += ["", "What this does not tell you:", *(f"- {text}" for text in values["limits"])]
+    return "\n".join(lines) + "\n"
+
+
+def _rows_line(values: dict[str, Any]) -> str:
+    data, rows, found = values["data"], values["rows"], values["diagnostics"]
+    return (
+        f"Rows: {rows['n']:,} {rows['source']} rows of {data['n_logged']:,} logged ones on {data['name']} "
+        f"({data['n_users']:,} users, {data['n_items']:,} items, protocol {data['protocol']}); "
+        f"effective size {found['ess']:,.0f}, {found['share_clipped']:.1%} of propensities clipped."
+    )
+
+
+def _range_lines(values: dict[str, Any]) -> list[str]:
+    grid = values["gamma_grid"]
+    shown = [k for k in (0, len(grid) // 4, len(grid) // 2, len(grid) - 1) if k < len(grid)]
+    words = {
+        "loss_gap": "lead in squared error", "dcg_gap": "lead in DCG", "model_loss": "squared error of the model",
+        "against_loss": "squared error of the other", "model_dcg": "DCG of the model",
+    }  # fmt: skip
+    lines = ["Range of the mean over all pairs (sharp) by Γ:"]
+    for name, curves in values["envelopes"].items():
+        low, high = curves["sharp"]["low"], curves["sharp"]["high"]
+        spans = ", ".join(f"{grid[k]:.2f}: {low[k]:.4f} to {high[k]:.4f}" for k in shown)
+        lines.append(f"  {words.get(name, name)}: {spans}")
+    return lines
+
+
+def _yardstick_lines(values: dict[str, Any]) -> list[str]:
+    lines = []
+    tipping, certificate, uniform = values["tipping"], values["certificate"], values["uniform"]
+    if tipping is not None:
+        ends = {key: "∞" if tipping[f"{key}_infinite"] else f"{tipping[key]:.2f}" for key in ("gamma", "sharp")}
+        lines.append(f"Tipping point: Γ* = {ends['gamma']} (box and normalised range), {ends['sharp']} (sharp range).")
+    for row in values["benchmarks"][:3]:
+        times = f"; Γ* is {row['times_hidden']:.1f} × as strong" if row["times_hidden"] is not None else ""
+        lines.append(f"Hiding {row['feature']} ({row['side']}s): Γ = {row['gamma']:.2f}{times}.")
+    if certificate is not None:
+        lines.append(
+            f"{certificate['n_uniform']:,} uniform ratings: Γ of at least {certificate['low']:.2f} (95 % confidence; "
+            f"best estimate {certificate['gamma_min']:.2f}, by {certificate['kind']})."
+        )
+    if uniform is not None and "loss_gap" in uniform:
+        gap = uniform["loss_gap"]
+        span = f" (95 % {gap['low']:.4f} to {gap['high']:.4f})" if gap["low"] is not None else ""
+        lines.append(f"On {uniform['n']:,} uniform test rows the lead in squared error is {gap['value']:.4f}{span}.")
+    return lines

@@ -11,7 +11,7 @@ from puidrec.cli import options
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
-    from puidrec.auditing.result import Audit
+    from puidrec.auditing.audit import Audit
     from puidrec.model import Recommender
 
 EXAMPLE = "Example: puid audit runs/puid-dr --against runs/mf --data coat --data-dir coat --out audit-coat"
@@ -52,7 +52,7 @@ def audit(
     report.html.
     """
     from puidrec.auditing.audit import audit as audit_models
-    from puidrec.auditing.result import check_target
+    from puidrec.auditing.audit import check_target
     from puidrec.cli.output import print_json, steps
 
     if out is not None:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from puidrec.auditing.audit import audit
-from puidrec.auditing.result import Audit
+from puidrec.auditing.audit import Audit, audit
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Selection
 from puidrec.data.synthetic import Simulation, simulate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from puidrec.auditing.case import Case, strata
+from puidrec.auditing.inputs import AuditArrays, strata
 
 
 def test_strata_are_of_equal_size_and_in_order() -> None:
@@ -28,23 +28,23 @@ def test_ties_stay_together() -> None:
     assert strata(np.zeros(10_000)).max() == 0
 
 
-def make(against: np.ndarray | None) -> Case:
+def make(against: np.ndarray | None) -> AuditArrays:
     one = np.array([0.0, 1.0, 0.5])
-    return Case(
+    return AuditArrays(
         np.arange(3), np.arange(3), one, np.array([0, 1, 0]), np.array([0.1, 0.8, 0.5]), against, np.full(3, 0.5),
         np.zeros(3),
     )  # fmt: skip
 
 
 def test_a_gap_is_above_zero_where_the_model_does_better() -> None:
-    case = make(np.array([0.4, 0.8, 0.4]))
-    assert case.name == "loss_gap"
-    np.testing.assert_allclose(case.main.value, [0.15, 0.0, 0.01])
-    np.testing.assert_allclose(case.losses(case.model).value, [0.01, 0.04, 0.0])
-    assert not case.personal
+    arrays = make(np.array([0.4, 0.8, 0.4]))
+    assert arrays.name == "loss_gap"
+    np.testing.assert_allclose(arrays.main.value, [0.15, 0.0, 0.01])
+    np.testing.assert_allclose(arrays.losses(arrays.model).value, [0.01, 0.04, 0.0])
+    assert not arrays.personal
 
 
 def test_one_model_is_judged_by_its_loss() -> None:
-    case = make(None)
-    assert case.name == "model_loss"
-    np.testing.assert_allclose(case.main.value, [0.01, 0.04, 0.0])
+    arrays = make(None)
+    assert arrays.name == "model_loss"
+    np.testing.assert_allclose(arrays.main.value, [0.01, 0.04, 0.0])
