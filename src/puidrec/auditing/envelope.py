@@ -357,8 +357,8 @@ def gamma_grid(limit: float, size: int = 41) -> np.ndarray:
 
 def sums_by_user(user: np.ndarray, *values: np.ndarray) -> np.ndarray:
     """Σ of each value over the rows of every user that has some, [users, values]."""
-    present, code = dense_codes(user)
-    return np.stack([np.bincount(code, value, minlength=present.size) for value in values], axis=1)
+    code = dense_codes(user)[1]
+    return np.stack([np.bincount(code, value) for value in values], axis=1)
 
 
 def contributions(pairs: Pairs, kind: Kind, gamma: Strength, end: End) -> tuple[np.ndarray, np.ndarray]:
