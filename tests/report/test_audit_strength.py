@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from puidrec.report.audit_strength import gamma_map, strength
-from puidrec.report.blocks import Block, Callout, Facts, Table
-from puidrec.report.heat_map import HeatMap
+from puidrec.report.blocks import Block, Callout, Facts, HeatMap, Table
 
 Values = Callable[..., dict[str, Any]]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puidrec.report.heat_map import STEPS, HeatMap
+from puidrec.report.blocks import SHADES, HeatMap
 
 
 def shades(values: list[list[float | None]], **options: Any) -> list[list[int | None]]:
@@ -24,7 +24,7 @@ def test_shades_are_monotone_and_use_the_whole_scale(values: list[float], log: b
     order = np.argsort(values)
     assert (np.diff(np.array(found)[order]) >= 0).all()
     if max(values) > min(values) * 1.001:
-        assert (min(found), max(found)) == (0, STEPS - 1)
+        assert (min(found), max(found)) == (0, SHADES - 1)
 
 
 def test_ratios_are_even_on_a_logarithmic_scale() -> None:
@@ -39,13 +39,13 @@ def test_missing_and_infinite_values_are_blank() -> None:
 
 def test_all_equal_values_have_one_shade_in_the_legend() -> None:
     chart = HeatMap([[2.0, 2.0]], ["r"], ["a", "b"], "")
-    assert chart.legend == [("2.00", STEPS // 2)]
-    assert chart.body[0][1][0] == ("2.00", STEPS // 2)
+    assert chart.legend == [("2.00", SHADES // 2)]
+    assert chart.body[0][1][0] == ("2.00", SHADES // 2)
 
 
 def test_the_legend_agrees_with_the_cells() -> None:
     chart = HeatMap([[1.0, 4.0, 16.0]], ["r"], ["a", "b", "c"], "", log=True)
-    assert len(chart.legend) == STEPS
+    assert len(chart.legend) == SHADES
     assert chart.legend[4] == ("4.00", 4)
     assert chart.body[0][1][1] == ("4.00", 4)
     assert chart.top == "16.00"

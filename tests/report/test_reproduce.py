@@ -11,8 +11,7 @@ import pytest
 
 from puidrec.atomic import write_json
 from puidrec.report.html import render
-from puidrec.report.reproduce import page, results_text, table_text, write_reproduction
-from puidrec.report.reproduce_findings import findings
+from puidrec.report.reproduce import findings, page, results_text, table_text, write_reproduction
 
 FLOOR = "against the item rate"
 COMMAND = "puid reproduce all --data-root DIR --seeds 3 --out DIR"

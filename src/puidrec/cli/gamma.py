@@ -136,7 +136,7 @@ def _show_entropies(entropies: dict[str, dict[str, Any]]) -> None:
 
 def _show_calibration(rows: list[dict[str, Any]]) -> None:
     from puidrec.cli.output import console, print_table
-    from puidrec.report.labels import clip_text
+    from puidrec.report.formatting import clip_text
 
     if not rows:
         console.print("No features: there is nothing to hide, so Γ cannot be calibrated by hiding.\n")

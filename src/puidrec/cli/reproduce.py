@@ -48,8 +48,7 @@ def reproduce(
     from puidrec.experiments.reproduce.questions import RunSize
     from puidrec.experiments.reproduce.run import plan_reproduction
     from puidrec.experiments.reproduce.run import reproduce as run
-    from puidrec.report.reproduce import write_reproduction
-    from puidrec.report.reproduce_findings import findings
+    from puidrec.report.reproduce import findings, write_reproduction
 
     plan = plan_reproduction(questions, data_root, RunSize(1 if quick else seeds, quick), workers, device or "cpu")
     _announce(plan)

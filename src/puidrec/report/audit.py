@@ -9,7 +9,7 @@ from puidrec.report.audit_detail import diagnostics, methods, segments
 from puidrec.report.audit_envelope import Names, envelope_of
 from puidrec.report.audit_strength import gamma_map, strength
 from puidrec.report.blocks import Block, Callout, Column, Details, Facts, Page, Section, Table, Tone, Verdict
-from puidrec.report.numbers import Value, finite, show
+from puidrec.report.formatting import Value, finite, show
 
 VERDICTS: dict[str, tuple[Tone, str]] = {
     "robust": ("good", "Robust"),

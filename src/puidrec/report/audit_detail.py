@@ -8,7 +8,7 @@ from typing import Any
 
 from puidrec.report.audit_envelope import Names
 from puidrec.report.blocks import Block, Cell, Column, Details, Facts, Paragraph, Section, Table
-from puidrec.report.numbers import MISSING, Value, finite, show
+from puidrec.report.formatting import MISSING, Value, finite, show
 from puidrec.report.plain import blocks, scalar
 
 DOCS = (

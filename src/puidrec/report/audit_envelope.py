@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from puidrec.report.envelope import Band, Envelope, Mark, MarkKind, Number, Panel, Sentence, Slot
-from puidrec.report.labels import clip_text
-from puidrec.report.numbers import finite, show
+from puidrec.report.formatting import clip_text, finite, show
 
 WAYS = {
     "normalised": ("Normalised", "weights within the bounds, divided by their own sum"),

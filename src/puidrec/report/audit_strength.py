@@ -6,10 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from puidrec.report.blocks import Block, Callout, Column, Facts, Paragraph, Section, Table, Tone
-from puidrec.report.heat_map import HeatMap
-from puidrec.report.labels import bin_values, short_labels
-from puidrec.report.numbers import finite, show
+from puidrec.report.blocks import Block, Callout, Column, Facts, HeatMap, Paragraph, Section, Table, Tone
+from puidrec.report.formatting import bin_values, finite, short_labels, show
 
 LABEL = 48
 

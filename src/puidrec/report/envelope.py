@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, ClassVar, Literal
 
 from puidrec.errors import InputError
-from puidrec.report.numbers import show
+from puidrec.report.formatting import show
 
 MarkKind = Literal["tipping", "benchmark", "certificate"]
 Number = float | None

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from puidrec.report.envelope import Band, Mark, Number, Panel
-from puidrec.report.labels import clip_text
+from puidrec.report.formatting import clip_text, finite, show
 from puidrec.report.mark_lanes import Placed, place, text_width
-from puidrec.report.numbers import finite, show
 
 LEFT, RIGHT, BOTTOM, LANE = 62.0, 14.0, 26.0, 19.0
 HEIGHT = {"wide": 320.0, "narrow": 250.0}

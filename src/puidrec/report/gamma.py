@@ -13,7 +13,7 @@ from puidrec.atomic import atomic_folder, refuse_other_files, write_json
 from puidrec.experiments.gamma_study import GammaStudy, Proof
 from puidrec.features.bins import SideBins
 from puidrec.report.charts import MAX_GROUPS, heat_map, histogram, save_png
-from puidrec.report.labels import clip_text, short_labels
+from puidrec.report.formatting import clip_text, short_labels
 
 QUANTILES = {"q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 FILES = ("gamma.parquet", "summary.json", "gamma_histogram.png", "gamma_heatmap.png")

@@ -28,6 +28,7 @@ from puidrec.report.blocks import (
     Details,
     Facts,
     Figure,
+    HeatMap,
     Links,
     Page,
     Paragraph,
@@ -38,8 +39,7 @@ from puidrec.report.blocks import (
 )
 from puidrec.report.envelope import Band, Envelope, Mark, Panel, Sentence, Slot
 from puidrec.report.envelope_svg import draw
-from puidrec.report.heat_map import HeatMap
-from puidrec.report.numbers import show
+from puidrec.report.formatting import show
 
 __all__ = [
     "Band", "Block", "Callout", "Cell", "Column", "Details", "Envelope", "Facts", "Figure", "HeatMap", "Links", "Mark",

@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any
 
 from puidrec.report.blocks import Block, Column, Facts, Paragraph, Table
-from puidrec.report.numbers import Value
+from puidrec.report.formatting import Value
 
 Names = Mapping[str, str]
 """Words for keys; a key without an entry is shown with spaces for underscores."""

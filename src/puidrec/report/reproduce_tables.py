@@ -1,13 +1,23 @@
-"""The tables of a reproduction: the paper's figure, ours with its interval, and the difference, from plain rows."""
+"""The tables and charts of a reproduction, from the plain rows of summary.json: as printed, ours, the difference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from textwrap import fill
 from typing import Any
 
-from puidrec.report.blocks import Cell, Table, Tone
-from puidrec.report.numbers import Value
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from puidrec.report.blocks import Cell, HeatMap, Table, Tone
+from puidrec.report.charts import BLUE, COLOURS, DARK
+from puidrec.report.formatting import Value
 
 Row = Mapping[str, Any]
 NAMES = {"coat": "Coat", "yahoo-r3": "Yahoo!R3", "kuairec": "KuaiRec", "ml-100k": "MovieLens 100K"}
@@ -160,3 +170,294 @@ def contrast_sheet(rows: Sequence[Row], title: str, caption: str) -> Sheet:
         for row in rows
     )  # fmt: skip
     return Sheet(title, caption, columns, body)
+
+
+KINDS = ("plugin", "noise", "permutation")
+SIDES = ("user", "item")
+RATIOS = {"ratio_user": "user", "ratio_item": "item"}
+
+
+def gamma_sheet(facts: Sequence[Row]) -> Sheet:
+    """Γ as printed, and the gains it is made of."""
+    columns = (
+        "data", "features", "H(o)", "gain of users", "beyond noise", "gain of items", "beyond noise ",
+        "Γ as printed", "pairs below 1", "mean Γ as exp",
+    )  # fmt: skip
+    body = tuple(
+        (
+            NAMES.get(row["data"], row["data"]), row["features"], *(
+                Cell(value, f"{value:.5f}") for value in (
+                    row["H"], row["gain_user"]["plugin"], row["gain_user"]["permutation"],
+                    row["gain_item"]["plugin"], row["gain_item"]["permutation"], row["value"],
+                )
+            ),
+            Cell(row["share_below_one"], f"{row['share_below_one']:.1%}"),
+            Cell(row["mean_gamma"], f"{row['mean_gamma']:.4f}"),
+        )
+        for row in facts if row["experiment"] == "gamma"
+    )  # fmt: skip
+    caption = (
+        "Gains in nats, plug-in, and what is left after the gain of permuted feature rows is taken off. Γ as printed "
+        "is 2 · gain of users + 5 · gain of items; the last column takes the same sum as log Γ of each pair's own bins."
+    )
+    return Sheet("The printed equation for Γ", caption, columns, body)
+
+
+def chance_sheet(facts: Sequence[Row]) -> Sheet:
+    """What a random order scores under each protocol."""
+    body = []
+    for row in (row for row in facts if row["experiment"] == "chance"):
+        metric = next(name for name in ("ndcg@5", "ndcg@50") if name in row)
+        body.append((
+            NAMES.get(row["data"], row["data"]), row["protocol"], Cell(row["test_rows"], f"{row['test_rows']:,}"),
+            Cell(row["positive_rate"], f"{row['positive_rate']:.1%}"), Cell(row["uauc"], f"{row['uauc']:.3f}"),
+            METRIC[metric], Cell(row[metric], f"{row[metric]:.3f}"),
+        ))  # fmt: skip
+    columns = ("data", "protocol", "test rows", "positive", "UAUC of chance", "metric", "of chance")
+    return Sheet("What a random order scores", "The level depends on the protocol alone.", columns, tuple(body))
+
+
+def ratio_sheet(rq3: Mapping[str, Any]) -> Sheet:
+    """RQ3: gains by step, with and without information."""
+    words = {"x_u": "observed user features", "x_i": "observed item features",
+             "h_u": "hidden user features", "h_i": "hidden item features"}  # fmt: skip
+    body = tuple(
+        (
+            words[row["step"]], "permuted rows" if row["control"] == "permuted" else "as recorded",
+            Cell(row["plugin"], f"{row['plugin']:.5f}"), Cell(row["noise"], f"{row['noise']:.5f}"),
+            Cell(row["permutation"], f"{row['permutation']:.5f}"),
+            _share(row["artefact"]), _share(row["beyond_chance"]),
+        )
+        for row in rq3["gains"]
+    )  # fmt: skip
+    columns = ("step of the chain", "features", "plug-in gain", "gain of noise", "left", "artefact", "beyond chance")
+    caption = (
+        f"Nats, means over 16 combinations and {rq3['orders']} random orders. Noise: the step's values handed round "
+        "among users (items) that agree in what was known before."
+    )
+    return Sheet("RQ3: what each step of the chain gains", caption, columns, body)
+
+
+def combination_sheet(rq3: Mapping[str, Any], ratio: str) -> Sheet:
+    """RQ3: a ratio for each of the 16 combinations, by estimator, and for permuted feature rows."""
+    rows = [row for row in rq3["ratios"] if row["ratio"] == ratio]
+    columns = {
+        "plug-in": ("none", "plugin"), "Miller–Madow": ("none", "miller-madow"),
+        "minus noise": ("none", "permutation"), "plug-in, permuted rows": ("permuted", "plugin"),
+    }  # fmt: skip
+    at = {(row["share_user"], row["share_item"], row["control"], row["estimator"]): row for row in rows}
+    shares = dict.fromkeys((row["share_user"], row["share_item"]) for row in rows)
+    body: tuple[tuple[Value | Cell, ...], ...] = tuple(
+        (f"1/{u}", f"1/{i}", *(_mean(at[u, i, *key], 2) for key in columns.values()),
+         Cell(at[u, i, "none", "permutation"]["n"], f"{at[u, i, 'none', 'permutation']['n']} of {rq3['orders']}"))
+        for u, i in shares
+    )  # fmt: skip
+    caption = (
+        f"Mean over {rq3['orders']} random orders [95 % interval]. Minus noise: over the orders, counted in the last "
+        "column, in which both gains are beyond chance. Rows of features permuted: nothing is known, and ratios remain."
+    )
+    head = ("users observed", "items observed", *columns, "beyond chance")
+    return Sheet(f"RQ3: gain of observed over hidden {RATIOS[ratio]} features", caption, head, body)
+
+
+def ratio_map(rq3: Mapping[str, Any], ratio: str, estimator: str, words: str, control: str = "none") -> HeatMap:
+    """The same as a map for the page; blank where fewer than half of the orders have a ratio."""
+    at = {
+        (row["share_user"], row["share_item"]): row["mean"] if row["n"] * 2 >= row["of"] else None
+        for row in rq3["ratios"]
+        if (row["ratio"], row["estimator"], row["control"]) == (ratio, estimator, control)
+    }
+    users, items = (sorted({key[k] for key in at}) for k in (0, 1))
+    return HeatMap(
+        [[at[u, i] for i in items] for u in users], [f"1/{u}" for u in users], [f"1/{i}" for i in items],
+        f"RQ3, {RATIOS[ratio]} side, {words}", "users observed", "items observed", "ratio", log=True,
+    )  # fmt: skip
+
+
+def rise_sheet(rq4: Mapping[str, Any]) -> Sheet:
+    """RQ4: gains when all features of a side are hidden, and how often they rise on the way."""
+    body: tuple[tuple[Value | Cell, ...], ...] = tuple(
+        (
+            f"{side} features ({facts['features']})",
+            *(_mean(facts["final"][name]) for name in KINDS),
+            _share(facts["artefact_at_the_end"]),
+            *(_share(facts["rising"][name]) for name in KINDS),
+        )
+        for side, facts in ((side, rq4["sides"][side]) for side in SIDES)
+    )  # fmt: skip
+    columns = (
+        "hidden", "plug-in gain", "gain of noise", "left", "artefact", "plug-in rises", "noise rises", "rest rises",
+    )  # fmt: skip
+    caption = (
+        f"Gains in nats when all features of the side are hidden, {rq4['orders']} random orders [95 % interval]; then "
+        "the share of steps, one feature more each, at which a gain does not fall."
+    )
+    return Sheet("RQ4: the gain of hidden features", caption, columns, body)
+
+
+def _mean(facts: Mapping[str, Any], digits: int = 4) -> Cell:
+    """A mean with its interval."""
+    if facts["mean"] is None:
+        return Cell(None, "–")
+    text = f"{facts['mean']:.{digits}f}"
+    return Cell(
+        facts["mean"],
+        text if facts["low"] is None else f"{text} [{facts['low']:.{digits}f}, {facts['high']:.{digits}f}]",
+    )
+
+
+def _share(value: float | None) -> Cell:
+    return Cell(value, "–" if value is None else f"{value:.0%}")
+
+
+ORANGE, GREY = "#c96a16", "#8a8a8a"
+STYLES = ((BLUE, "o"), (ORANGE, "s"), (DARK, "^"), (GREY, "D"), ("#6a8d3a", "v"))
+FEWEST = 3
+"""Orders below which an interval would hide the chart."""
+ESTIMATOR = {"plugin": "plug-in (the paper)", "miller-madow": "Miller–Madow", "permutation": "minus equally fine noise"}
+
+
+def all_charts(summary: Mapping[str, Any]) -> dict[str, Callable[[], Figure]]:
+    """File name → how to draw it, for everything that the summary holds; in the order of the questions."""
+    rows: list[Row] = summary["tables"]
+    charts: dict[str, Callable[[], Figure]] = {}
+    for question in ("rq1", "ablation"):
+        own = [row for row in rows if row["experiment"] == question]
+        for key, part in by(own, lambda row: (row["source"], row["preset"], row["protocol"])).items():
+            charts["-".join((question, *key)) + ".png"] = partial(dots, part)
+    masked = [row for row in rows if row["experiment"] == "rq2"]
+    for key, part in by(masked, lambda row: (row["source"], row["preset"], row["protocol"])).items():
+        charts["-".join(("rq2", *key)) + ".png"] = partial(mask_lines, part)
+    if summary["rq3"]:
+        for name in ("ratio_user", "ratio_item"):
+            charts[f"rq3-{name.replace('_', '-')}.png"] = partial(ratio_maps, summary["rq3"], name)
+    if summary["rq4"]:
+        charts["rq4.png"] = partial(rising_gains, summary["rq4"])
+    return charts
+
+
+def dots(rows: Sequence[Row]) -> Figure:
+    """Ours with intervals over users, the paper's figures beside them; one panel per metric, best on top."""
+    first, metrics = rows[0], list(dict.fromkeys(row["metric"] for row in rows))
+    labels = list(by(rows, lambda row: row["label"]))
+    title = f"{NAMES.get(first['source'], first['source'])}: preset {first['preset']}, protocol {first['protocol']}"
+    caption = "Dots: ours, with 95 % intervals over users. Diamonds: as printed in the paper."
+    figure, panels = _panels(len(metrics), 1.9 + 0.26 * len(labels), title, caption, share_y=True)
+    at = {label: -k for k, label in enumerate(labels)}
+    for axes, metric in zip(panels, metrics, strict=True):
+        for row in (row for row in rows if row["metric"] == metric):
+            low, high = (row["user_low"], row["user_high"]) if row["user_low"] is not None else (row["mean"],) * 2
+            axes.hlines(at[row["label"]], low, high, color=BLUE, linewidth=1.4)
+            axes.plot(row["mean"], at[row["label"]], "o", color=BLUE, markersize=5)
+            if row["paper"] is not None:
+                axes.plot(row["paper"], at[row["label"]], "D", markerfacecolor="none", color=ORANGE, markersize=5)
+        axes.set_xlabel(METRIC.get(metric, metric))
+        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    panels[0].set_yticks(list(at.values()), labels, fontsize=8)
+    return figure
+
+
+def mask_lines(rows: Sequence[Row]) -> Figure:
+    """The first metric against the share removed: a panel per kind of mask, a line per method; dashed as printed."""
+    first = rows[0]
+    metric = str(first["metric"])
+    kinds = by([row for row in rows if row["metric"] == metric], lambda row: row["mask"][0])
+    title = f"{NAMES.get(first['source'], first['source'])}: {METRIC.get(metric, metric)} when the log loses rows"
+    caption = f"Preset {first['preset']}, protocol {first['protocol']}. Lines: ours. Dashed: as printed in the paper."
+    figure, panels = _panels(len(kinds), 4.8, title, caption, share_y=True)
+    for axes, (kind, part) in zip(panels, kinds.items(), strict=True):
+        for k, (label, found) in enumerate(by(part, lambda row: row["label"]).items()):
+            colour, mark = STYLES[k % len(STYLES)]
+            own = sorted(found, key=lambda row: float(row["mask"][1]))
+            fill_style = "full" if k < len(STYLES) else "none"
+            axes.plot(
+                [row["mask"][1] for row in own], [row["mean"] for row in own], color=colour, marker=mark,
+                fillstyle=fill_style, markersize=5, linewidth=1.2, label=label,
+            )  # fmt: skip
+            told = [row for row in own if row["paper"] is not None]
+            axes.plot([r["mask"][1] for r in told], [r["paper"] for r in told], "--", color=colour, linewidth=0.8)
+        axes.set_xlabel("share of all rows removed" if kind == "random" else "share of positive rows removed")
+        axes.grid(color="#dddddd", linewidth=0.6)
+    panels[0].set_ylabel(METRIC.get(metric, metric))
+    panels[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return figure
+
+
+def ratio_maps(rq3: Mapping[str, Any], name: str) -> Figure:
+    """A ratio over the 16 combinations: by estimator, and with permuted feature rows; blank where undefined."""
+    side = "user" if name == "ratio_user" else "item"
+    maps = [("none", key, words) for key, words in ESTIMATOR.items()]
+    maps.append(("permuted", "plugin", "plug-in, rows of features permuted"))
+    title = f"RQ3, {side} side: gain of observed over gain of hidden features ({NAMES.get(rq3['data'], rq3['data'])})"
+    caption = (
+        f"Means over {rq3['orders']} random orders of the features. Blank: fewer than half of the orders have a ratio "
+        "(gains within chance). A positive ratio means nothing where permuted rows give one too."
+    )
+    figure, panels = _panels(4, 4.3, title, caption, width=13.0)
+    tables = [_table(rq3["ratios"], name, control, estimator) for control, estimator, _ in maps]
+    values = np.concatenate([table[np.isfinite(table) & (table > 0)] for table in tables])
+    low, high = (float(values.min()), float(values.max())) if values.size else (1.0, 10.0)
+    norm = LogNorm(low, high if high > low * 1.001 else low * 1.1)
+    for axes, (_, _, words), table in zip(panels, maps, tables, strict=True):
+        axes.imshow(np.ma.masked_invalid(table), cmap=COLOURS, norm=norm, aspect="auto")
+        axes.set_xticks(range(4), ["1/2", "1/3", "1/4", "1/5"])
+        axes.set_yticks(range(4), ["1/2", "1/3", "1/4", "1/5"])
+        axes.set_title(words, fontsize=9, color=DARK)
+        axes.set_xlabel("items: share observed")
+        for row, column in zip(*np.nonzero(np.isfinite(table)), strict=True):
+            light = float(np.asarray(norm(max(table[row, column], low)))) > 0.55
+            axes.text(column, row, f"{table[row, column]:.2f}", ha="center", va="center", fontsize=8,
+                      color="black" if light else "white")  # fmt: skip
+    panels[0].set_ylabel("users: share observed")
+    return figure
+
+
+def _table(rows: Sequence[Row], name: str, control: str, estimator: str) -> np.ndarray:
+    table = np.full((4, 4), np.nan)
+    for row in rows:
+        if (row["ratio"], row["control"], row["estimator"]) == (name, control, estimator) and row["n"] * 2 >= row["of"]:
+            table[row["share_user"] - 2, row["share_item"] - 2] = np.nan if row["mean"] is None else row["mean"]
+    return table
+
+
+def rising_gains(rq4: Mapping[str, Any]) -> Figure:
+    """Gains against the number of hidden features: plug-in, equally fine noise, and the difference, with bands."""
+    title = f"RQ4: the gain of hidden features, and of equally fine noise ({NAMES.get(rq4['data'], rq4['data'])})"
+    caption = (
+        f"Means over {rq4['orders']} random orders, with 95 % intervals. Plug-in gains rise with the number of bins, "
+        "whatever the features know."
+    )
+    figure, panels = _panels(2, 4.4, title, caption, width=11.0)
+    lines = (("plugin", "plug-in (the paper)"), ("noise", "noise of the same fineness"), ("permutation", "difference"))
+    for axes, side in zip(panels, ("user", "item"), strict=True):
+        steps = [row for row in rq4["steps"] if row["side"] == side]
+        x = [row["hidden"] for row in steps]
+        for (key, words), (colour, mark) in zip(lines, STYLES, strict=False):
+            mean = [row[key]["mean"] for row in steps]
+            axes.plot(x, mean, color=colour, marker=mark, markersize=3.5, linewidth=1.3, label=words)
+            ends = [(row[key]["low"], row[key]["high"]) for row in steps]
+            if rq4["orders"] >= FEWEST and all(low is not None for low, _ in ends):
+                axes.fill_between(x, *np.array(ends).T, color=colour, alpha=0.15, linewidth=0)
+        axes.axhline(0.0, color=DARK, linewidth=0.6)
+        axes.set_xlabel(f"hidden {side} features")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(color="#dddddd", linewidth=0.6)
+    panels[0].set_ylabel("information gain (nats)")
+    panels[0].legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _panels(
+    n: int, height: float, title: str, caption: str, *, share_y: bool = False, width: float = 10.5
+) -> tuple[Figure, list[Axes]]:
+    """Panels side by side under one bold title and a caption."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, n, sharey=share_y, squeeze=False)[0].tolist()
+    figure.suptitle(fill(title, int(width * 10)), x=0.01, ha="left", fontsize=12, fontweight="bold", color=DARK)
+    figure.supxlabel(fill(caption, int(width * 13)), x=0.01, ha="left", fontsize=9, color=DARK)
+    for axes in panels:
+        axes.set_axisbelow(True)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    return figure, panels

@@ -28,8 +28,8 @@ from puidrec.report.blocks import (
     Verdict,
 )
 from puidrec.report.charts import BLUE, DARK, canvas, save_png
+from puidrec.report.formatting import clip_text
 from puidrec.report.html import write_page
-from puidrec.report.labels import clip_text
 
 GREY = "#8a8a8a"
 MARKS = {"wins": ("^", BLUE), "ties": ("o", GREY), "loses": ("v", DARK)}
