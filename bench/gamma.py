@@ -14,6 +14,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,22 @@ import polars as pl
 
 from fresh import measured, simulated
 from puidrec.features.bins import bin_side
-from puidrec.features.stream import counts_from_parquet
+from puidrec.features.counts import BATCH_ROWS, ExposureCounts
 from puidrec.propensity.cells import smoothed_rates
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import resolve_gamma
 
 NOT_STAGES = {"rows", "seconds", "cpu_seconds", "peak_gib", "gain_user"}
 LIMIT_SECONDS, LIMIT_GIB, LIMIT_EXPONENT = 60.0, 4.0, 1.1
+
+
+def batches(folder: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Codes of users and items, some rows of the Parquet files at a time."""
+    for file in sorted(folder.glob("*.parquet")):
+        scan = pl.scan_parquet(file).select("user_id", "item_id")
+        for start in range(0, int(scan.select(pl.len()).collect().item()), BATCH_ROWS):
+            frame = scan.slice(start, BATCH_ROWS).collect()
+            yield frame["user_id"].to_numpy(), frame["item_id"].to_numpy()
 
 
 def measure(folder: Path) -> dict[str, float]:
@@ -40,7 +50,7 @@ def measure(folder: Path) -> dict[str, float]:
     users, items = pl.read_parquet(folder / "users.parquet"), pl.read_parquet(folder / "items.parquet")
     user_bins, item_bins = bin_side(users, id_column="user_id"), bin_side(items, id_column="item_id")
     lap("bins")
-    counts = counts_from_parquet(folder / "logged", user_bins.codes, item_bins.codes)
+    counts = ExposureCounts.from_batches(batches(folder / "logged"), user_bins.codes, item_bins.codes)
     lap("count")
     evidence = Evidence(counts, user_bins, item_bins, users, items)
     gains = evidence.gains("permutation", 50)

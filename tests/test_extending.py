@@ -19,7 +19,7 @@ from puidrec.data.sources import SOURCES
 from puidrec.evaluation.metrics import METRICS
 from puidrec.propensity import PROPENSITIES
 from puidrec.sensitivity.gamma import PRESETS
-from puidrec.sensitivity.sources import SOURCES as GAMMA_SOURCES
+from puidrec.sensitivity.gamma import SOURCES as GAMMA_SOURCES
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 FILE = re.compile(r"```(?:python|toml)\n# (\S+)\n(.*?)```", re.DOTALL)

@@ -18,7 +18,7 @@ from puidrec.methods import METHODS
 from puidrec.plugins import GROUPS, Table
 from puidrec.propensity import PROPENSITIES, make_propensity
 from puidrec.sensitivity.gamma import PRESETS, GammaRule, resolve_gamma
-from puidrec.sensitivity.sources import SOURCES as GAMMA_SOURCES
+from puidrec.sensitivity.gamma import SOURCES as GAMMA_SOURCES
 from puidrec.settings import Settings
 
 TABLES = (METHODS, BACKBONES, PROPENSITIES, PRESETS, GAMMA_SOURCES, SOURCES, METRICS)

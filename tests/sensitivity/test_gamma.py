@@ -83,20 +83,6 @@ def test_separable_parts_add_up(name, counts):
     assert gamma.separable == (name in {"paper", "exposure-gap", "global"})
 
 
-def test_separated_is_the_least_squares_sum_and_valid(counts):
-    gamma = resolve_gamma("information", n_permutations=10).fit(counts)
-    near = gamma.separated()
-    users, items = everything(counts)
-    assert near.separable
-    assert near.at(users, items).min() >= 1.0
-    assert near.max <= gamma.max * (1 + 1e-12)
-    table = gamma.log_at(users, items).reshape(counts.n_users, -1)
-    sums = table.mean(1, keepdims=True) + table.mean(0) - table.mean()
-    raised = sums - min(0.0, sums.min())
-    expected = raised * min(1.0, table.max() / raised.max())
-    assert np.allclose(near.log_at(users, items).reshape(table.shape), expected)
-
-
 def test_paper_is_the_printed_equation_raised_to_one(counts):
     gains = information_gains(counts, "plugin")
     printed = 2 * (gains.H - gains.H_u) + 5 * (gains.H_u - gains.H_ui)

@@ -11,7 +11,7 @@ import polars as pl
 from puidrec.auditing.envelope import Pairs, Strength, sharp_by_stratum
 from puidrec.auditing.inputs import AuditArrays
 from puidrec.auditing.ranks import Ranked
-from puidrec.features.columns import ColumnBins, bin_column
+from puidrec.features.bins import ColumnBins, bin_column
 from puidrec.sensitivity.fitted import bin_mean
 
 N_BINS = 4

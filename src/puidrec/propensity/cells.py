@@ -10,8 +10,8 @@ from scipy.special import expit, logit
 from puidrec.errors import InputError
 from puidrec.features.counts import ExposureCounts
 from puidrec.propensity.base import Exposure, FittedPropensity
-from puidrec.propensity.calibration import calibrating_shift
 from puidrec.propensity.clip import DEFAULT_LOW
+from puidrec.propensity.solver import calibrating_shift
 
 PseudoCount = float | Literal["auto"]
 

@@ -14,12 +14,18 @@ from scipy import sparse
 from scipy.special import expit, logit
 
 from puidrec.errors import InputError
-from puidrec.propensity.additive import AdditiveProblem, Parameters, Ridge, Side, minimise
 from puidrec.propensity.base import Exposure, FittedPropensity
-from puidrec.propensity.calibration import calibrating_shift
-from puidrec.propensity.classes import TABLE_BUDGET
 from puidrec.propensity.clip import DEFAULT_LOW
 from puidrec.propensity.design import one_hot
+from puidrec.propensity.solver import (
+    TABLE_BUDGET,
+    AdditiveProblem,
+    ClassSide,
+    Parameters,
+    Ridge,
+    calibrating_shift,
+    minimise,
+)
 from puidrec.rng import Rng, generator
 
 Mode = Literal["auto", "cells", "sample"]
@@ -167,7 +173,7 @@ def _distinct_rows(design: sparse.csr_array, bins: np.ndarray) -> np.ndarray:
     return kind
 
 
-def _side(design: sparse.csr_array, bins: np.ndarray, kind: np.ndarray, degree: np.ndarray) -> Side:
+def _side(design: sparse.csr_array, bins: np.ndarray, kind: np.ndarray, degree: np.ndarray) -> ClassSide:
     first = np.unique(kind, return_index=True)[1]
     size, observed = np.bincount(kind).astype(np.float64), np.bincount(kind, weights=degree)
-    return Side(size, observed, bins[first], int(bins.max()) + 1, sparse.csr_array(design[first]))
+    return ClassSide(size, observed, bins[first], int(bins.max()) + 1, sparse.csr_array(design[first]))

@@ -19,11 +19,22 @@ from scipy.special import expit, logit
 
 from puidrec.errors import InputError
 from puidrec.features.counts import ExposureCounts
-from puidrec.propensity.additive import AdditiveProblem, Parameters, Ridge, Side, State, centred, minimise
 from puidrec.propensity.base import Exposure, FittedPropensity
-from puidrec.propensity.classes import TABLE_BUDGET, DegreeClasses, Strata, fit_budget
 from puidrec.propensity.clip import DEFAULT_LOW
 from puidrec.propensity.logistic import feature_scores
+from puidrec.propensity.solver import (
+    TABLE_BUDGET,
+    AdditiveProblem,
+    ClassSide,
+    DegreeClasses,
+    Parameters,
+    Ridge,
+    State,
+    Strata,
+    centred,
+    fit_budget,
+    minimise,
+)
 
 MIN_VARIANCE, MAX_VARIANCE = 1e-5, 25.0
 CELL_RIDGE = 1e-3
@@ -113,7 +124,7 @@ def _start(problem: AdditiveProblem, pairs: np.ndarray) -> Parameters:
     )
 
 
-def _log_degree_ratio(side: Side) -> np.ndarray:
+def _log_degree_ratio(side: ClassSide) -> np.ndarray:
     by_bin = side.membership.T @ np.stack([side.observed, side.size], axis=1)
     mean = (by_bin[:, 0] / np.maximum(by_bin[:, 1], 1.0))[side.bin]
     ratio: np.ndarray = np.log((side.observed / side.size + 1.0) / (mean + 1.0))

@@ -64,14 +64,18 @@ def certify(
     from resampling users (rows, where users are not given) in both samples together; over L levels each is held at
     1 - (1 - confidence)/L. Without `logged_propensity` nothing is adjusted for.
     """
-    levels = _levels(logged_value, uniform_value)
     _check(logged_value, uniform_value, logged_propensity, mean_propensity)
-    weight = np.ones(logged_value.size) if logged_propensity is None else 1.0 / logged_propensity - 1.0
-    if not weight.sum() > 0.0:
-        weight = np.ones(logged_value.size)  # every pair is seen for certain: nothing unseen to reweight to
-    sums = _sums_by_user(logged_value, uniform_value, weight, logged_user, uniform_user, levels)
-    adjusted = logged_propensity is not None
-    return _certificate(sums, levels, uniform_value.size, mean_propensity, adjusted, n_bootstrap, confidence, rng)
+    if (logged_user is None) != (uniform_user is None):
+        raise InputError("give the users of both samples, or of neither")
+    if logged_user is None or uniform_user is None:
+        logged_user, uniform_user = np.arange(logged_value.size), logged_value.size + np.arange(uniform_value.size)
+    everyone, code = np.unique(np.concatenate([logged_user, uniform_user]), return_inverse=True)
+    own, drawn = np.split(code, [logged_value.size])
+    return certify_parts(
+        [(logged_value, logged_propensity, own)], uniform_value, drawn, n_users=everyone.size,
+        logged_levels=logged_value, mean_propensity=mean_propensity, n_bootstrap=n_bootstrap, confidence=confidence,
+        rng=rng,
+    )  # fmt: skip
 
 
 def certify_parts(
@@ -92,6 +96,7 @@ def certify_parts(
     """
     levels = _levels(logged_levels, uniform_value)
     width = levels.size + 1
+    # per user: Σw, Σw·1[level] of seen rows (w = 1/p − 1), then n, Σ1[level] of these, then the same of uniform rows
     sums, adjusted = np.zeros((n_users, 3 * width)), False
     sums[:, 2 * width :] = _tally(uniform_user, uniform_value, np.ones(uniform_value.size), levels, n_users)
     for value, propensity, user in parts:
@@ -100,7 +105,7 @@ def certify_parts(
         adjusted = propensity is not None
         sums[:, :width] += _tally(user, value, one if propensity is None else 1.0 / propensity - 1.0, levels, n_users)
         sums[:, width : 2 * width] += _tally(user, value, one, levels, n_users)
-    if not sums[:, 0].sum() > 0.0:
+    if not sums[:, 0].sum() > 0.0:  # every pair is seen for certain: nothing unseen to reweight to
         sums[:, :width] = sums[:, width : 2 * width]
     present = sums[:, width] + sums[:, 2 * width] > 0.0
     return _certificate(
@@ -155,28 +160,6 @@ def _check(logged: np.ndarray, uniform: np.ndarray, propensity: np.ndarray | Non
             raise InputError("one propensity per logged rating", found=propensity.shape, expected=f"{logged.shape}")
         if not ((propensity > 0.0) & (propensity <= 1.0)).all():
             raise InputError("propensity out of range", expected="in (0, 1]", hint="Clip the propensities first.")
-
-
-def _sums_by_user(
-    logged: np.ndarray,
-    uniform: np.ndarray,
-    weight: np.ndarray,
-    logged_user: np.ndarray | None,
-    uniform_user: np.ndarray | None,
-    levels: np.ndarray,
-) -> np.ndarray:
-    """Per user: Σw, Σw·1[level], n, Σ1[level] of seen rows, then n, Σ1[level] of uniform ones: [users, ·]."""
-    if (logged_user is None) != (uniform_user is None):
-        raise InputError("give the users of both samples, or of neither")
-    if logged_user is None or uniform_user is None:
-        logged_user, uniform_user = np.arange(logged.size), logged.size + np.arange(uniform.size)
-    everyone = np.unique(np.concatenate([logged_user, uniform_user]), return_inverse=True)[1]
-    own, drawn = everyone[: logged.size], everyone[logged.size :]
-    n = int(everyone.max()) + 1
-
-    one, uniform_one = np.ones(logged.size), np.ones(uniform.size)
-    parts = ((own, logged, weight), (own, logged, one), (drawn, uniform, uniform_one))
-    return np.concatenate([_tally(u, value, scale, levels, n) for u, value, scale in parts], axis=1)
 
 
 def _tally(users: np.ndarray, values: np.ndarray, scale: np.ndarray, levels: np.ndarray, n: int) -> np.ndarray:

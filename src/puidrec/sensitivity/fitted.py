@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -143,15 +143,6 @@ class TableGamma(Gamma):
         part: np.ndarray = self.item + (self.cell[0] - self.cell[0, 0])[self.item_bin]
         return part
 
-    def separated(self) -> TableGamma:
-        """The nearest separable Γ: row and column effects of the table (least squares over D), raised to 0 or above."""
-        rows, columns = self._shares()
-        grand = float(rows @ self.cell @ columns)
-        sums = np.add.outer(self.cell @ columns, rows @ self.cell - grand)
-        sums = sums - min(0.0, float(sums.min()))
-        largest = float(sums.max())
-        return replace(self, cell=sums * min(1.0, float(self.cell.max()) / largest) if largest > 0.0 else sums)
-
     def user_mean_log(self) -> np.ndarray:
         """Exact."""
         mean: np.ndarray = (self.cell @ self._shares()[1])[self.user_bin] + self.user + self.item.mean()
@@ -225,5 +216,5 @@ def not_separable() -> InputError:
     """The error of asking for parts that do not exist."""
     return InputError(
         "this Γ does not split into a user and an item part",
-        hint="Use a separable rule (exposure-gap, a number), or `.separated()` of a table.",
+        hint="Use a separable rule: exposure-gap, or a number.",
     )

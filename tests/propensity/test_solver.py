@@ -1,12 +1,25 @@
-"""The solver by numeric derivative, by scipy's own minimiser, and from starts where a full Newton step overshoots."""
+"""The solver by numeric derivative, by scipy's own minimiser, from far starts; classes of equal degree."""
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from puidrec.propensity.additive import AdditiveProblem, Parameters, Ridge, Side, centred, minimise
+from puidrec.propensity.solver import (
+    AdditiveProblem,
+    ClassSide,
+    DegreeClasses,
+    Parameters,
+    Ridge,
+    Strata,
+    calibrating_shift,
+    centred,
+    fit_budget,
+    minimise,
+)
 
 RIDGE = Ridge(0.7, 1.3, 2.0, 0.1)
 
@@ -21,8 +34,8 @@ def problem(seed=0, features=True, scale=1.0):
     cells = np.zeros((3, 2))
     np.add.at(cells, (user_bin[:, None], item_bin), seen)
     design = sparse.csr_array(random.normal(size=(5, 2))) if features else None
-    users = Side(size, seen.sum(axis=1), user_bin, 3, design, random.normal(size=5))
-    items = Side(item_size, seen.sum(axis=0), item_bin, 2, offset=random.normal(size=4))
+    users = ClassSide(size, seen.sum(axis=1), user_bin, 3, design, random.normal(size=5))
+    items = ClassSide(item_size, seen.sum(axis=0), item_bin, 2, offset=random.normal(size=4))
     start = Parameters(np.full((3, 2), -1.0), np.zeros(2 if features else 5), np.zeros(4))
     return AdditiveProblem(users, items, cells, -1.0), start
 
@@ -93,3 +106,74 @@ def test_interactions_are_what_rows_and_columns_leave():
     assert np.abs(inner.sum(axis=1)).max() < 1e-12
     np.testing.assert_allclose(centred(random.normal(size=4)[:, None] + random.normal(size=3)), 0, atol=1e-12)
     np.testing.assert_allclose(centred(inner), inner)
+
+
+def drawn(seed, n=3000, n_bins=4, offset=False):
+    random = np.random.default_rng(seed)
+    bins = random.integers(0, n_bins, n, dtype=np.int32)
+    degree = random.poisson(np.exp(random.normal(3, 1, n)))
+    strata = Strata.build(bins, n_bins, random.normal(size=n).round(1) if offset else None)
+    return DegreeClasses.build(strata, degree), bins, degree
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.integers(20, 400), st.booleans())
+def test_grouping_keeps_the_totals_of_every_bin(seed, limit, offset):
+    classes, bins, degree = drawn(seed, offset=offset)
+    side = classes.at_most(limit).side()
+    np.testing.assert_allclose(np.bincount(side.bin, weights=side.size), np.bincount(bins))
+    np.testing.assert_allclose(np.bincount(side.bin, weights=side.observed), np.bincount(bins, weights=degree))
+
+
+def test_the_limit_is_kept_down_to_one_class_per_stratum():
+    classes, _, _ = drawn(0)
+    assert classes.n_classes > 400
+    assert classes.at_most(10**6).n_classes == classes.n_classes
+    for limit in (200, 50, 4):
+        assert classes.at_most(limit).n_classes <= limit
+    assert classes.at_most(1).n_classes == 4
+
+
+def test_values_return_to_entities_exactly_or_on_a_smooth_curve():
+    classes, _, degree = drawn(1)
+    side = classes.side()
+    np.testing.assert_allclose(classes.to_entities(np.log1p(side.observed / side.size)), np.log1p(degree))
+    coarse = classes.at_most(80)
+    side = coarse.side()
+    curve = lambda d: np.sqrt(np.log1p(d) + 1)  # noqa: E731
+    found = coarse.to_entities(curve(side.observed / side.size))
+    np.testing.assert_allclose(found, curve(degree), atol=0.02)
+
+
+def test_budget_keeps_the_smaller_side_whole():
+    large, small = drawn(2, 5000)[0], drawn(3, 60, 1)[0]
+    users, items = fit_budget(large, small, 10_000)
+    assert users.n_classes * items.n_classes <= 10_000
+    assert items.n_classes == small.n_classes
+    assert fit_budget(large, small, 10**9) == (large, small)
+
+
+def test_strata_split_offsets_within_bins_and_never_equal_ones():
+    random = np.random.default_rng(4)
+    bins, offset = random.integers(0, 3, 900, dtype=np.int32), random.normal(size=900).round(1)
+    strata = Strata.build(bins, 3, offset)
+    np.testing.assert_array_equal(strata.bin[strata.of], bins)
+    pairs = {}
+    for key, stratum in zip(zip(bins, offset, strict=True), strata.of, strict=True):
+        assert pairs.setdefault(key, stratum) == stratum
+    assert np.mean((strata.offset[strata.of] - offset) ** 2) < 0.01, "means of narrow levels"
+    assert np.isclose(np.average(strata.offset, weights=np.bincount(strata.of)), offset.mean())
+
+
+@given(st.integers(0, 1000), st.floats(1e-6, 0.999), st.floats(0.1, 8.0))
+def test_the_shift_meets_the_total(seed, share, spread):
+    random = np.random.default_rng(seed)
+    log_odds, pairs = random.normal(-3, spread, (5, 4)), random.uniform(1, 1e6, (5, 4))
+    wanted = share * pairs.sum()
+    shift = calibrating_shift(log_odds, pairs, wanted)
+    assert (pairs * expit(log_odds + shift)).sum() == pytest.approx(wanted, rel=1e-9)
+
+
+def test_a_calibrated_table_is_left_alone():
+    log_odds, pairs = np.array([-1.0, 2.0]), np.array([10.0, 30.0])
+    assert calibrating_shift(log_odds, pairs, float((pairs * expit(log_odds)).sum())) == pytest.approx(0, abs=1e-12)

@@ -1,7 +1,6 @@
 """Every source keeps the contract that is shipped for new ones."""
 
-from puidrec.sensitivity.gamma import GammaRule, resolve_gamma
-from puidrec.sensitivity.sources import SOURCES
+from puidrec.sensitivity.gamma import SOURCES, GammaRule, resolve_gamma
 from puidrec.testing.gamma import GammaContract
 
 
