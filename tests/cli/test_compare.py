@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from puidrec.cli.compare import BASELINES
+from puidrec.cli.studies import BASELINES
 from puidrec.methods import METHODS
 
 SMALL = ("--set", "data.n_users=60", "--set", "data.n_items=40", "--set", "epochs=4", "--set", "dim=4")

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from puidrec.cli.live import LiveTable
+from puidrec.cli.output import LiveTable
 from puidrec.experiments.job import DataSpec, Job, Result
 from puidrec.experiments.study import Event, Failure
 

@@ -3,11 +3,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from puidrec.cli import options
 
@@ -59,8 +64,7 @@ def test_help_names_every_method_propensity_and_metric() -> None:
 
     assert re.split(r", | or ", options.METHODS.removesuffix(".")) == list(METHODS)
     assert re.split(r", | or ", options.PROPENSITIES) == list(PROPENSITIES)
-    shown = options.Metrics.__metadata__[0].help.removesuffix(".").partition(": ")[2]  # type: ignore[attr-defined]
-    assert [name.removesuffix("@K") for name in shown.split(", ")] == list(METRICS)
+    assert [name.removesuffix("@K") for name in options.METRICS.split(", ")] == list(METRICS)
 
 
 def test_the_scale() -> None:
@@ -74,9 +78,46 @@ def test_what_is_no_scale_is_refused(text: str, refusal: Refusal) -> None:
 
 
 def test_file_options_need_files(refusal: Refusal) -> None:
-    refusal(lambda: options.open_dataset("coat", None, {}, logged=Path("x.csv")), "--logged belongs to --data files")
+    refusal(options.DataOptions("coat", logged=Path("x.csv")).load, "--logged belongs to --data files")
 
 
 def test_a_table_named_twice_is_refused(refusal: Refusal) -> None:
-    call = lambda: options.open_dataset("files", None, {"data.logged": "a.csv"}, logged=Path("b.csv"))  # noqa: E731
-    refusal(call, "given twice", "--set data.logged")
+    named = options.DataOptions("files", logged=Path("b.csv"), settings=["data.logged=a.csv"])
+    refusal(named.load, "given twice", "--set data.logged")
+
+
+def test_the_order_of_settings() -> None:
+    context = SimpleNamespace(meta={"settings": {"dim": 1, "lr": 1, "l2": 1}})
+    data = options.ModelDataOptions(settings=["lr=2", "l2=2", "data.seed=3"])
+    chosen = data.model_settings(context, l2=3, device=None)  # type: ignore[arg-type]
+    assert chosen == {"dim": 1, "lr": 2, "l2": 3}  # the file, then --set, then options that were given
+
+
+@dataclass(frozen=True)
+class Size(options.Options):
+    width: Annotated[int, typer.Option(help="Width.")] = 2
+    size: Annotated[str, typer.Option(help="A name that is also the group's.")] = "small"
+
+
+def test_a_group_becomes_options_of_the_command() -> None:
+    seen: list[object] = []
+
+    @options.command("puid paint --width 3")
+    def paint(name: Annotated[str, typer.Argument(help="Name.")], size: Size, *, loud: bool = False) -> None:
+        """Paint."""
+        seen.append((name, size, loud))
+
+    app = typer.Typer()
+    options.add_commands(app, paint)
+    assert CliRunner().invoke(app, ["a", "--width", "3", "--loud"]).exit_code == 0
+    assert CliRunner().invoke(app, ["b"]).exit_code == 0
+    assert seen == [("a", Size(3), True), ("b", Size(2), False)]
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert all(part in shown for part in ("Paint.", "--width", "--size", "[default: 2]", "Example: puid paint"))
+
+
+def test_an_option_of_two_groups_is_noticed_when_the_command_is_made() -> None:
+    with pytest.raises(ValueError, match="duplicate parameter name"):
+
+        @options.command("puid paint")
+        def paint(size: Size, other: Size) -> None: ...

@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from puidrec.cli import options
+from puidrec.cli.output import print_json, say, steps
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
     from puidrec.auditing.audit import Audit
     from puidrec.model import Recommender
 
-EXAMPLE = "Example: puid audit runs/puid-dr --against runs/mf --data coat --data-dir coat --out audit-coat"
 SHARED = {"data_sha256": "data", "protocol": "protocol", "seed": "seed", "select": "rows that chose the epoch"}
 """What two runs must have in common, and what to call it."""
 
 
+@dataclass(frozen=True)
+class AuditOptions(options.Options):
+    """What the audit assumes, and how far it looks."""
+
+    gamma_limit: Annotated[
+        float | None, typer.Option(help="Largest Γ to look at; chosen to fit when left out.", metavar="NUMBER")
+    ] = None
+    gamma: Annotated[
+        str, typer.Option(help="Rule of the personalised shape: information, exposure-gap, …", metavar="RULE")
+    ] = "information"
+    propensity: options.PropensityName = "two-way"
+    replicates: Annotated[int, typer.Option(help="Bootstrap draws of users; 0 for none.", min=0, max=100_000)] = 200
+    seed: options.Seed = 0
+
+
+@options.command("puid audit runs/puid-dr --against runs/mf --data coat --data-dir coat --out audit-coat")
 def audit(
-    run: Annotated[Path, typer.Argument(help="Folder written by puid train.", metavar="RUN", readable=False)],
+    run: options.RunFolder,
     against: Annotated[
         Path | None, typer.Option(help="Another run: audit the lead over it.", metavar="RUN2", readable=False)
     ] = None,
-    data: options.DataName = "simulated",
-    data_dir: options.DataDir = None,
-    out: options.Out = None,
-    gamma_limit: Annotated[
-        float | None, typer.Option(help="Largest Γ to look at; chosen to fit when left out.", metavar="NUMBER")
-    ] = None,
-    gamma: Annotated[
-        str, typer.Option(help="Rule of the personalised shape: information, exposure-gap, …", metavar="RULE")
-    ] = "information",
-    propensity: options.PropensityName = "two-way",
-    replicates: Annotated[int, typer.Option(help="Bootstrap draws of users; 0 for none.", min=0, max=100_000)] = 200,
-    seed: options.Seed = 0,
-    settings: options.DataSettings = None,
-    logged: options.Logged = None,
-    uniform: options.Uniform = None,
-    users: options.Users = None,
-    items: options.Items = None,
-    scale: options.Scale = None,
     device: options.Device = None,
-    config: options.Config = None,
-    as_json: options.AsJson = False,
+    *,
+    data: options.DataOptions,
+    asked: AuditOptions,
+    output: options.OutputOptions,
 ) -> None:
     """Say how strong hidden confounding must be to overturn a run's result, or its lead over another run.
 
@@ -53,31 +54,27 @@ def audit(
     """
     from puidrec.auditing.audit import audit as audit_models
     from puidrec.auditing.audit import check_target
-    from puidrec.cli.output import print_json, steps
 
-    if out is not None:
-        check_target(out)
+    if output.out is not None:
+        check_target(output.out)
     with steps("reading") as step:
         runs = [_Run.open(folder, device or "cpu") for folder in (run, against) if folder is not None]
         _require_alike(runs)
-        loaded = options.open_dataset(
-            data, data_dir, options.parse_settings(settings, ("data",)),
-            logged=logged, uniform=uniform, users=users, items=items, scale=scale,
-        )  # fmt: skip
+        loaded = data.load()
         _require_data(runs[0], loaded.sha256, loaded.name)
         step("auditing")
         found = audit_models(
             runs[0].model, loaded, runs[1].model if len(runs) > 1 else None,
-            protocol=runs[0].facts["protocol"], gamma=gamma, gamma_limit=gamma_limit, propensity=propensity,
-            replicates=replicates, rng=seed, names=_names(runs),
+            protocol=runs[0].facts["protocol"], gamma=asked.gamma, gamma_limit=asked.gamma_limit,
+            propensity=asked.propensity, replicates=asked.replicates, rng=asked.seed, names=_names(runs),
         )  # fmt: skip
-        if out is not None:
+        if output.out is not None:
             step("writing")
-            found.save(out)
-    if as_json:
+            found.save(output.out)
+    if output.as_json:
         print_json(found.to_dict())
     else:
-        _show(found, out)
+        _show(found, output.out)
 
 
 class _Run:
@@ -135,11 +132,8 @@ def _names(runs: list[_Run]) -> tuple[str, str] | None:
 
 
 def _show(found: Audit, out: Path | None) -> None:
-    from puidrec.cli.output import console
-
-    text = found.summary()
-    sentence, _, rest = text.partition("\n")
-    console.print(sentence, style="bold", markup=False)
-    console.print(rest.rstrip("\n"), markup=False, highlight=False)
+    sentence, _, rest = found.summary().partition("\n")
+    say(sentence, bold=True)
+    say(rest.rstrip("\n"))
     if out is not None:
-        console.print(f"\nwrote {out}: audit.json, summary.txt, report.html", markup=False)
+        say(f"\nwrote {out}: audit.json, summary.txt, report.html")

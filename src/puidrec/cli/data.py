@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from puidrec.cli import options
+from puidrec.cli.output import print_json, print_table, progress_bar, say
 from puidrec.errors import InputError
 
 app = typer.Typer(help="Describe, convert and simulate data sets.", no_args_is_help=True)
 
 
-@app.command(epilog="Example: puid data describe --data coat --data-dir coat")
+@options.command("puid data describe --data coat --data-dir coat")
 def describe(
-    data: options.DataName = "simulated",
-    data_dir: options.DataDir = None,
-    logged: options.Logged = None,
-    uniform: options.Uniform = None,
-    users: options.Users = None,
-    items: options.Items = None,
-    scale: options.Scale = None,
-    settings: options.DataSettings = None,
-    protocol: options.ProtocolName = "rd",
-    config: options.Config = None,
-    as_json: options.AsJson = False,
+    data: options.DataOptions, protocol: options.ProtocolName = "rd", *, common: options.CommonOptions
 ) -> None:
     """Show what a data set holds, and how far the log is from the uniform rows."""
-    from puidrec.cli.output import console, print_json, print_table
     from puidrec.data.describe import describe_dataset
 
-    loaded = options.open_dataset(
-        data, data_dir, options.parse_settings(settings, ("data",)),
-        logged=logged, uniform=uniform, users=users, items=items, scale=scale,
-    )  # fmt: skip
-    facts = describe_dataset(loaded, protocol)
-    if as_json:
+    facts = describe_dataset(data.load(), protocol)
+    if common.as_json:
         print_json(facts)
         return
     print_table(
@@ -51,66 +38,69 @@ def describe(
         ],
     )  # fmt: skip
     for side in ("users", "items"):
-        features = facts["features"][side]
-        console.print(f"features of {side}: " + (", ".join(features) if features else "none"), markup=False)
-    console.print(facts["sentence"])
+        say(f"features of {side}: {', '.join(facts['features'][side]) or 'none'}")
+    say(facts["sentence"])
 
 
-@app.command(epilog="Example: puid data convert kuairec KuaiRec/data kuairec-compact")
+@options.command("puid data convert kuairec KuaiRec/data kuairec-compact")
 def convert(
     source: Annotated[str, typer.Argument(help="Data set to convert: kuairec.", metavar="NAME")],
     src: Annotated[Path, typer.Argument(help="Folder of the original files.", readable=False)],
     dst: Annotated[Path, typer.Argument(help="Folder to write: new, or an earlier conversion.", readable=False)],
-    config: options.Config = None,
-    as_json: options.AsJson = False,
+    common: options.CommonOptions,
 ) -> None:
     """Write the compact form of a data set from its original files, streaming."""
-    from puidrec.cli.output import console, print_json
-
     if source != "kuairec":
         raise InputError("nothing to convert", found=source, expected="kuairec")
     from puidrec.data.sources.kuairec import convert as convert_kuairec
 
     facts = convert_kuairec(src, dst)
-    if as_json:
+    if common.as_json:
         print_json(facts)
     else:
         counts = ", ".join(f"{value:,} {key}" for key, value in facts.items() if isinstance(value, int))
-        console.print(f"wrote {dst}: {counts}; {sum(facts['bytes'].values()) / 2**20:.1f} MiB", markup=False)
+        say(f"wrote {dst}: {counts}; {sum(facts['bytes'].values()) / 2**20:.1f} MiB")
 
 
-@app.command(epilog="Example: puid data simulate --world pair --users 300 --items 300 --out sim")
-def simulate(
-    out: Annotated[Path, typer.Option(help="Folder to write.", metavar="DIR", readable=False)],
-    world: Annotated[
-        str, typer.Option(help="entity, pair, mixed, half-complete, proportional, no-confounding.")
-    ] = "mixed",
-    users: Annotated[int, typer.Option(help="Number of users.", min=2)] = 800,
-    items: Annotated[int, typer.Option(help="Number of items.", min=2)] = 500,
+@dataclass(frozen=True)
+class SimulationOptions(options.Options):
+    """What to simulate."""
+
+    world: Annotated[str, typer.Option(help="entity, pair, mixed, half-complete, proportional, no-confounding.")] = (
+        "mixed"
+    )
+    users: Annotated[int, typer.Option(help="Number of users.", min=2)] = 800
+    items: Annotated[int, typer.Option(help="Number of items.", min=2)] = 500
     rows: Annotated[
         int | None, typer.Option(help="Expected number of logged rows (default: 5 % of the pairs).", min=1)
-    ] = None,
+    ] = None
     uniform_rows: Annotated[
         int | None, typer.Option(help="Rows drawn uniformly (default: 16 per user; 0 for none).", min=0)
-    ] = None,
+    ] = None
+
+
+@options.command("puid data simulate --world pair --users 300 --items 300 --out sim")
+def simulate(
+    out: Annotated[Path, typer.Option(help="Folder to write.", metavar="DIR", readable=False)],
+    size: SimulationOptions,
     seed: options.Seed = 0,
-    config: options.Config = None,
-    as_json: options.AsJson = False,
+    *,
+    common: options.CommonOptions,
 ) -> None:
     """Simulate a confounded log with a uniform sample and the truth, up to a million users, in chunks."""
-    from puidrec.cli.output import console, print_json, progress_bar
     from puidrec.data.synthetic import simulate_to_parquet
 
     with progress_bar() as bar:
         task = bar.add_task("simulating", total=None)
         facts = simulate_to_parquet(
-            out, world, users, items, rows, rng=seed, n_uniform=uniform_rows,
+            out, size.world, size.users, size.items, size.rows, rng=seed, n_uniform=size.uniform_rows,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )  # fmt: skip
-    if as_json:
+    if common.as_json:
         print_json(facts)
     else:
-        console.print(
-            f"wrote {out}: {facts['rows']:,} logged rows, {facts['uniform_rows']:,} uniform rows", markup=False
-        )
-        console.print(f"next: puid data describe --data simulated --data-dir {out}", markup=False)
+        say(f"wrote {out}: {facts['rows']:,} logged rows, {facts['uniform_rows']:,} uniform rows")
+        say(f"next: puid data describe --data simulated --data-dir {out}")
+
+
+options.add_commands(app, describe, convert, simulate)

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from puidrec.cli import options
+from puidrec.cli.output import print_json, print_table, say, steps
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
     from puidrec.sensitivity.gamma import GammaRule
 
-EXAMPLE = "Example: puid gamma --data coat --data-dir coat --rule information --out gamma-coat"
 WEIGHTED = ("information", "exposure-gap")
 """Sources that α and β act on."""
 
 
-def gamma(
-    data: options.DataName = "simulated",
-    data_dir: options.DataDir = None,
-    rule: Annotated[
-        str,
-        typer.Option(
-            help="paper, information, residual, info, exposure-gap, recovered, global, random, or a number.",
-            metavar="RULE",
-        ),
-    ] = "information",
-    alpha: Annotated[str | None, typer.Option(help="Weight of the user part: a number or auto.")] = None,
-    beta: Annotated[str | None, typer.Option(help="Weight of the item part: a number or auto.")] = None,
-    propensity: options.PropensityName = "two-way",
-    logged: options.Logged = None,
-    uniform: options.Uniform = None,
-    users: options.Users = None,
-    items: options.Items = None,
-    scale: options.Scale = None,
-    shards: options.Shards = None,
+@dataclass(frozen=True)
+class GammaDataOptions(options.DataOptions):
+    """A data set; --set takes parts of the rule as well."""
+
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,53 +31,70 @@ def gamma(
             metavar="KEY=VALUE",
             help="data.KEY: an option of the data source; gamma.KEY: a part of the rule (gamma.entropy=plugin).",
         ),
-    ] = None,
+    ] = None
+    sections: ClassVar[Sequence[str] | None] = ("data", "gamma")
+
+
+@dataclass(frozen=True)
+class RuleOptions(options.Options):
+    """Which rule gives Γ, and its weights."""
+
+    rule: Annotated[
+        str,
+        typer.Option(
+            help="paper, information, residual, info, exposure-gap, recovered, global, random, or a number.",
+            metavar="RULE",
+        ),
+    ] = "information"
+    alpha: Annotated[str | None, typer.Option(help="Weight of the user part: a number or auto.")] = None
+    beta: Annotated[str | None, typer.Option(help="Weight of the item part: a number or auto.")] = None
+
+    def resolve(self, more: dict[str, Any]) -> GammaRule:
+        """The rule with the weights given; a weight that the rule would ignore is an error."""
+        from puidrec.sensitivity.gamma import resolve_gamma
+
+        texts = {"alpha": self.alpha, "beta": self.beta}
+        weights = {key: options.parse_value(text) for key, text in texts.items() if text is not None}
+        chosen = resolve_gamma(self.rule, **more, **weights)
+        if weights and (chosen.source not in WEIGHTED or chosen.link == "info"):
+            name = next(iter(weights))
+            raise InputError(f"--{name} has no effect on this rule", found=self.rule, hint="Leave it out.")
+        return chosen
+
+
+@options.command("puid gamma --data coat --data-dir coat --rule information --out gamma-coat")
+def gamma(
+    data: GammaDataOptions,
+    rule: RuleOptions,
+    shards: options.Shards = None,
+    propensity: options.PropensityName = "two-way",
     protocol: options.ProtocolName = "rd",
     seed: options.Seed = 0,
-    out: options.Out = None,
-    config: options.Config = None,
-    as_json: options.AsJson = False,
+    *,
+    output: options.OutputOptions,
 ) -> None:
     """Show how strong hidden confounding may be, pair by pair (Γ), what that rests on and what data prove of it."""
-    from puidrec.cli.output import print_json, steps
     from puidrec.experiments.gamma_study import study_gamma
     from puidrec.report.gamma import check_target, gamma_summary, write_gamma_study
 
-    given = options.parse_settings(settings, ("data", "gamma"))
-    chosen = _rule(rule, alpha, beta, options.section(given, "gamma"))
-    if out is not None:
-        check_target(out)
+    chosen = rule.resolve(options.section(data.parsed_settings(), "gamma"))
+    if output.out is not None:
+        check_target(output.out)
     with steps("reading") as step:
-        loaded = options.open_dataset(
-            data, data_dir, given,
-            logged=logged, uniform=uniform, users=users, items=items, scale=scale, shards=shards,
-        )  # fmt: skip
+        loaded = data.load(shards)
         study = study_gamma(loaded, chosen, protocol=protocol, seed=seed, propensity=propensity, progress=step)
-        if out is not None:
+        if output.out is not None:
             step("writing")
-            write_gamma_study(study, out)
+            write_gamma_study(study, output.out)
     summary = gamma_summary(study)
-    if as_json:
+    if output.as_json:
         print_json(summary)
     else:
-        show(summary, rule, out)
+        _show(summary, rule.rule, output.out)
 
 
-def _rule(name: str, alpha: str | None, beta: str | None, more: dict[str, Any]) -> GammaRule:
-    """The rule with the weights given; a weight that the rule would ignore is refused, not swallowed."""
-    from puidrec.sensitivity.gamma import resolve_gamma
-
-    weights = {key: options.parse_value(text) for key, text in (("alpha", alpha), ("beta", beta)) if text is not None}
-    chosen = resolve_gamma(name, **more, **weights)
-    if weights and (chosen.source not in WEIGHTED or chosen.link == "info"):
-        raise InputError(f"--{next(iter(weights))} has no effect on this rule", found=name, hint="Leave it out.")
-    return chosen
-
-
-def show(summary: dict[str, Any], rule: str, out: Path | None) -> None:
+def _show(summary: dict[str, Any], rule: str, out: Path | None) -> None:
     """Print the study as tables."""
-    from puidrec.cli.output import console, print_table
-
     data, spread, printed = summary["data"], summary["gamma"], summary["printed_equation"]
     basis = f"{spread['pairs']:,} pairs drawn at random" if spread["sampled"] else f"all {spread['pairs']:,} pairs"
     print_table(
@@ -104,21 +108,19 @@ def show(summary: dict[str, Any], rule: str, out: Path | None) -> None:
         ],
     )  # fmt: skip
     _show_entropies(summary["entropies"])
-    console.print(
+    say(
         f"The printed equation, {printed['alpha']:g}·gain of users + {printed['beta']:g}·gain of items, is "
         f"{printed['value']:.4f}: below 1, hence no valid Γ, for {printed['share_below_one']:.0%} of the pairs "
         f"({printed['share_below_one_local']:.1%} with each pair's own gains instead of the averages).\n"
     )
     _show_calibration(summary["calibration"])
     _show_certificates(summary)
-    console.print(summary["sentence"], style="bold", markup=False)
+    say(summary["sentence"], bold=True)
     if out is not None:
-        console.print(f"wrote {out}: gamma.parquet, summary.json, two charts", markup=False)
+        say(f"wrote {out}: gamma.parquet, summary.json, two charts")
 
 
 def _show_entropies(entropies: dict[str, dict[str, Any]]) -> None:
-    from puidrec.cli.output import print_table
-
     keys = ("H", "H_given_user", "H_given_both", "gain_user", "gain_item")
     names = {"plugin": "plug-in", "miller-madow": "Miller–Madow", "permutation": "permutation"}
     rows = [
@@ -135,11 +137,10 @@ def _show_entropies(entropies: dict[str, dict[str, Any]]) -> None:
 
 
 def _show_calibration(rows: list[dict[str, Any]]) -> None:
-    from puidrec.cli.output import console, print_table
     from puidrec.report.formatting import clip_text
 
     if not rows:
-        console.print("No features: there is nothing to hide, so Γ cannot be calibrated by hiding.\n")
+        say("No features: there is nothing to hide, so Γ cannot be calibrated by hiding.\n")
         return
     print_table(
         "What hiding one recorded feature is worth",
@@ -155,11 +156,9 @@ def _show_calibration(rows: list[dict[str, Any]]) -> None:
 
 
 def _show_certificates(summary: dict[str, Any]) -> None:
-    from puidrec.cli.output import console, print_table
-
     found = summary["certificates"]
     if not found:
-        console.print("No uniform rows: nothing in these data proves how large Γ must be.\n")
+        say("No uniform rows: nothing in these data proves how large Γ must be.\n")
         return
     plain, adjusted = ([proof for proof in found if proof["adjusted"] is wanted] for wanted in (False, True))
     table = [row for pair in zip(plain, adjusted, strict=True) for row in _certificate_rows(*pair)]
@@ -168,7 +167,7 @@ def _show_certificates(summary: dict[str, Any]) -> None:
         ("event", "unseen", "seen", "least Γ", "limit", "seen*", "least Γ*", "limit*"),
         table,
     )
-    console.print(
+    say(
         "(un)seen: share of such ratings. limit: 95 % confidence. "
         f"*: with what propensity {summary['certificate_rows']['propensity']} explains taken out.\n"
     )

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from puidrec.cli import audit, compare, data, demo, export, gamma, recommend, reproduce, serve, train, tune
-from puidrec.cli.output import spoken_for
+from puidrec.cli import audit, data, gamma, runs, studies
+from puidrec.cli.options import add_commands
+from puidrec.cli.output import another_process_prints
 from puidrec.errors import PuidError, one_line
 
 app = typer.Typer(
@@ -24,17 +25,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(data.app, name="data")
-app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
-app.command("gamma", epilog=gamma.EXAMPLE)(gamma.gamma)
-app.command("train", epilog=train.EXAMPLE)(train.train)
-app.command("evaluate", epilog=recommend.EVALUATE_EXAMPLE)(recommend.evaluate)
-app.command("recommend", epilog=recommend.RECOMMEND_EXAMPLE)(recommend.recommend)
-app.command("audit", epilog=audit.EXAMPLE)(audit.audit)
-app.command("compare", epilog=compare.EXAMPLE)(compare.compare)
-app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
-app.command("reproduce", epilog=reproduce.EXAMPLE)(reproduce.reproduce)
-app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
-app.command("export", epilog=export.EXAMPLE)(export.export)
+add_commands(app, studies.demo, gamma.gamma, runs.train, runs.evaluate, runs.recommend, audit.audit)
+add_commands(app, studies.compare, studies.tune, studies.reproduce, runs.serve, runs.export)
 
 INTERRUPTED = 130
 """The exit code of a command that was stopped by Ctrl+C."""
@@ -59,8 +51,8 @@ def main(
 
 def run() -> None:
     """Run the command line: exit code 0 is fine, 2 bad usage or input, 1 failure; no traces for user mistakes."""
-    if spoken_for():
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (the first process speaks for all)
+    if another_process_prints():
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open until the process ends)
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its remarks on caches are no output of ours
     try:
         try:
@@ -68,8 +60,8 @@ def run() -> None:
         finally:
             sys.stdout.flush()  # here, where a reader that left early can still be caught
     except PuidError as error:
-        if spoken_for() and type(error).__name__ != "WorldError":
-            sys.exit(error.exit_code)  # the first process says the same
+        if another_process_prints() and type(error).__name__ != "WorldError":
+            sys.exit(error.exit_code)  # the first process prints it
         _leave(f"puid: {error}", error.exit_code)
     except SystemExit as left:
         if left.code == INTERRUPTED:

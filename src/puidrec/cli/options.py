@@ -1,11 +1,18 @@
-"""Options that several commands share, and the step from options to a data set."""
+"""Options of the commands: groups that several commands share, and what is made of them (a data set, settings).
+
+A group is a dataclass derived from `Options`; each field is an option. A command takes whole groups as arguments, and
+the decorator `command` tells Typer their fields: an option is declared once, however many commands have it.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
 import typer
 
@@ -14,67 +21,70 @@ from puidrec.errors import InputError
 if TYPE_CHECKING:
     from puidrec.data.dataset import Dataset
 
-DataName = Annotated[
-    str, typer.Option("--data", help="coat, yahoo-r3, kuairec, ml-100k, simulated or files.", metavar="NAME")
-]
-# Paths are not checked by the parser (readable=False): the loaders say in one line what is wrong with them.
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Folder of the data set.", metavar="DIR", readable=False)
-]
-Logged = Annotated[
-    Path | None,
-    typer.Option(help="files: the log, CSV or Parquet: user_id, item_id, rating.", metavar="FILE", readable=False),
-]
-Uniform = Annotated[
-    Path | None,
-    typer.Option(help="files: ratings of items drawn at random, same columns.", metavar="FILE", readable=False),
-]
-Users = Annotated[
-    Path | None, typer.Option(help="files: user table, user_id and features.", metavar="FILE", readable=False)
-]
-Items = Annotated[
-    Path | None, typer.Option(help="files: item table, item_id and features.", metavar="FILE", readable=False)
-]
-Shards = Annotated[
-    Path | None,
-    typer.Option(
-        help="files: keep a Parquet log larger than memory on disk, sorted once into this folder.", metavar="DIR",
-        readable=False,
-    ),
-]  # fmt: skip
-Scale = Annotated[str | None, typer.Option(help="files: lowest and highest possible rating.", metavar="LOW,HIGH")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE",
-        help="A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, one of the data source.",
-    ),
-]  # fmt: skip
-DataSettings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", help="data.KEY=VALUE: an option of the data source, such as data.seed=1.", metavar="KEY=VALUE"
-    ),
-]
 METHODS = (
     "mf, ips, dr, rd-ips, rd-dr, brd-ips, brd-dr, puid-ips, puid-dr, bpuid-ips, bpuid-dr, multi-ips, multi-dr, "
     "signed-rd, signed-puid, sharp-rd, sharp-puid, item-rate, bias or pure-svd."
 )
-"""Written out, so that help needs no torch; a test holds it to the table of methods."""
-Method = Annotated[str, typer.Option(help=METHODS, metavar="NAME")]
-Metrics = Annotated[
-    str,
-    typer.Option(
-        help="Separated by commas: uauc, auc, ndcg@K, ndcg-graded@K, recall@K, precision@K, map@K, mse, mae, logloss.",
-        metavar="NAMES",
-    ),
-]
-Device = Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda, …", show_default="cpu")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
-Out = Annotated[
-    Path | None, typer.Option(help="Folder to write; without it, nothing is written.", metavar="DIR", readable=False)
-]
+"""Written out, as the other names here, so that help needs no torch; tests compare them with the tables of names."""
+PROPENSITIES = "jobs, logistic, two-way, naive-bayes or given"
+METRICS = "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, precision@K, map@K, mse, mae, logloss"
+TAKES_SETTINGS = ("train", "compare", "tune")
+"""Commands whose -c FILE may hold settings of the model beside options."""
+
+
+class Options:
+    """Base of option groups: dataclasses whose fields carry their `typer.Option`."""
+
+
+class Command(NamedTuple):
+    """A command: the function that Typer calls, with all options in its signature, and an example for its help."""
+
+    run: Callable[..., None]
+    example: str
+
+
+def command(example: str) -> Callable[[Callable[..., None]], Command]:
+    """Make a command of a function: each argument that is a group of options becomes the options of that group."""
+
+    def decorate(function: Callable[..., None]) -> Command:
+        hints = get_type_hints(function, include_extras=True)
+        groups = {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, Options)}
+
+        @functools.wraps(function)
+        def run(**given: Any) -> None:
+            made = {
+                name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
+                for name, kind in groups.items()
+            }
+            function(**given, **made)
+
+        parameters = list(_spread(function, hints, groups))
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return Command(run, f"Example: {example}")
+
+    return decorate
+
+
+def _spread(
+    function: Callable[..., None], hints: dict[str, Any], groups: dict[str, type[Options]]
+) -> Iterator[inspect.Parameter]:
+    """The parameters of a command, the fields of groups in their places. By name only, so that their order is free."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name not in groups:
+            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+            continue
+        kinds = get_type_hints(groups[name], include_extras=True)
+        for field in fields(groups[name]):  # type: ignore[arg-type]
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            kind = inspect.Parameter.KEYWORD_ONLY
+            yield inspect.Parameter(field.name, kind, default=default, annotation=kinds[field.name])
+
+
+def add_commands(app: typer.Typer, *commands: Command) -> None:
+    """Register commands under the names of their functions."""
+    for one in commands:
+        app.command(epilog=one.example)(one.run)
 
 
 def _load_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -107,14 +117,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError("not TOML", file=path, found=str(error)[:80], hint="One KEY = VALUE per line.") from error
 
 
-TAKES_SETTINGS = ("train", "compare", "tune")
-"""Commands whose file may hold settings of the model beside options."""
-Config = Annotated[
+# Paths are not checked by the parser (readable=False): the loaders say in one line what is wrong with them.
+RunFolder = Annotated[Path, typer.Argument(help="Folder written by puid train.", metavar="RUN", readable=False)]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder to write; without it, nothing is written.", metavar="DIR", readable=False)
+]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
+Seeds = Annotated[int, typer.Option(help="Number of seeds; each has its own split and initialisation.", metavar="N")]
+Device = Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda, …", show_default="cpu")]
+Shards = Annotated[
     Path | None,
     typer.Option(
-        "-c", "--config", help="TOML file: options of this command, and settings where it takes some.",
-        metavar="FILE", readable=False,
-        callback=_load_config, is_eager=True,
+        help="files: keep a Parquet log larger than memory on disk, sorted once into this folder.", metavar="DIR",
+        readable=False,
     ),
 ]  # fmt: skip
 ProtocolName = Annotated[
@@ -123,17 +138,147 @@ ProtocolName = Annotated[
         help="What counts as liked: rd (4 and 5), paper (4 and 5, without 3) or ge3 (3 to 5).", metavar="NAME"
     ),
 ]
-PROPENSITIES = "cells, logistic, two-way, naive-bayes or given"
 PropensityName = Annotated[
     str,
-    typer.Option(help=f"Nominal propensity: {PROPENSITIES}. What it explains is not held against Γ.", metavar="NAME"),
+    typer.Option(
+        help=f"Nominal propensity: {PROPENSITIES}. What it explains does not count as hidden confounding.",
+        metavar="NAME",
+    ),
 ]
+ModelSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE",
+        help="A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, one of the data source.",
+    ),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CommonOptions(Options):
+    """What every command takes."""
+
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "-c", "--config", help="TOML file: options of this command, and settings where it takes some.",
+            metavar="FILE", readable=False, callback=_load_config, is_eager=True,
+        ),
+    ] = None  # fmt: skip
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")] = False
+
+
+@dataclass(frozen=True)
+class OutputOptions(CommonOptions):
+    """What commands take that may write a folder."""
+
+    out: Out = None
+
+
+@dataclass(frozen=True)
+class DataOptions(Options):
+    """Which data set: a name and a folder, or the user's own files."""
+
+    data: Annotated[
+        str, typer.Option("--data", help="coat, yahoo-r3, kuairec, ml-100k, simulated or files.", metavar="NAME")
+    ] = "simulated"
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder of the data set.", metavar="DIR", readable=False)
+    ] = None
+    logged: Annotated[
+        Path | None,
+        typer.Option(help="files: the log, CSV or Parquet: user_id, item_id, rating.", metavar="FILE", readable=False),
+    ] = None
+    uniform: Annotated[
+        Path | None,
+        typer.Option(help="files: ratings of items drawn at random, same columns.", metavar="FILE", readable=False),
+    ] = None
+    users: Annotated[
+        Path | None, typer.Option(help="files: user table, user_id and features.", metavar="FILE", readable=False)
+    ] = None
+    items: Annotated[
+        Path | None, typer.Option(help="files: item table, item_id and features.", metavar="FILE", readable=False)
+    ] = None
+    scale: Annotated[
+        str | None, typer.Option(help="files: lowest and highest possible rating.", metavar="LOW,HIGH")
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="data.KEY=VALUE: an option of the data source, such as data.seed=1.", metavar="KEY=VALUE"
+        ),
+    ] = None
+    sections: ClassVar[Sequence[str] | None] = ("data",)
+    """Sections that keys of --set may have; None: any key, settings of the model among them."""
+
+    def parsed_settings(self) -> dict[str, Any]:
+        """The keys and values of --set."""
+        return parse_settings(self.settings, self.sections)
+
+    def source_options(self, shards: Path | None = None) -> dict[str, Any]:
+        """What the data source is told: file options, which are for `files` only, and --set data.KEY; nothing twice."""
+        files = {
+            "logged": self.logged, "uniform": self.uniform, "users": self.users, "items": self.items,
+            "scale": parse_scale(self.scale), "shards": shards,
+        }  # fmt: skip
+        given = {key: value for key, value in files.items() if value is not None}
+        if given and self.data != "files":
+            raise InputError(
+                f"--{next(iter(given))} belongs to --data files",
+                found=f"--data {self.data}",
+                hint="Use --data files, or leave the option out.",
+            )
+        more = section(self.parsed_settings(), "data")
+        reserved = next((key for key in ("name", "path") if key in more), None)
+        if reserved is not None:
+            raise InputError("unknown setting", found=f"data.{reserved}", hint="Use --data NAME and --data-dir DIR.")
+        twice = next((key for key in given if key in more), None)
+        if twice is not None:
+            found = f"--{twice} and --set data.{twice}"
+            raise InputError(f"{twice} was given twice", found=found, expected="one of them")
+        return {**more, **given}
+
+    def load(self, shards: Path | None = None) -> Dataset:
+        """The data set; with `shards`, its log stays on disk."""
+        from puidrec.data.sources import load_dataset
+
+        return load_dataset(self.data, self.data_dir, **self.source_options(shards))
+
+
+@dataclass(frozen=True)
+class ModelDataOptions(DataOptions):
+    """A data set to train on: --set takes settings of the model as well."""
+
+    settings: ModelSettings = None
+    sections: ClassVar[Sequence[str] | None] = None
+
+    def model_settings(self, context: typer.Context, **named: Any) -> dict[str, Any]:
+        """The settings of the model: those of -c FILE, over them those of --set, and over them named options given."""
+        own = {key: value for key, value in self.parsed_settings().items() if not key.startswith("data.")}
+        given = {key: value for key, value in named.items() if value is not None}
+        return {**context.meta.get("settings", {}), **own, **given}
+
+
+@dataclass(frozen=True)
+class EngineOptions(Options):
+    """Where many runs are computed."""
+
+    workers: Annotated[
+        int | None, typer.Option(help="Jobs that run at the same time, one thread each; by default one per core.")
+    ] = None
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="Where jobs run: local (processes), inline, ray; none takes what is finished.", metavar="NAME"
+        ),
+    ] = "local"
+    device: Device = None
 
 
 def parse_settings(settings: Sequence[str] | None, sections: Sequence[str] | None = None) -> dict[str, Any]:
     """Read `key=value` pairs; a value is TOML where it parses as such, else text.
 
-    With `sections`, every key must be of the form `section.key`: one that nobody would read is an error.
+    With `sections`, every key must be of the form `section.key`: one that nothing would read is an error.
     """
     parsed: dict[str, Any] = {}
     for setting in settings or ():
@@ -142,19 +287,10 @@ def parse_settings(settings: Sequence[str] | None, sections: Sequence[str] | Non
             raise InputError("not a setting", found=setting, expected="KEY=VALUE", hint="Example: --set data.seed=1")
         name = key.strip()
         if sections is not None and not any(name.startswith(f"{s}.") and len(name) > len(s) + 1 for s in sections):
-            raise InputError(
-                "unknown setting",
-                found=name,
-                expected=" or ".join(f"{section}.KEY" for section in sections),
-            )
+            expected = " or ".join(f"{section}.KEY" for section in sections)
+            raise InputError("unknown setting", found=name, expected=expected)
         parsed[name] = parse_value(value)
     return parsed
-
-
-def model_settings(context: typer.Context, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of models: those of -c FILE, and over them those of --set that are not for the data source."""
-    own = {key: value for key, value in given.items() if not key.startswith("data.")}
-    return {**context.meta.get("settings", {}), **own}
 
 
 def section(settings: dict[str, Any], name: str) -> dict[str, Any]:
@@ -182,35 +318,15 @@ def parse_scale(text: str | None) -> tuple[float, float] | None:
     return low, high
 
 
-def open_dataset(
-    name: str,
-    folder: Path | None,
-    settings: dict[str, Any],
-    *,
-    logged: Path | None = None,
-    uniform: Path | None = None,
-    users: Path | None = None,
-    items: Path | None = None,
-    scale: str | None = None,
-    shards: Path | None = None,
-) -> Dataset:
-    """Load the data set that the options name; file options are for `files` only."""
-    from puidrec.data.sources import load_dataset
-
-    files = {"logged": logged, "uniform": uniform, "users": users, "items": items, "scale": parse_scale(scale),
-             "shards": shards}  # fmt: skip
-    given = {key: value for key, value in files.items() if value is not None}
-    if given and name != "files":
-        raise InputError(
-            f"--{next(iter(given))} belongs to --data files",
-            found=f"--data {name}",
-            hint="Use --data files, or leave the option out.",
-        )
-    more = section(settings, "data")
-    reserved = next((key for key in ("name", "path") if key in more), None)
-    if reserved is not None:
-        raise InputError("unknown setting", found=f"data.{reserved}", hint="Use --data NAME and --data-dir DIR.")
-    twice = next((key for key in given if key in more), None)
+def parse_names(text: str, what: str, known: Sequence[str] = ()) -> list[str]:
+    """Read a,b,c: each once, none empty, all of them known where the known ones are given."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError(f"no {what} given", found=text, expected="names, separated by commas")
+    twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"{twice} was given twice", found=f"--{twice} and --set data.{twice}", expected="one of them")
-    return load_dataset(name, folder, **more, **given)
+        raise InputError(f"a {what} was named twice", found=twice)
+    unknown = next((name for name in names if known and name not in known), None)
+    if unknown is not None:
+        raise InputError(f"unknown {what}", found=unknown, expected=f"some of {', '.join(known)}")
+    return names

@@ -118,6 +118,12 @@ def open_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
+def address_of(listener: socket.socket) -> str:
+    """The URL under which a bound socket is reached."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def make_server(app: Any) -> Server:
     """A server for an application, with bounds on connections and on time."""
     config = uvicorn.Config(

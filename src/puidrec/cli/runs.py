@@ -1,0 +1,279 @@
+"""Commands on one model: `puid train`, `evaluate`, `recommend`, `serve` and `export`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from puidrec.cli import options
+from puidrec.cli.output import print_json, print_table, progress_bar, say
+from puidrec.errors import InputError
+
+if TYPE_CHECKING:
+    from puidrec.experiments.run import Run
+
+SHOWN_ROWS = 200
+"""Recommendations that go into a table on the terminal."""
+
+
+@dataclass(frozen=True)
+class ModelOptions(options.Options):
+    """Which model to train; what is not given is left to the defaults of `Settings`."""
+
+    method: Annotated[str | None, typer.Option(help=options.METHODS, metavar="NAME", show_default="puid-dr")] = None
+    device: options.Device = None
+    seed: Annotated[int | None, typer.Option(help="Seed of split and initialisation.", min=0, show_default="0")] = None
+
+
+@options.command("puid train --data coat --data-dir coat --method puid-dr --set alpha=2 --out runs/puid-dr")
+def train(
+    context: typer.Context,
+    data: options.ModelDataOptions,
+    model: ModelOptions,
+    protocol: options.ProtocolName = "rd",
+    shards: options.Shards = None,
+    *,
+    output: options.OutputOptions,
+) -> None:
+    """Train a recommender and measure it on the protocol's test rows.
+
+    A run that was interrupted goes on where its last checkpoint left off: repeat the command.
+    """
+    from puidrec.experiments.run import train_run
+    from puidrec.settings import Settings
+    from puidrec.train.distributed import join_world
+
+    chosen = Settings.of(**data.model_settings(context, **asdict(model)))
+    with join_world(chosen.device) as world, progress_bar() as bar:
+        reading = "reading the data" if shards is None else "sorting the log into shards, unless it was before"
+        task = bar.add_task(reading, total=None)
+        with world.first_ahead() if shards is not None else contextlib.nullcontext():
+            loaded = data.load(shards)
+        chosen = chosen.replace(device=world.device) if world.size > 1 else chosen
+        bar.update(task, description=f"{chosen.method}: propensities, Γ and noise of the log")
+
+        def show(stage: str, done: int, total: int, figures: dict[str, float]) -> None:
+            score = f", validation {figures['score']:.4f}" if "score" in figures else ""
+            loss = next(value for name, value in figures.items() if name.startswith("loss_"))
+            words = f"{chosen.method} ({stage}): loss {loss:.4f}{score}"
+            bar.update(task, completed=done, total=total, description=words)
+
+        run = train_run(loaded, chosen, protocol=protocol, out=output.out, progress=show, world=world)
+    if output.as_json:
+        print_json(run.metrics)
+    else:
+        _show_run(run, loaded.name, output.out)
+
+
+def _show_run(run: Run, data: str, out: Path | None) -> None:
+    """Print the figures on test rows, what they stand under, and where the run is."""
+    facts = run.metrics
+    print_table(
+        f"{facts['method']} on {data}, protocol {facts['protocol']}, seed {facts['seed']}", ("metric", "test"),
+        [(name, f"{value:.4f}") for name, value in run.evaluation.items()],
+    )  # fmt: skip
+    say(
+        f"{facts['test_rows']:,} {facts['evaluated_on']} test rows, {facts['positive_rate']:.1%} liked; best epoch "
+        f"{facts['best_epoch']} of {facts['epochs']}, {facts['seconds']:.1f} s; uniform rows used for: "
+        f"{facts['uniform_rows_used']}."
+    )
+    if "gamma_set_by" in facts:
+        say(f"Γ was set by {facts['gamma_set_by']}. --set gamma=NUMBER sets it yourself.")
+    if out is not None:
+        say(f"wrote {out}\nnext: puid recommend {out} --k 10")
+
+
+@options.command("puid evaluate runs/puid-dr --data coat --data-dir coat --metrics uauc,ndcg@5")
+def evaluate(
+    run: options.RunFolder,
+    data: options.DataOptions,
+    metrics: Annotated[
+        str, typer.Option(help=f"Separated by commas: {options.METRICS}.", metavar="NAMES")
+    ] = "uauc,ndcg@5,auc,mse",
+    protocol: options.ProtocolName = "rd",
+    device: options.Device = None,
+    *,
+    common: options.CommonOptions,
+) -> None:
+    """Measure a trained model on the test rows of a data set (the split of the run's own seed)."""
+    from puidrec.experiments.run import load_run, measure
+
+    model, _ = load_run(run, device or "cpu")
+    loaded = data.load()
+    split = loaded.split(protocol, model.settings.seed, select=model.settings.select)
+    evaluation, figures = measure(model, split, [name.strip() for name in metrics.split(",") if name.strip()])
+    if common.as_json:
+        print_json(figures)
+        return
+    rows = []
+    for name, value in evaluation.items():
+        interval = evaluation.interval(name) if name in evaluation.per_user else None
+        rows.append((name, f"{value:.4f}", f"{interval.low:.4f} … {interval.high:.4f}" if interval else ""))
+    title = f"{model.settings.method} on {loaded.name}, protocol {protocol}"
+    print_table(title, ("metric", "test", "95 % over users"), rows)
+    say(f"{len(split.test):,} {split.evaluation} test rows, {split.positive_rate:.1%} liked")
+
+
+@options.command("puid recommend runs/puid-dr --users 0,1,2 --k 5 --out top.csv")
+def recommend(
+    run: options.RunFolder,
+    users: Annotated[str | None, typer.Option(help="Users, separated by commas; all users when left out.")] = None,
+    k: Annotated[int, typer.Option(help="Items per user.", min=1, max=100_000)] = 10,
+    include_seen: Annotated[bool, typer.Option("--include-seen", help="Also items the user has rated.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write CSV or Parquet instead of a table.", metavar="FILE", readable=False)
+    ] = None,
+    device: options.Device = None,
+    *,
+    common: options.CommonOptions,
+) -> None:
+    """The best items of each user: user_id, item_id, score, rank."""
+    from puidrec.atomic import atomic_path
+    from puidrec.experiments.run import load_run
+
+    model, _ = load_run(run, device or "cpu")
+    wanted: Any = model.user_ids_.ids if users is None else _ids(users, model.user_ids_.ids.dtype.is_integer())
+    frame = model.recommend(wanted, k=k, exclude_seen=not include_seen)
+    if out is not None:
+        if out.suffix not in (".csv", ".parquet"):
+            raise InputError("unknown format", found=out.suffix or str(out), expected=".csv or .parquet")
+        with atomic_path(out) as temporary:
+            (frame.write_parquet if out.suffix == ".parquet" else frame.write_csv)(temporary)
+        say(f"wrote {out}: {frame.height:,} rows")
+    elif common.as_json:
+        print_json(frame.to_dicts())
+    else:
+        shown = frame.head(SHOWN_ROWS).to_dicts()
+        rows = [(str(row["user_id"]), str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}") for row in shown]
+        print_table("Recommendations", ("user", "rank", "item", "score"), rows)
+        if frame.height > len(shown):
+            say(f"{frame.height - len(shown):,} more rows; --out FILE writes all.")
+
+
+def _ids(text: str, integers: bool) -> list[Any]:
+    """User ids from a comma-separated option, of the type the model knows."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise InputError("no users named", found=text, expected="ids separated by commas")
+    if not integers:
+        return parts
+    try:
+        return [int(part) for part in parts]
+    except ValueError:
+        raise InputError("user ids of this model are integers", found=text, expected="for example 0,1,2") from None
+
+
+class UnknownIds(StrEnum):
+    """What ids get that the model does not know."""
+
+    prior = "prior"
+    refuse = "404"
+
+
+@dataclass(frozen=True)
+class ServeOptions(options.CommonOptions):
+    """What every command takes; --json prints one thing only."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON, once it answers.")] = False
+
+
+@options.command("puid serve runs/puid-dr --port 8000")
+def serve(
+    run: options.RunFolder,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; the default answers this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
+    unknown: Annotated[
+        UnknownIds, typer.Option(help="Users without training rows or features: the average user's answer, or 404.")
+    ] = UnknownIds.prior,
+    max_k: Annotated[
+        int, typer.Option(help="Most items per user that a client may ask for.", min=1, max=100_000)
+    ] = 1000,
+    device: options.Device = None,
+    *,
+    common: ServeOptions,
+) -> None:
+    """Serve recommendations over HTTP until Ctrl+C: POST /recommend and /score, GET /health and /model.
+
+    The page /docs says what they take and give; it needs no network.
+    """
+    try:
+        from puidrec.serve.app import serve_run
+        from puidrec.serve.limits import Limits
+        from puidrec.serve.schema import Unknown
+        from puidrec.serve.server import address_of, open_socket, serve_forever
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"serving needs {error.name}, which is not installed", hint="pip install 'puidrec[serve]'"
+        ) from error
+
+    with open_socket(host, port) as listener:
+        limits = Limits(k=max_k, results=max(Limits.results, max_k))
+        app = serve_run(run, Unknown(unknown.value), limits, device or "cpu")
+        listener.listen()  # from here on clients may connect, and are answered as soon as the loop runs
+        _announce(app.state.card, address_of(listener), common.as_json)
+        serve_forever(app, listener)
+    if not common.as_json:
+        say("stopped")
+
+
+def _announce(card: dict[str, Any], url: str, as_json: bool) -> None:
+    """Say what is served and where."""
+    if as_json:
+        print_json({"url": url, "method": card["method"]})
+        sys.stdout.flush()  # the reader waits for it
+    else:
+        what = f"{card['method']}, {card['users']:,} users × {card['items']:,} items"
+        say(f"{what}, on {url} (what it answers: {url}/docs)", wrap=False)
+
+
+class ExportFormat(StrEnum):
+    """What an export holds."""
+
+    onnx = "onnx"
+    parquet = "parquet"
+    npy = "npy"
+
+
+@options.command("puid export runs/puid-dr --format parquet --out vectors")
+def export(
+    run: options.RunFolder,
+    form: Annotated[
+        ExportFormat,
+        typer.Option("--format", help="onnx: scores of pairs; parquet, npy: vectors whose inner product is the score."),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Folder to write; an earlier export is replaced.", metavar="DIR", readable=False)
+    ],
+    common: options.CommonOptions,
+) -> None:
+    """Write a trained model for other systems: an ONNX graph, or vectors for any vector index."""
+    from puidrec.experiments.run import load_run
+    from puidrec.export import export_model
+
+    model, _ = load_run(run)
+    written = export_model(model, form.value, out, data_sha256=_data_digest(run))
+    if common.as_json:
+        print_json({**written.description, "files": written.files})
+        return
+    for name, size in written.files.items():
+        say(f"{size:>12,} bytes  {out / name}", wrap=False)
+    say(f"score: {written.description['score']}", wrap=False)
+    if "largest_difference_to_predict" in written.description:
+        say(f"largest difference to predict: {written.description['largest_difference_to_predict']:.1e}")
+
+
+def _data_digest(run: Path) -> str | None:
+    """Which data the model was trained on, where the run says so."""
+    from puidrec.store import read_json
+
+    path = run / "environment.json"
+    digest = read_json(path).get("data_sha256") if path.exists() else None
+    return digest if isinstance(digest, str) else None

@@ -1,0 +1,412 @@
+"""Commands of many runs: `puid compare`, `tune` and `reproduce`, and the tour `puid demo`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from puidrec.cli import options
+from puidrec.cli.output import LiveTable, print_json, print_table, progress_bar, say
+from puidrec.errors import InputError, PuidError
+
+if TYPE_CHECKING:
+    from puidrec.experiments.job import DataSpec, Job
+    from puidrec.experiments.reproduce.run import ReproductionPlan
+    from puidrec.experiments.study import Results, Trial
+    from puidrec.experiments.summary import SummaryRow
+
+BASELINES = ("item-rate", "bias")
+"""Shown in every table: what does not beat them has learned nothing about people."""
+SHOWN_TRIALS = 10
+
+
+@dataclass(frozen=True)
+class StudyOptions(options.EngineOptions):
+    """Many runs on one data set."""
+
+    seeds: options.Seeds = 5
+    seed: Annotated[int, typer.Option(help="The first seed; the others follow.", min=0)] = 0
+    protocol: options.ProtocolName = "rd"
+    select: Annotated[
+        str | None,
+        typer.Option(help="Rows that choose the epoch and the trial: uniform or observational.", metavar="ROWS"),
+    ] = None
+
+    def seed_numbers(self) -> list[int]:
+        """The seeds of the study."""
+        if self.seeds < 1:
+            raise InputError("a study needs a seed", found=self.seeds, expected="--seeds 1 or more")
+        return list(range(self.seed, self.seed + self.seeds))
+
+    def model_settings(self, context: typer.Context, data: options.ModelDataOptions) -> dict[str, Any]:
+        """Settings of the models from -c FILE, --set and options of their own; unknown keys are refused."""
+        from puidrec.settings import Settings
+
+        chosen = data.model_settings(context, select=self.select, device=self.device)
+        for key in ("method", "seed"):
+            if key in chosen:
+                expected = "the options of the command"
+                raise InputError(f"{key} is no setting here", found=f"--set {key}", expected=expected)
+        unknown = {key: value for key, value in chosen.items() if key not in Settings.model_fields}
+        if unknown:
+            Settings.of("mf", **unknown)  # says which, and what is near
+        return chosen
+
+
+@dataclass(frozen=True)
+class TableOptions(options.Options):
+    """What a comparison shows."""
+
+    methods: Annotated[
+        str, typer.Option(help="a,b,… or all; the baselines item-rate and bias are always shown.", metavar="NAMES")
+    ] = "all"
+    budget: Annotated[
+        int, typer.Option(help="Settings tried per method and seed, chosen on validation rows; 1: the defaults.")
+    ] = 1
+    reference: Annotated[
+        str | None, typer.Option(help="The method that others are compared with; by default mf.", metavar="NAME")
+    ] = None
+    metrics: Annotated[str, typer.Option(help="Metrics of the tables, the first one sorts.")] = "uauc,ndcg@5"
+
+    def names(self) -> tuple[list[str], str]:
+        """The methods of the table, baselines included, and the reference among them."""
+        from puidrec.methods import METHODS, get_method
+
+        asked = list(METHODS) if self.methods.strip() == "all" else options.parse_names(self.methods, "method")
+        names = [get_method(name).name for name in dict.fromkeys([*asked, *BASELINES])]
+        reference = self.reference or ("mf" if "mf" in names else asked[0])
+        if reference not in names:
+            expected = f"one of {', '.join(names)}"
+            raise InputError("the reference is not among the methods", found=reference, expected=expected)
+        return names, reference
+
+
+def data_spec(data: options.DataOptions) -> DataSpec:
+    """The data set that the options name, loaded once here so that a mistake is reported before anything starts."""
+    from puidrec.experiments.job import DataSpec
+
+    data.load()
+    return DataSpec(data.data, data.data_dir, data.source_options())
+
+
+def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those settings that a method has: Γ means nothing to one without uncertainty, a rule nothing to one Γ."""
+    from puidrec.methods import get_method
+
+    uncertainty = get_method(method).uncertainty
+    gamma = settings.get("gamma")
+    rule = isinstance(gamma, str) and gamma not in ("auto", "certified", "global")
+    absent = {"none": {"gamma", "alpha", "beta"}, "global": {"alpha", "beta"}}.get(uncertainty, set())
+    if uncertainty == "global" and rule:
+        absent = absent | {"gamma"}
+    return {key: value for key, value in settings.items() if key not in absent}
+
+
+@options.command("puid compare --data coat --data-dir coat --methods mf,dr,signed-rd --seeds 5 --out compare-coat")
+def compare(
+    context: typer.Context,
+    data: options.ModelDataOptions,
+    table: TableOptions,
+    study: StudyOptions,
+    output: options.OutputOptions,
+) -> None:
+    """Compare methods over several seeds: means, intervals, and who wins, ties or loses against a reference.
+
+    Finished jobs are kept in OUT/cells and never trained again: repeat the command to go on after an interruption.
+    Another command in the same folder trains only what is new; the tables are those of the last command.
+    """
+    from puidrec.experiments.job import Job
+    from puidrec.experiments.run import METRICS
+    from puidrec.experiments.study import run_study
+
+    chosen = study.model_settings(context, data)
+    names, reference = table.names()
+    metrics = options.parse_names(table.metrics, "metric", METRICS)
+    seeds, spec = study.seed_numbers(), data_spec(data)
+    jobs = [
+        Job(spec, name, seed, study.protocol, settings_for(name, chosen), budget=table.budget)
+        for seed in seeds
+        for name in names
+    ]
+    with LiveTable(f"{spec.title}, {len(names)} methods × {len(seeds)} seeds", metrics) as live:
+        results = run_study(jobs, output.out, engine=study.engine, workers=study.workers, progress=live)
+    if not results:
+        _raise_failures(results)  # an earlier comparison stays as it is
+    rows = _tables(results, reference, metrics, output.out)
+    if output.as_json:
+        failed = [{**failure.job.names(), "error": failure.error} for failure in results.failures]
+        print_json({"reference": reference, "rows": [row.plain() for row in rows], "failed": failed})
+    else:
+        _show_comparison(rows, reference, metrics, output.out)
+    _raise_failures(results)
+
+
+def _tables(results: Results, reference: str, metrics: Sequence[str], out: Path | None) -> list[SummaryRow]:
+    """The rows of the tables; with `out`, all files of the comparison, together or not at all."""
+    from puidrec.atomic import atomic_files
+    from puidrec.experiments.study import summarise, write_study
+
+    if out is None:
+        return summarise(results, reference, metrics)
+    from puidrec.report.study import write_report
+
+    with atomic_files(out) as stage:
+        rows = write_study(stage, results, reference, metrics)
+        write_report(stage, results, rows, reference, metrics)
+    return rows
+
+
+def _show_comparison(rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str], out: Path | None) -> None:
+    """Print one table per metric, and where the files are."""
+    from puidrec.experiments.summary import interval, title
+
+    for metric in metrics:
+        own = [row for row in rows if row.metric == metric]
+        if not own:
+            continue
+        body = [
+            (
+                row.label, f"{row.mean:.4f}", "" if row.seed_high is None else f"{row.seed_high - row.mean:.4f}",
+                "reference" if row.is_reference else "" if row.difference is None else f"{row.difference:+.4f}",
+                interval(row), row.verdict or "",
+            )
+            for row in own
+        ]  # fmt: skip
+        head = ("method", metric, "± seeds", f"to {reference}", "95 % over users", "verdict")
+        print_table(title(own), head, body)
+    if out is not None:
+        files = "report.html, table.md, results.json, summary.json, charts"
+        say(f"wrote {out}: {files}\nnext: open {out}/report.html", wrap=False)
+
+
+def _raise_failures(results: Results) -> None:
+    """A study with holes ends with their names and exit code 1."""
+    if results.failures:
+        total = len(results) + len(results.failures)
+        named = "; ".join(str(failure) for failure in results.failures[:3])
+        more = f"; and {len(results.failures) - 3} more" if len(results.failures) > 3 else ""
+        raise PuidError(f"{len(results.failures)} of {total} jobs failed: {named}{more}")
+
+
+@dataclass(frozen=True)
+class TuneStudyOptions(StudyOptions):
+    """Many runs of one method; one seed unless more are asked for."""
+
+    seeds: options.Seeds = 1
+
+
+@options.command("puid tune --data coat --data-dir coat --method puid-dr --budget 20 --out tune-puid-dr")
+def tune(
+    context: typer.Context,
+    method: Annotated[str, typer.Option(help=options.METHODS, metavar="NAME")],
+    budget: Annotated[int, typer.Option(help="Settings tried: the defaults, and the others drawn at random.")] = 20,
+    *,
+    data: options.ModelDataOptions,
+    study: TuneStudyOptions,
+    output: options.OutputOptions,
+) -> None:
+    """Search settings of a method by their score on validation rows; test rows are never looked at.
+
+    What --set gives stays fixed. best.toml in OUT is for puid train -c. Finished trials are kept in OUT/cells and
+    never trained again: a larger --budget tries only the new ones.
+    """
+    from puidrec.experiments.job import Job
+    from puidrec.experiments.study import tune as run
+    from puidrec.experiments.study import write_tuning
+    from puidrec.methods import get_method
+
+    name = get_method(method).name
+    chosen = study.model_settings(context, data)
+    seeds, spec = study.seed_numbers(), data_spec(data)
+    job = Job(spec, name, study.seed, study.protocol, settings_for(name, chosen), budget=budget).check()
+    with LiveTable(f"{name} on {spec.title}", ("validation",)) as live:
+        ranked = run(job, seeds, output.out, engine=study.engine, workers=study.workers, progress=live)
+    if output.out is not None:
+        write_tuning(output.out, job, ranked)
+    if output.as_json:
+        print_json([trial.plain() for trial in ranked])
+    else:
+        _show_trials(job, ranked, output.out)
+
+
+def _show_trials(job: Job, ranked: Sequence[Trial], out: Path | None) -> None:
+    """Print the best trials, and what to do with them."""
+    from puidrec.experiments.search import searched
+
+    varied = list(dict.fromkeys(parameter.name for parameter in searched(job)))
+    body = [
+        (
+            "default" if trial.number == 0 else str(trial.number),
+            "failed" if trial.error else "–" if trial.score is None else f"{trial.score:.4f}",
+            *(str(trial.settings.get(name, getattr(job.resolved, name))) for name in varied),
+        )
+        for trial in ranked[:SHOWN_TRIALS]
+    ]  # fmt: skip
+    print_table(f"{job.method} on {job.data.title}: trials by validation score", ("trial", "score", *varied), body)
+    if not varied:
+        say(f"{job.method} has no settings to search: one trial.")
+    elif len(ranked) > SHOWN_TRIALS:
+        say(f"{len(ranked) - SHOWN_TRIALS} more trials are in trials.json.")
+    if out is not None:
+        say(f"wrote {out}: trials.json, best.toml", wrap=False)
+        say(f"next: puid train -c {out}/best.toml --data {job.data.name} …", wrap=False)
+
+
+@options.command("puid reproduce all --data-root data --seeds 3 --out reproduction")
+def reproduce(
+    questions: Annotated[
+        list[str], typer.Argument(help="rq1, rq2, rq3, rq4, ablation, or all.", metavar="QUESTION…", show_default=False)
+    ],
+    data_root: Annotated[
+        Path,
+        typer.Option(
+            help="Folder with the folders coat, yahoo-r3, kuairec, ml-100k; those absent are skipped.",
+            metavar="DIR",
+            readable=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write.", metavar="DIR", readable=False)],
+    seeds: options.Seeds = 3,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One seed, few epochs and methods: shows that everything works.")
+    ] = False,
+    *,
+    engine: options.EngineOptions,
+    common: options.CommonOptions,
+) -> None:
+    """Run the paper's questions again: its figure, ours with an interval, the difference, and what does not hold.
+
+    Finished parts are kept in OUT and never run again: repeat the command to go on after an interruption, or to write
+    the tables, charts, report.html and results.md anew.
+    """
+    from puidrec.experiments.reproduce.questions import RunSize
+    from puidrec.experiments.reproduce.run import plan_reproduction
+    from puidrec.experiments.reproduce.run import reproduce as run
+    from puidrec.report.reproduce import write_reproduction
+
+    size = RunSize(1 if quick else seeds, quick)
+    plan = plan_reproduction(questions, data_root, size, engine.workers, engine.device or "cpu")
+    _announce(plan)
+    with progress_bar() as bar:
+        task = bar.add_task("reading", total=None)
+        made = run(
+            plan, out, engine=engine.engine,
+            tell=lambda words, done, total: bar.update(task, description=words, completed=done, total=total),
+        )  # fmt: skip
+        bar.update(task, description="writing", total=None)
+        paths = write_reproduction(out, made.summary, command_of(questions, plan))
+    if common.as_json:
+        print_json(made.summary)
+    else:
+        _show_reproduction(made.summary, out, paths)
+    failed = made.summary["failed"]
+    if failed:
+        named = "; ".join(f"{row['label']} on {row['data']}, seed {row['seed']}: {row['error']}" for row in failed[:3])
+        raise PuidError(f"{len(failed)} of {len(plan.jobs)} jobs failed: {named}")
+
+
+def _show_reproduction(summary: dict[str, Any], out: Path, paths: Sequence[Path]) -> None:
+    """Print what was found, and where the files are."""
+    from puidrec.report.reproduce import findings
+
+    for point in findings(summary):
+        say(point.title, bold=True)
+        say(f"{point.text}\n")
+    charts = f"{len(paths) - 3} charts, results.json, summary.json"
+    say(f"wrote {out}: {', '.join(path.name for path in paths[:3])}, {charts}")
+    say(f"next: open {paths[0]}")
+
+
+def command_of(questions: list[str], plan: ReproductionPlan) -> str:
+    """The command as it is told to readers: without the paths of this machine."""
+    words = ["puid reproduce", *questions, "--data-root DIR", f"--seeds {plan.size.seeds}"]
+    return " ".join([*words, *(["--quick"] if plan.size.quick else []), "--out DIR"])
+
+
+def _announce(plan: ReproductionPlan) -> None:
+    """How much is going to be run, and what is not; on standard error, so that results stay clean."""
+    jobs = len({job.key for job in plan.jobs})
+    for line in plan.found.missing.values():
+        typer.echo(f"puid: {line}", err=True)
+    if jobs:
+        typer.echo(
+            f"puid: {jobs} fits on {plan.workers} workers, very roughly {max(1, round(plan.seconds / 60))} minutes; "
+            "finished ones are not run again",
+            err=True,
+        )
+
+
+@options.command("puid demo --world mixed --seed 1 --out puid-demo")
+def demo(
+    world: Annotated[str, typer.Option(help="Simulated world; see puid data simulate --help.")] = "pair",
+    out: Annotated[Path, typer.Option(help="Folder for report.html and demo.json.", readable=False)] = Path(
+        "puid-demo"
+    ),
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    *,
+    common: options.CommonOptions,
+) -> None:
+    """Simulate a confounded log with known truth, train, compare with the truth, audit, and write a report."""
+    from puidrec.atomic import atomic_files, output_errors, refuse_overwriting, write_json
+    from puidrec.experiments.demo import METHODS, run_demo
+    from puidrec.report.demo import demo_page
+    from puidrec.report.html import write_page
+
+    with output_errors(out):
+        refuse_overwriting(out, ("report.html",), "demo.json")
+        out.mkdir(parents=True, exist_ok=True)  # before any work is spent
+    with progress_bar() as bar:
+        task = bar.add_task("simulating", total=len(METHODS) + 2)
+        found = run_demo(world, seed, lambda step: bar.update(task, advance=1, description=step), device or "cpu")
+    content = {**found.facts, "audit": found.audit.to_dict()}
+    with atomic_files(out) as stage:  # both or neither: the page must not speak of another run than the figures
+        write_json(stage / "demo.json", content)
+        write_page(stage / "report.html", demo_page(found.facts, content["audit"]))
+    if common.as_json:
+        print_json(content)
+    else:
+        _show_demo(found.facts, content["audit"], out)
+
+
+def _show_demo(facts: dict[str, Any], audit: dict[str, Any], out: Path) -> None:
+    """Two tables, what the truth says, what the audit says, and where the report is."""
+    from puidrec.experiments.demo import NAIVE, ROBUST
+
+    gamma = facts["gamma"]
+    say(
+        f"World “{facts['world']}”: {facts['n_users']:,} users × {facts['n_items']:,} items. People chose to give "
+        f"{facts['rows']:,} ratings; the truth behind all {facts['n_pairs']:,} pairs is known. Hidden confounding "
+        f"shifts the odds of exposure by a factor Γ of {gamma['median']:.2f} for the median pair, {gamma['p95']:.2f} "
+        "for one in twenty.\n"
+    )
+    print_table(
+        "Mean rating of all pairs, estimated",
+        ("from", "mean", "± 95 %", "error", "needs"),
+        [
+            (row["name"], f"{row['value']:.3f}", f"{row['half_width']:.3f}", f"{row['error']:+.3f}", row["needs"])
+            for row in facts["estimates"]
+        ],
+    )
+    print_table(
+        "Mean squared error (ratings in 0..1): what held-out rows of the log show, and what is",
+        ("method", "on the log", "on all pairs", "confounding repaired", "seconds"),
+        [_demo_row(row) for row in facts["methods"]],
+    )
+    best = min(facts["methods"][:-1], key=lambda row: float(row["true_mse"]))
+    say(
+        f"On all pairs {best['method']} is best: it repairs {best['repaired']:.0%} of what knowing the true "
+        f"propensities would. Audit of {NAIVE} against {ROBUST}, from the log and its uniform ratings alone:\n"
+    )
+    say(f"  {audit['sentence']}\n", bold=True)
+    files = "report.html, demo.json"
+    say(f"wrote {out}: {files}\nnext: open {out / 'report.html'}, then puid train --help", wrap=False)
+
+
+def _demo_row(row: dict[str, Any]) -> tuple[str, ...]:
+    repaired = "" if row["method"] in ("item-rate", "mf") else f"{row['repaired']:.0%}"
+    return row["method"], f"{row['naive_mse']:.4f}", f"{row['true_mse']:.4f}", repaired, f"{row['seconds']:.1f}"
