@@ -26,7 +26,7 @@ METHODS = (
     "signed-rd, signed-puid, sharp-rd, sharp-puid, item-rate, bias or pure-svd."
 )
 """Written out, as the other names here, so that help needs no torch; tests compare them with the tables of names."""
-PROPENSITIES = "jobs, logistic, two-way, naive-bayes or given"
+PROPENSITIES = "cells, logistic, two-way, naive-bayes or given"
 METRICS = "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, precision@K, map@K, mse, mae, logloss"
 TAKES_SETTINGS = ("train", "compare", "tune")
 """Commands whose -c FILE may hold settings of the model beside options."""
