@@ -125,7 +125,6 @@ def audit_values() -> Callable[..., dict[str, Any]]:
                     {"decile": 1, "items": 30, "share_of_log": 0.24, "rows": 165, "ess": 91.2, "mean_weight": 4.1},
                     {"decile": 2, "items": 30, "share_of_log": 0.15, "rows": 0, "ess": 0.0, "mean_weight": None},
                 ],
-                "something_new": {"levels": [0.5, 0.9], "values": [9.1, 30.0]},
             },
             "limits": ["It does not say that anything is hidden.", "Γ is a bound for every pair, not an average."],
         }  # fmt: skip

@@ -2,21 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from numbers import Real
 from typing import Any
 
-from puidrec.report.audit_detail import diagnostics, methods, segments
 from puidrec.report.audit_envelope import Names, envelope_of
-from puidrec.report.audit_strength import gamma_map, strength
-from puidrec.report.blocks import Block, Callout, Column, Details, Facts, Page, Section, Table, Tone, Verdict
-from puidrec.report.formatting import Value, finite, show
+from puidrec.report.blocks import (
+    Block,
+    Callout,
+    Cell,
+    Column,
+    Details,
+    Facts,
+    HeatMap,
+    Page,
+    Paragraph,
+    Section,
+    Table,
+    Tone,
+    Verdict,
+)
+from puidrec.report.formatting import MISSING, Value, bin_values, finite, short_labels, show
 
+LABEL = 48
+"""Characters of a group's label on the map of Γ."""
 VERDICTS: dict[str, tuple[Tone, str]] = {
     "robust": ("good", "Robust"),
     "fragile": ("warn", "Fragile"),
     "overturned": ("bad", "Already overturned"),
     "single": ("info", "One model alone"),
 }
+DOCS = (
+    ("docs/equations.md", "every formula, the function that computes it, and the test that checks it"),
+    ("docs/gamma-truth.md", "which rules for Γ rank pairs by how confounded they are, where the truth is known"),
+    ("docs/deviations.md", "what the paper leaves open, and what is done instead"),
+    ("docs/truth.md", "what each method repairs in worlds where the truth is known"),
+)
+SEGMENT = {
+    "entities": Column("size", ",d", "users or items in the group"),
+    "ratings": Column("ratings", ",d"),
+    "n": Column("logged pairs", ",d", "of the group, among the rows of this audit"),
+    "gamma_mean": Column("mean Γ", ".2f"),
+    "gamma_p95": Column("Γ, 95 %", ".2f", "one in twenty of the group is above"),
+    "low": Column("$ from", ".3f"),
+    "high": Column("$ to", ".3f", "its range in the group; a lead above 0 is the audited model's"),
+    "width": Column("width", ".3f", "of that range"),
+    "score_shift": Column("score shift", "+.3f", "mean score of the audited model minus the other's"),
+    "top10_overlap": Column("same of 10", ".0%", "share of ten recommendations that both models make"),
+    "recommended_per_100": Column("per 100", ".1f", "users out of 100 to whom it is among ten recommendations"),
+    "against_per_100": Column("other per 100", ".1f", "the same for the other model"),
+    "change_per_100": Column("change", "+.1f", "the difference of these two"),
+}
+QUANTILES = {"min": "least", "p1": "1 %", "p5": "5 %", "median": "median", "p95": "95 %", "p99": "99 %", "max": "most"}
+HEADLINES = {
+    "ess": ("effective sample size", ",.0f"), "ess_share": ("as a share of the rows", ".1%"),
+    "share_clipped": ("propensities clipped", ".1%"), "calibration_error": ("calibration error", ".1%"),
+    "gini": ("Gini coefficient of exposure", ".2f"), "top1_items_share": ("log taken by 1 % of items", ".1%"),
+    "top10_items_share": ("log taken by 10 % of items", ".1%"),
+}  # fmt: skip
+WORDS = {
+    "n_users": "users", "n_items": "items", "n_logged": "logged pairs", "n_uniform": "uniform ratings",
+    "positive_rate": "positive rate", "n": "pairs audited", "level": "confidence", "sha256": "SHA-256 begins with",
+}  # fmt: skip
 
 
 def audit_page(audit: Mapping[str, Any]) -> Page:
@@ -26,7 +75,7 @@ def audit_page(audit: Mapping[str, Any]) -> Page:
     where = f" on {data['name']}" if data.get("name") else ""
     title = f"{names.model}{where}" if names.other is None else f"{names.model} against {names.other}{where}"
     parts = (
-        _envelopes(audit, names), strength(audit), gamma_map(audit), segments(audit, names), diagnostics(audit),
+        _envelopes(audit, names), yardsticks(audit), gamma_map(audit), segments(audit, names), diagnostics(audit),
         _limits(audit), methods(audit, names),
     )  # fmt: skip
     return Page(
@@ -124,3 +173,263 @@ def _limits(audit: Mapping[str, Any]) -> Section | None:
     points = [str(text) for text in audit.get("limits") or []]
     box = Callout("warn", "Read this before you rely on it", "", points)
     return Section("limits", "What this does not tell you", [box], short="Limits") if points else None
+
+
+def yardsticks(audit: Mapping[str, Any]) -> Section | None:
+    """What is a large Γ here? Each yardstick that the data offer."""
+    found: list[Block] = [*_uniform(audit), *_certificate(audit), *_benchmarks(audit)]
+    gamma = audit.get("gamma") or {}
+    words = {"median": "median pair", "p95": "one pair in twenty is above", "max": "largest", "rule": "rule"}
+    items = [(words.get(key, key), value if key == "rule" else show(value, ".2f")) for key, value in gamma.items()]
+    if items:
+        found += [Paragraph("**Γ of the pairs of this log, as the rule sets it**"), Facts(items)]
+    return Section("strength", "What is a large Γ here?", found, short="Yardsticks for Γ") if found else None
+
+
+def _uniform(audit: Mapping[str, Any]) -> list[Block]:
+    """What uniform test rows measure of the same comparison: there nobody chose, so no Γ is needed."""
+    uniform = audit.get("uniform") or {}
+    gap = uniform.get("loss_gap")
+    if not gap or finite(gap.get("value")) is None:
+        return []
+    low, high = finite(gap.get("low")), finite(gap.get("high"))
+    span = f" (95 %: {show(low, '.4f')} to {show(high, '.4f')})" if low is not None and high is not None else ""
+    ahead, behind = low is not None and low > 0.0, high is not None and high < 0.0
+    tone: Tone = "good" if ahead else "bad" if behind else "info"
+    word = "confirm the lead" if ahead else "show the other model ahead" if behind else "leave open which one is ahead"
+    text = (
+        f"On {show(uniform.get('n'))} ratings of items that nobody chose, the difference in error is "
+        f"**{show(gap['value'], '.4f')}**{span}: they {word}."
+    )
+    return [Callout(tone, "What uniform ratings show", text)]
+
+
+def _certificate(audit: Mapping[str, Any]) -> list[Block]:
+    certificate = audit.get("certificate")
+    if not certificate:
+        return []
+    low = finite(certificate.get("low"))
+    if low is None or low <= 1.0:
+        text = "The uniform ratings prove no hidden confounding; nor do they prove that there is none."
+        return [Callout("info", "What uniform ratings prove of Γ", text)]
+    text = (
+        f"They refute every Γ below **{show(low, '.2f')}** (95 % confidence; best estimate "
+        f"{show(certificate.get('gamma_min'), '.2f')}): something hidden did drive the log, at least so much."
+    )
+    return [Callout("info", "What uniform ratings prove of Γ", text)]
+
+
+def _benchmarks(audit: Mapping[str, Any]) -> list[Block]:
+    rows = sorted(audit.get("benchmarks") or [], key=lambda row: -(finite(row.get("gamma")) or 0.0))
+    if not rows:
+        return []
+    text = (
+        "To judge a Γ, hide a feature that was recorded and see how far the odds of being seen move: that is the Γ of "
+        "a hidden trait as strong as this feature."
+    )
+    columns = [
+        Column("feature"), Column("of"), Column("Γ", ".2f", "typical factor by which the odds move"),
+        Column("Γ, 90 %", ".2f", "one pair in ten moves by more"),
+        Column("times hidden", ".1f", "how many such traits, acting together, it takes to reach the tipping point"),
+    ]  # fmt: skip
+    keys = ("gamma", "gamma_90", "times_hidden")
+    cells: list[list[Any]] = [
+        [str(row.get("feature")), f"{row.get('side', '')}s", *(row.get(key) for key in keys)] for row in rows
+    ]
+    keep = [k for k, column in enumerate(columns) if k < 3 or any(finite(row[k]) is not None for row in cells)]
+    table = [[row[k] for k in keep] for row in cells]
+    return [Paragraph(text), Table([columns[k] for k in keep], table, "Features as a yardstick for Γ.")]
+
+
+def gamma_map(audit: Mapping[str, Any]) -> Section | None:
+    """Where may it be strong? Γ by group of users and items."""
+    table = audit.get("gamma_map") or {}
+    if not table.get("values"):
+        return None
+    users, by_user = _axis(table["user_bins"], "users")
+    items, by_item = _axis(table["item_bins"], "items")
+    chart = HeatMap(
+        table["values"], users, items, "Γ by group of users and group of items (geometric mean over pairs).",
+        by_user, by_item, "Γ from", log=True,
+    )  # fmt: skip
+    return Section("map", "Where may it be strong?", [chart], short="Γ by group")
+
+
+def _axis(labels: Sequence[object], side: str) -> tuple[list[str], str]:
+    """Labels `age=20 to 30, gender=f` as `20 to 30 · f`, with the names of the columns in the title of the axis."""
+    texts = [str(label) for label in labels]
+    columns = re.findall(r"(?:^|, )([^=,]+)=", texts[0]) if texts else []
+    if not all(len(bin_values(text, columns)) == len(columns) and columns for text in texts):
+        columns = []
+    short, shown = short_labels(texts, columns, LABEL)
+    return short, f"{side}, by {', '.join(shown)}" if shown else side
+
+
+def segments(audit: Mapping[str, Any], names: Names) -> Section | None:
+    """Whom does it concern? Groups by their columns, and the single users and items with the largest Γ."""
+    values = audit.get("segments") or {}
+    found: list[Block] = []
+    explained: set[str] = set()
+    for side in ("users", "items"):
+        rows, single = values.get(side) or [], values.get(f"largest_{side}") or []
+        if rows:
+            labels = [f"{row.get('column', '')}: {row.get('segment', '')}" for row in rows]
+            caption = f"Groups of {side}, by their columns; the largest mean Γ first."
+            found.append(_group_table(f"group of {side}", labels, rows, caption, names, explained))
+        if single:
+            labels = [str(row.get("id")) for row in single]
+            caption = f"{side.capitalize()} with the largest Γ."
+            table = _group_table(side[:-1], labels, single, caption, names, explained)
+            found.append(Details(f"Single {side} with the largest Γ", [table]))
+    if found and values.get("strength"):
+        found.insert(0, Paragraph(f"Ranges are the sharp ones at {values['strength']}."))
+    return Section("segments", "Whom does it concern?", found, short="Users and items") if found else None
+
+
+def _group_table(
+    name: str, labels: Sequence[str], rows: Sequence[Mapping[str, Any]], caption: str, names: Names, explained: set[str]
+) -> Table:  # fmt: skip
+    """Known columns in their order, then whatever else the rows hold; each column is explained once on the page."""
+    present = dict.fromkeys(key for row in rows for key, value in row.items() if scalar(value))
+    others = [key for key in present if key not in (*SEGMENT, "column", "segment", "id")]
+    keys = [*(key for key in SEGMENT if key in present), *others]
+    what = "lead" if names.other is not None else "error"
+    columns = [SEGMENT.get(key, Column(key.replace("_", " "))) for key in keys]
+    columns = [replace(c, name=c.name.replace("$", what), help="" if c.name in explained else c.help) for c in columns]
+    explained |= {SEGMENT[key].name for key in keys if key in SEGMENT}
+    cells = [[label, *(row.get(key) for key in keys)] for label, row in zip(labels, rows, strict=True)]
+    return Table([Column(name), *columns], cells, caption)
+
+
+def diagnostics(audit: Mapping[str, Any]) -> Section | None:
+    """Can the log carry the answer? Sizes, weights, calibration; what is not known here is shown as it is."""
+    values = dict(audit.get("diagnostics") or {})
+    items: list[tuple[str, Value]] = [
+        (words, show(values.pop(key), spec)) for key, (words, spec) in HEADLINES.items() if scalar(values.get(key, {}))
+    ]
+    items += [(key.replace("_", " "), values.pop(key)) for key in list(values) if scalar(values[key])]
+    found: list[Block] = [Facts(items)] if items else []
+    found += _calibration(values.pop("calibration", None) or [])
+    found += _spread(values)
+    found += _deciles(values.pop("ess_by_item_decile", None) or [])
+    return Section("diagnostics", "Can the log carry the answer?", found, short="Diagnostics") if found else None
+
+
+def _calibration(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """Observed rates as bars, the predicted ones as ticks on them."""
+    ends = [v for row in rows for v in map(finite, (row.get("predicted"), row.get("observed"))) if v is not None]
+    if not rows or not ends or max(ends) <= 0.0:
+        return []
+    top = max(ends)
+    cells: list[list[Any]] = []
+    for row in rows:
+        predicted, observed = finite(row.get("predicted")), finite(row.get("observed"))
+        bar = None if observed is None else observed / top
+        tick = None if predicted is None else predicted / top
+        cells.append(
+            [row.get("decile"), row.get("pairs"), row.get("seen"), predicted, Cell(observed, bar=bar, tick=tick)]
+        )
+    columns = [
+        Column("tenth"), Column("pairs", ",d"), Column("seen", ",d"), Column("predicted", ".1%"),
+        Column("observed", ".1%", "the bar; the tick on it is what was predicted"),
+    ]  # fmt: skip
+    return [Table(columns, cells, "Are propensities right? Pairs by tenths of their propensity: how many were seen.")]
+
+
+def _spread(values: dict[str, Any]) -> list[Block]:
+    """Quantiles of weights and propensities in one table; takes them out of `values`."""
+    names = {
+        "propensity": ("propensities of logged pairs", ".3f"),
+        "propensity_all_pairs": ("propensities of all pairs", ".3f"),
+        "weights": ("weights of audited pairs", ",.1f"),
+    }
+    rows: list[list[Any]] = []
+    notes: list[tuple[str, Value]] = []
+    for key, (words, spec) in names.items():
+        part = values.pop(key, None) or {}
+        if any(name in part for name in QUANTILES):
+            rows.append([words, *(Cell(part.get(name), show(part.get(name), spec)) for name in QUANTILES)])
+        notes += [
+            (f"{key}: {name.replace('_', ' ')}", v) for name, v in part.items() if name not in QUANTILES and scalar(v)
+        ]
+    known = {
+        "propensity: name": "propensity model", "propensity: smallest allowed": "smallest propensity allowed",
+        "weights: top1 weight share": "weight on the heaviest 1 %",
+    }  # fmt: skip
+    facts = Facts([(known.get(name, name), _short(value)) for name, value in notes])
+    table = (
+        [Table(["", *QUANTILES.values()], rows, "How propensities and weights spread.", sortable=False)] if rows else []
+    )
+    return [*table, *([facts] if notes else [])]
+
+
+def _short(value: Value) -> Value:
+    return show(value, ".3f") if isinstance(value, float) else value
+
+
+def _deciles(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    if not rows:
+        return []
+    columns = [
+        Column("tenth of items"), Column("items", ",d"), Column("share of the log", ".1%"), Column("rows", ",d"),
+        Column("effective size", ",.0f", "as many rows of equal weight say as much; the bar: as a share of the rows"),
+        Column("mean weight", ".1f"),
+    ]  # fmt: skip
+    cells: list[list[Any]] = []
+    for row in rows:
+        ess, n = finite(row.get("ess")), finite(row.get("rows"))
+        bar = ess / n if ess is not None and n else None
+        start = [row.get(key) for key in ("decile", "items", "share_of_log", "rows")]
+        cells.append([*start, Cell(ess, bar=bar), row.get("mean_weight")])
+    return [Table(columns, cells, "Where is the log thin? Items by popularity, the most seen tenth first.")]
+
+
+def methods(audit: Mapping[str, Any], names: Names) -> Section:
+    """How all was set: models side by side, data, rows, the closed form, and where to read on."""
+    found: list[Block] = _models(audit, names)
+    for title, key in (("Data", "data"), ("Rows and intervals", "rows")):
+        values = audit.get(key) or {}
+        items = [(WORDS.get(k, k.replace("_", " ")), _fact(k, v)) for k, v in values.items() if scalar(v)]
+        found += [Paragraph(f"**{title}**"), Facts(items)] if items else []
+    form = (audit.get("tipping") or {}).get("closed_form")
+    if form:
+        words = {"S_plus": "S₊", "S_minus": "S₋"}
+        found.append(Paragraph("**Tipping point in closed form**: Γ* = (T + √(T² + 4 S₋S₊)) / (2 S₋), with"))
+        found.append(Facts([(words.get(key, key), show(value, ",.4g")) for key, value in form.items()]))
+    found.append(Table(["page", "what it holds"], DOCS, "To read on, in the documentation.", sortable=False))
+    return Section("methods", "Methods and settings", found, short="Methods")
+
+
+def _fact(key: str, value: Value) -> Value:
+    if key == "sha256" and isinstance(value, str):
+        return value[:16]
+    return show(value, ".1%" if key == "positive_rate" else ".0%") if key in ("positive_rate", "level") else value
+
+
+def _models(audit: Mapping[str, Any], names: Names) -> list[Block]:
+    """The models side by side; settings that differ are stressed."""
+    sides = [audit.get("model") or {}, *([audit["against"]] if audit.get("against") else [])]
+    heads = ["", *[name for name in (names.model, names.other) if name is not None]]
+    flat = [{k: v for k, v in {**side, **(side.get("training") or {})}.items() if scalar(v)} for side in sides]
+    found: list[Block] = [_beside(heads, flat, "The models, and how they were trained.", stress=False)]
+    settings = [dict(side.get("settings") or {}) for side in sides]
+    if any(settings):
+        text = "Settings; those that differ are stressed." if len(sides) > 1 else "Settings."
+        found.append(Details("All settings", [_beside(heads, settings, text)]))
+    return found if any(flat) or any(settings) else []
+
+
+def _beside(heads: Sequence[str], sides: Sequence[Mapping[str, Any]], caption: str, *, stress: bool = True) -> Table:
+    keys = list(dict.fromkeys(key for side in sides for key in side))
+    rows = [[key.replace("_", " "), *(_setting(side.get(key)) for side in sides)] for key in keys]
+    differ = [k for k, row in enumerate(rows) if stress and len(set(row[1:])) > 1]
+    return Table(heads, rows, caption, sortable=False, emphasised=differ)
+
+
+def _setting(value: object) -> str:
+    return MISSING if value is None else show(value) if scalar(value) else str(value)
+
+
+def scalar(value: object) -> bool:
+    """Whether a value fits in one cell."""
+    return value is None or isinstance(value, str | bool | Real)

@@ -37,8 +37,7 @@ from puidrec.report.blocks import (
     Tone,
     Verdict,
 )
-from puidrec.report.envelope import Band, Envelope, Mark, Panel, Sentence, Slot
-from puidrec.report.envelope_svg import draw
+from puidrec.report.envelope import Band, Envelope, Mark, Panel, Sentence, Slot, draw
 from puidrec.report.formatting import show
 
 __all__ = [
