@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
-from puidrec.data.on_disk import Column, Kept, Scratch, row_slices, shard_log
+from puidrec.data.on_disk import KeptColumn, KeptRows, Scratch, row_slices, shard_log
 from puidrec.data.protocol import get_protocol
 
 
@@ -39,7 +39,7 @@ def frame(rows) -> pl.DataFrame:
 @given(st.lists(st.booleans(), max_size=80), st.data())
 def test_a_column_is_the_array_without_what_is_left_out(mask, data) -> None:
     values, kept = np.arange(100, 100 + len(mask)), np.array(mask, bool)
-    column = Column(values, Kept.of(kept[rows] for rows in row_slices(kept.size)))
+    column = KeptColumn(values, KeptRows.of(kept[rows] for rows in row_slices(kept.size)))
     expected = values[kept]
     assert (len(column), column.shape) == (expected.size, expected.shape)
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, expected.size)] * 2)))

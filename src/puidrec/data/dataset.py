@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 import polars as pl
@@ -31,6 +31,9 @@ class IdMap:
     def __len__(self) -> int:
         return self.ids.len()
 
+    def __repr__(self) -> str:
+        return f"IdMap({len(self):,} ids" + (f", {self.ids[0]!r} to {self.ids[-1]!r})" if len(self) else ")")
+
     def encode(self, ids: Any) -> np.ndarray:
         """Codes (int32) of the caller's ids; -1 where an id is unknown, as 7 is where ids are text such as "7"."""
         try:
@@ -38,7 +41,7 @@ class IdMap:
         except (OverflowError, TypeError) as error:
             if not all(isinstance(own, int) for own in ids):
                 raise InputError("ids of mixed types", expected=f"all of them {self.ids.dtype}") from error
-            wanted = pl.Series("id", [own if abs(own) < 2**63 else None for own in ids], pl.Int64)  # none of ours
+            wanted = pl.Series("id", [own if abs(own) < 2**63 else None for own in ids], pl.Int64)  # unknown
         if wanted.dtype.is_float() or wanted.dtype.is_numeric() != self.ids.dtype.is_numeric():
             return np.full(wanted.len(), -1, dtype=np.int32)
         wanted = wanted.cast(self.ids.dtype, strict=False)
@@ -63,6 +66,10 @@ class Interactions:
 
     def __len__(self) -> int:
         return self.frame.height
+
+    def __repr__(self) -> str:
+        pairs = f"{len(self.users):,} users × {len(self.items):,} items"
+        return f"{type(self).__name__}({len(self):,} rows of {pairs}, ratings {self.scale})"
 
     @property
     def user(self) -> np.ndarray:
@@ -115,8 +122,8 @@ class Interactions:
 class Dataset:
     """Logged interactions, optional uniform interactions, user and item tables, and the id maps.
 
-    Build one with `Dataset.from_frame` or `load_dataset`; both check everything once, at the door. D, the
-    population that losses and audits speak of, is every user of `user_ids` with every item of `item_ids`.
+    Build one with `Dataset.from_frame` or `load_dataset`; both check everything once, when the data are loaded.
+    D, the population that losses and audits speak of, is every user of `user_ids` with every item of `item_ids`.
     """
 
     name: str
@@ -155,16 +162,42 @@ class Dataset:
         id was never rated: refuse, keep (the entity belongs to the population), or drop.
         origins: names for messages, such as the paths the tables were read from.
         """
-        from puidrec.data.dataset import build_dataset
-
-        return build_dataset(
-            {"logged": logged, "uniform": uniform, "users": users, "items": items},
-            scale=RatingScale.of(scale),
-            duplicates=duplicates,
-            unknown_ids=unknown_ids,
+        check_choice("duplicates", duplicates, get_args(Duplicates))
+        check_choice("unknown_ids", unknown_ids, get_args(UnknownIds))
+        tables = {"logged": logged, "uniform": uniform, "users": users, "items": items}
+        origin = {key: Origin((origins or {}).get(key, key)) for key in tables}
+        given = {key: table for key, table in tables.items() if key == "logged" or table is not None}
+        limits = RatingScale.of(scale)
+        rated = {k: clean_interactions(given[k], limits, origin[k]) for k in given if k in ("logged", "uniform")}
+        side = {k: clean_side(given[k], f"{k[:-1]}_id", origin[k]) for k in given if k in ("users", "items")}
+        _same_id_types(rated, side, origin)
+        limits = limits or _scale_of(rated, origin["logged"])
+        maps = {key: _id_map(key, rated, side.get(key), unknown_ids, origin[key]) for key in ("users", "items")}
+        parts = {
+            key: Interactions(_encode(frame, maps, duplicates, origin[key]), maps["users"], maps["items"], limits)
+            for key, frame in rated.items()
+        }
+        _require_signal(parts["logged"], origin["logged"])
+        return cls(
             name=name,
-            origins=origins or {},
-            notes=notes or {},
+            logged=parts["logged"],
+            uniform=parts.get("uniform"),
+            user_ids=maps["users"],
+            item_ids=maps["items"],
+            users=_align(side.get("users"), maps["users"]),
+            items=_align(side.get("items"), maps["items"]),
+            scale=limits,
+            notes=dict(notes or {}),
+        )
+
+    def __repr__(self) -> str:
+        uniform = "no uniform rows" if self.uniform is None else f"{len(self.uniform):,} uniform rows"
+        named = (("users", self.users), ("items", self.items))
+        features = [f"{table.width - 1} of {side}" for side, table in named if table is not None]
+        return (
+            f"Dataset {self.name!r}: {self.n_users:,} users × {self.n_items:,} items, ratings {self.scale}\n"
+            f"  {len(self.logged):,} logged rows, {uniform}\n"
+            f"  features: {', '.join(features) or 'none'}"
         )
 
     @property
@@ -242,51 +275,6 @@ def _content(column: pl.Series) -> bytes:
     return "\x1f".join(column.fill_null("\x00").to_list()).encode()
 
 
-def build_dataset(
-    tables: Mapping[str, Frame | None],
-    *,
-    scale: RatingScale | None,
-    duplicates: Duplicates,
-    unknown_ids: UnknownIds,
-    name: str,
-    origins: Mapping[str, Any],
-    notes: Mapping[str, Any],
-) -> Dataset:
-    """Check the four tables (`logged`, `uniform`, `users`, `items`) and assemble the data set."""
-    check_choice("duplicates", duplicates, ("error", "first", "last", "mean"))
-    check_choice("unknown_ids", unknown_ids, ("error", "keep", "drop"))
-    origin = {key: Origin(origins.get(key, key)) for key in tables}
-    rated = {
-        key: clean_interactions(table, scale, origin[key])
-        for key in ("logged", "uniform")
-        if (table := tables.get(key)) is not None
-    }
-    side = {
-        key: clean_side(table, f"{key[:-1]}_id", origin[key])
-        for key in ("users", "items")
-        if (table := tables.get(key)) is not None
-    }
-    _same_id_types(rated, side, origin)
-    scale = scale or _scale_of(rated, origin["logged"])
-    maps = {key: _id_map(key, rated, side.get(key), unknown_ids, origin[key]) for key in ("users", "items")}
-    parts = {
-        key: Interactions(_encode(frame, maps, duplicates, origin[key]), maps["users"], maps["items"], scale)
-        for key, frame in rated.items()
-    }
-    _require_signal(parts["logged"], origin["logged"])
-    return Dataset(
-        name=name,
-        logged=parts["logged"],
-        uniform=parts.get("uniform"),
-        user_ids=maps["users"],
-        item_ids=maps["items"],
-        users=_align(side.get("users"), maps["users"]),
-        items=_align(side.get("items"), maps["items"]),
-        scale=scale,
-        notes=dict(notes),
-    )
-
-
 def _same_id_types(
     rated: Mapping[str, pl.DataFrame], side: Mapping[str, pl.DataFrame], origin: Mapping[str, Origin]
 ) -> None:
@@ -296,12 +284,9 @@ def _same_id_types(
         for name, table in {**rated, **side}.items():
             if key in table.columns and table[key].dtype != expected:
                 raise origin[name].error(
-                    "ids of another type than in the log",
-                    column=key,
-                    found=str(table[key].dtype),
-                    expected=str(expected),
-                    hint="Write the ids the same way in every table.",
-                )
+                    "ids of another type than in the log", column=key, found=str(table[key].dtype),
+                    expected=str(expected), hint="Write the ids the same way in every table.",
+                )  # fmt: skip
 
 
 def _scale_of(rated: Mapping[str, pl.DataFrame], origin: Origin) -> RatingScale:
@@ -329,27 +314,22 @@ def _id_map(
     without = seen.filter(~seen.is_in(listed.implode())).sort()
     if without.len():
         raise origin.error(
-            f"no row for {without.len():,} rated id(s)",
-            column=column,
-            found=without[0],
+            f"no row for {without.len():,} rated id(s)", column=column, found=without[0],
             expected="a row for every id in the interactions",
             hint="Add the rows; leave cells empty where a feature is unknown.",
-        )
+        )  # fmt: skip
     extra = ~listed.is_in(seen.implode())
     if unknown_ids == "error" and extra.any():
         raise origin.error(
-            f"{int(extra.sum()):,} id(s) never rated",
-            row=int(extra.arg_true()[0]) + 1,
-            column=column,
-            found=listed.filter(extra)[0],
-            expected="only ids of the interactions",
+            f"{int(extra.sum()):,} id(s) never rated", row=int(extra.arg_true()[0]) + 1, column=column,
+            found=listed.filter(extra)[0], expected="only ids of the interactions",
             hint="Use unknown_ids='keep' if they belong to the population, or 'drop' (--set data.unknown_ids=keep).",
-        )
+        )  # fmt: skip
     return IdMap((listed if unknown_ids == "keep" else seen).sort())
 
 
 def _encode(frame: pl.DataFrame, maps: Mapping[str, IdMap], duplicates: Duplicates, origin: Origin) -> pl.DataFrame:
-    """Replace ids by codes, sort by (user, item), and settle pairs rated twice."""
+    """Replace ids by codes, sort by (user, item), and keep one row of pairs rated twice."""
     user, item = maps["users"].encode(frame["user_id"]), maps["items"].encode(frame["item_id"])
     key = user.astype(np.int64) * len(maps["items"]) + item
     order = np.argsort(key, kind="stable")
@@ -360,13 +340,10 @@ def _encode(frame: pl.DataFrame, maps: Mapping[str, IdMap], duplicates: Duplicat
     if duplicates == "error":
         row = int(order[repeated].min())
         raise origin.error(
-            f"pair rated twice ({repeated.size:,} repeated rows)",
-            row=row + 1,
-            column="user_id, item_id",
-            found=f"{frame['user_id'][row]}, {frame['item_id'][row]}",
-            expected="one row per user and item",
+            f"pair rated twice ({repeated.size:,} repeated rows)", row=row + 1, column="user_id, item_id",
+            found=f"{frame['user_id'][row]}, {frame['item_id'][row]}", expected="one row per user and item",
             hint="Remove repeats, or choose duplicates='first', 'last' or 'mean' (--set data.duplicates=mean).",
-        )
+        )  # fmt: skip
     by = coded.group_by("user", "item", maintain_order=True)
     if duplicates == "mean":
         first = [pl.col(c).first() for c in coded.columns if c not in ("user", "item", "rating")]
@@ -375,16 +352,14 @@ def _encode(frame: pl.DataFrame, maps: Mapping[str, IdMap], duplicates: Duplicat
 
 
 def _require_signal(logged: Interactions, origin: Origin) -> None:
-    """A log with one user, one item or one rating value teaches nothing; say so at the door."""
+    """Refuse a log with one user, one item or one rating value: nothing can be learned from it."""
     for name, codes in (("user", logged.user), ("item", logged.item)):
         if codes.min() == codes.max():
             raise origin.error(
-                f"the log has one {name} only",
-                column=f"{name}_id",
-                found=getattr(logged, f"{name}s").decode(codes[:1])[0],
-                expected=f"at least two {name}s",
+                f"the log has one {name} only", column=f"{name}_id",
+                found=getattr(logged, f"{name}s").decode(codes[:1])[0], expected=f"at least two {name}s",
                 hint="Check that the right column was read.",
-            )
+            )  # fmt: skip
     if logged.rating.min() == logged.rating.max():
         raise _one_class(origin, float(logged.rating[0]))
 

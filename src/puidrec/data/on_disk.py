@@ -26,153 +26,23 @@ import polars as pl
 from puidrec.atomic import atomic_folder, write_json
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.protocol import Protocol
-from puidrec.data.schema import Origin, RatingScale, clean_interactions, require_columns
-from puidrec.errors import InputError, one_line
+from puidrec.data.schema import (
+    INTERACTION_COLUMNS,
+    POLARS_ERRORS,
+    Origin,
+    RatingScale,
+    clean_interactions,
+    require_columns,
+    short_reason,
+)
+from puidrec.errors import InputError
 
-BATCH_ROWS = 1_000_000
 COLUMNS = {"user": np.dtype(np.int32), "item": np.dtype(np.int32), "rating": np.dtype(np.float32)}
 RECORD = np.dtype(list(COLUMNS.items()))
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What one pass over a log tells: ids with their rows, and the range of ratings."""
-
-    users: pl.DataFrame
-    items: pl.DataFrame
-    low: float
-    high: float
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of the log."""
-        return int(self.users["len"].sum())
-
-    def skeleton(self) -> pl.DataFrame:
-        """The smallest log with every id and both ends of the ratings; no pair occurs twice."""
-        k = np.arange(max(self.users.height, self.items.height, 2))
-        users, items = (table[name] for table, name in ((self.users, "user_id"), (self.items, "item_id")))
-        ratings = np.where(k % 2, self.high, self.low)
-        return pl.DataFrame(
-            [users.gather(k % users.len()), items.gather(k % items.len()), pl.Series("rating", ratings)]
-        )
-
-
-@dataclass(frozen=True)
-class ParquetLog:
-    """Parquet files as checked batches of `user_id, item_id, rating`."""
-
-    path: Path
-    scale: RatingScale | None
-    names: Mapping[str, str]
-
-    @cached_property
-    def files(self) -> list[Path]:
-        """The files, in order."""
-        found = sorted(self.path.glob("*.parquet")) if self.path.is_dir() else [self.path]
-        if not found or not all(file.is_file() for file in found):
-            raise InputError(
-                "no Parquet file", file=self.path, hint="Check the path; a log on disk is read as Parquet."
-            )
-        return found
-
-    def state(self) -> list[list[Any]]:
-        """What tells this log from another: names, sizes and times of its files."""
-        facts = [(file, file.stat()) for file in self.files]
-        return [[str(file.resolve()), stat.st_size, stat.st_mtime_ns] for file, stat in facts]
-
-    def batches(self) -> Iterator[pl.DataFrame]:
-        """Checked rows; a mistake is named by its row in its file."""
-        for file in self.files:
-            origin, seen = Origin(file), 0
-            try:
-                scan = pl.scan_parquet(file, glob=False).rename(dict(self.names), strict=False)
-                require_columns(pl.DataFrame(schema=scan.collect_schema()), ("user_id", "item_id", "rating"), origin)
-                for frame in scan.select("user_id", "item_id", "rating").collect_batches(
-                    chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming"
-                ):
-                    if frame.height:
-                        yield _cleaned(frame, self.scale, origin, seen)
-                    seen += frame.height
-            except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-                reason = one_line(str(error)).split("  ")[0][:120]
-                raise origin.error(f"damaged Parquet file ({reason})", hint="Write or download it again.") from error
-
-    def summary(self) -> Summary:
-        """One pass: which ids there are, how often, and how ratings range."""
-        counts: dict[str, pl.DataFrame] = {}
-        low, high = np.inf, -np.inf
-        for batch in self.batches():
-            for name in ("user_id", "item_id"):
-                own = batch.group_by(name).len()
-                if name in counts and counts[name][name].dtype != own[name].dtype:
-                    raise InputError("ids of two types", file=self.path, column=name, expected="one type in all files")
-                counts[name] = pl.concat([counts[name], own]).group_by(name).sum() if name in counts else own
-            low, high = min(low, float(batch["rating"].min())), max(high, float(batch["rating"].max()))  # type: ignore[arg-type]
-        if not counts:
-            raise InputError("the table is empty", file=self.path, expected="at least one row")
-        return Summary(counts["user_id"].sort("user_id"), counts["item_id"].sort("item_id"), low, high)
-
-
-def _cleaned(frame: pl.DataFrame, scale: RatingScale | None, origin: Origin, before: int) -> pl.DataFrame:
-    try:
-        return clean_interactions(frame, scale, origin)
-    except InputError as error:
-        error.row = error.row + before if error.row is not None else None
-        raise
-
-
-def sort_log(source: ParquetLog, summary: Summary, data: Dataset, folder: Path, shard_rows: int) -> str:
-    """Write the sorted columns; returns a digest of the rows."""
-    degree = np.zeros(len(data.user_ids), np.int64)
-    degree[data.user_ids.encode(summary.users["user_id"])] = summary.users["len"].to_numpy()
-    shard_of = (np.cumsum(degree) - degree) // shard_rows
-    files = [folder / f"shard-{k}.tmp" for k in range(int(shard_of[-1]) + 1)]
-    _distribute(source, data, shard_of, files)
-    digest = hashlib.sha256()
-    with contextlib.ExitStack() as stack:
-        columns = {name: stack.enter_context((folder / f"{name}.bin").open("wb")) for name in COLUMNS}
-        for file in files:
-            rows = np.fromfile(file, RECORD)
-            file.unlink()
-            key = rows["user"].astype(np.int64) * len(data.item_ids) + rows["item"]
-            order = np.argsort(key, kind="stable")
-            _refuse_repeats(key[order], rows[order], data, source)
-            for name, stream in columns.items():
-                content = np.ascontiguousarray(rows[name][order])
-                stream.write(content.data)
-                digest.update(content.data)
-    return digest.hexdigest()
-
-
-def _distribute(source: ParquetLog, data: Dataset, shard_of: np.ndarray, files: list[Path]) -> None:
-    """Send every row to the file of its user's shard."""
-    with contextlib.ExitStack() as stack:
-        streams = [stack.enter_context(file.open("wb")) for file in files]
-        for batch in source.batches():
-            rows = np.empty(batch.height, RECORD)
-            rows["user"], rows["item"] = data.user_ids.encode(batch["user_id"]), data.item_ids.encode(batch["item_id"])
-            rows["rating"] = batch["rating"].to_numpy()
-            shard = shard_of[rows["user"]]
-            rows = rows[np.argsort(shard, kind="stable")]
-            edges = np.concatenate([[0], np.cumsum(np.bincount(shard, minlength=len(streams)))])
-            for stream, start, stop in zip(streams, edges[:-1], edges[1:], strict=True):
-                stream.write(rows[start:stop].data)
-
-
-def _refuse_repeats(key: np.ndarray, rows: np.ndarray, data: Dataset, source: ParquetLog) -> None:
-    repeated = np.flatnonzero(key[1:] == key[:-1])
-    if repeated.size:
-        pair = rows[repeated[0]]
-        ids = [
-            ids.decode(np.array([pair[name]]))[0] for ids, name in ((data.user_ids, "user"), (data.item_ids, "item"))
-        ]
-        raise InputError(
-            "pair rated twice", file=source.path, column="user_id, item_id", found=f"{ids[0]}, {ids[1]}",
-            expected="one row per user and item", hint="Remove repeats; a log on disk is taken as it is.",
-        )  # fmt: skip
-
-
+FORMAT = "puidrec-shards-1"
+SHARD_ROWS = 4_000_000
+BATCH_ROWS = 1_000_000
+"""Rows of a Parquet file that are checked and sent to shards at a time."""
 CHUNK = 1 << 20
 """Rows read at a time where all rows of a log are needed."""
 
@@ -183,16 +53,16 @@ def row_slices(n: int) -> Iterator[slice]:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """Which rows of the files count: a bit per row, and how many count before each chunk."""
+class KeptRows:
+    """Which rows of the files are kept: a bit per row, and how many are kept before each chunk."""
 
     bits: tuple[np.ndarray, ...]
     """One packed vector per chunk."""
     before: np.ndarray
-    """Kept rows before each chunk, and all of them."""
+    """KeptRows rows before each chunk, and all of them."""
 
     @classmethod
-    def of(cls, masks: Iterator[np.ndarray]) -> Kept:
+    def of(cls, masks: Iterator[np.ndarray]) -> KeptRows:
         """From the masks of the chunks, in order."""
         bits, counts = [], [0]
         for mask in masks:
@@ -215,14 +85,14 @@ class Kept:
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
-    """A column as the rest of the program sees it: like an array, but only ranges of it are ever read."""
+class KeptColumn:
+    """The kept rows of a column: used like an array, but only the rows asked for are read."""
 
     values: np.ndarray
-    kept: Kept | None = None
+    kept: KeptRows
 
     def __len__(self) -> int:
-        return int(self.values.size) if self.kept is None else len(self.kept)
+        return len(self.kept)
 
     @property
     def size(self) -> int:
@@ -241,18 +111,16 @@ class Column:
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         """A range of rows, or rows by their numbers in rising order."""
-        if self.kept is None:
-            return np.asarray(self.values[rows])
         wanted = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
         return np.asarray(self.values[self.kept.positions(wanted)])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """All of it, for those who must have it."""
+        """All rows, for callers that need a plain array."""
         return np.asarray(self[slice(None)], dtype)
 
 
 class Scratch:
-    """Numbers on disk that are gone with the process: written a range at a time, read memory-mapped.
+    """Numbers on disk that are deleted when the process ends: written a range at a time, read memory-mapped.
 
     Written through the file, not the map: a full disk is then an error and not the end of the process.
     """
@@ -271,15 +139,15 @@ class Scratch:
         self._file.flush()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StoredInteractions(Interactions):
     """Rows on disk, sorted by user then item. `frame` holds their digest in place of them."""
 
     folder: Path = Path()
     n_stored: int = 0
     """Rows of the files."""
-    kept: Kept | None = None
-    """Those of them that count; None: all."""
+    kept: KeptRows | None = None
+    """Those of them that are kept; None: all."""
     protocol: Protocol | None = None
 
     def __len__(self) -> int:
@@ -329,13 +197,13 @@ class StoredInteractions(Interactions):
         """All rows but these, on disk as before."""
         rows = np.sort(rows)
         gone = rows if self.kept is None else self.kept.positions(rows)
-        return replace(self, kept=Kept.of(self._masks(gone)))
+        return replace(self, kept=KeptRows.of(self._masks(gone)))
 
     def labelled(self, protocol: Protocol) -> Self:
-        """The same rows under a protocol, less those it drops."""
+        """These rows with the labels of a protocol, without the rows it drops."""
         rating = self._file("rating")
         masks = zip(self._masks(), row_slices(self.n_stored), strict=True)
-        kept = Kept.of(mask & (protocol.label(rating[rows], self.scale) >= 0) for mask, rows in masks)
+        kept = KeptRows.of(mask & (protocol.label(rating[rows], self.scale) >= 0) for mask, rows in masks)
         return replace(self, kept=self.kept if len(kept) == len(self) else kept, protocol=protocol)
 
     def scratch(self, dtype: Any = np.float64) -> Scratch:
@@ -343,12 +211,11 @@ class StoredInteractions(Interactions):
         return Scratch(self.folder, len(self), dtype)
 
     def _masks(self, gone: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Which rows of each chunk of the files count, less those that go (places in the files, rising)."""
+        """Which rows of each chunk of the files are kept, without those at `gone` (positions in the files, rising)."""
         for k, rows in enumerate(row_slices(self.n_stored)):
             size = rows.stop - rows.start
-            mask = np.ones(size, bool)
-            if self.kept is not None:
-                mask = np.unpackbits(self.kept.bits[k], count=size).astype(bool)
+            bits = None if self.kept is None else np.unpackbits(self.kept.bits[k], count=size)
+            mask = np.ones(size, bool) if bits is None else bits.astype(bool)
             if gone is not None:
                 low, high = np.searchsorted(gone, [rows.start, rows.stop])
                 mask[gone[low:high] - rows.start] = False
@@ -359,11 +226,7 @@ class StoredInteractions(Interactions):
 
     def _column(self, name: str) -> np.ndarray:
         values = self._file(name)
-        return values if self.kept is None else Column(values, self.kept)  # type: ignore[return-value]
-
-
-FORMAT = "puidrec-shards-1"
-SHARD_ROWS = 4_000_000
+        return values if self.kept is None else KeptColumn(values, self.kept)  # type: ignore[return-value]
 
 
 def shard_log(
@@ -378,8 +241,8 @@ def shard_log(
     """A data set whose log stays on disk: sorted into `folder`, or read from there if it was sorted before.
 
     logged: a Parquet file, or a folder of them. `names` renames columns, theirs → ours. `build` makes a data set of a
-    log with every id and both ends of the ratings (`skeleton`) and the tables that fit in memory: ids, features and
-    uniform rows pass the same door as ever.
+    log with every id and both ends of the ratings (`skeleton`) and the tables that fit in memory, so that ids,
+    features and uniform rows are checked as in a log in memory.
     """
     source, target = ParquetLog(Path(logged), RatingScale.of(scale), dict(names or {})), Path(folder)
     summary = source.summary()
@@ -406,9 +269,145 @@ def _read_facts(folder: Path) -> dict[str, Any] | None:
         facts: dict[str, Any] = json.loads((folder / "shards.json").read_text(encoding="utf-8"))
         sizes = [(folder / f"{name}.bin").stat().st_size == facts["rows"] * d.itemsize for name, d in COLUMNS.items()]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            "not a folder of shards", file=folder, expected="a new folder, or one that was sorted before"
-        ) from error
+        expected = "a new folder, or one that was sorted before"
+        raise InputError("not a folder of shards", file=folder, expected=expected) from error
     if facts.get("format") != FORMAT or not all(sizes):
         raise InputError("damaged shards", file=folder, hint="Remove the folder; it is made anew from the log.")
     return facts
+
+
+@dataclass(frozen=True)
+class LogSummary:
+    """What one pass over a log tells: ids with their rows, and the range of ratings."""
+
+    users: pl.DataFrame
+    items: pl.DataFrame
+    low: float
+    high: float
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the log."""
+        return int(self.users["len"].sum())
+
+    def skeleton(self) -> pl.DataFrame:
+        """The smallest log with every id and both ends of the ratings; no pair occurs twice."""
+        k = np.arange(max(self.users.height, self.items.height, 2))
+        users, items = (table[name] for table, name in ((self.users, "user_id"), (self.items, "item_id")))
+        ratings = np.where(k % 2, self.high, self.low)
+        return pl.DataFrame(
+            [users.gather(k % users.len()), items.gather(k % items.len()), pl.Series("rating", ratings)]
+        )
+
+
+@dataclass(frozen=True)
+class ParquetLog:
+    """Parquet files as checked batches of `user_id, item_id, rating`."""
+
+    path: Path
+    scale: RatingScale | None
+    names: Mapping[str, str]
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """The files, in order."""
+        found = sorted(self.path.glob("*.parquet")) if self.path.is_dir() else [self.path]
+        if not found or not all(file.is_file() for file in found):
+            hint = "Check the path; a log on disk is read as Parquet."
+            raise InputError("no Parquet file", file=self.path, hint=hint)
+        return found
+
+    def state(self) -> list[list[Any]]:
+        """What tells this log from another: names, sizes and times of its files."""
+        found = [(file, file.stat()) for file in self.files]
+        return [[str(file.resolve()), stat.st_size, stat.st_mtime_ns] for file, stat in found]
+
+    def batches(self) -> Iterator[pl.DataFrame]:
+        """Checked rows; a mistake is named by its row in its file."""
+        for file in self.files:
+            origin, seen = Origin(file), 0
+            try:
+                scan = pl.scan_parquet(file, glob=False).rename(dict(self.names), strict=False)
+                require_columns(pl.DataFrame(schema=scan.collect_schema()), INTERACTION_COLUMNS, origin)
+                for frame in scan.select(INTERACTION_COLUMNS).collect_batches(
+                    chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming"
+                ):
+                    if frame.height:
+                        yield _cleaned(frame, self.scale, origin, seen)
+                    seen += frame.height
+            except (*POLARS_ERRORS, OSError) as error:
+                problem = f"damaged Parquet file ({short_reason(error)})"
+                raise origin.error(problem, hint="Write or download it again.") from error
+
+    def summary(self) -> LogSummary:
+        """One pass: which ids there are, how often, and how ratings range."""
+        counts: dict[str, pl.DataFrame] = {}
+        low, high = np.inf, -np.inf
+        for batch in self.batches():
+            for name in ("user_id", "item_id"):
+                own = batch.group_by(name).len()
+                if name in counts and counts[name][name].dtype != own[name].dtype:
+                    raise InputError("ids of two types", file=self.path, column=name, expected="one type in all files")
+                counts[name] = pl.concat([counts[name], own]).group_by(name).sum() if name in counts else own
+            low, high = min(low, float(batch["rating"].min())), max(high, float(batch["rating"].max()))  # type: ignore[arg-type]
+        if not counts:
+            raise InputError("the table is empty", file=self.path, expected="at least one row")
+        return LogSummary(counts["user_id"].sort("user_id"), counts["item_id"].sort("item_id"), low, high)
+
+
+def _cleaned(frame: pl.DataFrame, scale: RatingScale | None, origin: Origin, before: int) -> pl.DataFrame:
+    """Check a batch; a bad row is counted from the start of its file, `before` rows earlier."""
+    try:
+        return clean_interactions(frame, scale, origin)
+    except InputError as error:
+        error.row = error.row + before if error.row is not None else None
+        raise
+
+
+def sort_log(source: ParquetLog, summary: LogSummary, data: Dataset, folder: Path, shard_rows: int) -> str:
+    """Write the sorted columns; returns a digest of the rows."""
+    degree = np.zeros(len(data.user_ids), np.int64)
+    degree[data.user_ids.encode(summary.users["user_id"])] = summary.users["len"].to_numpy()
+    shard_of = (np.cumsum(degree) - degree) // shard_rows
+    files = [folder / f"shard-{k}.tmp" for k in range(int(shard_of[-1]) + 1)]
+    _distribute(source, data, shard_of, files)
+    digest = hashlib.sha256()
+    with contextlib.ExitStack() as stack:
+        columns = {name: stack.enter_context((folder / f"{name}.bin").open("wb")) for name in COLUMNS}
+        for file in files:
+            rows = np.fromfile(file, RECORD)
+            file.unlink()
+            key = rows["user"].astype(np.int64) * len(data.item_ids) + rows["item"]
+            order = np.argsort(key, kind="stable")
+            _refuse_repeats(key[order], rows[order], data, source)
+            for name, stream in columns.items():
+                content = np.ascontiguousarray(rows[name][order])
+                stream.write(content.data)
+                digest.update(content.data)
+    return digest.hexdigest()
+
+
+def _distribute(source: ParquetLog, data: Dataset, shard_of: np.ndarray, files: list[Path]) -> None:
+    """Send every row to the file of its user's shard."""
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(file.open("wb")) for file in files]
+        for batch in source.batches():
+            rows = np.empty(batch.height, RECORD)
+            rows["user"], rows["item"] = data.user_ids.encode(batch["user_id"]), data.item_ids.encode(batch["item_id"])
+            rows["rating"] = batch["rating"].to_numpy()
+            shard = shard_of[rows["user"]]
+            rows = rows[np.argsort(shard, kind="stable")]
+            edges = np.concatenate([[0], np.cumsum(np.bincount(shard, minlength=len(streams)))])
+            for stream, start, stop in zip(streams, edges[:-1], edges[1:], strict=True):
+                stream.write(rows[start:stop].data)
+
+
+def _refuse_repeats(key: np.ndarray, rows: np.ndarray, data: Dataset, source: ParquetLog) -> None:
+    repeated = np.flatnonzero(key[1:] == key[:-1])
+    if repeated.size:
+        pair = rows[repeated[0]]
+        user, item = data.user_ids.ids[int(pair["user"])], data.item_ids.ids[int(pair["item"])]
+        raise InputError(
+            "pair rated twice", file=source.path, column="user_id, item_id", found=f"{user}, {item}",
+            expected="one row per user and item", hint="Remove repeats; a log on disk is taken as it is.",
+        )  # fmt: skip

@@ -16,6 +16,17 @@ import polars as pl
 
 from puidrec.errors import InputError, one_line
 
+INTERACTION_COLUMNS = ("user_id", "item_id", "rating")
+OPTIONAL_COLUMNS = ("propensity", "timestamp")
+Duplicates = Literal["error", "first", "last", "mean"]
+MAX_RATING = 1e38
+"""What single precision holds."""
+MAX_FEATURE = 1e100
+"""Beyond, sums and squares of a column may be no numbers; no feature is that large."""
+_TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null)
+"""Column types that are categories."""
+POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+"""What Polars raises over bad content; its panics are no `Exception`, so they are named."""
 Frame = Any
 """A Polars, pandas or Arrow table (pandas and Arrow are optional, so their types are not named here)."""
 
@@ -31,6 +42,11 @@ class Origin:
         return InputError(problem, file=self.label, **details)
 
 
+def short_reason(error: BaseException) -> str:
+    """The first sentence of what Polars or the system says, for a message of one line."""
+    return one_line(str(error)).split("  ")[0][:120]
+
+
 def to_polars(table: Frame, origin: Origin) -> pl.DataFrame:
     """Accept Polars (eager or lazy), pandas, Arrow, or a mapping of columns."""
     if isinstance(table, pl.DataFrame):
@@ -38,24 +54,20 @@ def to_polars(table: Frame, origin: Origin) -> pl.DataFrame:
     module = type(table).__module__.split(".")[0]
     try:
         if isinstance(table, pl.LazyFrame):
-            collected: pl.DataFrame = table.collect()
-            return collected
+            return table.collect()
         if module == "pandas":
             frame: pl.DataFrame = pl.from_pandas(table.reset_index(drop=True))
             return frame
         if module == "pyarrow":
-            converted = pl.from_arrow(table)
-            return converted if isinstance(converted, pl.DataFrame) else converted.to_frame()
+            return pl.DataFrame(pl.from_arrow(table))
         if isinstance(table, dict):
             return pl.DataFrame([_column(str(name), values) for name, values in table.items()])
-    except (Exception, pl.exceptions.PanicException) as error:
+    except (Exception, *POLARS_ERRORS) as error:
         raise origin.error(f"cannot read this {module} table ({one_line(str(error))[:200]})") from error
     raise origin.error(
-        "not a table",
-        found=type(table).__name__,
-        expected="a Polars, pandas or Arrow table",
+        "not a table", found=type(table).__name__, expected="a Polars, pandas or Arrow table",
         hint="Read the file first, for example with polars.read_csv.",
-    )
+    )  # fmt: skip
 
 
 def _column(name: str, values: Any) -> pl.Series:
@@ -84,29 +96,8 @@ def require_columns(frame: pl.DataFrame, columns: tuple[str, ...], origin: Origi
 def require_rows(frame: pl.DataFrame, origin: Origin) -> None:
     """Refuse an empty table."""
     if frame.height == 0:
-        raise origin.error(
-            "the table is empty",
-            found="0 rows",
-            expected="at least one row",
-            hint="Check the path and the filter.",
-        )
-
-
-__all__ = [
-    "INTERACTION_COLUMNS", "OPTIONAL_COLUMNS", "Duplicates", "Frame", "Origin", "RatingScale", "check_choice",
-    "check_ids", "check_number", "check_range", "clean_interactions", "clean_side", "reject", "require_columns",
-    "require_rows", "to_polars",
-]  # fmt: skip
-
-INTERACTION_COLUMNS = ("user_id", "item_id", "rating")
-OPTIONAL_COLUMNS = ("propensity", "timestamp")
-Duplicates = Literal["error", "first", "last", "mean"]
-MAX_RATING = 1e38
-"""What single precision holds."""
-MAX_FEATURE = 1e100
-"""Beyond, sums and squares of a column may be no numbers; no feature is that large."""
-_TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null)
-"""Column types that are categories."""
+        hint = "Check the path and the filter."
+        raise origin.error("the table is empty", found="0 rows", expected="at least one row", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -132,10 +123,12 @@ class RatingScale:
         try:
             low, high = map(float, scale)  # type: ignore[call-overload]
         except (TypeError, ValueError) as error:
-            raise InputError(
-                "not a rating scale", found=scale, expected="two numbers, low and high, for example (1, 5)"
-            ) from error
+            expected = "two numbers, low and high, for example (1, 5)"
+            raise InputError("not a rating scale", found=scale, expected=expected) from error
         return cls(low, high)
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
 
     def unit(self, rating: np.ndarray) -> np.ndarray:
         """Map ratings to [0, 1]."""
@@ -164,22 +157,13 @@ def check_ids(column: pl.Series, origin: Origin) -> pl.Series:
         clean = column.cast(pl.String)
     else:
         raise origin.error(
-            "ids must be integers or text",
-            column=column.name,
-            found=str(column.dtype),
-            expected="an integer or text column",
-            hint="Cast the column, for example with .cast(pl.Int64).",
-        )
-    reject(
-        clean.is_null(),
-        clean,
-        "missing id",
-        "an id in every row",
-        "Remove the row or fill in the id.",
-        origin,
-    )
+            "ids must be integers or text", column=column.name, found=str(column.dtype),
+            expected="an integer or text column", hint="Cast the column, for example with .cast(pl.Int64).",
+        )  # fmt: skip
+    expected, hint = "an id in every row", "Remove the row or fill in the id."
+    reject(clean.is_null(), clean, "missing id", expected, hint, origin)
     if clean.dtype == pl.String:
-        reject(clean == "", clean, "empty id", "an id in every row", "Remove the row or fill in the id.", origin)
+        reject(clean == "", clean, "empty id", expected, hint, origin)
     return clean
 
 
@@ -206,8 +190,8 @@ def check_range(
 ) -> None:
     """Refuse values outside [low, high], or (low, high] when `open_low`."""
     outside = ((column <= low) if open_low else (column < low)) | (column > high)
-    bracket = "(" if open_low else "["
-    reject(outside, column, "value out of range", f"{bracket}{low:g}, {high:g}]", hint, origin)
+    expected = f"{'(' if open_low else '['}{low:g}, {high:g}]"
+    reject(outside, column, "value out of range", expected, hint, origin)
 
 
 def reject(bad: pl.Series, column: pl.Series, problem: str, expected: str, hint: str, origin: Origin) -> None:
@@ -230,18 +214,11 @@ def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) 
     columns = [check_ids(frame["user_id"], origin), check_ids(frame["item_id"], origin)]
     rating = check_number(frame["rating"], origin)
     if scale is not None:
-        check_range(
-            rating,
-            scale.low,
-            scale.high,
-            origin,
-            hint="Correct the rating, or give the true scale with scale=(low, high) / --scale LOW,HIGH.",
-        )
-    stored = rating.cast(pl.Float32)
-    reject(
-        stored.abs() >= MAX_RATING, rating, "rating too large", "a number below 1e38", "Rescale the ratings.", origin
-    )
-    columns.append(stored)
+        hint = "Correct the rating, or give the true scale with scale=(low, high) / --scale LOW,HIGH."
+        check_range(rating, scale.low, scale.high, origin, hint=hint)
+    columns.append(rating.cast(pl.Float32))
+    too_large = columns[-1].abs() >= MAX_RATING
+    reject(too_large, rating, "rating too large", "a number below 1e38", "Rescale the ratings.", origin)
     if "propensity" in frame.columns:
         propensity = check_number(frame["propensity"], origin)
         check_range(propensity, 0.0, 1.0, origin, open_low=True, hint="A propensity is a probability above 0.")
@@ -279,14 +256,8 @@ def clean_side(table: Frame, key: str, origin: Origin) -> pl.DataFrame:
     require_columns(frame, (key,), origin)
     require_rows(frame, origin)
     ids = check_ids(frame[key], origin)
-    reject(
-        ids.is_duplicated() & ~ids.is_first_distinct(),
-        ids,
-        "id appears twice",
-        "one row per id",
-        "Keep one row per id.",
-        origin,
-    )
+    repeated = ids.is_duplicated() & ~ids.is_first_distinct()
+    reject(repeated, ids, "id appears twice", "one row per id", "Keep one row per id.", origin)
     features = [_feature(column, origin) for column in frame.drop(key).get_columns()]
     return pl.DataFrame([ids, *features])
 
@@ -296,14 +267,9 @@ def _feature(column: pl.Series, origin: Origin) -> pl.Series:
     dtype = column.dtype
     if dtype.is_numeric():
         values = column.cast(pl.Float64, strict=False).fill_nan(None)
-        reject(
-            (values.abs() > MAX_FEATURE).fill_null(False),
-            column,
-            "not a finite number, or far too large",
-            "a finite number up to 1e100, or nothing",
-            "Leave the cell empty where the value is unknown.",
-            origin,
-        )
+        too_large = (values.abs() > MAX_FEATURE).fill_null(False)
+        expected, hint = "a finite number up to 1e100, or nothing", "Leave the cell empty where the value is unknown."
+        reject(too_large, column, "not a finite number, or far too large", expected, hint, origin)
         return values
     if dtype in _TEXT:
         return column.cast(pl.String)
@@ -312,9 +278,6 @@ def _feature(column: pl.Series, origin: Origin) -> pl.Series:
     if dtype in (pl.Date, pl.Datetime):
         return column.cast(pl.Datetime("us"), strict=False).to_physical().cast(pl.Float64).alias(column.name)
     raise origin.error(
-        "cannot be a feature",
-        column=column.name,
-        found=str(dtype),
-        expected="text (categorical), numbers, or lists of text (multi-valued)",
-        hint="Drop or convert the column.",
-    )
+        "cannot be a feature", column=column.name, found=str(dtype),
+        expected="text (categorical), numbers, or lists of text (multi-valued)", hint="Drop or convert the column.",
+    )  # fmt: skip

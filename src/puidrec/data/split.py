@@ -1,9 +1,9 @@
-"""Splits and masks: who trains, who validates, who tests, decided by a protocol and a seed."""
+"""Splits and masks: which rows train, validate and test, decided by a protocol and a seed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,7 @@ MOST_HELD_OUT = 1_000_000
 
 @dataclass(frozen=True)
 class Split:
-    """The parts of one protocol and seed. `propensity` is the share of uniform rows set apart for propensities."""
+    """The parts of one protocol and seed. `propensity`: uniform rows held out to estimate propensities with."""
 
     train: Interactions
     propensity: Interactions | None
@@ -39,6 +39,14 @@ class Split:
     """Which regime the validation rows come from."""
     uniform_in_training: bool = False
 
+    def __repr__(self) -> str:
+        fitted = "" if self.propensity is None else f", {len(self.propensity):,} uniform rows for propensities"
+        return (
+            f"Split by protocol {self.protocol.name!r}, seed {self.seed}: {len(self.train):,} training rows{fitted}\n"
+            f"  {len(self.validation):,} validation rows ({self.selection}), {len(self.test):,} test rows "
+            f"({self.evaluation})"
+        )
+
     @property
     def positive_rate(self) -> float:
         """Share of positive labels among the test rows; every table prints it beside the protocol."""
@@ -48,10 +56,10 @@ class Split:
 def split_dataset(
     data: Dataset, protocol: str | Protocol, seed: int, *, add_uniform: bool = False, select: Selection = "uniform"
 ) -> Split:
-    """Divide a data set. With uniform rows: the log trains, they evaluate. Without: the log is held out from.
+    """Divide a data set. With uniform rows: train on the log, evaluate on them. Without: hold rows of the log out.
 
     select="observational" takes the validation rows from the log even where uniform rows exist, so that no uniform
-    row has a say in the model; the test rows stay what they were.
+    row influences the model; the test rows do not change.
     """
     rule = get_protocol(protocol)
     rng = generator(seed, "split")
@@ -84,20 +92,15 @@ def mask_logged(data: Dataset, ratio: float, kind: MaskKind, rng: Rng, protocol:
     """Remove a share of the log, or of its positive rows, at random: the paper's hidden-confounding levels."""
     if not 0.0 <= ratio < 1.0:
         raise InputError(
-            "mask ratio out of range",
-            found=ratio,
-            expected="0 <= ratio < 1",
-            hint="The paper uses 0.1 to 0.8.",
+            "mask ratio out of range", found=ratio, expected="0 <= ratio < 1", hint="The paper uses 0.1 to 0.8."
         )
-    check_choice("mask kind", kind, ("random", "positives"))
+    check_choice("mask kind", kind, get_args(MaskKind))
     logged = data.logged
     positive = get_protocol(protocol).label(logged.rating, data.scale) == 1
     pool = np.flatnonzero(positive) if kind == "positives" else np.arange(len(logged))
     gone = generator(rng, "mask").permutation(pool)[: min(round(ratio * pool.size), max(pool.size - 1, 0))]
-    keep = np.ones(len(logged), dtype=bool)
-    keep[gone] = False
     notes = {**data.notes, "mask": {"ratio": ratio, "kind": kind, "removed": int(gone.size)}}
-    return replace(data, logged=logged.take(keep), notes=notes)
+    return replace(data, logged=logged.without(gone), notes=notes)
 
 
 def _divide(

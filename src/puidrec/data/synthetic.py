@@ -113,17 +113,11 @@ def simulate(
 
 
 def assemble(tables: Mapping[str, pl.DataFrame | None], truth: Truth, origins: Mapping[str, Path]) -> Simulation:
-    """A simulation from its tables, checked at the same door as anyone's data."""
+    """A simulation from its tables, which are checked like any other data."""
+    notes = {"simulated": truth.options.as_dict()}
+    logged, uniform, users, items = (tables[key] for key in ("logged", "uniform", "users", "items"))
     data = Dataset.from_frame(
-        tables["logged"],
-        tables["uniform"],
-        tables["users"],
-        tables["items"],
-        scale=(1, 5),
-        unknown_ids="keep",
-        name="simulated",
-        origins=origins,
-        notes={"simulated": truth.options.as_dict()},
+        logged, uniform, users, items, scale=(1, 5), unknown_ids="keep", name="simulated", origins=origins, notes=notes
     )
     return Simulation(data, truth)
 
@@ -157,7 +151,7 @@ def read_simulation(folder: str | PathLike[str]) -> Simulation:
 
 
 def load(path: str | PathLike[str] | None = None, *, seed: int = 0, **options: Any) -> Dataset:
-    """Read the folder at `path`; without one, simulate (options of `puidrec.data.synthetic.simulate`)."""
+    """The data source `simulated`: read the folder at `path`; without one, simulate (options of `simulate`)."""
     require_numbers({"seed": seed}, {})
     if path is None:
         return simulate(rng=seed, **options).data

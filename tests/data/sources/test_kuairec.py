@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from puidrec import load_dataset
-from puidrec.data.sources.kuairec import Block, draw_log
+from puidrec.data.sources.kuairec import LabelBlock, draw_log
 from puidrec.data.sources.kuairec_features import USER_CODES
 
 N_USERS, N_VIDEOS = 30, 50
 BIG_ROWS = "user_id,video_id,watch_ratio\n500,900,3.0\n500,900,0.1\n501,900,0.5\n501,1000,2.5\n"
 
 
-def made_block(shape: tuple[int, int] = (N_USERS, N_VIDEOS), *, hidden: float = 0.02, seed: int = 0) -> Block:
+def made_block(shape: tuple[int, int] = (N_USERS, N_VIDEOS), *, hidden: float = 0.02, seed: int = 0) -> LabelBlock:
     rng = np.random.default_rng(seed)
     observed = rng.random(shape) >= hidden
     gt2 = observed & (rng.random(shape) < 0.2)
-    return Block(np.arange(shape[0]) * 2, np.arange(shape[1]) + 1000, gt2, gt2, observed)
+    return LabelBlock(np.arange(shape[0]) * 2, np.arange(shape[1]) + 1000, gt2, gt2, observed)
 
 
-def write_csv(block: Block, path: Path) -> None:
+def write_csv(block: LabelBlock, path: Path) -> None:
     user, video = np.nonzero(block.observed)
     ratio = np.where(block.gt2[user, video], 2.5, 0.5)
     lines = [f"{block.user_id[u]},{block.video_id[v]},{r}" for u, v, r in zip(user, video, ratio, strict=True)]

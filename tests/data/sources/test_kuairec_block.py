@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from puidrec.data.sources import kuairec
-from puidrec.data.sources.kuairec import Block, watched_pairs
+from puidrec.data.sources.kuairec import LabelBlock, watched_pairs
 
 HEADER = "user_id,video_id,play_duration,video_duration,time,date,timestamp,watch_ratio\n"
 ROWS = [(14, 103, 2.0), (14, 109, 2.5), (19, 103, 0.3), (19, 120, 7.0), (14, 120, 1.9)]
@@ -19,7 +19,7 @@ def write(path: Path, rows: list[tuple[object, object, object]]) -> Path:
 
 
 def test_labels_and_observed_cells(tmp_path: Path) -> None:
-    block = Block.read_csv(write(tmp_path / "small_matrix.csv", ROWS))
+    block = LabelBlock.read_csv(write(tmp_path / "small_matrix.csv", ROWS))
     assert block.user_id.tolist() == [14, 19]
     assert block.video_id.tolist() == [103, 109, 120]
     np.testing.assert_array_equal(block.gt2, [[0, 1, 0], [0, 0, 1]])
@@ -40,9 +40,9 @@ def test_the_compact_form_is_the_same_block(seed: int, tmp_path: Path) -> None:
     ge2 = rng.random(shape) < 0.5
     gt2 = ge2 & (rng.random(shape) < 0.8)
     observed = ge2 | (rng.random(shape) < 0.9) if seed % 2 else None
-    block = Block(np.arange(5) * 3, np.arange(shape[1]) + 100, gt2, ge2, observed)
+    block = LabelBlock(np.arange(5) * 3, np.arange(shape[1]) + 100, gt2, ge2, observed)
     block.write_npz(tmp_path / "labels.npz")
-    back = Block.read_npz(tmp_path / "labels.npz")
+    back = LabelBlock.read_npz(tmp_path / "labels.npz")
     for name in ("user_id", "video_id", "gt2", "ge2"):
         np.testing.assert_array_equal(getattr(back, name), getattr(block, name))
     np.testing.assert_array_equal(back.candidates, block.candidates)
@@ -65,18 +65,18 @@ def test_bad_watch_rows_are_named(
     rows: list[tuple[object, ...]], parts: tuple[str, ...], tmp_path: Path, refusal
 ) -> None:
     file = write(tmp_path / "small_matrix.csv", rows)
-    refusal(lambda: Block.read_csv(file), str(file), *parts)
+    refusal(lambda: LabelBlock.read_csv(file), str(file), *parts)
 
 
 def test_other_broken_files(tmp_path: Path, refusal, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "small_matrix.csv"
-    refusal(lambda: Block.read_csv(file), str(file), "no such file")
+    refusal(lambda: LabelBlock.read_csv(file), str(file), "no such file")
     for content, part in ((b"", "cannot read"), (b"a,b\n1,2\n", "missing column user_id"), (b"\xff\xfe\0", "small")):
         file.write_bytes(content)
-        refusal(lambda: Block.read_csv(file), str(file), part)
+        refusal(lambda: LabelBlock.read_csv(file), str(file), part)
     monkeypatch.setattr(kuairec, "MAX_CELLS", 5)
     write(file, ROWS)
-    refusal(lambda: Block.read_csv(file), "2 users x 3 videos", "small_matrix.csv")
+    refusal(lambda: LabelBlock.read_csv(file), "2 users x 3 videos", "small_matrix.csv")
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_wrong_arrays_are_refused(
     bits = np.zeros((2, 1), np.uint8)
     good = {"user_id": np.arange(2), "video_id": np.arange(3), "gt2_bits": bits, "ge2_bits": bits}
     np.savez(tmp_path / "labels.npz", **{**good, **changes})
-    refusal(lambda: Block.read_npz(tmp_path / "labels.npz"), "labels.npz", *parts)
+    refusal(lambda: LabelBlock.read_npz(tmp_path / "labels.npz"), "labels.npz", *parts)
 
 
 @pytest.mark.real_data
 def test_the_published_block(data_root: Path) -> None:
-    block = Block.read_npz(data_root / "kuairec" / "small_matrix_labels.npz")
+    block = LabelBlock.read_npz(data_root / "kuairec" / "small_matrix_labels.npz")
     assert block.gt2.shape == (1411, 3327)
     assert (int(block.gt2.sum()), int(block.ge2.sum())) == (217_175, 217_226)
     assert not (block.gt2 & ~block.ge2).any()

@@ -11,7 +11,6 @@ from puidrec.data.sources.kuairec_features import (
     ITEM_GROUPS,
     NON_ZERO,
     USER_CODES,
-    USER_THRESHOLD,
     item_features,
     item_tags,
     user_features,
@@ -120,4 +119,4 @@ def test_the_appendix_user_counts(data_root: Path) -> None:
 @pytest.mark.real_data
 def test_the_appendix_user_group(data_root: Path) -> None:
     raw = pl.read_csv(data_root / "kuairec" / "user_features.csv").drop("user_id")
-    assert correlation_groups(raw, USER_THRESHOLD) == [["onehot_feat2", "onehot_feat3"]]
+    assert correlation_groups(raw, 0.7) == [["onehot_feat2", "onehot_feat3"]]

@@ -51,7 +51,7 @@ def write_simulation(
     folder: str | PathLike[str], truth: Truth, *, chunk_users: int | None = None, progress: Progress | None = None
 ) -> int:
     """Write a whole simulation; returns the number of logged rows. The folder appears complete or not at all."""
-    _refuse_strangers(Path(folder))
+    _refuse_other_content(Path(folder))
     with atomic_folder(folder) as temporary:
         rows = _write_logged(temporary / "logged", truth, chunk_users, progress)
         uniform = uniform_sample(truth)
@@ -102,12 +102,9 @@ def read_truth(folder: str | PathLike[str]) -> Truth:
         raise InputError(error.problem, file=file, found=error.found, expected=error.expected) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            "not the truth of a simulation",
-            file=file,
-            found=str(error),
-            expected="options and intercept",
+            "not the truth of a simulation", file=file, found=str(error), expected="options and intercept",
             hint="Simulate the folder again.",
-        ) from error
+        ) from error  # fmt: skip
     return Truth.from_options(options, intercept)
 
 
@@ -133,12 +130,10 @@ def _read(folder: Path, pattern: str) -> pl.DataFrame:
         raise InputError(f"cannot read ({str(error)[:120]})", file=folder, hint="Simulate the folder again.") from error
 
 
-def _refuse_strangers(folder: Path) -> None:
-    """Only a former simulation is replaced: any other content stays."""
+def _refuse_other_content(folder: Path) -> None:
+    """Refuse to replace a folder unless it holds a simulation."""
     if folder.exists() and not (folder / TRUTH_FILE).exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(
-            "exists and is not a simulation",
-            file=folder,
-            expected="a new or empty folder, or one written before",
+            "exists and is not a simulation", file=folder, expected="a new or empty folder, or one written before",
             hint="Choose another folder.",
-        )
+        )  # fmt: skip

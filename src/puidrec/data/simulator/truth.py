@@ -118,11 +118,9 @@ class Truth:
             raise InputError("unknown quantity", found=quantity, expected=f"one of {', '.join(get_args(Quantity))}")
         if self.options.n_pairs > MAX_DENSE_PAIRS:
             raise InputError(
-                "too many pairs for a dense matrix",
-                found=f"{n_users:,} x {n_items:,}",
-                expected=f"at most {MAX_DENSE_PAIRS:,} pairs",
-                hint="Ask for the pairs you need instead.",
-            )
+                "too many pairs for a dense matrix", found=f"{n_users:,} x {n_items:,}",
+                expected=f"at most {MAX_DENSE_PAIRS:,} pairs", hint="Ask for the pairs you need instead.",
+            )  # fmt: skip
         ask = getattr(self, quantity)
         rows = max(1, _TILE_PAIRS // n_items)
         tiles = (np.arange(start, min(start + rows, n_users)) for start in range(0, n_users, rows))

@@ -21,7 +21,7 @@ _BUILT_IN: dict[str, str | Load] = {
     "simulated": "puidrec.data.synthetic",
 }
 SOURCES = Table("puidrec.sources", _BUILT_IN, lambda _, load: load if callable(load) else None, "a function load(path)")
-"""Name → module with `load(path, **options) -> Dataset`, or that function of a plug-in."""
+"""Name → module with `load(path, **options) -> Dataset`, or that function itself (plug-ins)."""
 
 
 def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: Any) -> Dataset:
@@ -31,9 +31,8 @@ def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: 
     row = SOURCES[name]
     load: Load = row if callable(row) else import_module(row).load
     try:
-        data = load(path, **options)
+        return load(path, **options)
     except TypeError as error:
         if not any(words in str(error) for words in ("unexpected keyword", "multiple values")):
             raise
         raise InputError(f"{name}: {str(error).split('() ')[-1]}", hint="See the source's options.") from error
-    return data

@@ -19,10 +19,9 @@ from puidrec.data.sources.reading import (
     data_folder,
     first_file,
     has_file,
-    read_delimited,
     read_matrix,
+    read_ratings,
     read_text,
-    typed_columns,
 )
 from puidrec.errors import InputError
 from puidrec.features.pseudo import with_pseudo_features
@@ -30,7 +29,6 @@ from puidrec.rng import Rng
 
 SCALE = (1.0, 5.0)
 FEATURES = ("real", "pseudo", "none")
-TRIPLE = ("user_id", "item_id", "rating")
 
 
 def load(
@@ -71,21 +69,17 @@ def load(
 def _ratings(path: Path) -> pl.DataFrame:
     """The rated cells of a matrix, or the rows of a `user,item,rating` file."""
     if path.suffix != ".ascii":
-        return typed_columns(read_delimited(path, names=TRIPLE), keep_text=("rating",))
+        return read_ratings(path)
     matrix = read_matrix(path)
     low, high = SCALE
     wrong = (matrix != 0) & ((matrix < low) | (matrix > high))
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         raise InputError(
-            "rating outside its scale",
-            file=path,
-            row=int(row) + 1,
-            column=str(column + 1),
-            found=float(matrix[row, column]),
-            expected=f"0 (not rated) or a rating in [{low:g}, {high:g}]",
+            "rating outside its scale", file=path, row=int(row) + 1, column=str(column + 1),
+            found=float(matrix[row, column]), expected=f"0 (not rated) or a rating in [{low:g}, {high:g}]",
             hint="Is this the rating matrix?",
-        )
+        )  # fmt: skip
     user, item = np.nonzero(matrix)
     return pl.DataFrame({"user_id": user, "item_id": item, "rating": matrix[user, item]})
 
@@ -95,15 +89,13 @@ def _with_propensity(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
     matrix = read_matrix(path)
     ids = frame.select("user_id", "item_id")
     if frame.is_empty() or any(not dtype.is_integer() for dtype in ids.dtypes):
-        return frame  # the door says what is wrong with it
+        return frame  # `Dataset.from_frame` says what is wrong with it
     if (ids.to_numpy() < 0).any() or (ids.to_numpy().max(axis=0) >= matrix.shape).any():
         raise InputError(
-            "propensities do not cover the rated pairs",
-            file=path,
+            "propensities do not cover the rated pairs", file=path,
             found=f"a {matrix.shape[0]} x {matrix.shape[1]} matrix",
-            expected="a row per user and a column per item",
-            hint="Leave them out with propensities=False.",
-        )
+            expected="a row per user and a column per item", hint="Leave them out with propensities=False.",
+        )  # fmt: skip
     user, item = ids.to_numpy().T
     return frame.with_columns(pl.Series("propensity", matrix[user, item]))
 
@@ -112,10 +104,8 @@ def _side(folder: Path, entity: str) -> pl.DataFrame:
     """Decode one-hot groups: the columns `colour:red, colour:blue, …` become one categorical column `colour`."""
     path = folder / "user_item_features" / f"{entity}_features.ascii"
     matrix = read_matrix(path)
-    names = [
-        line.strip().partition(":") for line in read_text(path.with_name(f"{entity}_features_map.txt")).split("\n")
-    ]
-    names = [name for name in names if name[0]]
+    lines = read_text(path.with_name(f"{entity}_features_map.txt")).split("\n")
+    names = [line.strip().partition(":") for line in lines if line.strip().partition(":")[0]]
     if len(names) != matrix.shape[1]:
         raise InputError(
             "columns without names", file=path, found=matrix.shape[1], expected=f"{len(names)} as in the map"
@@ -128,12 +118,8 @@ def _side(folder: Path, entity: str) -> pl.DataFrame:
         if wrong.size:
             found = " ".join(f"{value:g}" for value in block[wrong[0]])
             raise InputError(
-                "not one-hot",
-                file=path,
-                row=int(wrong[0]) + 1,
-                column=group,
-                found=found,
+                "not one-hot", file=path, row=int(wrong[0]) + 1, column=group, found=found,
                 expected="a single 1, else 0",
-            )
+            )  # fmt: skip
         table[group] = np.array([names[k][2] for k in columns])[block.argmax(axis=1)]
     return pl.DataFrame(table)

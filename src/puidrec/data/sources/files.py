@@ -60,11 +60,9 @@ def load(
         files = {**_in_folder(data_folder(path, "files")), **files}
     if "logged" not in files:
         raise InputError(
-            "no log of interactions",
-            file=path,
-            expected=" or ".join(f"logged{suffix}" for suffix in SUFFIXES),
+            "no log of interactions", file=path, expected=" or ".join(f"logged{suffix}" for suffix in SUFFIXES),
             hint="Name the file with logged=PATH (--logged PATH).",
-        )
+        )  # fmt: skip
     names = _checked_names(columns or {})
     in_memory = {key: file for key, file in files.items() if key != "logged" or shards is None}
     tables = {key: _table(file, key, names, multi_valued, categorical) for key, file in in_memory.items()}
@@ -121,11 +119,9 @@ def _checked_names(columns: Mapping[str, str]) -> dict[str, str]:
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
         raise InputError(
-            "unknown column to rename",
-            found=unknown[0],
-            expected=f"one of {', '.join(COLUMNS)}",
+            "unknown column to rename", found=unknown[0], expected=f"one of {', '.join(COLUMNS)}",
             hint="Write it as ours=theirs, for example user_id=uid.",
-        )
+        )  # fmt: skip
     return {theirs: ours for ours, theirs in columns.items()}
 
 

@@ -56,7 +56,7 @@ _BITS = ("gt2_bits", "ge2_bits")
 
 
 @dataclass(frozen=True)
-class Block:
+class LabelBlock:
     """Labels of every pair of the block's users and videos, both sorted by id."""
 
     user_id: np.ndarray
@@ -69,7 +69,7 @@ class Block:
     """Whether the pair was observed; None where the file does not tell (then unobserved pairs read as negative)."""
 
     @classmethod
-    def read_csv(cls, path: Path) -> Block:
+    def read_csv(cls, path: Path) -> LabelBlock:
         """Read the original form."""
         rows = watched_pairs(path)
         require_rows(rows, Origin(path))
@@ -84,7 +84,7 @@ class Block:
         return cls(users, videos, *matrices)
 
     @classmethod
-    def read_npz(cls, path: Path) -> Block:
+    def read_npz(cls, path: Path) -> LabelBlock:
         """Read the compact form, with or without `observed_bits`."""
         arrays = read_arrays(path, ("user_id", "video_id", *_BITS), ("observed_bits",))
         users, videos = (_checked_ids(arrays[key], key, path) for key in ("user_id", "video_id"))
@@ -130,23 +130,17 @@ def watched_pairs(path: Path) -> pl.DataFrame:
 def _check_size(users: int, videos: int, path: Path) -> None:
     if users * videos > MAX_CELLS:
         raise InputError(
-            "too many pairs for a fully observed block",
-            file=path,
-            found=f"{users:,} users x {videos:,} videos",
-            expected=f"at most {MAX_CELLS:,} pairs",
-            hint="Is this big_matrix.csv? The block is small_matrix.csv.",
-        )
+            "too many pairs for a fully observed block", file=path, found=f"{users:,} users x {videos:,} videos",
+            expected=f"at most {MAX_CELLS:,} pairs", hint="Is this big_matrix.csv? The block is small_matrix.csv.",
+        )  # fmt: skip
 
 
 def _checked_ids(ids: np.ndarray, key: str, path: Path) -> np.ndarray:
     if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer) or np.any(ids[1:] <= ids[:-1]):
         raise InputError(
-            "wrong array",
-            file=path,
-            column=key,
-            found=f"{ids.dtype} {ids.shape}",
+            "wrong array", file=path, column=key, found=f"{ids.dtype} {ids.shape}",
             expected="whole numbers that increase",
-        )
+        )  # fmt: skip
     return ids.astype(np.int64)
 
 
@@ -174,7 +168,7 @@ def load(
     check_choice("features", features, ("paper", "all", "none"))
     folder = data_folder(path, "kuairec")
     file = first_file(folder, (SMALL, SMALL_COMPACT), "kuairec")
-    block = Block.read_csv(file) if file.name == SMALL else Block.read_npz(file)
+    block = LabelBlock.read_csv(file) if file.name == SMALL else LabelBlock.read_npz(file)
     notes: dict[str, Any] = {"label": "watch_ratio > 2", "features": features, "unobserved": _unobserved(block)}
     if log == "synthesised":
         logged, uniform = draw_log(block, p_positive, p_negative, evaluation, rng)
@@ -208,7 +202,7 @@ def load(
 
 
 def draw_log(
-    block: Block, p_positive: float, p_negative: float, evaluation: Evaluation, rng: Rng
+    block: LabelBlock, p_positive: float, p_negative: float, evaluation: Evaluation, rng: Rng
 ) -> tuple[np.ndarray, np.ndarray]:
     """Masks of the logged and the uniform pairs of the block.
 
@@ -229,7 +223,7 @@ def draw_log(
     return logged, known & ~logged & chosen
 
 
-def _rows(block: Block, chosen: np.ndarray) -> pl.DataFrame:
+def _rows(block: LabelBlock, chosen: np.ndarray) -> pl.DataFrame:
     user, video = np.nonzero(chosen)
     return pl.DataFrame(
         {
@@ -267,7 +261,7 @@ def _coded_items(folder: Path) -> pl.DataFrame | None:
     return item_features(folder / DAILY) if has_file(folder / DAILY) else None
 
 
-def _unobserved(block: Block) -> str:
+def _unobserved(block: LabelBlock) -> str:
     if block.observed is None:
         return "not told by the file: pairs never shown (0.4 % of the original block) count as negative"
     return f"{int((~block.observed).sum()):,} pairs without a label, left out"
@@ -285,7 +279,7 @@ def convert(src: AnyPath, dst: AnyPath) -> dict[str, Any]:
     }
     present = {name: _inside(source / name, source) for name in optional if has_file(source / name)}
     with atomic_folder(target) as folder:
-        block = Block.read_csv(small)
+        block = LabelBlock.read_csv(small)
         block.write_npz(folder / SMALL_COMPACT)
         for name, path in present.items():
             written, step = optional[name]
@@ -310,11 +304,9 @@ def _inside(path: Path, folder: Path) -> Path:
         real = path.resolve(strict=True)
         if not real.is_relative_to(folder.resolve(strict=True)) or not real.is_file():
             raise InputError(
-                "not a plain file of this folder",
-                file=path,
-                found=str(real),
+                "not a plain file of this folder", file=path, found=str(real),
                 hint="Copy the file itself into the folder.",
-            )
+            )  # fmt: skip
     return real
 
 

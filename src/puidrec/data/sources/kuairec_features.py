@@ -18,23 +18,12 @@ from puidrec.data.sources.reading import Types, collect_columns, read_delimited,
 from puidrec.errors import InputError
 
 Features = Literal["paper", "all", "none"]
-ITEM_THRESHOLD, USER_THRESHOLD = 0.9, 0.7
-"""Pearson correlations above which the appendix calls features redundant."""
-
 _PLAYS = ("show", "play", "complete_play", "valid_play", "short_time_play", "long_time_play")
 _PAIRS = {
-    "cancel_like": "user_num",
-    "delete_comment": None,
-    "comment_like": "user_num",
-    "follow": "cnt",
-    "cancel_follow": "user_num",
-    "share": "cnt",
-    "download": "user_num",
-    "report": "cnt",
-    "reduce_similar": "user_num",
-    "collect": "cnt",
-    "cancel_collect": "user_num",
-}
+    "cancel_like": "user_num", "delete_comment": None, "comment_like": "user_num", "follow": "cnt",
+    "cancel_follow": "user_num", "share": "cnt", "download": "user_num", "report": "cnt",
+    "reduce_similar": "user_num", "collect": "cnt", "cancel_collect": "user_num",
+}  # fmt: skip
 ITEM_GROUPS: dict[tuple[str, ...], str | None] = {
     tuple(f"{name}_{kind}" for name in _PLAYS for kind in ("cnt", "user_num")): "valid_play_user_num",
     ("like_cnt", "like_user_num", "double_click_cnt", "click_like_cnt"): "click_like_cnt",
@@ -122,12 +111,7 @@ def item_features(path: Path) -> pl.DataFrame:
 
 
 def _common_tags(daily: pl.DataFrame) -> Sequence[str]:
-    """The most frequent quarter of the tags, without the top one, which the appendix sets apart."""
-    counts = (
-        daily["video_tag_name"]
-        .drop_nulls()
-        .value_counts(sort=True)
-        .sort("count", "video_tag_name", descending=[True, False])
-    )
-    rest = counts[1:]
+    """The most frequent quarter of the tags, without the top one, which the appendix treats on its own."""
+    counts = daily["video_tag_name"].drop_nulls().value_counts()
+    rest = counts.sort("count", "video_tag_name", descending=[True, False])[1:]
     return rest["video_tag_name"][: -(-rest.height // 4)].to_list()

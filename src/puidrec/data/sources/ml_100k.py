@@ -12,27 +12,16 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.schema import Origin, check_choice, check_number
-from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_delimited, typed_columns
+from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_delimited, read_ratings, typed_columns
 from puidrec.features.pseudo import with_pseudo_features
 from puidrec.rng import Rng
 
 SCALE = (1.0, 5.0)
 FEATURES = ("real", "pseudo", "none")
 GENRES = (
-    *(
-        "unknown",
-        "Action",
-        "Adventure",
-        "Animation",
-        "Children's",
-        "Comedy",
-        "Crime",
-        "Documentary",
-        "Drama",
-        "Fantasy",
-    ),
-    *("Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western"),
-)
+    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
+    "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
+)  # fmt: skip
 """In the order of the flags of `u.item`."""
 
 
@@ -49,7 +38,7 @@ def load(
     folder = data_folder(path, "ml-100k")
     ratings = first_file(folder, ("u.data",), "ml-100k")
     names = ("user_id", "item_id", "rating", "timestamp")
-    logged = typed_columns(read_delimited(ratings, names=names, separator="\t", quoted=False), keep_text=("rating",))
+    logged = read_ratings(ratings, names, separator="\t", quoted=False)
     real = features == "real"
     data = Dataset.from_frame(
         logged,

@@ -18,17 +18,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from puidrec.data.schema import Origin, require_columns
-from puidrec.errors import InputError, one_line
+from puidrec.data.schema import INTERACTION_COLUMNS, POLARS_ERRORS, Origin, require_columns, short_reason
+from puidrec.errors import InputError
 
 AnyPath = str | PathLike[str]
+Types = Mapping[str, type[pl.DataType]]
+"""Columns to read: `pl.Int64`, `pl.Float64` or `pl.String`."""
 SEPARATORS = (",", ";", "\t", "|")
-POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""What Polars raises over bad content; its panics are no `Exception`, so they are named."""
 
 _OTHER_FORMATS = {
     b"PAR1": "Parquet",
@@ -38,7 +39,7 @@ _OTHER_FORMATS = {
     b"\xfe\xff": "UTF-16",
     b"\0\0\xfe\xff": "UTF-32",
 }
-MAX_SWELLING = 200
+MAX_UNPACKED_RATIO = 200
 """Logs unpack to 3 to 30 times their size; gzip itself allows a thousand."""
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 
@@ -65,7 +66,7 @@ def _refuse_endless(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
-        return  # said by whoever opens it
+        return  # reported when it is opened
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise InputError("not a file", file=path, found="a pipe, socket or device", expected="a file", hint="Copy it.")
 
@@ -114,14 +115,14 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def _unzipped(raw: bytes, path: AnyPath) -> bytes:
-    """The content of a gzip file, unless it swells as no table does: memory is not spent on a bomb."""
-    limit, chunks, size = max(MAX_SWELLING * len(raw), 2**26), [], 0
+    """The content of a gzip file; one that unpacks to far more than a table would is refused, before memory is full."""
+    limit, chunks, size = max(MAX_UNPACKED_RATIO * len(raw), 2**26), [], 0
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
         while chunk := stream.read(2**20):
             size += len(chunk)
             if size > limit:
                 raise InputError(
-                    f"unpacks to more than {MAX_SWELLING} times its size",
+                    f"unpacks to more than {MAX_UNPACKED_RATIO} times its size",
                     file=path,
                     hint="Unpack it by hand if you trust it.",
                 )
@@ -144,13 +145,10 @@ def read_text(path: AnyPath, encoding: str = "utf-8") -> str:
         text = raw.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"not {encoding} text",
-            file=path,
-            row=raw.count(b"\n", 0, error.start),
-            found=f"byte 0x{raw[error.start]:02x}",
-            expected=f"{encoding} characters",
+            f"not {encoding} text", file=path, row=raw.count(b"\n", 0, error.start),
+            found=f"byte 0x{raw[error.start]:02x}", expected=f"{encoding} characters",
             hint="Save the file as UTF-8.",
-        ) from error
+        ) from error  # fmt: skip
     return text if "\n" in text else text.replace("\r", "\n")  # lines that end as they did on old Macs
 
 
@@ -184,9 +182,8 @@ def read_delimited(
         )
     except POLARS_ERRORS as error:
         _refuse_ragged(text, separator, len(columns), path, header=names is None, quoted=quoted)
-        reason = one_line(str(error)).split("  ")[0][:120]
         raise InputError(
-            f"cannot read the table ({reason})", file=path, hint="Check its separator and quotes."
+            f"cannot read the table ({short_reason(error)})", file=path, hint="Check its separator and quotes."
         ) from error
     if frame.height and frame[columns[-1]].null_count():
         _refuse_ragged(text, separator, len(columns), path, header=names is None, quoted=quoted)
@@ -217,13 +214,10 @@ def _refuse_ragged(text: str, separator: str, width: int, path: AnyPath, *, head
         for count, row in enumerate(rows, 0 if header else 1):
             if len(row) != width:
                 raise InputError(
-                    "wrong number of fields",
-                    file=path,
-                    row=count,
-                    found=f"{len(row)} fields",
+                    "wrong number of fields", file=path, row=count, found=f"{len(row)} fields",
                     expected=f"{width}, separated by {separator!r}",
                     hint="Put fields that contain the separator in double quotes.",
-                )
+                )  # fmt: skip
     except csv.Error as error:
         if "field larger" in str(error):
             return
@@ -241,6 +235,11 @@ def typed_columns(frame: pl.DataFrame, keep_text: Sequence[str] = ()) -> pl.Data
             if column.dtype == pl.String and column.name not in keep_text and column.null_count() < column.len()
         ]
     )
+
+
+def read_ratings(path: AnyPath, names: Sequence[str] = INTERACTION_COLUMNS, **options: Any) -> pl.DataFrame:
+    """Rated pairs of a file without header; options of `read_delimited`. Ratings stay text, for errors to quote."""
+    return typed_columns(read_delimited(path, names=names, **options), keep_text=("rating",))
 
 
 def _typed(column: pl.Series) -> pl.Series:
@@ -262,13 +261,8 @@ def read_parquet(path: AnyPath, columns: Sequence[str] | None = None) -> pl.Data
         present = table.collect_schema().names()
         return table.select([name for name in present if columns is None or name in columns]).collect()
     except (*POLARS_ERRORS, OSError) as error:
-        reason = one_line(str(error)).split("  ")[0][:120]
-        raise InputError(
-            f"damaged Parquet file ({reason})",
-            file=path,
-            expected="a whole Parquet file",
-            hint="Write or download it again.",
-        ) from error
+        problem, hint = f"damaged Parquet file ({short_reason(error)})", "Write or download it again."
+        raise InputError(problem, file=path, expected="a whole Parquet file", hint=hint) from error
 
 
 def is_parquet(path: AnyPath) -> bool:
@@ -307,9 +301,8 @@ def read_arrays(path: AnyPath, required: Sequence[str], optional: Sequence[str] 
         files = getattr(archive, "files", [])
         arrays = {name: archive[name] for name in (*required, *optional) if name in files}
     except (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        reason = one_line(str(error))[:120]
         raise origin.error(
-            f"damaged or unsafe .npz file ({reason})",
+            f"damaged or unsafe .npz file ({short_reason(error)})",
             expected="plain arrays, no pickled objects",
             hint="Download or convert it again.",
         ) from error
@@ -321,10 +314,6 @@ def read_arrays(path: AnyPath, required: Sequence[str], optional: Sequence[str] 
             expected=f"arrays {', '.join(required)}",
         )
     return arrays
-
-
-Types = Mapping[str, type[pl.DataType]]
-"""Columns to read: `pl.Int64`, `pl.Float64` or `pl.String`."""
 
 
 def scan_columns(path: Path, types: Types) -> pl.LazyFrame:
@@ -374,5 +363,6 @@ def name_bad_cell(path: Path, types: Types, required: tuple[str, ...] = ()) -> N
 
 
 def _unreadable(path: Path, error: BaseException) -> InputError:
-    reason = one_line(str(error)).split("  ")[0][:120]
-    return InputError(f"cannot read the table ({reason})", file=path, hint="Check or download the file again.")
+    return InputError(
+        f"cannot read the table ({short_reason(error)})", file=path, hint="Check or download the file again."
+    )

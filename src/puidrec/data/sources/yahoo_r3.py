@@ -13,7 +13,7 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.schema import check_choice
-from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_delimited, typed_columns
+from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_ratings
 from puidrec.errors import InputError
 from puidrec.features.pseudo import with_pseudo_features
 from puidrec.rng import Rng
@@ -63,10 +63,7 @@ def load(
 
 def _ratings(path: Path, *, webscope: bool) -> pl.DataFrame:
     """The triples of a file; its ids must start where its form says, or two forms were mixed up."""
-    names = ("user_id", "item_id", "rating")
-    frame = typed_columns(
-        read_delimited(path, names=names, separator="\t" if webscope else None), keep_text=("rating",)
-    )
+    frame = read_ratings(path, separator="\t" if webscope else None)
     lowest = 1 if webscope else 0
     for key in ("user_id", "item_id"):
         column = frame[key]
@@ -77,12 +74,7 @@ def _ratings(path: Path, *, webscope: bool) -> pl.DataFrame:
             raise InputError("not an id", file=path, row=row + 1, column=key, found=found, expected="a whole number")
         if (low := int(column.min())) < lowest:  # type: ignore[arg-type]
             raise InputError(
-                "id too small",
-                file=path,
-                row=int(column.arg_min() or 0) + 1,
-                column=key,
-                found=low,
-                expected=f"ids from {lowest}",
-                hint="Ids from 0 belong in user.txt and random.txt.",
-            )
+                "id too small", file=path, row=int(column.arg_min() or 0) + 1, column=key, found=low,
+                expected=f"ids from {lowest}", hint="Ids from 0 belong in user.txt and random.txt.",
+            )  # fmt: skip
     return frame
