@@ -26,9 +26,7 @@ class Parameter:
 
     name: str
     draw: Draw
-    applies: Callable[[Settings], bool]
-    words: str
-    """The range, for people."""
+    applies: Callable[[Settings], bool] = lambda settings: True
 
 
 def log_uniform(low: float, high: float) -> Draw:
@@ -41,39 +39,34 @@ def one_of(*values: Any) -> Draw:
     return lambda rng: values[int(rng.integers(len(values)))]
 
 
-def _weighs(settings: Settings) -> bool:
-    """Whether propensities weigh the rows."""
-    spec = settings.spec
-    return (spec.family == "grid" and spec.estimator != "naive") or (spec.family == "unseen" and settings.adjusts)
-
-
-def _is(family: str, uncertainty: str) -> Callable[[Settings], bool]:
-    return lambda settings: (settings.spec.family, settings.spec.uncertainty) == (family, uncertainty)
-
-
 SPACE = (
-    Parameter("l2", log_uniform(0.02, 0.5), lambda s: True, "0.02 to 0.5"),
-    Parameter("l2_features", log_uniform(0.003, 0.15), lambda s: s.backbone != "mf", "0.003 to 0.15"),
-    Parameter("dim", one_of(8, 16, 32), lambda s: True, "8, 16, 32"),
-    Parameter("hidden", one_of(32, 64, 128), lambda s: s.backbone == "mf-mlp", "32, 64, 128"),
-    Parameter("lr", log_uniform(0.005, 0.04), lambda s: True, "0.005 to 0.04"),
-    Parameter("min_propensity", log_uniform(0.003, 0.1), _weighs, "0.003 to 0.1"),
-    Parameter("gamma", log_uniform(1.1, 4.0), _is("grid", "global"), "1.1 to 4"),
-    Parameter("gamma", one_of("auto", 1.2, 1.5, 2.0, 4.0, 10.0), _is("unseen", "global"), "auto, 1.2 to 10"),
+    Parameter("l2", log_uniform(0.02, 0.5)),
+    Parameter("l2_features", log_uniform(0.003, 0.15), lambda s: s.backbone != "mf"),
+    Parameter("dim", one_of(8, 16, 32)),
+    Parameter("hidden", one_of(32, 64, 128), lambda s: s.backbone == "mf-mlp"),
+    Parameter("lr", log_uniform(0.005, 0.04)),
+    Parameter("min_propensity", log_uniform(0.003, 0.1), lambda s: s.spec.weighs_rows(s)),
     Parameter(
-        "gamma", one_of("information", "residual", "exposure-gap", "recovered"), _is("grid", "personalised"),
-        "information, residual, exposure-gap, recovered",
+        "gamma", log_uniform(1.1, 4.0), lambda s: s.spec.uncertainty == "global" and not s.spec.calibrates_gamma
     ),
-    Parameter("unseen_weight", log_uniform(0.3, 3.0), lambda s: s.spec.family == "unseen", "0.3 to 3"),
+    Parameter(
+        "gamma", one_of("auto", 1.2, 1.5, 2.0, 4.0, 10.0),
+        lambda s: s.spec.uncertainty == "global" and s.spec.calibrates_gamma,
+    ),
+    Parameter(
+        "gamma", one_of("information", "residual", "exposure-gap", "recovered"),
+        lambda s: s.spec.uncertainty == "personalised",
+    ),
+    Parameter("unseen_weight", log_uniform(0.3, 3.0)),
 )  # fmt: skip
-"""The settings that are searched; a method searches those that apply to it and that the caller left open."""
+"""The ranges of all settings that are searched; a method's `search_space` names those that mean something to it."""
 
 
 def searched(job: Job) -> list[Parameter]:
-    """The parameters that a search of this job varies; none for methods in closed form, which nothing validates."""
-    if job.resolved.spec.family == "closed":
-        return []
-    return [parameter for parameter in SPACE if parameter.name not in job.settings and parameter.applies(job.resolved)]
+    """The parameters that a search of this job varies: in the method's search space, and left open by the caller."""
+    settings = job.resolved
+    names = set(settings.spec.search_space) - set(job.settings)
+    return [parameter for parameter in SPACE if parameter.name in names and parameter.applies(settings)]
 
 
 def trials(job: Job, draws_seed: int | None = None) -> list[Job]:

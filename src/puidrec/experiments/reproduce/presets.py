@@ -73,9 +73,9 @@ class Preset:
     def settings_of(self, variant: Variant, data: str) -> dict[str, Any]:
         """All settings of a row on a data set; trivial methods have none."""
         spec = get_method(variant.method)
-        if spec.family == "closed":
+        if not spec.trains:
             return {}
-        own = self.personalised if spec.uncertainty == "personalised" and spec.family == "grid" else {}
+        own = self.personalised if spec.uncertainty == "personalised" and not spec.calibrates_gamma else {}
         return {**self.settings, **own, **self.by_data.get(data, {}), **variant.settings}
 
     def job(
@@ -91,7 +91,7 @@ class Preset:
     ) -> Job:
         """The job of a row; `limits` are settings that shorten training. Each seed draws KuaiRec's log anew."""
         settings = self.settings_of(variant, data)
-        if limits and get_method(variant.method).family != "closed":
+        if limits and get_method(variant.method).trains:
             settings |= limits
         drawn = {"rng": seed} if data == "kuairec" else {}
         spec = DataSpec(data, folder, {**self.options.get(data, {}), **drawn}, mask)

@@ -61,7 +61,7 @@ def estimated_seconds(jobs: Sequence[Job], workers: int) -> float:
 def _seconds(job: Job) -> float:
     spec = get_method(job.method)
     evaluation, training = SECONDS.get(job.data.name, (0.1, 1.0))
-    if spec.family == "closed":
+    if not spec.trains:
         return evaluation
     factor = (1.5 if spec.imputes else 1.0) * (1.7 if spec.benchmark else 1.0)
     return evaluation + training * factor * job.resolved.epochs / 300

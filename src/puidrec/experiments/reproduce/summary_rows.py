@@ -135,7 +135,7 @@ def limit_rows(results: Sequence[Result]) -> list[Row]:
     groups: dict[tuple[str, str], list[bool]] = {}
     epochs: dict[tuple[str, str], int] = {}
     for result in results:
-        if get_method(result.job.method).family != "closed":
+        if get_method(result.job.method).trains:
             key, limit = (result.job.data.name, result.job.preset), int(result.settings["epochs"])
             groups.setdefault(key, []).append(result.context.get("best_epoch") == limit)
             epochs[key] = max(limit, epochs.get(key, 0))
