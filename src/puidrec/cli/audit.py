@@ -85,17 +85,12 @@ class _Run:
 
     @classmethod
     def open(cls, folder: Path, device: str) -> _Run:
-        """Read the model, and of `environment.json` what it was trained on."""
-        from puidrec.experiments.run import load_run
-        from puidrec.store import read_json
+        """Read the model, and what it was trained on."""
+        from puidrec.experiments.run import load_run, read_environment
 
         model, _ = load_run(folder, device)
-        path = folder / "environment.json"
-        environment = read_json(path)
         keys = ("data_sha256", "protocol", "seed")
-        missing = next((key for key in keys if key not in environment), None)
-        if missing is not None:
-            raise InputError("not written by puid train", file=path, found=f"no {missing}")
+        environment = read_environment(folder, *keys)
         facts = {key: environment[key] for key in keys}
         return cls(folder, model, {**facts, "data": environment.get("data"), "select": model.settings.select})
 

@@ -272,8 +272,7 @@ def export(
 
 def _data_digest(run: Path) -> str | None:
     """Which data the model was trained on, where the run says so."""
-    from puidrec.store import read_json
+    from puidrec.experiments.run import ENVIRONMENT, read_environment
 
-    path = run / "environment.json"
-    digest = read_json(path).get("data_sha256") if path.exists() else None
+    digest = read_environment(run).get("data_sha256") if (run / ENVIRONMENT).exists() else None
     return digest if isinstance(digest, str) else None

@@ -28,8 +28,8 @@ from puidrec.train.trainer import Progress
 from puidrec.train.validate import Scale
 
 METRICS = ("uauc", "ndcg@5", "ndcg@50", "auc", "recall@5", "mse")
-CONFIG, CHECKPOINT = "config.toml", "checkpoint.safetensors"
-FILES = (CONFIG, CHECKPOINT, "history.jsonl", "environment.json", "metrics.json", "model")
+CONFIG, CHECKPOINT, ENVIRONMENT = "config.toml", "checkpoint.safetensors", "environment.json"
+FILES = (CONFIG, CHECKPOINT, "history.jsonl", ENVIRONMENT, "metrics.json", "model")
 """All that a run folder ever holds."""
 LIBRARIES = ("puidrec", "torch", "numpy", "scipy", "polars", "scikit-learn")
 
@@ -111,6 +111,15 @@ def environment(data: Dataset, seed: int) -> dict[str, Any]:
     }
 
 
+def read_environment(folder: Path, *required: str) -> dict[str, Any]:
+    """What a run folder says that its figures depend on; refused where one of the required keys is missing."""
+    found = read_json(folder / ENVIRONMENT)
+    missing = next((key for key in required if key not in found), None)
+    if missing is not None:
+        raise InputError("not written by puid train", file=folder / ENVIRONMENT, found=f"no {missing}")
+    return found
+
+
 def to_toml(values: dict[str, Any]) -> str:
     """Flat settings as TOML; settings that are None are left out."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None)
@@ -163,6 +172,6 @@ def _require_own(out: Path, settings: Settings) -> None:
 def _write(out: Path, model: Recommender, data: Dataset, split: Split, figures: dict[str, Any]) -> None:
     history = "".join(json.dumps(row) + "\n" for row in model.history_)
     write_text(out / "history.jsonl", history)
-    write_json(out / "environment.json", {**environment(data, split.seed), "protocol": split.protocol.name})
+    write_json(out / ENVIRONMENT, {**environment(data, split.seed), "protocol": split.protocol.name})
     write_json(out / "metrics.json", figures)
     model.save(out / "model")

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 
 from puidrec import __version__
 from puidrec.errors import one_line
-from puidrec.experiments.run import load_run
+from puidrec.experiments.run import load_run, read_environment
 from puidrec.serve.answers import Answers
 from puidrec.serve.engine import Worker
 from puidrec.serve.limits import Code, Guard, Limits, Refused
@@ -33,7 +33,6 @@ from puidrec.serve.schema import (
     ScoreResponse,
     Unknown,
 )
-from puidrec.store import read_json
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ProblemResponse, "description": words}
@@ -53,7 +52,7 @@ def serve_run(
 ) -> FastAPI:
     """The application that answers for a run folder, its scores made on a device."""
     model, metrics = load_run(folder, device)
-    return create_app(Answers(model, unknown, limits), metrics, read_json(folder / "environment.json"))
+    return create_app(Answers(model, unknown, limits), metrics, read_environment(folder))
 
 
 def create_app(answers: Answers, metrics: dict[str, Any], environment: dict[str, Any]) -> FastAPI:
