@@ -1,15 +1,22 @@
-"""Shared fixtures: where the public data sets are, and how a refusal must look."""
+"""Shared fixtures: a small data set, a model and a run folder, the public data sets, and how a refusal must look."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from puidrec.errors import InputError
+
+if TYPE_CHECKING:
+    from puidrec.data.dataset import Dataset
+    from puidrec.model import Recommender
+
+TINY = {"n_users": 60, "n_items": 40}
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +55,36 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def tiny_data() -> Dataset:
+    """60 users and 40 items with features, a confounded log and uniform rows; frozen, so that tests may share it."""
+    from puidrec.data.synthetic import simulate
+
+    return simulate("mixed", **TINY, density=0.2, rng=0).data
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_data: Dataset) -> Recommender:
+    """A model of `tiny_data` with ID embeddings and linear features; do not change it."""
+    from puidrec.model import Recommender
+
+    return Recommender("rd-ips", dim=4, epochs=5, rng=0).fit(tiny_data)
+
+
+@pytest.fixture(scope="session")
+def _trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from puidrec.data.sources import load_dataset
+    from puidrec.experiments.run import train_run
+    from puidrec.settings import Settings
+
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train_run(load_dataset("simulated", **TINY), Settings.of("rd-ips", seed=1, epochs=5, dim=4), out=folder)
+    return folder
+
+
+@pytest.fixture
+def run_folder(_trained_run: Path, tmp_path: Path) -> Path:
+    """The run that `puid train` writes for a simulated data set of 60 users and 40 items; a copy per test."""
+    return Path(shutil.copytree(_trained_run, tmp_path / "run"))

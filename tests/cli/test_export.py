@@ -9,14 +9,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-SMALL = ("--set", "data.n_users=60", "--set", "data.n_items=40", "--set", "epochs=3", "--set", "dim=4")
-
-
-@pytest.fixture
-def run_folder(puid: Any, tmp_path: Path) -> Path:
-    assert puid("train", "--method", "mf", *SMALL, "--out", tmp_path / "run").code == 0
-    return tmp_path / "run"
-
 
 def test_writes_each_format(puid: Any, run_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")

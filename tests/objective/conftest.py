@@ -11,12 +11,8 @@ N_USERS, N_ITEMS = 37, 23
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny tensors: a second thread only waits, and on a busy machine it waits long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _one_thread(one_thread):
+    """Every test here works on tiny tensors."""
 
 
 @pytest.fixture

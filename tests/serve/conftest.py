@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import polars as pl
 import pytest
-import torch
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
 from puidrec.serve.answers import Answers
 from puidrec.serve.app import create_app
@@ -22,30 +19,21 @@ from puidrec.serve.schema import ProblemResponse, Unknown
 ENVIRONMENT = {"data": "simulated", "data_sha256": "ab" * 32}
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: a second thread only waits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(autouse=True)
+def _one_thread(one_thread: None) -> None:
+    """Every test here works on tiny tensors."""
 
 
 @pytest.fixture(scope="session")
-def data() -> Dataset:
-    return simulate("mixed", 60, 40, density=0.2, rng=0).data
+def model(tiny_model: Recommender) -> Recommender:
+    """The model that is served unless a test says otherwise."""
+    return tiny_model
 
 
 @pytest.fixture(scope="session")
-def model(data: Dataset) -> Recommender:
-    """IDs and linear features, integer ids."""
-    return Recommender("rd-ips", dim=4, epochs=5, rng=0).fit(data)
-
-
-@pytest.fixture(scope="session")
-def text_model(data: Dataset) -> Recommender:
+def text_model(tiny_data: Dataset) -> Recommender:
     """The same log under text ids, without features, predicted as log-odds."""
-    log = data.logged.to_frame().with_columns(
+    log = tiny_data.logged.to_frame().with_columns(
         pl.format("u{}", "user_id").alias("user_id"), pl.format("i{}", "item_id").alias("item_id")
     )
     settings = {"backbone": "mf", "loss": "cross-entropy", "target": "binary"}

@@ -41,12 +41,12 @@ def test_log_odds_become_chances(text_model: Recommender) -> None:
     np.testing.assert_allclose(ranking.scores.ravel(), frame["score"], atol=1e-6)
 
 
-def test_seen_items_come_last_and_are_marked(model: Recommender, data: Dataset) -> None:
+def test_seen_items_come_last_and_are_marked(model: Recommender, tiny_data: Dataset) -> None:
     engine = Engine(model)
     ranking = engine.best(query(engine, np.arange(60), 40))
     for user in range(60):
         left_out = ranking.codes[user][np.isneginf(ranking.scores[user])]
-        assert set(left_out) == set(data.train.item[data.train.user == user])
+        assert set(left_out) == set(tiny_data.train.item[tiny_data.train.user == user])
 
 
 def test_a_filter_is_a_ranking_of_fewer(model: Recommender) -> None:

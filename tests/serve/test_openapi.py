@@ -10,7 +10,6 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 
-from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
 from puidrec.serve.answers import Answers
 from puidrec.serve.app import create_app
@@ -19,10 +18,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with")
 
 
 @pytest.fixture(scope="module")
-def api() -> Any:
-    data = simulate("mixed", 30, 20, density=0.3, rng=0).data
-    model = Recommender("mf", dim=2, epochs=2, rng=0).fit(data)
-    return schemathesis.openapi.from_asgi("/openapi.json", create_app(Answers(model), {}, {}))
+def api(tiny_model: Recommender) -> Any:
+    return schemathesis.openapi.from_asgi("/openapi.json", create_app(Answers(tiny_model), {}, {}))
 
 
 BOUNDED = settings(

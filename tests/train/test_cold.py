@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
 from puidrec.train.cold import Side, Strangers
 
@@ -19,14 +18,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def data() -> Dataset:
-    return simulate("mixed", 60, 40, density=0.2, rng=0).data
+def data(tiny_data: Dataset) -> Dataset:
+    return tiny_data
 
 
 @pytest.fixture(scope="module")
-def model(data: Dataset) -> Recommender:
-    """IDs and linear features."""
-    return Recommender("rd-ips", dim=4, epochs=5, rng=0).fit(data)
+def model(tiny_model: Recommender) -> Recommender:
+    return tiny_model
 
 
 def features(data: Dataset, side: Side) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
 from puidrec.serve.answers import Answers
 from puidrec.serve.limits import Limits
@@ -19,8 +18,8 @@ FAST = {"dim": 4, "epochs": 4, "rng": 0}
 
 
 @pytest.fixture(scope="module")
-def data() -> Dataset:
-    return simulate("mixed", 60, 40, density=0.2, rng=0).data
+def data(tiny_data: Dataset) -> Dataset:
+    return tiny_data
 
 
 @pytest.fixture(scope="module")
