@@ -35,7 +35,15 @@ def test_the_summary_starts_with_the_conclusion(found: Audit) -> None:
     assert "poor" in first
     assert second == ""
     assert "What this does not tell you:" in found.summary()
-    assert first in repr(found)
+
+
+def test_a_result_is_shown_in_at_most_three_lines(found: Audit, simulation, good) -> None:
+    alone = audit(good, simulation.data, replicates=0)
+    for shown in (found, alone):
+        assert shown.to_dict()["sentence"] in repr(shown)
+        assert shown.verdict in repr(shown)
+        assert len(repr(shown).splitlines()) <= 3
+    assert f"Γ* = {found.tipping_point:.2f}" in repr(found)
 
 
 def test_its_values_are_plain_and_complete(found: Audit) -> None:
@@ -153,7 +161,7 @@ def test_labels_are_audited_on_their_own_scale(simulation, good) -> None:
     chance = np.clip(good.scores, 0, 1)
     signed = type(good)(data, 2 * chance - 1, method="ips", target="binary")
     unit = type(good)(data, chance, method="signed-rd", target="binary")
-    unit.settings = SimpleNamespace(spec=SimpleNamespace(family="unseen"))
+    unit.settings = SimpleNamespace(spec=SimpleNamespace(target_scale="unit"))
     values = audit(signed, data, against=unit, replicates=0).to_dict()
     assert values["envelopes"]["loss_gap"]["point"] == pytest.approx(0.0, abs=1e-12)
     assert values["rows"]["outcome"] == "label"

@@ -71,9 +71,9 @@ def test_a_constant_propensity_is_one_bin() -> None:
 
 
 def test_all_pairs_of_a_small_population_and_a_sample_of_a_large_one() -> None:
-    users, items = population_pairs(3, 4, 0)
+    users, items = population_pairs(3, 4, np.random.default_rng(0))
     assert set(zip(users.tolist(), items.tolist(), strict=True)) == {(u, i) for u in range(3) for i in range(4)}
-    users, items = population_pairs(10_000, 1_000, 0)
+    users, items = population_pairs(10_000, 1_000, np.random.default_rng(0))
     assert users.size == 200_000
     assert users.max() < 10_000
     assert items.max() < 1_000

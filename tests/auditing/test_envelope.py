@@ -144,12 +144,6 @@ def test_the_order_of_rows_does_not_matter_and_swapping_the_models_mirrors_it(ki
         np.testing.assert_allclose([straight.low, straight.high], [-swapped.high, -swapped.low], rtol=0, atol=1e-12)
 
 
-def test_the_plain_ips_mean_divides_by_the_size_of_the_population() -> None:
-    pairs, _ = draw_pairs(1, 50)
-    plain = box(Pairs(pairs.value, pairs.propensity, total=1000.0), 1.0)
-    assert plain.low == pytest.approx((pairs.value / pairs.propensity).sum() / 1000.0, abs=1e-12)
-
-
 @pytest.mark.parametrize("levels", [np.array([0.0, 1.0]), np.linspace(0.0, 1.0, 5)])
 @pytest.mark.parametrize("gamma", [1.0, 1.4, 3.0])
 def test_sharp_is_the_interval_of_the_unseen_mean(levels: np.ndarray, gamma: float) -> None:

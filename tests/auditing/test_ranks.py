@@ -7,6 +7,7 @@ import pytest
 
 from puidrec.auditing import ranks
 from puidrec.auditing.ranks import rank, rank_credits, sample_users
+from puidrec.evaluation.ranking import top_k
 
 
 @pytest.fixture
@@ -92,3 +93,12 @@ def test_users_are_sampled_where_all_would_be_too_many() -> None:
     assert (np.diff(few) > 0).all()
     np.testing.assert_array_equal(few, sample_users(user, 10, 0, most=200))
     assert sample_users(np.array([4, 4, 7]), 10, 0).tolist() == [4, 7]
+
+
+def test_ties_are_recommended_in_the_order_of_the_items_as_a_recommender_does() -> None:
+    scores = np.zeros((1, 40))
+    scores[0, [30, 35]] = 1.0
+    start, item = np.array([0, 2]), np.array([1, 30])
+    found = rank(np.array([0]), np.array([0, 0]), item, (start, item), (lambda users: scores[users], None), 40)
+    best, _ = top_k(np.where(np.isin(np.arange(40), item), -np.inf, scores), 10)
+    assert np.flatnonzero(found.slots).tolist() == sorted(best[0].tolist()) == [0, 2, 3, 4, 5, 6, 7, 8, 9, 35]

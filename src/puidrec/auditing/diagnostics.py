@@ -71,13 +71,14 @@ def concentration(item_degree: np.ndarray) -> dict[str, float]:
     return {"gini": gini, **shares}
 
 
-def population_pairs(n_users: int, n_items: int, rng: Rng) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of a small D; of a large one, pairs drawn uniformly."""
-    if n_users * n_items <= MAX_PAIRS:
+def population_pairs(
+    n_users: int, n_items: int, draw: np.random.Generator, most: int = MAX_PAIRS
+) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of D; where these are more than `most`, so many pairs drawn uniformly."""
+    if n_users * n_items <= most:
         users, items = np.divmod(np.arange(n_users * n_items), n_items)
         return users, items
-    draw = generator(rng, "audit-pairs")
-    return draw.integers(0, n_users, MAX_PAIRS), draw.integers(0, n_items, MAX_PAIRS)
+    return draw.integers(0, n_users, most), draw.integers(0, n_items, most)
 
 
 def reliability(everywhere: np.ndarray, logged: np.ndarray, n_pairs: int) -> list[dict[str, Any]]:
@@ -105,7 +106,7 @@ def overlap(ask: Ask, logged: np.ndarray, shape: tuple[int, int], rng: Rng) -> d
     Propensities that are known for logged pairs only (`given` as a column) cannot be asked for others: then no table.
     """
     try:
-        everywhere = ask(*population_pairs(*shape, rng))
+        everywhere = ask(*population_pairs(*shape, generator(rng, "audit-pairs")))
     except InputError:
         return {"reliability": [], "calibration_error": None, "population": None}
     table = reliability(everywhere, logged, shape[0] * shape[1])

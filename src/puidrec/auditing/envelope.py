@@ -66,8 +66,6 @@ class Pairs:
     propensity: np.ndarray
     stratum: np.ndarray | None = None
     """Codes 0, 1, 2, …; None: all pairs in one stratum."""
-    total: float | None = None
-    """What box and sharp divide by; Σ 1/p where not given (|D|, for the plain IPS mean)."""
 
     def __post_init__(self) -> None:
         shapes = {np.shape(x) for x in (self.value, self.propensity, self.stratum) if x is not None}
@@ -86,8 +84,8 @@ class Pairs:
 
     @cached_property
     def nominal(self) -> float:
-        """What envelopes divide by."""
-        return float(self.value.size + self.odds.sum()) if self.total is None else self.total
+        """Σ 1/p: what box and sharp divide by."""
+        return float(self.value.size + self.odds.sum())
 
     @cached_property
     def seen(self) -> float:
@@ -102,7 +100,7 @@ class Pairs:
 
     @property
     def point(self) -> float:
-        """The estimate if nothing is hidden: Σ z/p over the total."""
+        """The estimate if nothing is hidden: Σ z/p / Σ 1/p."""
         return (self.seen + float(self.odds @ self.value)) / self.nominal
 
     @cached_property
@@ -243,7 +241,7 @@ def running_sum(values: np.ndarray) -> np.ndarray:
 
 
 def box(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
-    """The extremes of Σ w z / total over w in [a, b]: each pair takes its own worst end."""
+    """The extremes of Σ w z / Σ 1/p over w in [a, b]: each pair takes its own worst end."""
     if isinstance(gamma, np.ndarray):
         return _box(pairs, pairs.pooled.weights(gamma))
     plus, minus = pairs.signed
@@ -261,7 +259,7 @@ def normalised(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
 
 
 def sharp(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
-    """The extremes of Σ w z / total over the box with likelihood ratios that average to 1 in every stratum."""
+    """The extremes of Σ w z / Σ 1/p over the box with likelihood ratios that average to 1 in every stratum."""
     return _sharp(pairs, pairs.stratified.weights(gamma))
 
 

@@ -73,9 +73,9 @@ class AuditedModel:
 
     @property
     def signed(self) -> bool:
-        """Whether its predictions of labels run from -1 to 1; methods that bound unseen means stay on [0, 1]."""
+        """Whether its predictions of labels run from -1 to 1; a method may say that it stays on [0, 1]."""
         spec = getattr(getattr(self.model, "settings", None), "spec", None)
-        return self.target == "binary" and getattr(spec, "family", None) != "unseen"
+        return self.target == "binary" and getattr(spec, "target_scale", "signed") == "signed"
 
     def unit(self, rows: Interactions) -> np.ndarray:
         """Predictions of rows on the scale of the outcome, [0, 1] for a model that never leaves it."""

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from puidrec.auditing.diagnostics import MAX_PAIRS, population_pairs
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import row_slices
 from puidrec.data.split import Split
@@ -21,9 +22,6 @@ from puidrec.sensitivity.certify import LEVELS_MAX, Certificate, Part, certify_p
 from puidrec.sensitivity.entropy import ESTIMATORS, Gains
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
-
-MAX_PAIRS = 200_000
-"""Pairs of D whose Γ is looked at one by one; a larger D is sampled."""
 
 Progress = Callable[[str], None]
 """Called with the name of each step as it starts."""
@@ -145,18 +143,9 @@ def study_gamma(
     calibration = evidence.calibration
     tell("certifying")
     proofs = _prove(data, split, evidence, propensity, seed)
-    pairs = gamma.at(*_pairs(data.n_users, data.n_items, seed))
+    pairs = gamma.at(*population_pairs(data.n_users, data.n_items, generator(seed, "gamma-study"), MAX_PAIRS))
     printed = _printed(chosen, evidence, gains["plugin"])
     return GammaStudy(data, split, chosen, evidence, gamma, pairs, gains, printed, calibration, propensity, proofs)
-
-
-def _pairs(n_users: int, n_items: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of a small D; of a large one, pairs drawn uniformly."""
-    if n_users * n_items <= MAX_PAIRS:
-        users, items = np.divmod(np.arange(n_users * n_items), n_items)
-        return users, items
-    draw = generator(seed, "gamma-study")
-    return draw.integers(0, n_users, MAX_PAIRS), draw.integers(0, n_items, MAX_PAIRS)
 
 
 def _printed(rule: GammaRule, evidence: Evidence, gains: Gains) -> PrintedEquation:

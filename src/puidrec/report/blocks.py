@@ -100,7 +100,6 @@ class Table:
     caption: str
     sortable: bool = True
     emphasised: Sequence[int] = ()
-    empty: str = "Nothing to show."
 
     def __post_init__(self) -> None:
         for number, row in enumerate(self.rows):
@@ -246,11 +245,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Facts:
-    """Labels and values, side by side: settings, sizes, key figures. `large` sets them as headline figures."""
+    """Labels and values, side by side: settings, sizes, key figures."""
 
     template: ClassVar[str] = "facts"
     items: Sequence[tuple[str, Value]]
-    large: bool = False
 
     @property
     def shown(self) -> list[tuple[str, str]]:
@@ -276,23 +274,9 @@ class Details:
     template: ClassVar[str] = "details"
     summary: str
     blocks: Sequence[Block]
-    open: bool = False
 
 
-@dataclass(frozen=True)
-class Links:
-    """Places to read on: (words, address). Addresses are `#section`, relative paths, or https; nothing is fetched."""
-
-    template: ClassVar[str] = "links"
-    items: Sequence[tuple[str, str]]
-
-    def __post_init__(self) -> None:
-        for _, address in self.items:
-            if not re.fullmatch(r"https://[^\s]+|#[\w-]+|(?![/\\])[\w./#-]+", address):
-                raise InputError("a report cannot link there", found=address, expected="#id, a relative path, or https")
-
-
-Block: TypeAlias = "Paragraph | Table | Figure | Facts | Callout | Details | Links | HeatMap | Envelope"
+Block: TypeAlias = "Paragraph | Table | Figure | Facts | Callout | Details | HeatMap | Envelope"
 
 
 @dataclass(frozen=True)
@@ -333,9 +317,6 @@ class Page:
     verdict: Verdict | None = None
     kind: str = "Report"
     """Small word above the title: Audit, Comparison, Reproduction."""
-    footer: str = ""
-    contents: bool = True
-    """Whether to list the sections beside (on a phone: above) the text."""
 
     def __post_init__(self) -> None:
         ids = [section.id for section in self.sections]

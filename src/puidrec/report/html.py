@@ -20,31 +20,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from puidrec.atomic import write_text
-from puidrec.report.blocks import (
-    Block,
-    Callout,
-    Cell,
-    Column,
-    Details,
-    Facts,
-    Figure,
-    HeatMap,
-    Links,
-    Page,
-    Paragraph,
-    Section,
-    Table,
-    Tone,
-    Verdict,
-)
-from puidrec.report.envelope import Band, Envelope, Mark, Panel, Sentence, Slot, draw
+from puidrec.report.blocks import Page
+from puidrec.report.envelope import draw
 from puidrec.report.formatting import show
-
-__all__ = [
-    "Band", "Block", "Callout", "Cell", "Column", "Details", "Envelope", "Facts", "Figure", "HeatMap", "Links", "Mark",
-    "Page", "Panel", "Paragraph", "Section", "Sentence", "Slot", "Table", "Tone", "Verdict", "render", "show",
-    "write_page",
-]  # fmt: skip
 
 CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 SPAN = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
