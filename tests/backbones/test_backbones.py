@@ -5,8 +5,9 @@ import torch
 
 from puidrec.backbones import BACKBONES, make_backbone
 from puidrec.backbones.base import Firmness, squared_norm
-from puidrec.backbones.features import FeatureEncoder
+from puidrec.backbones.features import Design
 from puidrec.errors import InputError
+from puidrec.features.encode import FeatureEncoder
 from puidrec.testing.backbone import BackboneContract
 
 N_USERS, N_ITEMS, DIM = 11, 7, 4
@@ -16,7 +17,7 @@ def side(n, seed):
     rng = np.random.default_rng(seed)
     table = pl.DataFrame({"id": np.arange(n), "group": rng.choice(["a", "b", "c"], n), "x": rng.normal(size=n)})
     encoder = FeatureEncoder.fit(table, "id")
-    return encoder, table, encoder.encode(table)
+    return encoder, table, Design.of(encoder.encode(table))
 
 
 def build(name, seed=0, **options):
@@ -98,10 +99,10 @@ def test_features_only_models_cannot_tell_twins_apart(name):
     """Without IDs, users of equal features have equal scores; and a cold user scores as its warm twin."""
     model = randomise(build(name, ids=False))
     encoder, table, _ = side(N_USERS, 1)
-    cold = model.cold_users(encoder.encode(table[3:5]))
+    cold = model.cold_users(Design.of(encoder.encode(table[3:5])))
     torch.testing.assert_close(cold, model.users()[3:5])
     encoder, table, _ = side(N_ITEMS, 2)
-    torch.testing.assert_close(model.cold_items(encoder.encode(table[2:4])), model.items()[2:4])
+    torch.testing.assert_close(model.cold_items(Design.of(encoder.encode(table[2:4]))), model.items()[2:4])
 
 
 def test_a_cold_user_without_features_gets_the_item_biases():

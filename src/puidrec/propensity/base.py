@@ -12,6 +12,7 @@ from scipy import sparse
 from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError, not_fitted
 from puidrec.features.counts import ExposureCounts
+from puidrec.features.encode import exposure_design
 from puidrec.propensity.clip import DEFAULT_LOW, Clipped, check_limits, clip
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Exposure:
     counts: ExposureCounts
     log: Rated | None = None
     user_features: sparse.csr_array | None = None
-    """Design matrix [users, columns]; see `propensity.design`."""
+    """Design matrix [users, columns]; see `features.encode.exposure_design`."""
     item_features: sparse.csr_array | None = None
     uniform: Rated | None = None
     """Uniformly drawn ratings set apart for propensities. Only those with `uses_uniform` look at them."""
@@ -76,8 +77,6 @@ class Exposure:
         outcome: Literal["rating", "label"] = "rating",
     ) -> Self:
         """From the training rows of a split. Bins: codes, `SideBins`, or None to bin the side tables."""
-        from puidrec.propensity.design import design_matrix
-
         rows, uniform, logged = split.train, split.propensity, data.logged
         return cls.from_log(
             rows.user,
@@ -85,8 +84,8 @@ class Exposure:
             user_bin=_bin_codes(user_bins, data.users, "user_id", data.n_users),
             item_bin=_bin_codes(item_bins, data.items, "item_id", data.n_items),
             rating=getattr(rows, outcome),
-            user_features=design_matrix(data.users, "user_id"),
-            item_features=design_matrix(data.items, "item_id"),
+            user_features=exposure_design(data.users, "user_id"),
+            item_features=exposure_design(data.items, "item_id"),
             uniform=Rated(uniform.user, uniform.item, getattr(uniform, outcome)) if uniform is not None else None,
             given=logged.propensity,
             given_pairs=(logged.user, logged.item),

@@ -16,7 +16,6 @@ from scipy.special import expit, logit
 from puidrec.errors import InputError
 from puidrec.propensity.base import Exposure, FittedPropensity
 from puidrec.propensity.clip import DEFAULT_LOW
-from puidrec.propensity.design import one_hot
 from puidrec.propensity.solver import (
     TABLE_BUDGET,
     AdditiveProblem,
@@ -96,6 +95,11 @@ class Logistic(FittedPropensity):
 
     def _details(self) -> dict[str, Any]:
         return {"mode": self.mode_, "ridge": self.ridge, "interactions": self.interactions}
+
+
+def one_hot(codes: np.ndarray) -> sparse.csr_array:
+    """Codes as indicator columns, [entities, largest code + 1]."""
+    return sparse.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)))
 
 
 def feature_scores(data: Exposure) -> tuple[np.ndarray | None, np.ndarray | None]:

@@ -9,14 +9,13 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from puidrec.features.bins import SideBins, bin_column, bin_side
+from puidrec.features.bins import SideBins, bin_side
 from puidrec.features.counts import ExposureCounts, count_codes
+from puidrec.features.encode import binned_design, missing_fields
 from puidrec.propensity.two_way import TwoWayEffects, fit_two_way
 from puidrec.rng import Rng
 from puidrec.sensitivity.calibrate import Calibration, calibrate, calibrate_sides
 from puidrec.sensitivity.entropy import Estimator, Gains, information_gains
-
-DESIGN_BINS = 8
 
 
 @dataclass(frozen=True)
@@ -93,40 +92,19 @@ class Evidence:
     @cached_property
     def user_design(self) -> np.ndarray | None:
         """Users' features at a finer resolution than the composite bins, one by one."""
-        return _design(self.users, "user_id", self.exclude)
+        return binned_design(self.users, "user_id", self.exclude)
 
     @cached_property
     def item_design(self) -> np.ndarray | None:
         """Items' features likewise."""
-        return _design(self.items, "item_id", self.exclude)
+        return binned_design(self.items, "item_id", self.exclude)
 
     @cached_property
     def user_missing(self) -> np.ndarray | None:
         """Which users left which fields empty, [users, fields]; only fields that some filled in."""
-        return _missing(self.users, "user_id", self.exclude)
+        return missing_fields(self.users, "user_id", self.exclude)
 
     @cached_property
     def item_missing(self) -> np.ndarray | None:
         """Items likewise."""
-        return _missing(self.items, "item_id", self.exclude)
-
-
-def _missing(frame: pl.DataFrame | None, key: str, exclude: Sequence[str]) -> np.ndarray | None:
-    columns = [] if frame is None else [frame[c] for c in frame.columns if c != key and c not in exclude]
-    partly = [column.is_null().to_numpy() for column in columns if 0 < column.null_count() < column.len()]
-    return np.stack(partly, axis=1) if partly else None
-
-
-def _design(frame: pl.DataFrame | None, key: str, exclude: Sequence[str]) -> np.ndarray | None:
-    """Indicators of every column's bins (all but the first), and numbers themselves, standardised, 0 where missing."""
-    columns = [] if frame is None else [frame[c] for c in frame.columns if c != key and c not in exclude]
-    parts: list[np.ndarray] = []
-    for column in columns:
-        codes = bin_column(column, DESIGN_BINS).codes
-        parts.extend((codes == k).astype(np.float64) for k in range(1, int(codes.max()) + 1))
-        if column.dtype.is_numeric():
-            values = column.cast(pl.Float64).fill_nan(None)
-            spread = values.std() or 0.0
-            if isinstance(spread, float) and spread > 0.0:
-                parts.append(((values - values.mean()) / spread).fill_null(0.0).to_numpy())
-    return np.stack(parts, axis=1) if parts else None
+        return missing_fields(self.items, "item_id", self.exclude)

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from puidrec.backbones import make_backbone
 from puidrec.backbones.base import Backbone, Tower
-from puidrec.backbones.features import ColumnEncoder, Design, FeatureEncoder
+from puidrec.backbones.features import Design
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import InputError
+from puidrec.features.encode import ColumnEncoder, FeatureEncoder
 from puidrec.train.multi import RATING, SharedHeads
 from puidrec.train.problem import with_prefix
 
@@ -60,7 +61,7 @@ class Strangers:
         """Factors of the rows of a table that has the encoder's columns and types."""
         backbone = self._backbone
         assert backbone is not None  # noqa: S101 (there is one wherever there is an encoder)
-        design = self.encoders[side].encode(table)
+        design = Design.of(self.encoders[side].encode(table))
         own = _mean_of_ids(backbone.user_towers if side == "user" else backbone.item_towers, backbone.dim)
         dim = backbone.dim
         factors = backbone.cold_users(design) if side == "user" else backbone.cold_items(design)

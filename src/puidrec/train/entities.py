@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from puidrec.backbones.features import FeatureEncoder
 from puidrec.data.dataset import IdMap
 from puidrec.data.schema import Frame, Origin, clean_side
+from puidrec.features.encode import FeatureEncoder
 from puidrec.train.cold import Side, Strangers, dtype_of
 
 

@@ -12,12 +12,13 @@ import torch
 
 from puidrec.backbones import make_backbone
 from puidrec.backbones.base import Backbone, Firmness
-from puidrec.backbones.features import Design, FeatureEncoder
+from puidrec.backbones.features import Design
 from puidrec.backbones.share import Share
 from puidrec.backbones.sparse import LogPattern
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
 from puidrec.errors import InputError
+from puidrec.features.encode import FeatureEncoder
 from puidrec.objective.estimators import Observed
 from puidrec.objective.pointwise import PointwiseError, pointwise_error
 from puidrec.objective.worst_case import Box
@@ -222,7 +223,7 @@ class Prepared:
         """The design matrices of users and items."""
         tables = {"user_id": self.data.users, "item_id": self.data.items}
         return {
-            key: encoder.encode(table).to(self.settings.device)
+            key: Design.of(encoder.encode(table)).to(self.settings.device)
             for key, encoder in self.encoders.items()
             if (table := tables[key]) is not None
         }

@@ -15,7 +15,8 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError
-from puidrec.features.bins import bin_column, cross
+from puidrec.features.bins import cross
+from puidrec.features.encode import feature_codes
 from puidrec.sensitivity.entropy import conditional_entropy, miller_madow_bias
 
 PERMUTATIONS = 19
@@ -35,10 +36,7 @@ class Side:
         """Numbers in four bins; text of more than two values, and lists, as one yes/no feature per value."""
         if frame is None or frame.width < 2:
             raise InputError("this experiment needs features", found="none", expected=f"a table beside {id_column}")
-        parts = [part for name in frame.columns if name != id_column for part in _split(frame[name])]
-        coded = [(part.name, bin_column(part).codes) for part in parts]
-        kept = [(name, codes) for name, codes in coded if codes.max() > 0]
-        return cls(tuple(name for name, _ in kept), np.stack([codes for _, codes in kept]))
+        return cls(*feature_codes(frame, id_column))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -52,17 +50,6 @@ class Side:
     def shuffled(self, rng: np.random.Generator) -> Side:
         """Whole rows handed to other entities: the same features, which know nothing of exposure."""
         return Side(self.names, self.codes[:, rng.permutation(self.codes.shape[1])])
-
-
-def _split(column: pl.Series) -> list[pl.Series]:
-    if column.dtype.is_numeric() or column.dtype == pl.Boolean:
-        return [column]
-    is_list = isinstance(column.dtype, pl.List)
-    values = sorted((column.explode() if is_list else column).drop_nulls().unique().to_list())
-    if not is_list and len(values) <= 2:
-        return [column]
-    has = [column.list.contains(value) if is_list else column == value for value in values]
-    return [flag.fill_null(False).alias(f"{column.name}={value}") for flag, value in zip(has, values, strict=True)]
 
 
 @dataclass(frozen=True)
