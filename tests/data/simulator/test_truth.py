@@ -1,9 +1,13 @@
+from __future__ import annotations
+
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
+from puidrec.data.simulator.population import Strengths, hidden_from_uniform
+from puidrec.data.simulator.truth import NominalTable, mean_exposure, mix64, pair_uniform, stream_key
 from puidrec.data.synthetic import WORLDS, Truth, simulate, simulation_options
 from puidrec.errors import InputError
 
@@ -184,3 +188,87 @@ def test_refusals() -> None:
         truth.matrix("options")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="too many pairs"):
         truth_of("mixed", 10_000, 5_000).matrix("gamma")
+
+
+@pytest.mark.parametrize("amplitude", [0.0, 0.4, 1.2, 4.0])
+def test_mean_over_one_trait_equals_the_integral(amplitude: float) -> None:
+    m = np.array([-9.0, -3.0, 0.0, 2.5])
+    exact = [integrate.quad(lambda u, x=x: expit(x + amplitude * np.cos(np.pi * u)), 0, 1)[0] for x in m]
+    assert mean_exposure(m, (amplitude,)) == pytest.approx(exact, rel=1e-8)
+
+
+def test_mean_over_three_traits_equals_monte_carlo() -> None:
+    h = hidden_from_uniform(np.random.default_rng(0).random((3, 400_000)))
+    draws = expit(-2.0 + 0.5 * h[0] + 0.3 * h[1] + 0.9 * h[2])
+    z = (draws.mean() - mean_exposure(np.array([-2.0]), (0.5, 0.3, 0.9))[0]) / (draws.std() / np.sqrt(draws.size))
+    assert abs(z) < 4.0
+
+
+def test_traits_are_bounded_with_mean_zero() -> None:
+    h = hidden_from_uniform((np.arange(10_000) + 0.5) / 10_000)
+    assert np.abs(h).max() <= 1.0
+    assert h.mean() == pytest.approx(0.0, abs=1e-12)
+    assert h.var() == pytest.approx(0.5, abs=1e-4)
+
+
+def test_the_table_interpolates_to_a_millionth_and_mixes_hidden_classes() -> None:
+    strengths = Strengths(
+        user=np.array([0.1, 0.5, 0.0]),
+        gate=np.array([0.3, 1.0, 0.0]),
+        pair=np.array([0.2, 0.4, 0.0]),
+        group=np.array([0, 0, 1]),
+        share=np.array([0.25, 0.75, 1.0]),
+        item=np.array([0.5, 0.1]),
+    )
+    table = NominalTable(strengths, 2.0)
+    m = np.random.default_rng(1).uniform(-12.0, 6.0, 300)
+    weak, strong = mean_exposure(m, (0.2, 0.06, 0.4)), mean_exposure(m, (1.0, 0.2, 0.8))
+    mixed = table.logit(m, np.zeros(300, int), np.ones(300, int))
+    assert mixed == pytest.approx(logit(0.25 * weak + 0.75 * strong), abs=1e-6)
+    untouched = table.logit(m, np.ones(300, int), np.zeros(300, int))
+    assert untouched == pytest.approx(m, abs=1e-6)
+
+
+def grid(n_users: int, n_items: int, first_user: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    users, items = np.divmod(np.arange(n_users * n_items), n_items)
+    return users + first_user, items
+
+
+def test_mix64_is_the_published_splitmix64() -> None:
+    golden = 0x9E3779B97F4A7C15
+    states = np.array([golden * k % 2**64 for k in (1, 2, 3)], dtype=np.uint64)
+    expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]  # reference outputs of seed 0
+    assert mix64(states).tolist() == expected
+
+
+def test_draws_are_uniform_along_rows_columns_and_together() -> None:
+    draw = pair_uniform(stream_key(0, "test"), *grid(600, 500)).reshape(600, 500)
+    assert draw.min() > 0.0
+    assert draw.max() < 1.0
+    assert stats.kstest(draw.ravel(), "uniform").pvalue > 1e-3
+    for means in (draw.mean(axis=0), draw.mean(axis=1)):
+        n = draw.size / means.size
+        z = (means - 0.5) * np.sqrt(12.0 * n)
+        assert stats.kstest(z, "norm").pvalue > 1e-3
+
+
+def test_neighbouring_pairs_and_streams_are_unrelated() -> None:
+    users, items = grid(400, 500)
+    draw = pair_uniform(stream_key(0, "a"), users, items)
+    others = [
+        pair_uniform(stream_key(0, "a"), users, items + 1),
+        pair_uniform(stream_key(0, "a"), users + 1, items),
+        pair_uniform(stream_key(0, "a"), items, users),
+        pair_uniform(stream_key(0, "b"), users, items),
+        pair_uniform(stream_key(1, "a"), users, items),
+    ]
+    for other in others:
+        assert abs(np.corrcoef(draw, other)[0, 1]) < 4.0 / np.sqrt(draw.size)
+
+
+def test_a_draw_depends_on_its_own_pair_only() -> None:
+    users, items = grid(50, 40, first_user=999_990)
+    draw = pair_uniform(7, users, items)
+    order = np.random.default_rng(0).permutation(users.size)
+    assert np.array_equal(pair_uniform(7, users[order].astype(np.int32), items[order].astype(np.int32)), draw[order])
+    assert np.unique(draw).size == draw.size

@@ -3,11 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from puidrec import load_dataset
-from puidrec.data.sources.kuairec import LabelBlock, draw_log
-from puidrec.data.sources.kuairec_features import USER_CODES
+from puidrec.data.sources import kuairec
+from puidrec.data.sources.kuairec import COMPACT, LabelBlock, convert, draw_log, watched_pairs
+from puidrec.data.sources.kuairec_features import HALVES, NON_ZERO, USER_CODES
 
 N_USERS, N_VIDEOS = 30, 50
 BIG_ROWS = "user_id,video_id,watch_ratio\n500,900,3.0\n500,900,0.1\n501,900,0.5\n501,1000,2.5\n"
@@ -138,3 +140,212 @@ def test_the_published_block_and_a_log_of_the_paper_size(data_root: Path) -> Non
     assert abs(len(data.logged) - 740_271) < 3_000
     assert "not told" in data.notes["unobserved"]
     assert [data.users.width, data.items.columns] == [15, ["item_id", "tags"]]
+
+
+HEADER = "user_id,video_id,play_duration,video_duration,time,date,timestamp,watch_ratio\n"
+ROWS = [(14, 103, 2.0), (14, 109, 2.5), (19, 103, 0.3), (19, 120, 7.0), (14, 120, 1.9)]
+
+
+def write(path: Path, rows: list[tuple[object, object, object]]) -> Path:
+    path.write_text(HEADER + "".join(f"{u},{v},1,2,,,,{r}\n" for u, v, r in rows))
+    return path
+
+
+def test_labels_and_observed_cells(tmp_path: Path) -> None:
+    block = LabelBlock.read_csv(write(tmp_path / "small_matrix.csv", ROWS))
+    assert block.user_id.tolist() == [14, 19]
+    assert block.video_id.tolist() == [103, 109, 120]
+    np.testing.assert_array_equal(block.gt2, [[0, 1, 0], [0, 0, 1]])
+    np.testing.assert_array_equal(block.ge2, [[1, 1, 0], [0, 0, 1]])
+    np.testing.assert_array_equal(block.observed, [[1, 1, 1], [1, 0, 1]])
+    assert block.candidates is block.observed
+
+
+def test_a_pair_watched_twice_is_positive_if_any_view_was(tmp_path: Path) -> None:
+    rows = watched_pairs(write(tmp_path / "big.csv", [(1, 1, 0.1), (1, 1, 3.0), (0, 1, 2.0)]))
+    assert rows.rows() == [(0, 1, False, True), (1, 1, True, True)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_compact_form_is_the_same_block(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (5, 9 + seed)
+    ge2 = rng.random(shape) < 0.5
+    gt2 = ge2 & (rng.random(shape) < 0.8)
+    observed = ge2 | (rng.random(shape) < 0.9) if seed % 2 else None
+    block = LabelBlock(np.arange(5) * 3, np.arange(shape[1]) + 100, gt2, ge2, observed)
+    block.write_npz(tmp_path / "labels.npz")
+    back = LabelBlock.read_npz(tmp_path / "labels.npz")
+    for name in ("user_id", "video_id", "gt2", "ge2"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(block, name))
+    np.testing.assert_array_equal(back.candidates, block.candidates)
+    assert (back.observed is None) == (observed is None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        ([(1, 2, 3.0), ("x", 2, 3.0)], ("row 2", "column 'user_id'", "'x'", "a whole number")),
+        ([(1, 2, 3.0), (1, "", 3.0)], ("row 2", "column 'video_id'", "nothing")),
+        ([(1, 2, 3.0), (1, 3, "fast")], ("row 2", "column 'watch_ratio'", "'fast'")),
+        ([(1, 2, 3.0), (1, 3, "")], ("row 2", "column 'watch_ratio'", "nothing")),
+        ([(1, 2, 3.0), (1, 3, "NaN")], ("row 2", "column 'watch_ratio'", "NaN", "finite")),
+        ([(1, 2, 3.0), (1, 3, "inf")], ("row 2", "column 'watch_ratio'", "inf")),
+        ([], ("empty", "0 rows")),
+    ],
+)
+def test_bad_watch_rows_are_named(
+    rows: list[tuple[object, ...]], parts: tuple[str, ...], tmp_path: Path, refusal
+) -> None:
+    file = write(tmp_path / "small_matrix.csv", rows)
+    refusal(lambda: LabelBlock.read_csv(file), str(file), *parts)
+
+
+def test_other_broken_files(tmp_path: Path, refusal, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "small_matrix.csv"
+    refusal(lambda: LabelBlock.read_csv(file), str(file), "no such file")
+    for content, part in ((b"", "cannot read"), (b"a,b\n1,2\n", "missing column user_id"), (b"\xff\xfe\0", "small")):
+        file.write_bytes(content)
+        refusal(lambda: LabelBlock.read_csv(file), str(file), part)
+    monkeypatch.setattr(kuairec, "MAX_CELLS", 5)
+    write(file, ROWS)
+    refusal(lambda: LabelBlock.read_csv(file), "2 users x 3 videos", "small_matrix.csv")
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"gt2_bits": np.zeros((2, 2), np.uint8)}, ("column 'gt2_bits'", "uint8 (2, 1)")),
+        ({"observed_bits": np.zeros((2, 1), np.int64)}, ("column 'observed_bits'", "int64")),
+        ({"user_id": np.array([2, 1])}, ("column 'user_id'", "increase")),
+        ({"video_id": np.array([0.5, 1.5, 2.5])}, ("column 'video_id'", "float64")),
+        ({"user_id": np.array([], int)}, ("column 'user_id'",)),
+    ],
+)
+def test_wrong_arrays_are_refused(
+    changes: dict[str, np.ndarray], parts: tuple[str, ...], tmp_path: Path, refusal
+) -> None:
+    bits = np.zeros((2, 1), np.uint8)
+    good = {"user_id": np.arange(2), "video_id": np.arange(3), "gt2_bits": bits, "ge2_bits": bits}
+    np.savez(tmp_path / "labels.npz", **{**good, **changes})
+    refusal(lambda: LabelBlock.read_npz(tmp_path / "labels.npz"), "labels.npz", *parts)
+
+
+@pytest.mark.real_data
+def test_the_published_block(data_root: Path) -> None:
+    block = LabelBlock.read_npz(data_root / "kuairec" / "small_matrix_labels.npz")
+    assert block.gt2.shape == (1411, 3327)
+    assert (int(block.gt2.sum()), int(block.ge2.sum())) == (217_175, 217_226)
+    assert not (block.gt2 & ~block.ge2).any()
+    seen = pl.read_csv(data_root / "kuairec" / "random.txt", has_header=False, new_columns=["u", "v", "r"])
+    user, video = (np.searchsorted(ids, seen[key]) for ids, key in ((block.user_id, "u"), (block.video_id, "v")))
+    np.testing.assert_array_equal(block.gt2[user, video], (seen["r"] > 2).to_numpy())
+
+
+SOURCE_USER = ["user_active_degree", "is_live_streamer", "follow_user_num_range", "friend_user_num_range"]
+
+
+def watch_rows(users: range, videos: range, seed: int) -> pl.DataFrame:
+    rng = np.random.default_rng(seed)
+    user, video = np.meshgrid(users, videos, indexing="ij")
+    keep = rng.random(user.size) < 0.95
+    ratio = rng.choice([0.5, 2.0, 3.0], user.size)
+    columns = {"user_id": user.ravel(), "video_id": video.ravel(), "timestamp": "1.0", "watch_ratio": ratio}
+    return pl.DataFrame(columns).filter(keep).sample(fraction=1.0, shuffle=True, seed=seed)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "original"
+    folder.mkdir()
+    watch_rows(range(10, 20), range(5, 30), 0).write_csv(folder / "small_matrix.csv")
+    watch_rows(range(20, 40), range(40), 1).write_csv(folder / "big_matrix.csv")
+    users = pl.DataFrame({"user_id": range(40)}).with_columns(
+        [pl.lit("0").alias(name) for name in (*SOURCE_USER, "register_days_range", *USER_CODES)]
+    )
+    users.write_csv(folder / "user_features.csv")
+    pl.DataFrame({"video_id": range(40), "feat": "[1, 2]"}).write_csv(folder / "item_categories.csv")
+    rng = np.random.default_rng(2)
+    names = {"video_type": "AD", "upload_type": "Web", "visible_status": "public", "video_tag_name": "cats"}
+    numbers = {name: rng.poisson(1, 120) for name in (*HALVES, *NON_ZERO)}
+    daily = pl.DataFrame({"video_id": np.repeat(np.arange(40), 3), **numbers})
+    daily.with_columns([pl.lit(v).alias(k) for k, v in names.items()]).write_csv(folder / "item_daily_features.csv")
+    return folder
+
+
+@pytest.mark.parametrize("log", ["synthesised", "big-matrix"])
+def test_the_compact_form_loads_as_the_original(log: str, source: Path, tmp_path: Path) -> None:
+    result = convert(source, tmp_path / "new" / "compact")
+    compact = tmp_path / "new" / "compact"
+    assert sorted(file.name for file in compact.iterdir()) == sorted(COMPACT) == sorted(result["bytes"])
+    original, back = (load_dataset("kuairec", folder, log=log) for folder in (source, compact))
+    assert back.sha256 == original.sha256
+    rows = pl.read_csv(source / "small_matrix.csv")
+    assert (result["users"], result["videos"], result["observed"]) == (10, 25, rows.height)
+    assert result["positives"] == (rows["watch_ratio"] > 2).sum()
+
+
+def test_a_second_run_gives_the_same_bytes(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "compact"
+    convert(source, target)
+    before = {file.name: file.read_bytes() for file in target.iterdir()}
+    (source / "big_matrix.csv").unlink()
+    convert(source, target)
+    after = {file.name: file.read_bytes() for file in target.iterdir()}
+    assert before.pop("big_matrix_labels.parquet")
+    assert after == before
+
+
+def test_only_the_small_matrix_is_needed(source: Path, tmp_path: Path) -> None:
+    for file in source.iterdir():
+        if file.name != "small_matrix.csv":
+            file.unlink()
+    convert(source, tmp_path / "compact")
+    assert load_dataset("kuairec", tmp_path / "compact", features="none").n_users == 10
+
+
+def test_hostile_paths_are_refused_and_nothing_is_written(source: Path, tmp_path: Path, refusal) -> None:
+    refusal(lambda: convert(source, source), "overlap")
+    refusal(lambda: convert(source, source / "inside"), "overlap")
+    refusal(lambda: convert(source, tmp_path), "overlap")
+    (tmp_path / "alias").symlink_to(source)
+    refusal(lambda: convert(source, tmp_path / "alias"), "overlap")
+    holder = tmp_path / "letters"
+    holder.mkdir()
+    (holder / "letter.txt").write_text("dear")
+    refusal(lambda: convert(source, holder), str(holder), "other files", "letter.txt")
+    refusal(lambda: convert(source, holder / "letter.txt"), "not a folder")
+    (tmp_path / "link").symlink_to(holder)
+    refusal(lambda: convert(source, tmp_path / "link"), "not a folder")
+    assert (holder / "letter.txt").read_text() == "dear"
+    (source / "user_features.csv").unlink()
+    (source / "user_features.csv").symlink_to(holder / "letter.txt")
+    refusal(lambda: convert(source, tmp_path / "compact"), "user_features.csv", "not a plain file")
+    assert not (tmp_path / "compact").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "parts"),
+    [
+        ("small_matrix.csv", "user_id,video_id,watch_ratio\n1,2,x\n", ("row 1", "column 'watch_ratio'", "'x'")),
+        ("big_matrix.csv", "user_id,video_id,watch_ratio\n1,2,3\n1,y,3\n", ("row 2", "column 'video_id'", "'y'")),
+        ("big_matrix.csv", "user_id,video_id\n1,2\n", ("missing column watch_ratio",)),
+        ("item_daily_features.csv", "video_id\n1\n", ("missing column",)),
+    ],
+)
+def test_a_failure_leaves_an_earlier_conversion_untouched(
+    file: str, content: str, parts: tuple[str, ...], source: Path, tmp_path: Path, refusal
+) -> None:
+    target = tmp_path / "compact"
+    convert(source, target)
+    before = {f.name: f.read_bytes() for f in target.iterdir()}
+    (source / file).write_text(content)
+    refusal(lambda: convert(source, target), file, *parts)
+    assert {f.name: f.read_bytes() for f in target.iterdir()} == before
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["compact", "original"]
+
+
+def test_a_source_without_the_block(tmp_path: Path, refusal) -> None:
+    refusal(lambda: convert(tmp_path / "no", tmp_path / "out"), "no such folder")
+    (tmp_path / "src").mkdir()
+    refusal(lambda: convert(tmp_path / "src", tmp_path / "out"), "small_matrix.csv")

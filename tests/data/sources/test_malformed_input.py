@@ -178,7 +178,7 @@ def test_damaged_parquet(place: float, flip: int, cut: bool, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("builder", [tables, csv_bytes])
 def test_the_tables_are_not_all_refused(builder: Any, tmp_path: Path) -> None:
-    """A door that refuses everything would pass the tests above."""
+    """A loader that refuses everything would pass the tests above."""
     outcomes: list[bool] = []
 
     @settings(MANY, max_examples=150)
