@@ -84,7 +84,7 @@ def test_a_filter_limits_the_items(client: Any, model: Recommender) -> None:
     assert answer.json()["unknown_items"] == [999]
 
 
-def test_strangers_with_features_are_told_apart(client: Any) -> None:
+def test_cold_start_users_with_features_are_told_apart(client: Any) -> None:
     users = [{"id": -1, "features": {"age": age}} for age in (20.0, 70.0)] + [
         {"id": -2},
         {"id": 5, "features": {"age": 1}},
@@ -107,9 +107,9 @@ def test_new_items_rank_beside_the_catalogue(client: Any, client_of: Any, text_m
     both = recommended(client.post("/recommend", {**body, "items": [3, new], "new_items": [{"id": 4}]}))[0]
     assert sorted(both["items"]) == [3, 4, 777]
     client.refused("/recommend", {**body, "new_items": [{"id": 777}]}, 404, "unknown_item")
-    stranger = {"id": "new", "features": {"quality": 3.0}}
+    item = {"id": "new", "features": {"quality": 3.0}}
     client_of(text_model).refused(
-        "/recommend", {"users": ["u1"], "new_items": [stranger]}, 404, "unknown_item", "reads no item features"
+        "/recommend", {"users": ["u1"], "new_items": [item]}, 404, "unknown_item", "reads no item features"
     )
 
 
@@ -230,7 +230,7 @@ def test_other_content_types_paths_and_verbs(client: Any) -> None:
     assert client.get("/health/").status_code == 404  # no redirection, which would repeat whatever host a client names
 
 
-def test_what_nobody_foresaw_is_told_to_nobody(
+def test_an_internal_error_tells_the_client_nothing_of_its_cause(
     client_of: Any, model: Recommender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = client_of(model)

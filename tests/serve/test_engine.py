@@ -14,8 +14,8 @@ NOTHING = np.zeros((0, 6), np.float32)
 
 
 def query(engine: Engine, users: np.ndarray, k: int, *, exclude: bool = True, candidates=None) -> Query:
-    seen = [engine.seen(int(user)) if exclude else np.zeros(0, int) for user in users]
-    return Query(engine.user_factors[users], seen, k, candidates or engine.catalogue)
+    seen_by = users if exclude else np.full(len(users), len(engine.user_factors))
+    return Query(engine.user_factors[users], seen_by, k, candidates or engine.catalogue)
 
 
 def same(found: Ranking, expected: Ranking) -> bool:
@@ -60,7 +60,7 @@ def test_a_filter_is_a_ranking_of_fewer(model: Recommender) -> None:
         assert some.codes[row][finite].tolist() == everything.codes[row][kept].tolist()
 
 
-def test_strangers_rank_beside_the_others(model: Recommender) -> None:
+def test_cold_start_items_rank_beside_the_others(model: Recommender) -> None:
     engine = Engine(model)
     twin, better = engine.item_factors[3], engine.item_factors[3] + [0, 0, 0, 0, 0, 10.0]
     candidates = engine.choose(None, np.array([twin, better], np.float32))

@@ -37,8 +37,7 @@ def engine(model: Recommender, monkeypatch: pytest.MonkeyPatch) -> Slow:
 
 
 def query(engine: Engine, users: list[int], k: int = 3, candidates=None) -> Query:
-    seen = [engine.seen(user) for user in users]
-    return Query(engine.user_factors[users], seen, k, candidates or engine.catalogue)
+    return Query(engine.user_factors[users], np.array(users), k, candidates or engine.catalogue)
 
 
 async def gathered(engine: Slow, queries: list[Query]) -> list[Ranking | BaseException]:

@@ -114,10 +114,10 @@ def scores_apart() -> float:
 
     def answers() -> list[np.ndarray]:
         engine = Engine(model)
-        strangers = engine.choose(np.arange(9), model.item_factors_[:2] * 0.5)
+        some = engine.choose(np.arange(9), model.item_factors_[:2] * 0.5)
         best = [
-            engine.best(Query(model.user_factors_[:4], [engine.seen(u) for u in range(4)], 3, candidates)).scores
-            for candidates in (engine.catalogue, strangers)
+            engine.best(Query(model.user_factors_[:4], np.arange(4), 3, candidates)).scores
+            for candidates in (engine.catalogue, some)
         ]
         return [model.predict(users, items), model.recommend(users, 4)["score"].to_numpy(), *best]
 

@@ -191,15 +191,22 @@ def _by_value(scores: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.
     return np.take_along_axis(position, order, 1), np.take_along_axis(value, order, 1)
 
 
-def mask_seen(scores: np.ndarray, users: np.ndarray, row_start: np.ndarray, items: np.ndarray) -> None:
-    """Set the scores [users, items] of what each user has seen to −inf, in place: nobody is recommended it again.
+def mask_seen(
+    scores: np.ndarray, users: np.ndarray, row_start: np.ndarray, items: np.ndarray, columns: np.ndarray | None = None
+) -> None:
+    """Set the scores of what each user has seen to −inf, in place: nobody is recommended it again.
 
     The log is sorted by user: items of user u are items[row_start[u]:row_start[u + 1]]. Users from
-    row_start.size − 1 on (cold start) have seen nothing.
+    row_start.size − 1 on (cold start) have seen nothing. columns: the column of `scores` that each item has, −1 where
+    it has none; without it, columns are items.
     """
     known = row_start.size - 1
     first, last = row_start[np.minimum(users, known)], row_start[np.minimum(users + 1, known)]
-    scores[np.repeat(np.arange(users.size), last - first), items[ranges(first, last)]] = -np.inf
+    row, column = np.repeat(np.arange(users.size), last - first), items[ranges(first, last)]
+    if columns is not None:
+        column = columns[column]
+        row, column = row[column >= 0], column[column >= 0]
+    scores[row, column] = -np.inf
 
 
 def ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:

@@ -91,7 +91,7 @@ async def health(request: Request) -> Response:
 
 
 async def model(request: Request) -> Response:
-    """Method, data, metrics, Γ, settings, and what strangers may bring."""
+    """Method, data, metrics, Γ, settings, and the features that unknown users and items may bring."""
     return _json(request.app.state.card)
 
 
@@ -141,8 +141,8 @@ def model_card(answers: Answers, metrics: dict[str, Any], environment: dict[str,
         "items": len(items.ids),
         "user_id_type": users.id_type,
         "item_id_type": items.id_type,
-        "user_features": users.strangers.names("user"),
-        "item_features": items.strangers.names("item"),
+        "user_features": users.cold_start.names("user"),
+        "item_features": items.cold_start.names("item"),
         "unknown": answers.unknown.value,
         "limits": asdict(answers.limits),
         "version": __version__,
@@ -155,7 +155,7 @@ def _json(content: dict[str, Any]) -> Response:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Every refusal has one form; what nobody foresaw is logged here and told to nobody."""
+    """Every refusal has one form; what was not foreseen is in the log, not in the answer."""
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, Refused):

@@ -1,12 +1,16 @@
 """The best candidates of users, in blocks: one product per block, then a partial sort. Codes in, codes out.
 
-Scores of a block are written into one buffer that is kept, so that memory does not grow with requests.
+Scores of a block are written into one buffer that is kept, so that memory does not grow with requests. One thread
+computes (`Worker`): requests that fit together share a product, and a request of many users is cut into blocks that
+take turns with other requests: its first block competes with their first blocks, its second with their second. So a
+single user waits for about one block, whatever else is under way.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +19,7 @@ from itertools import count
 import numpy as np
 import torch
 
-from puidrec.evaluation.ranking import top_k
+from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.model import Recommender
 from puidrec.train.threads import threads_for
 from puidrec.train.validate import Scale
@@ -23,38 +27,33 @@ from puidrec.train.validate import Scale
 BLOCK_SCORES = 2**23
 """Scores held at once: 32 MB, 83 users against 100,000 items."""
 FEW_PRODUCTS = 50_000_000
-"""Multiplications up to which one thread answers: it waits for nobody, and leaves the other cores to the other work."""
+"""Multiplications up to which one thread answers: it need not wait for others, and leaves them their cores."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What is ranked: rows of factors, and the code of each (strangers have codes from the number of items on)."""
+    """What is ranked: rows of factors, and the code of each; codes of cold-start items follow the catalogue."""
 
     factors: torch.Tensor
     codes: np.ndarray | None = None
-    """Sorted; None for the whole catalogue, where position is code."""
-
-    def positions(self, codes: np.ndarray) -> np.ndarray:
-        """Where items stand among the candidates; those that are none of them are left out."""
-        if self.codes is None:
-            return codes
-        at = np.searchsorted(self.codes, codes)
-        at = at[at < self.codes.size] if at.size else at
-        return at[np.isin(self.codes[at], codes)]
+    """None for the whole catalogue, where row is code."""
+    rows: np.ndarray | None = None
+    """The row of each item of the catalogue among the candidates, −1 where it is none of them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """Users as rows of factors, what each of them has seen (codes), how many candidates each wants, of which."""
+    """Users as rows of factors, how many candidates each wants, and of which."""
 
     users: np.ndarray
-    seen: list[np.ndarray]
+    seen_by: np.ndarray
+    """For each of them, the user code whose rated items are left out; the number of users: nothing is left out."""
     k: int
     candidates: Candidates
 
     def part(self, start: int, stop: int) -> Query:
         """Some of the users."""
-        return Query(self.users[start:stop], self.seen[start:stop], self.k, self.candidates)
+        return Query(self.users[start:stop], self.seen_by[start:stop], self.k, self.candidates)
 
     def joins(self, other: Query) -> bool:
         """Whether one product can answer both."""
@@ -73,12 +72,9 @@ class Engine:
     """A fitted model's factors, ready for top-K. `best` is for one thread at a time."""
 
     def __init__(self, model: Recommender) -> None:
-        self.model, self.scale = model, Scale.of(model.settings)
+        self.scale, self.device, self.seen = Scale.of(model.settings), model.device_, model.seen_
         self.user_factors = np.ascontiguousarray(model.user_factors_)
         self.item_factors = np.ascontiguousarray(model.item_factors_)
-        self.average_user = self.user_factors.mean(0) if len(self.user_factors) else self.item_factors[0] * 0
-        self.average_item = self.item_factors.mean(0) if len(self.item_factors) else self.user_factors[0] * 0
-        self.device = model.device_
         self.catalogue = Candidates(torch.from_numpy(self.item_factors).to(self.device))
         self._buffer = torch.empty(0, device=self.device)
 
@@ -90,38 +86,29 @@ class Engine:
     def warm_up(self) -> None:
         """Answer once for as many users as fit into the buffer, so that no client waits for memory to be found."""
         users = self.user_factors[: self.users_per_block]
-        self.best(Query(users, [self.seen(user) for user in range(len(users))], 1, self.catalogue))
+        self.best(Query(users, np.arange(len(users)), 1, self.catalogue))
 
-    def seen(self, user: int) -> np.ndarray:
-        """Codes of the items that a user has rated in training."""
-        start, item = self.model.seen_
-        return item[start[user] : start[user + 1]]
-
-    def choose(self, codes: np.ndarray | None, strangers: np.ndarray) -> Candidates:
-        """Some items of the catalogue (None: all of them), and strangers given as factors."""
-        if codes is None and not len(strangers):
+    def choose(self, codes: np.ndarray | None, cold_items: np.ndarray) -> Candidates:
+        """Some items of the catalogue (None: all of them), and cold-start items given as factors."""
+        if codes is None and not len(cold_items):
             return self.catalogue
         n_items = len(self.item_factors)
         chosen = np.arange(n_items) if codes is None else np.unique(codes)
-        factors = np.concatenate([self.item_factors if codes is None else self.item_factors[chosen], strangers])
-        return Candidates(
-            torch.from_numpy(factors).to(self.device), np.append(chosen, n_items + np.arange(len(strangers)))
-        )
+        factors = np.concatenate([self.item_factors if codes is None else self.item_factors[chosen], cold_items])
+        rows = np.full(n_items, -1)
+        rows[chosen] = np.arange(chosen.size)
+        codes = np.append(chosen, n_items + np.arange(len(cold_items)))
+        return Candidates(torch.from_numpy(factors).to(self.device), codes, rows)
 
     def best(self, query: Query) -> Ranking:
         """The k best candidates of every user, block by block."""
         size = self.users_per_block
-        parts = [self._block(query.part(start, start + size)) for start in range(0, len(query.users), size)]
-        codes, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return Ranking(codes, scores)
+        return _joined([self._block(query.part(at, at + size)) for at in range(0, len(query.users), size)])
 
     def best_of_each(self, queries: list[Query]) -> list[Ranking]:
         """Answers to queries that join each other, from one product."""
-        first = queries[0]
-        joined = first if len(queries) == 1 else Query(
-            np.concatenate([q.users for q in queries]), [s for q in queries for s in q.seen], first.k, first.candidates
-        )  # fmt: skip
-        ranking = self.best(joined)
+        users, seen_by = (np.concatenate(parts) for parts in zip(*((q.users, q.seen_by) for q in queries), strict=True))
+        ranking = self.best(Query(users, seen_by, queries[0].k, queries[0].candidates))
         ends = np.cumsum([len(q.users) for q in queries])[:-1]
         pairs = zip(np.split(ranking.codes, ends), np.split(ranking.scores, ends), strict=True)
         return [Ranking(*pair) for pair in pairs]
@@ -130,7 +117,7 @@ class Engine:
         """Scores of pairs given as rows of factors, on the scale of the target."""
         return self.scale.of_scores(np.einsum("nd,nd->n", users, items))
 
-    def _block(self, query: Query) -> tuple[np.ndarray, np.ndarray]:
+    def _block(self, query: Query) -> Ranking:
         candidates, n_users = query.candidates, len(query.users)
         n_scores = n_users * len(candidates.factors)
         if self._buffer.numel() < n_scores:
@@ -139,11 +126,15 @@ class Engine:
         with threads_for(n_scores, candidates.factors.shape[1], FEW_PRODUCTS):
             torch.mm(torch.from_numpy(query.users).to(self.device), candidates.factors.T, out=scores)
             array: np.ndarray = scores.cpu().numpy()
-            for row, codes in enumerate(query.seen):
-                array[row, candidates.positions(codes)] = -np.inf
-            position, value = top_k(array, query.k)
-        codes = position if candidates.codes is None else candidates.codes[position]
-        return codes, np.where(np.isfinite(value), self.scale.of_scores(value), -np.inf)
+            mask_seen(array, query.seen_by, *self.seen, candidates.rows)
+            row, value = top_k(array, query.k)
+        codes = row if candidates.codes is None else candidates.codes[row]
+        return Ranking(codes, np.where(np.isfinite(value), self.scale.of_scores(value), -np.inf))
+
+
+def _joined(rankings: Sequence[Ranking]) -> Ranking:
+    """Rankings of some users and of others as one."""
+    return Ranking(np.concatenate([r.codes for r in rankings]), np.concatenate([r.scores for r in rankings]))
 
 
 @dataclass(frozen=True)
@@ -178,8 +169,7 @@ class Worker:
             heapq.heappush(self._waiting, part)
         if self._busy is None or self._busy.done():
             self._busy = asyncio.create_task(self._work())
-        rankings = await asyncio.gather(*(part.answer for part in parts))
-        return Ranking(*(np.concatenate([getattr(r, name) for r in rankings]) for name in ("codes", "scores")))
+        return _joined(await asyncio.gather(*(part.answer for part in parts)))
 
     def close(self) -> None:
         """Let the thread end; a query after that starts another."""
@@ -205,7 +195,7 @@ class Worker:
                     part.answer.set_result(ranking)
 
     def _batch(self) -> list[_Part]:
-        """The next part and those that can share its product, up to one block; parts nobody waits for are dropped."""
+        """The next part and those that can share its product, up to one block; without those of clients that left."""
         batch: list[_Part] = []
         others: list[_Part] = []
         room = self.engine.users_per_block

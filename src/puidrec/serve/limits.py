@@ -128,7 +128,7 @@ class Guard:
             await self._answer(self.app(scope, _replay(body, receive), send), receive)
 
     async def _answer(self, app: Awaitable[None], receive: Receive) -> None:
-        """Answer for as long as the client is there; what nobody waits for is not computed to its end."""
+        """Answer for as long as the client is there; the work for one that left is cancelled."""
         answer, left = asyncio.ensure_future(app), asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)

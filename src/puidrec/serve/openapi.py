@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment
 
-from puidrec.serve.answers import Answers, Population
+from puidrec.serve.answers import Answers, EntityLookup
 from puidrec.train.cold import MAX_NUMBER
 
 Form = dict[str, Any]
@@ -37,26 +37,26 @@ def make_exact(document: Form, answers: Answers) -> None:
     some["maxItems"] = recommend["new_items"]["maxItems"] = limits.items
     score["pairs"]["maxItems"] = limits.pairs
     pair, answer = forms["Pair"]["properties"], forms["UserItems"]["properties"]
-    for population, places in (
+    for entities, places in (
         (users, (recommend["users"]["items"], pair["user"], forms["User"]["properties"]["id"], answer["user_id"])),
         (items, (some["items"], pair["item"], forms["Item"]["properties"]["id"], answer["items"]["items"])),
         (items, (forms["RecommendResponse"]["properties"]["unknown_items"]["items"],)),
     ):
         for place in places:
-            _narrow_ids(place, population)
-    for name, population in (("User", users), ("Item", items)):
-        _name_features(forms[name]["properties"]["features"], population)
+            _narrow_ids(place, entities)
+    for name, entities in (("User", users), ("Item", items)):
+        _name_features(forms[name]["properties"]["features"], entities)
 
 
-def _narrow_ids(form: Form, population: Population) -> None:
+def _narrow_ids(form: Form, entities: EntityLookup) -> None:
     """Leave only the type that the model's ids have."""
-    other = "string" if population.integers else "integer"
+    other = "string" if entities.integers else "integer"
     form["anyOf"] = [part for part in form["anyOf"] if part.get("type") != other]
 
 
-def _name_features(form: Form, population: Population) -> None:
+def _name_features(form: Form, entities: EntityLookup) -> None:
     """Say which features there are; a model that reads none ignores whatever it is given."""
-    encoder = population.strangers.encoders.get(population.side)
+    encoder = entities.cold_start.encoders.get(entities.side)
     if encoder is not None:
         form["properties"] = {
             column.name: {"anyOf": [*KINDS[column.kind], {"type": "null"}]} for column in encoder.columns

@@ -17,7 +17,7 @@ def _whole(value: Any) -> Any:
 
 
 def _at_most(limit: str) -> BeforeValidator:
-    """Count a list before its entries are checked: a body of 300,000 users would hold up everybody for seconds."""
+    """Count a list before its entries are checked: a body of 300,000 users would hold up every client for seconds."""
 
     def count(value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, list) and (limits := CURRENT.get(None)) is not None:
@@ -55,7 +55,7 @@ class _Message(BaseModel):
 
 
 class Entity(_Message):
-    """Somebody or something that the model may not know, with its features."""
+    """A user or an item that the model may not know, with its features."""
 
     id: Id = Field(description="Any id, known or not; a known one is answered from training.")
     features: dict[str, Feature] = Field(
@@ -150,7 +150,7 @@ class ModelCard(_Message):
     items: int
     user_id_type: str
     item_id_type: str
-    user_features: list[str] = Field(description="Features that strangers may bring.")
+    user_features: list[str] = Field(description="Features that unknown users may bring.")
     item_features: list[str]
     unknown: Unknown
     limits: dict[str, float]
