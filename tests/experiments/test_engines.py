@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from puidrec.experiments import engines
-from puidrec.experiments.engines import RETRIES, Task, get_engine, local
+from puidrec.experiments.engines import RETRIES, cores, get_engine, local
 from puidrec.experiments.job import DataSpec, Job
-from puidrec.experiments.study import cores, run_study
+from puidrec.experiments.study import run_study
 
 SMALL = DataSpec("simulated", options={"n_users": 60, "n_items": 40})
 
 
-def tasks(folder: Path, seeds: int = 3) -> list[Task]:
-    return [Task(Job(SMALL, "mf", seed, settings={"epochs": 3, "dim": 4}), folder) for seed in range(seeds)]
+def jobs_of(seeds: int) -> list[Job]:
+    return [Job(SMALL, "mf", seed, settings={"epochs": 3, "dim": 4}) for seed in range(seeds)]
 
 
 @pytest.fixture
@@ -45,13 +45,13 @@ def test_a_killed_worker_is_replaced_failures_are_one_line_and_nothing_is_left_r
         return original(process, line)
 
     monkeypatch.setattr(engines, "_ask", ask)
-    good = tasks(tmp_path, 2)
-    wild = Task(Job(SMALL, "mf", 0, settings={"lr": 1e30, "epochs": 3}), tmp_path)
-    foreign = Task(Job(DataSpec("coat", tmp_path / "none"), "mf"), tmp_path)
-    endless = Task(Job(SMALL, "mf", 0, settings={"epochs": 10**7, "patience": 0}), tmp_path)
-    running = local([*good, wild, foreign, endless], 1)
+    good = jobs_of(2)
+    wild = Job(SMALL, "mf", 0, settings={"lr": 1e30, "epochs": 3})
+    foreign = Job(DataSpec("coat", tmp_path / "none"), "mf")
+    endless = Job(SMALL, "mf", 0, settings={"epochs": 10**7, "patience": 0})
+    running = local([*good, wild, foreign, endless], tmp_path, 1)
     ended = [next(running) for _ in range(4)]
-    assert ended[:2] == [(task, None) for task in good]
+    assert ended[:2] == [(job, None) for job in good]
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
     assert "diverged" in (ended[2][1] or "")
     assert "none" in (ended[3][1] or "")
@@ -59,11 +59,11 @@ def test_a_killed_worker_is_replaced_failures_are_one_line_and_nothing_is_left_r
     running.close()  # in the middle of the endless one
     assert len(started) == 2
     assert all(process.poll() is not None for process in started)
-    local([endless], 1).close()  # never begun: starts nothing
+    local([endless], tmp_path, 1).close()  # never begun: starts nothing
     assert len(started) == 2
 
 
-def test_a_cell_that_kills_every_worker_ends_and_the_others_go_on(
+def test_a_job_that_kills_every_worker_ends_and_the_others_go_on(
     started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = engines._ask
@@ -74,7 +74,7 @@ def test_a_cell_that_kills_every_worker_ends_and_the_others_go_on(
         return original(process, line)
 
     monkeypatch.setattr(engines, "_ask", ask)
-    results = run_study([task.job for task in tasks(Path(), 2)], workers=1)
+    results = run_study(jobs_of(2), workers=1)
     assert [r.job.seed for r in results] == [1]
     assert len(started) == 1 + RETRIES + 1
     (failure,) = results.failures

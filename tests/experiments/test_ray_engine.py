@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from puidrec.experiments import ray_engine
-from puidrec.experiments.engines import Task
 from puidrec.experiments.job import DataSpec, Job, ResultFolder
 from puidrec.experiments.ray_engine import run_remotely
 from puidrec.experiments.search import trials
@@ -22,7 +21,7 @@ QUICK = {"epochs": 4, "dim": 4}
 JOBS = [Job(SMALL, method, seed, settings=QUICK, budget=2) for method in ("mf", "rd-dr") for seed in (0, 1)]
 
 
-def test_a_cell_comes_back_as_files_and_known_trials_travel_along(tmp_path: Path) -> None:
+def test_a_job_comes_back_as_files_and_known_trials_travel_along(tmp_path: Path) -> None:
     error, made = run_remotely(JOBS[1].to_plain(), {})
     assert error is None
     assert len(made) == 3  # two trials and the job
@@ -30,7 +29,7 @@ def test_a_cell_comes_back_as_files_and_known_trials_travel_along(tmp_path: Path
     for name, content in made.items():
         (tmp_path / name).write_bytes(content)
     first = files.load(JOBS[1], digest)
-    known = ray_engine._known(Task(JOBS[1], tmp_path))
+    known = ray_engine._known(JOBS[1], files)
     own = files.path(JOBS[1]).name
     assert {own, *known} == set(made)
     error, again = run_remotely(JOBS[1].to_plain(), known)
@@ -50,27 +49,23 @@ def test_without_ray_there_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def finish(task: Task) -> None:
-    ResultFolder(task.folder).path(task.job).write_bytes(b"done")
-
-
 def test_a_search_waits_for_its_trials_and_no_trial_runs_twice(tmp_path: Path) -> None:
     small, large = (Job(SMALL, "mf", 0, settings=QUICK, budget=budget) for budget in (2, 3))
     plain = Job(SMALL, "mf", 1, settings=QUICK)
     nothing_to_choose = Job(SMALL, "item-rate", 0, budget=5)
-    tasks = [Task(job, tmp_path) for job in (small, large, plain, nothing_to_choose)]
-    queue, order, ended = ray_engine._Queue(tasks), [], []
+    jobs, files = (small, large, plain, nothing_to_choose), ResultFolder(tmp_path)
+    queue, order, ended = ray_engine._Queue(jobs, files), [], []
     while queue.waiting:
-        task = queue.waiting.popleft()
-        order.append(task.job)
-        if task.job != trials(small)[1]:  # a failed trial leaves no file, and the search goes on without it
-            finish(task)
-        if not queue.was_trial(task):
-            ended.append(task.job)
+        job = queue.waiting.popleft()
+        order.append(job)
+        if job != trials(small)[1]:  # a failed trial leaves no file, and the search goes on without it
+            files.path(job).write_bytes(b"done")
+        if not queue.was_trial(job):
+            ended.append(job)
     shared, third = trials(small), trials(large)[2]
     assert order == [*shared, small, third, large, plain, nothing_to_choose]
     assert ended == [small, large, plain, nothing_to_choose]
-    assert not list(ray_engine._Queue(tasks[:1]).waiting)[1:]  # all trials are known: the search alone
+    assert not list(ray_engine._Queue(jobs[:1], files).waiting)[1:]  # all trials are known: the search alone
 
 
 @pytest.mark.slow

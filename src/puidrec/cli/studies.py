@@ -138,7 +138,7 @@ def compare(
         _raise_failures(results)  # an earlier comparison stays as it is
     rows = _tables(results, reference, metrics, output.out)
     if output.as_json:
-        failed = [{**failure.job.names(), "error": failure.error} for failure in results.failures]
+        failed = [failure.row() for failure in results.failures]
         print_json({"reference": reference, "rows": [row.plain() for row in rows], "failed": failed})
     else:
         _show_comparison(rows, reference, metrics, output.out)
@@ -148,7 +148,8 @@ def compare(
 def _tables(results: Results, reference: str, metrics: Sequence[str], out: Path | None) -> list[SummaryRow]:
     """The rows of the tables; with `out`, all files of the comparison, together or not at all."""
     from puidrec.atomic import atomic_files
-    from puidrec.experiments.study import summarise, write_study
+    from puidrec.experiments.study import write_study
+    from puidrec.experiments.summary import summarise
 
     if out is None:
         return summarise(results, reference, metrics)

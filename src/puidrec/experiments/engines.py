@@ -1,6 +1,6 @@
 """Where jobs run: in this process, in processes of this machine, or on a Ray cluster. All give the same files.
 
-An engine takes tasks and yields each as it ends, with what went wrong or None. The result is then in the task's folder.
+An engine takes jobs and the folder that their files go to; it yields each job as it ends, with what went wrong or None.
 """
 
 from __future__ import annotations
@@ -15,52 +15,41 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import puidrec
 from puidrec.errors import InputError
+from puidrec.experiments import run_job
 from puidrec.experiments.job import Job
+from puidrec.train.threads import require_device
 
 RETRIES = 2
 """How often a job is tried again after its worker died. One that kills every worker must not run for ever."""
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "POLARS_MAX_THREADS"), "1"
 )
+Ended = tuple[Job, str | None]
+Engine = Callable[[Sequence[Job], Path, int | None], Generator[Ended, None, None]]
+"""(jobs, folder, workers) → jobs as they end, in any order; closing it stops all work. No number: a worker per core."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """A job and the folder that its file goes to."""
-
-    job: Job
-    folder: Path
-
-
-Ended = tuple[Task, str | None]
-Engine = Callable[[Sequence[Task], int | None], Generator[Ended, None, None]]
-"""(tasks, workers) → tasks as they end, in any order; closing it stops all work. None: as many workers as there are."""
-
-
-def inline(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
+def inline(jobs: Sequence[Job], folder: Path, workers: int | None) -> Generator[Ended, None, None]:
     """One after the other in this process: for debugging and for methods that only this process knows."""
-    from puidrec.experiments.run_job import attempt
-
-    _require_devices(tasks)
-    for task in tasks:
-        yield task, attempt(task.job.to_plain(), task.folder)
+    _require_devices(jobs)
+    for job in jobs:
+        yield job, run_job.attempt(job.to_plain(), folder)
 
 
-def local(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
+def local(jobs: Sequence[Job], folder: Path, workers: int | None) -> Generator[Ended, None, None]:
     """Processes of this machine, one thread each. A worker that dies is replaced and its job tried again."""
-    _require_devices(tasks)
-    waiting, ended = deque(tasks), queue.SimpleQueue[Ended]()
-    pool = [_Worker() for _ in range(min(workers or cores(), len(tasks)))]
+    _require_devices(jobs)
+    waiting, ended = deque(jobs), queue.SimpleQueue[Ended]()
+    pool = [_Worker(folder) for _ in range(min(workers or cores(), len(jobs)))]
     threads = [threading.Thread(target=_serve, args=(worker, waiting, ended), daemon=True) for worker in pool]
     for thread in threads:
         thread.start()
     try:
-        for _ in tasks:
+        for _ in jobs:
             yield ended.get()
     finally:
         waiting.clear()
@@ -71,39 +60,69 @@ def local(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, 
             worker.close()
 
 
-def _require_devices(tasks: Sequence[Task]) -> None:
-    """A device that is not here is one line, not one failure per job."""
-    from puidrec.train.threads import require_device
+def none(jobs: Sequence[Job], folder: Path, workers: int | None) -> Generator[Ended, None, None]:
+    """Run nothing: tables of what is finished, and a list of what is not."""
+    yield from ((job, "not run yet") for job in jobs)
 
-    for name in sorted({task.job.resolved.device for task in tasks}):
+
+def on_ray(jobs: Sequence[Job], folder: Path, workers: int | None) -> Generator[Ended, None, None]:
+    """The machines of a Ray cluster; see `ray_engine`."""
+    from puidrec.experiments.ray_engine import run_on_ray
+
+    return run_on_ray(jobs, folder, workers)
+
+
+ENGINES: dict[str, Engine] = {"local": local, "inline": inline, "none": none, "ray": on_ray}
+
+
+def get_engine(name: str) -> Engine:
+    """Look an engine up by name; one whose package is not installed is refused here, before any work."""
+    if name not in ENGINES:
+        raise InputError("unknown engine", found=name, expected=f"one of {', '.join(ENGINES)}")
+    if name == "ray":
+        from puidrec.experiments.ray_engine import import_ray
+
+        import_ray()
+    return ENGINES[name]
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _require_devices(jobs: Sequence[Job]) -> None:
+    """A device that is not here is one line, not one failure per job."""
+    for name in sorted({job.resolved.device for job in jobs}):
         require_device(name)
 
 
-def _serve(worker: _Worker, waiting: deque[Task], ended: queue.SimpleQueue[Ended]) -> None:
-    """Give a worker one task after the other."""
+def _serve(worker: _Worker, waiting: deque[Job], ended: queue.SimpleQueue[Ended]) -> None:
+    """Give a worker one job after the other."""
     while True:
         try:
-            task = waiting.popleft()
+            job = waiting.popleft()
         except IndexError:
             return
         try:
-            error = worker.run(task)
-        except Exception as failure:  # a task must end, or the study would wait for ever
+            error = worker.run(job)
+        except Exception as failure:  # a job must end, or the study would wait for ever
             error = f"the worker could not be used ({type(failure).__name__}: {failure})"
-        ended.put((task, error))
+        ended.put((job, error))
 
 
 class _Worker:
     """A process that runs jobs, started when first needed and again after its death."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.process: subprocess.Popen[str] | None = None
         self.stopped = False
         self.lock = threading.Lock()
 
-    def run(self, task: Task) -> str | None:
+    def run(self, job: Job) -> str | None:
         """Have a job run; an error in one line, or None."""
-        line = json.dumps({"job": task.job.to_plain(), "folder": str(task.folder)}) + "\n"
+        line = json.dumps({"job": job.to_plain(), "folder": str(self.folder)}) + "\n"
         code: int | None = None
         for _ in range(1 + RETRIES):
             with self.lock:
@@ -164,35 +183,3 @@ def _ask(process: subprocess.Popen[str], line: str) -> str:
 
 def _cause(code: int | None) -> str:
     return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
-
-
-def on_ray(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
-    """The machines of a Ray cluster; see `engines_ray`."""
-    from puidrec.experiments.ray_engine import run_on_ray
-
-    return run_on_ray(tasks, workers)
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def none(tasks: Sequence[Task], workers: int | None) -> Generator[Ended]:
-    """Run nothing: tables of what is finished, and a list of what is not."""
-    for task in tasks:
-        yield task, "not run yet"
-
-
-ENGINES: dict[str, Engine] = {"local": local, "inline": inline, "none": none, "ray": on_ray}
-
-
-def get_engine(name: str) -> Engine:
-    """Look an engine up by name; one whose package is not installed is refused here, before any work."""
-    if name not in ENGINES:
-        raise InputError("unknown engine", found=name, expected=f"one of {', '.join(ENGINES)}")
-    if name == "ray":
-        from puidrec.experiments.ray_engine import import_ray
-
-        import_ray()
-    return ENGINES[name]

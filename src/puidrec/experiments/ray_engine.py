@@ -1,7 +1,7 @@
 """The Ray engine: jobs on the machines of a cluster, or on a local one that is started and stopped here.
 
 RAY_ADDRESS names a cluster (`auto`: the one this machine belongs to). Results travel back as files, so nothing but the
-data folder must be reachable from all machines, under the same path. Every trial of a search is a task of its own
+data folder must be reachable from all machines, under the same path. Every trial of a search is a job of its own
 whose file comes back at once; the job follows when all of them have ended, and they travel along. So a worker that
 dies takes one training with it, which is started again, and an interrupted study goes on from its files.
 """
@@ -19,20 +19,19 @@ from typing import Any
 
 from puidrec.atomic import write_bytes
 from puidrec.errors import InputError, one_line
-from puidrec.experiments.engines import RETRIES, Ended, Task, cores
+from puidrec.experiments.engines import RETRIES, Ended, cores
 from puidrec.experiments.job import Job, ResultFolder
+from puidrec.experiments.run_job import attempt
 from puidrec.experiments.search import trials
 
 AHEAD = 1_000
-"""Tasks handed to a cluster at a time: enough to keep it busy, few enough to hold their answers."""
+"""Jobs handed to a cluster at a time: enough to keep it busy, few enough to hold their answers."""
 Answer = tuple[str | None, dict[str, bytes]]
 """What went wrong, and the files that were made."""
 
 
 def run_remotely(plain: Mapping[str, Any], known: Mapping[str, bytes]) -> Answer:
     """On a machine of the cluster: run a job in a folder of its own and return the files that are new."""
-    from puidrec.experiments.run_job import attempt
-
     with tempfile.TemporaryDirectory(prefix="puid-job-") as name:
         folder = Path(name)
         for file, content in known.items():
@@ -42,26 +41,27 @@ def run_remotely(plain: Mapping[str, Any], known: Mapping[str, bytes]) -> Answer
     return error, made
 
 
-def run_on_ray(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, None, None]:
-    """Trainings of one CPU each, on CUDA with a GPU; Ray starts those of a dead worker again. At most `workers` at a
-    time, where given."""
+def run_on_ray(jobs: Sequence[Job], folder: Path, workers: int | None) -> Generator[Ended, None, None]:
+    """Trainings of one CPU each, on CUDA with a GPU, at most `workers` at a time, where given. Ray starts those of a
+    dead worker again."""
     ray = import_ray()
     ours = _connect(ray, workers)
     remote = ray.remote(num_cpus=1, max_retries=RETRIES)(run_remotely)
-    queue = _Queue(tasks)
-    running: dict[Any, Task] = {}
+    files = ResultFolder(folder)
+    queue = _Queue(jobs, files)
+    running: dict[Any, Job] = {}
     try:
-        _require_gpus(ray, tasks)
+        _require_gpus(ray, jobs)
         while queue.waiting or running:
             while queue.waiting and len(running) < (workers or AHEAD):
-                task = queue.waiting.popleft()
-                own = remote.options(num_gpus=1) if _on_cuda(task) else remote
-                running[own.remote(task.job.to_plain(), _known(task))] = task
+                job = queue.waiting.popleft()
+                own = remote.options(num_gpus=1) if _on_cuda(job) else remote
+                running[own.remote(job.to_plain(), _known(job, files))] = job
             (ready, *_), _ = ray.wait(list(running), num_returns=1)
-            task = running.pop(ready)
-            error = _collect(ray, ready, task)
-            if not queue.was_trial(task):
-                yield task, error
+            job = running.pop(ready)
+            error = _collect(ray, ready, folder)
+            if not queue.was_trial(job):
+                yield job, error
     finally:
         for reference in running:
             with contextlib.suppress(Exception):
@@ -70,13 +70,13 @@ def run_on_ray(tasks: Sequence[Task], workers: int | None) -> Generator[Ended, N
             ray.shutdown()
 
 
-def _on_cuda(task: Task) -> bool:
-    return task.job.resolved.device.startswith("cuda")
+def _on_cuda(job: Job) -> bool:
+    return job.resolved.device.startswith("cuda")
 
 
-def _require_gpus(ray: Any, tasks: Sequence[Task]) -> None:
+def _require_gpus(ray: Any, jobs: Sequence[Job]) -> None:
     """A cluster would wait for ever for a GPU that it does not have."""
-    if any(map(_on_cuda, tasks)) and not ray.cluster_resources().get("GPU"):
+    if any(map(_on_cuda, jobs)) and not ray.cluster_resources().get("GPU"):
         raise InputError(
             "no GPU in the Ray cluster", found="--device cuda", expected="a cluster with GPUs, or cpu",
             hint="Leave --device out, or start its machines with ray start --num-gpus N.",
@@ -84,56 +84,52 @@ def _require_gpus(ray: Any, tasks: Sequence[Task]) -> None:
 
 
 class _Queue:
-    """Tasks in order, a search as its trials first; the search itself comes next when the last of them has ended."""
+    """Jobs in order, a search as its trials first; the search itself comes next when the last of them has ended."""
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self.waiting: deque[Task] = deque()
-        self._searches: dict[str, list[tuple[Task, set[str]]]] = {}
+    def __init__(self, jobs: Sequence[Job], files: ResultFolder) -> None:
+        self.waiting: deque[Job] = deque()
+        self._searches: dict[str, list[tuple[Job, set[str]]]] = {}
         """By trial: the searches that want it, each with its trials that have not ended."""
-        for task in tasks:
-            unfinished = {trial.key: trial for trial in _trials(task) if not _path(task, trial).is_file()}
+        for job in jobs:
+            unfinished = {trial.key: trial for trial in _trials(job) if not files.path(trial).is_file()}
             left = set(unfinished)
             for key, trial in unfinished.items():
                 if key not in self._searches:
-                    self.waiting.append(Task(trial, task.folder))
-                self._searches.setdefault(key, []).append((task, left))
+                    self.waiting.append(trial)
+                self._searches.setdefault(key, []).append((job, left))
             if not unfinished:
-                self.waiting.append(task)
+                self.waiting.append(job)
 
-    def was_trial(self, task: Task) -> bool:
-        """Note the end of a task; True for a trial, whatever became of it: the search will see."""
-        searches = self._searches.pop(task.job.key, [])
+    def was_trial(self, job: Job) -> bool:
+        """Note the end of a job; True for a trial, whatever became of it: the search will see."""
+        searches = self._searches.pop(job.key, [])
         for search, left in searches:
-            left.discard(task.job.key)
+            left.discard(job.key)
             if not left:
                 self.waiting.appendleft(search)
         return bool(searches)
 
 
-def _trials(task: Task) -> list[Job]:
+def _trials(job: Job) -> list[Job]:
     """The trials of a search; none where there is nothing to choose from."""
-    found = trials(task.job) if task.job.budget > 1 else []
+    found = trials(job) if job.budget > 1 else []
     return found if len(found) > 1 else []
 
 
-def _path(task: Task, trial: Job) -> Path:
-    return ResultFolder(task.folder).path(trial)
-
-
-def _known(task: Task) -> dict[str, bytes]:
-    """Finished trials of the task's search."""
-    paths = [_path(task, trial) for trial in _trials(task)]
+def _known(job: Job, files: ResultFolder) -> dict[str, bytes]:
+    """Finished trials of a search."""
+    paths = [files.path(trial) for trial in _trials(job)]
     return {path.name: path.read_bytes() for path in paths if path.is_file()}
 
 
-def _collect(ray: Any, reference: Any, task: Task) -> str | None:
-    """Write the files of a finished task; whatever the cluster may complain of is this task's failure alone."""
+def _collect(ray: Any, reference: Any, folder: Path) -> str | None:
+    """Write the files of a finished job; whatever the cluster may complain of is this job's failure alone."""
     try:
         error, made = ray.get(reference)
     except ray.exceptions.RayError as problem:
         return f"the cluster gave it up ({type(problem).__name__}: {one_line(str(problem))[:200]})"
     for name, content in made.items():
-        write_bytes(task.folder / Path(name).name, content)
+        write_bytes(folder / Path(name).name, content)
     failure: str | None = error
     return failure
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +18,11 @@ import numpy as np
 
 from puidrec.atomic import atomic_files, refuse_overwriting, write_json, write_text
 from puidrec.errors import InputError, PuidError
-from puidrec.experiments.engines import Task, cores, get_engine
-from puidrec.experiments.job import DataSpec, Job, Result, ResultFolder
+from puidrec.experiments.engines import get_engine
+from puidrec.experiments.job import Job, Result, ResultFolder
 from puidrec.experiments.run import to_toml
 from puidrec.experiments.search import trials
 from puidrec.experiments.summary import SummaryRow, markdown, summarise
-
-__all__ = [
-    "DataSpec",
-    "Event",
-    "Failure",
-    "Job",
-    "Result",
-    "Results",
-    "SummaryRow",
-    "claim",
-    "cores",
-    "run_study",
-    "summarise",
-    "write_study",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,6 +34,10 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{self.job.name} on {self.job.data.title}, seed {self.job.seed}: {self.error}"
+
+    def row(self) -> dict[str, Any]:
+        """Plain values for files."""
+        return {**self.job.names(), "error": self.error}
 
 
 @dataclass(frozen=True)
@@ -90,66 +78,33 @@ def run_study(
     start = get_engine(engine)
     if workers is not None and workers < 1:
         raise InputError("a study needs a worker", found=workers, expected="at least 1")
-    digests = {spec.identity: spec.load().sha256 for spec in {c.data.identity: c.data for c in wanted}.values()}
+    digests = {spec.identity: spec.load().sha256 for spec in {job.data.identity: job.data for job in wanted}.values()}
+    distinct: dict[str, Job] = {}
+    for job in wanted:
+        distinct.setdefault(job.key, job)
+    outcomes: dict[str, Result | Failure] = {}
+
+    def note(job: Job, outcome: Result | Failure, resumed: bool) -> None:
+        outcomes[job.key] = outcome
+        if progress is not None:
+            progress(Event(len(outcomes), len(distinct), outcome, resumed))
+
     with _folder(out) as folder:
-        state = _State(ResultFolder(folder), digests, wanted, progress)
-        pending = state.find_finished()
-        tasks = [Task(job, folder) for job in pending]
-        with contextlib.closing(start(tasks, workers)) as ended:
-            for task, error in ended:
-                state.end(task.job, error)
-    return state.results()
-
-
-@dataclass
-class _State:
-    """What is known of each distinct job so far."""
-
-    files: ResultFolder
-    digests: dict[str, str]
-    jobs: list[Job]
-    progress: Progress | None
-    outcomes: dict[str, Result | Failure] = field(default_factory=dict)
-
-    @cached_property
-    def total(self) -> int:
-        """Distinct jobs."""
-        return len({job.key for job in self.jobs})
-
-    def find_finished(self) -> list[Job]:
-        """Load what is finished; returns the rest, each once."""
-        pending: dict[str, Job] = {}
-        for job in self.jobs:
-            if job.key in self.outcomes or job.key in pending:
-                continue
-            found = self.files.load(job, self.digests[job.data.identity])
-            if found is None:
-                pending[job.key] = job
-            else:
-                self._note(job, found, resumed=True)
-        return list(pending.values())
-
-    def end(self, job: Job, error: str | None) -> None:
-        """A job has ended: read its file back, so that fresh and resumed results are the same to the last bit."""
-        found = self.files.load(job, self.digests[job.data.identity]) if error is None else None
-        message = error or "its file could not be read back, or the data changed while it ran"
-        self._note(job, Failure(job, message) if found is None else found, resumed=False)
-
-    def results(self) -> Results:
-        """In the order of the jobs; equal jobs under two names give two results."""
-        outcomes = [(job, self.outcomes[job.key]) for job in self.jobs]
-        done = [_named(job, outcome) for job, outcome in outcomes if isinstance(outcome, Result)]
-        return Results(done, [Failure(job, o.error) for job, o in outcomes if isinstance(o, Failure)])
-
-    def _note(self, job: Job, outcome: Result | Failure, *, resumed: bool) -> None:
-        self.outcomes[job.key] = outcome
-        if self.progress is not None:
-            self.progress(Event(len(self.outcomes), self.total, outcome, resumed))
-
-
-def _named(job: Job, result: Result) -> Result:
-    """The result under the name that the job has in this study."""
-    return replace(result, job=job)
+        files = ResultFolder(folder)
+        for job in distinct.values():
+            if (found := files.load(job, digests[job.data.identity])) is not None:
+                note(job, found, resumed=True)
+        pending = [job for key, job in distinct.items() if key not in outcomes]
+        with contextlib.closing(start(pending, folder, workers)) as ended:
+            for job, error in ended:  # files are read back, so that fresh and resumed results are equal to the last bit
+                found = files.load(job, digests[job.data.identity]) if error is None else None
+                message = error or "its file could not be read back, or the data changed while it ran"
+                note(job, Failure(job, message) if found is None else found, resumed=False)
+    done = [(job, outcomes[job.key]) for job in wanted]
+    return Results(
+        [replace(outcome, job=job) for job, outcome in done if isinstance(outcome, Result)],
+        [Failure(job, outcome.error) for job, outcome in done if isinstance(outcome, Failure)],
+    )
 
 
 @contextlib.contextmanager
@@ -184,22 +139,27 @@ def claim(out: Path) -> None:
 
 
 def write_study(out: Path, results: Sequence[Result], reference: str, metrics: Sequence[str]) -> list[SummaryRow]:
-    """Write results.json, summary.json, table.md and timings.json; returns the rows of the summary.
+    """Write results.json, summary.json, table.md and timings.json; returns the rows of the summary."""
+    failures = getattr(results, "failures", [])
+    rows = summarise(results, reference, metrics)
+    summary = {
+        "reference": reference, "metrics": list(metrics), "rows": [row.plain() for row in rows],
+        "failed": [failure.row() for failure in failures],
+    }  # fmt: skip
+    write_results(out, [result.row() for result in results], summary, results)
+    write_text(out / "table.md", markdown(rows, metrics, reference, [str(failure) for failure in failures]))
+    return rows
+
+
+def write_results(out: Path, rows: list[dict[str, Any]], summary: dict[str, Any], results: Sequence[Result]) -> None:
+    """Write results.json, summary.json and timings.json.
 
     Only timings.json knows of clocks: the others are the same bytes for the same jobs, whatever ran them.
     """
-    failures = getattr(results, "failures", [])
-    rows = summarise(results, reference, metrics)
-    failed = [{**failure.job.names(), "error": failure.error} for failure in failures]
-    write_json(out / "results.json", [result.row() for result in results])
-    write_json(
-        out / "summary.json",
-        {"reference": reference, "metrics": list(metrics), "rows": [row.plain() for row in rows], "failed": failed},
-    )
-    write_text(out / "table.md", markdown(rows, metrics, reference, [str(failure) for failure in failures]))
+    write_json(out / "results.json", rows)
+    write_json(out / "summary.json", summary)
     seconds = [{**result.job.names(), "seconds": result.seconds} for result in results]
     write_json(out / "timings.json", {"cells": seconds, "seconds": sum(result.seconds for result in results)})
-    return rows
 
 
 @dataclass(frozen=True)

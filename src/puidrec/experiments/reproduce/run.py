@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from puidrec.atomic import write_json
 from puidrec.data.sources.kuairec import SMALL, SMALL_COMPACT
 from puidrec.data.sources.reading import data_folder, has_file
 from puidrec.data.sources.yahoo_r3 import WEBSCOPE
 from puidrec.errors import InputError
-from puidrec.experiments.engines import get_engine
+from puidrec.experiments.engines import cores, get_engine
 from puidrec.experiments.job import Job, Result
 from puidrec.experiments.reproduce.entropies import DATA as ENTROPY_DATA
 from puidrec.experiments.reproduce.entropies import entropy_tasks, run_entropies, summarise_rq3, summarise_rq4
@@ -27,7 +26,7 @@ from puidrec.experiments.reproduce.questions import (
     rq2_jobs,
 )
 from puidrec.experiments.reproduce.summary_rows import REFERENCE, contrast_rows, fact_rows, limit_rows, table_rows
-from puidrec.experiments.study import Results, claim, cores, run_study
+from puidrec.experiments.study import Results, claim, run_study, write_results
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ def reproduce(plan: ReproductionPlan, out: Path, *, engine: str = "local", tell:
         facts += fact_rows(name, folder, 20 if plan.size.quick else 100)
     rows = [{"experiment": q, **result.row()} for q, part in by_question.items() for result in part]
     made = Reproduction([*rows, *entropies, *facts], _summary(plan, results, by_question, entropies, facts))
-    _write(out, made, results)
+    write_results(out, made.rows, made.summary, results)
     return made
 
 
@@ -214,12 +213,5 @@ def _summary(
         "rq3": summarise_rq3(entropies), "rq4": summarise_rq4(entropies), "facts": facts,
         "skipped": list(plan.found.missing.values()),
         "notes": {planned.question: list(planned.notes) for planned in plan.planned},
-        "failed": [{**failure.job.names(), "error": failure.error} for failure in results.failures],
+        "failed": [failure.row() for failure in results.failures],
     }  # fmt: skip
-
-
-def _write(out: Path, made: Reproduction, results: Results) -> None:
-    write_json(out / "results.json", made.rows)
-    write_json(out / "summary.json", made.summary)
-    seconds = [{**result.job.names(), "seconds": result.seconds} for result in results]
-    write_json(out / "timings.json", {"cells": seconds, "seconds": sum(result.seconds for result in results)})
