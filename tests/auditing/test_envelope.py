@@ -13,6 +13,7 @@ from puidrec.auditing import envelope
 from puidrec.auditing.envelope import (
     ENVELOPES,
     KINDS,
+    Bootstrap,
     Interval,
     Pairs,
     band,
@@ -273,7 +274,7 @@ def test_bands_cover_the_envelope_of_the_population(kind: str) -> None:
     held = []
     for seed in range(150):
         pairs, user = users_rows(rng, 150)
-        found = band(pairs, kind, [1.0, 2.0], user, replicates=150, rng=seed)
+        found = band(pairs, kind, [1.0, 2.0], user, Bootstrap(150, rng=seed))
         held.append([found.low[j] <= true[j].low and true[j].high <= found.high[j] for j in range(2)])
     share = np.mean(held, axis=0)
     assert 0.88 <= share[0] <= 0.99

@@ -80,7 +80,6 @@ def test_changes_of_recommendations() -> None:
     alone = Ranked(ranked.users, ranked.rows, ranked.credit, None, None, ranked.slots, None)
     assert changes(alone, 4)[0] == {}
     assert list(changes(alone, 4)[1]) == ["recommended_per_100"]
-    assert changes(None, 4) == ({}, {})
 
 
 def test_averages_leave_out_what_is_unknown(arrays: AuditArrays, side: SegmentSide) -> None:

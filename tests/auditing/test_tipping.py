@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 
-from puidrec.auditing.envelope import Pairs, box, normalised, personalised, sharp
+from puidrec.auditing.envelope import Bootstrap, Pairs, box, normalised, personalised, sharp
 from puidrec.auditing.tipping import newton, percentiles, tipping_gamma, tipping_kappa, tipping_point
 from puidrec.sensitivity.bounds import bounds
 
@@ -139,7 +139,7 @@ def test_one_newton_step_is_as_good_as_the_root_of_every_replicate() -> None:
     for _ in range(300):
         rows = (rng.integers(0, 120, 120)[:, None] * 5 + np.arange(5)).ravel()
         roots.append(tipping_kappa(Pairs(gap[rows], pairs.propensity[rows]), shape[rows]).kappa)
-    found = tipping_kappa(pairs, shape, user, replicates=2_000)
+    found = tipping_kappa(pairs, shape, user, Bootstrap(2_000))
     low, high = np.quantile(roots, [0.025, 0.975])
     assert (found.low, found.high) == (pytest.approx(low, abs=0.08), pytest.approx(high, abs=0.08))
 

@@ -19,6 +19,7 @@ from puidrec.atomic import atomic_folder, refuse_other_files, write_json, write_
 from puidrec.auditing.diagnostics import diagnose
 from puidrec.auditing.envelope import (
     KINDS,
+    Bootstrap,
     Curve,
     Kind,
     Pairs,
@@ -167,15 +168,6 @@ def _split(model: AuditedModel, data: Dataset, protocol: str | Protocol) -> Spli
     return data.split(protocol, int(model.params.get("seed", 0)), select=select)
 
 
-@dataclass(frozen=True)
-class Bootstrap:
-    """How users are resampled for intervals and bands; no replicates, no bands."""
-
-    replicates: int
-    level: float
-    rng: Rng
-
-
 def audit_values(
     inputs: AuditInputs, names: tuple[str, str], bootstrap: Bootstrap, limit: float | None
 ) -> dict[str, Any]:
@@ -186,7 +178,10 @@ def audit_values(
     gap = uniform.get("loss_gap") if uniform is not None else None
     known = (gap["value"], gap["low"], gap["high"]) if gap is not None and gap["low"] is not None else None
     yardsticks = Yardsticks(calibration, certificate[0] if certificate is not None else None, known)
-    tipping, kappa = _tip(arrays, bootstrap)
+    tipping, kappa = None, None
+    if arrays.against is not None:
+        tipping = tipping_point(arrays.gaps, arrays.user, bootstrap)
+        kappa = tipping_kappa(arrays.gaps, arrays.log_gamma, arrays.user, bootstrap)
     grid = gamma_grid(limit or _limit(tipping, yardsticks))
     ranked = _rank(inputs, bootstrap.rng)
     values: dict[str, Any] = {
@@ -212,16 +207,6 @@ def audit_values(
     }  # fmt: skip
     values["limits"] = limits(values, inputs.propensity.uses_uniform)
     return values
-
-
-def _tip(arrays: AuditArrays, bootstrap: Bootstrap) -> tuple[Tipping | None, PersonalTipping | None]:
-    if arrays.against is None:
-        return None, None
-    draws = {"replicates": bootstrap.replicates, "level": bootstrap.level}
-    return (
-        tipping_point(arrays.gaps, arrays.user, rng=bootstrap.rng, **draws),  # type: ignore[arg-type]
-        tipping_kappa(arrays.gaps, arrays.log_gamma, arrays.user, rng=bootstrap.rng, **draws),  # type: ignore[arg-type]
-    )
 
 
 def _limit(tipping: Tipping | None, yardsticks: Yardsticks) -> float:
@@ -331,11 +316,7 @@ def _with_bands(
     for kind, curve in curves.items():
         found[kind] = _ends(curve)
         if bootstrap.replicates:
-            drawn = band(
-                mean.pairs, kind, strengths, mean.user,
-                replicates=bootstrap.replicates, level=bootstrap.level, rng=bootstrap.rng,
-            )  # fmt: skip
-            found[kind]["band"] = _ends(drawn)
+            found[kind]["band"] = _ends(band(mean.pairs, kind, strengths, mean.user, bootstrap))
     if bootstrap.replicates:
         found |= {"band": found[BAND_OF]["band"], "band_of": BAND_OF}
     return found

@@ -43,6 +43,18 @@ PART = 2**17
 
 
 @dataclass(frozen=True)
+class Bootstrap:
+    """How users are resampled for intervals and bands; no replicates, no bands."""
+
+    replicates: int = 200
+    level: float = 0.95
+    rng: Rng = 0
+
+
+BOOTSTRAP = Bootstrap()
+
+
+@dataclass(frozen=True)
 class Interval:
     """Lowest and highest value."""
 
@@ -374,14 +386,7 @@ def contributions(pairs: Pairs, kind: Kind, gamma: Strength, end: End) -> tuple[
 
 
 def band(
-    pairs: Pairs,
-    kind: Kind,
-    strengths: Sequence[Strength],
-    user: np.ndarray,
-    *,
-    replicates: int = 200,
-    level: float = 0.95,
-    rng: Rng = 0,
+    pairs: Pairs, kind: Kind, strengths: Sequence[Strength], user: np.ndarray, bootstrap: Bootstrap = BOOTSTRAP
 ) -> Curve:
     """The band of an envelope over resampled users: the lower tail of its low end, the upper tail of its high end.
 
@@ -390,12 +395,12 @@ def band(
     the sharp set the multipliers of the balance are kept (its dual), which errs outwards. All strengths share their
     replicates, so that a band is as smooth as its envelope.
     """
-    ends: list[np.ndarray] = []
-    both: tuple[End, End] = ("low", "high")
-    for end in both:
+
+    def drawn(end: End, tail: float) -> np.ndarray:
         columns = [sums_by_user(user, *contributions(pairs, kind, gamma, end)) for gamma in strengths]
-        totals = resampled_sums(np.concatenate(columns, axis=1), replicates, generator(rng, "band"))
-        tail = (1.0 - level) / 2.0
-        at = tail if end == "low" else 1.0 - tail
-        ends.append(np.quantile(totals[:, 0::2] / totals[:, 1::2], at, axis=0))
-    return Curve(ends[0], ends[1])
+        sums = resampled_sums(np.concatenate(columns, axis=1), bootstrap.replicates, generator(bootstrap.rng, "band"))
+        quantiles: np.ndarray = np.quantile(sums[:, 0::2] / sums[:, 1::2], tail, axis=0)
+        return quantiles
+
+    tail = (1.0 - bootstrap.level) / 2.0
+    return Curve(drawn("low", tail), drawn("high", 1.0 - tail))

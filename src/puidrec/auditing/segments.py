@@ -80,13 +80,11 @@ def segment_side(
     return sorted(records, key=lambda record: -record["gamma_mean"])[:MAX_ROWS]
 
 
-def changes(ranked: Ranked | None, n_users: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def changes(ranked: Ranked, n_users: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """What recommendations change, per user and per item.
 
     Users: share of ten recommendations that both models make. Items: how often each is recommended per 100 users.
     """
-    if ranked is None:
-        return {}, {}
     per_100 = 100.0 / max(ranked.users.size, 1)
     items = {"recommended_per_100": ranked.slots * per_100}
     if ranked.against_slots is None or ranked.overlap is None:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from puidrec.auditing.envelope import Pairs, sharp, sums_by_user
+from puidrec.auditing.envelope import BOOTSTRAP, Bootstrap, Pairs, sharp, sums_by_user
 from puidrec.evaluation.significance import resampled_sums
-from puidrec.rng import Rng, generator
+from puidrec.rng import generator
 
 MAX_GAMMA = 1e6
 """A Γ* beyond this is called infinite."""
@@ -58,9 +58,7 @@ def tipping_gamma(T: np.ndarray, S_plus: np.ndarray, S_minus: np.ndarray) -> np.
     return np.where(result > MAX_GAMMA, np.inf, result)
 
 
-def tipping_point(
-    pairs: Pairs, user: np.ndarray | None = None, *, replicates: int = 200, level: float = 0.95, rng: Rng = 0
-) -> Tipping:
+def tipping_point(pairs: Pairs, user: np.ndarray | None = None, bootstrap: Bootstrap = BOOTSTRAP) -> Tipping:
     """Γ* of the gaps in `pairs`, its percentile interval over resampled users, and the sharp one.
 
     Without users or replicates the interval is empty of information: both ends are Γ*.
@@ -68,11 +66,11 @@ def tipping_point(
     plus, minus = pairs.signed
     star = float(tipping_gamma(*(np.array(x) for x in (pairs.seen, plus, minus))))
     low = high = star
-    if user is not None and replicates > 0:
+    if user is not None and bootstrap.replicates > 0:
         moved = pairs.odds * pairs.value
         sums = sums_by_user(user, pairs.value, np.maximum(moved, 0.0), np.maximum(-moved, 0.0))
-        draws = resampled_sums(sums, replicates, generator(rng, "tipping"))
-        low, high = percentiles(tipping_gamma(*draws.T), level)
+        draws = resampled_sums(sums, bootstrap.replicates, generator(bootstrap.rng, "tipping"))
+        low, high = percentiles(tipping_gamma(*draws.T), bootstrap.level)
     return Tipping(star, low, high, sharp_tipping(pairs), pairs.seen, plus, minus)
 
 
@@ -90,13 +88,7 @@ def sharp_tipping(pairs: Pairs) -> float:
 
 
 def tipping_kappa(
-    pairs: Pairs,
-    log_gamma: np.ndarray,
-    user: np.ndarray | None = None,
-    *,
-    replicates: int = 200,
-    level: float = 0.95,
-    rng: Rng = 0,
+    pairs: Pairs, log_gamma: np.ndarray, user: np.ndarray | None = None, bootstrap: Bootstrap = BOOTSTRAP
 ) -> PersonalTipping:
     """κ* with T + Σ_{δ>0} kδ Γ_ui^-κ - Σ_{δ<0} k|δ| Γ_ui^κ = 0; infinite where Γ_ui = 1 leaves nothing to tip with.
 
@@ -117,12 +109,12 @@ def tipping_kappa(
     if limit == 0.0 or lowest(limit) > 0.0:
         return PersonalTipping(float("inf"), float("inf"), float("inf"))
     star = float(brentq(lowest, 0.0, limit, xtol=1e-13, rtol=1e-14))
-    if user is None or replicates == 0:
+    if user is None or bootstrap.replicates == 0:
         return PersonalTipping(star, star, star)
     at = moved * np.exp(star * worst)
     sums = sums_by_user(user, pairs.value + at, np.abs(at) * log_gamma)
-    value, fall = resampled_sums(sums, replicates, generator(rng, "tipping-kappa")).T
-    return PersonalTipping(star, *percentiles(newton(star, value, fall), level))
+    value, fall = resampled_sums(sums, bootstrap.replicates, generator(bootstrap.rng, "tipping-kappa")).T
+    return PersonalTipping(star, *percentiles(newton(star, value, fall), bootstrap.level))
 
 
 def newton(kappa: float, value: np.ndarray, fall: np.ndarray) -> np.ndarray:

@@ -53,6 +53,16 @@ class Yardsticks:
         return max(FLOOR, feature, proved)
 
     @property
+    def confirmed(self) -> bool:
+        """Whether the uniform test rows show the model ahead."""
+        return self.uniform_gap is not None and self.uniform_gap[1] > 0.0
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the uniform test rows show the model behind."""
+        return self.uniform_gap is not None and self.uniform_gap[2] < 0.0
+
+    @property
     def proved(self) -> float:
         """The Γ that the uniform ratings prove at least; 1 without them."""
         return self.certificate.lower if self.certificate is not None else 1.0
@@ -60,10 +70,8 @@ class Yardsticks:
 
 def judge(tipping: Tipping, yardsticks: Yardsticks) -> Verdict:
     """The verdict of a comparison."""
-    confirmed = yardsticks.uniform_gap is not None and yardsticks.uniform_gap[1] > 0.0
-    refuted = yardsticks.uniform_gap is not None and yardsticks.uniform_gap[2] < 0.0
-    outweighed = yardsticks.proved > 1.0 and yardsticks.proved >= tipping.sharp and not confirmed
-    if tipping.gamma <= 1.0 or tipping.low <= 1.0 or refuted or outweighed:
+    explained = yardsticks.proved > 1.0 and yardsticks.proved >= tipping.sharp and not yardsticks.confirmed
+    if tipping.gamma <= 1.0 or tipping.low <= 1.0 or yardsticks.refuted or explained:
         return "overturned"
     return "robust" if tipping.low > yardsticks.reference else "fragile"
 
@@ -72,20 +80,20 @@ def sentence(names: tuple[str, str], tipping: Tipping, yardsticks: Yardsticks, p
     """The conclusion in one plain sentence."""
     model, against = names
     verdict = judge(tipping, yardsticks)
-    gap = yardsticks.uniform_gap
-    drawn = _drawn(gap)
+    ahead = "; the uniform ratings do show it ahead" if yardsticks.confirmed else ""
+    uniform = "; the uniform ratings show it behind" if yardsticks.refuted else ahead
     if tipping.gamma <= 1.0:
         less = "no better than" if point == 0.0 else "behind"
         return (
             f"The log does not show {model} ahead of {against}: weighted by exposure, {model} is {less} "
-            f"{against}{drawn}."
+            f"{against}{uniform}."
         )
     if tipping.low <= 1.0:
         return (
             f"The log does not show {model} ahead of {against} beyond chance: resampling its users can tip the "
-            f"comparison without any hidden confounding (Γ* = {_gamma(tipping.gamma)}, 95 % {_span(tipping)}){drawn}."
+            f"comparison without any hidden confounding (Γ* = {_gamma(tipping.gamma)}, 95 % {_span(tipping)}){uniform}."
         )
-    if verdict == "overturned" and gap is not None and gap[2] < 0.0:
+    if yardsticks.refuted:
         return (
             f"The log shows {model} ahead of {against}, but the uniform ratings show it behind: what is hidden has "
             f"overturned the comparison already (Γ* = {_gamma(tipping.gamma)})."
@@ -98,18 +106,15 @@ def sentence(names: tuple[str, str], tipping: Tipping, yardsticks: Yardsticks, p
         )
     if np.isinf(tipping.gamma):
         return f"{model} does better than {against} on every logged pair, so no hidden confounding can overturn that."
-    word = "is robust" if verdict == "robust" else "is fragile"
+    compared = "; the uniform ratings confirm the lead" if yardsticks.confirmed else ""
+    if yardsticks.strongest is not None:
+        feature, shift = yardsticks.strongest
+        times = times_as_strong(tipping.gamma, shift)
+        compared = f", {times:.1f} × as strong as hiding the feature {feature}{compared}"
     return (
-        f"The lead of {model} over {against} {word}: it could be overturned if something hidden changed the odds of "
-        f"being seen by a factor of {_gamma(tipping.gamma)} (95 % {_span(tipping)}){_compared(tipping, yardsticks)}."
+        f"The lead of {model} over {against} is {verdict}: it could be overturned if something hidden changed the odds "
+        f"of being seen by a factor of {_gamma(tipping.gamma)} (95 % {_span(tipping)}){compared}."
     )
-
-
-def _drawn(gap: tuple[float, float, float] | None) -> str:
-    """What uniform ratings add where the log shows no lead."""
-    if gap is None or gap[1] <= 0.0 <= gap[2]:
-        return ""
-    return "; the uniform ratings do show it ahead" if gap[1] > 0.0 else "; the uniform ratings show it behind"
 
 
 def single_sentence(model: str, point: float, low: float, high: float, gamma: float) -> str:
@@ -140,19 +145,6 @@ def times_as_strong(gamma: float | None, shift: float) -> float | None:
     if gamma is None or not np.isfinite(gamma) or shift <= 1.0:
         return None
     return max(0.0, float(np.log(gamma) / np.log(shift)))
-
-
-def _compared(tipping: Tipping, yardsticks: Yardsticks) -> str:
-    """The tipping point in units of the strongest feature, or of what uniform ratings say."""
-    strongest = yardsticks.strongest
-    words = ""
-    if strongest is not None:
-        times = times_as_strong(tipping.gamma, strongest[1])
-        words = f", {times:.1f} × as strong as hiding the feature {strongest[0]}"
-    gap = yardsticks.uniform_gap
-    if gap is not None and gap[1] > 0.0:
-        words += "; the uniform ratings confirm the lead"
-    return words
 
 
 def _gamma(value: float) -> str:

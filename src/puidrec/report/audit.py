@@ -309,9 +309,9 @@ def diagnostics(audit: Mapping[str, Any]) -> Section | None:
     ]
     items += [(key.replace("_", " "), values.pop(key)) for key in list(values) if scalar(values[key])]
     found: list[Block] = [Facts(items)] if items else []
-    found += _calibration(values.pop("calibration", None) or [])
+    found += _calibration(values.get("calibration") or [])
     found += _spread(values)
-    found += _deciles(values.pop("ess_by_item_decile", None) or [])
+    found += _deciles(values.get("ess_by_item_decile") or [])
     return Section("diagnostics", "Can the log carry the answer?", found, short="Diagnostics") if found else None
 
 
@@ -336,35 +336,26 @@ def _calibration(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     return [Table(columns, cells, "Are propensities right? Pairs by tenths of their propensity: how many were seen.")]
 
 
-def _spread(values: dict[str, Any]) -> list[Block]:
-    """Quantiles of weights and propensities in one table; takes them out of `values`."""
+def _spread(values: Mapping[str, Any]) -> list[Block]:
+    """Quantiles of weights and propensities in one table, and the few single figures beside them."""
     names = {
         "propensity": ("propensities of logged pairs", ".3f"),
         "propensity_all_pairs": ("propensities of all pairs", ".3f"),
         "weights": ("weights of audited pairs", ",.1f"),
     }
-    rows: list[list[Any]] = []
-    notes: list[tuple[str, Value]] = []
-    for key, (words, spec) in names.items():
-        part = values.pop(key, None) or {}
-        if any(name in part for name in QUANTILES):
-            rows.append([words, *(Cell(part.get(name), show(part.get(name), spec)) for name in QUANTILES)])
-        notes += [
-            (f"{key}: {name.replace('_', ' ')}", v) for name, v in part.items() if name not in QUANTILES and scalar(v)
-        ]
-    known = {
-        "propensity: name": "propensity model", "propensity: smallest allowed": "smallest propensity allowed",
-        "weights: top1 weight share": "weight on the heaviest 1 %",
-    }  # fmt: skip
-    facts = Facts([(known.get(name, name), _short(value)) for name, value in notes])
-    table = (
-        [Table(["", *QUANTILES.values()], rows, "How propensities and weights spread.", sortable=False)] if rows else []
-    )
-    return [*table, *([facts] if notes else [])]
-
-
-def _short(value: Value) -> Value:
-    return show(value, ".3f") if isinstance(value, float) else value
+    parts = {key: values.get(key) or {} for key in names}
+    rows: list[list[Any]] = [
+        [words, *(Cell(parts[key].get(name), show(parts[key].get(name), spec)) for name in QUANTILES)]
+        for key, (words, spec) in names.items() if any(name in parts[key] for name in QUANTILES)
+    ]  # fmt: skip
+    propensity, weights = parts["propensity"], parts["weights"]
+    facts: list[tuple[str, Value]] = [
+        ("propensity model", propensity.get("name")),
+        ("smallest propensity allowed", show(propensity.get("smallest_allowed"), ".3f")),
+        ("weight on the heaviest 1 %", show(weights.get("top1_weight_share"), ".3f")),
+    ]
+    table = Table(["", *QUANTILES.values()], rows, "How propensities and weights spread.", sortable=False)
+    return [table, Facts(facts)] if rows else []
 
 
 def _deciles(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
