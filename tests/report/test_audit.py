@@ -232,7 +232,7 @@ def test_what_uniform_ratings_prove_is_said_only_if_they_do(audit_values: Values
 def test_benchmarks_are_sorted_by_strength(audit_values: Values) -> None:
     (table,) = (block for block in parts(audit_values()) if isinstance(block, Table))
     assert [row[0] for row in table.rows] == ["genre", "price", "shelf", "age", "gender", "brand"]
-    assert [column.name for column, _ in table.head] == ["feature", "of", "Γ", "times hidden"]
+    assert [column.name for column, _ in table.head] == ["feature", "of", "Γ", "Γ* in features"]
 
 
 def test_the_rule_for_gamma_is_summarised(audit_values: Values) -> None:

@@ -1,4 +1,4 @@
-"""Can the log carry the answer? Overlap, calibration of propensities, weights, and who takes the exposure."""
+"""Is the log good enough for the answer? Overlap, calibration of propensities, weights, concentration of exposure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUANTILES = {"min": 0.0, "p1": 0.01, "p5": 0.05, "median": 0.5, "p95": 0.95, "p9
 
 
 def effective_size(weight: np.ndarray) -> float:
-    """(Σw)² / Σw²: as many equally weighted rows would be as informative."""
+    """(Σw)² / Σw²: the number of equally weighted rows that would be as informative."""
     square = float(weight @ weight)
     return float(weight.sum()) ** 2 / square if square > 0.0 else 0.0
 

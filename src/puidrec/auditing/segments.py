@@ -1,4 +1,4 @@
-"""Whom does it concern? Users and items by their columns: where Γ is largest, envelopes widest, advice most changed."""
+"""Which users and items are most affected: where Γ is large, ranges are wide, recommendations change."""
 
 from __future__ import annotations
 

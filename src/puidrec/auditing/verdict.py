@@ -169,9 +169,9 @@ def limits(values: dict[str, Any], uses_uniform: bool) -> list[str]:
             "The held-out rows also chose the epoch at which training stopped, which flatters both models a little."
         )
     if found["ess"] < SMALL_ESS:
-        texts.append(f"The weighted rows are worth only {found['ess']:.0f} equal ones: intervals are rough.")
+        texts.append(f"The effective sample size is only {found['ess']:.0f} rows: intervals are rough.")
     if found["calibration_error"] is not None and found["calibration_error"] > 0.25:
-        texts.append("The propensities do not fit the log well (see calibration): what seems hidden may be a poor fit.")
+        texts.append("The propensities fit the log poorly (see calibration), and that alone can raise Γ.")
     if uses_uniform:
         texts.append("The propensities were fitted with uniform rows, so the audit is not of the log alone.")
     ranked = values["segments"]["ranked_users"]
@@ -182,11 +182,10 @@ def limits(values: dict[str, Any], uses_uniform: bool) -> list[str]:
         "It does not say that anything is hidden, or how strong it is: only how strong it would have to be. "
         + ("Uniform ratings say more, and are used where they exist." if values["certificate"] else
            "Without ratings of randomly chosen items, no data here can say more."),
-        "Γ bounds what is hidden for every pair at once. A few pairs may be far more confounded than the rest.",
-        "All of it is relative to the nominal propensities. What they get wrong counts as hidden.",
-        "The sharp range takes likelihood ratios to average to 1 within groups of equal predictions, as they do where "
-        "the propensities are right there.",
-        "Intervals and bands cover the chance of which users were logged. They do not cover how the models were "
+        "One Γ bounds hidden confounding for all pairs. A few pairs may be far more confounded than the rest.",
+        "Γ is measured from the estimated propensities: errors in these count as hidden confounding.",
+        "The sharp range assumes that propensities are right on average among pairs with similar predictions.",
+        "Intervals and bands cover the chance of which users are in the log. They do not cover how the models were "
         "trained, or the estimation of propensities and Γ.",
         "A lead in squared error, or in DCG over all items, is not a lead in what users would do with the "
         "recommendations.",

@@ -151,7 +151,7 @@ def _envelopes(audit: Mapping[str, Any], names: Names) -> Section | None:
     columns = [Column(panel.symbol, panel.x_format)]
     columns += [Column(f"{band.label}, {end}", panel.format) for band in panel.bands for end in ("from", "to")]
     table = Table(columns, rows, f"{panel.label}: {panel.y_label}.", sortable=False)
-    title = "How strong would it have to be?" if names.other else "How far could the error be off?"
+    title = "How strong would hidden confounding have to be?" if names.other else "How far could the error be off?"
     tips: list[Block] = [_tipping(audit["tipping"])] if _tips(audit) else []
     blocks: list[Block] = [chart, *tips, Details("The figures behind the first chart", [table])]
     return Section("envelope", title, blocks, short="Envelope")
@@ -210,11 +210,11 @@ def _certificate(audit: Mapping[str, Any]) -> list[Block]:
         return []
     low = finite(certificate.get("low"))
     if low is None or low <= 1.0:
-        text = "The uniform ratings prove no hidden confounding; nor do they prove that there is none."
+        text = "The uniform ratings prove no hidden confounding. They do not prove that there is none."
         return [Callout("info", "What uniform ratings prove of Γ", text)]
     text = (
         f"They refute every Γ below **{show(low, '.2f')}** (95 % confidence; best estimate "
-        f"{show(certificate.get('gamma_min'), '.2f')}): something hidden did drive the log, at least so much."
+        f"{show(certificate.get('gamma_min'), '.2f')}): hidden confounding in this log is at least that strong."
     )
     return [Callout("info", "What uniform ratings prove of Γ", text)]
 
@@ -230,7 +230,7 @@ def _benchmarks(audit: Mapping[str, Any]) -> list[Block]:
     columns = [
         Column("feature"), Column("of"), Column("Γ", ".2f", "typical factor by which the odds move"),
         Column("Γ, 90 %", ".2f", "one pair in ten moves by more"),
-        Column("times hidden", ".1f", "how many such traits, acting together, it takes to reach the tipping point"),
+        Column("Γ* in features", ".1f", "how many hidden traits of this strength reach the tipping point"),
     ]  # fmt: skip
     keys = ("gamma", "gamma_90", "times_hidden")
     cells: list[list[Any]] = [
@@ -242,7 +242,7 @@ def _benchmarks(audit: Mapping[str, Any]) -> list[Block]:
 
 
 def gamma_map(audit: Mapping[str, Any]) -> Section | None:
-    """Where may it be strong? Γ by group of users and items."""
+    """Where may hidden confounding be strong? Γ by group of users and items."""
     table = audit.get("gamma_map") or {}
     if not table.get("values"):
         return None
@@ -252,7 +252,7 @@ def gamma_map(audit: Mapping[str, Any]) -> Section | None:
         table["values"], users, items, "Γ by group of users and group of items (geometric mean over pairs).",
         by_user, by_item, "Γ from", log=True,
     )  # fmt: skip
-    return Section("map", "Where may it be strong?", [chart], short="Γ by group")
+    return Section("map", "Where may hidden confounding be strong?", [chart], short="Γ by group")
 
 
 def _axis(labels: Sequence[object], side: str) -> tuple[list[str], str]:
@@ -266,7 +266,7 @@ def _axis(labels: Sequence[object], side: str) -> tuple[list[str], str]:
 
 
 def segments(audit: Mapping[str, Any], names: Names) -> Section | None:
-    """Whom does it concern? Groups by their columns, and the single users and items with the largest Γ."""
+    """Which users and items are most affected? Groups by their columns, and single ones with the largest Γ."""
     values = audit.get("segments") or {}
     found: list[Block] = []
     explained: set[str] = set()
@@ -283,7 +283,11 @@ def segments(audit: Mapping[str, Any], names: Names) -> Section | None:
             found.append(Details(f"Single {side} with the largest Γ", [table]))
     if found and values.get("strength"):
         found.insert(0, Paragraph(f"Ranges are the sharp ones at {values['strength']}."))
-    return Section("segments", "Whom does it concern?", found, short="Users and items") if found else None
+    return (
+        Section("segments", "Which users and items are most affected?", found, short="Users and items")
+        if found
+        else None
+    )
 
 
 def _group_table(
@@ -302,7 +306,7 @@ def _group_table(
 
 
 def diagnostics(audit: Mapping[str, Any]) -> Section | None:
-    """Can the log carry the answer? Sizes, weights, calibration; what is not known here is shown as it is."""
+    """Is the log good enough for this answer? Sizes, weights, calibration; new figures are shown as they are."""
     values = dict(audit.get("diagnostics") or {})
     items: list[tuple[str, Value]] = [
         (words, show(values.pop(key), spec)) for key, (words, spec) in HEADLINES.items() if scalar(values.get(key, {}))
@@ -312,7 +316,9 @@ def diagnostics(audit: Mapping[str, Any]) -> Section | None:
     found += _calibration(values.get("calibration") or [])
     found += _spread(values)
     found += _deciles(values.get("ess_by_item_decile") or [])
-    return Section("diagnostics", "Can the log carry the answer?", found, short="Diagnostics") if found else None
+    return (
+        Section("diagnostics", "Is the log good enough for this answer?", found, short="Diagnostics") if found else None
+    )
 
 
 def _calibration(rows: Sequence[Mapping[str, Any]]) -> list[Block]:

@@ -16,8 +16,8 @@ from puidrec.report.formatting import clip_text, finite, show
 
 WAYS = {
     "normalised": ("Normalised", "weights within the bounds, divided by their own sum"),
-    "sharp": ("Sharp", "weights that also average to what is known: the tightest range"),
-    "box": ("Box", "every weight at its own worst: the widest range"),
+    "sharp": ("Sharp", "weights that also average to 1/p among pairs with similar predictions: the tightest range"),
+    "box": ("Box", "every weight at its own worst end: the widest range"),
 }
 SHOWN_BENCHMARKS = 4
 """Features drawn on the chart, strongest first; the table has all."""
@@ -57,12 +57,12 @@ def envelope_of(audit: Mapping[str, Any], names: Names) -> Envelope | None:
                 panels.append(_panel(group, symbol, grid, curves, quantity, names, audit, decisive=key == "loss_gap"))
     if not panels:
         return None
-    return Envelope(panels, caption=CAPTION, title="Range of the result against the strength of what is hidden")
+    return Envelope(panels, caption=CAPTION, title="Range of the result by strength of hidden confounding")
 
 
 CAPTION = (
     "Γ is the factor by which something hidden may multiply or divide the odds that a user sees an item. Γ = 1: "
-    "nothing is hidden. Where Γ differs by user and item, κ stretches all of them: Γ to the power κ. Move the slider, "
+    "nothing is hidden. Where Γ differs by user and item, κ scales all of them: Γ to the power κ. Move the slider, "
     "or drag along the chart."
 )
 
@@ -107,7 +107,7 @@ def _panel(
     held = max(k for k in range(len(grid)) if _side(says[k]) == _side(says[0]))
     return Panel(
         label=quantity.label, group=group, grid=grid, symbol=symbol, bands=bands, point=point, zero=quantity.gap,
-        x_label="Γ, on a logarithmic scale" if symbol == "Γ" else "κ: the strength to which every Γ is stretched",
+        x_label="Γ, on a logarithmic scale" if symbol == "Γ" else "κ: the power to which every Γ is raised",
         y_label=quantity.y_label, sentences=_sentences(symbol, quantity, names), log=symbol == "Γ",
         marks=_benchmarks(audit) if symbol == "Γ" else (), start=held if held < len(grid) - 1 else len(grid) // 2,
         format=_digits(bands, point),
@@ -181,7 +181,11 @@ def _sentences(symbol: str, quantity: Quantity, names: Names) -> dict[str, Sente
     if symbol == "Γ":
         start: list[str | Slot] = ["If hidden factors changed the odds of being seen by up to Γ = ", Slot.X, ", "]
     else:
-        start = ["If hidden factors were as strong as Γ per user and item says, to the power κ = ", Slot.X, ", "]
+        start = [
+            "If hidden factors changed the odds of being seen by up to each pair's Γ to the power κ = ",
+            Slot.X,
+            ", ",
+        ]
     nothing, model, other = (
         f"If nothing is hidden ({symbol} = {'1' if symbol == 'Γ' else '0'}), ",
         names.model,
