@@ -95,8 +95,8 @@ def test_the_order_of_settings() -> None:
 
 @dataclass(frozen=True)
 class Size(options.Options):
-    width: Annotated[int, typer.Option(help="Width.")] = 2
-    size: Annotated[str, typer.Option(help="A name that is also the group's.")] = "small"
+    width: int = options.option(2, "Width.")
+    size: str = options.option("small", "A name that is also the group's.")
 
 
 def test_a_group_becomes_options_of_the_command() -> None:

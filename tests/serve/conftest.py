@@ -11,10 +11,11 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.model import Recommender
+from puidrec.serve import Unknown
 from puidrec.serve.answers import Answers
 from puidrec.serve.app import create_app
 from puidrec.serve.limits import Limits
-from puidrec.serve.schema import ProblemResponse, Unknown
+from puidrec.serve.schema import ProblemResponse
 
 ENVIRONMENT = {"data": "simulated", "data_sha256": "ab" * 32}
 

@@ -11,8 +11,9 @@ import pytest
 
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
+from puidrec.serve import Unknown
 from puidrec.serve import app as module
-from puidrec.serve.schema import Health, ModelCard, RecommendResponse, ScoreResponse, Unknown
+from puidrec.serve.schema import Health, ModelCard, RecommendResponse, ScoreResponse
 
 
 def recommended(answer: Any) -> list[dict[str, Any]]:

@@ -8,9 +8,10 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.model import Recommender
+from puidrec.serve import Unknown
 from puidrec.serve.answers import Answers
 from puidrec.serve.limits import Limits
-from puidrec.serve.schema import RecommendRequest, ScoreRequest, Unknown
+from puidrec.serve.schema import RecommendRequest, ScoreRequest
 from puidrec.train.cold import Strangers
 
 pytestmark = pytest.mark.usefixtures("one_thread")

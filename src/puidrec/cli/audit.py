@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from puidrec.cli import options
+from puidrec.cli.options import option
 from puidrec.cli.output import print_json, say, steps
 from puidrec.errors import InputError
 
@@ -24,15 +25,11 @@ SHARED = {"data_sha256": "data", "protocol": "protocol", "seed": "seed", "select
 class AuditOptions(options.Options):
     """What the audit assumes, and how far it looks."""
 
-    gamma_limit: Annotated[
-        float | None, typer.Option(help="Largest Γ to look at; chosen to fit when left out.", metavar="NUMBER")
-    ] = None
-    gamma: Annotated[
-        str, typer.Option(help="Rule of the personalised shape: information, exposure-gap, …", metavar="RULE")
-    ] = "information"
-    propensity: options.PropensityName = "two-way"
-    replicates: Annotated[int, typer.Option(help="Bootstrap draws of users; 0 for none.", min=0, max=100_000)] = 200
-    seed: options.Seed = 0
+    gamma_limit: float | None = option(None, "Largest Γ to look at; chosen to fit when left out.", metavar="NUMBER")
+    gamma: str = option("information", "Rule of the personalised shape: information, exposure-gap, …", metavar="RULE")
+    propensity: str = option("two-way", options.PROPENSITY, metavar="NAME")
+    replicates: int = option(200, "Bootstrap draws of users; 0 for none.", min=0, max=100_000)
+    seed: int = option(0, "Seed of everything random.", min=0)
 
 
 @options.command("puid audit runs/puid-dr --against runs/mf --data coat --data-dir coat --out audit-coat")

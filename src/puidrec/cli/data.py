@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from puidrec.cli import options
+from puidrec.cli.options import option
 from puidrec.cli.output import print_json, print_table, progress_bar, say
 from puidrec.errors import InputError
 
@@ -66,26 +67,16 @@ def convert(
 class SimulationOptions(options.Options):
     """What to simulate."""
 
-    world: Annotated[str, typer.Option(help="entity, pair, mixed, half-complete, proportional, no-confounding.")] = (
-        "mixed"
-    )
-    users: Annotated[int, typer.Option(help="Number of users.", min=2)] = 800
-    items: Annotated[int, typer.Option(help="Number of items.", min=2)] = 500
-    rows: Annotated[
-        int | None, typer.Option(help="Expected number of logged rows (default: 5 % of the pairs).", min=1)
-    ] = None
-    uniform_rows: Annotated[
-        int | None, typer.Option(help="Rows drawn uniformly (default: 16 per user; 0 for none).", min=0)
-    ] = None
+    world: str = option("mixed", "entity, pair, mixed, half-complete, proportional, no-confounding.")
+    users: int = option(800, "Number of users.", min=2)
+    items: int = option(500, "Number of items.", min=2)
+    rows: int | None = option(None, "Expected number of logged rows (default: 5 % of the pairs).", min=1)
+    uniform_rows: int | None = option(None, "Rows drawn uniformly (default: 16 per user; 0 for none).", min=0)
 
 
 @options.command("puid data simulate --world pair --users 300 --items 300 --out sim")
 def simulate(
-    out: Annotated[Path, typer.Option(help="Folder to write.", metavar="DIR", readable=False)],
-    size: SimulationOptions,
-    seed: options.Seed = 0,
-    *,
-    common: options.CommonOptions,
+    out: options.OutFolder, size: SimulationOptions, seed: options.Seed = 0, *, common: options.CommonOptions
 ) -> None:
     """Simulate a confounded log with a uniform sample and the truth, up to a million users, in chunks."""
     from puidrec.data.synthetic import simulate_to_parquet

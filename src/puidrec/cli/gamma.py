@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
-
-import typer
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from puidrec.cli import options
+from puidrec.cli.options import option
 from puidrec.cli.output import print_json, print_table, say, steps
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
     from puidrec.sensitivity.gamma import GammaRule
 
+RULES = "paper, information, residual, info, exposure-gap, recovered, global, random, or a number."
 WEIGHTED = ("information", "exposure-gap")
 """Sources that α and β act on."""
 
@@ -24,14 +24,10 @@ WEIGHTED = ("information", "exposure-gap")
 class GammaDataOptions(options.DataOptions):
     """A data set; --set takes parts of the rule as well."""
 
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="data.KEY: an option of the data source; gamma.KEY: a part of the rule (gamma.entropy=plugin).",
-        ),
-    ] = None
+    settings: list[str] | None = option(
+        None, "data.KEY: an option of the data source; gamma.KEY: a part of the rule (gamma.entropy=plugin).", "--set",
+        metavar="KEY=VALUE",
+    )  # fmt: skip
     sections: ClassVar[Sequence[str] | None] = ("data", "gamma")
 
 
@@ -39,15 +35,9 @@ class GammaDataOptions(options.DataOptions):
 class RuleOptions(options.Options):
     """Which rule gives Γ, and its weights."""
 
-    rule: Annotated[
-        str,
-        typer.Option(
-            help="paper, information, residual, info, exposure-gap, recovered, global, random, or a number.",
-            metavar="RULE",
-        ),
-    ] = "information"
-    alpha: Annotated[str | None, typer.Option(help="Weight of the user part: a number or auto.")] = None
-    beta: Annotated[str | None, typer.Option(help="Weight of the item part: a number or auto.")] = None
+    rule: str = option("information", RULES, metavar="RULE")
+    alpha: str | None = option(None, "Weight of the user part: a number or auto.")
+    beta: str | None = option(None, "Weight of the item part: a number or auto.")
 
     def resolve(self, more: dict[str, Any]) -> GammaRule:
         """The rule with the weights given; a weight that the rule would ignore is an error."""

@@ -10,7 +10,7 @@ import functools
 import inspect
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
@@ -27,13 +27,28 @@ METHODS = (
 )
 """Written out, as the other names here, so that help needs no torch; tests compare them with the tables of names."""
 PROPENSITIES = "cells, logistic, two-way, naive-bayes or given"
+PROPENSITY = f"Nominal propensity: {PROPENSITIES}. What it explains does not count as hidden confounding."
 METRICS = "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, precision@K, map@K, mse, mae, logloss"
+PROTOCOLS = "What counts as liked: rd (4 and 5), paper (4 and 5, without 3) or ge3 (3 to 5)."
+MODEL_SETTINGS = "A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, one of the data source."
+DEVICES = "Where to compute: cpu, cuda, …"
 TAKES_SETTINGS = ("train", "compare", "tune")
 """Commands whose -c FILE may hold settings of the model beside options."""
 
 
+@dataclass(frozen=True)
 class Options:
-    """Base of option groups: dataclasses whose fields carry their `typer.Option`."""
+    """Base of option groups: dataclasses whose fields are made by `option`."""
+
+
+def option(default: Any, help: str, *names: str, **more: Any) -> Any:
+    """A field of a group: its default, what --help says, names other than its own, what else `typer.Option` takes."""
+    return field(default=default, metadata={"option": typer.Option(*names, help=help, **more)})
+
+
+def path_option(help: str, metavar: str = "DIR") -> Any:
+    """An optional path. The parser does not look at it: the loaders say in one line what is wrong with it."""
+    return option(None, help, metavar=metavar, readable=False)
 
 
 class Command(NamedTuple):
@@ -53,8 +68,7 @@ def command(example: str) -> Callable[[Callable[..., None]], Command]:
         @functools.wraps(function)
         def run(**given: Any) -> None:
             made = {
-                name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
-                for name, kind in groups.items()
+                name: kind(**{own.name: given.pop(own.name) for own in fields(kind)}) for name, kind in groups.items()
             }
             function(**given, **made)
 
@@ -70,15 +84,15 @@ def _spread(
     function: Callable[..., None], hints: dict[str, Any], groups: dict[str, type[Options]]
 ) -> Iterator[inspect.Parameter]:
     """The parameters of a command, the fields of groups in their places. By name only, so that their order is free."""
+    by_name = inspect.Parameter.KEYWORD_ONLY
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in groups:
-            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+            yield parameter.replace(kind=by_name, annotation=hints[name])
             continue
-        kinds = get_type_hints(groups[name], include_extras=True)
-        for field in fields(groups[name]):  # type: ignore[arg-type]
-            default = inspect.Parameter.empty if field.default is MISSING else field.default
-            kind = inspect.Parameter.KEYWORD_ONLY
-            yield inspect.Parameter(field.name, kind, default=default, annotation=kinds[field.name])
+        kinds = get_type_hints(groups[name])
+        for own in fields(groups[name]):
+            kind, info = kinds[own.name], own.metadata["option"]
+            yield inspect.Parameter(own.name, by_name, default=own.default, annotation=Annotated[kind, info])
 
 
 def add_commands(app: typer.Typer, *commands: Command) -> None:
@@ -117,14 +131,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError("not TOML", file=path, found=str(error)[:80], hint="One KEY = VALUE per line.") from error
 
 
-# Paths are not checked by the parser (readable=False): the loaders say in one line what is wrong with them.
+# Options that commands take one by one, not in groups.
 RunFolder = Annotated[Path, typer.Argument(help="Folder written by puid train.", metavar="RUN", readable=False)]
-Out = Annotated[
-    Path | None, typer.Option(help="Folder to write; without it, nothing is written.", metavar="DIR", readable=False)
-]
+OutFolder = Annotated[Path, typer.Option(help="Folder to write.", metavar="DIR", readable=False)]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
-Seeds = Annotated[int, typer.Option(help="Number of seeds; each has its own split and initialisation.", metavar="N")]
-Device = Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda, …", show_default="cpu")]
+Device = Annotated[str | None, typer.Option(help=DEVICES, show_default="cpu")]
 Shards = Annotated[
     Path | None,
     typer.Option(
@@ -132,82 +143,42 @@ Shards = Annotated[
         readable=False,
     ),
 ]  # fmt: skip
-ProtocolName = Annotated[
-    str,
-    typer.Option(
-        help="What counts as liked: rd (4 and 5), paper (4 and 5, without 3) or ge3 (3 to 5).", metavar="NAME"
-    ),
-]
-PropensityName = Annotated[
-    str,
-    typer.Option(
-        help=f"Nominal propensity: {PROPENSITIES}. What it explains does not count as hidden confounding.",
-        metavar="NAME",
-    ),
-]
-ModelSettings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE",
-        help="A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, one of the data source.",
-    ),
-]  # fmt: skip
+ProtocolName = Annotated[str, typer.Option(help=PROTOCOLS, metavar="NAME")]
+PropensityName = Annotated[str, typer.Option(help=PROPENSITY, metavar="NAME")]
 
 
 @dataclass(frozen=True)
 class CommonOptions(Options):
     """What every command takes."""
 
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "-c", "--config", help="TOML file: options of this command, and settings where it takes some.",
-            metavar="FILE", readable=False, callback=_load_config, is_eager=True,
-        ),
-    ] = None  # fmt: skip
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")] = False
+    config: Path | None = option(
+        None, "TOML file: options of this command, and settings where it takes some.", "-c", "--config",
+        metavar="FILE", readable=False, callback=_load_config, is_eager=True,
+    )  # fmt: skip
+    as_json: bool = option(False, "Print JSON for machines instead of tables.", "--json")
 
 
 @dataclass(frozen=True)
 class OutputOptions(CommonOptions):
     """What commands take that may write a folder."""
 
-    out: Out = None
+    out: Path | None = path_option("Folder to write; without it, nothing is written.")
 
 
 @dataclass(frozen=True)
 class DataOptions(Options):
     """Which data set: a name and a folder, or the user's own files."""
 
-    data: Annotated[
-        str, typer.Option("--data", help="coat, yahoo-r3, kuairec, ml-100k, simulated or files.", metavar="NAME")
-    ] = "simulated"
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder of the data set.", metavar="DIR", readable=False)
-    ] = None
-    logged: Annotated[
-        Path | None,
-        typer.Option(help="files: the log, CSV or Parquet: user_id, item_id, rating.", metavar="FILE", readable=False),
-    ] = None
-    uniform: Annotated[
-        Path | None,
-        typer.Option(help="files: ratings of items drawn at random, same columns.", metavar="FILE", readable=False),
-    ] = None
-    users: Annotated[
-        Path | None, typer.Option(help="files: user table, user_id and features.", metavar="FILE", readable=False)
-    ] = None
-    items: Annotated[
-        Path | None, typer.Option(help="files: item table, item_id and features.", metavar="FILE", readable=False)
-    ] = None
-    scale: Annotated[
-        str | None, typer.Option(help="files: lowest and highest possible rating.", metavar="LOW,HIGH")
-    ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="data.KEY=VALUE: an option of the data source, such as data.seed=1.", metavar="KEY=VALUE"
-        ),
-    ] = None
+    data: str = option("simulated", "coat, yahoo-r3, kuairec, ml-100k, simulated or files.", metavar="NAME")
+    data_dir: Path | None = path_option("Folder of the data set.")
+    logged: Path | None = path_option("files: the log, CSV or Parquet: user_id, item_id, rating.", "FILE")
+    uniform: Path | None = path_option("files: ratings of items drawn at random, same columns.", "FILE")
+    users: Path | None = path_option("files: user table, user_id and features.", "FILE")
+    items: Path | None = path_option("files: item table, item_id and features.", "FILE")
+    scale: str | None = option(None, "files: lowest and highest possible rating.", metavar="LOW,HIGH")
+    settings: list[str] | None = option(
+        None, "data.KEY=VALUE: an option of the data source, such as data.seed=1.", "--set", metavar="KEY=VALUE"
+    )
     sections: ClassVar[Sequence[str] | None] = ("data",)
     """Sections that keys of --set may have; None: any key, settings of the model among them."""
 
@@ -249,7 +220,7 @@ class DataOptions(Options):
 class ModelDataOptions(DataOptions):
     """A data set to train on: --set takes settings of the model as well."""
 
-    settings: ModelSettings = None
+    settings: list[str] | None = option(None, MODEL_SETTINGS, "--set", metavar="KEY=VALUE")
     sections: ClassVar[Sequence[str] | None] = None
 
     def model_settings(self, context: typer.Context, **named: Any) -> dict[str, Any]:
@@ -263,16 +234,11 @@ class ModelDataOptions(DataOptions):
 class EngineOptions(Options):
     """Where many runs are computed."""
 
-    workers: Annotated[
-        int | None, typer.Option(help="Jobs that run at the same time, one thread each; by default one per core.")
-    ] = None
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="Where jobs run: local (processes), inline, ray; none takes what is finished.", metavar="NAME"
-        ),
-    ] = "local"
-    device: Device = None
+    workers: int | None = option(None, "Jobs that run at the same time, one thread each; by default one per core.")
+    engine: str = option(
+        "local", "Where jobs run: local (processes), inline, ray; none takes what is finished.", metavar="NAME"
+    )
+    device: str | None = option(None, DEVICES, show_default="cpu")
 
 
 def parse_settings(settings: Sequence[str] | None, sections: Sequence[str] | None = None) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from puidrec.cli import options
+from puidrec.cli.options import option
 from puidrec.cli.output import print_json, print_table, progress_bar, say
 from puidrec.errors import InputError
+from puidrec.serve import Unknown
 
 if TYPE_CHECKING:
     from puidrec.experiments.run import Run
@@ -26,9 +28,9 @@ SHOWN_ROWS = 200
 class ModelOptions(options.Options):
     """Which model to train; what is not given is left to the defaults of `Settings`."""
 
-    method: Annotated[str | None, typer.Option(help=options.METHODS, metavar="NAME", show_default="puid-dr")] = None
-    device: options.Device = None
-    seed: Annotated[int | None, typer.Option(help="Seed of split and initialisation.", min=0, show_default="0")] = None
+    method: str | None = option(None, options.METHODS, metavar="NAME", show_default="puid-dr")
+    device: str | None = option(None, options.DEVICES, show_default="cpu")
+    seed: int | None = option(None, "Seed of split and initialisation.", min=0, show_default="0")
 
 
 @options.command("puid train --data coat --data-dir coat --method puid-dr --set alpha=2 --out runs/puid-dr")
@@ -169,18 +171,11 @@ def _ids(text: str, integers: bool) -> list[Any]:
         raise InputError("user ids of this model are integers", found=text, expected="for example 0,1,2") from None
 
 
-class UnknownIds(StrEnum):
-    """What ids get that the model does not know."""
-
-    prior = "prior"
-    refuse = "404"
-
-
 @dataclass(frozen=True)
 class ServeOptions(options.CommonOptions):
     """What every command takes; --json prints one thing only."""
 
-    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON, once it answers.")] = False
+    as_json: bool = option(False, "Print the address as JSON, once it answers.", "--json")
 
 
 @options.command("puid serve runs/puid-dr --port 8000")
@@ -191,8 +186,8 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
     unknown: Annotated[
-        UnknownIds, typer.Option(help="Users without training rows or features: the average user's answer, or 404.")
-    ] = UnknownIds.prior,
+        Unknown, typer.Option(help="Users without training rows or features: the average user's answer, or 404.")
+    ] = Unknown.PRIOR,
     max_k: Annotated[
         int, typer.Option(help="Most items per user that a client may ask for.", min=1, max=100_000)
     ] = 1000,
@@ -207,7 +202,6 @@ def serve(
     try:
         from puidrec.serve.app import serve_run
         from puidrec.serve.limits import Limits
-        from puidrec.serve.schema import Unknown
         from puidrec.serve.server import address_of, open_socket, serve_forever
     except ModuleNotFoundError as error:
         raise InputError(
@@ -216,7 +210,7 @@ def serve(
 
     with open_socket(host, port) as listener:
         limits = Limits(k=max_k, results=max(Limits.results, max_k))
-        app = serve_run(run, Unknown(unknown.value), limits, device or "cpu")
+        app = serve_run(run, unknown, limits, device or "cpu")
         listener.listen()  # from here on clients may connect, and are answered as soon as the loop runs
         _announce(app.state.card, address_of(listener), common.as_json)
         serve_forever(app, listener)

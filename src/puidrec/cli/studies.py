@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from puidrec.cli import options
+from puidrec.cli.options import option
 from puidrec.cli.output import LiveTable, print_json, print_table, progress_bar, say
 from puidrec.errors import InputError, PuidError
 
@@ -22,19 +23,19 @@ if TYPE_CHECKING:
 BASELINES = ("item-rate", "bias")
 """Shown in every table: what does not beat them has learned nothing about people."""
 SHOWN_TRIALS = 10
+SEEDS = "Number of seeds; each has its own split and initialisation."
 
 
 @dataclass(frozen=True)
 class StudyOptions(options.EngineOptions):
     """Many runs on one data set."""
 
-    seeds: options.Seeds = 5
-    seed: Annotated[int, typer.Option(help="The first seed; the others follow.", min=0)] = 0
-    protocol: options.ProtocolName = "rd"
-    select: Annotated[
-        str | None,
-        typer.Option(help="Rows that choose the epoch and the trial: uniform or observational.", metavar="ROWS"),
-    ] = None
+    seeds: int = option(5, SEEDS, metavar="N")
+    seed: int = option(0, "The first seed; the others follow.", min=0)
+    protocol: str = option("rd", options.PROTOCOLS, metavar="NAME")
+    select: str | None = option(
+        None, "Rows that choose the epoch and the trial: uniform or observational.", metavar="ROWS"
+    )
 
     def seed_numbers(self) -> list[int]:
         """The seeds of the study."""
@@ -61,16 +62,10 @@ class StudyOptions(options.EngineOptions):
 class TableOptions(options.Options):
     """What a comparison shows."""
 
-    methods: Annotated[
-        str, typer.Option(help="a,b,… or all; the baselines item-rate and bias are always shown.", metavar="NAMES")
-    ] = "all"
-    budget: Annotated[
-        int, typer.Option(help="Settings tried per method and seed, chosen on validation rows; 1: the defaults.")
-    ] = 1
-    reference: Annotated[
-        str | None, typer.Option(help="The method that others are compared with; by default mf.", metavar="NAME")
-    ] = None
-    metrics: Annotated[str, typer.Option(help="Metrics of the tables, the first one sorts.")] = "uauc,ndcg@5"
+    methods: str = option("all", "a,b,… or all; the baselines item-rate and bias are always shown.", metavar="NAMES")
+    budget: int = option(1, "Settings tried per method and seed, chosen on validation rows; 1: the defaults.")
+    reference: str | None = option(None, "The method that others are compared with; by default mf.", metavar="NAME")
+    metrics: str = option("uauc,ndcg@5", "Metrics of the tables, the first one sorts.")
 
     def names(self) -> tuple[list[str], str]:
         """The methods of the table, baselines included, and the reference among them."""
@@ -197,7 +192,7 @@ def _raise_failures(results: Results) -> None:
 class TuneStudyOptions(StudyOptions):
     """Many runs of one method; one seed unless more are asked for."""
 
-    seeds: options.Seeds = 1
+    seeds: int = option(1, SEEDS, metavar="N")
 
 
 @options.command("puid tune --data coat --data-dir coat --method puid-dr --budget 20 --out tune-puid-dr")
@@ -270,8 +265,8 @@ def reproduce(
             readable=False,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to write.", metavar="DIR", readable=False)],
-    seeds: options.Seeds = 3,
+    out: options.OutFolder,
+    seeds: Annotated[int, typer.Option(help=SEEDS, metavar="N")] = 3,
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed, few epochs and methods: shows that everything works.")
     ] = False,

@@ -10,9 +10,10 @@ import numpy as np
 
 from puidrec.errors import InputError
 from puidrec.model import Recommender
+from puidrec.serve import Unknown
 from puidrec.serve.engine import Engine, Query, Ranking
 from puidrec.serve.limits import Code, Limits, Refused, require_at_most
-from puidrec.serve.schema import Basis, Entity, RecommendRequest, ScoreRequest, Unknown
+from puidrec.serve.schema import Basis, Entity, RecommendRequest, ScoreRequest
 from puidrec.train.cold import Side, Strangers
 from puidrec.train.entities import Entities
 

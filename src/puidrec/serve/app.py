@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from puidrec import __version__
 from puidrec.errors import one_line
 from puidrec.experiments.run import load_run, read_environment
+from puidrec.serve import Unknown
 from puidrec.serve.answers import Answers
 from puidrec.serve.engine import Worker
 from puidrec.serve.limits import Code, Guard, Limits, Refused
@@ -31,7 +32,6 @@ from puidrec.serve.schema import (
     RecommendResponse,
     ScoreRequest,
     ScoreResponse,
-    Unknown,
 )
 
 REFUSALS: dict[int | str, dict[str, Any]] = {

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationInfo
 
 from puidrec.methods import METHODS
+from puidrec.serve import Unknown
 from puidrec.serve.limits import CURRENT, Code, require_at_most
 
 
@@ -33,13 +34,6 @@ Id = Integer | Text
 """Ids of the caller's own type, as in the training data."""
 Feature = Annotated[bool, Field(strict=True)] | Integer | FiniteFloat | str | list[Integer | str] | None
 Method = StrEnum("Method", {name.replace("-", "_"): name for name in METHODS})  # type: ignore[misc]
-
-
-class Unknown(StrEnum):
-    """What users and items get that the model does not know and that bring no features."""
-
-    PRIOR = "prior"
-    REFUSE = "404"
 
 
 class Basis(StrEnum):
