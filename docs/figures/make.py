@@ -49,15 +49,15 @@ def selection() -> None:
 
 
 def confounding() -> None:
-    """The causal picture, and what the hidden pull does to both sides."""
+    """The causal picture, and what the hidden effect does to exposure and rating."""
     start("confounding")
     figure, (graph, seen, rated) = plt.subplots(1, 3, figsize=(8.8, 3.0), width_ratios=(1.75, 1, 1))
     _draw_graph(graph)
     truth = world().truth
     users, items = np.divmod(np.arange(world().data.n_pairs), world().data.n_items)
-    pull = truth.pull(users, items)
+    hidden = truth.hidden_effect(users, items)
     edges = np.linspace(-1, 1, 17)
-    cell = np.digitize(pull, edges[1:-1])
+    cell = np.digitize(hidden, edges[1:-1])
     middle = (edges[1:] + edges[:-1]) / 2
     for ax, value, colour, title in (
         (seen, truth.true_propensity(users, items), A, "chance of being rated"),

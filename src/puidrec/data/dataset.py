@@ -223,13 +223,13 @@ class Dataset:
         add_uniform: bool = False,
         select: Selection = "uniform",
     ) -> Split:
-        """Divide the data under a protocol. Uniform rows join the training rows only if `add_uniform` asks."""
+        """Divide the data under a protocol. Uniform rows are trained on only if `add_uniform` is set."""
         from puidrec.data.split import split_dataset
 
         return split_dataset(self, protocol, seed, add_uniform=add_uniform, select=select)
 
     def masked(self, ratio: float, kind: MaskKind = "random", rng: Rng = 0, protocol: str | Protocol = "rd") -> Dataset:
-        """A copy whose log lost `ratio` of its rows (`random`), or of its positive rows (`positives`)."""
+        """A copy without a share `ratio` of its logged rows (`random`), or of the positive ones (`positives`)."""
         from puidrec.data.split import mask_logged
 
         return mask_logged(self, ratio, kind, rng, protocol)
@@ -278,7 +278,7 @@ def _content(column: pl.Series) -> bytes:
 def _same_id_types(
     rated: Mapping[str, pl.DataFrame], side: Mapping[str, pl.DataFrame], origin: Mapping[str, Origin]
 ) -> None:
-    """Refuse text ids in one table and integer ids in another: they would silently never meet."""
+    """Refuse text ids in one table and integer ids in another: 7 and "7" would never match."""
     for key in ("user_id", "item_id"):
         expected = rated["logged"][key].dtype
         for name, table in {**rated, **side}.items():
@@ -299,11 +299,7 @@ def _scale_of(rated: Mapping[str, pl.DataFrame], origin: Origin) -> RatingScale:
 
 
 def _id_map(
-    key: str,
-    rated: Mapping[str, pl.DataFrame],
-    side: pl.DataFrame | None,
-    unknown_ids: UnknownIds,
-    origin: Origin,
+    key: str, rated: Mapping[str, pl.DataFrame], side: pl.DataFrame | None, unknown_ids: UnknownIds, origin: Origin
 ) -> IdMap:
     """Every id of the population, sorted; refuses ids that a side table lacks, or that only it has."""
     column = f"{key[:-1]}_id"
@@ -366,12 +362,10 @@ def _require_signal(logged: Interactions, origin: Origin) -> None:
 
 def _one_class(origin: Origin, value: float) -> InputError:
     return origin.error(
-        "all ratings are equal",
-        column="rating",
-        found=f"{value:g} in every row",
+        "all ratings are equal", column="rating", found=f"{value:g} in every row",
         expected="at least two different ratings",
         hint="A log of likes only needs its dislikes (or exposures) as well.",
-    )
+    )  # fmt: skip
 
 
 def _align(side: pl.DataFrame | None, ids: IdMap) -> pl.DataFrame | None:

@@ -10,7 +10,7 @@ from puidrec.errors import InputError
 
 @pytest.mark.parametrize("world", sorted(WORLDS))
 def test_mean_ratings_cannot_leave_the_scale(world: str) -> None:
-    """The largest feature effects and the largest hidden pull together stay within 1..5, for any seed."""
+    """The largest feature effects and the largest hidden effect together stay within 1..5, for any seed."""
     for seed in range(5):
         options = simulation_options(world, 3_000, 3_000, rng=seed, rating_strength=1.0)
         population = make_population(options)

@@ -59,10 +59,8 @@ def write_simulation(
             uniform.write_parquet(temporary / "uniform.parquet")
         truth.population.users.frame.write_parquet(temporary / "users.parquet")
         truth.population.items.frame.write_parquet(temporary / "items.parquet")
-        write_json(
-            temporary / TRUTH_FILE,
-            {"format": 1, "options": truth.options.as_dict(), "intercept": truth.intercept, "rows": rows},
-        )
+        content = {"format": 1, "options": truth.options.as_dict(), "intercept": truth.intercept, "rows": rows}
+        write_json(temporary / TRUTH_FILE, content)
     return rows
 
 
@@ -93,11 +91,8 @@ def read_truth(folder: str | PathLike[str]) -> Truth:
         content = json.loads(file.read_text(encoding="utf-8"))
         options, intercept = SimulationOptions(**content["options"]), float(content["intercept"])
     except OSError as error:
-        raise InputError(
-            f"cannot read ({error.strerror or type(error).__name__})",
-            file=file,
-            expected="a folder written by `puid data simulate`",
-        ) from error
+        problem = f"cannot read ({error.strerror or type(error).__name__})"
+        raise InputError(problem, file=file, expected="a folder written by `puid data simulate`") from error
     except InputError as error:
         raise InputError(error.problem, file=file, found=error.found, expected=error.expected) from error
     except (ValueError, KeyError, TypeError) as error:
@@ -111,13 +106,12 @@ def read_truth(folder: str | PathLike[str]) -> Truth:
 def read_tables(folder: str | PathLike[str]) -> dict[str, pl.DataFrame | None]:
     """The four tables of a simulated folder; `uniform` is None where no sample was drawn."""
     root = Path(folder)
-    tables: dict[str, pl.DataFrame | None] = {
+    return {
         "logged": _read(root / "logged", "part-*.parquet"),
+        "uniform": _read(root, "uniform.parquet") if (root / "uniform.parquet").exists() else None,
         "users": _read(root, "users.parquet"),
         "items": _read(root, "items.parquet"),
     }
-    tables["uniform"] = _read(root, "uniform.parquet") if (root / "uniform.parquet").exists() else None
-    return tables
 
 
 def _read(folder: Path, pattern: str) -> pl.DataFrame:

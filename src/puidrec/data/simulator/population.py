@@ -106,10 +106,8 @@ class SimulationOptions:
         low, high = DENSITY_RANGE
         _require(low <= self.density <= high, "density", self.density, f"{low:g} to {high:g}")
         _require(0 <= self.n_uniform <= self.n_pairs, "uniform sample size", self.n_uniform, f"0 to {self.n_pairs}")
-        strength, stars = self.exposure_strength, self.rating_strength
-        _require(
-            0 <= strength <= MAX_EXPOSURE_STRENGTH, "exposure strength", strength, f"0 to {MAX_EXPOSURE_STRENGTH:g}"
-        )
+        shift, stars = self.exposure_strength, self.rating_strength
+        _require(0 <= shift <= MAX_EXPOSURE_STRENGTH, "exposure strength", shift, f"0 to {MAX_EXPOSURE_STRENGTH:g}")
         _require(0 <= stars <= MAX_RATING_STRENGTH, "rating strength", stars, f"0 to {MAX_RATING_STRENGTH:g} stars")
         _require(self.sign in (1, -1), "sign", self.sign, "1 or -1")
         _require(0 <= self.affected_share <= 1, "affected share", self.affected_share, "0 to 1")
@@ -127,10 +125,8 @@ class SimulationOptions:
 
 def require_numbers(whole: Mapping[str, object], real: Mapping[str, object]) -> None:
     """Refuse options that are no numbers, before anything is computed from them; None stands for a default."""
-    for numbers, kinds, words in (
-        (whole, int | np.integer, "a whole number"),
-        (real, int | float | np.number, "a number"),
-    ):
+    kinds_of = ((whole, int | np.integer, "a whole number"), (real, int | float | np.number, "a number"))
+    for numbers, kinds, words in kinds_of:
         for name, found in numbers.items():
             if found is not None and (isinstance(found, bool) or not isinstance(found, kinds)):
                 raise InputError(f"option {name} is not {words}", found=found, expected=words)
@@ -145,7 +141,8 @@ def _require(holds: bool | np.bool_, what: str, found: object, expected: str) ->
 class Strengths:
     """Weights of the hidden terms per class: t = user[c] h_u + gate[c] item[d] h_i + pair[c] h_ui.
 
-    A user class c belongs to a group that the features tell; within it, classes have a share and are hidden.
+    A user class c belongs to a group that the features reveal; which class of it a user has is hidden, only the
+    `share` of each class is known.
     """
 
     user: np.ndarray
@@ -157,7 +154,7 @@ class Strengths:
 
     @property
     def n_groups(self) -> int:
-        """Groups of users that the features tell apart."""
+        """Groups of users that the features distinguish."""
         return int(self.group.max()) + 1
 
     def largest(self, user_class: np.ndarray, item_class: np.ndarray) -> np.ndarray:

@@ -98,7 +98,7 @@ class Truth:
         """E[r | x, h]: the mean rating given what is hidden, too."""
         users, items = self._checked(users, items)
         gain = self.options.sign * self.options.rating_strength
-        return self._expected(users, items) + gain * self.pull(users, items)
+        return self._expected(users, items) + gain * self.hidden_effect(users, items)
 
     def rating(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """The realised rating, 1 to 5 (uint8), of each pair, observed or not."""
@@ -127,8 +127,8 @@ class Truth:
         parts = [ask(np.repeat(u, n_items), np.tile(np.arange(n_items), u.size)).reshape(u.size, -1) for u in tiles]
         return np.concatenate(parts)
 
-    def pull(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        """The hidden pull t_ui; 0 where the confounder is recorded."""
+    def hidden_effect(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """The hidden effect t_ui; 0 where the confounder is recorded."""
         sides, strengths = self.population, self.population.strengths
         c = sides.users.strength_class[users]
         t: np.ndarray = strengths.user[c] * sides.users.hidden[users]
@@ -142,7 +142,7 @@ class Truth:
         return hidden_from_uniform(pair_uniform(self._keys[0], users, items))
 
     def _shift(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        return self.options.exposure_strength * self.pull(users, items)
+        return self.options.exposure_strength * self.hidden_effect(users, items)
 
     def _index(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """m(x): what the features do to the exposure logit."""

@@ -107,9 +107,8 @@ def _side(folder: Path, entity: str) -> pl.DataFrame:
     lines = read_text(path.with_name(f"{entity}_features_map.txt")).split("\n")
     names = [line.strip().partition(":") for line in lines if line.strip().partition(":")[0]]
     if len(names) != matrix.shape[1]:
-        raise InputError(
-            "columns without names", file=path, found=matrix.shape[1], expected=f"{len(names)} as in the map"
-        )
+        expected = f"{len(names)} as in the map"
+        raise InputError("columns without names", file=path, found=matrix.shape[1], expected=expected)
     table: dict[str, object] = {f"{entity}_id": np.arange(matrix.shape[0], dtype=np.int64)}
     for group in dict.fromkeys(name[0] for name in names):
         columns = [k for k, name in enumerate(names) if name[0] == group]

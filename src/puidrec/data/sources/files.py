@@ -106,9 +106,8 @@ def _in_folder(folder: Path) -> dict[str, Path]:
         present = [folder / f"{key}{suffix}" for suffix in SUFFIXES if has_file(folder / f"{key}{suffix}")]
         if len(present) > 1:
             names = ", ".join(file.name for file in present)
-            raise InputError(
-                f"two files for {key}", file=folder, found=names, expected="one", hint="Remove one of them."
-            )
+            hint = "Remove one of them."
+            raise InputError(f"two files for {key}", file=folder, found=names, expected="one", hint=hint)
         if present:
             found[key] = present[0]
     return found
@@ -158,6 +157,5 @@ def _require_side_columns(tables: Mapping[str, pl.DataFrame], wanted: Sequence[s
     held = {name for key in ("users", "items") if key in tables for name in tables[key].columns}
     missing = [name for name in wanted if name not in held]
     if missing:
-        raise InputError(
-            "no such column in the side tables", column=missing[0], found=", ".join(sorted(held)) or "no columns"
-        )
+        found = ", ".join(sorted(held)) or "no columns"
+        raise InputError("no such column in the side tables", column=missing[0], found=found)

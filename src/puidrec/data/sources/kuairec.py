@@ -50,7 +50,7 @@ P_POSITIVE, P_NEGATIVE = 0.256, 0.153
 Evaluation = Literal["held-out", "overlapping-as-in-paper"]
 LogKind = Literal["synthesised", "big-matrix"]
 MAX_CELLS = 1 << 28
-"""A block larger than this is no fully observed block, and is refused before memory is."""
+"""Pairs of the largest block that is accepted: a larger one would fill the memory."""
 WATCHED = {"user_id": pl.Int64, "video_id": pl.Int64, "watch_ratio": pl.Float64}
 _BITS = ("gt2_bits", "ge2_bits")
 
@@ -94,9 +94,9 @@ class LabelBlock:
             if arrays[name].dtype != np.uint8 or arrays[name].shape != shape:
                 found = f"{arrays[name].dtype} {arrays[name].shape}"
                 raise InputError("wrong array", file=path, column=name, found=found, expected=f"uint8 {shape}")
-        observed = _unpacked(arrays["observed_bits"], videos.size) if "observed_bits" in arrays else None
-        gt2, ge2 = (_unpacked(arrays[name], videos.size) for name in _BITS)
-        return cls(users, videos, gt2, ge2, observed)
+        packed = {name: bits for name, bits in arrays.items() if name.endswith("_bits")}
+        bits = {name: np.unpackbits(own, axis=1, count=videos.size).astype(bool) for name, own in packed.items()}
+        return cls(users, videos, bits["gt2_bits"], bits["ge2_bits"], bits.get("observed_bits"))
 
     def write_npz(self, path: Path) -> None:
         """Write the compact form."""
@@ -144,10 +144,6 @@ def _checked_ids(ids: np.ndarray, key: str, path: Path) -> np.ndarray:
     return ids.astype(np.int64)
 
 
-def _unpacked(bits: np.ndarray, columns: int) -> np.ndarray:
-    return np.unpackbits(bits, axis=1, count=columns).astype(bool)
-
-
 def load(
     path: AnyPath | None,
     *,
@@ -172,13 +168,12 @@ def load(
     notes: dict[str, Any] = {"label": "watch_ratio > 2", "features": features, "unobserved": _unobserved(block)}
     if log == "synthesised":
         logged, uniform = draw_log(block, p_positive, p_negative, evaluation, rng)
+        kept = f"{1 - max(p_positive, p_negative):g}"
+        thinned = f"pairs outside the log, thinned so that each pair is kept with probability {kept} whatever its label"
         notes |= {
             "log": f"synthesised: Bernoulli per pair, {p_positive:g} if positive, {p_negative:g} if negative",
             "evaluation": evaluation,
-            "uniform": "every labelled pair, those of the log included"
-            if evaluation != "held-out"
-            else f"pairs outside the log, thinned so that each pair is kept with probability "
-            f"{1 - max(p_positive, p_negative):g} whatever its label",
+            "uniform": thinned if evaluation == "held-out" else "every labelled pair, those of the log included",
         }
         parts = _rows(block, logged), _rows(block, uniform)
     else:
@@ -187,12 +182,9 @@ def load(
             "log": "the platform's own (big_matrix), a pair positive if any view was",
             "evaluation": "whole block",
         }
-    users, items = _side_tables(folder, features)
     return Dataset.from_frame(
-        parts[0],
-        parts[1],
-        users=users,
-        items=items,
+        *parts,
+        *_side_tables(folder, features),
         scale=(0.0, 1.0),
         unknown_ids="drop",
         name="kuairec",
@@ -225,13 +217,8 @@ def draw_log(
 
 def _rows(block: LabelBlock, chosen: np.ndarray) -> pl.DataFrame:
     user, video = np.nonzero(chosen)
-    return pl.DataFrame(
-        {
-            "user_id": block.user_id[user],
-            "item_id": block.video_id[video],
-            "rating": block.gt2[user, video].astype(np.float32),
-        }
-    )
+    rating = block.gt2[user, video].astype(np.float32)
+    return pl.DataFrame({"user_id": block.user_id[user], "item_id": block.video_id[video], "rating": rating})
 
 
 def _big_rows(folder: Path) -> pl.DataFrame:
@@ -273,7 +260,7 @@ def convert(src: AnyPath, dst: AnyPath) -> dict[str, Any]:
     _check_target(source, target)
     small = _inside(first_file(source, (SMALL,), "kuairec"), source)
     optional: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
-        BIG: (BIG_COMPACT, _compact_big),
+        BIG: (BIG_COMPACT, lambda old, new: watched_pairs(old).write_parquet(new, compression="zstd")),
         DAILY: (DAILY_COMPACT, lambda old, new: item_features(old).write_csv(new)),
         **{name: (name, shutil.copyfile) for name in COPIED},
     }
@@ -285,17 +272,8 @@ def convert(src: AnyPath, dst: AnyPath) -> dict[str, Any]:
             written, step = optional[name]
             step(path, folder / written)
         sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
-    return {
-        "users": block.user_id.size,
-        "videos": block.video_id.size,
-        "observed": int(block.candidates.sum()),
-        "positives": int(block.gt2.sum()),
-        "bytes": sizes,
-    }
-
-
-def _compact_big(path: Path, target: Path) -> None:
-    watched_pairs(path).write_parquet(target, compression="zstd")
+    labels = {"observed": int(block.candidates.sum()), "positives": int(block.gt2.sum())}
+    return {"users": block.user_id.size, "videos": block.video_id.size, **labels, "bytes": sizes}
 
 
 def _inside(path: Path, folder: Path) -> Path:
@@ -315,7 +293,6 @@ def _check_target(source: Path, target: Path) -> None:
     with input_errors(target):
         old, new = source.resolve(), target.resolve()
         if old == new or old.is_relative_to(new) or new.is_relative_to(old):
-            raise InputError(
-                "source and target overlap", file=target, found=str(source), expected="two separate folders"
-            )
+            expected = "two separate folders"
+            raise InputError("source and target overlap", file=target, found=str(source), expected=expected)
     refuse_other_files(target, COMPACT, "an earlier conversion")

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -32,13 +32,9 @@ Types = Mapping[str, type[pl.DataType]]
 SEPARATORS = (",", ";", "\t", "|")
 
 _OTHER_FORMATS = {
-    b"PAR1": "Parquet",
-    b"PK\x03\x04": "a zip archive",
-    b"\xff\xfe\0\0": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-    b"\0\0\xfe\xff": "UTF-32",
-}
+    b"PAR1": "Parquet", b"PK\x03\x04": "a zip archive", b"\xff\xfe\0\0": "UTF-32", b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16", b"\0\0\xfe\xff": "UTF-32",
+}  # fmt: skip
 MAX_UNPACKED_RATIO = 200
 """Logs unpack to 3 to 30 times their size; gzip itself allows a thousand."""
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
@@ -121,11 +117,8 @@ def _unzipped(raw: bytes, path: AnyPath) -> bytes:
         while chunk := stream.read(2**20):
             size += len(chunk)
             if size > limit:
-                raise InputError(
-                    f"unpacks to more than {MAX_UNPACKED_RATIO} times its size",
-                    file=path,
-                    hint="Unpack it by hand if you trust it.",
-                )
+                problem = f"unpacks to more than {MAX_UNPACKED_RATIO} times its size"
+                raise InputError(problem, file=path, hint="Unpack it by hand if you trust it.")
             chunks.append(chunk)
     return b"".join(chunks)
 
@@ -182,9 +175,8 @@ def read_delimited(
         )
     except POLARS_ERRORS as error:
         _refuse_ragged(text, separator, len(columns), path, header=names is None, quoted=quoted)
-        raise InputError(
-            f"cannot read the table ({short_reason(error)})", file=path, hint="Check its separator and quotes."
-        ) from error
+        problem = f"cannot read the table ({short_reason(error)})"
+        raise InputError(problem, file=path, hint="Check its separator and quotes.") from error
     if frame.height and frame[columns[-1]].null_count():
         _refuse_ragged(text, separator, len(columns), path, header=names is None, quoted=quoted)
     return frame
@@ -204,12 +196,9 @@ def _header(line: str, separator: str, path: AnyPath) -> list[str]:
 
 def _refuse_ragged(text: str, separator: str, width: int, path: AnyPath, *, header: bool, quoted: bool) -> None:
     """Name the first row whose number of fields is not `width`; run only once something looked wrong."""
-    lines = io.StringIO(text, newline="")
-    if quoted:
-        rows = csv.reader(lines, delimiter=separator, strict=True)
-    else:
-        rows = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
-    count = 0
+    lines, count = io.StringIO(text, newline=""), 0
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    rows = csv.reader(lines, delimiter=separator, quoting=quoting, strict=quoted)
     try:
         for count, row in enumerate(rows, 0 if header else 1):
             if len(row) != width:
@@ -221,20 +210,14 @@ def _refuse_ragged(text: str, separator: str, width: int, path: AnyPath, *, head
     except csv.Error as error:
         if "field larger" in str(error):
             return
-        raise InputError(
-            f"broken quoting ({error})", file=path, row=count + 1, hint="Close or double the quotes."
-        ) from error
+        hint = "Close or double the quotes."
+        raise InputError(f"broken quoting ({error})", file=path, row=count + 1, hint=hint) from error
 
 
 def typed_columns(frame: pl.DataFrame, keep_text: Sequence[str] = ()) -> pl.DataFrame:
     """Give text columns the type that all their cells have: integer (as written: `007` stays text), number, text."""
-    return frame.with_columns(
-        [
-            _typed(column)
-            for column in frame.get_columns()
-            if column.dtype == pl.String and column.name not in keep_text and column.null_count() < column.len()
-        ]
-    )
+    texts = [column for column in frame.get_columns() if column.dtype == pl.String and column.name not in keep_text]
+    return frame.with_columns([_typed(column) for column in texts if column.null_count() < column.len()])
 
 
 def read_ratings(path: AnyPath, names: Sequence[str] = INTERACTION_COLUMNS, **options: Any) -> pl.DataFrame:
@@ -308,11 +291,8 @@ def read_arrays(path: AnyPath, required: Sequence[str], optional: Sequence[str] 
         ) from error
     missing = [name for name in required if name not in arrays]
     if missing:
-        raise origin.error(
-            f"missing array {', '.join(missing)}",
-            found=", ".join(files) or "no arrays",
-            expected=f"arrays {', '.join(required)}",
-        )
+        found, expected = ", ".join(files) or "no arrays", f"arrays {', '.join(required)}"
+        raise origin.error(f"missing array {', '.join(missing)}", found=found, expected=expected)
     return arrays
 
 
