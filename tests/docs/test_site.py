@@ -17,6 +17,14 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+STANDARD = (
+    "cold start", "hyperparameter", "RMSE", "regularisation", "early stopping", "calibration", "data leakage",
+    "implicit feedback", "propensity score", "confidence interval",
+)  # fmt: skip
+RIDDLES = re.compile(
+    r"\b(strangers?|set apart|at the door|times over|asks for|inside out|with an eye on|know nothing|equally fine)\b",
+    re.IGNORECASE,
+)
 LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 
 
@@ -68,6 +76,24 @@ def test_every_page_is_in_the_navigation() -> None:
     listed = {line.split()[-1] for line in lines if line.strip().endswith(".md")}
     there = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES[1:]}
     assert not there - listed, "add the page to nav in mkdocs.yml"
+
+
+def test_the_glossary_has_the_words_that_people_search_for() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    terms = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", text, re.MULTILINE)
+    assert len(terms) > 50
+    assert all(meaning.strip() for _, meaning in terms)
+    names = [name for name, _ in terms if name not in ("word", "---")]
+    assert len(names) == len(set(names)), "one word, one line"
+    assert not [word for word in STANDARD if word.lower() not in text.lower()]
+    assert "(glossary.md)" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_use_the_words_of_the_field(page: Path) -> None:
+    prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+    found = RIDDLES.findall(prose)
+    assert not found, f"{page.name}: see docs/glossary.md for the usual word"
 
 
 def test_results_that_are_not_there_yet_are_left_out(hooks: ModuleType) -> None:
