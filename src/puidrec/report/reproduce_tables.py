@@ -197,7 +197,7 @@ def gamma_sheet(facts: Sequence[Row]) -> Sheet:
         for row in facts if row["experiment"] == "gamma"
     )  # fmt: skip
     caption = (
-        "Gains in nats, plug-in, and what is left after the gain of permuted feature rows is taken off. Γ as printed "
+        "Information gains in nats: plug-in, and after subtracting the gain of permuted feature rows. Γ as printed "
         "is 2 · gain of users + 5 · gain of items; the last column takes the same sum as log Γ of each pair's own bins."
     )
     return Sheet("The printed equation for Γ", caption, columns, body)
@@ -314,7 +314,11 @@ ORANGE, GREY = "#c96a16", "#8a8a8a"
 STYLES = ((BLUE, "o"), (ORANGE, "s"), (DARK, "^"), (GREY, "D"), ("#6a8d3a", "v"))
 FEWEST = 3
 """Orders below which an interval would hide the chart."""
-ESTIMATOR = {"plugin": "plug-in (the paper)", "miller-madow": "Miller–Madow", "permutation": "minus equally fine noise"}
+ESTIMATOR = {
+    "plugin": "plug-in (the paper)",
+    "miller-madow": "Miller–Madow",
+    "permutation": "minus noise of equal bins",
+}
 
 
 def all_charts(summary: Mapping[str, Any]) -> dict[str, Callable[[], Figure]]:
@@ -421,14 +425,20 @@ def _table(rows: Sequence[Row], name: str, control: str, estimator: str) -> np.n
 
 
 def rising_gains(rq4: Mapping[str, Any]) -> Figure:
-    """Gains against the number of hidden features: plug-in, equally fine noise, and the difference, with bands."""
-    title = f"RQ4: the gain of hidden features, and of equally fine noise ({NAMES.get(rq4['data'], rq4['data'])})"
+    """Gains against the number of hidden features: plug-in, noise with equally many bins, and the difference, with bands."""
+    title = (
+        f"RQ4: the gain of hidden features, and of noise with equally many bins ({NAMES.get(rq4['data'], rq4['data'])})"
+    )
     caption = (
         f"Means over {rq4['orders']} random orders, with 95 % intervals. Plug-in gains rise with the number of bins, "
         "whatever the features know."
     )
     figure, panels = _panels(2, 4.4, title, caption, width=11.0)
-    lines = (("plugin", "plug-in (the paper)"), ("noise", "noise of the same fineness"), ("permutation", "difference"))
+    lines = (
+        ("plugin", "plug-in (the paper)"),
+        ("noise", "noise with equally many bins"),
+        ("permutation", "difference"),
+    )
     for axes, side in zip(panels, ("user", "item"), strict=True):
         steps = [row for row in rq4["steps"] if row["side"] == side]
         x = [row["hidden"] for row in steps]
