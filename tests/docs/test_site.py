@@ -22,7 +22,7 @@ STANDARD = (
     "implicit feedback", "propensity score", "confidence interval",
 )  # fmt: skip
 RIDDLES = re.compile(
-    r"\b(strangers?|set apart|at the door|times over|asks for|inside out|with an eye on|know nothing|equally fine)\b",
+    r"\b(strangers?|set apart|at the door|times over|inside out|with an eye on|know nothing|equally fine)\b",
     re.IGNORECASE,
 )
 LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}

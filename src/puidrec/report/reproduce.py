@@ -139,7 +139,7 @@ def _facts(summary: Mapping[str, Any]) -> list[Sheet]:
 
 
 def _maps(rq3: Mapping[str, Any]) -> list[Block]:
-    words = (("plugin", "plug-in (the paper)", "none"), ("permutation", "minus noise of equal bins", "none"),
+    words = (("plugin", "plug-in (the paper)", "none"), ("permutation", "minus noise, equal bins", "none"),
              ("plugin", "plug-in, rows of features permuted", "permuted"))  # fmt: skip
     return [ratio_map(rq3, ratio, *key) for ratio in RATIOS for key in words] if rq3 else []
 

@@ -317,7 +317,7 @@ FEWEST = 3
 ESTIMATOR = {
     "plugin": "plug-in (the paper)",
     "miller-madow": "Miller–Madow",
-    "permutation": "minus noise of equal bins",
+    "permutation": "minus noise, equal bins",
 }
 
 
@@ -425,7 +425,7 @@ def _table(rows: Sequence[Row], name: str, control: str, estimator: str) -> np.n
 
 
 def rising_gains(rq4: Mapping[str, Any]) -> Figure:
-    """Gains against the number of hidden features: plug-in, noise with equally many bins, and the difference, with bands."""
+    """Gains against the number of hidden features: plug-in, noise with as many bins, the difference, with bands."""
     title = (
         f"RQ4: the gain of hidden features, and of noise with equally many bins ({NAMES.get(rq4['data'], rq4['data'])})"
     )
