@@ -72,6 +72,6 @@ def test_a_matrix_is_clipped_and_what_was_moved_is_counted(value: float, expecte
     user, item = split.train.user[:2], split.train.item[:2]
     matrix = np.full((data.n_users, data.n_items), 0.4)
     matrix[user[0], item[0]] = value
-    fitted = Given(matrix=matrix, low=1e-3).fit(Exposure.from_split(data, split))
+    fitted = Given(matrix=matrix, low=1e-3).fit(Exposure.from_rows(data, split.train, split.propensity))
     assert fitted.predict(user, item).tolist() == [expected, 0.4]
     assert fitted.describe()["share_clipped"] == pytest.approx(1 / len(split.train))

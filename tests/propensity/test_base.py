@@ -7,6 +7,7 @@ from scipy.special import logit
 
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError
+from puidrec.features.counts import ExposureCounts
 from puidrec.propensity import Exposure, make_propensity
 from puidrec.testing.propensity import all_pairs
 
@@ -26,26 +27,26 @@ def tiny() -> Dataset:
     return Dataset.from_frame(logged, uniform=frame.filter(pl.Series(~keep)), scale=(1, 5))
 
 
-def test_from_split_takes_the_training_rows_and_the_uniform_share_set_apart():
+def test_from_rows_takes_the_training_rows_and_the_uniform_share_held_out():
     data = tiny()
     split = data.split("rd", 0)
-    exposure = Exposure.from_split(data, split)
+    exposure = Exposure.from_rows(data, split.train, split.propensity)
     assert exposure.n_seen == len(split.train)
     assert exposure.n_pairs == data.n_pairs
     np.testing.assert_array_equal(exposure.log.rating, split.train.rating)
     assert exposure.uniform.rating.size == len(split.propensity)
     np.testing.assert_array_equal(exposure.given, split.train.propensity)
     assert exposure.counts.cells.shape == (1, 1), "no features, one bin"
-    labels = Exposure.from_split(data, split, outcome="label").log.rating
-    np.testing.assert_array_equal(labels, split.train.label)
 
 
-def test_bins_of_the_caller_are_used_and_checked():
+def test_counts_of_the_caller_are_used_and_checked():
     data = tiny()
-    bins = np.arange(12, dtype=np.int32) % 3
-    assert Exposure.from_split(data, data.split(), user_bins=bins).counts.cells.shape == (3, 1)
-    with pytest.raises(InputError, match="bins of user_id have the wrong length"):
-        Exposure.from_split(data, data.split(), user_bins=bins[:5])
+    rows, bins = data.split().train, np.arange(12, dtype=np.int32) % 3
+    counts = ExposureCounts.from_pairs(rows.user, rows.item, bins, np.zeros(10, np.int32))
+    assert Exposure.from_rows(data, rows, counts=counts).counts.cells.shape == (3, 1)
+    none = np.zeros(0, np.int64)
+    with pytest.raises(InputError, match=r"counts of another population.*12 users and 10 items"):
+        Exposure.from_rows(data, rows, counts=ExposureCounts.from_pairs(none, none, bins[:5], np.zeros(10, np.int32)))
 
 
 def test_an_empty_log_is_refused():
@@ -57,7 +58,7 @@ def test_an_empty_log_is_refused():
 
 def test_counts_alone_suffice_where_no_rating_is_needed(worlds):
     data = worlds["entity"].data
-    counts = Exposure.from_split(data, data.split()).counts
+    counts = Exposure.from_rows(data, data.split().train).counts
     for name in ("cells", "two-way", "logistic"):
         assert make_propensity(name).fit(Exposure(counts)).predict(np.zeros(1, int), np.zeros(1, int)).size == 1
 
@@ -67,7 +68,7 @@ def log_loss(p: np.ndarray, truth: np.ndarray) -> float:
 
 
 def fitted(simulation, name, **options):
-    exposure = Exposure.from_split(simulation.data, simulation.data.split())
+    exposure = Exposure.from_rows(simulation.data, simulation.data.split().train)
     pairs = all_pairs(exposure)
     return make_propensity(name, **options).fit(exposure), pairs, simulation.truth.true_propensity(*pairs)
 
@@ -121,7 +122,8 @@ def test_propensities_of_coat_sum_to_the_log(data_root):
     from puidrec.data.sources import load_dataset
 
     data = load_dataset("coat", data_root / "coat")
-    exposure = Exposure.from_split(data, data.split())
+    split = data.split()
+    exposure = Exposure.from_rows(data, split.train, split.propensity)
     for name in ("cells", "two-way", "naive-bayes"):
         propensity = make_propensity(name).fit(exposure)
         if name != "naive-bayes":

@@ -104,5 +104,5 @@ def test_rows_that_a_split_holds_out_keep_the_propensity_they_came_with():
     split = data.split("rd", 0, select="observational")
     held_out = split.validation
     assert len(held_out)
-    fitted = Given().fit(Exposure.from_split(data, split))
+    fitted = Given().fit(Exposure.from_rows(data, split.train, split.propensity))
     np.testing.assert_array_equal(fitted.predict(held_out.user, held_out.item), held_out.propensity)

@@ -172,7 +172,7 @@ def audit_values(
     inputs: AuditInputs, names: tuple[str, str], bootstrap: Bootstrap, limit: float | None
 ) -> dict[str, Any]:
     """The content of `audit.json` in plain values: the first parts decide, the rest explain."""
-    arrays, calibration = inputs.arrays, inputs.evidence.calibration
+    arrays, calibration = inputs.arrays, inputs.nominal.evidence.calibration
     certificate = inputs.certificate(bootstrap.replicates, bootstrap.rng)
     uniform = inputs.uniform_check()
     gap = uniform.get("loss_gap") if uniform is not None else None
@@ -200,12 +200,12 @@ def audit_values(
         **_gamma(inputs),
         "segments": _segments(inputs, ranked),
         "diagnostics": diagnose(
-            arrays.item, arrays.propensity, inputs.seen_propensity, inputs.evidence.counts.item_degree,
-            inputs.propensity.predict, (inputs.data.n_users, inputs.data.n_items),
-            about=inputs.propensity.describe(), rng=bootstrap.rng,
+            arrays.item, arrays.propensity, inputs.nominal.seen_propensity, inputs.nominal.evidence.counts.item_degree,
+            inputs.nominal.propensity.predict, (inputs.data.n_users, inputs.data.n_items),
+            about=inputs.nominal.propensity.describe(), rng=bootstrap.rng,
         ),
     }  # fmt: skip
-    values["limits"] = limits(values, inputs.propensity.uses_uniform)
+    values["limits"] = limits(values, inputs.nominal.propensity.uses_uniform)
     return values
 
 
@@ -348,7 +348,7 @@ def _certificate(inputs: AuditInputs, certificate: Certificate, kind: str) -> di
 
 def _gamma(inputs: AuditInputs) -> dict[str, Any]:
     """How the rule spreads Γ over pairs, and by group of users and items."""
-    gamma, evidence = inputs.gamma, inputs.evidence
+    gamma, evidence = inputs.gamma, inputs.nominal.evidence
     sample = gamma.sample(10_000, inputs.seed)
     mean = np.exp(gamma.cell_mean_log())
     labels = []
@@ -367,7 +367,7 @@ def _gamma(inputs: AuditInputs) -> dict[str, Any]:
 
 
 def _segments(inputs: AuditInputs, ranked: Ranked) -> dict[str, Any]:
-    data, counts, gamma, arrays = inputs.data, inputs.evidence.counts, inputs.gamma, inputs.arrays
+    data, counts, gamma, arrays = inputs.data, inputs.nominal.evidence.counts, inputs.gamma, inputs.arrays
     sides = (
         SegmentSide("user", data.users, counts.user_degree, gamma.user_mean_log(), data.user_ids.ids),
         SegmentSide("item", data.items, counts.item_degree, gamma.item_mean_log(), data.item_ids.ids),

@@ -8,7 +8,7 @@ it) tells target and seed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,16 +20,15 @@ from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.evaluation.evaluator import Predictor
+from puidrec.evaluation.metrics import unit_labels
 from puidrec.evaluation.significance import Estimate, PerUser, mean_interval
-from puidrec.propensity import Exposure, Propensity, make_propensity
 from puidrec.rng import Rng
-from puidrec.sensitivity.certify import LEVELS_MAX, Certificate, certify
-from puidrec.sensitivity.evidence import Evidence
-from puidrec.sensitivity.gamma import Gamma, GammaSpec, resolve_gamma
+from puidrec.sensitivity.certify import Certificate
+from puidrec.sensitivity.gamma import Gamma, GammaSpec
+from puidrec.sensitivity.nominal import NominalExposure, Outcome
 
 Source = Literal["held-out", "training"]
 Part = Literal["test", "validation", "train"]
-DEFAULT_LOW = 0.01
 MAX_HIDING = 500_000
 """Rows in which features are hidden one by one: odds ratios do not depend on how many rows there are."""
 CHUNK = 1_000_000
@@ -86,7 +85,7 @@ class AuditedModel:
             found[part] = np.asarray(self.model.predict(*pair), np.float64)
         if not np.isfinite(found).all():
             raise InputError("predictions must be finite numbers", found="NaN or infinite values")
-        return 0.5 * (found + 1.0) if self.signed else found
+        return unit_labels(found) if self.signed else found
 
     def scorer(self, data: Dataset) -> Scorer:
         """Scores of all items for a block of users: a product of factors where the model has them."""
@@ -240,39 +239,17 @@ class AuditInputs:
         return self.data.logged.labelled(self.split.protocol)
 
     @cached_property
-    def evidence(self) -> Evidence:
-        """The whole log through bins; features are hidden in a thinner one where it is very long."""
-        data, rows = self.data, self.seen
-        found = Evidence.from_log(
-            rows.user, rows.item, n_users=data.n_users, n_items=data.n_items, users=data.users, items=data.items
-        )
-        step = -(-len(rows) // MAX_HIDING)
-        return found if step == 1 else replace(found, log=(rows.user[::step], rows.item[::step]))
-
-    @cached_property
-    def propensity(self) -> Propensity:
-        """The nominal propensity of being seen, fitted to the whole log: it learns from exposure, not from ratings."""
-        evidence = self.evidence
-        exposure = Exposure.from_split(
-            self.data, replace(self.split, train=self.seen), user_bins=evidence.user_bins, item_bins=evidence.item_bins
-        )
-        low = self.min_propensity
-        chosen = low if low is not None else min(DEFAULT_LOW, 0.1 * exposure.rate)
-        return make_propensity(self.propensity_name, low=chosen).fit(exposure)
-
-    def propensity_of(self, rows: Interactions) -> np.ndarray:
-        """Propensities of rows."""
-        return self.propensity.predict(rows.user, rows.item, rows.rating)
-
-    @cached_property
-    def seen_propensity(self) -> np.ndarray:
-        """Propensities of all logged rows."""
-        return self.propensity_of(self.seen)
+    def nominal(self) -> NominalExposure:
+        """Propensities and evidence from the whole log: they learn from exposure, not from ratings."""
+        return NominalExposure(
+            self.data, self.seen, self.split.propensity, self.propensity_name, self.min_propensity, self.seed,
+            calibration_rows=MAX_HIDING,
+        )  # fmt: skip
 
     @cached_property
     def gamma(self) -> Gamma:
         """Γ_ui by the rule."""
-        return resolve_gamma(self.rule).fit(self.evidence, rng=self.seed)
+        return self.nominal.gamma(self.rule)
 
     @cached_property
     def arrays(self) -> AuditArrays:
@@ -281,7 +258,7 @@ class AuditInputs:
         return AuditArrays(
             rows.user, rows.item, self.outcome(rows), rows.label, model.unit(rows),
             against.unit(rows) if against is not None else None,
-            self.seen_propensity if len(rows) == len(self.seen) else self.propensity_of(rows),
+            self.nominal.seen_propensity if len(rows) == len(self.seen) else self.nominal.propensity_of(rows),
             self.gamma.log_at(rows.user, rows.item),
         )  # fmt: skip
 
@@ -298,18 +275,13 @@ class AuditInputs:
 
     def certificate(self, replicates: int, rng: Rng) -> tuple[Certificate, str] | None:
         """The smallest Γ that the uniform rows prove beyond the nominal propensity, by rating level or by label."""
-        uniform, rows = self.uniform, self.seen
+        uniform = self.uniform
         if uniform is None:
             return None
-        levels = np.union1d(rows.rating, uniform.rating).size
-        kind = "rating" if self.model.target == "rating" and 2 < levels <= LEVELS_MAX else "label"
-        values = [getattr(part, kind).astype(np.float64) for part in (rows, uniform)]
+        by_level = self.model.target == "rating" and self.nominal.certifies_levels(uniform)
+        kind: Outcome = "rating" if by_level else "label"
         try:
-            found = certify(
-                values[0], values[1], mean_propensity=self.evidence.counts.rate,
-                logged_propensity=self.seen_propensity, logged_user=rows.user, uniform_user=uniform.user,
-                n_bootstrap=max(replicates, 2), rng=rng,
-            )  # fmt: skip
+            found = self.nominal.certificate(kind, uniform, n_bootstrap=max(replicates, 2), rng=rng)
         except InputError:
             return None  # everything was seen: there is no unseen part to certify
         return found, "rating levels" if kind == "rating" else "labels"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,18 +10,18 @@ import numpy as np
 import polars as pl
 
 from puidrec.auditing.diagnostics import MAX_PAIRS, population_pairs
-from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.on_disk import row_slices
+from puidrec.data.dataset import Dataset
+from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.features.bins import SideBins
-from puidrec.propensity import Exposure, Propensity, make_propensity
 from puidrec.rng import generator
 from puidrec.sensitivity.calibrate import Calibration
-from puidrec.sensitivity.certify import LEVELS_MAX, Certificate, Part, certify_parts
+from puidrec.sensitivity.certify import Certificate
 from puidrec.sensitivity.entropy import ESTIMATORS, Gains
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
+from puidrec.sensitivity.nominal import NominalExposure, Outcome
 
 Progress = Callable[[str], None]
 """Called with the name of each step as it starts."""
@@ -132,17 +132,16 @@ def study_gamma(
     rows = split.train
     if not len(rows):
         raise InputError("the protocol leaves no row to learn from", found=protocol, expected="another --protocol")
-    evidence = Evidence.from_log(
-        rows.user, rows.item, n_users=data.n_users, n_items=data.n_items, users=data.users, items=data.items
-    )
+    nominal = NominalExposure(data, rows, split.propensity, propensity, seed=seed)
+    evidence = nominal.evidence
     tell("estimating entropies")
     gains = {name: evidence.gains(name, chosen.n_permutations, seed) for name in ESTIMATORS}  # type: ignore[arg-type]
     tell("fitting Γ")
-    gamma = chosen.fit(evidence, rng=seed)
+    gamma = nominal.gamma(chosen)
     tell("hiding features")
     calibration = evidence.calibration
     tell("certifying")
-    proofs = _prove(data, split, evidence, propensity, seed)
+    proofs = _prove(nominal, split.protocol)
     pairs = gamma.at(*population_pairs(data.n_users, data.n_items, generator(seed, "gamma-study"), MAX_PAIRS))
     printed = _printed(chosen, evidence, gains["plugin"])
     return GammaStudy(data, split, chosen, evidence, gamma, pairs, gains, printed, calibration, propensity, proofs)
@@ -162,51 +161,17 @@ def _printed(rule: GammaRule, evidence: Evidence, gains: Gains) -> PrintedEquati
     return PrintedEquation(alpha, beta, alpha * gains.gain_user + beta * gains.gain_item, *shares)
 
 
-def _prove(data: Dataset, split: Split, evidence: Evidence, propensity: str, seed: int) -> tuple[Proof, ...]:
+def _prove(nominal: NominalExposure, protocol: Protocol) -> tuple[Proof, ...]:
     """Certificates from all uniform rows: by label and by rating level, plain and adjusted for the features."""
-    nominal = make_propensity(propensity)
-    if data.uniform is None or not len(uniform := data.uniform.labelled(split.protocol)):
+    data = nominal.data
+    if data.uniform is None or not len(uniform := data.uniform.labelled(protocol)):
         return ()
-    rows = split.train
-    exposure = Exposure.from_split(data, split, user_bins=evidence.user_bins, item_bins=evidence.item_bins)
-    fitted = nominal.fit(exposure)
-    proofs = []
-    for outcome in ("label", "rating"):
-        drawn, levels = _outcome(uniform, outcome, slice(None), split), _levels(rows, outcome, split)
-        if outcome == "rating" and not 2 < np.union1d(levels, drawn).size <= LEVELS_MAX:
-            continue
-        for adjust in (False, True):
-            parts = _parts(rows, outcome, split, fitted if adjust else None)
-            certificate = certify_parts(
-                parts, drawn, uniform.user, n_users=data.n_users, logged_levels=levels,
-                mean_propensity=evidence.counts.rate, rng=seed,
-            )  # fmt: skip
-            proofs.append(Proof(outcome, certificate))
-    return tuple(proofs)
-
-
-def _parts(rows: Interactions, outcome: str, split: Split, propensity: Propensity | None) -> Iterator[Part]:
-    """The log some rows at a time: it may be on disk."""
-    for part in row_slices(len(rows)):
-        user, rating = np.asarray(rows.user[part]), np.asarray(rows.rating[part])
-        p = None if propensity is None else propensity.predict(user, np.asarray(rows.item[part]), rating)
-        yield _outcome(rows, outcome, part, split), p, user
-
-
-def _levels(rows: Interactions, outcome: str, split: Split) -> np.ndarray:
-    """The values that occur in the log; more than can be certified is enough to know."""
-    found = np.zeros(0)
-    for part in row_slices(len(rows)):
-        found = np.union1d(found, _outcome(rows, outcome, part, split))
-        if found.size > LEVELS_MAX:
-            break
-    return found
-
-
-def _outcome(rows: Interactions, outcome: str, part: slice, split: Split) -> np.ndarray:
-    rating = np.asarray(rows.rating[part])
-    values = split.protocol.label(rating, rows.scale) if outcome == "label" else rating
-    return values.astype(np.float64)
+    outcomes: tuple[Outcome, ...] = ("label", "rating") if nominal.certifies_levels(uniform) else ("label",)
+    return tuple(
+        Proof(outcome, nominal.certificate(outcome, uniform, adjust=adjust))
+        for outcome in outcomes
+        for adjust in (False, True)
+    )
 
 
 def _side(codes: np.ndarray, bins: SideBins | None, side: str) -> SideBins:

@@ -9,9 +9,18 @@ from typing import Any
 from puidrec.errors import InputError
 from puidrec.plugins import Table
 from puidrec.propensity.base import Exposure, Propensity, Rated
-from puidrec.propensity.clip import Clipped, clip
+from puidrec.propensity.clip import Clipped
 
-__all__ = ["PROPENSITIES", "Clipped", "Exposure", "Propensity", "Rated", "clip", "make_propensity"]
+__all__ = [
+    "PROPENSITIES",
+    "Clipped",
+    "Exposure",
+    "Propensity",
+    "Rated",
+    "clip",
+    "make_propensity",
+    "require_propensity",
+]
 
 _BUILT_IN: dict[str, str | Callable[..., Propensity]] = {
     "cells": "puidrec.propensity.cells:Cells",
@@ -26,10 +35,15 @@ PROPENSITIES = Table(
 """Name → "module:Class", imported when asked for, or the class of a plug-in."""
 
 
-def make_propensity(name: str, **options: Any) -> Propensity:
-    """Build an unfitted propensity by name; options are those of its constructor."""
+def require_propensity(name: str) -> None:
+    """Refuse a name that is not in the table."""
     if name not in PROPENSITIES:
         raise InputError("unknown propensity", found=name, expected=f"one of {PROPENSITIES.names()}")
+
+
+def make_propensity(name: str, **options: Any) -> Propensity:
+    """Build an unfitted propensity by name; options are those of its constructor."""
+    require_propensity(name)
     try:
         propensity = _constructor(PROPENSITIES[name])(**options)
     except TypeError as error:

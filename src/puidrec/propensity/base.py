@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from scipy import sparse
 
 from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError, not_fitted
+from puidrec.features.bins import bin_side
 from puidrec.features.counts import ExposureCounts
 from puidrec.features.encode import exposure_design
 from puidrec.propensity.clip import DEFAULT_LOW, Clipped, check_limits, clip
 
 if TYPE_CHECKING:
-    from puidrec.data.dataset import Dataset, IdMap
-    from puidrec.data.split import Split
+    from puidrec.data.dataset import Dataset, IdMap, Interactions
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Exposure:
     """Design matrix [users, columns]; see `features.encode.exposure_design`."""
     item_features: sparse.csr_array | None = None
     uniform: Rated | None = None
-    """Uniformly drawn ratings set apart for propensities. Only those with `uses_uniform` look at them."""
+    """Uniformly drawn ratings held out for propensities. Only those with `uses_uniform` look at them."""
     given: np.ndarray | None = None
     """Propensities that came with the log, one per pair of `given_pairs`."""
     given_pairs: tuple[np.ndarray, np.ndarray] | None = None
@@ -67,28 +67,34 @@ class Exposure:
         return cls(counts, Rated(user, item, np.ones(user.size) if rating is None else rating), **parts)
 
     @classmethod
-    def from_split(
+    def from_rows(
         cls,
         data: Dataset,
-        split: Split,
-        *,
-        user_bins: Any = None,
-        item_bins: Any = None,
-        outcome: Literal["rating", "label"] = "rating",
+        rows: Interactions,
+        uniform: Interactions | None = None,
+        counts: ExposureCounts | None = None,
     ) -> Self:
-        """From the training rows of a split. Bins: codes, `SideBins`, or None to bin the side tables."""
-        rows, uniform, logged = split.train, split.propensity, data.logged
-        return cls.from_log(
-            rows.user,
-            rows.item,
-            user_bin=_bin_codes(user_bins, data.users, "user_id", data.n_users),
-            item_bin=_bin_codes(item_bins, data.items, "item_id", data.n_items),
-            rating=getattr(rows, outcome),
+        """From rows that count as seen, and uniform rows held out for propensities.
+
+        counts: of the rows under bins of the side tables, where they are known; else the tables are binned here.
+        """
+        if counts is None:
+            sides = ((data.users, "user_id", data.n_users), (data.items, "item_id", data.n_items))
+            bins = [bin_side(frame, id_column=key, n_entities=n).codes for frame, key, n in sides]
+            counts = ExposureCounts.from_pairs(rows.user, rows.item, *bins)
+        if (counts.n_users, counts.n_items) != (data.n_users, data.n_items):
+            raise InputError(
+                "counts of another population", found=f"{counts.n_users} users and {counts.n_items} items",
+                expected=f"{data.n_users} users and {data.n_items} items",
+            )  # fmt: skip
+        return cls(
+            counts,
+            Rated(rows.user, rows.item, rows.rating),
             user_features=exposure_design(data.users, "user_id"),
             item_features=exposure_design(data.items, "item_id"),
-            uniform=Rated(uniform.user, uniform.item, getattr(uniform, outcome)) if uniform is not None else None,
-            given=logged.propensity,
-            given_pairs=(logged.user, logged.item),
+            uniform=Rated(uniform.user, uniform.item, uniform.rating) if uniform is not None else None,
+            given=data.logged.propensity,
+            given_pairs=(data.logged.user, data.logged.item),
             ids=(data.user_ids, data.item_ids),
         )
 
@@ -106,17 +112,6 @@ class Exposure:
     def rate(self) -> float:
         """Share of D that was seen, kept inside (0, 1) by half a pair."""
         return (self.n_seen + 0.5) / (self.n_pairs + 1.0)
-
-
-def _bin_codes(bins: Any, frame: Any, id_column: str, size: int) -> np.ndarray:
-    if bins is None and frame is not None and len(frame.columns) > 1:
-        from puidrec.features.bins import bin_side
-
-        bins = bin_side(frame, id_column=id_column)
-    codes = np.zeros(size, np.int32) if bins is None else np.asarray(getattr(bins, "codes", bins))
-    if codes.shape != (size,):
-        raise InputError(f"bins of {id_column} have the wrong length", found=codes.shape, expected=f"({size},)")
-    return codes
 
 
 @runtime_checkable

@@ -126,8 +126,7 @@ class Prepared:
     @cached_property
     def exposure(self) -> Exposure:
         """Seen and unseen pairs, and the bins that explain them."""
-        evidence = self.evidence
-        return Exposure.from_split(self.data, self.split, user_bins=evidence.user_bins, item_bins=evidence.item_bins)
+        return Exposure.from_rows(self.data, self.rows, self.split.propensity, self.evidence.counts)
 
     @cached_property
     def propensity(self) -> Propensity:

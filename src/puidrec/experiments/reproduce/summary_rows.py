@@ -21,9 +21,9 @@ from puidrec.experiments.summary import SummaryRow, summarise
 from puidrec.methods import get_method
 from puidrec.rng import generator
 from puidrec.sensitivity.entropy import ESTIMATORS
-from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import PRESETS as RULES
 from puidrec.sensitivity.gamma import resolve_gamma
+from puidrec.sensitivity.nominal import NominalExposure
 
 REFERENCE, FLOOR = "mf", "item-rate"
 KINDS = {
@@ -180,15 +180,13 @@ def printed_gamma(data: Dataset, n_permutations: int = 100, seed: int = 0) -> di
 
     `mean_gamma`, `max_gamma`: what the same α and β give as weights of log Γ of each pair's own bins.
     """
-    log = data.split("rd", seed).train
-    evidence = Evidence.from_log(
-        log.user, log.item, n_users=data.n_users, n_items=data.n_items, users=data.users, items=data.items
-    )
+    nominal = NominalExposure(data, data.split("rd", seed).train, seed=seed)
+    evidence = nominal.evidence
     gains = {name: evidence.gains(name, n_permutations, seed) for name in ESTIMATORS}  # type: ignore[arg-type]
     rule, plugin = RULES["paper"], gains["plugin"]
     alpha, beta = float(rule.alpha), float(rule.beta)
     null = gains["permutation"]
-    weighted = resolve_gamma("information", alpha=alpha, beta=beta, n_permutations=n_permutations).fit(evidence, seed)
+    weighted = nominal.gamma(resolve_gamma("information", n_permutations=n_permutations), alpha=alpha, beta=beta)
     return {
         "user_degrees": [int(f(evidence.counts.user_degree)) for f in (np.min, np.max)],
         "alpha": alpha, "beta": beta, "H": plugin.H, "value": alpha * plugin.gain_user + beta * plugin.gain_item,

@@ -1,0 +1,142 @@
+"""From a log to its nominal propensities and Γ: the one place where evidence, p, Γ and bounds are put together.
+
+    logged rows + side tables → evidence (counts by bins) → propensity p → Γ of pairs → bounds of 1/p → certificate
+
+"Nominal" means: as far as what was recorded explains who saw what. Γ says how far the truth may be from it. Training,
+audits and `puid gamma` all start here. The rows may be in memory or on disk: what is fitted goes over them some rows at
+a time, and what is asked for is computed for the rows at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from puidrec.data.dataset import Dataset, Interactions
+from puidrec.data.on_disk import StoredInteractions, row_slices
+from puidrec.propensity import Exposure, Propensity, make_propensity, require_propensity
+from puidrec.propensity.clip import DEFAULT_LOW
+from puidrec.rng import Rng
+from puidrec.sensitivity.bounds import Bounds, bounds
+from puidrec.sensitivity.certify import LEVELS_MAX, Certificate, Part, certify_parts
+from puidrec.sensitivity.evidence import Evidence
+from puidrec.sensitivity.gamma import Gamma, GammaSpec, resolve_gamma
+
+Outcome = Literal["label", "rating"]
+"""What a certificate is about: the protocol's positive label, or every rating level."""
+LARGEST_LOW = 0.01
+"""Where the caller names no smallest propensity: this, or a tenth of the share of pairs that was seen."""
+
+
+@dataclass(frozen=True)
+class NominalExposure:
+    """Who sees what, as far as a log and its side tables tell; each part is made when first asked for, once."""
+
+    data: Dataset
+    seen: Interactions
+    """The rows that count as seen: the training rows, or all logged rows."""
+    held_out: Interactions | None = None
+    """Uniform rows held out for propensities; only those that say so (`uses_uniform`) look at them."""
+    propensity_name: str = "two-way"
+    min_propensity: float | None = DEFAULT_LOW
+    """Propensities below it are raised to it; None: `LARGEST_LOW`, or a tenth of the share seen."""
+    seed: int = 0
+    calibration_rows: int | None = None
+    """Rows in which features are hidden one by one, where fewer will do: odds ratios do not depend on their number."""
+
+    def __post_init__(self) -> None:
+        require_propensity(self.propensity_name)  # before any work, also where no propensity is asked for
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Counts of the rows under bins of features, and what follows from them."""
+        data, rows = self.data, self.seen
+        found = Evidence.from_log(
+            rows.user, rows.item, n_users=data.n_users, n_items=data.n_items, users=data.users, items=data.items
+        )
+        step = 1 if self.calibration_rows is None else -(-len(rows) // self.calibration_rows)
+        return found if step <= 1 else replace(found, log=(rows.user[::step], rows.item[::step]))
+
+    @cached_property
+    def exposure(self) -> Exposure:
+        """Seen and unseen pairs, and what a propensity may explain them with."""
+        return Exposure.from_rows(self.data, self.seen, self.held_out, self.evidence.counts)
+
+    @cached_property
+    def propensity(self) -> Propensity:
+        """The fitted propensity: it learns from exposure, and from ratings only if it says so."""
+        low = min(LARGEST_LOW, 0.1 * self.exposure.rate) if self.min_propensity is None else self.min_propensity
+        return make_propensity(self.propensity_name, low=low).fit(self.exposure)
+
+    def propensity_of(self, rows: Interactions) -> np.ndarray:
+        """Propensities of rows, float64."""
+        return self.propensity.predict(rows.user, rows.item, rows.rating)
+
+    @cached_property
+    def seen_propensity(self) -> np.ndarray:
+        """Propensities of the seen rows, for a log in memory."""
+        return self.propensity_of(self.seen)
+
+    def gamma(self, spec: GammaSpec, *, alpha: float | str | None = None, beta: float | str | None = None) -> Gamma:
+        """Γ of every pair by a rule, a preset's name or a number; α and β replace those of the rule where given."""
+        weights = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if value is not None}
+        return resolve_gamma(spec, **weights).fit(self.evidence, rng=self.seed)
+
+    def bounds_of(self, rows: Interactions, gamma: Gamma) -> Bounds:
+        """The interval of 1/p that Γ allows for each row."""
+        return bounds(self._propensity_of_part(rows), gamma.at(rows.user, rows.item))
+
+    def certifies_levels(self, uniform: Interactions) -> bool:
+        """Whether there are rating levels to certify one by one: more than two, and not too many."""
+        found = np.unique(uniform.rating)
+        for part in row_slices(len(self.seen)):
+            found = np.union1d(found, self.seen.rating[part])
+            if found.size > LEVELS_MAX:
+                break
+        return 2 < found.size <= LEVELS_MAX
+
+    def certificate(
+        self,
+        outcome: Outcome,
+        uniform: Interactions,
+        *,
+        adjust: bool = True,
+        mean_propensity: float | None = None,
+        n_bootstrap: int = 500,
+        rng: Rng | None = None,
+    ) -> Certificate:
+        """The smallest Γ that uniform rows prove, beyond what the propensity explains (or, not adjusted, at all).
+
+        mean_propensity: the share of all pairs that was seen, where it is not that of the rows.
+        """
+        levels = np.array([0.0, 1.0]) if outcome == "label" else self._levels()
+        return certify_parts(
+            self._certificate_parts(outcome, adjust), getattr(uniform, outcome).astype(np.float64), uniform.user,
+            n_users=self.data.n_users, logged_levels=levels, n_bootstrap=n_bootstrap,
+            mean_propensity=self.evidence.counts.rate if mean_propensity is None else mean_propensity,
+            rng=self.seed if rng is None else rng,
+        )  # fmt: skip
+
+    def _levels(self) -> np.ndarray:
+        """The ratings that occur among the seen rows."""
+        parts = [np.unique(self.seen.rating[part]) for part in row_slices(len(self.seen))]
+        return np.unique(np.concatenate(parts)).astype(np.float64)
+
+    def _certificate_parts(self, outcome: Outcome, adjust: bool) -> Iterator[Part]:
+        for rows in self._parts():
+            p = self._propensity_of_part(rows) if adjust else None
+            yield getattr(rows, outcome).astype(np.float64), p, rows.user
+
+    def _parts(self) -> Iterator[Interactions]:
+        """The seen rows: all at once where they are in memory, some at a time where they are on disk."""
+        if isinstance(self.seen, StoredInteractions):
+            yield from (self.seen.part(rows) for rows in row_slices(len(self.seen)))
+        else:
+            yield self.seen
+
+    def _propensity_of_part(self, rows: Interactions) -> np.ndarray:
+        return self.seen_propensity if rows is self.seen else self.propensity_of(rows)

@@ -1,0 +1,124 @@
+"""Log → evidence → p → Γ → bounds: the parts put together by hand, and the same from a log on disk."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from puidrec.data import on_disk
+from puidrec.data.dataset import Dataset
+from puidrec.data.on_disk import StoredInteractions, shard_log
+from puidrec.propensity import PROPENSITIES, Exposure, make_propensity
+from puidrec.sensitivity.bounds import bounds
+from puidrec.sensitivity.certify import certify
+from puidrec.sensitivity.evidence import Evidence
+from puidrec.sensitivity.gamma import PRESETS, resolve_gamma
+from puidrec.sensitivity.nominal import LARGEST_LOW, NominalExposure
+
+ESTIMATED = [name for name in PROPENSITIES if name != "given"]
+
+
+def evidence_of(data: Dataset, rows) -> Evidence:
+    sizes = {"n_users": data.n_users, "n_items": data.n_items}
+    return Evidence.from_log(rows.user, rows.item, users=data.users, items=data.items, **sizes)
+
+
+@pytest.fixture(scope="module")
+def nominal(tiny_data) -> NominalExposure:
+    split = tiny_data.split("rd", 0)
+    return NominalExposure(tiny_data, split.train, split.propensity, min_propensity=0.05)
+
+
+@pytest.mark.parametrize("name", ESTIMATED)
+def test_propensities_are_those_of_the_parts_by_hand(tiny_data, name) -> None:
+    split = tiny_data.split("rd", 0)
+    rows = split.train
+    counts = evidence_of(tiny_data, rows).counts
+    by_hand = make_propensity(name, low=0.05).fit(Exposure.from_rows(tiny_data, rows, split.propensity, counts))
+    found = NominalExposure(tiny_data, rows, split.propensity, name, 0.05)
+    np.testing.assert_array_equal(found.seen_propensity, by_hand.predict(rows.user, rows.item, rows.rating))
+    assert found.propensity.describe() == by_hand.describe()
+
+
+@pytest.mark.parametrize("spec", [*PRESETS, 1.7])
+def test_gamma_is_the_rule_fitted_to_the_evidence(tiny_data, nominal, spec) -> None:
+    rows = nominal.seen
+    expected = resolve_gamma(spec).fit(evidence_of(tiny_data, rows), rng=0).at(rows.user, rows.item)
+    np.testing.assert_array_equal(nominal.gamma(spec).at(rows.user, rows.item), expected)
+
+
+def test_weights_replace_those_of_the_rule(nominal) -> None:
+    rows = nominal.seen
+    found = nominal.gamma("information", alpha=3.0, beta=0.0).log_at(rows.user, rows.item)
+    expected = resolve_gamma("information", alpha=3.0, beta=0.0).fit(nominal.evidence).log_at(rows.user, rows.item)
+    np.testing.assert_array_equal(found, expected)
+    assert found.max() > 0.0
+
+
+def test_bounds_are_those_of_p_and_gamma(nominal) -> None:
+    rows, gamma = nominal.seen, nominal.gamma(2.0)
+    expected = bounds(nominal.seen_propensity, 2.0)
+    np.testing.assert_array_equal(nominal.bounds_of(rows, gamma).a, expected.a)
+    half = rows.take(np.arange(len(rows) // 2))
+    np.testing.assert_array_equal(nominal.bounds_of(half, gamma).b, expected.b[: len(half)])
+
+
+@pytest.mark.parametrize("outcome", ["label", "rating"])
+@pytest.mark.parametrize("adjust", [False, True])
+def test_the_certificate_is_that_of_the_arrays(tiny_data, nominal, outcome, adjust) -> None:
+    rows, uniform = nominal.seen, tiny_data.uniform.labelled(tiny_data.split("rd", 0).protocol)
+    assert nominal.certifies_levels(uniform)
+    found = nominal.certificate(outcome, uniform, adjust=adjust, n_bootstrap=40)
+    expected = certify(
+        getattr(rows, outcome).astype(float), getattr(uniform, outcome).astype(float), n_bootstrap=40,
+        mean_propensity=nominal.evidence.counts.rate, logged_propensity=nominal.seen_propensity if adjust else None,
+        logged_user=rows.user, uniform_user=uniform.user,
+    )  # fmt: skip
+    assert (found.adjusted, len(found.levels)) == (adjust, len(expected.levels))
+    assert (found.gamma, found.lower) == pytest.approx((expected.gamma, expected.lower), rel=1e-9)
+    assert nominal.certificate(outcome, uniform, n_bootstrap=40, mean_propensity=0.5).gamma != found.gamma
+
+
+def test_without_a_smallest_propensity_it_follows_the_share_seen(tiny_data) -> None:
+    rows = tiny_data.split("rd", 0).train
+    assert NominalExposure(tiny_data, rows, min_propensity=None).propensity.describe()["low"] == LARGEST_LOW
+    few = NominalExposure(tiny_data, rows.take(np.arange(20)), min_propensity=None)
+    assert 0.1 * few.exposure.rate < LARGEST_LOW
+    assert few.propensity.describe()["low"] == pytest.approx(0.1 * few.exposure.rate)
+
+
+def test_features_are_hidden_in_fewer_rows_where_asked(tiny_data) -> None:
+    rows = tiny_data.split("rd", 0).train
+    thin = NominalExposure(tiny_data, rows, calibration_rows=100).evidence
+    assert 50 < thin.log[0].size <= 100
+    assert thin.counts.n_observed == len(rows)
+    assert NominalExposure(tiny_data, rows, calibration_rows=10**6).evidence.log[0].size == len(rows)
+
+
+def test_an_unknown_propensity_is_refused_before_any_work(tiny_data, refusal) -> None:
+    refusal(lambda: NominalExposure(tiny_data, tiny_data.logged, propensity_name="magic"), "magic", "two-way")
+
+
+def test_a_log_on_disk_gives_the_values_of_one_in_memory(tiny_data, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(on_disk, "CHUNK", 64)
+    tiny_data.logged.to_frame().write_parquet(tmp_path / "log.parquet")
+    parts = {"users": tiny_data.users, "items": tiny_data.items, "uniform": tiny_data.uniform.to_frame()}
+    stored = shard_log(
+        tmp_path / "log.parquet", tmp_path / "shards", partial(Dataset.from_frame, **parts, scale=tiny_data.scale)
+    )
+    memory = Dataset.from_frame(tiny_data.logged.to_frame(), **parts, scale=tiny_data.scale)
+    disk, whole = (
+        NominalExposure(data, (split := data.split("rd", 0)).train, split.propensity) for data in (stored, memory)
+    )
+    assert isinstance(disk.seen, StoredInteractions)
+    rows, uniform = whole.seen, memory.uniform.labelled(memory.split("rd", 0).protocol)
+    np.testing.assert_allclose(disk.propensity_of(rows), whole.seen_propensity, rtol=1e-12)
+    for spec in ("information", "exposure-gap", "recovered"):
+        found, expected = (side.gamma(spec).at(rows.user, rows.item) for side in (disk, whole))
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    for outcome in ("label", "rating"):
+        found, expected = (side.certificate(outcome, uniform, n_bootstrap=20) for side in (disk, whole))
+        assert (found.gamma, found.lower) == pytest.approx((expected.gamma, expected.lower), rel=1e-9)
