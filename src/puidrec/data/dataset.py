@@ -212,7 +212,7 @@ class Dataset:
 
     @property
     def n_pairs(self) -> int:
-        """The size of D."""
+        """The number of all user-item pairs, D."""
         return self.n_users * self.n_items
 
     def split(

@@ -59,7 +59,7 @@ class KeptRows:
     bits: tuple[np.ndarray, ...]
     """One packed vector per chunk."""
     before: np.ndarray
-    """KeptRows rows before each chunk, and all of them."""
+    """Kept rows before each chunk; the last number is all of them."""
 
     @classmethod
     def of(cls, masks: Iterator[np.ndarray]) -> KeptRows:
@@ -101,7 +101,7 @@ class KeptColumn:
 
     @property
     def shape(self) -> tuple[int]:
-        """Rows, as arrays say it."""
+        """The shape of an array of these rows."""
         return (len(self),)
 
     @property
@@ -278,7 +278,7 @@ def _read_facts(folder: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class LogSummary:
-    """What one pass over a log tells: ids with their rows, and the range of ratings."""
+    """What one pass over a log collects: ids with their numbers of rows, and the range of ratings."""
 
     users: pl.DataFrame
     items: pl.DataFrame
@@ -318,7 +318,7 @@ class ParquetLog:
         return found
 
     def state(self) -> list[list[Any]]:
-        """What tells this log from another: names, sizes and times of its files."""
+        """What identifies this log: names, sizes and times of its files."""
         found = [(file, file.stat()) for file in self.files]
         return [[str(file.resolve()), stat.st_size, stat.st_mtime_ns] for file, stat in found]
 

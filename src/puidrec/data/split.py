@@ -20,7 +20,7 @@ Selection = Literal["uniform", "observational", "none"]
 Regime = Literal["uniform", "logged"]
 
 MOST_HELD_OUT = 1_000_000
-"""Rows beyond which a share for validation or test says no more, and costs as much as training."""
+"""Most rows held out for validation or test: more would cost as much as training and add no precision."""
 
 
 @dataclass(frozen=True)

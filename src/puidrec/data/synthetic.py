@@ -1,4 +1,4 @@
-"""A simulator that knows the truth: logs with hidden confounding, and what no log can tell.
+"""A simulator that knows the truth: logs with hidden confounding, and the quantities that no log contains.
 
 simulation = simulate("mixed", n_users=800, n_items=500, rng=0)
 simulation.data                                   # a Dataset: log, uniform sample, features
@@ -44,7 +44,7 @@ class Simulation:
 
 
 class MoreOptions(TypedDict, total=False):
-    """Options of `simulation_options` that others pass on; their meaning is at `SimulationOptions`."""
+    """Options of `simulation_options` that other functions pass on; `SimulationOptions` describes them."""
 
     density: float
     n_uniform: int | None
@@ -134,7 +134,7 @@ def simulate_to_parquet(
     progress: Progress | None = None,
     **options: Unpack[MoreOptions],
 ) -> dict[str, int]:
-    """Write what `simulate` would return, in chunks of users, without ever holding the log.
+    """Write what `simulate` would return, in chunks of users, without the whole log in memory.
 
     `chunk_users` bounds memory and changes nothing else. Returns the counts `rows`, `uniform_rows`, `users`, `items`.
     """

@@ -1,1 +1,1 @@
-"""The parts of the simulator; `puidrec.data.synthetic` is its public face."""
+"""The parts of the simulator; `puidrec.data.synthetic` has its public functions."""

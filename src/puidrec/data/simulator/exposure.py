@@ -1,8 +1,8 @@
-"""Who saw what: an exact draw of Bernoulli(p_true) for every pair of D, at a cost linear in the rows drawn.
+"""Which pairs are exposed: an exact draw of Bernoulli(p_true) for every pair of D, at a cost linear in the rows drawn.
 
 A pair is exposed when a Poisson variable of rate softplus(z) = -log(1 - sigmoid(z)) is above 0. Poisson points can
-be thrown on whole buckets of users × items at the bucket's largest rate and thinned to each pair's own, so nothing
-loops over pairs that stay empty, and no pair can be drawn twice once equal points are merged.
+be drawn for whole buckets of users × items at the bucket's largest rate and thinned to each pair's own rate, so
+unexposed pairs cost nothing; points that fall on the same pair are merged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from puidrec.data.simulator.truth import Truth
 from puidrec.rng import generator
 
 _LEVEL = 0.25
-"""Width of a bucket on the logit scale; half of it is lost to thinning on average."""
+"""Width of a bucket on the logit scale: wider buckets are fewer, but more of the drawn points are rejected."""
 _ROWS_PER_BLOCK = 250_000
 
 

@@ -26,7 +26,7 @@ from puidrec.rng import generator
 
 ROWS_PER_PART = 4_000_000
 _MAX_THREADS = 4
-"""Blocks drawn at once: array work frees the interpreter lock, and each block takes tens of megabytes."""
+"""Blocks drawn at once: NumPy releases the interpreter lock, and each block takes tens of megabytes."""
 TRUTH_FILE = "truth.json"
 Progress = Callable[[int, int], None]
 """Called with users done and users in all."""

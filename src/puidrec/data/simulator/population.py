@@ -65,7 +65,7 @@ _ROWS = (
     SimulatedWorld("no-confounding", "nothing hidden"),
 )
 WORLDS = {world.name: world for world in _ROWS}
-"""The named worlds. Except in `half-complete`, features do not tell who is affected."""
+"""The named worlds. Except in `half-complete`, features do not reveal who is affected."""
 
 
 def get_world(world: str | SimulatedWorld) -> SimulatedWorld:
@@ -273,8 +273,8 @@ def _graded(main_effect: np.ndarray) -> np.ndarray:
 
 
 def _strengths(world: SimulatedWorld, affected_share: float) -> Strengths:
-    """Classes 2·level (not affected) and 2·level + 1 (affected); levels are told by features, being affected is not,
-    unless the confounder is recorded for the others."""
+    """Classes 2·level (not affected) and 2·level + 1 (affected); features reveal the level, but
+    not who is affected, unless the confounder is recorded for the unaffected."""
     grade = (np.arange(_LEVELS) + 0.5) / (_LEVELS - 0.5) if world.graded else np.ones(1)
     rest = 0.0 if world.recorded else world.rest
     factor = np.tile([rest, 1.0], grade.size)

@@ -41,7 +41,7 @@ Quantity = Literal[
 
 @dataclass(frozen=True)
 class Truth:
-    """Asked for vectors of user and item codes (in a simulated data set the ids are the codes)."""
+    """Answers for vectors of user and item codes (in a simulated data set the ids are the codes)."""
 
     options: SimulationOptions
     population: SimulatedPopulation

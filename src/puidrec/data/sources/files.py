@@ -114,7 +114,7 @@ def _in_folder(folder: Path) -> dict[str, Path]:
 
 
 def _checked_names(columns: Mapping[str, str]) -> dict[str, str]:
-    """The renaming, theirs → ours."""
+    """The renaming, from the files' names to ours."""
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
         raise InputError(
@@ -147,13 +147,13 @@ def _table(
 
 
 def _renamed(frame: pl.DataFrame, names: Mapping[str, str]) -> pl.DataFrame:
-    """Rename the columns the caller named; a column that held our name before gives way."""
+    """Rename the columns the caller named; a column that already has our name is dropped."""
     present = {theirs: ours for theirs, ours in names.items() if theirs in frame.columns and theirs != ours}
     return frame.drop(set(present.values()) & set(frame.columns) - set(present)).rename(present)
 
 
 def _require_side_columns(tables: Mapping[str, pl.DataFrame], wanted: Sequence[str]) -> None:
-    """Refuse a `multi_valued` or `categorical` column that no side table has: a typing error would pass unseen."""
+    """Refuse a `multi_valued` or `categorical` column that no side table has: it is most likely misspelt."""
     held = {name for key in ("users", "items") if key in tables for name in tables[key].columns}
     missing = [name for name in wanted if name not in held]
     if missing:

@@ -66,7 +66,7 @@ class LabelBlock:
     ge2: np.ndarray
     """watch_ratio >= 2."""
     observed: np.ndarray | None
-    """Whether the pair was observed; None where the file does not tell (then unobserved pairs read as negative)."""
+    """Whether the pair was observed; None where the file does not say (then unobserved pairs read as negative)."""
 
     @classmethod
     def read_csv(cls, path: Path) -> LabelBlock:
@@ -113,7 +113,7 @@ class LabelBlock:
 
 
 def watched_pairs(path: Path) -> pl.DataFrame:
-    """One row per pair of a watch file, `gt2` and `ge2` if any of its views was; sorted by user and video."""
+    """One row per pair of a watch file, `gt2` and `ge2` if they hold for any of its views; sorted by user and video."""
     ratio = pl.col("watch_ratio")
     query = (
         scan_columns(path, WATCHED)
@@ -277,7 +277,7 @@ def convert(src: AnyPath, dst: AnyPath) -> dict[str, Any]:
 
 
 def _inside(path: Path, folder: Path) -> Path:
-    """The real path of a source file; a link that leads out of its folder is refused, for it may lead anywhere."""
+    """The real path of a source file; a link to a file outside its folder is refused."""
     with input_errors(path):
         real = path.resolve(strict=True)
         if not real.is_relative_to(folder.resolve(strict=True)) or not real.is_file():

@@ -42,7 +42,7 @@ _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 
 @contextmanager
 def input_errors(path: AnyPath) -> Iterator[None]:
-    """Turn the operating system's refusal to open `path` into one line; refuse what might never end."""
+    """Turn the operating system's refusal to open `path` into one line; pipes and devices are refused."""
     _refuse_endless(Path(path))
     try:
         yield
@@ -68,7 +68,7 @@ def _refuse_endless(path: Path) -> None:
 
 
 def data_folder(path: AnyPath | None, source: str) -> Path:
-    """The folder of a named data set; refuses nothing, a file, or what is not there."""
+    """The folder of a named data set; refuses a path that is not given, is a file, or does not exist."""
     if path is None:
         raise InputError(f"{source} needs the folder of its files", hint="Give the path (--data-dir DIR).")
     folder = Path(path)
@@ -111,7 +111,7 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def _unzipped(raw: bytes, path: AnyPath) -> bytes:
-    """The content of a gzip file; one that unpacks to far more than a table would is refused, before memory is full."""
+    """The content of a gzip file; refuses one that unpacks to far more than a table would."""
     limit, chunks, size = max(MAX_UNPACKED_RATIO * len(raw), 2**26), [], 0
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
         while chunk := stream.read(2**20):
