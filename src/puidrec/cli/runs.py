@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from puidrec.cli import options
-from puidrec.cli.options import option
+from puidrec.cli.options import option, path_option
 from puidrec.cli.output import print_json, print_table, progress_bar, say
 from puidrec.errors import InputError
 from puidrec.serve import Unknown
@@ -122,33 +122,34 @@ def evaluate(
     say(f"{len(split.test):,} {split.evaluation} test rows, {split.positive_rate:.1%} liked")
 
 
+@dataclass(frozen=True)
+class RecommendOptions(options.CommonOptions):
+    """Whose best items, how many, and where to."""
+
+    users: str | None = option(None, "Users, separated by commas; all users when left out.")
+    k: int = option(10, "Items per user.", min=1, max=100_000)
+    include_seen: bool = option(False, "Also items the user has rated.", "--include-seen")
+    out: Path | None = path_option("Write CSV or Parquet instead of a table.", "FILE")
+    device: str | None = option(None, options.DEVICES, show_default="cpu")
+
+
 @options.command("puid recommend runs/puid-dr --users 0,1,2 --k 5 --out top.csv")
-def recommend(
-    run: options.RunFolder,
-    users: Annotated[str | None, typer.Option(help="Users, separated by commas; all users when left out.")] = None,
-    k: Annotated[int, typer.Option(help="Items per user.", min=1, max=100_000)] = 10,
-    include_seen: Annotated[bool, typer.Option("--include-seen", help="Also items the user has rated.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Write CSV or Parquet instead of a table.", metavar="FILE", readable=False)
-    ] = None,
-    device: options.Device = None,
-    *,
-    common: options.CommonOptions,
-) -> None:
+def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
     """The best items of each user: user_id, item_id, score, rank."""
     from puidrec.atomic import atomic_path
     from puidrec.experiments.run import load_run
 
-    model, _ = load_run(run, device or "cpu")
-    wanted: Any = model.user_ids_.ids if users is None else _ids(users, model.user_ids_.ids.dtype.is_integer())
-    frame = model.recommend(wanted, k=k, exclude_seen=not include_seen)
+    model, _ = load_run(run, asked.device or "cpu")
+    known, out = model.user_ids_.ids, asked.out
+    wanted: Any = known if asked.users is None else _ids(asked.users, known.dtype.is_integer())
+    frame = model.recommend(wanted, k=asked.k, exclude_seen=not asked.include_seen)
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
             raise InputError("unknown format", found=out.suffix or str(out), expected=".csv or .parquet")
         with atomic_path(out) as temporary:
             (frame.write_parquet if out.suffix == ".parquet" else frame.write_csv)(temporary)
         say(f"wrote {out}: {frame.height:,} rows")
-    elif common.as_json:
+    elif asked.as_json:
         print_json(frame.to_dicts())
     else:
         shown = frame.head(SHOWN_ROWS).to_dicts()
@@ -173,28 +174,20 @@ def _ids(text: str, integers: bool) -> list[Any]:
 
 @dataclass(frozen=True)
 class ServeOptions(options.CommonOptions):
-    """What every command takes; --json prints one thing only."""
+    """Where the server listens, and what clients get."""
 
+    host: str = option("127.0.0.1", "Address to listen on; the default answers this machine only.")
+    port: int = option(8000, "Port; 0 takes a free one.", min=0, max=65535)
+    unknown: Unknown = option(
+        Unknown.PRIOR, "Users without training rows or features: the average user's answer, or 404."
+    )
+    max_k: int = option(1000, "Most items per user that a client may ask for.", min=1, max=100_000)
+    device: str | None = option(None, options.DEVICES, show_default="cpu")
     as_json: bool = option(False, "Print the address as JSON, once it answers.", "--json")
 
 
 @options.command("puid serve runs/puid-dr --port 8000")
-def serve(
-    run: options.RunFolder,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; the default answers this machine only.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
-    unknown: Annotated[
-        Unknown, typer.Option(help="Users without training rows or features: the average user's answer, or 404.")
-    ] = Unknown.PRIOR,
-    max_k: Annotated[
-        int, typer.Option(help="Most items per user that a client may ask for.", min=1, max=100_000)
-    ] = 1000,
-    device: options.Device = None,
-    *,
-    common: ServeOptions,
-) -> None:
+def serve(run: options.RunFolder, asked: ServeOptions) -> None:
     """Serve recommendations over HTTP until Ctrl+C: POST /recommend and /score, GET /health and /model.
 
     The page /docs says what they take and give; it needs no network.
@@ -208,13 +201,13 @@ def serve(
             f"serving needs {error.name}, which is not installed", hint="pip install 'puidrec[serve]'"
         ) from error
 
-    with open_socket(host, port) as listener:
-        limits = Limits(k=max_k, results=max(Limits.results, max_k))
-        app = serve_run(run, unknown, limits, device or "cpu")
+    with open_socket(asked.host, asked.port) as listener:
+        limits = Limits(k=asked.max_k, results=max(Limits.results, asked.max_k))
+        app = serve_run(run, asked.unknown, limits, asked.device or "cpu")
         listener.listen()  # from here on clients may connect, and are answered as soon as the loop runs
-        _announce(app.state.card, address_of(listener), common.as_json)
+        _announce(app.state.card, address_of(listener), asked.as_json)
         serve_forever(app, listener)
-    if not common.as_json:
+    if not asked.as_json:
         say("stopped")
 
 

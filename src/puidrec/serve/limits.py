@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Self
 
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -51,36 +52,28 @@ CURRENT: ContextVar[Limits] = ContextVar("limits")
 
 
 class Code(StrEnum):
-    """Kinds of problems."""
+    """Kinds of problems, each with its HTTP status."""
 
-    MALFORMED = "malformed"
-    INVALID = "invalid"
-    WRONG_ID_TYPE = "wrong_id_type"
-    TOO_MANY = "too_many"
-    UNKNOWN_USER = "unknown_user"
-    UNKNOWN_ITEM = "unknown_item"
-    NOT_FOUND = "not_found"
-    METHOD_NOT_ALLOWED = "method_not_allowed"
-    BODY_TOO_LARGE = "body_too_large"
-    TOO_SLOW = "too_slow"
-    OVERLOADED = "overloaded"
-    INTERNAL = "internal"
+    status: int
 
+    def __new__(cls, value: str, status: int) -> Self:
+        """A member is its name on the wire; the status goes along."""
+        member = str.__new__(cls, value)
+        member._value_, member.status = value, status
+        return member
 
-STATUS = {
-    Code.MALFORMED: 400,
-    Code.INVALID: 422,
-    Code.WRONG_ID_TYPE: 422,
-    Code.TOO_MANY: 422,
-    Code.UNKNOWN_USER: 404,
-    Code.UNKNOWN_ITEM: 404,
-    Code.NOT_FOUND: 404,
-    Code.METHOD_NOT_ALLOWED: 405,
-    Code.BODY_TOO_LARGE: 413,
-    Code.TOO_SLOW: 408,
-    Code.OVERLOADED: 503,
-    Code.INTERNAL: 500,
-}
+    MALFORMED = "malformed", 400
+    INVALID = "invalid", 422
+    WRONG_ID_TYPE = "wrong_id_type", 422
+    TOO_MANY = "too_many", 422
+    UNKNOWN_USER = "unknown_user", 404
+    UNKNOWN_ITEM = "unknown_item", 404
+    NOT_FOUND = "not_found", 404
+    METHOD_NOT_ALLOWED = "method_not_allowed", 405
+    BODY_TOO_LARGE = "body_too_large", 413
+    TOO_SLOW = "too_slow", 408
+    OVERLOADED = "overloaded", 503
+    INTERNAL = "internal", 500
 
 
 class Refused(Exception):  # noqa: N818 (it reads as what happens: raise Refused)
@@ -94,7 +87,7 @@ class Refused(Exception):  # noqa: N818 (it reads as what happens: raise Refused
         """The JSON form."""
         problem = {"code": self.code.value, "message": one_line(self.message)[:MAX_MESSAGE], "field": self.field}
         headers = {"Connection": "close"} if self.code in (Code.BODY_TOO_LARGE, Code.TOO_SLOW) else None
-        return JSONResponse({"error": problem}, STATUS[self.code], headers)
+        return JSONResponse({"error": problem}, self.code.status, headers)
 
 
 def require_at_most(field: str, found: int, limit: int, what: str | None = None) -> None:

@@ -18,11 +18,7 @@ from puidrec.train.cold import MAX_NUMBER
 Form = dict[str, Any]
 KINDS: dict[str, list[Form]] = {
     "number": [{"type": "number", "minimum": -MAX_NUMBER, "maximum": MAX_NUMBER}],
-    "category": [
-        {"type": "string"},
-        {"type": "boolean"},
-        {"type": "integer"},
-    ],
+    "category": [{"type": "string"}, {"type": "boolean"}, {"type": "integer"}],
     "list": [{"type": "array", "items": {"type": "string"}}],
 }
 
