@@ -129,15 +129,16 @@ def compare(
     ]
     with LiveTable(f"{spec.title}, {len(names)} methods × {len(seeds)} seeds", metrics) as live:
         results = run_study(jobs, output.out, engine=study.engine, workers=study.workers, progress=live)
+    failures = [str(failure) for failure in results.failures]
     if not results:
-        _raise_failures(results)  # an earlier comparison stays as it is
+        _raise_failures(failures, len(failures))  # an earlier comparison stays as it is
     rows = _tables(results, reference, metrics, output.out)
     if output.as_json:
         failed = [failure.row() for failure in results.failures]
         print_json({"reference": reference, "rows": [row.plain() for row in rows], "failed": failed})
     else:
         _show_comparison(rows, reference, metrics, output.out)
-    _raise_failures(results)
+    _raise_failures(failures, len(results) + len(failures))
 
 
 def _tables(results: Results, reference: str, metrics: Sequence[str], out: Path | None) -> list[SummaryRow]:
@@ -179,13 +180,11 @@ def _show_comparison(rows: Sequence[SummaryRow], reference: str, metrics: Sequen
         say(f"wrote {out}: {files}\nnext: open {out}/report.html", wrap=False)
 
 
-def _raise_failures(results: Results) -> None:
-    """A study with holes ends with their names and exit code 1."""
-    if results.failures:
-        total = len(results) + len(results.failures)
-        named = "; ".join(str(failure) for failure in results.failures[:3])
-        more = f"; and {len(results.failures) - 3} more" if len(results.failures) > 3 else ""
-        raise PuidError(f"{len(results.failures)} of {total} jobs failed: {named}{more}")
+def _raise_failures(failures: Sequence[str], total: int) -> None:
+    """A study in which jobs failed ends with the first of them and exit code 1."""
+    if failures:
+        more = f"; and {len(failures) - 3} more" if len(failures) > 3 else ""
+        raise PuidError(f"{len(failures)} of {total} jobs failed: {'; '.join(failures[:3])}{more}")
 
 
 @dataclass(frozen=True)
@@ -300,9 +299,8 @@ def reproduce(
     else:
         _show_reproduction(made.summary, out, paths)
     failed = made.summary["failed"]
-    if failed:
-        named = "; ".join(f"{row['label']} on {row['data']}, seed {row['seed']}: {row['error']}" for row in failed[:3])
-        raise PuidError(f"{len(failed)} of {len(plan.jobs)} jobs failed: {named}")
+    named = [f"{row['label']} on {row['data']}, seed {row['seed']}: {row['error']}" for row in failed]
+    _raise_failures(named, len(plan.jobs))
 
 
 def _show_reproduction(summary: dict[str, Any], out: Path, paths: Sequence[Path]) -> None:
