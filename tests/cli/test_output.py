@@ -1,10 +1,17 @@
+"""What commands print: JSON, tables, steps, and the table that grows on a terminal."""
+
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from puidrec.cli import output
+from puidrec.cli.output import LiveTable
+from puidrec.experiments.job import DataSpec, Job, Result
+from puidrec.experiments.study import Event, Failure
 
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,3 +36,41 @@ def test_steps_are_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str
     with output.steps("reading") as step:
         step("writing")
     assert capsys.readouterr() == ("", "")
+
+
+JOB = Job(DataSpec("coat"), "mf", label="mf [x]")
+
+
+def result(value: float) -> Result:
+    return Result(JOB, {"uauc": value}, {}, 0.25, {}, {})
+
+
+def text(live: LiveTable) -> str:
+    console = Console(file=io.StringIO(), width=90)
+    console.print(live.render())
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_live_table_counts_averages_and_estimates() -> None:
+    live = LiveTable("coat", ("uauc", "validation"), Console(file=io.StringIO()))
+    assert "0 of ? jobs, time left unknown" in text(live)
+    live(Event(1, 4, result(0.7), resumed=True))
+    assert "1 of 4 jobs, time left unknown" in text(live)  # what was finished before tells no pace
+    live.started -= 10
+    live(Event(2, 4, result(0.8), resumed=False))
+    live(Event(3, 4, Failure(JOB, "no"), resumed=False))
+    shown = text(live)
+    assert "3 of 4 jobs, about 0:05 left" in shown
+    row = next(line for line in shown.splitlines() if "mf [x]" in line)
+    assert row.split() == ["mf", "[x]", "2", "1", "0.7500", "0.2500"]
+    live(Event(4, 4, result(0.8), resumed=False))
+    assert "writing" in text(live)
+
+
+def test_the_live_table_is_silent_where_there_is_no_terminal() -> None:
+    quiet, loud = io.StringIO(), io.StringIO()
+    for stream, terminal in ((quiet, False), (loud, True)):
+        with LiveTable("coat", ("uauc",), Console(file=stream, force_terminal=terminal, width=90)) as live:
+            live(Event(1, 1, result(0.7), resumed=False))
+    assert quiet.getvalue() == ""
+    assert "mf [x]" in loud.getvalue()

@@ -1,9 +1,14 @@
-"""`puid train`, `evaluate` and `recommend`, called as a user calls them."""
+"""`puid train`, `evaluate`, `recommend`, `export` and `serve`, called as a user calls them."""
 
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -98,3 +103,68 @@ def test_what_set_gamma_is_said(puid, tmp_path: Path, rows: int, words: str) -> 
     assert ("strength of Γ" in facts["uniform_rows_used"]) == (rows == 1000)
     told = puid("train", "--method", "signed-rd", *sizes, "--set", "epochs=2", "--set", "gamma=1.3", "--json")
     assert "gamma_set_by" not in json.loads(told.out)
+
+
+def test_export_writes_each_format(puid: Any, run_folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    for form, file in (("onnx", "scores.onnx"), ("parquet", "users.parquet"), ("npy", "users.npy")):
+        outcome = puid("export", run_folder, "--format", form, "--out", tmp_path / form)
+        assert outcome.code == 0, outcome
+        assert file in outcome.out
+        assert "inner product" in outcome.out
+        assert (tmp_path / form / file).exists()
+    assert pl.read_parquet(tmp_path / "parquet" / "items.parquet").height == 40
+
+
+def test_the_json_of_an_export_is_what_the_folder_says(puid: Any, run_folder: Path, tmp_path: Path) -> None:
+    said = json.loads(puid("export", run_folder, "--format", "npy", "--out", tmp_path / "out", "--json").out)
+    files = said.pop("files")
+    assert said == json.loads((tmp_path / "out" / "export.json").read_text())
+    assert files == {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
+    digest = json.loads((run_folder / "environment.json").read_text())["data_sha256"]
+    assert said["data_sha256"] == digest
+
+
+def test_what_cannot_be_exported_is_one_line(puid: Any, run_folder: Path, tmp_path: Path) -> None:
+    puid("export", tmp_path, "--format", "npy", "--out", tmp_path / "out").refused("not a run folder")
+    puid("export", run_folder, "--format", "npy", "--out", run_folder).refused("replace")
+    assert (run_folder / "model").is_dir()
+
+
+def test_serves_until_told_to_stop(run_folder: Path) -> None:
+    code = "from puidrec.cli.main import run; run()"
+    command = [sys.executable, "-c", code, "serve", str(run_folder), "--port", "0", "--max-k", "7", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stderr is not None
+            said = json.loads("".join(server.stdout.readline() for _ in range(4)))
+            body = json.dumps({"users": [3], "k": 7}).encode()
+            request = urllib.request.Request(
+                said["url"] + "/recommend", body, {"content-type": "application/json"}
+            )  # fmt: skip
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                assert len(json.load(answer)["recommendations"][0]["items"]) == 7
+            with urllib.request.urlopen(said["url"] + "/model", timeout=20) as answer:
+                card = json.load(answer)
+            assert card["limits"]["k"] == 7
+            digest = json.loads((run_folder / "environment.json").read_text())["data_sha256"]
+            assert card["data_sha256"] == digest
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(20) == 0
+            assert server.stderr.read() == ""
+        finally:
+            server.kill()
+
+
+def test_what_cannot_be_served_is_one_line(puid: Any, tmp_path: Path) -> None:
+    puid("serve", tmp_path, "--port", 0).refused("not a run folder")
+    puid("serve", tmp_path, "--host", "256.0.0.1", "--port", 0).refused("cannot listen", "--host")
+
+
+def test_a_missing_library_is_one_line(puid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*sys.modules]:
+        if name.startswith("puidrec.serve"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    puid("serve", tmp_path).refused("uvicorn", "puidrec[serve]")
