@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.sources.kuairec_features import USER_CODES
+from puidrec.data.sources.kuairec import USER_CODES
 from puidrec.data.sources.ml_100k import GENRES
 from puidrec.experiments.reproduce.information_gains import Exposed
 

@@ -6,12 +6,17 @@ a few megabytes that load in a second:
 
     small_matrix.csv → small_matrix_labels.npz     big_matrix.csv → big_matrix_labels.parquet (one row per pair)
     item_daily_features.csv → item_features.csv    user_features.csv, item_categories.csv → copied
+
+Features are those of the paper's appendix: representatives of correlated groups, mapped and binned. The groups and
+their representatives are the appendix's lists; `features.select` finds such groups in any table. Item rows are daily;
+a video's bin is the one it has on most of its days. Four of the appendix's quantile recipes end, by their printed
+counts, in halves of the daily rows, so they are coded as "above the median".
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,10 +26,10 @@ import polars as pl
 
 from puidrec.atomic import atomic_folder, atomic_path, refuse_other_files
 from puidrec.data.dataset import Dataset
-from puidrec.data.schema import Origin, check_choice, require_rows
-from puidrec.data.sources.kuairec_features import Features, item_features, item_tags, user_features
+from puidrec.data.schema import Origin, check_choice, require_columns, require_rows
 from puidrec.data.sources.reading import (
     AnyPath,
+    Types,
     collect_columns,
     data_folder,
     first_file,
@@ -53,95 +58,37 @@ MAX_CELLS = 1 << 28
 """Pairs of the largest block that is accepted: a larger one would fill the memory."""
 WATCHED = {"user_id": pl.Int64, "video_id": pl.Int64, "watch_ratio": pl.Float64}
 _BITS = ("gt2_bits", "ge2_bits")
-
-
-@dataclass(frozen=True)
-class LabelBlock:
-    """Labels of every pair of the block's users and videos, both sorted by id."""
-
-    user_id: np.ndarray
-    video_id: np.ndarray
-    gt2: np.ndarray
-    """watch_ratio > 2, the paper's positive label; [users, videos] of bool."""
-    ge2: np.ndarray
-    """watch_ratio >= 2."""
-    observed: np.ndarray | None
-    """Whether the pair was observed; None where the file does not say (then unobserved pairs read as negative)."""
-
-    @classmethod
-    def read_csv(cls, path: Path) -> LabelBlock:
-        """Read the original form."""
-        rows = watched_pairs(path)
-        require_rows(rows, Origin(path))
-        users, user = np.unique(rows["user_id"].to_numpy(), return_inverse=True)
-        videos, video = np.unique(rows["video_id"].to_numpy(), return_inverse=True)
-        _check_size(users.size, videos.size, path)
-        matrices = [np.zeros((users.size, videos.size), dtype=bool) for _ in range(3)]
-        for matrix, column in zip(matrices, ("gt2", "ge2"), strict=False):
-            chosen = rows[column].to_numpy()
-            matrix[user[chosen], video[chosen]] = True
-        matrices[2][user, video] = True
-        return cls(users, videos, *matrices)
-
-    @classmethod
-    def read_npz(cls, path: Path) -> LabelBlock:
-        """Read the compact form, with or without `observed_bits`."""
-        arrays = read_arrays(path, ("user_id", "video_id", *_BITS), ("observed_bits",))
-        users, videos = (_checked_ids(arrays[key], key, path) for key in ("user_id", "video_id"))
-        _check_size(users.size, videos.size, path)
-        shape = (users.size, (videos.size + 7) // 8)
-        for name in arrays.keys() - {"user_id", "video_id"}:
-            if arrays[name].dtype != np.uint8 or arrays[name].shape != shape:
-                found = f"{arrays[name].dtype} {arrays[name].shape}"
-                raise InputError("wrong array", file=path, column=name, found=found, expected=f"uint8 {shape}")
-        packed = {name: bits for name, bits in arrays.items() if name.endswith("_bits")}
-        bits = {name: np.unpackbits(own, axis=1, count=videos.size).astype(bool) for name, own in packed.items()}
-        return cls(users, videos, bits["gt2_bits"], bits["ge2_bits"], bits.get("observed_bits"))
-
-    def write_npz(self, path: Path) -> None:
-        """Write the compact form."""
-        matrices = {"gt2_bits": self.gt2, "ge2_bits": self.ge2, "observed_bits": self.observed}
-        packed = {name: np.packbits(bits, axis=1) for name, bits in matrices.items() if bits is not None}
-        arrays: dict[str, Any] = {"user_id": self.user_id, "video_id": self.video_id, **packed}
-        with atomic_path(path) as temporary, temporary.open("wb") as stream:
-            np.savez_compressed(stream, **arrays)
-
-    @property
-    def candidates(self) -> np.ndarray:
-        """The pairs whose label is known."""
-        return np.ones_like(self.gt2) if self.observed is None else self.observed
-
-
-def watched_pairs(path: Path) -> pl.DataFrame:
-    """One row per pair of a watch file, `gt2` and `ge2` if they hold for any of its views; sorted by user and video."""
-    ratio = pl.col("watch_ratio")
-    query = (
-        scan_columns(path, WATCHED)
-        .group_by("user_id", "video_id")
-        .agg(gt2=(ratio > 2).any(), ge2=(ratio >= 2).any(), bad=(ratio.is_null() | ~ratio.is_finite()).any())
-    )
-    rows = collect_columns(query, path, WATCHED)
-    bad = pl.any_horizontal("bad", pl.col("user_id", "video_id").is_null())
-    if rows.select(bad.any()).item():
-        name_bad_cell(path, WATCHED, required=tuple(WATCHED))
-    return rows.drop("bad").sort("user_id", "video_id")
-
-
-def _check_size(users: int, videos: int, path: Path) -> None:
-    if users * videos > MAX_CELLS:
-        raise InputError(
-            "too many pairs for a fully observed block", file=path, found=f"{users:,} users x {videos:,} videos",
-            expected=f"at most {MAX_CELLS:,} pairs", hint="Is this big_matrix.csv? The block is small_matrix.csv.",
-        )  # fmt: skip
-
-
-def _checked_ids(ids: np.ndarray, key: str, path: Path) -> np.ndarray:
-    if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer) or np.any(ids[1:] <= ids[:-1]):
-        raise InputError(
-            "wrong array", file=path, column=key, found=f"{ids.dtype} {ids.shape}",
-            expected="whole numbers that increase",
-        )  # fmt: skip
-    return ids.astype(np.int64)
+Features = Literal["paper", "all", "none"]
+_PLAYS = ("show", "play", "complete_play", "valid_play", "short_time_play", "long_time_play")
+_PAIRS = {
+    "cancel_like": "user_num", "delete_comment": None, "comment_like": "user_num", "follow": "cnt",
+    "cancel_follow": "user_num", "share": "cnt", "download": "user_num", "report": "cnt",
+    "reduce_similar": "user_num", "collect": "cnt", "cancel_collect": "user_num",
+}  # fmt: skip
+ITEM_GROUPS: dict[tuple[str, ...], str | None] = {
+    tuple(f"{name}_{kind}" for name in _PLAYS for kind in ("cnt", "user_num")): "valid_play_user_num",
+    ("like_cnt", "like_user_num", "double_click_cnt", "click_like_cnt"): "click_like_cnt",
+    ("comment_cnt", "comment_user_num", "direct_comment_cnt"): "direct_comment_cnt",
+    **{(f"{name}_cnt", f"{name}_user_num"): kind and f"{name}_{kind}" for name, kind in _PAIRS.items()},
+}
+"""Correlated item features → the one kept (None: the appendix keeps none of the group)."""
+HALVES = ("valid_play_user_num", "play_progress", "click_like_cnt", "cancel_like_user_num")
+"""Coded as above the median of the daily rows or not."""
+NON_ZERO = tuple(name for name in ITEM_GROUPS.values() if name is not None and name not in HALVES)
+"""Coded as zero or not."""
+_NAMED = ("video_type", "upload_type", "visible_status", "video_tag_name")
+DAILY_COLUMNS: Types = {
+    "video_id": pl.Int64,
+    **dict.fromkeys(_NAMED, pl.String),
+    **dict.fromkeys((*HALVES, *NON_ZERO), pl.Float64),
+}
+USER_CODES = ("onehot_feat0", "onehot_feat6", *(f"onehot_feat{k}" for k in range(11, 18)))
+_ACTIVE = {"full_active": "1", "high_active": "2", "middle_active": "2"}
+_FEW_FOLLOWED = ["0", "(0,10]", "(10,50]"]
+_YOUNG = ["15-30", "31-60", "61-90", "91-180"]
+_SOURCE_USER = (
+    "user_active_degree", "is_live_streamer", "follow_user_num_range", "friend_user_num_range", "register_days_range",
+)  # fmt: skip
 
 
 def load(
@@ -252,6 +199,162 @@ def _unobserved(block: LabelBlock) -> str:
     if block.observed is None:
         return "not told by the file: pairs never shown (0.4 % of the original block) count as negative"
     return f"{int((~block.observed).sum()):,} pairs without a label, left out"
+
+
+@dataclass(frozen=True)
+class LabelBlock:
+    """Labels of every pair of the block's users and videos, both sorted by id."""
+
+    user_id: np.ndarray
+    video_id: np.ndarray
+    gt2: np.ndarray
+    """watch_ratio > 2, the paper's positive label; [users, videos] of bool."""
+    ge2: np.ndarray
+    """watch_ratio >= 2."""
+    observed: np.ndarray | None
+    """Whether the pair was observed; None where the file does not say (then unobserved pairs read as negative)."""
+
+    @classmethod
+    def read_csv(cls, path: Path) -> LabelBlock:
+        """Read the original form."""
+        rows = watched_pairs(path)
+        require_rows(rows, Origin(path))
+        users, user = np.unique(rows["user_id"].to_numpy(), return_inverse=True)
+        videos, video = np.unique(rows["video_id"].to_numpy(), return_inverse=True)
+        _check_size(users.size, videos.size, path)
+        matrices = [np.zeros((users.size, videos.size), dtype=bool) for _ in range(3)]
+        for matrix, column in zip(matrices, ("gt2", "ge2"), strict=False):
+            chosen = rows[column].to_numpy()
+            matrix[user[chosen], video[chosen]] = True
+        matrices[2][user, video] = True
+        return cls(users, videos, *matrices)
+
+    @classmethod
+    def read_npz(cls, path: Path) -> LabelBlock:
+        """Read the compact form, with or without `observed_bits`."""
+        arrays = read_arrays(path, ("user_id", "video_id", *_BITS), ("observed_bits",))
+        users, videos = (_checked_ids(arrays[key], key, path) for key in ("user_id", "video_id"))
+        _check_size(users.size, videos.size, path)
+        shape = (users.size, (videos.size + 7) // 8)
+        for name in arrays.keys() - {"user_id", "video_id"}:
+            if arrays[name].dtype != np.uint8 or arrays[name].shape != shape:
+                found = f"{arrays[name].dtype} {arrays[name].shape}"
+                raise InputError("wrong array", file=path, column=name, found=found, expected=f"uint8 {shape}")
+        packed = {name: bits for name, bits in arrays.items() if name.endswith("_bits")}
+        bits = {name: np.unpackbits(own, axis=1, count=videos.size).astype(bool) for name, own in packed.items()}
+        return cls(users, videos, bits["gt2_bits"], bits["ge2_bits"], bits.get("observed_bits"))
+
+    def write_npz(self, path: Path) -> None:
+        """Write the compact form."""
+        matrices = {"gt2_bits": self.gt2, "ge2_bits": self.ge2, "observed_bits": self.observed}
+        packed = {name: np.packbits(bits, axis=1) for name, bits in matrices.items() if bits is not None}
+        arrays: dict[str, Any] = {"user_id": self.user_id, "video_id": self.video_id, **packed}
+        with atomic_path(path) as temporary, temporary.open("wb") as stream:
+            np.savez_compressed(stream, **arrays)
+
+    @property
+    def candidates(self) -> np.ndarray:
+        """The pairs whose label is known."""
+        return np.ones_like(self.gt2) if self.observed is None else self.observed
+
+
+def watched_pairs(path: Path) -> pl.DataFrame:
+    """One row per pair of a watch file, `gt2` and `ge2` if they hold for any of its views; sorted by user and video."""
+    ratio = pl.col("watch_ratio")
+    query = (
+        scan_columns(path, WATCHED)
+        .group_by("user_id", "video_id")
+        .agg(gt2=(ratio > 2).any(), ge2=(ratio >= 2).any(), bad=(ratio.is_null() | ~ratio.is_finite()).any())
+    )
+    rows = collect_columns(query, path, WATCHED)
+    bad = pl.any_horizontal("bad", pl.col("user_id", "video_id").is_null())
+    if rows.select(bad.any()).item():
+        name_bad_cell(path, WATCHED, required=tuple(WATCHED))
+    return rows.drop("bad").sort("user_id", "video_id")
+
+
+def _check_size(users: int, videos: int, path: Path) -> None:
+    if users * videos > MAX_CELLS:
+        raise InputError(
+            "too many pairs for a fully observed block", file=path, found=f"{users:,} users x {videos:,} videos",
+            expected=f"at most {MAX_CELLS:,} pairs", hint="Is this big_matrix.csv? The block is small_matrix.csv.",
+        )  # fmt: skip
+
+
+def _checked_ids(ids: np.ndarray, key: str, path: Path) -> np.ndarray:
+    if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer) or np.any(ids[1:] <= ids[:-1]):
+        raise InputError(
+            "wrong array", file=path, column=key, found=f"{ids.dtype} {ids.shape}",
+            expected="whole numbers that increase",
+        )  # fmt: skip
+    return ids.astype(np.int64)
+
+
+def user_features(path: Path, features: Features) -> pl.DataFrame:
+    """The user table: the appendix's 14 coded columns (`paper`), or every column as it is (`all`)."""
+    frame = read_delimited(path)
+    require_columns(frame, ("user_id", *_SOURCE_USER, *USER_CODES), Origin(path))
+    if features == "all":
+        codes = [name for name in frame.columns if name.startswith(("onehot_", "is_"))]
+        return typed_columns(frame, keep_text=codes)
+    active, live, follows, friends, days = (pl.col(name) for name in _SOURCE_USER)
+    return typed_columns(frame.select("user_id")).with_columns(
+        frame.select(
+            active.replace_strict(_ACTIVE, default="0", return_dtype=pl.String),
+            live,
+            _code(~follows.is_in(_FEW_FOLLOWED)),
+            _code(friends != "0"),
+            _code(~days.is_in(_YOUNG)),
+            *USER_CODES,
+        )
+    )
+
+
+def _code(condition: pl.Expr) -> pl.Expr:
+    """A condition as the category "1" or "0"; unknown stays missing."""
+    return condition.cast(pl.Int8).cast(pl.String)
+
+
+def item_tags(path: Path) -> pl.DataFrame:
+    """Tags of videos, `[27, 9]`, as a multi-valued column."""
+    frame = read_delimited(path)
+    require_columns(frame, ("video_id", "feat"), Origin(path))
+    bad = ~frame["feat"].str.contains(r"^\[\s*([0-9]+\s*(,\s*[0-9]+\s*)*)?\]$").fill_null(True)
+    if bad.any():
+        row = int(bad.arg_true()[0])
+        raise InputError(
+            "not a list of tags", file=path, row=row + 1, column="feat", found=frame["feat"][row], expected="[27, 9]"
+        )
+    ids = typed_columns(frame.select(item_id="video_id"))
+    return ids.with_columns(frame.select(tags=pl.col("feat").str.extract_all(r"[0-9]+")))
+
+
+def item_features(path: Path) -> pl.DataFrame:
+    """The appendix's 18 coded item features, one row per video, from the daily rows."""
+    daily = collect_columns(scan_columns(path, DAILY_COLUMNS), path, DAILY_COLUMNS)
+    require_rows(daily, Origin(path))
+    tag = pl.col("video_tag_name")
+    common = _common_tags(daily)
+    rows = daily.select(
+        "video_id",
+        _code(pl.col("video_type") != "AD"),
+        _code(pl.col("upload_type") != "ShortImport"),
+        pl.col("visible_status").replace_strict({"only friends": "0", "private": "1"}, default="2"),
+        pl.when(tag.is_null()).then(pl.lit("-1")).when(tag.is_in(common)).then(pl.lit("4")).otherwise(pl.lit("1"))
+        .alias("video_tag_name"),
+        *[(pl.col(name) > pl.col(name).median()).cast(pl.Float64) for name in HALVES],
+        *[(pl.col(name) != 0).cast(pl.Float64) for name in NON_ZERO],
+    )  # fmt: skip
+    most = [pl.col(name).drop_nulls().mode().sort().first() for name in _NAMED]
+    majority = [_code(pl.col(name).mean() >= 0.5) for name in (*HALVES, *NON_ZERO)]
+    return rows.group_by("video_id").agg(*most, *majority).sort("video_id").rename({"video_id": "item_id"})
+
+
+def _common_tags(daily: pl.DataFrame) -> Sequence[str]:
+    """The most frequent quarter of the tags, without the top one, which the appendix treats on its own."""
+    counts = daily["video_tag_name"].drop_nulls().value_counts()
+    rest = counts.sort("count", "video_tag_name", descending=[True, False])[1:]
+    return rest["video_tag_name"][: -(-rest.height // 4)].to_list()
 
 
 def convert(src: AnyPath, dst: AnyPath) -> dict[str, Any]:
