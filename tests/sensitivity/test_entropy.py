@@ -4,12 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puidrec.errors import InputError
-from puidrec.features.bins import cross
 from puidrec.features.counts import ExposureCounts
 from puidrec.sensitivity.entropy import (
     bernoulli_entropy,
     bernoulli_kl,
-    entropy_given,
     information_gains,
     local_scores,
 )
@@ -53,29 +51,6 @@ def test_entropies_equal_a_count_over_all_pairs(seed):
     assert gains.H - brute_force(seen, 0 * users) == pytest.approx(0.0, abs=1e-12)
     assert gains.H_u == pytest.approx(brute_force(seen, users), abs=1e-12)
     assert gains.H_ui == pytest.approx(brute_force(seen, users, items), abs=1e-12)
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10_000))
-def test_chain_with_hidden_blocks_from_one_pass(seed):
-    seen, x_u, x_i = small(seed)
-    rng = np.random.default_rng(seed + 1)
-    h_u, h_i = rng.integers(0, 2, x_u.size), rng.integers(0, 3, x_i.size)
-    fine = cross(x_u, h_u)
-    group = np.zeros(fine.max() + 1, np.int32)
-    group[fine] = x_u
-    counts = counted(seen, fine, x_i)
-    big = [np.broadcast_to(a, seen.shape) for a in (x_u[:, None], x_i[None], h_u[:, None], h_i[None])]
-    own = np.arange(fine.max() + 1)
-    chain = [
-        (entropy_given(counts, None, None), brute_force(seen, 0 * big[0])),
-        (entropy_given(counts, group, None), brute_force(seen, big[0])),
-        (entropy_given(counts, group, x_i), brute_force(seen, *big[:2])),
-        (entropy_given(counts, own, x_i), brute_force(seen, *big[:3])),
-        (entropy_given(counts, own, cross(x_i, h_i)), brute_force(seen, *big)),
-    ]
-    assert np.allclose(*zip(*chain, strict=True), atol=1e-12)
-    assert np.all(np.diff([fast for fast, _ in chain]) <= 1e-12)
 
 
 @settings(max_examples=30, deadline=None)

@@ -7,7 +7,7 @@ every permutation of feature rows follow from these without touching the log aga
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
@@ -54,21 +54,6 @@ class ExposureCounts:
             degree += np.bincount(user, minlength=n_users)
             table += np.bincount(offset[user] + item, minlength=table.size)
         return cls(user_bin, item_bin, degree, table.reshape(n_bins, n_items))
-
-    def with_item_bins(self, item_bin: np.ndarray) -> Self:
-        """The same log under other item bins, any at all: the table keeps every item apart."""
-        if item_bin.shape != self.item_bin.shape:
-            raise InputError("one bin per item", found=item_bin.shape, expected=f"{self.item_bin.shape}")
-        return replace(self, item_bin=item_bin)
-
-    def coarser_users(self, group: np.ndarray) -> Self:
-        """The same log with user bins joined: `group[b]` is the new bin of bin b.
-
-        So one pass under the finest bins, such as `cross(x_u, h_u)`, serves every coarser block of features.
-        """
-        if group.shape != (self.n_user_bins,):
-            raise InputError("one group per user bin", found=group.shape, expected=f"({self.n_user_bins},)")
-        return replace(self, user_bin=group[self.user_bin], by_item=group_columns(self.by_item.T, group).T)
 
     @property
     def n_users(self) -> int:

@@ -86,18 +86,6 @@ def conditional_entropy(observed: np.ndarray, pairs: np.ndarray) -> float:
     return float((pairs * bernoulli_entropy(_rate(observed, pairs))).sum() / pairs.sum())
 
 
-def entropy_given(counts: ExposureCounts, user_group: np.ndarray | None, item_bin: np.ndarray | None) -> float:
-    """H(o | blocks of features), plug-in, for any coarsening of the counted bins.
-
-    user_group: new bin of each user bin (None: no user features). item_bin: bin of each item (None: no item
-    features). With counts under `cross(x_u, h_u)` this gives every term of the paper's chains with h_u and h_i.
-    """
-    users = np.zeros(counts.n_user_bins, np.int32) if user_group is None else user_group
-    items = np.zeros(counts.n_items, np.int32) if item_bin is None else item_bin
-    view = counts.with_item_bins(items).coarser_users(users)
-    return conditional_entropy(view.cells, view.pairs)
-
-
 def local_scores(counts: ExposureCounts) -> tuple[np.ndarray, np.ndarray]:
     """Plug-in local information: KL(p_{B_u} ‖ p) per user bin, KL(p_{B_u,B_i} ‖ p_{B_u}) per cell.
 

@@ -42,8 +42,6 @@ class Evidence:
         users: pl.DataFrame | None = None,
         items: pl.DataFrame | None = None,
         exclude: Sequence[str] = (),
-        n_bins: int = 4,
-        max_bins: int = 64,
     ) -> Evidence:
         """Bin both sides (columns that explain degrees first) and count the log. Row k of a table is code k."""
         sides = [
@@ -51,8 +49,6 @@ class Evidence:
                 frame,
                 id_column=key,
                 n_entities=n,
-                n_bins=n_bins,
-                max_bins=max_bins,
                 exclude=exclude,
                 relevance=count_codes(codes, n).astype(np.float64),
             )
@@ -90,21 +86,17 @@ class Evidence:
         return calibrate(user, item, self.users, self.items, n_users=n_users, n_items=n_items, exclude=self.exclude)
 
     @cached_property
-    def user_design(self) -> np.ndarray | None:
-        """Users' features at a finer resolution than the composite bins, one by one."""
-        return binned_design(self.users, "user_id", self.exclude)
+    def designs(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Features of users and of items, one by one, at a finer resolution than the composite bins."""
+        user, item = (binned_design(*side, self.exclude) for side in self._sides)
+        return user, item
 
     @cached_property
-    def item_design(self) -> np.ndarray | None:
-        """Items' features likewise."""
-        return binned_design(self.items, "item_id", self.exclude)
+    def missing(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Which users, and which items, left which fields empty."""
+        user, item = (missing_fields(*side, self.exclude) for side in self._sides)
+        return user, item
 
-    @cached_property
-    def user_missing(self) -> np.ndarray | None:
-        """Which users left which fields empty, [users, fields]; only fields that some filled in."""
-        return missing_fields(self.users, "user_id", self.exclude)
-
-    @cached_property
-    def item_missing(self) -> np.ndarray | None:
-        """Items likewise."""
-        return missing_fields(self.items, "item_id", self.exclude)
+    @property
+    def _sides(self) -> tuple[tuple[pl.DataFrame | None, str], tuple[pl.DataFrame | None, str]]:
+        return (self.users, "user_id"), (self.items, "item_id")

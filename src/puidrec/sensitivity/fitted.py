@@ -12,6 +12,8 @@ import polars as pl
 from puidrec.errors import InputError
 from puidrec.rng import Rng, generator
 
+NOT_SEPARABLE = "this Γ does not split into a user and an item part"
+
 
 @dataclass(frozen=True)
 class Gamma(ABC):
@@ -29,19 +31,19 @@ class Gamma(ABC):
         """Log Γ of pairs of codes."""
 
     @property
-    @abstractmethod
     def separable(self) -> bool:
         """Whether log Γ_ui = log_user[u] + log_item[i] for all pairs."""
+        return False
 
     @property
-    @abstractmethod
     def log_user(self) -> np.ndarray:
         """The users' part of a separable log Γ; an error where it is not separable."""
+        raise InputError(NOT_SEPARABLE, hint="Use a separable rule: exposure-gap, or a number.")
 
     @property
-    @abstractmethod
     def log_item(self) -> np.ndarray:
         """The items' part."""
+        return self.log_user
 
     @abstractmethod
     def user_mean_log(self) -> np.ndarray:
@@ -132,14 +134,16 @@ class TableGamma(Gamma):
     @property
     def log_user(self) -> np.ndarray:
         """Users' own part and their bin's."""
-        _require_separable(self)
+        if not self.separable:
+            return super().log_user
         part: np.ndarray = self.user + self.cell[self.user_bin, 0]
         return part
 
     @property
     def log_item(self) -> np.ndarray:
         """Items' own part and their bin's."""
-        _require_separable(self)
+        if not self.separable:
+            return super().log_item
         part: np.ndarray = self.item + (self.cell[0] - self.cell[0, 0])[self.item_bin]
         return part
 
@@ -205,16 +209,3 @@ def require_pairs(users: np.ndarray, items: np.ndarray) -> None:
     """Refuse users and items that do not pair up one to one."""
     if users.shape != items.shape:
         raise InputError("users and items must pair up", found=(users.shape, items.shape))
-
-
-def _require_separable(gamma: Gamma) -> None:
-    if not gamma.separable:
-        raise not_separable()
-
-
-def not_separable() -> InputError:
-    """The error of asking for parts that do not exist."""
-    return InputError(
-        "this Γ does not split into a user and an item part",
-        hint="Use a separable rule: exposure-gap, or a number.",
-    )

@@ -22,7 +22,7 @@ from puidrec.propensity.cells import smoothed_rates
 from puidrec.propensity.two_way import MIN_VARIANCE, TwoWayEffects, effect_variance
 from puidrec.sensitivity.entropy import bernoulli_kl
 from puidrec.sensitivity.evidence import Evidence
-from puidrec.sensitivity.fitted import Gamma, bin_max, bin_mean, not_separable, require_pairs
+from puidrec.sensitivity.fitted import Gamma, bin_max, bin_mean, require_pairs
 
 Around = Literal["features", "cells", "two-way"]
 """The nominal propensity that the residuals are relative to."""
@@ -170,15 +170,15 @@ def exposure_residuals(evidence: Evidence, around: Around, spread: Spread = "fit
     user_level, item_level = row[counts.user_bin], column[counts.item_bin]
     users = unshrunk(effects.user_effect, effects.user_variance, effects.ridge.user, user_level)
     items = unshrunk(effects.item_effect, effects.item_variance, effects.ridge.item, item_level)
-    user_fit = fitted_level(users, evidence.user_design, counts.user_bin)
-    item_fit = fitted_level(items, evidence.item_design, counts.item_bin)
+    user_fit = fitted_level(users, evidence.designs[0], counts.user_bin)
+    item_fit = fitted_level(items, evidence.designs[1], counts.item_bin)
     user_centre, item_centre = (user_level, item_level) if around == "cells" else (user_fit, item_fit)
     user_gap, item_gap = Levels(users.value - user_centre, users.noise), Levels(items.value - item_centre, items.noise)
     if spread == "even":
         return shrunk_residual(user_gap), shrunk_residual(item_gap)
     return (
-        shrunk_residual(user_gap, local_gain(user_fit, counts.rate), evidence.user_missing),
-        shrunk_residual(item_gap, local_gain(item_fit, counts.rate), evidence.item_missing),
+        shrunk_residual(user_gap, local_gain(user_fit, counts.rate), evidence.missing[0]),
+        shrunk_residual(item_gap, local_gain(item_fit, counts.rate), evidence.missing[1]),
     )
 
 
@@ -214,8 +214,6 @@ class PosteriorGamma(Gamma):
     item: Residual
     level: float
 
-    separable = False
-
     def log_at(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Log Γ from the posterior of the pair's shift."""
         require_pairs(users, items)
@@ -224,16 +222,6 @@ class PosteriorGamma(Gamma):
         deviation = np.sqrt(self.user.variance[users] + self.item.variance[items])
         log_gamma: np.ndarray = np.minimum(folded_quantile(mean, deviation, self.level), np.log(self.cap))
         return log_gamma
-
-    @property
-    def log_user(self) -> np.ndarray:
-        """Refused: |user + item| is no sum of parts."""
-        raise not_separable()
-
-    @property
-    def log_item(self) -> np.ndarray:
-        """Refused."""
-        raise not_separable()
 
     def user_mean_log(self) -> np.ndarray:
         """Over items spread evenly over bins and means; exact where there are few."""
