@@ -51,8 +51,8 @@ def methods_table() -> str:
     """Every method, one row."""
     from puidrec.methods import METHODS
 
-    rows = [(f"`{spec.name}`", spec.description) for spec in METHODS.values()]
-    return _table(("method", "what it does"), rows)
+    rows = [(f"`{spec.name}`", spec.description, spec.needs) for spec in METHODS.values()]
+    return _table(("method", "what it does", "needs"), rows)
 
 
 def settings_table() -> str:
