@@ -79,7 +79,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty folder beside `path`; on success it takes the place of `path`, old content and all."""
     target = Path(path)
     with output_errors(target):
-        if target.is_dir() and Path.cwd().is_relative_to(target.resolve()):  # whoever is in it would be left nowhere
+        if target.is_dir() and Path.cwd().is_relative_to(target.resolve()):  # its processes would be left in no folder
             raise InputError("the folder you are in cannot be replaced", file=target, hint="Name a folder in it.")
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))

@@ -57,7 +57,7 @@ class OutputError(PuidError):
 
 
 def not_fitted(what: str) -> PuidError:
-    """Asked for an answer before `fit`: ours, and scikit-learn's NotFittedError as well.
+    """An error for calls before `fit`: a PuidError that is scikit-learn's NotFittedError as well.
 
     Made when it is needed, since scikit-learn takes as long to import as torch.
     """

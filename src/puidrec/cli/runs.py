@@ -74,7 +74,7 @@ def train(
 
 
 def _show_run(run: Run, data: str, out: Path | None) -> None:
-    """Print the figures on test rows, what they stand under, and where the run is."""
+    """Print the metrics on test rows, how they came about, and where the run is."""
     facts = run.metrics
     print_table(
         f"{facts['method']} on {data}, protocol {facts['protocol']}, seed {facts['seed']}", ("metric", "test"),

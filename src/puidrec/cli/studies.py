@@ -358,7 +358,7 @@ def demo(
         task = bar.add_task("simulating", total=len(METHODS) + 2)
         found = run_demo(world, seed, lambda step: bar.update(task, advance=1, description=step), device or "cpu")
     content = {**found.facts, "audit": found.audit.to_dict()}
-    with atomic_files(out) as stage:  # both or neither: the page must not speak of another run than the figures
+    with atomic_files(out) as stage:  # both or neither: the page must show the figures beside it
         write_json(stage / "demo.json", content)
         write_page(stage / "report.html", demo_page(found.facts, content["audit"]))
     if common.as_json:

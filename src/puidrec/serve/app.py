@@ -85,7 +85,7 @@ def create_app(answers: Answers, metrics: dict[str, Any], environment: dict[str,
 
 
 async def health(request: Request) -> Response:
-    """Answers as long as the server does."""
+    """Says that the server is up, and what it serves."""
     card = request.app.state.card
     return _json({"status": "ok", **{key: card[key] for key in ("method", "users", "items")}})
 
@@ -173,7 +173,7 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _from_validation(error: RequestValidationError) -> Refused:
-    """The complaint that got furthest; input is never echoed, so nothing a client sent can come back as ours."""
+    """The validation error deepest in the body. Input is never echoed: no client can put words into an answer."""
     deepest: dict[str, Any] = max(error.errors(), key=lambda one: len(one["loc"]))
     if deepest["type"] == "json_invalid":
         return Refused(Code.MALFORMED, f"the body is not JSON: {deepest.get('ctx', {}).get('error', '')}")

@@ -133,7 +133,7 @@ class Engine:
 
 
 def _joined(rankings: Sequence[Ranking]) -> Ranking:
-    """Rankings of some users and of others as one."""
+    """Rankings of several groups of users as one."""
     return Ranking(np.concatenate([r.codes for r in rankings]), np.concatenate([r.scores for r in rankings]))
 
 

@@ -1,4 +1,4 @@
-"""The process: a socket, an event loop, and an orderly end on SIGINT or SIGTERM."""
+"""The process: a socket, an event loop, time limits for slow clients, and an orderly end on SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from puidrec.errors import InputError
 KEEP_ALIVE_SECONDS = 15
 SHUTDOWN_SECONDS = 10
 MAX_CONNECTIONS = 1024
-HEAD_SECONDS = 10.0
-"""For the head of a request to arrive, from the connection or from its first byte on."""
 
 
 class TimedProtocol(H11Protocol):
-    """HTTP/1.1 in which a head must arrive in time and an answer must be taken; the body's time is the guard's."""
+    """HTTP/1.1 with time limits for the request line and headers (the head) and for taking the answer.
 
-    head_seconds = HEAD_SECONDS
+    uvicorn waits for slow clients without end. The time limit of the body is in `limits.Guard`.
+    """
+
+    head_seconds = 10.0
+    """For the head of a request to arrive, from the connection or from its first byte on."""
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The clock of the first head starts."""
+        """Start the timer of the first head."""
         super().connection_made(transport)
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        """A head that is complete stops its clock; the first bytes of the next one start another."""
+        """Stop the timer when a head is complete; start it again at the first bytes of the next one."""
         super().data_received(data)
         under_way = self.cycle is not None and not self.cycle.response_complete
         if under_way or self.timeout_keep_alive_task is not None:
@@ -45,24 +47,24 @@ class TimedProtocol(H11Protocol):
             self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is left to wait for."""
+        """Stop the timer: no head will come."""
         self._disarm()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client takes less than it is given: from here on it must take some of it, time and again."""
+        """The client reads more slowly than the server writes: watch from here on that it reads at all."""
         super().pause_writing()
         self._watch()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; one that still owes its client bytes stays while the client takes some."""
+        """Close an idle connection, but not while its client is still reading an answer."""
         if self.transport.get_write_buffer_size():
             self._watch()
         else:
             super().timeout_keep_alive_handler()
 
     def _watch(self, before: int = -1) -> None:
-        """Abort when nothing was taken since the last look; stop looking when everything was."""
+        """Abort when the client has read nothing since the last look; stop looking when it has read everything."""
         unsent = self.transport.get_write_buffer_size()
         if unsent and unsent == before:
             self.transport.abort()
