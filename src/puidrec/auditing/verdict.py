@@ -171,7 +171,7 @@ def limits(values: dict[str, Any], uses_uniform: bool) -> list[str]:
     if found["ess"] < SMALL_ESS:
         texts.append(f"The effective sample size is only {found['ess']:.0f} rows: intervals are rough.")
     if found["calibration_error"] is not None and found["calibration_error"] > 0.25:
-        texts.append("The propensities fit the log poorly (see calibration), and that alone can raise Γ.")
+        texts.append("The propensities fit the log poorly (see calibration): part of Γ may only make up for that.")
     if uses_uniform:
         texts.append("The propensities were fitted with uniform rows, so the audit is not of the log alone.")
     ranked = values["segments"]["ranked_users"]
