@@ -1,0 +1,306 @@
+"""The solver against dense float64 oracles: normal equations, SciPy's minimiser, and its own promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from torch import Tensor
+
+from puidrec.backbones.sparse import LogPattern
+from puidrec.errors import InputError, PuidError
+from puidrec.objective.low_rank import LowRank
+from puidrec.train.quadratic import Block, Quadratic
+from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep
+
+DIM = 2
+
+
+@dataclass
+class World:
+    """A tiny log and everything of it as dense float64 arrays."""
+
+    user: np.ndarray
+    item: np.ndarray
+    n_users: int
+    n_items: int
+    rng: np.random.Generator
+
+    @classmethod
+    def draw(cls, seed: int, n_users: int = 9, n_items: int = 7, share: float = 0.4) -> World:
+        rng = np.random.default_rng(seed)
+        user, item = np.nonzero(rng.random((n_users, n_items)) < share)
+        return cls(user, item, n_users, n_items, rng)
+
+    def __len__(self) -> int:
+        return self.user.size
+
+    @property
+    def pattern(self) -> LogPattern:
+        return LogPattern.from_pairs(self.user, self.item, self.n_users, self.n_items)
+
+    def numbers(self, low: float = 0.0, high: float = 1.0) -> Tensor:
+        return torch.from_numpy(self.rng.uniform(low, high, len(self)))
+
+    def pull(self) -> LowRank:
+        left, right = (torch.from_numpy(self.rng.normal(size=(n, 3))) for n in (self.n_users, self.n_items))
+        return LowRank.of(left, right)
+
+
+def penalty(n: int, l2: float = 0.1, vectors: float = 0.5) -> Tensor:
+    values = torch.full((DIM + 1,), l2 * vectors / n, dtype=torch.float64)
+    values[-1] = l2 / n
+    return values
+
+
+def model_of(world: World, l2: float = 0.1) -> Model:
+    return Model(Side(penalty(world.n_users, l2)), Side(penalty(world.n_items, l2)))
+
+
+def start_of(world: World, model: Model, seed: int = 0) -> Point:
+    return model.start(world.n_users, world.n_items, 0.4, torch.Generator().manual_seed(seed))
+
+
+def problems(world: World) -> dict[str, Quadratic]:
+    """Every instance in the table of the module."""
+    n, pairs, pattern = len(world), world.n_users * world.n_items, world.pattern
+    r, w, pull = world.numbers(), world.numbers(1.0, 4.0), world.pull()
+    m = pull.tile()[world.user, world.item]
+    lam = 1.5
+    unseen = pairs - n
+    return {
+        "naive": Quadratic.in_memory(pattern, 1.0 / n, r / n, constant=float((r**2).mean())),
+        "ips": Quadratic.in_memory(pattern, w / pairs, w * r / pairs),
+        "dr": Quadratic.in_memory(pattern, 0.0, w * (r - m) / pairs, v=1.0 / pairs, pull=pull),
+        "signed": Quadratic.in_memory(
+            pattern, w / n - lam / unseen, w * r / n - lam * m / unseen, v=lam / unseen, pull=pull
+        ),
+    }
+
+
+def dense_value(quadratic: Quadratic, scores: Tensor) -> Tensor:
+    """J's loss by its definition, pair by pair."""
+    total = torch.tensor(quadratic.constant, dtype=torch.float64)
+    for block in quadratic.blocks():
+        s = scores[block.start : block.stop][block.pattern.user, block.pattern.col.long()]
+        total = total + (block.c * s**2 - 2 * block.d * s).sum()
+    if quadratic.v:
+        m = quadratic.pull.tile() if quadratic.pull is not None else torch.zeros_like(scores)
+        total = total + quadratic.v * (scores**2 - 2 * scores * m).sum()
+    return total
+
+
+def dense_objective(quadratic: Quadratic, model: Model, point: Point) -> Tensor:
+    total = dense_value(quadratic, model.scores(point).tile())
+    for name, side in (("user", model.users), ("item", model.items)):
+        total = total + (side.cost * point[f"{name}s"] ** 2).sum()
+        if side.features is not None:
+            total = total + (side.features.penalty * point[f"{name}_features"] ** 2).sum()
+    return total
+
+
+def gradient(quadratic: Quadratic, model: Model, point: Point) -> dict[str, Tensor]:
+    """Of the dense objective; features enter by their dense design, since a design's values are constants here."""
+    own = {name: value.clone().requires_grad_() for name, value in point.items()}
+    sides = []
+    for name, side in (("user", model.users), ("item", model.items)):
+        rows = own[f"{name}s"] * side.free
+        if side.features is not None:
+            rows = rows + dense_design(side.features) @ own[f"{name}_features"]
+        sides.append(rows)
+    users, items = sides
+    scores = users[:, :-1] @ items[:, :-1].T + users[:, -1:] + items[:, -1] + own["mean"]
+    total = dense_value(quadratic, scores)
+    for name, side in (("user", model.users), ("item", model.items)):
+        total = total + (side.cost * own[f"{name}s"] ** 2).sum()
+        if side.features is not None:
+            total = total + (side.features.penalty * own[f"{name}_features"] ** 2).sum()
+    total.backward()
+    return {name: value.grad for name, value in own.items()}
+
+
+def dense_design(features: Features) -> Tensor:
+    dense = torch.zeros(features.pattern.n_users, features.pattern.n_items, dtype=torch.float64)
+    dense[features.pattern.user, features.pattern.col.long()] = features.values
+    return dense
+
+
+NAMES = ["naive", "ips", "dr", "signed"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_value_is_the_sum_over_pairs(name: str) -> None:
+    world = World.draw(1)
+    quadratic, model = problems(world)[name], model_of(world)
+    point = {k: torch.randn_like(v) for k, v in start_of(world, model).items()}
+    expected = dense_objective(quadratic, model, point)
+    scores = model.scores(point)
+    assert quadratic.value(scores) + model.penalty(point) == pytest.approx(float(expected), rel=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_value_along_a_step_is_its_polynomial(name: str) -> None:
+    world = World.draw(2)
+    quadratic, model = problems(world)[name], model_of(world)
+    point, step = ({k: torch.randn_like(v) for k, v in start_of(world, model).items()} for _ in range(2))
+    polynomial = quadratic.along(model.scores(point), model.scores(step, step=True))
+    polynomial[:3] += model.penalty_along(point, step)
+    for t in (-0.7, 0.3, 2.0):
+        moved = {k: v + t * step[k] for k, v in point.items()}
+        expected = float(dense_objective(quadratic, model, moved)) - quadratic.constant
+        assert np.polynomial.polynomial.polyval(t, polynomial) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_best_step_is_the_lowest_stationary_point() -> None:
+    t, change = best_step(np.array([3.0, -1.0, -2.0, 0.1, 1.0]))
+    grid = np.linspace(-3, 3, 100_001)
+    values = np.polynomial.polynomial.polyval(grid, [0.0, -1.0, -2.0, 0.1, 1.0])
+    assert t == pytest.approx(grid[np.argmin(values)], abs=1e-4)
+    assert change == pytest.approx(values.min(), abs=1e-8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_side_with_enough_steps_is_the_solution_of_its_normal_equations(name: str) -> None:
+    world = World.draw(3)
+    quadratic, model = problems(world)[name], model_of(world)
+    point = {k: torch.randn_like(v) * 0.5 for k, v in start_of(world, model).items()}
+    items = torch.cat([point["items"][:, :-1], torch.ones(world.n_items, 1)], 1).double()
+    offset = point["items"][:, -1] + point["mean"]
+    block = next(iter(quadratic.blocks()))
+    c, d = (torch.zeros(world.n_users, world.n_items, dtype=torch.float64) for _ in range(2))
+    c[world.user, world.item], d[world.user, world.item] = torch.as_tensor(block.c, dtype=torch.float64), block.d
+    if quadratic.v:
+        c, d = c + quadratic.v, d + quadratic.v * quadratic.pull.tile()
+    expected = torch.stack([
+        torch.linalg.solve(items.T @ (c[u, :, None] * items) + torch.diag(model.users.penalty),
+                           items.T @ (d[u] - c[u] * offset))
+        for u in range(world.n_users)
+    ])  # fmt: skip
+    found = sweep(quadratic, model, point, steps=DIM + 1)["users"]
+    expected[:, -1] -= expected[:, -1].mean()  # what all biases share is the mean's
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_at_the_solution_is_zero_and_no_minimiser_finds_less(name: str) -> None:
+    world = World.draw(4)
+    quadratic, model = problems(world)[name], model_of(world, l2=0.05)
+    found = solve(quadratic, model, start_of(world, model), tolerance=1e-14, max_sweeps=2000)
+    slopes = gradient(quadratic, model, found.point)
+    assert max(float(slope.abs().max()) for slope in slopes.values()) < 1e-6
+    assert found.objective == pytest.approx(float(dense_objective(quadratic, model, found.point)), abs=1e-12)
+
+    names, shapes = zip(*((k, v.shape) for k, v in found.point.items()), strict=True)
+
+    def unpack(x: np.ndarray) -> Point:
+        parts = torch.from_numpy(x).split([shape.numel() for shape in shapes])
+        return {k: part.reshape(shape) for k, part, shape in zip(names, parts, shapes, strict=True)}
+
+    def both(x: np.ndarray) -> tuple[float, np.ndarray]:
+        point = unpack(x)
+        slopes = gradient(quadratic, model, point)
+        return float(dense_objective(quadratic, model, point)), np.concatenate([slopes[k].flatten() for k in names])
+
+    best = min(
+        minimize(both, np.random.default_rng(seed).normal(0, 0.3, sum(s.numel() for s in shapes)), jac=True,
+                 options={"maxiter": 3000, "gtol": 1e-9}).fun
+        for seed in range(4)
+    )  # fmt: skip
+    assert found.objective <= best + 1e-7
+
+
+def test_one_cholesky_for_all_rows_is_the_generic_solution() -> None:
+    world = World.draw(5)
+    quick = problems(world)["dr"]
+    block = next(iter(quick.blocks()))
+    zeros = Block(0, world.n_users, block.pattern, torch.zeros(len(world), dtype=torch.float64), block.d)
+    generic = Quadratic(lambda: (zeros,), v=quick.v, pull=quick.pull)
+    model = model_of(world)
+    point = {k: torch.randn_like(v) for k, v in start_of(world, model).items()}
+    a, b = (sweep(q, model, point, steps=DIM + 1) for q in (quick, generic))
+    for name, value in a.items():
+        torch.testing.assert_close(value, b[name], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_objective_never_rises(name: str) -> None:
+    world = World.draw(6, 30, 20)
+    quadratic, model = problems(world)[name], model_of(world, 0.01)
+    history: list[Sweep] = []
+    solve(quadratic, model, start_of(world, model), tolerance=1e-12, max_sweeps=60, after=history.append)
+    objectives = [step.objective for step in history]
+    assert objectives == sorted(objectives, reverse=True)
+    measured = [float(dense_objective(quadratic, model, step.point)) for step in history]
+    np.testing.assert_allclose(objectives, measured, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_user_blocks_give_the_solution_of_the_whole_log(name: str) -> None:
+    world = World.draw(7, 12, 8)
+    whole, model = problems(world)[name], model_of(world)
+    block = next(iter(whole.blocks()))
+
+    def cut() -> list[Block]:
+        found = []
+        for start, stop in ((0, 5), (5, 6), (6, 12)):
+            pairs = block.pattern.pairs(start, stop)
+            c = block.c if isinstance(block.c, float) else block.c[pairs]
+            found.append(Block(start, stop, block.pattern.rows(start, stop), c, block.d[pairs]))
+        return found
+
+    cuts = Quadratic(cut, whole.v, whole.pull, whole.constant, whole.same_matrix)
+    a, b = (solve(q, model, start_of(world, model), max_sweeps=30) for q in (whole, cuts))
+    torch.testing.assert_close(a.point, b.point, rtol=1e-9, atol=1e-11)
+
+
+def test_a_run_goes_on_from_a_sweep_to_the_same_bits() -> None:
+    world = World.draw(8)
+    quadratic, model = problems(world)["signed"], model_of(world)
+    history: list[Sweep] = []
+    end = solve(quadratic, model, start_of(world, model), tolerance=1e-10, after=history.append)
+    again = solve(quadratic, model, history[3], tolerance=1e-10)
+    assert (again.number, again.objective) == (end.number, end.objective)
+    assert all(torch.equal(again.point[name], value) for name, value in end.point.items())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 12), st.floats(0.0, 1.0), st.sampled_from(NAMES))
+def test_any_shape_is_solved(seed: int, n_users: int, n_items: int, share: float, name: str) -> None:
+    """Users or items without rows, one user, one item, full and nearly empty logs."""
+    world = World.draw(seed, n_users, n_items, share)
+    if len(world) in (0, n_users * n_items):
+        return
+    quadratic, model = problems(world)[name], model_of(world)
+    found = solve(quadratic, model, start_of(world, model), tolerance=1e-10, max_sweeps=300)
+    assert max(float(slope.abs().max()) for slope in gradient(quadratic, model, found.point).values()) < 1e-3
+    if name == "naive":
+        unseen = np.setdiff1d(np.arange(n_users), world.user)
+        assert float(found.point["users"][unseen, :-1].abs().sum()) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_no_l2_for_an_unseen_user_is_refused() -> None:
+    pattern = LogPattern.from_pairs(np.array([0, 1]), np.array([0, 1]), 3, 2)
+    quadratic = Quadratic.in_memory(pattern, 0.5, torch.tensor([0.5, 0.5]).double())
+    nothing = torch.zeros(DIM + 1, dtype=torch.float64)
+    model = Model(Side(nothing), Side(nothing))
+    with pytest.raises(PuidError, match="1 users or items have no rows and no L2"):
+        solve(quadratic, model, model.start(3, 2, 0.5, torch.Generator().manual_seed(0)))
+
+
+def test_numbers_that_are_not_finite_are_refused() -> None:
+    world = World.draw(9)
+    model = model_of(world)
+    quadratic = Quadratic.in_memory(world.pattern, 1.0, torch.full((len(world),), float("nan"), dtype=torch.float64))
+    with pytest.raises(PuidError, match="not a finite number"):
+        solve(quadratic, model, start_of(world, model))
+
+
+def test_weights_must_fit_the_log() -> None:
+    world = World.draw(10)
+    with pytest.raises(InputError, match="one weight and one pull"):
+        Quadratic.in_memory(world.pattern, 1.0, torch.zeros(1))
