@@ -109,12 +109,9 @@ def evaluate_scores(
     return Evaluation(
         means={name: value.mean if isinstance(value, PerUser) else value for name, value in computed.items()},
         per_user={name: value for name, value in computed.items() if isinstance(value, PerUser)},
-        n_users=int(counted_lists(n_positive, n_rows, users).sum()),
-        n_rows=user.size,
-        positive_rate=float(label.mean()),
-        users=users,
-        weighted=weight is not None,
-    )
+        n_users=int(counted_lists(n_positive, n_rows, users).sum()), n_rows=user.size,
+        positive_rate=float(label.mean()), users=users, weighted=weight is not None,
+    )  # fmt: skip
 
 
 def evaluate(
@@ -149,16 +146,11 @@ def evaluate(
     require_rows(frame, Origin("interactions"))
     ids = IdMap(frame["user_id"].unique().sort())
     result = evaluate_scores(
-        ids.encode(frame["user_id"]),
-        model.predict(frame["user_id"].to_numpy(), frame["item_id"].to_numpy()),
-        frame["label"].to_numpy(),
-        frame["rating"].to_numpy() if "rating" in frame.columns else None,
-        metrics=metrics,
-        users=users,
-        scale=rating_scale,
-        target=target,
+        ids.encode(frame["user_id"]), model.predict(frame["user_id"].to_numpy(), frame["item_id"].to_numpy()),
+        frame["label"].to_numpy(), frame["rating"].to_numpy() if "rating" in frame.columns else None, metrics=metrics,
+        users=users, scale=rating_scale, target=target,
         weight=None if propensity is None else 1.0 / frame["propensity"].to_numpy(),
-    )
+    )  # fmt: skip
     named = {name: replace(v, users=ids.decode(v.users).to_numpy()) for name, v in result.per_user.items()}
     return replace(result, per_user=named)
 

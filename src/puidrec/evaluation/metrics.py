@@ -108,15 +108,10 @@ class Scored:
             first, last = user_cuts[number], user_cuts[number + 1]
             at = order[row_cuts[number] : row_cuts[number + 1]]
             yield replace(
-                self,
-                ids=self.ids[first:last],
-                code=self.code[at] - first,
-                score=self.score[at],
-                label=self.label[at],
-                target=self.target[at],
-                relevance=self.relevance[at],
+                self, ids=self.ids[first:last], code=self.code[at] - first, score=self.score[at],
+                label=self.label[at], target=self.target[at], relevance=self.relevance[at],
                 weight=None if self.weight is None else self.weight[at],
-            )
+            )  # fmt: skip
 
 
 def signed_labels(label: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ re-train but meet the same people; `users-per-seed`: a draw for each seed, as if
 Verdict = Literal["wins", "ties", "loses"]
 
 CHUNK = 2**22
-"""Entries of a resampling matrix held at a time (32 MiB)."""
+"""Entries of a resampling matrix in memory at a time (32 MiB)."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def resampled_sums(sums: np.ndarray, replicates: int, rng: np.random.Generator) 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A method against the reference: the mean difference (method − reference) and what speaks for it."""
+    """A method against the reference: the mean difference (method − reference) and how sure it is."""
 
     difference: float
     low: float
@@ -142,14 +142,9 @@ def compare(
 ) -> Comparison:
     """Compare two methods on one metric: one `PerUser` per seed each, in the same order of seeds."""
     return compare_all(
-        {"method": method, "reference": reference},
-        "reference",
-        higher_is_better=higher_is_better,
-        replicates=replicates,
-        level=level,
-        resample=resample,
-        rng=rng,
-    )["method"]
+        {"method": method, "reference": reference}, "reference", higher_is_better=higher_is_better,
+        replicates=replicates, level=level, resample=resample, rng=rng,
+    )["method"]  # fmt: skip
 
 
 def compare_all(
@@ -180,17 +175,10 @@ def compare_all(
     signs = np.sign(observed) * (1 if higher_is_better else -1)
     real = ((low > 0) | (high < 0)) & (p_value <= alpha)
     verdicts: dict[float, Verdict] = {1.0: "wins", -1.0: "loses", 0.0: "ties"}
+    found = (observed.tolist(), low.tolist(), high.tolist(), p_value.tolist(), (signs * real).tolist())
     return {
-        name: Comparison(
-            float(observed[j]),
-            float(low[j]),
-            float(high[j]),
-            float(p_value[j]),
-            verdicts[float(signs[j] * real[j])],
-            population.size,
-            seeds,
-        )
-        for j, name in enumerate(others)
+        name: Comparison(gap, least, most, p, verdicts[sign], population.size, seeds)
+        for name, gap, least, most, p, sign in zip(others, *found, strict=True)
     }
 
 

@@ -126,7 +126,7 @@ def _categorical(column: pl.Series) -> ColumnBins:
 
 
 def _with_missing(name: str, found: np.ndarray, labels: tuple[str, ...], present: np.ndarray) -> ColumnBins:
-    """Put codes of present values in place; drop bins nobody is in; missing is the last bin."""
+    """Put codes of present values in place; drop empty bins; missing is the last bin."""
     occupied, compact = np.unique(found, return_inverse=True)
     codes = np.full(present.size, occupied.size, np.int32)
     codes[present] = compact

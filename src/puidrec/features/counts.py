@@ -32,7 +32,7 @@ class ExposureCounts:
 
     @classmethod
     def from_pairs(cls, user: np.ndarray, item: np.ndarray, user_bin: np.ndarray, item_bin: np.ndarray) -> Self:
-        """Count a log held in memory: codes of users and items, and the bin of every user and item."""
+        """Count a log in memory: codes of users and items, and the bin of every user and item."""
         if user.shape != item.shape:
             _check_codes(user, item, user_bin.size, item_bin.size)
         return cls.from_batches(((user[part], item[part]) for part in row_slices(user.size)), user_bin, item_bin)

@@ -27,7 +27,7 @@ from puidrec.errors import InputError
 from puidrec.features.bins import bin_column
 
 CUT = 5.0
-"""Standard deviations at which a number is cut: one freak value must not own a weight."""
+"""Standard deviations at which a number is cut: one extreme value must not decide a weight."""
 MISSING = "\x00missing"
 MAX_LEVELS = 100
 """Values of a text column that get a column of `exposure_design`: the most frequent ones."""

@@ -88,15 +88,12 @@ class Exposure:
                 expected=f"{data.n_users} users and {data.n_items} items",
             )  # fmt: skip
         return cls(
-            counts,
-            Rated(rows.user, rows.item, rows.rating),
-            user_features=exposure_design(data.users, "user_id"),
+            counts, Rated(rows.user, rows.item, rows.rating), user_features=exposure_design(data.users, "user_id"),
             item_features=exposure_design(data.items, "item_id"),
             uniform=Rated(uniform.user, uniform.item, uniform.rating) if uniform is not None else None,
-            given=data.logged.propensity,
-            given_pairs=(data.logged.user, data.logged.item),
+            given=data.logged.propensity, given_pairs=(data.logged.user, data.logged.item),
             ids=(data.user_ids, data.item_ids),
-        )
+        )  # fmt: skip
 
     @property
     def n_seen(self) -> int:

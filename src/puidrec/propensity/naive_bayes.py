@@ -32,7 +32,7 @@ class NaiveBayes(FittedPropensity):
         if data.uniform is None or not data.uniform.rating.size:
             raise InputError(
                 "naive-bayes needs uniformly drawn ratings, and there are none",
-                expected="a data set with uniform rows, and a protocol that sets some apart",
+                expected="a data set with uniform rows, and a protocol that holds some of them out",
                 hint="Choose two-way, cells or logistic instead.",
             )
         if data.log is None:

@@ -1,7 +1,7 @@
 """`two-way`: logit p = m(x_u, x_i) + s_u + t_i, ridge on s and t, over all of D.
 
-m is a table over bins and, where side tables exist, the linear feature scores of a logistic regression, so that what
-bins are too coarse to hold does not pass for a hidden trait.
+m is a table over bins and, where side tables exist, the linear feature scores of a logistic regression, so that
+differences which bins are too coarse to show are not taken for a hidden trait.
 
 A hidden confounder that belongs to the user or to the item is a fixed effect of exposure, so it can be recovered from
 degrees; only what varies from pair to pair stays hidden. Cells and degrees are sufficient statistics, so users of equal
@@ -102,17 +102,11 @@ def fit_two_way(
     point, state = _fit_ridges(problem, _start(problem, counts.pairs), (*fixed, interaction_ridge), cell_ridge)
     used = state.ridge
     return TwoWayEffects(
-        point.cell,
-        users.to_entities(point.user),
-        items.to_entities(point.item),
+        point.cell, users.to_entities(point.user), items.to_entities(point.item),
         users.to_entities(1.0 / (state.user_information / problem.users.size + used.user)),
-        items.to_entities(1.0 / (state.item_information / problem.items.size + used.item)),
-        counts.user_bin,
-        counts.item_bin,
-        used,
-        user_strata.offset[user_strata.of],
-        item_strata.offset[item_strata.of],
-    )
+        items.to_entities(1.0 / (state.item_information / problem.items.size + used.item)), counts.user_bin,
+        counts.item_bin, used, user_strata.offset[user_strata.of], item_strata.offset[item_strata.of],
+    )  # fmt: skip
 
 
 def _start(problem: AdditiveProblem, pairs: np.ndarray) -> Parameters:
@@ -150,9 +144,9 @@ def _fit_ridges(
         if not rough:
             break
         updated = np.where(free, 1.0 / _effect_variances(problem, point, state), values)
-        settled = np.abs(np.log(updated[free] / values[free])).max() < 0.01
+        converged = np.abs(np.log(updated[free] / values[free])).max() < 0.01
         values = updated
-        if settled:
+        if converged:
             free = np.zeros_like(free)
     return point, state
 

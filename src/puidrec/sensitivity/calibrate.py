@@ -1,7 +1,7 @@
-"""What is a feature worth? Hide each observed one in turn and see how far the nominal odds of exposure move.
+"""How strong is a recorded feature? Hide each in turn and measure how far the nominal odds of exposure move.
 
-A hidden confounder as strong as feature j would need Γ of that size: the scale on which Γ can be discussed, and from
-which `auto` takes α and β. Rates of small cells move by chance as well; that part is estimated and shrunk away.
+A hidden confounder as strong as feature j needs a Γ of that size: a yardstick for Γ, and where `auto` takes α and β
+from. Rates of small cells move by chance as well; that part is estimated and shrunk away.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def calibrate(
     """Hide every feature of both sides in turn (or every named group of columns) and measure the shift.
 
     Bins without the feature are made from the others; bins with it split these by the feature, so that nothing else
-    changes. How far splits move by chance is seen from features handed round within the bins, and shrunk away.
+    changes. How far rates move by chance is measured with the feature permuted within the bins, and shrunk away.
     """
     sides: tuple[SideName, SideName] = ("user", "item")
     codes, frames, sizes = (user, item), (users, items), (n_users, n_items)
@@ -192,7 +192,7 @@ def _moves(count: Callable[..., Cells], hidden: np.ndarray, feature: np.ndarray,
 
 
 def _shuffled(feature: np.ndarray, within: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A feature handed round among the entities of a bin: the same splits, telling nothing."""
+    """A feature permuted among the entities of a bin: the same splits, without any information."""
     result = np.empty_like(feature)
     result[np.argsort(within, kind="stable")] = feature[np.lexsort((rng.random(feature.size), within))]
     return result

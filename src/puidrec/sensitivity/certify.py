@@ -61,8 +61,8 @@ def certify(
 
     With μ the uniform share, q the seen share reweighted by 1/p - 1, q_obs the plain seen share and p̄ the mean
     propensity, q₀ = (μ - p̄ q_obs)/(1 - p̄) and Γ_min = max(q/q₀, q₀/q, (1-q)/(1-q₀), (1-q₀)/(1-q)). The limit comes
-    from resampling users (rows, where users are not given) in both samples together; over L levels each is held at
-    1 - (1 - confidence)/L. Without `logged_propensity` nothing is adjusted for.
+    from resampling users (rows, where users are not given) in both samples together; each of L levels has the
+    confidence 1 - (1 - confidence)/L. Without `logged_propensity` nothing is adjusted for.
     """
     _check(logged_value, uniform_value, logged_propensity, mean_propensity)
     if (logged_user is None) != (uniform_user is None):

@@ -2,7 +2,7 @@
 
 Every quantity is a sum over bins of (pairs of D, observed pairs); D itself is never enumerated. Composite bins
 overfit: even features of pure noise "explain" exposure a little, because users (and items) differ in activity. The
-`permutation` estimator measures that artefact by handing whole feature rows to other users (items) and subtracts it.
+`permutation` estimator measures that artefact by permuting whole feature rows among users (items) and subtracts it.
 """
 
 from __future__ import annotations
@@ -118,17 +118,9 @@ def information_gains(
     gain_user, user = _correct(user, excess_user, weight_user)
     gain_item, item = _correct(item, excess_item, weight)
     return Gains(
-        estimator,
-        float(bernoulli_entropy(counts.rate)),
-        conditional_entropy(counts.cells.sum(axis=1), weight_user),
-        conditional_entropy(counts.cells, weight),
-        gain_user,
-        gain_item,
-        user,
-        item,
-        null_user,
-        null_item,
-    )
+        estimator, float(bernoulli_entropy(counts.rate)), conditional_entropy(counts.cells.sum(axis=1), weight_user),
+        conditional_entropy(counts.cells, weight), gain_user, gain_item, user, item, null_user, null_item,
+    )  # fmt: skip
 
 
 def _rate(observed: np.ndarray, pairs: np.ndarray) -> np.ndarray:
@@ -172,7 +164,7 @@ def _miller_madow(counts: ExposureCounts) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _permute_users(counts: ExposureCounts, n: int, rng: np.random.Generator) -> Null:
-    """Null of the user gain: hand users' bins round; only degrees matter."""
+    """Null of the user gain: permute the bins of users; only degrees matter."""
     pairs_user = counts.pairs.sum(axis=1)
     degree = counts.user_degree.astype(np.float64)
 
@@ -184,7 +176,7 @@ def _permute_users(counts: ExposureCounts, n: int, rng: np.random.Generator) -> 
 
 
 def _permute_items(counts: ExposureCounts, n: int, rng: np.random.Generator) -> Null:
-    """Null of the item gain given x_u: hand items' bins round; the table of user bins by item stays."""
+    """Null of the item gain given x_u: permute the bins of items; the table of user bins by item stays."""
     shape = (counts.pairs.shape[1], counts.n_items)
     table = np.ascontiguousarray(counts.by_item.T, np.float64)
     one, start = np.ones(counts.n_items), np.arange(counts.n_items + 1)

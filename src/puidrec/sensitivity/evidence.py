@@ -44,16 +44,10 @@ class Evidence:
         exclude: Sequence[str] = (),
     ) -> Evidence:
         """Bin both sides (columns that explain degrees first) and count the log. Row k of a table is code k."""
-        sides = [
-            bin_side(
-                frame,
-                id_column=key,
-                n_entities=n,
-                exclude=exclude,
-                relevance=count_codes(codes, n).astype(np.float64),
-            )
-            for frame, key, n, codes in ((users, "user_id", n_users, user), (items, "item_id", n_items, item))
-        ]
+        sides = []
+        for frame, key, n, codes in ((users, "user_id", n_users, user), (items, "item_id", n_items, item)):
+            degree = count_codes(codes, n).astype(np.float64)
+            sides.append(bin_side(frame, id_column=key, n_entities=n, exclude=exclude, relevance=degree))
         counts = ExposureCounts.from_pairs(user, item, sides[0].codes, sides[1].codes)
         return cls(counts, sides[0], sides[1], users, items, (user, item), tuple(exclude))
 

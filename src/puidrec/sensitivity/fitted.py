@@ -117,7 +117,7 @@ class TableGamma(Gamma):
         user, item = parts if parts is not None else (np.zeros(bins[0].size), np.zeros(bins[1].size))
         table = np.minimum(cell, np.log(cap))
         room = np.log(cap) - float(table.max())
-        level = _water_level(float(user.max()), float(item.max()), room)
+        level = _common_limit(float(user.max()), float(item.max()), room)
         return cls(*bins, cap, share_clipped, table, np.minimum(user, level), np.minimum(item, level))
 
     def log_at(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
@@ -180,7 +180,7 @@ class TableGamma(Gamma):
         return rows / rows.sum(), columns / columns.sum()
 
 
-def _water_level(first: float, second: float, room: float) -> float:
+def _common_limit(first: float, second: float, room: float) -> float:
     """The largest level c with min(first, c) + min(second, c) <= room."""
     if first + second <= room:
         return max(first, second)

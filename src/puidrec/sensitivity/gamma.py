@@ -62,7 +62,7 @@ class GammaRule:
     value: float = 1.5
     """Γ of `constant`; geometric mean of `random`."""
     level: float = 0.95
-    """`recovered`: probability with which Γ should hold a pair's hidden shift."""
+    """`recovered`: probability that the bounds contain the hidden shift of a pair's log-odds."""
     around: Around = "features"
     """Exposure residuals (`exposure-gap`, `recovered`): the nominal propensity that the bounds will be put around."""
     spread: Spread = "fitted"
@@ -197,9 +197,10 @@ def exposure_gap(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
 
 
 def recovered(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
-    """The Γ that holds a pair's hidden shift with probability `level`, given what its user and item gave away.
+    """The Γ whose bounds contain a pair's hidden shift with probability `level`, given the residuals of user and item.
 
-    Signed: a user seen too often and an item seen too rarely cancel. What varies from pair to pair leaves no trace.
+    Residuals keep their sign: a user seen too often and an item seen too rarely cancel. A hidden cause that varies from
+    pair to pair leaves no residual, so it is not covered.
     """
     del rng
     counts = evidence.counts

@@ -94,7 +94,7 @@ def local_gain(fitted: np.ndarray, rate: float) -> np.ndarray:
 
 
 def shrunk_residual(gap: Levels, gain: np.ndarray | None = None, missing: np.ndarray | None = None) -> Residual:
-    """Shrink gaps with a prior variance fitted to their squares; more could be hidden where more was."""
+    """Shrink residuals by a prior variance fitted to their squares: large where those of similar entities are large."""
     prior = _variance(gap, _components(gap.value.size, gain, missing))
     share = prior / (prior + gap.noise)
     return Residual(gap.value * share, gap.noise * share, prior)
