@@ -10,7 +10,7 @@ from scipy import stats
 
 from puidrec.evaluation.significance import PerUser, compare
 from puidrec.experiments.job import DataSpec, Job, Result
-from puidrec.experiments.summary import SummaryRow, conditions, difference, figure, markdown, summarise, tables
+from puidrec.experiments.summary import SummaryRow, conditions, difference, figure, grouped, markdown, summarise
 
 DATA = DataSpec("simulated")
 SHIFT = {"mf": 0.0, "good": 0.08, "same": 0.0, "bad": -0.08}
@@ -93,10 +93,10 @@ def test_one_seed_has_no_seed_interval_and_tables_are_apart(results: list[Result
     assert len(single) == 4
     assert all(row.sd is None and row.seed_low is None and row.user_low is not None for row in single)
     assert figure(single[0]) == f"{single[0].mean:.4f}"
-    assert len(list(tables(rows, ["uauc"], "mf"))) == 3
+    assert len(grouped(rows)) == markdown(rows, ["uauc"], "mf").count("\n| --- |") == 3
 
 
-def test_two_cells_of_one_name_are_refused(results: list[Result], refusal) -> None:
+def test_two_jobs_of_one_name_are_refused(results: list[Result], refusal) -> None:
     refusal(lambda: summarise([*results, results[0]], "mf", ["uauc"]), "one name", "mf")
     refusal(lambda: summarise(results, "mf", ["nope"]), "unknown metric")
 

@@ -23,6 +23,9 @@ from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
 from puidrec.sensitivity.nominal import NominalExposure, Outcome
 
+PAPER_WEIGHTS = float(PRESETS["paper"].alpha), float(PRESETS["paper"].beta)
+"""α and β of the paper: 2 and 5."""
+
 Progress = Callable[[str], None]
 """Called with the name of each step as it starts."""
 
@@ -143,22 +146,24 @@ def study_gamma(
     tell("certifying")
     proofs = _prove(nominal, split.protocol)
     pairs = gamma.at(*population_pairs(data.n_users, data.n_items, generator(seed, "gamma-study"), MAX_PAIRS))
-    printed = _printed(chosen, evidence, gains["plugin"])
+    printed = printed_equation(evidence, gains["plugin"], *_weights(chosen))
     return GammaStudy(data, split, chosen, evidence, gamma, pairs, gains, printed, calibration, propensity, proofs)
 
 
-def _printed(rule: GammaRule, evidence: Evidence, gains: Gains) -> PrintedEquation:
-    """The printed value under the rule's own α and β where it has numbers for them, else the paper's 2 and 5."""
-    weights = [
-        float(own) if rule.source == "information" and own != "auto" else float(default)
-        for own, default in ((rule.alpha, PRESETS["paper"].alpha), (rule.beta, PRESETS["paper"].beta))
-    ]
-    alpha, beta = weights
+def printed_equation(evidence: Evidence, gains: Gains, alpha: float, beta: float) -> PrintedEquation:
+    """What the equation gives as it is printed, and for how many pairs that is no bound."""
     shares = [
         resolve_gamma("paper", scope=scope, alpha=alpha, beta=beta).fit(evidence).share_clipped
         for scope in ("global", "local")
     ]
     return PrintedEquation(alpha, beta, alpha * gains.gain_user + beta * gains.gain_item, *shares)
+
+
+def _weights(rule: GammaRule) -> tuple[float, float]:
+    """The rule's own α and β where it has numbers for them, else the paper's."""
+    own = (rule.alpha, rule.beta) if rule.source == "information" else ("auto", "auto")
+    alpha, beta = (float(p if o == "auto" else o) for o, p in zip(own, PAPER_WEIGHTS, strict=True))
+    return alpha, beta
 
 
 def _prove(nominal: NominalExposure, protocol: Protocol) -> tuple[Proof, ...]:

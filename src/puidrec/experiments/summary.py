@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -14,6 +14,7 @@ from puidrec.evaluation.metrics import parse_metric
 from puidrec.evaluation.significance import Comparison, PerUser, Resample, Verdict, compare_all
 from puidrec.experiments.job import Result
 
+T = TypeVar("T")
 LEVEL = 0.95
 Seeds = Mapping[int, Result]
 """Results of one label, by seed."""
@@ -75,7 +76,7 @@ def summarise(
     A label that lacks a seed of the reference (a job failed) has a mean, but is not compared.
     """
     rows: list[SummaryRow] = []
-    for group in _groups(results):
+    for group in by_table(results).values():
         block: list[SummaryRow] = []
         for metric in metrics:
             better = parse_metric(metric)[0].higher_is_better
@@ -90,39 +91,48 @@ def summarise(
     return rows
 
 
-def _groups(results: Sequence[Result]) -> list[dict[str, dict[int, Result]]]:
-    """Results that stand in one table, by label and seed; in the order in which they come."""
-    groups: dict[tuple[str, str, str], dict[str, dict[int, Result]]] = {}
+def by_table(results: Sequence[Result]) -> dict[tuple[str, str, str], dict[str, dict[int, Result]]]:
+    """(data, preset, protocol) of a table → label → seed → result; tables and labels in the order they come in."""
+    tables: dict[tuple[str, str, str], dict[str, dict[int, Result]]] = {}
     for result in results:
         job = result.job
-        group = groups.setdefault((job.data.title, job.preset, job.protocol), {})
-        seeds = group.setdefault(job.name, {})
+        seeds = tables.setdefault((job.data.title, job.preset, job.protocol), {}).setdefault(job.name, {})
         if job.seed in seeds:
             raise InputError(
                 "two jobs of a table have one name", found=f"{job.name}, seed {job.seed}",
                 expected="a label that tells them apart",
             )  # fmt: skip
         seeds[job.seed] = result
-    return [{label: dict(sorted(seeds.items())) for label, seeds in group.items()} for group in groups.values()]
+    return {
+        key: {label: dict(sorted(seeds.items())) for label, seeds in group.items()} for key, group in tables.items()
+    }
+
+
+def t_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float | None, float | None]:
+    """Mean and t-interval; a single value has no interval."""
+    x = np.asarray(values, np.float64)
+    mean = float(x.mean())
+    if x.size < 2:
+        return mean, None, None
+    half = float(stats.t.ppf(0.5 + level / 2, x.size - 1)) * float(x.std(ddof=1)) / float(np.sqrt(x.size))
+    return mean, mean - half, mean + half
 
 
 def _row(
-    label: str, seeds: Seeds, metric: str, better: bool, level: float, interval: Comparison | None
+    label: str, seeds: Seeds, metric: str, better: bool, level: float, users: Comparison | None
 ) -> SummaryRow | None:
     """The figures of a label by itself; None where no seed has the metric."""
-    values = np.array([r.metrics[metric] for r in seeds.values() if metric in r.metrics])
-    if not values.size:
+    values = [r.metrics[metric] for r in seeds.values() if metric in r.metrics]
+    if not values:
         return None
     job = next(iter(seeds.values())).job
-    mean, n = float(values.mean()), values.size
-    sd = float(values.std(ddof=1)) if n > 1 else None
-    half = None if sd is None else float(stats.t.ppf(0.5 + level / 2, n - 1)) * sd / float(np.sqrt(n))
+    mean, low, high = t_interval(values, level)
     return SummaryRow(
         job.data.title, job.preset, job.protocol, label, job.method, metric, better,
         positive_rate=float(np.mean([r.context["positive_rate"] for r in seeds.values()])),
-        n_seeds=n, n_users=None if interval is None else interval.n_users, mean=mean, sd=sd,
-        seed_low=None if half is None else mean - half, seed_high=None if half is None else mean + half,
-        user_low=None if interval is None else interval.low, user_high=None if interval is None else interval.high,
+        n_seeds=len(values), n_users=None if users is None else users.n_users,
+        mean=mean, sd=float(np.std(values, ddof=1)) if len(values) > 1 else None, seed_low=low, seed_high=high,
+        user_low=None if users is None else users.low, user_high=None if users is None else users.high,
     )  # fmt: skip
 
 
@@ -194,41 +204,43 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class TextTable:
-    """One table as text."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-def tables(rows: Sequence[SummaryRow], metrics: Sequence[str], reference: str) -> Iterator[TextTable]:
-    """A table per data set, preset and protocol: the mean of each metric, and its difference to the reference."""
-    groups: dict[tuple[str, str, str], dict[str, dict[str, SummaryRow]]] = {}
+def by(rows: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:
+    """Rows in groups, in the order in which they come."""
+    groups: dict[Any, list[T]] = {}
     for row in rows:
-        group = groups.setdefault((row.data, row.preset, row.protocol), {})
-        group.setdefault(row.label, {})[row.metric] = row
-    for labels in groups.values():
-        columns = ("method", *(part for metric in metrics for part in (metric, f"against {reference}")))
-        body = tuple(
-            (label, *(text for metric in metrics for text in _texts(by_metric.get(metric))))
-            for label, by_metric in labels.items()
-        )
-        yield TextTable(title([row for by_metric in labels.values() for row in by_metric.values()]), columns, body)
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
+def grouped(rows: Sequence[SummaryRow]) -> list[list[SummaryRow]]:
+    """Rows that stand in one table."""
+    return list(by(rows, lambda row: (row.data, row.preset, row.protocol)).values())
 
 
 def markdown(rows: Sequence[SummaryRow], metrics: Sequence[str], reference: str, failures: Sequence[str] = ()) -> str:
-    """All tables as one page of Markdown; jobs that failed are named at its end."""
+    """A page with a table per data set, preset and protocol: the mean of each metric, its difference to the reference.
+
+    Jobs that failed are named at its end.
+    """
+    columns = ("method", *(part for metric in metrics for part in (metric, f"against {reference}")))
     parts = []
-    for table in tables(rows, metrics, reference):
-        lines = [table.columns, ("---",) * len(table.columns), *table.rows]
-        body = "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
-        parts.append(f"## {table.title}\n\n{body}\n")
+    for group in grouped(rows):
+        at = {(row.label, row.metric): row for row in group}
+        body = [
+            [label, *(text for metric in metrics for text in _texts(at.get((label, metric))))]
+            for label in dict.fromkeys(row.label for row in group)
+        ]
+        parts.append(f"## {title(group)}\n\n{markdown_table(columns, body)}\n")
     parts.append(NOTES + "\n")
     if failures:
         parts.append("Not finished:\n\n" + "\n".join(f"* {failure}" for failure in failures) + "\n")
     return "\n".join(parts)
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as Markdown."""
+    lines = [columns, ("---",) * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
 
 
 def title(rows: Sequence[SummaryRow]) -> str:

@@ -19,7 +19,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 DPI = 150
-BLUE, DARK = "#3a6ea5", "#222222"
+BLUE, DARK, GREY = "#3a6ea5", "#222222", "#8a8a8a"
 COLOURS = "cividis"
 """Even in lightness, so that it reads the same in grey and to colour-blind eyes."""
 MAX_GROUPS = 32
@@ -100,14 +100,31 @@ def save_png(figure: Figure, path: Path) -> None:
 
 def canvas(width: float, height: float, title: str, caption: str) -> tuple[Figure, Axes]:
     """A figure with a bold title and a caption in a smaller type, both wrapped to its width."""
+    figure, (axes,) = _figure(width, height, title, 1, share_y=False)
+    axes.set_title(fill(caption, int(width * 13)), loc="left", fontsize=9, color=DARK)
+    return figure, axes
+
+
+def panels_of(
+    n: int, height: float, title: str, caption: str, *, share_y: bool = False, width: float = 10.5
+) -> tuple[Figure, list[Axes]]:
+    """Panels side by side under one bold title, with a caption below."""
+    figure, panels = _figure(width, height, title, n, share_y)
+    figure.supxlabel(fill(caption, int(width * 13)), x=0.01, ha="left", fontsize=9, color=DARK)
+    for axes in panels:
+        axes.set_axisbelow(True)
+    return figure, panels
+
+
+def _figure(width: float, height: float, title: str, n: int, share_y: bool) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    panels: list[Axes] = figure.subplots(1, n, sharey=share_y, squeeze=False)[0].tolist()
     figure.suptitle(fill(title, int(width * 10)), x=0.01, ha="left", fontsize=12, fontweight="bold", color=DARK)
-    axes.set_title(fill(caption, int(width * 13)), loc="left", fontsize=9, color=DARK)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    return figure, axes
+    for axes in panels:
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    return figure, panels
 
 
 def _draw_marks(axes: Axes, marks: Sequence[tuple[float, str]]) -> None:

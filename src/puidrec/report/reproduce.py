@@ -8,30 +8,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from puidrec.atomic import atomic_path, write_text
+from puidrec.experiments.summary import by
 from puidrec.report.blocks import Block, Callout, Figure, Page, Paragraph, Section, Tone
 from puidrec.report.charts import save_png
 from puidrec.report.html import write_page
 from puidrec.report.reproduce_tables import (
-    METRIC,
-    NAMES,
     RATIOS,
     READING,
     SIDES,
     Row,
     Sheet,
     all_charts,
-    by,
     chance_sheet,
     combination_sheet,
     comparison_sheets,
     contrast_sheet,
+    data_name,
     gamma_sheet,
     mask_sheets,
+    metric_name,
     ratio_map,
     ratio_sheet,
     rise_sheet,
@@ -42,6 +41,10 @@ TITLES = {
     "rq3": "RQ3: observed against hidden features", "rq4": "RQ4: more hidden features",
     "ablation": "The ablation on Coat",
 }  # fmt: skip
+QUICK = (
+    "This is a quick run: few epochs, few methods, few orders. It shows that everything works; its figures say "
+    "nothing about methods."
+)
 
 
 def write_reproduction(out: Path, summary: Mapping[str, Any], command: str) -> list[Path]:
@@ -80,7 +83,8 @@ def table_text(summary: Mapping[str, Any]) -> str:
     for question in summary["questions"]:
         own = sheets(summary, question)
         if own:
-            parts += [f"## {TITLES[question]}\n", *(sheet.markdown() for sheet in own), *_notes(summary, question)]
+            notes = [f"{line}\n" for line in summary["notes"].get(question, ())]
+            parts += [f"## {TITLES[question]}\n", *(sheet.markdown() for sheet in own), *notes]
     return "\n".join(parts)
 
 
@@ -89,7 +93,7 @@ def results_text(summary: Mapping[str, Any], command: str) -> str:
     parts = [
         "# The paper's tables, run again\n",
         f"Made by `{command}`; every sentence and figure follows from its results.json and summary.json.\n",
-        *([f"**{_quick(summary)}**\n"] if summary["quick"] else []),
+        *([f"**{QUICK}**\n"] if summary["quick"] else []),
         "## What was found\n",
         *(f"* **{point.title}.** {point.text}" for point in findings(summary)),
         "\n## The data\n",
@@ -99,7 +103,7 @@ def results_text(summary: Mapping[str, Any], command: str) -> str:
         "",
         table_text(summary),
     ]
-    left = [*summary["skipped"], *(_failure(row) for row in summary["failed"])]
+    left = _left_out(summary)
     if left:
         parts += ["## Left out\n", *(f"* {line}" for line in left), ""]
     return "\n".join(parts)
@@ -107,8 +111,8 @@ def results_text(summary: Mapping[str, Any], command: str) -> str:
 
 def page(summary: Mapping[str, Any], charts: Path, command: str) -> Page:
     """The page, with the charts that lie in a folder."""
-    first: list[Block] = [Callout("warn", "A quick run", _quick(summary))] if summary["quick"] else []
-    first += [Callout(point.tone, point.title, point.text) for point in findings(summary)]
+    first: list[Block] = [Callout("warn", "A quick run", QUICK)] if summary["quick"] else []
+    first += findings(summary)
     facts: list[Block] = [sheet.block() for sheet in _facts(summary)]
     sections = [Section("found", "What was found", first), Section("data", "The data", facts)]
     for question in summary["questions"]:
@@ -122,7 +126,7 @@ def page(summary: Mapping[str, Any], charts: Path, command: str) -> Page:
     sections.append(
         Section("setup", "Where the set-up differs from the paper", [Paragraph(line) for line in _setup(summary)])
     )
-    left = [*summary["skipped"], *(_failure(row) for row in summary["failed"])]
+    left = _left_out(summary)
     if left:
         sections.append(Section("left-out", "Left out", [Paragraph(line) for line in left]))
     seeds = summary["seeds"]
@@ -148,19 +152,12 @@ def _figure(path: Path) -> Figure:
     return Figure(path.read_bytes(), f"Chart {path.stem}; its figures are in the tables of this section.")
 
 
-def _notes(summary: Mapping[str, Any], question: str) -> Sequence[str]:
-    return [f"{line}\n" for line in summary["notes"].get(question, ())]
-
-
-def _quick(summary: Mapping[str, Any]) -> str:
-    return (
-        "This is a quick run: few epochs, few methods, few orders. It shows that everything works; its figures say "
-        "nothing about methods."
+def _left_out(summary: Mapping[str, Any]) -> list[str]:
+    failed = (
+        f"{row['label']} on {row['data']}, preset {row['preset']}, seed {row['seed']} failed: {row['error']}"
+        for row in summary["failed"]
     )
-
-
-def _failure(row: Mapping[str, Any]) -> str:
-    return f"{row['label']} on {row['data']}, preset {row['preset']}, seed {row['seed']} failed: {row['error']}"
+    return [*summary["skipped"], *failed]
 
 
 TABLES, TRAINED, ENTROPIES = ("rq1", "rq2"), ("rq1", "rq2", "ablation"), ("rq3", "rq4")
@@ -219,16 +216,12 @@ STEADY = 1.5
 """Ratios that differ by a larger factor are no proportion."""
 
 
-@dataclass(frozen=True)
-class Finding:
+def finding(title: str, text: str, tone: Tone = "info") -> Callout:
     """One point: a heading of a few words, and what the figures say about it."""
-
-    title: str
-    text: str
-    tone: Tone = "info"
+    return Callout(tone, title, text)
 
 
-def findings(summary: Mapping[str, Any]) -> list[Finding]:
+def findings(summary: Mapping[str, Any]) -> list[Callout]:
     """All points that the summary has figures for, in the order of the questions."""
     points = [
         *gamma_findings(summary["facts"]), *protocol_findings(summary), *gamma_contrasts(summary["contrasts"]),
@@ -242,18 +235,13 @@ def findings(summary: Mapping[str, Any]) -> list[Finding]:
     return points
 
 
-def name(data: str) -> str:
-    """A data set's name for people."""
-    return NAMES.get(data, data)
-
-
-def gamma_findings(facts: Sequence[Row]) -> list[Finding]:
+def gamma_findings(facts: Sequence[Row]) -> list[Callout]:
     """Whether the printed equation is a bound at all, and whether users' features can inform it."""
     rows = [row for row in facts if row["experiment"] == "gamma"]
     if not rows:
         return []
     parts = [
-        f"{row['value']:.4f} on {name(row['data'])} with {row['features']} features "
+        f"{row['value']:.4f} on {data_name(row['data'])} with {row['features']} features "
         f"({row['share_below_one']:.1%} of the pairs below 1)"
         for row in rows
     ]
@@ -264,16 +252,16 @@ def gamma_findings(facts: Sequence[Row]) -> list[Finding]:
         else "A bound on an odds ratio cannot be below 1; where it is, it has to be raised to 1."
     )
     text = f"With α = 2 and β = 5 the printed equation gives {_join(parts)}. {end}"
-    points = [Finding("Γ as printed", text, "warn" if any(r["share_below_one"] > 0 for r in rows) else "good")]
+    points = [finding("Γ as printed", text, "warn" if any(r["share_below_one"] > 0 for r in rows) else "good")]
     zero = [row for row in rows if row["gain_user"]["plugin"] < ZERO]
     for data, own in by(zero, lambda row: row["data"]).items():
         low, high = own[0]["user_degrees"]
         why = f": every user has {low} logged ratings, so no user feature can predict exposure" if low == high else ""
-        points.append(Finding(f"The user term on {name(data)}", f"The gain of user features is 0{why}.", "warn"))
+        points.append(finding(f"The user term on {data_name(data)}", f"The gain of user features is 0{why}.", "warn"))
     return points
 
 
-def protocol_findings(summary: Mapping[str, Any]) -> list[Finding]:
+def protocol_findings(summary: Mapping[str, Any]) -> list[Callout]:
     """Which protocol brings the paper's settings nearest to the paper's figures."""
     rows = [r for r in summary["tables"] if r["experiment"] == "rq1" and r["preset"] == "paper" and r["paper"]]
     points = []
@@ -289,11 +277,11 @@ def protocol_findings(summary: Mapping[str, Any]) -> list[Finding]:
             f"Under the paper's settings our figures differ from the printed ones by {_join(parts)}, on average over "
             f"methods and metrics. Of the protocols tried, {best} fits best."
         )
-        points.append(Finding(f"The protocol behind the figures on {name(data)}", text))
+        points.append(finding(f"The protocol behind the figures on {data_name(data)}", text))
     return points
 
 
-def gamma_contrasts(contrasts: Sequence[Row]) -> list[Finding]:
+def gamma_contrasts(contrasts: Sequence[Row]) -> list[Callout]:
     """Personalised Γ against one Γ, random ones, none: wins, ties and losses of paired comparisons."""
     points = []
     for kind, rows in by([r for r in contrasts if r["kind"].startswith("personalised")], lambda r: r["kind"]).items():
@@ -302,25 +290,22 @@ def gamma_contrasts(contrasts: Sequence[Row]) -> list[Finding]:
         if not count["wins"]:
             end = "No personalised method is ahead beyond chance."
         elif count["wins"] > count["loses"]:
-            won = sorted({f"{row['method']} on {name(row['source'])} ({row['preset']})" for row in _won(rows)})
-            end = f"Ahead: {_join(won)}."
+            won = [row for row in rows if row["verdict"] == "wins"]
+            names = {f"{row['method']} on {data_name(row['source'])} ({row['preset']})" for row in won}
+            end = f"Ahead: {_join(sorted(names))}."
         else:
             end = "It loses at least as often as it wins."
         text = (
             f"Of {len(rows)} paired comparisons, {count['wins']} are won, {count['ties']} tied, {count['loses']} lost "
-            f"(largest difference {widest['difference']:+.4f}, {widest['method']} on {name(widest['source'])}, "
-            f"{METRIC.get(widest['metric'], widest['metric'])}). {end}"
+            f"(largest difference {widest['difference']:+.4f}, {widest['method']} on {data_name(widest['source'])}, "
+            f"{metric_name(widest['metric'])}). {end}"
         )
         tone: Tone = "good" if count["wins"] > count["loses"] else "warn"
-        points.append(Finding(kind[0].upper() + kind[1:], text, tone))
+        points.append(finding(kind[0].upper() + kind[1:], text, tone))
     return points
 
 
-def _won(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row["verdict"] == "wins"]
-
-
-def floor_findings(contrasts: Sequence[Row]) -> list[Finding]:
+def floor_findings(contrasts: Sequence[Row]) -> list[Callout]:
     """Every method against the item rate: a table in which the trivial baseline is not shown hides this."""
     rows = [row for row in contrasts if row["kind"] == "against the item rate" and row["experiment"] == "rq1"]
     points = []
@@ -330,17 +315,19 @@ def floor_findings(contrasts: Sequence[Row]) -> list[Finding]:
             count = Counter(row["verdict"] for row in part)
             best = max(part, key=lambda row: float(row["difference"]))
             parts.append(
-                f"{METRIC.get(metric, metric)} ({protocol}): {count['wins']} of {len(part)} rows win, "
+                f"{metric_name(metric)} ({protocol}): {count['wins']} of {len(part)} rows win, "
                 f"{count['ties']} tie, {count['loses']} lose; best is {best['method']} at {best['difference']:+.4f} "
                 f"[{best['low']:+.4f}, {best['high']:+.4f}]"
             )
         seen = {row["verdict"] for row in own}
         tone: Tone = "warn" if "loses" in seen else "good" if "wins" in seen else "info"
-        points.append(Finding(f"Against the item rate on {name(data)}, preset {preset}", f"{'; '.join(parts)}.", tone))
+        points.append(
+            finding(f"Against the item rate on {data_name(data)}, preset {preset}", f"{'; '.join(parts)}.", tone)
+        )
     return points
 
 
-def overlap_findings(tables: Sequence[Row]) -> list[Finding]:
+def overlap_findings(tables: Sequence[Row]) -> list[Callout]:
     """What scoring training pairs, as the paper does on KuaiRec, adds to the figures."""
     rows = [row for row in tables if row["experiment"] == "rq1" and row["source"] == "kuairec"]
     at = {(row["preset"], row["label"], row["metric"]): row for row in rows}
@@ -358,13 +345,13 @@ def overlap_findings(tables: Sequence[Row]) -> list[Finding]:
             if told:
                 far = [_mean([abs(row["paper_difference"]) for row in column]) for column in zip(*told, strict=True)]
                 near = f" (distance to the printed figures {far[0]:.3f} instead of {far[1]:.3f})"
-            parts.append(f"{METRIC.get(metric, metric)} changes by {up:+.3f} over {len(pairs)} methods{near}")
+            parts.append(f"{metric_name(metric)} changes by {up:+.3f} over {len(pairs)} methods{near}")
     if not parts:
         return []
-    return [Finding("Scoring training pairs on KuaiRec", f"With training pairs in the test, {_join(parts)}.")]
+    return [finding("Scoring training pairs on KuaiRec", f"With training pairs in the test, {_join(parts)}.")]
 
 
-def mask_findings(tables: Sequence[Row]) -> list[Finding]:
+def mask_findings(tables: Sequence[Row]) -> list[Callout]:
     """RQ2: does the order of methods in the paper hold as the log loses rows?"""
     rows = [r for r in tables if r["experiment"] == "rq2" and r["metric"] == "uauc"]
     points = []
@@ -375,14 +362,14 @@ def mask_findings(tables: Sequence[Row]) -> list[Finding]:
         total = sum(best.values())
         parts = [f"{label} {count}" for label, count in best.most_common()]
         text = f"The best UAUC at the {total} masks is reached by: {_join(parts)} (times)."
-        points.append(Finding(f"Masks on {name(data)}, preset {preset}", text))
+        points.append(finding(f"Masks on {data_name(data)}, preset {preset}", text))
     return points
 
 
-def limit_findings(limits: Sequence[Row]) -> list[Finding]:
+def limit_findings(limits: Sequence[Row]) -> list[Callout]:
     """Fits that ended because of the limit of epochs: a caveat that the figures need."""
     parts = [
-        f"{row['at_the_limit']} of {row['fits']} on {name(row['data'])} under preset {row['preset']} "
+        f"{row['at_the_limit']} of {row['fits']} on {data_name(row['data'])} under preset {row['preset']} "
         f"(limit {row['epochs']})"
         for row in limits
         if row["at_the_limit"]
@@ -390,10 +377,10 @@ def limit_findings(limits: Sequence[Row]) -> list[Finding]:
     if not parts:
         return []
     text = f"These fits were still improving when their epochs ran out: {_join(parts)}. More epochs might raise them."
-    return [Finding("Fits cut short", text)]
+    return [finding("Fits cut short", text)]
 
 
-def ratio_findings(rq3: Mapping[str, Any]) -> list[Finding]:
+def ratio_findings(rq3: Mapping[str, Any]) -> list[Callout]:
     """RQ3: signs and sizes of the ratios, and what of them survives."""
     points = []
     for ratio, side in (("ratio_user", "user"), ("ratio_item", "item")):
@@ -415,11 +402,11 @@ def ratio_findings(rq3: Mapping[str, Any]) -> list[Finding]:
             f"{end} Over the 16 combinations the mean ratio runs {spread}, {steady}. Both gains exceed "
             f"those of noise with equally many bins in {both:.0%} of the cases."
         )
-        points.append(Finding(f"RQ3, {side} side", text, "warn" if useless or both < 0.5 else "good"))
+        points.append(finding(f"RQ3, {side} side", text, "warn" if useless or both < 0.5 else "good"))
     return points
 
 
-def rise_findings(rq4: Mapping[str, Any]) -> list[Finding]:
+def rise_findings(rq4: Mapping[str, Any]) -> list[Callout]:
     """RQ4: how much of the rise is made by finer bins."""
     points = []
     for side in SIDES:
@@ -432,7 +419,7 @@ def rise_findings(rq4: Mapping[str, Any]) -> list[Finding]:
             f"{final['noise']['mean']:.4f} of {final['plugin']['mean']:.4f} nats: {share:.0%} is artefact. "
             f"{facts['beyond_chance']:.0%} of the gains are beyond chance."
         )
-        points.append(Finding(f"RQ4, hidden {side} features", text, "warn" if share > 0.5 else "good"))
+        points.append(finding(f"RQ4, hidden {side} features", text, "warn" if share > 0.5 else "good"))
     return points
 
 

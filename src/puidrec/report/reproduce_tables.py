@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from textwrap import fill
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from puidrec.experiments.summary import by, markdown_table
 from puidrec.report.blocks import Cell, HeatMap, Table, Tone
-from puidrec.report.charts import BLUE, COLOURS, DARK
+from puidrec.report.charts import BLUE, COLOURS, DARK, GREY, panels_of
 from puidrec.report.formatting import Value
 
 Row = Mapping[str, Any]
-NAMES = {"coat": "Coat", "yahoo-r3": "Yahoo!R3", "kuairec": "KuaiRec", "ml-100k": "MovieLens 100K"}
-METRIC = {"uauc": "UAUC", "ndcg@5": "NDCG@5", "ndcg@50": "NDCG@50"}
 TONES: dict[str, Tone] = {"wins": "good", "loses": "bad"}
 READING = (
     "Ours: mean over seeds [95 % interval, bootstrap over users]. Difference: ours minus the printed figure. "
@@ -45,8 +41,7 @@ class Sheet:
 
     def markdown(self) -> str:
         """For people who read files."""
-        lines = [self.columns, ("---",) * len(self.columns), *([_text(cell) for cell in row] for row in self.rows)]
-        body = "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+        body = markdown_table(self.columns, [[_text(cell) for cell in row] for row in self.rows])
         return f"**{self.title}.** {self.caption}\n\n{body}\n"
 
 
@@ -55,12 +50,19 @@ def _text(cell: Value | Cell) -> str:
     return "–" if value is None else str(value)
 
 
-def by(rows: Sequence[Row], key: Callable[[Row], Hashable]) -> dict[Any, list[Row]]:
-    """Rows in groups, in the order in which they come."""
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return groups
+def data_name(data: str) -> str:
+    """A data set's name for people."""
+    return {"coat": "Coat", "yahoo-r3": "Yahoo!R3", "kuairec": "KuaiRec", "ml-100k": "MovieLens 100K"}.get(data, data)
+
+
+def metric_name(metric: str) -> str:
+    """A metric's name for people."""
+    return metric.upper()
+
+
+def _number(value: float | None, form: str) -> Cell:
+    """A number to sort by, and how it reads."""
+    return Cell(value, "–" if value is None else format(value, form))
 
 
 def comparison_sheets(summary: Mapping[str, Any], question: str) -> list[Sheet]:
@@ -78,7 +80,7 @@ def _comparison(rows: Sequence[Row], presets: Mapping[str, str]) -> Sheet:
     printed = any(row["paper"] is not None for row in rows)
     columns = ["method"]
     for metric in metrics:
-        name = METRIC.get(metric, metric)
+        name = metric_name(metric)
         columns += [f"{name}, paper", f"{name}, ours", "difference"] if printed else [f"{name}, ours"]
         columns += [f"against {reference}"] if reference else []
     body = [
@@ -86,7 +88,7 @@ def _comparison(rows: Sequence[Row], presets: Mapping[str, str]) -> Sheet:
         for label, own in by(rows, lambda row: row["label"]).items()
     ]
     return Sheet(
-        f"{NAMES.get(first['source'], first['source'])}, preset {first['preset']}, protocol {first['protocol']}",
+        f"{data_name(first['source'])}, preset {first['preset']}, protocol {first['protocol']}",
         f"Settings: {presets[first['preset']]}. {_basis(rows)}",
         tuple(columns), tuple(body),
     )  # fmt: skip
@@ -99,20 +101,11 @@ def _basis(rows: Sequence[Row]) -> str:
 
 
 def _cells(row: Row, printed: bool, compared: bool) -> list[Value | Cell]:
-    cells: list[Value | Cell] = []
+    interval = "" if row["user_low"] is None else f" [{row['user_low']:.3f}, {row['user_high']:.3f}]"
+    cells: list[Value | Cell] = [Cell(row["mean"], f"{row['mean']:.4f}{interval}")]
     if printed:
-        cells.append(Cell(row["paper"], "–" if row["paper"] is None else f"{row['paper']:.4f}"))
-    cells.append(Cell(row["mean"], f"{row['mean']:.4f}{_interval(row)}"))
-    if printed:
-        gap = row["paper_difference"]
-        cells.append(Cell(gap, "–" if gap is None else f"{gap:+.4f}"))
-    if compared:
-        cells.append(_against(row))
-    return cells
-
-
-def _interval(row: Row) -> str:
-    return "" if row["user_low"] is None else f" [{row['user_low']:.3f}, {row['user_high']:.3f}]"
+        cells = [_number(row["paper"], ".4f"), *cells, _number(row["paper_difference"], "+.4f")]
+    return [*cells, _against(row)] if compared else cells
 
 
 def _against(row: Row) -> Cell:
@@ -143,7 +136,7 @@ def _masked(rows: Sequence[Row]) -> Sheet:
         at = {row["mask"][1]: row for row in own}
         body.append((label, *(cell for ratio in ratios for cell in _masked_cells(at.get(ratio), printed))))
     removed = "of all rows" if first["mask"][0] == "random" else "of the positive rows"
-    name, metric = NAMES.get(first["source"], first["source"]), METRIC.get(first["metric"], first["metric"])
+    name, metric = data_name(first["source"]), metric_name(first["metric"])
     return Sheet(
         f"{name}, {metric} after a share {removed} was removed",
         f"Preset {first['preset']}, protocol {first['protocol']}. {_basis(rows)}",
@@ -162,8 +155,8 @@ def contrast_sheet(rows: Sequence[Row], title: str, caption: str) -> Sheet:
     columns = ("data", "preset", "protocol", "metric", "method", "against", "difference", "verdict")
     body = tuple(
         (
-            NAMES.get(row["source"], row["source"]), row["preset"], row["protocol"],
-            METRIC.get(row["metric"], row["metric"]), row["method"], row["against"],
+            data_name(row["source"]), row["preset"], row["protocol"],
+            metric_name(row["metric"]), row["method"], row["against"],
             Cell(row["difference"], f"{row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]"),
             Cell(row["verdict"], row["verdict"], TONES.get(row["verdict"])),
         )
@@ -185,14 +178,13 @@ def gamma_sheet(facts: Sequence[Row]) -> Sheet:
     )  # fmt: skip
     body = tuple(
         (
-            NAMES.get(row["data"], row["data"]), row["features"], *(
-                Cell(value, f"{value:.5f}") for value in (
+            data_name(row["data"]), row["features"], *(
+                _number(value, ".5f") for value in (
                     row["H"], row["gain_user"]["plugin"], row["gain_user"]["permutation"],
                     row["gain_item"]["plugin"], row["gain_item"]["permutation"], row["value"],
                 )
             ),
-            Cell(row["share_below_one"], f"{row['share_below_one']:.1%}"),
-            Cell(row["mean_gamma"], f"{row['mean_gamma']:.4f}"),
+            _number(row["share_below_one"], ".1%"), _number(row["mean_gamma"], ".4f"),
         )
         for row in facts if row["experiment"] == "gamma"
     )  # fmt: skip
@@ -209,9 +201,9 @@ def chance_sheet(facts: Sequence[Row]) -> Sheet:
     for row in (row for row in facts if row["experiment"] == "chance"):
         metric = next(name for name in ("ndcg@5", "ndcg@50") if name in row)
         body.append((
-            NAMES.get(row["data"], row["data"]), row["protocol"], Cell(row["test_rows"], f"{row['test_rows']:,}"),
-            Cell(row["positive_rate"], f"{row['positive_rate']:.1%}"), Cell(row["uauc"], f"{row['uauc']:.3f}"),
-            METRIC[metric], Cell(row[metric], f"{row[metric]:.3f}"),
+            data_name(row["data"]), row["protocol"], _number(row["test_rows"], ","),
+            _number(row["positive_rate"], ".1%"), _number(row["uauc"], ".3f"),
+            metric_name(metric), _number(row[metric], ".3f"),
         ))  # fmt: skip
     columns = ("data", "protocol", "test rows", "positive", "UAUC of chance", "metric", "of chance")
     return Sheet("What a random order scores", "The level depends on the protocol alone.", columns, tuple(body))
@@ -224,9 +216,8 @@ def ratio_sheet(rq3: Mapping[str, Any]) -> Sheet:
     body = tuple(
         (
             words[row["step"]], "permuted rows" if row["control"] == "permuted" else "as recorded",
-            Cell(row["plugin"], f"{row['plugin']:.5f}"), Cell(row["noise"], f"{row['noise']:.5f}"),
-            Cell(row["permutation"], f"{row['permutation']:.5f}"),
-            _share(row["artefact"]), _share(row["beyond_chance"]),
+            *(_number(row[name], ".5f") for name in KINDS),
+            _number(row["artefact"], ".0%"), _number(row["beyond_chance"], ".0%"),
         )
         for row in rq3["gains"]
     )  # fmt: skip
@@ -280,8 +271,8 @@ def rise_sheet(rq4: Mapping[str, Any]) -> Sheet:
         (
             f"{side} features ({facts['features']})",
             *(_mean(facts["final"][name]) for name in KINDS),
-            _share(facts["artefact_at_the_end"]),
-            *(_share(facts["rising"][name]) for name in KINDS),
+            _number(facts["artefact_at_the_end"], ".0%"),
+            *(_number(facts["rising"][name], ".0%") for name in KINDS),
         )
         for side, facts in ((side, rq4["sides"][side]) for side in SIDES)
     )  # fmt: skip
@@ -297,20 +288,11 @@ def rise_sheet(rq4: Mapping[str, Any]) -> Sheet:
 
 def _mean(facts: Mapping[str, Any], digits: int = 4) -> Cell:
     """A mean with its interval."""
-    if facts["mean"] is None:
-        return Cell(None, "–")
-    text = f"{facts['mean']:.{digits}f}"
-    return Cell(
-        facts["mean"],
-        text if facts["low"] is None else f"{text} [{facts['low']:.{digits}f}, {facts['high']:.{digits}f}]",
-    )
+    mean, low, high = (_number(facts[name], f".{digits}f") for name in ("mean", "low", "high"))
+    return mean if low.value is None else Cell(mean.value, f"{mean.text} [{low.text}, {high.text}]")
 
 
-def _share(value: float | None) -> Cell:
-    return Cell(value, "–" if value is None else f"{value:.0%}")
-
-
-ORANGE, GREY = "#c96a16", "#8a8a8a"
+ORANGE = "#c96a16"
 STYLES = ((BLUE, "o"), (ORANGE, "s"), (DARK, "^"), (GREY, "D"), ("#6a8d3a", "v"))
 FEWEST = 3
 """Orders below which an interval would hide the chart."""
@@ -344,9 +326,9 @@ def dots(rows: Sequence[Row]) -> Figure:
     """Ours with intervals over users, the paper's figures beside them; one panel per metric, best on top."""
     first, metrics = rows[0], list(dict.fromkeys(row["metric"] for row in rows))
     labels = list(by(rows, lambda row: row["label"]))
-    title = f"{NAMES.get(first['source'], first['source'])}: preset {first['preset']}, protocol {first['protocol']}"
+    title = f"{data_name(first['source'])}: preset {first['preset']}, protocol {first['protocol']}"
     caption = "Dots: ours, with 95 % intervals over users. Diamonds: as printed in the paper."
-    figure, panels = _panels(len(metrics), 1.9 + 0.26 * len(labels), title, caption, share_y=True)
+    figure, panels = panels_of(len(metrics), 1.9 + 0.26 * len(labels), title, caption, share_y=True)
     at = {label: -k for k, label in enumerate(labels)}
     for axes, metric in zip(panels, metrics, strict=True):
         for row in (row for row in rows if row["metric"] == metric):
@@ -355,7 +337,7 @@ def dots(rows: Sequence[Row]) -> Figure:
             axes.plot(row["mean"], at[row["label"]], "o", color=BLUE, markersize=5)
             if row["paper"] is not None:
                 axes.plot(row["paper"], at[row["label"]], "D", markerfacecolor="none", color=ORANGE, markersize=5)
-        axes.set_xlabel(METRIC.get(metric, metric))
+        axes.set_xlabel(metric_name(metric))
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     panels[0].set_yticks(list(at.values()), labels, fontsize=8)
     return figure
@@ -366,9 +348,9 @@ def mask_lines(rows: Sequence[Row]) -> Figure:
     first = rows[0]
     metric = str(first["metric"])
     kinds = by([row for row in rows if row["metric"] == metric], lambda row: row["mask"][0])
-    title = f"{NAMES.get(first['source'], first['source'])}: {METRIC.get(metric, metric)} when the log loses rows"
+    title = f"{data_name(first['source'])}: {metric_name(metric)} when the log loses rows"
     caption = f"Preset {first['preset']}, protocol {first['protocol']}. Lines: ours. Dashed: as printed in the paper."
-    figure, panels = _panels(len(kinds), 4.8, title, caption, share_y=True)
+    figure, panels = panels_of(len(kinds), 4.8, title, caption, share_y=True)
     for axes, (kind, part) in zip(panels, kinds.items(), strict=True):
         for k, (label, found) in enumerate(by(part, lambda row: row["label"]).items()):
             colour, mark = STYLES[k % len(STYLES)]
@@ -382,7 +364,7 @@ def mask_lines(rows: Sequence[Row]) -> Figure:
             axes.plot([r["mask"][1] for r in told], [r["paper"] for r in told], "--", color=colour, linewidth=0.8)
         axes.set_xlabel("share of all rows removed" if kind == "random" else "share of positive rows removed")
         axes.grid(color="#dddddd", linewidth=0.6)
-    panels[0].set_ylabel(METRIC.get(metric, metric))
+    panels[0].set_ylabel(metric_name(metric))
     panels[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
 
@@ -392,12 +374,12 @@ def ratio_maps(rq3: Mapping[str, Any], name: str) -> Figure:
     side = "user" if name == "ratio_user" else "item"
     maps = [("none", key, words) for key, words in ESTIMATOR.items()]
     maps.append(("permuted", "plugin", "plug-in, rows of features permuted"))
-    title = f"RQ3, {side} side: gain of observed over gain of hidden features ({NAMES.get(rq3['data'], rq3['data'])})"
+    title = f"RQ3, {side} side: gain of observed over gain of hidden features ({data_name(rq3['data'])})"
     caption = (
         f"Means over {rq3['orders']} random orders of the features. Blank: fewer than half of the orders have a ratio "
         "(gains within chance). A positive ratio means nothing where permuted rows give one too."
     )
-    figure, panels = _panels(4, 4.3, title, caption, width=13.0)
+    figure, panels = panels_of(4, 4.3, title, caption, width=13.0)
     tables = [_table(rq3["ratios"], name, control, estimator) for control, estimator, _ in maps]
     values = np.concatenate([table[np.isfinite(table) & (table > 0)] for table in tables])
     low, high = (float(values.min()), float(values.max())) if values.size else (1.0, 10.0)
@@ -426,14 +408,12 @@ def _table(rows: Sequence[Row], name: str, control: str, estimator: str) -> np.n
 
 def rising_gains(rq4: Mapping[str, Any]) -> Figure:
     """Gains against the number of hidden features: plug-in, noise with as many bins, the difference, with bands."""
-    title = (
-        f"RQ4: the gain of hidden features, and of noise with equally many bins ({NAMES.get(rq4['data'], rq4['data'])})"
-    )
+    title = f"RQ4: the gain of hidden features, and of noise with equally many bins ({data_name(rq4['data'])})"
     caption = (
         f"Means over {rq4['orders']} random orders, with 95 % intervals. Plug-in gains rise with the number of bins, "
         "whatever the features know."
     )
-    figure, panels = _panels(2, 4.4, title, caption, width=11.0)
+    figure, panels = panels_of(2, 4.4, title, caption, width=11.0)
     lines = (
         ("plugin", "plug-in (the paper)"),
         ("noise", "noise with equally many bins"),
@@ -455,19 +435,3 @@ def rising_gains(rq4: Mapping[str, Any]) -> Figure:
     panels[0].set_ylabel("information gain (nats)")
     panels[0].legend(fontsize=8, frameon=False)
     return figure
-
-
-def _panels(
-    n: int, height: float, title: str, caption: str, *, share_y: bool = False, width: float = 10.5
-) -> tuple[Figure, list[Axes]]:
-    """Panels side by side under one bold title and a caption."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, n, sharey=share_y, squeeze=False)[0].tolist()
-    figure.suptitle(fill(title, int(width * 10)), x=0.01, ha="left", fontsize=12, fontweight="bold", color=DARK)
-    figure.supxlabel(fill(caption, int(width * 13)), x=0.01, ha="left", fontsize=9, color=DARK)
-    for axes in panels:
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    return figure, panels

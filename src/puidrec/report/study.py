@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from puidrec.atomic import atomic_path
 from puidrec.experiments.job import Result
-from puidrec.experiments.summary import NOTES, SummaryRow, conditions, figure, interval, title
+from puidrec.experiments.summary import NOTES, SummaryRow, conditions, figure, grouped, interval, title
 from puidrec.report.blocks import (
     Block,
     Callout,
@@ -27,11 +27,10 @@ from puidrec.report.blocks import (
     Tone,
     Verdict,
 )
-from puidrec.report.charts import BLUE, DARK, canvas, save_png
+from puidrec.report.charts import BLUE, DARK, GREY, canvas, save_png
 from puidrec.report.formatting import clip_text
 from puidrec.report.html import write_page
 
-GREY = "#8a8a8a"
 MARKS = {"wins": ("^", BLUE), "ties": ("o", GREY), "loses": ("v", DARK)}
 """Shape and colour by verdict: told apart without colour."""
 TONES: dict[str, Tone] = {"wins": "good", "loses": "bad"}
@@ -53,14 +52,6 @@ def write_report(
                     save_png(dot_chart(own, reference), temporary)
     write_page(out / "report.html", study_page(results, rows, reference, metrics))
     return paths
-
-
-def grouped(rows: Sequence[SummaryRow]) -> list[list[SummaryRow]]:
-    """Rows that stand in one table, in the order in which they come."""
-    groups: dict[tuple[str, str, str], list[SummaryRow]] = {}
-    for row in rows:
-        groups.setdefault((row.data, row.preset, row.protocol), []).append(row)
-    return list(groups.values())
 
 
 def dot_chart(rows: Sequence[SummaryRow], reference: str) -> Drawing:

@@ -11,7 +11,7 @@ import pytest
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources.kuairec import USER_CODES
 from puidrec.data.sources.ml_100k import GENRES
-from puidrec.experiments.reproduce.information_gains import Exposed
+from puidrec.experiments.reproduce.information_gains import ExposureLog
 
 
 def made_dataset(seed: int = 0, n_users: int = 120, n_items: int = 90, effect: float = 0.6) -> Dataset:
@@ -42,8 +42,8 @@ def made() -> Dataset:
 
 
 @pytest.fixture(scope="session")
-def exposed(made: Dataset) -> Exposed:
-    return Exposed.of(made)
+def exposed(made: Dataset) -> ExposureLog:
+    return ExposureLog.of(made)
 
 
 def write_matrix(path: Path, matrix: np.ndarray) -> None:

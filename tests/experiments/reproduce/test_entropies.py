@@ -18,10 +18,10 @@ from puidrec.experiments.reproduce.entropies import (
     summarise_rq3,
     summarise_rq4,
 )
-from puidrec.experiments.reproduce.information_gains import Exposed, Gain
+from puidrec.experiments.reproduce.information_gains import ExposureLog, Gain
 
 
-def test_sixteen_combinations_and_their_control(exposed: Exposed) -> None:
+def test_sixteen_combinations_and_their_control(exposed: ExposureLog) -> None:
     rows = run_rq3(exposed, 3, 5)
     assert len(rows) == 32
     keys = {(row["control"], row["share_user"], row["share_item"]) for row in rows}
@@ -32,7 +32,7 @@ def test_sixteen_combinations_and_their_control(exposed: Exposed) -> None:
         assert row["ratio_user"]["plugin"] is None or row["ratio_user"]["plugin"] >= 0
 
 
-def test_the_control_gains_too_until_it_is_corrected(exposed: Exposed) -> None:
+def test_the_control_gains_too_until_it_is_corrected(exposed: ExposureLog) -> None:
     rows = [row for seed in range(4) for row in run_rq3(exposed, seed, 9) if row["control"] == "permuted"]
     plugin = np.array([[row["gains"][step]["plugin"] for step in row["gains"]] for row in rows])
     corrected = np.array([[row["gains"][step]["permutation"] for step in row["gains"]] for row in rows])
@@ -62,11 +62,11 @@ def test_on_movielens_plugin_ratios_are_positive_with_or_without_information(dat
     folder = data_root / "ml-100k"
     if not folder.is_dir():
         pytest.skip(f"no {folder}")
-    rows = run_rq3(Exposed.of(load_dataset("ml-100k", folder)), 0, 1)
+    rows = run_rq3(ExposureLog.of(load_dataset("ml-100k", folder)), 0, 1)
     assert all(row["ratio_user"]["plugin"] > 0 and row["ratio_item"]["plugin"] > 0 for row in rows)
 
 
-def test_plugin_gains_rise_by_construction_and_end_at_the_whole_side(exposed: Exposed) -> None:
+def test_plugin_gains_rise_by_construction_and_end_at_the_whole_side(exposed: ExposureLog) -> None:
     rng = np.random.default_rng(0)
     for log in (exposed, exposed.shuffled(rng)):
         rows = run_rq4(log, 1, 2)
@@ -81,14 +81,14 @@ def test_plugin_gains_rise_by_construction_and_end_at_the_whole_side(exposed: Ex
             assert own[-1]["observed_bins"] == 1
 
 
-def test_what_is_left_after_noise_is_the_feature_that_matters(exposed: Exposed) -> None:
+def test_what_is_left_after_noise_is_the_feature_that_matters(exposed: ExposureLog) -> None:
     last = [row for row in run_rq4(exposed, 0, 9) if row["hidden"] == row["of"]]
     assert all(row["beyond_chance"] for row in last)
     for row in (r for r in run_rq4(exposed.shuffled(np.random.default_rng(5)), 0, 9) if r["hidden"] == r["of"]):
         assert abs(row["permutation"]) < 0.1 * row["plugin"]
 
 
-def test_seeded(exposed: Exposed) -> None:
+def test_seeded(exposed: ExposureLog) -> None:
     assert run_rq4(exposed, 2, 2) == run_rq4(exposed, 2, 2)
 
 
@@ -102,7 +102,7 @@ def test_interval_is_students() -> None:
     assert interval([])["mean"] is None
 
 
-def test_rq3_summary_means_over_orders(exposed: Exposed) -> None:
+def test_rq3_summary_means_over_orders(exposed: ExposureLog) -> None:
     rows = [{"data": "made", **row} for seed in range(3) for row in run_rq3(exposed, seed, 3)]
     summary = summarise_rq3(rows)
     assert summary["orders"] == 3
@@ -122,7 +122,7 @@ def test_rq3_summary_means_over_orders(exposed: Exposed) -> None:
     assert summarise_rq3([]) == {}
 
 
-def test_rq4_summary_counts_rises(exposed: Exposed) -> None:
+def test_rq4_summary_counts_rises(exposed: ExposureLog) -> None:
     rows = [{"data": "made", **row} for seed in range(3) for row in run_rq4(exposed, seed, 3)]
     summary = summarise_rq4(rows)
     assert summary["sides"]["user"]["rising"]["plugin"] == 1.0

@@ -7,7 +7,7 @@ number. Both stand beside the gain of equally fine noise.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from scipy import stats
 
 from puidrec.atomic import write_json
 from puidrec.data.sources import load_dataset
 from puidrec.experiments.reproduce.information_gains import (
     ESTIMATORS,
     PERMUTATIONS,
-    Exposed,
+    ExposureLog,
     Gain,
-    Side,
+    SideFeatures,
     item_gain,
     user_gain,
 )
 from puidrec.experiments.reproduce.paper_tables import SHARES
+from puidrec.experiments.summary import by, t_interval
 from puidrec.features.bins import cross
 from puidrec.rng import generator
 
@@ -40,7 +40,7 @@ RATIOS = {"ratio_user": ("x_u", "h_u"), "ratio_item": ("x_i", "h_i")}
 """`eq:entropy-ratios`: the gain of observed features over that of hidden ones."""
 
 
-def run_rq3(exposed: Exposed, seed: int, n_permutations: int = PERMUTATIONS) -> list[dict[str, Any]]:
+def run_rq3(exposed: ExposureLog, seed: int, n_permutations: int = PERMUTATIONS) -> list[dict[str, Any]]:
     """Both ratios for the 16 combinations of shares, for one random order of the features.
 
     An order is drawn once per seed, and a share takes its first features, so that shares are nested. The control
@@ -64,7 +64,7 @@ def observed_features(n: int, one_in: int) -> int:
 
 
 def chain_gains(
-    exposed: Exposed,
+    exposed: ExposureLog,
     users: tuple[np.ndarray, np.ndarray],
     items: tuple[np.ndarray, np.ndarray],
     rng: np.random.Generator,
@@ -103,7 +103,7 @@ def _row(gains: dict[str, Gain]) -> dict[str, Any]:
     return {"gains": {step: gain.row() for step, gain in gains.items()}, **ratios(gains)}
 
 
-def _parts(side: Side, order: np.ndarray, one_in: int) -> tuple[np.ndarray, np.ndarray]:
+def _parts(side: SideFeatures, order: np.ndarray, one_in: int) -> tuple[np.ndarray, np.ndarray]:
     """Blocks of observed and of hidden features."""
     n = observed_features(len(side), one_in)
     return side.block(order[:n].tolist()), side.block(order[n:].tolist())
@@ -112,7 +112,7 @@ def _parts(side: Side, order: np.ndarray, one_in: int) -> tuple[np.ndarray, np.n
 SideName = Literal["user", "item"]
 
 
-def run_rq4(exposed: Exposed, seed: int, n_permutations: int = PERMUTATIONS) -> list[dict[str, Any]]:
+def run_rq4(exposed: ExposureLog, seed: int, n_permutations: int = PERMUTATIONS) -> list[dict[str, Any]]:
     """`eq:delta-h-user` and `eq:delta-h-item` as features move, in one random order, from observed to hidden.
 
     The other side is observed in full. Observed and hidden features together are always all of them, so the entropy
@@ -130,7 +130,7 @@ def run_rq4(exposed: Exposed, seed: int, n_permutations: int = PERMUTATIONS) -> 
 
 
 def _step(
-    exposed: Exposed, side: SideName, order: np.ndarray, hidden: int, rng: np.random.Generator, n: int
+    exposed: ExposureLog, side: SideName, order: np.ndarray, hidden: int, rng: np.random.Generator, n: int
 ) -> dict[str, Any]:
     table, other = (exposed.users, exposed.items) if side == "user" else (exposed.items, exposed.users)
     h, x = table.block(order[:hidden].tolist()), table.block(order[hidden:].tolist())
@@ -191,7 +191,7 @@ def run_entropies(
 
 def finish(task: EntropyTask, out: Path) -> EntropyTask:
     """Compute a task and leave its file."""
-    exposed = Exposed.of(load_dataset(DATA, task.folder))
+    exposed = ExposureLog.of(load_dataset(DATA, task.folder))
     names = {"data": DATA, "method": "information gain", "protocol": "whole log"}
     rows = RUNS[task.question](exposed, task.seed, task.permutations)
     write_json(task.path(out), [{**names, **row} for row in rows])
@@ -210,16 +210,10 @@ def _read(path: Path) -> list[dict[str, Any]] | None:
 Row = dict[str, Any]
 
 
-def interval(values: Sequence[float], level: float = 0.95) -> dict[str, float | int | None]:
+def interval(values: Sequence[float]) -> dict[str, float | int | None]:
     """Mean and t-interval; what cannot be said of so few values is None."""
-    x = np.asarray(values, np.float64)
-    if not x.size:
-        return {"n": 0, "mean": None, "low": None, "high": None}
-    mean = float(x.mean())
-    if x.size < 2:
-        return {"n": 1, "mean": mean, "low": None, "high": None}
-    half = float(stats.t.ppf(0.5 + level / 2, x.size - 1) * x.std(ddof=1) / np.sqrt(x.size))
-    return {"n": int(x.size), "mean": mean, "low": mean - half, "high": mean + half}
+    mean, low, high = t_interval(values) if values else (None, None, None)
+    return {"n": len(values), "mean": mean, "low": low, "high": high}
 
 
 def summarise_rq3(rows: Sequence[Row]) -> Row:
@@ -227,7 +221,7 @@ def summarise_rq3(rows: Sequence[Row]) -> Row:
     own = [row for row in rows if row["experiment"] == "rq3"]
     if not own:
         return {}
-    combinations = _by(own, lambda row: (row["control"], row["share_user"], row["share_item"]))
+    combinations = by(own, lambda row: (row["control"], row["share_user"], row["share_item"]))
     ratios = [
         _ratio_summary(part, name, estimator)
         for part in combinations.values()
@@ -236,7 +230,7 @@ def summarise_rq3(rows: Sequence[Row]) -> Row:
     ]  # fmt: skip
     gains = [
         {"control": control, "step": step, **_gains([row["gains"][step] for row in part])}
-        for control, part in _by(own, lambda row: row["control"]).items()
+        for control, part in by(own, lambda row: row["control"]).items()
         for step in STEPS
     ]
     return {"ratios": ratios, "gains": gains, "orders": len({row["seed"] for row in own}), "data": own[0]["data"]}
@@ -253,9 +247,9 @@ def summarise_rq4(rows: Sequence[Row]) -> Row:
             **{name: interval([row[name] for row in part]) for name in (*ESTIMATORS, "noise")},
             "beyond_chance": float(np.mean([row["beyond_chance"] for row in part])),
         }
-        for (side, hidden), part in _by(own, lambda row: (row["side"], row["hidden"])).items()
+        for (side, hidden), part in by(own, lambda row: (row["side"], row["hidden"])).items()
     ]  # fmt: skip
-    sides = {side: _side(part) for side, part in _by(own, lambda row: row["side"]).items()}
+    sides = {side: _side(part) for side, part in by(own, lambda row: row["side"]).items()}
     return {"steps": steps, "sides": sides, "orders": len({row["seed"] for row in own}), "data": own[0]["data"]}
 
 
@@ -273,7 +267,7 @@ def _side(rows: Sequence[Row]) -> Row:
 def _rises(rows: Sequence[Row], name: str) -> list[bool]:
     """Whether a gain is no smaller with one feature more, for every order and step."""
     rises: list[bool] = []
-    for part in _by(rows, lambda row: row["seed"]).values():
+    for part in by(rows, lambda row: row["seed"]).values():
         values = [row[name] for row in sorted(part, key=lambda row: int(row["hidden"]))]
         rises += (np.diff(values) >= -1e-12).tolist()
     return rises or [True]
@@ -294,10 +288,3 @@ def _gains(parts: Sequence[Row]) -> Row:
         "artefact": noise / plugin if plugin > 0 else None,
         "beyond_chance": float(np.mean([gain["beyond_chance"] for gain in parts])),
     }  # fmt: skip
-
-
-def _by(rows: Sequence[Row], key: Callable[[Row], Hashable]) -> dict[Any, list[Row]]:
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return groups

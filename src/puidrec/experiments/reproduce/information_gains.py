@@ -7,7 +7,7 @@ sizes, and know nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,18 +21,19 @@ from puidrec.sensitivity.entropy import conditional_entropy, miller_madow_bias
 
 PERMUTATIONS = 19
 """A gain above all of them is beyond chance at the 5 % level (1 in 20)."""
+Entropy = Callable[[np.ndarray], tuple[float, float]]
 ESTIMATORS = ("plugin", "miller-madow", "permutation")
 
 
 @dataclass(frozen=True)
-class Side:
+class SideFeatures:
     """The features of users, or of items: names, and codes [features, entities]."""
 
     names: tuple[str, ...]
     codes: np.ndarray
 
     @classmethod
-    def of(cls, frame: pl.DataFrame | None, id_column: str) -> Side:
+    def of(cls, frame: pl.DataFrame | None, id_column: str) -> SideFeatures:
         """Numbers in four bins; text of more than two values, and lists, as one yes/no feature per value."""
         if frame is None or frame.width < 2:
             raise InputError("this experiment needs features", found="none", expected=f"a table beside {id_column}")
@@ -47,29 +48,29 @@ class Side:
             return np.zeros(self.codes.shape[1], np.int32)
         return cross(*self.codes[np.asarray(features)])
 
-    def shuffled(self, rng: np.random.Generator) -> Side:
+    def shuffled(self, rng: np.random.Generator) -> SideFeatures:
         """Whole rows handed to other entities: the same features, which know nothing of exposure."""
-        return Side(self.names, self.codes[:, rng.permutation(self.codes.shape[1])])
+        return SideFeatures(self.names, self.codes[:, rng.permutation(self.codes.shape[1])])
 
 
 @dataclass(frozen=True)
-class Exposed:
+class ExposureLog:
     """Who saw what, and the features of both sides."""
 
     user: np.ndarray
     item: np.ndarray
-    users: Side
-    items: Side
+    users: SideFeatures
+    items: SideFeatures
 
     @classmethod
-    def of(cls, data: Dataset) -> Exposed:
-        """The whole log of a data set: exposure is what is explained, so no row is set apart."""
-        sides = Side.of(data.users, "user_id"), Side.of(data.items, "item_id")
+    def of(cls, data: Dataset) -> ExposureLog:
+        """The whole log of a data set: exposure is what is explained, so no row is held out."""
+        sides = SideFeatures.of(data.users, "user_id"), SideFeatures.of(data.items, "item_id")
         return cls(data.logged.user, data.logged.item, *sides)
 
-    def shuffled(self, rng: np.random.Generator) -> Exposed:
+    def shuffled(self, rng: np.random.Generator) -> ExposureLog:
         """The control: rows of features permuted on both sides."""
-        return Exposed(self.user, self.item, self.users.shuffled(rng), self.items.shuffled(rng))
+        return ExposureLog(self.user, self.item, self.users.shuffled(rng), self.items.shuffled(rng))
 
     def entropy(self, users: np.ndarray, items: np.ndarray) -> tuple[float, float]:
         """H(o | user bins, item bins) plug-in, and its Miller–Madow bias: a half per mixed cell and pair of D.
@@ -120,7 +121,7 @@ class Gain:
 
 
 def user_gain(
-    exposed: Exposed,
+    exposed: ExposureLog,
     known: np.ndarray,
     added: np.ndarray,
     items: np.ndarray,
@@ -128,14 +129,11 @@ def user_gain(
     n: int = PERMUTATIONS,
 ) -> Gain:
     """H(o | known, items) - H(o | known, added, items) for blocks of user features."""
-    return _gain(
-        exposed.entropy(known, items), exposed.entropy(cross(known, added), items),
-        [exposed.entropy(cross(known, exchanged(added, known, rng)), items)[0] for _ in range(n)],
-    )  # fmt: skip
+    return _gain(lambda users: exposed.entropy(users, items), known, added, rng, n)
 
 
 def item_gain(
-    exposed: Exposed,
+    exposed: ExposureLog,
     users: np.ndarray,
     known: np.ndarray,
     added: np.ndarray,
@@ -143,19 +141,17 @@ def item_gain(
     n: int = PERMUTATIONS,
 ) -> Gain:
     """H(o | users, known) - H(o | users, known, added) for blocks of item features."""
-    return _gain(
-        exposed.entropy(users, known), exposed.entropy(users, cross(known, added)),
-        [exposed.entropy(users, cross(known, exchanged(added, known, rng)))[0] for _ in range(n)],
-    )  # fmt: skip
+    return _gain(lambda items: exposed.entropy(users, items), known, added, rng, n)
 
 
-def _gain(before: tuple[float, float], after: tuple[float, float], noise: Sequence[float]) -> Gain:
-    null = before[0] - np.asarray(noise)
+def _gain(entropy: Entropy, known: np.ndarray, added: np.ndarray, rng: np.random.Generator, n: int) -> Gain:
+    before, after = entropy(known), entropy(cross(known, added))
+    null = before[0] - np.array([entropy(cross(known, permuted_within(added, known, rng)))[0] for _ in range(n)])
     return Gain(before[0] - after[0], sum(before) - sum(after), float(null.mean()), float(null.max()))
 
 
-def exchanged(values: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Values handed round at random within groups."""
+def permuted_within(values: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Values permuted within groups."""
     result = np.empty_like(values)
     result[np.argsort(groups, kind="stable")] = values[np.lexsort((rng.random(groups.size), groups))]
     return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,15 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import PROTOCOLS
 from puidrec.data.sources import load_dataset
 from puidrec.evaluation import evaluate_scores
-from puidrec.evaluation.significance import Comparison, PerUser, compare, compare_all, holm
+from puidrec.evaluation.significance import PerUser, compare, compare_all, holm
+from puidrec.experiments.gamma_study import PAPER_WEIGHTS, printed_equation
 from puidrec.experiments.job import Result
 from puidrec.experiments.reproduce.paper_tables import METRICS, printed
 from puidrec.experiments.reproduce.questions import LETTERS
-from puidrec.experiments.summary import SummaryRow, summarise
+from puidrec.experiments.summary import SummaryRow, by_table, summarise
 from puidrec.methods import get_method
 from puidrec.rng import generator
 from puidrec.sensitivity.entropy import ESTIMATORS
-from puidrec.sensitivity.gamma import PRESETS as RULES
 from puidrec.sensitivity.gamma import resolve_gamma
 from puidrec.sensitivity.nominal import NominalExposure
 
@@ -78,56 +78,41 @@ def contrast_rows(question: str, results: Sequence[Result]) -> list[Row]:
     p-values are adjusted for the number of pairs within a kind, table and metric (Holm).
     """
     rows: list[Row] = []
-    for (title, preset, protocol), group in _groups(results).items():
-        data = next(iter(next(iter(group.values())))).job.data.name
+    for (title, preset, protocol), group in by_table(results).items():
+        data = next(result.job.data.name for seeds in group.values() for result in seeds.values())
         names = {"experiment": question, "data": title, "source": data, "preset": preset, "protocol": protocol}
         for metric in METRICS[data]:
-            found = {kind: _compare_pairs(group, pairs, metric) for kind, pairs in KINDS.items()}
-            found[AGAINST_FLOOR] = _against_floor(group, metric)
+            values = {
+                label: {seed: r.per_user[metric] for seed, r in seeds.items() if metric in r.per_user}
+                for label, seeds in group.items()
+            }
+            found = {kind: _compare_pairs(values, pairs) for kind, pairs in KINDS.items()}
+            found[AGAINST_FLOOR] = _against_floor(values)
             rows += [{**names, "metric": metric, "kind": kind, **row} for kind, part in found.items() for row in part]
     return rows
 
 
-def _against_floor(group: dict[str, list[Result]], metric: str) -> list[Row]:
+def _against_floor(values: Mapping[str, Mapping[int, PerUser]]) -> list[Row]:
     """Every method that has the item rate's seeds."""
-    values = {label: _values(part, metric) for label, part in group.items()}
-    seeds = set(values.get(FLOOR, ()))
-    full = {label: [own[s] for s in sorted(seeds)] for label, own in values.items() if seeds and seeds <= set(own)}
-    if len(full) < 2:
-        return []
-    compared = compare_all(full, FLOOR)
-    return [{"method": label, "against": FLOOR, **_verdict(found)} for label, found in compared.items()]
+    seeds = values.get(FLOOR, {}).keys()
+    full = {label: [own[s] for s in sorted(seeds)] for label, own in values.items() if seeds and seeds <= own.keys()}
+    compared = compare_all(full, FLOOR) if len(full) > 1 else {}
+    return [{"method": label, "against": FLOOR, **asdict(found)} for label, found in compared.items()]
 
 
-def _groups(results: Sequence[Result]) -> dict[tuple[str, str, str], dict[str, list[Result]]]:
-    groups: dict[tuple[str, str, str], dict[str, list[Result]]] = {}
-    for result in results:
-        job = result.job
-        group = groups.setdefault((job.data.title, job.preset, job.protocol), {})
-        group.setdefault(job.name, []).append(result)
-    return groups
-
-
-def _compare_pairs(group: dict[str, list[Result]], pairs: Sequence[tuple[str, str]], metric: str) -> list[Row]:
-    compared = [
-        (a, b, found) for a, b in pairs if a in group and b in group if (found := _pair(group[a], group[b], metric))
-    ]
-    adjusted = holm(np.array([found.p_value for *_, found in compared]))
+def _compare_pairs(values: Mapping[str, Mapping[int, PerUser]], pairs: Sequence[tuple[str, str]]) -> list[Row]:
+    """Each pair on the seeds that both have."""
+    compared = []
+    for method, other in pairs:
+        seeds = sorted(values.get(method, {}).keys() & values.get(other, {}).keys())
+        if seeds:
+            found = compare([values[method][s] for s in seeds], [values[other][s] for s in seeds])
+            compared.append({"method": method, "against": other, **asdict(found)})
+    adjusted = holm(np.array([row["p_value"] for row in compared])).tolist()
     return [
-        {"method": a, "against": b, **_verdict(replace(found, p_value=float(p)))}
-        for (a, b, found), p in zip(compared, adjusted, strict=True)
+        {**row, "p_value": p, "verdict": row["verdict"] if p <= 0.05 else "ties"}
+        for row, p in zip(compared, adjusted, strict=True)
     ]
-
-
-def _pair(method: Sequence[Result], other: Sequence[Result], metric: str) -> Comparison | None:
-    """Compare on the seeds that both have."""
-    left, right = _values(method, metric), _values(other, metric)
-    seeds = sorted(left.keys() & right.keys())
-    return compare([left[s] for s in seeds], [right[s] for s in seeds]) if seeds else None
-
-
-def _values(results: Sequence[Result], metric: str) -> dict[int, PerUser]:
-    return {r.job.seed: r.per_user[metric] for r in results if metric in r.per_user}
 
 
 def limit_rows(results: Sequence[Result]) -> list[Row]:
@@ -143,15 +128,6 @@ def limit_rows(results: Sequence[Result]) -> list[Row]:
         {"data": data, "preset": preset, "fits": len(hits), "at_the_limit": sum(hits), "epochs": epochs[data, preset]}
         for (data, preset), hits in groups.items()
     ]
-
-
-def _verdict(found: Comparison) -> Row:
-    real = (found.low > 0 or found.high < 0) and found.p_value <= 0.05
-    verdict = "ties" if not real else "wins" if found.difference > 0 else "loses"
-    return {
-        "difference": found.difference, "low": found.low, "high": found.high, "p_value": found.p_value,
-        "verdict": verdict, "n_users": found.n_users, "n_seeds": found.n_seeds,
-    }  # fmt: skip
 
 
 FEATURES: Mapping[str, tuple[str, ...]] = {
@@ -183,15 +159,12 @@ def printed_gamma(data: Dataset, n_permutations: int = 100, seed: int = 0) -> di
     nominal = NominalExposure(data, data.split("rd", seed).train, seed=seed)
     evidence = nominal.evidence
     gains = {name: evidence.gains(name, n_permutations, seed) for name in ESTIMATORS}  # type: ignore[arg-type]
-    rule, plugin = RULES["paper"], gains["plugin"]
-    alpha, beta = float(rule.alpha), float(rule.beta)
-    null = gains["permutation"]
+    plugin, null = gains["plugin"], gains["permutation"]
+    alpha, beta = PAPER_WEIGHTS
     weighted = nominal.gamma(resolve_gamma("information", n_permutations=n_permutations), alpha=alpha, beta=beta)
     return {
         "user_degrees": [int(f(evidence.counts.user_degree)) for f in (np.min, np.max)],
-        "alpha": alpha, "beta": beta, "H": plugin.H, "value": alpha * plugin.gain_user + beta * plugin.gain_item,
-        "share_below_one": resolve_gamma("paper").fit(evidence).share_clipped,
-        "share_below_one_local": resolve_gamma("paper", scope="local").fit(evidence).share_clipped,
+        "alpha": alpha, "beta": beta, "H": plugin.H, **asdict(printed_equation(evidence, plugin, alpha, beta)),
         "gain_user": {name: g.gain_user for name, g in gains.items()},
         "gain_item": {name: g.gain_item for name, g in gains.items()},
         "mean_gamma": float(np.exp(weighted.mean_log)), "max_gamma": float(weighted.max),
@@ -213,6 +186,6 @@ def chance(data: Dataset, name: str, protocol: str, seed: int = 0) -> dict[str, 
     }  # fmt: skip
 
 
-def _row(question: str, data: str, protocol: str, values: dict[str, Any]) -> dict[str, Any]:
-    method = {"gamma": "Γ as printed", "chance": "random order"}[question]
-    return {"experiment": question, "data": data, "method": method, "protocol": protocol, "seed": 0, **values}
+def _row(kind: str, data: str, protocol: str, values: dict[str, Any]) -> dict[str, Any]:
+    method = {"gamma": "Γ as printed", "chance": "random order"}[kind]
+    return {"experiment": kind, "data": data, "method": method, "protocol": protocol, "seed": 0, **values}
