@@ -55,7 +55,7 @@ def audit(
     if output.out is not None:
         check_target(output.out)
     with steps("reading") as step:
-        runs = [_Run.open(folder, device or "cpu") for folder in (run, against) if folder is not None]
+        runs = [_open_run(folder, device or "cpu") for folder in (run, against) if folder is not None]
         _require_alike(runs)
         loaded = data.load()
         _require_data(runs[0], loaded.sha256, loaded.name)
@@ -74,22 +74,21 @@ def audit(
         _show(found, output.out)
 
 
+@dataclass(frozen=True)
 class _Run:
     """A run folder: its model, and what it was trained on."""
 
-    def __init__(self, folder: Path, model: Recommender, facts: dict[str, Any]) -> None:
-        self.folder, self.model, self.facts = folder, model, facts
+    folder: Path
+    model: Recommender
+    facts: dict[str, Any]
 
-    @classmethod
-    def open(cls, folder: Path, device: str) -> _Run:
-        """Read the model, and what it was trained on."""
-        from puidrec.experiments.run import load_run, read_environment
 
-        model, _ = load_run(folder, device)
-        keys = ("data_sha256", "protocol", "seed")
-        environment = read_environment(folder, *keys)
-        facts = {key: environment[key] for key in keys}
-        return cls(folder, model, {**facts, "data": environment.get("data"), "select": model.settings.select})
+def _open_run(folder: Path, device: str) -> _Run:
+    from puidrec.experiments.run import load_run, read_environment
+
+    model, _ = load_run(folder, device)
+    environment = read_environment(folder, "data_sha256", "protocol", "seed")
+    return _Run(folder, model, {"data": None, **environment, "select": model.settings.select})
 
 
 def _require_alike(runs: list[_Run]) -> None:

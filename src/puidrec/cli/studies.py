@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 BASELINES = ("item-rate", "bias")
 """Shown in every table: what does not beat them has learned nothing about people."""
 SHOWN_TRIALS = 10
+DATA_ROOT = "Folder with the folders coat, yahoo-r3, kuairec, ml-100k; those absent are skipped."
 SEEDS = "Number of seeds; each has its own split and initialisation."
 
 
@@ -251,26 +252,22 @@ def _show_trials(job: Job, ranked: Sequence[Trial], out: Path | None) -> None:
         say(f"next: puid train -c {out}/best.toml --data {job.data.name} …", wrap=False)
 
 
+@dataclass(frozen=True)
+class ReproduceOptions(options.EngineOptions):
+    """How much is run, and where."""
+
+    seeds: int = option(3, SEEDS, metavar="N")
+    quick: bool = option(False, "One seed, few epochs and methods: shows that everything works.", "--quick")
+
+
 @options.command("puid reproduce all --data-root data --seeds 3 --out reproduction")
 def reproduce(
     questions: Annotated[
         list[str], typer.Argument(help="rq1, rq2, rq3, rq4, ablation, or all.", metavar="QUESTION…", show_default=False)
     ],
-    data_root: Annotated[
-        Path,
-        typer.Option(
-            help="Folder with the folders coat, yahoo-r3, kuairec, ml-100k; those absent are skipped.",
-            metavar="DIR",
-            readable=False,
-        ),
-    ],
+    data_root: Annotated[Path, typer.Option(help=DATA_ROOT, metavar="DIR", readable=False)],
     out: options.OutFolder,
-    seeds: Annotated[int, typer.Option(help=SEEDS, metavar="N")] = 3,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="One seed, few epochs and methods: shows that everything works.")
-    ] = False,
-    *,
-    engine: options.EngineOptions,
+    study: ReproduceOptions,
     common: options.CommonOptions,
 ) -> None:
     """Run the paper's questions again: its figure, ours with an interval, the difference, and what does not hold.
@@ -283,13 +280,13 @@ def reproduce(
     from puidrec.experiments.reproduce.run import reproduce as run
     from puidrec.report.reproduce import write_reproduction
 
-    size = RunSize(1 if quick else seeds, quick)
-    plan = plan_reproduction(questions, data_root, size, engine.workers, engine.device or "cpu")
+    size = RunSize(1 if study.quick else study.seeds, study.quick)
+    plan = plan_reproduction(questions, data_root, size, study.workers, study.device or "cpu")
     _announce(plan)
     with progress_bar() as bar:
         task = bar.add_task("reading", total=None)
         made = run(
-            plan, out, engine=engine.engine,
+            plan, out, engine=study.engine,
             tell=lambda words, done, total: bar.update(task, description=words, completed=done, total=total),
         )  # fmt: skip
         bar.update(task, description="writing", total=None)
