@@ -21,8 +21,9 @@ import numpy as np
 import polars as pl
 
 from fresh import measured, simulated
+from puidrec.data.on_disk import row_slices
 from puidrec.features.bins import bin_side
-from puidrec.features.counts import BATCH_ROWS, ExposureCounts
+from puidrec.features.counts import ExposureCounts
 from puidrec.propensity.cells import smoothed_rates
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import resolve_gamma
@@ -35,8 +36,8 @@ def batches(folder: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Codes of users and items, some rows of the Parquet files at a time."""
     for file in sorted(folder.glob("*.parquet")):
         scan = pl.scan_parquet(file).select("user_id", "item_id")
-        for start in range(0, int(scan.select(pl.len()).collect().item()), BATCH_ROWS):
-            frame = scan.slice(start, BATCH_ROWS).collect()
+        for rows in row_slices(int(scan.select(pl.len()).collect().item())):
+            frame = scan.slice(rows.start, rows.stop - rows.start).collect()
             yield frame["user_id"].to_numpy(), frame["item_id"].to_numpy()
 
 
