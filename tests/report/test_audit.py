@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from puidrec.report.audit import audit_page, diagnostics, gamma_map, methods, names_of, segments, yardsticks
-from puidrec.report.audit_envelope import Names
+from puidrec.report.audit_envelope import ModelNames
 from puidrec.report.blocks import Block, Callout, Details, Facts, HeatMap, Page, Paragraph, Section, Table
 from puidrec.report.html import render
 
 Values = Callable[..., dict[str, Any]]
-PAIR = Names("puid-dr", "mf")
+PAIR = ModelNames("puid-dr", "mf")
 PARTS = ["envelope", "strength", "map", "segments", "diagnostics", "limits", "methods"]
 
 
@@ -289,7 +289,7 @@ def test_groups_are_named_by_column_and_segment(audit_values: Values) -> None:
 def test_ranges_are_of_the_lead_or_of_the_error(audit_values: Values) -> None:
     rows = {"users": [{"column": "age", "segment": "old", "low": -0.1, "high": 0.2, "new_thing": 3}]}
     pair = tables(segments(audit_values(segments=rows), PAIR)).popitem()[1]
-    alone = tables(segments(audit_values(segments=rows), Names("mf", None))).popitem()[1]
+    alone = tables(segments(audit_values(segments=rows), ModelNames("mf", None))).popitem()[1]
     assert heads(pair) == ["group of users", "lead from", "lead to", "new thing"]
     assert heads(alone) == ["group of users", "error from", "error to", "new thing"]
     assert texts(pair, 0) == ["age: old", "−0.100", "0.200", "3"]
@@ -359,6 +359,6 @@ def test_data_and_rows_are_stated(audit_values: Values) -> None:
 
 
 def test_one_model_alone_has_one_column(audit_values: Values) -> None:
-    table = tables(methods(audit_values(against=None), Names("puid-dr", None)))["Settings"]
+    table = tables(methods(audit_values(against=None), ModelNames("puid-dr", None)))["Settings"]
     assert heads(table) == ["", "puid-dr"]
     assert list(table.emphasised) == []

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puidrec.report.audit_envelope import Names, crossing, envelope_of
+from puidrec.report.audit_envelope import ModelNames, crossing, envelope_of
 from puidrec.report.envelope import Envelope, Panel
 
 Values = Callable[..., dict[str, Any]]
-PAIR = Names("puid-dr", "mf")
+PAIR = ModelNames("puid-dr", "mf")
 
 
-def chart(values: dict[str, Any], names: Names = PAIR) -> Envelope:
+def chart(values: dict[str, Any], names: ModelNames = PAIR) -> Envelope:
     found = envelope_of(values, names)
     assert found is not None
     return found
@@ -95,7 +95,7 @@ def test_where_nothing_is_hidden_kappa_is_0(audit_values: Values) -> None:
 
 
 def test_one_model_alone_has_no_tipping_point(audit_values: Values) -> None:
-    panels = chart(audit_values(against=None), Names("puid-dr", None)).panels
+    panels = chart(audit_values(against=None), ModelNames("puid-dr", None)).panels
     assert [panel.label for panel in panels] == ["Error"]
     assert tip(panels[0], 0) is None
     assert "the error of puid-dr would lie between" in said(panels[0], 0, 3)
@@ -140,7 +140,7 @@ def test_missing_and_infinite_ends_are_not_drawn_and_said(audit_values: Values) 
 
 
 def test_two_long_names_that_begin_alike_are_told_apart(audit_values: Values) -> None:
-    labels = [panel.label for panel in chart(audit_values(), Names("x" * 90 + "a", "x" * 90 + "b")).panels]
+    labels = [panel.label for panel in chart(audit_values(), ModelNames("x" * 90 + "a", "x" * 90 + "b")).panels]
     assert len(set(labels)) == 4
 
 

@@ -28,7 +28,7 @@ from puidrec.report.blocks import (
     Paragraph,
     Section,
     Table,
-    Verdict,
+    VerdictBox,
 )
 from puidrec.report.envelope import Band, Envelope, Mark, Panel, Slot
 from puidrec.report.html import inline, json_for_script, render, write_page
@@ -85,7 +85,7 @@ def everything(name: str) -> Page:
         HeatMap([[1.0]], [name], [name], name, name, name, name), Details(name, [Details(name, [Paragraph(name)])]),
         Envelope([panel], name, name),
     ]  # fmt: skip
-    verdict = Verdict("good", name, name, [(name, name)])
+    verdict = VerdictBox("good", name, name, [(name, name)])
     return Page(name, name, [Section("a", name, blocks, name), Section("b", name)], verdict, name)
 
 

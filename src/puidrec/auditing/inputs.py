@@ -28,7 +28,7 @@ from puidrec.sensitivity.gamma import Gamma, GammaSpec
 from puidrec.sensitivity.nominal import NominalExposure, Outcome
 
 Source = Literal["held-out", "training"]
-Part = Literal["test", "validation", "train"]
+SplitPart = Literal["test", "validation", "train"]
 MAX_HIDING = 500_000
 """Rows in which features are hidden one by one: odds ratios do not depend on how many rows there are."""
 CHUNK = 1_000_000
@@ -206,7 +206,7 @@ class AuditInputs:
     seed: int
 
     @cached_property
-    def part(self) -> Part:
+    def part(self) -> SplitPart:
         """The part of the split whose logged rows are audited: held-out rows where it has some, else training rows.
 
         Errors on training rows flatter the model that fits them more closely, so held-out rows come first: the test

@@ -20,7 +20,7 @@ from puidrec.auditing.tipping import Tipping
 from puidrec.sensitivity.calibrate import Calibration
 from puidrec.sensitivity.certify import Certificate
 
-Verdict = Literal["robust", "fragile", "overturned", "single"]
+AuditVerdict = Literal["robust", "fragile", "overturned", "single"]
 FLOOR = 1.5
 """No conclusion is called robust that a Γ of this size overturns: the classic data sets prove as much of themselves."""
 
@@ -68,7 +68,7 @@ class Yardsticks:
         return self.certificate.lower if self.certificate is not None else 1.0
 
 
-def judge(tipping: Tipping, yardsticks: Yardsticks) -> Verdict:
+def judge(tipping: Tipping, yardsticks: Yardsticks) -> AuditVerdict:
     """The verdict of a comparison."""
     explained = yardsticks.proved > 1.0 and yardsticks.proved >= tipping.sharp and not yardsticks.confirmed
     if tipping.gamma <= 1.0 or tipping.low <= 1.0 or yardsticks.refuted or explained:

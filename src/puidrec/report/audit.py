@@ -8,7 +8,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from puidrec.report.audit_envelope import Names, envelope_of
+from puidrec.report.audit_envelope import ModelNames, envelope_of
 from puidrec.report.blocks import (
     Block,
     Callout,
@@ -22,7 +22,7 @@ from puidrec.report.blocks import (
     Section,
     Table,
     Tone,
-    Verdict,
+    VerdictBox,
 )
 from puidrec.report.formatting import MISSING, Value, bin_values, finite, short_labels, show
 
@@ -84,17 +84,19 @@ def audit_page(audit: Mapping[str, Any]) -> Page:
     )  # fmt: skip
 
 
-def names_of(audit: Mapping[str, Any]) -> Names:
+def names_of(audit: Mapping[str, Any]) -> ModelNames:
     """What to call the two models; their method where they have no name, and told apart where they are called alike."""
     model, against = audit.get("model") or {}, audit.get("against")
     first = str(model.get("name") or model.get("method") or "the model")
     if not against:
-        return Names(first, None)
+        return ModelNames(first, None)
     second = str(against.get("name") or against.get("method") or "the other model")
-    return Names(first, second) if first != second else Names(f"{first} (audited)", f"{second} (compared with)")
+    return (
+        ModelNames(first, second) if first != second else ModelNames(f"{first} (audited)", f"{second} (compared with)")
+    )
 
 
-def _lead(audit: Mapping[str, Any], names: Names) -> str:
+def _lead(audit: Mapping[str, Any], names: ModelNames) -> str:
     rows = audit.get("rows") or {}
     held = {"held-out": "held-out logged", "training": "training"}.get(str(rows.get("source")), "logged")
     count = f"{show(rows['n'])} {held} pairs" if rows.get("n") is not None else f"{held} pairs"
@@ -103,7 +105,7 @@ def _lead(audit: Mapping[str, Any], names: Names) -> str:
     return f"Two recommenders, compared on {count}: would the better one stay ahead if something hidden drove the log?"
 
 
-def _verdict(audit: Mapping[str, Any]) -> Verdict:
+def _verdict(audit: Mapping[str, Any]) -> VerdictBox:
     tone, label = VERDICTS.get(str(audit.get("verdict")), ("info", str(audit.get("verdict") or "Audit")))
     tipping, certificate = audit.get("tipping") or {}, audit.get("certificate") or {}
     rows = [row for row in audit.get("benchmarks") or [] if finite(row.get("gamma")) is not None]
@@ -118,7 +120,7 @@ def _verdict(audit: Mapping[str, Any]) -> Verdict:
     gamma = audit.get("gamma") or {}
     if finite(gamma.get("median")) is not None:
         shown.append(("Γ of the median pair, by rule", show(gamma["median"], ".2f")))
-    return Verdict(tone, label, str(audit.get("sentence") or ""), shown[:4])
+    return VerdictBox(tone, label, str(audit.get("sentence") or ""), shown[:4])
 
 
 def _tips(audit: Mapping[str, Any]) -> bool:
@@ -138,7 +140,7 @@ def interval(tipping: Mapping[str, Any], low: str, high: str) -> str:
     return "" if ends == ("–", "–") else f" (95 %: {ends[0]} to {ends[1]})"
 
 
-def _envelopes(audit: Mapping[str, Any], names: Names) -> Section | None:
+def _envelopes(audit: Mapping[str, Any], names: ModelNames) -> Section | None:
     chart = envelope_of(audit, names)
     if chart is None:
         return None
@@ -265,21 +267,21 @@ def _axis(labels: Sequence[object], side: str) -> tuple[list[str], str]:
     return short, f"{side}, by {', '.join(shown)}" if shown else side
 
 
-def segments(audit: Mapping[str, Any], names: Names) -> Section | None:
+def segments(audit: Mapping[str, Any], names: ModelNames) -> Section | None:
     """Which users and items are most affected? Groups by their columns, and single ones with the largest Γ."""
     values = audit.get("segments") or {}
     found: list[Block] = []
-    explained: set[str] = set()
+    what, explained = "lead" if names.other is not None else "error", set[str]()
     for side in ("users", "items"):
         rows, single = values.get(side) or [], values.get(f"largest_{side}") or []
         if rows:
             labels = [f"{row.get('column', '')}: {row.get('segment', '')}" for row in rows]
             caption = f"Groups of {side}, by their columns; the largest mean Γ first."
-            found.append(_group_table(f"group of {side}", labels, rows, caption, names, explained))
+            found.append(_group_table(f"group of {side}", labels, rows, caption, what, explained))
         if single:
             labels = [str(row.get("id")) for row in single]
             caption = f"{side.capitalize()} with the largest Γ."
-            table = _group_table(side[:-1], labels, single, caption, names, explained)
+            table = _group_table(side[:-1], labels, single, caption, what, explained)
             found.append(Details(f"Single {side} with the largest Γ", [table]))
     if found and values.get("strength"):
         found.insert(0, Paragraph(f"Ranges are the sharp ones at {values['strength']}."))
@@ -291,13 +293,15 @@ def segments(audit: Mapping[str, Any], names: Names) -> Section | None:
 
 
 def _group_table(
-    name: str, labels: Sequence[str], rows: Sequence[Mapping[str, Any]], caption: str, names: Names, explained: set[str]
+    name: str, labels: Sequence[str], rows: Sequence[Mapping[str, Any]], caption: str, what: str, explained: set[str]
 ) -> Table:  # fmt: skip
-    """Known columns in their order, then whatever else the rows hold; each column is explained once on the page."""
+    """Known columns in their order, then whatever else the rows hold; each column is explained once on the page.
+
+    what: the word for the quantity whose range the group has, lead or error.
+    """
     present = dict.fromkeys(key for row in rows for key, value in row.items() if scalar(value))
     others = [key for key in present if key not in (*SEGMENT, "column", "segment", "id")]
     keys = [*(key for key in SEGMENT if key in present), *others]
-    what = "lead" if names.other is not None else "error"
     columns = [SEGMENT.get(key, Column(key.replace("_", " "))) for key in keys]
     columns = [replace(c, name=c.name.replace("$", what), help="" if c.name in explained else c.help) for c in columns]
     explained |= {SEGMENT[key].name for key in keys if key in SEGMENT}
@@ -381,7 +385,7 @@ def _deciles(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     return [Table(columns, cells, "Where is the log thin? Items by popularity, the most seen tenth first.")]
 
 
-def methods(audit: Mapping[str, Any], names: Names) -> Section:
+def methods(audit: Mapping[str, Any], names: ModelNames) -> Section:
     """How all was set: models side by side, data, rows, the closed form, and where to read on."""
     found: list[Block] = _models(audit, names)
     for title, key in (("Data", "data"), ("Rows and intervals", "rows")):
@@ -403,7 +407,7 @@ def _fact(key: str, value: Value) -> Value:
     return show(value, ".1%" if key == "positive_rate" else ".0%") if key in ("positive_rate", "level") else value
 
 
-def _models(audit: Mapping[str, Any], names: Names) -> list[Block]:
+def _models(audit: Mapping[str, Any], names: ModelNames) -> list[Block]:
     """The models side by side; settings that differ are stressed."""
     sides = [audit.get("model") or {}, *([audit["against"]] if audit.get("against") else [])]
     heads = ["", *[name for name in (names.model, names.other) if name is not None]]

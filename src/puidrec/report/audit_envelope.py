@@ -25,7 +25,7 @@ NAME = 26
 
 
 @dataclass(frozen=True)
-class Names:
+class ModelNames:
     """The two models in words; `other` is None where one is audited alone."""
 
     model: str
@@ -42,7 +42,7 @@ class Quantity:
     gap: bool
 
 
-def envelope_of(audit: Mapping[str, Any], names: Names) -> Envelope | None:
+def envelope_of(audit: Mapping[str, Any], names: ModelNames) -> Envelope | None:
     """All envelopes of an audit, the one that decides the verdict first; None where there are none."""
     panels = []
     personal = audit.get("personal") or {}
@@ -67,36 +67,34 @@ CAPTION = (
 )
 
 
-def quantities(names: Names) -> dict[str, Quantity]:
+def quantities(names: ModelNames) -> dict[str, Quantity]:
     """Envelopes by their name in the audit, in the order in which the reader may choose them."""
     model, other = clip_text(names.model, NAME), clip_text(names.other or "", NAME)
     if model == other:
         model, other = "the audited model", "the other model"
+
+    def one(label: str, what: str, short: str, full: str) -> Quantity:
+        return Quantity(label, f"{what} of {short} over all pairs", f"the {what} of {full}", gap=False)
+
     if names.other is None:
         return {
-            "model_loss": Quantity(
-                "Error", f"error of {model} over all pairs", f"the error of {names.model}", gap=False
-            ),
-            "model_dcg": Quantity("DCG", f"DCG of {model} over all pairs", f"the DCG of {names.model}", gap=False),
-        }
-    gap = f"{other} minus {model}; above 0, {model} is better"
+            "model_loss": one("Error", "error", model, names.model), "model_dcg": one("DCG", "DCG", model, names.model)
+        }  # fmt: skip
+    better = f"above 0, {model} is better"
     return {
-        "loss_gap": Quantity("Difference in error", f"error of {gap}", "the difference in error", gap=True),
+        "loss_gap": Quantity(
+            "Difference in error", f"error of {other} minus {model}; {better}", "the difference in error", gap=True
+        ),
         "dcg_gap": Quantity(
-            "Difference in DCG", f"DCG of {model} minus {other}; above 0, {model} is better", "the difference in DCG",
-            gap=True,
+            "Difference in DCG", f"DCG of {model} minus {other}; {better}", "the difference in DCG", gap=True
         ),
-        "model_loss": Quantity(
-            f"Error of {model}", f"error of {model} over all pairs", f"the error of {names.model}", gap=False
-        ),
-        "against_loss": Quantity(
-            f"Error of {other}", f"error of {other} over all pairs", f"the error of {names.other}", gap=False
-        ),
-    }  # fmt: skip
+        "model_loss": one(f"Error of {model}", "error", model, names.model),
+        "against_loss": one(f"Error of {other}", "error", other, names.other),
+    }
 
 
 def _panel(
-    group: str, symbol: str, grid: Sequence[float], curves: Mapping[str, Any], quantity: Quantity, names: Names,
+    group: str, symbol: str, grid: Sequence[float], curves: Mapping[str, Any], quantity: Quantity, names: ModelNames,
     audit: Mapping[str, Any], *, decisive: bool,
 ) -> Panel:  # fmt: skip
     ways = [key for key in WAYS if key in curves]
@@ -176,7 +174,7 @@ def _state(low: Number, high: Number, *, nothing: bool, gap: bool) -> str:
     return f"{side}-first" if nothing else side
 
 
-def _sentences(symbol: str, quantity: Quantity, names: Names) -> dict[str, Sentence]:
+def _sentences(symbol: str, quantity: Quantity, names: ModelNames) -> dict[str, Sentence]:
     """A sentence per state; with `+`, the range with sampling error follows."""
     if symbol == "Γ":
         start: list[str | Slot] = ["If hidden factors changed the odds of being seen by up to Γ = ", Slot.X, ", "]

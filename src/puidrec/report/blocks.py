@@ -297,7 +297,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerdictBox:
     """What the page concludes: one word or two beside the icon, one sentence."""
 
     tone: Tone
@@ -314,7 +314,7 @@ class Page:
     title: str
     lead: str
     sections: Sequence[Section]
-    verdict: Verdict | None = None
+    verdict: VerdictBox | None = None
     kind: str = "Report"
     """Small word above the title: Audit, Comparison, Reproduction."""
 

@@ -25,7 +25,7 @@ from puidrec.report.blocks import (
     Section,
     Table,
     Tone,
-    Verdict,
+    VerdictBox,
 )
 from puidrec.report.charts import BLUE, DARK, GREY, canvas, save_png
 from puidrec.report.formatting import clip_text
@@ -119,7 +119,7 @@ def study_page(results: Sequence[Result], rows: Sequence[SummaryRow], reference:
     )  # fmt: skip
 
 
-def _verdict(groups: Sequence[Sequence[SummaryRow]], reference: str, metric: str) -> Verdict:
+def _verdict(groups: Sequence[Sequence[SummaryRow]], reference: str, metric: str) -> VerdictBox:
     """How many methods win, tie and lose on the first metric."""
     words = []
     wins = 0
@@ -129,7 +129,7 @@ def _verdict(groups: Sequence[Sequence[SummaryRow]], reference: str, metric: str
         wins += count["wins"]
         words.append(f"{group[0].data}: {count['wins']} win, {count['ties']} tie, {count['loses']} lose")
     sentence = f"Against {reference} on {metric}. {'; '.join(words)}."
-    return Verdict("good" if wins else "info", "Wins" if wins else "No win", sentence)
+    return VerdictBox("good" if wins else "info", "Wins" if wins else "No win", sentence)
 
 
 def _blocks(group: Sequence[SummaryRow], reference: str, metrics: Sequence[str]) -> list[Block]:
