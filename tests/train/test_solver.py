@@ -15,6 +15,7 @@ from torch import Tensor
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import InputError, PuidError
 from puidrec.objective.low_rank import LowRank
+from puidrec.objective.majorise import above_line, above_square
 from puidrec.train.quadratic import Block, Quadratic
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep
 
@@ -304,3 +305,119 @@ def test_weights_must_fit_the_log() -> None:
     world = World.draw(10)
     with pytest.raises(InputError, match="one weight and one pull"):
         Quadratic.in_memory(world.pattern, 1.0, torch.zeros(1))
+
+
+def with_features(world: World, ids: bool) -> Model:
+    """Items with three features each side's weights share, and IDs, or biases only."""
+    sides = []
+    for n in (world.n_users, world.n_items):
+        design = world.rng.normal(size=(n, 3)) * (world.rng.random((n, 3)) < 0.7)
+        row, column = np.nonzero(design)
+        values = torch.from_numpy(design[row, column])
+        power = torch.from_numpy((design**2).mean(0))[:, None]
+        features = Features(LogPattern.from_pairs(row, column, n, 3), values, 0.02 * power.expand(3, DIM + 1))
+        own = penalty(n)
+        own[:-1] = own[:-1] if ids else float("inf")
+        sides.append(Side(own, features))
+    return Model(*sides)
+
+
+@pytest.mark.parametrize("ids", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_features_and_ids_are_solved_together(name: str, ids: bool) -> None:
+    world = World.draw(11)
+    quadratic, model = problems(world)[name], with_features(world, ids)
+    found = solve(quadratic, model, start_of(world, model), tolerance=1e-14, max_sweeps=3000)
+    slopes = gradient(quadratic, model, found.point)
+    assert max(float(slope.abs().max()) for slope in slopes.values()) < 1e-6
+    assert found.objective == pytest.approx(float(dense_objective(quadratic, model, found.point)), abs=1e-12)
+    if not ids:
+        assert float(found.point["users"][:, :-1].abs().max()) == 0.0
+
+
+@dataclass
+class Robust:
+    """Σ_D (s − m)² + Σ_O max(a k, b k) with k = slope · (s − zero), or the second sum alone with k = (s − r)² − e⁰."""
+
+    world: World
+    kind: str
+
+    def __post_init__(self) -> None:
+        draw = self.world.numbers
+        self.a, self.r, self.e0, self.slope, self.zero = draw(1, 2), draw(), draw(0, 0.3), draw(-2, 2), draw()
+        self.b = self.a + draw(0, 3)
+        self.m, self.pairs, self.pattern = (
+            self.world.pull(),
+            self.world.n_users * self.world.n_items,
+            self.world.pattern,
+        )
+
+    def _seen(self, scores: LowRank) -> Tensor:
+        return scores.tile()[self.world.user, self.world.item]
+
+    def at(self, scores: LowRank) -> Quadratic:
+        if self.kind == "square":
+            c, d = above_square(self._seen(scores), self.r, self.e0, self.a, self.b)
+            return Quadratic.in_memory(self.pattern, c / self.pairs, d / self.pairs)
+        c, d = above_line(self._seen(scores), self.slope, self.zero, self.a, self.b)
+        return Quadratic.in_memory(self.pattern, c / self.pairs, d / self.pairs, v=1.0 / self.pairs, pull=self.m)
+
+    def value(self, scores: LowRank) -> float:
+        s = self._seen(scores)
+        k = (s - self.r) ** 2 - self.e0 if self.kind == "square" else self.slope * (s - self.zero)
+        everywhere = 0.0 if self.kind == "square" else ((scores.tile() - self.m.tile()) ** 2).sum()
+        return float((torch.maximum(self.a * k, self.b * k).sum() + everywhere) / self.pairs)
+
+
+@pytest.mark.parametrize("kind", ["square", "line"])
+def test_a_worst_case_loss_never_rises_and_ends_where_no_nearby_point_is_lower(kind: str) -> None:
+    world = World.draw(12, 20, 12)
+    problem, model = Robust(world, kind), model_of(world)
+    history: list[Sweep] = []
+    end = solve(problem, model, start_of(world, model), tolerance=1e-9, max_sweeps=500, after=history.append)
+    objectives = [step.objective for step in history]
+    assert objectives == sorted(objectives, reverse=True)
+    assert end.objective == pytest.approx(problem.value(model.scores(end.point)) + model.penalty(end.point), abs=1e-12)
+    generator = torch.Generator().manual_seed(0)
+    for size in (1e-3, 1e-2, 0.1):
+        for _ in range(50):
+            near = {k: v + size * torch.randn(v.shape, generator=generator) for k, v in end.point.items()}
+            assert problem.value(model.scores(near)) + model.penalty(near) > end.objective - 1e-5
+
+
+@pytest.mark.parametrize("kind", ["square", "line"])
+def test_the_quadratic_lies_above_the_worst_case_and_touches_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("puidrec.objective.majorise.WIDTH", 0.0)
+    rng = np.random.default_rng(0)
+    y, r, e0, slope = (
+        torch.from_numpy(rng.uniform(low, high, 300)) for low, high in ((-1, 2), (0, 1), (0, 0.5), (-2, 2))
+    )
+    a = torch.from_numpy(rng.uniform(1, 3, 300))
+    b = a + torch.from_numpy(rng.uniform(0, 4, 300))
+
+    def loss(s: Tensor) -> Tensor:
+        k = (s - r) ** 2 - e0 if kind == "square" else slope * (s - r)
+        return torch.maximum(a * k, b * k)
+
+    c, d = above_square(y, r, e0, a, b) if kind == "square" else above_line(y, slope, r, a, b)
+    grid = torch.linspace(-3, 4, 701, dtype=torch.float64)[:, None]
+    slack = (c * grid**2 - 2 * d * grid) - (c * y**2 - 2 * d * y) - (loss(grid) - loss(y))
+    assert float(slack.min()) > -1e-10
+    near = (c * (y + 1e-6) ** 2 - 2 * d * (y + 1e-6)) - (c * y**2 - 2 * d * y) - (loss(y + 1e-6) - loss(y))
+    assert float(near.median()) < 1e-9
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_start_moved_by_a_ten_millionth_ends_at_the_same_scores(name: str) -> None:
+    world = World.draw(13, 40, 30)
+    quadratic = problems(world)[name]
+    model = Model(Side(penalty(40).float()), Side(penalty(30).float()))
+    block = next(iter(quadratic.blocks()))
+    c = block.c if isinstance(block.c, float) else block.c.float()
+    pull = quadratic.pull and LowRank.of(quadratic.pull.lefts[0].float(), quadratic.pull.rights[0].float())
+    single = Quadratic.in_memory(world.pattern, c, block.d.float(), v=quadratic.v, pull=pull)
+    first = start_of(world, model)
+    generator = torch.Generator().manual_seed(1)
+    moved = {k: v + 1e-7 * torch.randn(v.shape, generator=generator) for k, v in first.items()}
+    ends = [model.scores(solve(single, model, start).point).tile() for start in (first, moved)]
+    assert float((ends[0] - ends[1]).abs().max()) < 1e-4
