@@ -28,9 +28,12 @@ import torch  # noqa: E402
 
 from puidrec.backbones import make_backbone  # noqa: E402
 from puidrec.backbones.sparse import LogPattern  # noqa: E402
-from puidrec.objective.estimators import Alternating, Observed  # noqa: E402
 from puidrec.objective.pointwise import pointwise_error  # noqa: E402
-from puidrec.objective.terms import robust_mean  # noqa: E402
+from puidrec.objective.terms import (  # noqa: E402
+    Alternating,
+    Observed,
+    robust_mean,
+)
 from puidrec.objective.worst_case import Box  # noqa: E402
 
 SHAPES = {"shape": (15_400, 1_000, 311_704, 64), "large": (100_000, 20_000, 10_000_000, 64)}

@@ -79,34 +79,36 @@ def trainer_of(name: str, world):
 
     from puidrec.backbones import make_backbone
     from puidrec.backbones.sparse import LogPattern
-    from puidrec.objective.estimators import Observed
     from puidrec.objective.pointwise import pointwise_error
+    from puidrec.objective.terms import Observed
     from puidrec.objective.worst_case import Box
     from puidrec.settings import Settings
-    from puidrec.train.grid import GridProblem
-    from puidrec.train.pieces import Plan
-    from puidrec.train.trainer import Trainer
+    from puidrec.train.adam import Trainer
+    from puidrec.train.blocks import UserPartition
+    from puidrec.train.robust import RobustProblem
 
     n_users, n_items, n_rows = SIZES[name]
     degree = degrees(n_users, n_items, n_rows)
-    crow = np.concatenate([[0], np.cumsum(degree)])
-    plan = Plan(crow, n_users, world)
+    row_start = np.concatenate([[0], np.cumsum(degree)])
+    plan = UserPartition(row_start, n_users, world)
     start, stop = plan.own[0]
     low, high = start // CHUNK_USERS * CHUNK_USERS, -(-stop // CHUNK_USERS) * CHUNK_USERS
     item = draw_items(degree[low:high], n_items, low // CHUNK_USERS)
-    item = item[crow[start] - crow[low] : crow[stop] - crow[low]]
+    item = item[row_start[start] - row_start[low] : row_start[stop] - row_start[low]]
     rng = np.random.default_rng(2)
     target = torch.from_numpy(rng.random(item.size, np.float32))
     odds = torch.from_numpy(rng.random(item.size, np.float32)).mul_(45.0).add_(5.0)
     pattern = LogPattern(
-        torch.from_numpy((crow[start : stop + 1] - crow[start]).astype(np.int32)), torch.from_numpy(item), n_items
+        torch.from_numpy((row_start[start : stop + 1] - row_start[start]).astype(np.int32)),
+        torch.from_numpy(item),
+        n_items,
     )
     observed = Observed(pattern, target, Box(1 + odds / 2, 1 + odds * 2))
-    log = observed if world.size == 1 else OwnLog(observed, start, int(crow[-1]))
+    log = observed if world.size == 1 else OwnLog(observed, start, int(row_start[-1]))
     settings = Settings.of("rd-dr", dim=DIM, backbone="mf", gamma=2.0, epochs=1_000, patience=0)
     phi, theta = (make_backbone("mf", n_users, n_items, DIM, mean=0.5, rng=seed) for seed in (0, 1))
-    problem = GridProblem(settings, log, pointwise_error("squared"), phi, theta)
-    return Trainer(problem, settings, None, stage="main", save=None, plan=plan), int(crow[-1])
+    problem = RobustProblem(settings, log, pointwise_error("squared"), phi, theta)
+    return Trainer(problem, settings, None, stage="main", save=None, plan=plan), int(row_start[-1])
 
 
 def one(name: str, epochs: int) -> None:

@@ -88,3 +88,44 @@ def _trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_folder(_trained_run: Path, tmp_path: Path) -> Path:
     """The run that `puid train` writes for a simulated data set of 60 users and 40 items; a copy per test."""
     return Path(shutil.copytree(_trained_run, tmp_path / "run"))
+
+
+N_USERS, N_ITEMS = 37, 23
+"""The population of `make_scores` and `make_observed`."""
+
+
+@pytest.fixture
+def make_scores():
+    """Random factors that want gradients."""
+    import torch
+
+    from puidrec.backbones.low_rank import LowRank
+
+    def make(seed, dim=5, dtype=None, n_users=N_USERS, n_items=N_ITEMS):
+        rng, dtype = torch.Generator().manual_seed(seed), dtype or torch.float64
+        left, right = (torch.randn(n, dim, generator=rng, dtype=dtype) for n in (n_users, n_items))
+        return LowRank.of(left.requires_grad_(), right.requires_grad_())
+
+    return make
+
+
+@pytest.fixture
+def make_observed():
+    """A random log on the population, with signed targets and a box."""
+    import numpy as np
+    import torch
+
+    from puidrec.backbones.sparse import LogPattern
+    from puidrec.objective.terms import Observed
+    from puidrec.objective.worst_case import Box
+
+    def make(seed, share=0.3, dtype=None, gamma=2.0):
+        rng, dtype = np.random.default_rng(seed), dtype or torch.float64
+        mask = rng.random((N_USERS, N_ITEMS)) < share
+        user, item = np.nonzero(mask)
+        target = torch.tensor(rng.choice([-1.0, 1.0], user.size), dtype=dtype)
+        odds = torch.tensor(rng.uniform(0.5, 6.0, user.size), dtype=dtype)
+        box = Box.exactly(1 + odds) if gamma == 1 else Box(1 + odds / gamma, 1 + odds * gamma)
+        return Observed(LogPattern.from_pairs(user, item, N_USERS, N_ITEMS), target, box), torch.from_numpy(mask)
+
+    return make

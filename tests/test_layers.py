@@ -34,7 +34,7 @@ DISPATCHERS = {"__init__"}
 
 
 def layer(module: str) -> str:
-    """`data.sources.coat` → `data.sources`, `train.grid` → `train`; the longest name that is a layer."""
+    """`data.sources.coat` → `data.sources`, `train.robust` → `train`; the longest name that is a layer."""
     parts = module.split(".")
     names = [".".join(parts[:n]) for n in (2, 1)]
     return next((name for name in names if name in LEVEL), parts[0])
@@ -143,7 +143,7 @@ def runs_content(call: ast.Call) -> bool:
         ("data.dataset", "def f():\n    import puidrec.model"),
         ("features.bins", "from puidrec.data.sources.coat import load"),
         ("rng", "from .data import dataset"),
-        ("train.grid", "from ..auditing import envelope"),
+        ("train.robust", "from ..auditing import envelope"),
         ("propensity.base", "HOME = {'x': 'puidrec.settings:Settings'}"),
         ("sensitivity.gamma", "import torch"),
         ("auditing.tipping", "from puidrec.settings import Settings"),

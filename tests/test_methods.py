@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from puidrec.methods import METHODS, MethodSpec, get_method
+from puidrec.settings import Settings
 
 GRID = {
     "mf": ("naive", "none", False),
@@ -17,30 +18,46 @@ GRID = {
     "bpuid-ips": ("ips", "personalised", True),
     "bpuid-dr": ("dr", "personalised", True),
 }
-OTHERS = {
-    "multi-ips": "multi", "multi-dr": "multi", "item-rate": "closed", "bias": "closed", "pure-svd": "closed",
-    "signed-rd": "unseen", "signed-puid": "unseen", "sharp-rd": "unseen", "sharp-puid": "unseen",
-}  # fmt: skip
+OTHERS = (
+    "multi-ips", "multi-dr", "signed-rd", "signed-puid", "sharp-rd", "sharp-puid", "item-rate", "bias", "pure-svd",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GRID)
 def test_the_grid_is_three_axes(name: str) -> None:
     spec = METHODS[name]
-    assert spec.family == "grid"
     assert (spec.estimator, spec.uncertainty, spec.benchmark) == GRID[name]
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_methods_outside_the_grid_have_a_family(name: str) -> None:
-    assert METHODS[name].family == OTHERS[name]
+def test_the_table_has_these_methods_and_no_others() -> None:
+    assert set(METHODS) == {*GRID, *OTHERS}
 
 
-def test_the_methods_are_those_listed_here() -> None:
-    assert set(GRID) | set(OTHERS) == set(METHODS)
+def test_what_other_modules_may_ask_of_a_row() -> None:
+    rows = METHODS.values()
+    assert {spec.name for spec in rows if not spec.trains} == {"item-rate", "bias", "pure-svd"}
+    assert {spec.name for spec in rows if spec.uses_propensity is True} == set(GRID) - {"mf"}
+    assert {spec.name for spec in rows if spec.calibrates_gamma} == {n for n in OTHERS if n[:5] in ("signe", "sharp")}
+    assert [METHODS[name].models_on_log for name in ("mf", "dr", "multi-ips", "multi-dr")] == [1, 2, 2, 3]
+    for spec in rows:
+        fields = set(Settings.model_fields)
+        assert set(spec.search_space) <= fields
+        assert bool(spec.search_space) is spec.trains
+        assert ("gamma" in spec.search_space) <= (spec.uncertainty != "none")
+        assert spec.losses[0] == "squared"
+        assert spec.needs
+
+
+def test_a_model_without_ids_is_weighted_by_signed_methods() -> None:
+    signed = METHODS["signed-rd"]
+    assert not signed.weighs_rows(Settings.of("signed-rd"))
+    assert signed.weighs_rows(Settings.of("signed-rd", ids=False))
+    assert METHODS["ips"].weighs_rows(Settings.of("ips"))
+    assert not METHODS["mf"].weighs_rows(Settings.of("mf", ids=False))
 
 
 def test_ends_and_uncertainty_of_the_sharp_family() -> None:
-    columns = {name: (spec.end, spec.uncertainty) for name, spec in METHODS.items() if spec.family == "unseen"}
+    columns = {name: (spec.end, spec.uncertainty) for name, spec in METHODS.items() if spec.calibrates_gamma}
     expected = {
         "signed-rd": ("signed", "global"), "signed-puid": ("signed", "personalised"),
         "sharp-rd": ("worst", "global"), "sharp-puid": ("worst", "personalised"),

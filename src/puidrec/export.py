@@ -17,7 +17,7 @@ from puidrec import __version__
 from puidrec.atomic import atomic_folder, write_json, write_text
 from puidrec.errors import InputError, PuidError
 from puidrec.model import Recommender
-from puidrec.train.validate import Scale
+from puidrec.objective.pointwise import TargetScale
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -69,11 +69,11 @@ def _description(model: Recommender, form: str) -> dict[str, Any]:
         "users": len(model.user_ids_),
         "items": len(model.item_ids_),
         "dim": int(model.user_factors_.shape[1]),
-        "score": _score_words(Scale.of(model.settings)),
+        "score": _score_words(model.settings.target_scale),
     }
 
 
-def _score_words(scale: Scale) -> str:
+def _score_words(scale: TargetScale) -> str:
     """How a score comes from two vectors. The link is increasing: an index of inner products ranks as it does."""
     inner = "inner product of the user's and the item's vector; biases are folded into the last two columns"
     if not scale.log_odds:
@@ -142,7 +142,7 @@ def score_graph(model: Recommender) -> ModelProto:
     for side, (_, factors) in _sides(model).items():
         rows = np.concatenate([factors, factors.mean(0, keepdims=True, dtype=np.float32)])
         tables.append(numpy_helper.from_array(np.ascontiguousarray(rows), f"{side}s"))
-    links, constants = _link(Scale.of(model.settings))
+    links, constants = _link(model.settings.target_scale)
     nodes = [
         helper.make_node("Gather", ["users", "user"], ["user_vector"]),
         helper.make_node("Gather", ["items", "item"], ["item_vector"]),
@@ -179,7 +179,7 @@ def _check(model: Recommender, path: Path) -> float:
     return difference
 
 
-def _link(scale: Scale) -> tuple[list[NodeProto], list[Any]]:
+def _link(scale: TargetScale) -> tuple[list[NodeProto], list[Any]]:
     """From log-odds to the mean they stand for: tanh(x/2) on ±1, the logistic function on [0, 1]."""
     from onnx import helper, numpy_helper
 

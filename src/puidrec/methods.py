@@ -80,12 +80,6 @@ class MethodSpec:
         return self.estimator == "dr"
 
     @property
-    def family(self) -> str:
-        """On its way out: ask for what you need to know instead."""
-        known = {ROBUST: "grid", MULTI: "multi", UNSEEN: "unseen", BASELINE: "closed"}
-        return known.get(str(self.build), "other")
-
-    @property
     def models_on_log(self) -> int:
         """How many models or heads are fitted to the log at once: each takes in its noise."""
         return 1 + self.imputes + self.exposure_head

@@ -13,6 +13,8 @@ import numpy as np
 import polars as pl
 import torch
 
+from puidrec.backbones.low_rank import LowRank
+from puidrec.cold_start import ColdStart, Entities, Side
 from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.protocol import Protocol
@@ -20,19 +22,15 @@ from puidrec.data.schema import Frame
 from puidrec.data.split import Split
 from puidrec.errors import InputError, not_fitted
 from puidrec.evaluation.ranking import mask_seen, top_k
-from puidrec.objective.low_rank import LowRank
 from puidrec.settings import Settings
+from puidrec.train.adam import Progress
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from puidrec.train.cold import Side, Strangers
+from puidrec.train.devices import require_device, threads_for
 from puidrec.train.distributed import ALONE, World
-from puidrec.train.entities import Entities
-from puidrec.train.facts import training_facts
 from puidrec.train.prepare import Prepared
+from puidrec.train.report import training_report
 from puidrec.train.stages import train_stages
-from puidrec.train.stored import prepare
-from puidrec.train.threads import require_device, threads_for
-from puidrec.train.trainer import Progress
-from puidrec.train.validate import Scale, pair_scores
+from puidrec.train.stopping import pair_scores
 
 USERS_PER_BLOCK = 1024
 
@@ -46,8 +44,8 @@ class Recommender:
 
     device_: str = "cpu"
     """Where scores are computed; the factors themselves stay arrays."""
-    _strangers: Strangers | None = None
-    """What features say of those never seen; made when first asked for."""
+    _cold_start: ColdStart | None = None
+    """What features say of users and items that were not in training; made when first asked for."""
 
     def __init__(self, method: str = "puid-dr", *, rng: int | None = None, **params: Any) -> None:
         seed = {} if rng is None else {"seed": rng}
@@ -91,7 +89,7 @@ class Recommender:
         started = time.perf_counter()
         require_device(self.settings.device)
         split = split or data.split(protocol, self.settings.seed, select=self.settings.select)
-        prepared = prepare(data, split, self.settings)
+        prepared = Prepared.of(data, split, self.settings)
         path = Path(checkpoint) if checkpoint is not None else None
         fingerprint = {
             "settings": self.settings.model_dump(exclude={"device"}),
@@ -109,8 +107,8 @@ class Recommender:
         self._keep(fitted.phi, data, prepared)
         self.history_ = fitted.history
         self.parameters_ = {name: value.detach().cpu() for name, value in fitted.parameters.items()}
-        self.encoders_ = {key: encoder.state() for key, encoder in prepared.encoders.items()}
-        self.report_ = training_facts(prepared, fitted, time.perf_counter() - started)
+        self.encoders_ = {key: encoder.state() for key, encoder in prepared.log.encoders.items()}
+        self.report_ = training_report(prepared, fitted, time.perf_counter() - started)
         return self
 
     def to(self, device: str) -> Self:
@@ -133,7 +131,7 @@ class Recommender:
         if user.shape != item.shape:
             raise InputError("users and items must be of one length", found=f"{user.size} and {item.size}")
         factors = LowRank.of(*(torch.from_numpy(side.with_average).to(self.device_) for side in (left, right)))
-        return Scale.of(self.settings).of_scores(pair_scores(factors, user, item))
+        return self.settings.target_scale.of_scores(pair_scores(factors, user, item))
 
     def recommend(
         self,
@@ -175,7 +173,7 @@ class Recommender:
             "rank": np.tile(np.arange(1, k + 1, dtype=np.int32), codes.size),
         })  # fmt: skip
         frame = frame.filter(pl.col("score").is_finite())
-        return frame.with_columns(score=Scale.of(self.settings).of_scores(frame["score"].to_numpy()))
+        return frame.with_columns(score=self.settings.target_scale.of_scores(frame["score"].to_numpy()))
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model as safetensors and JSON, atomically."""
@@ -194,17 +192,17 @@ class Recommender:
     def _keep(self, phi: LowRank, data: Dataset, prepared: Prepared) -> None:
         self.user_factors_, self.item_factors_ = phi.lefts[0].cpu().numpy(), phi.rights[0].cpu().numpy()
         self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
-        self._strangers = None
-        self.seen_ = (prepared.crow, prepared.items)
+        self._cold_start = None
+        self.seen_ = (prepared.log.row_start, prepared.log.items)
 
     def _entities(self, side: Side, table: Frame | None) -> Entities:
-        """One side as trained, and after it the strangers of a table."""
+        """One side as trained, and after it the cold-start entities of a table."""
         trained = (self.user_ids_, self.user_factors_) if side == "user" else (self.item_ids_, self.item_factors_)
         if table is None:
             return Entities(*trained)
-        if self._strangers is None:
-            self._strangers = Strangers(self)
-        return Entities(*trained).joined(self._strangers, side, table)
+        if self._cold_start is None:
+            self._cold_start = ColdStart(self)
+        return Entities(*trained).with_cold_start(self._cold_start, side, table)
 
     def _best(
         self, codes: np.ndarray, k: int, exclude_seen: bool, factors: tuple[np.ndarray, torch.Tensor]

@@ -11,7 +11,7 @@ from puidrec.backbones import BACKBONES
 from puidrec.errors import InputError
 from puidrec.methods import MethodSpec, get_method
 from puidrec.objective.heads import HEADS
-from puidrec.objective.pointwise import LOSSES
+from puidrec.objective.pointwise import LOSSES, TargetScale
 from puidrec.propensity import PROPENSITIES
 from puidrec.sensitivity.gamma import PRESETS
 
@@ -79,6 +79,14 @@ class Settings(BaseModel):
     def spec(self) -> MethodSpec:
         """The method's row."""
         return get_method(self.method)
+
+    @property
+    def target_scale(self) -> TargetScale:
+        """The scale that the method predicts on."""
+        spec, labels = self.spec, self.target == "binary"
+        return TargetScale(
+            labels, labels and spec.target_scale == "signed", self.loss == "cross-entropy" and spec.trains
+        )
 
     @property
     def adjusts(self) -> bool:

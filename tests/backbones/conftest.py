@@ -1,6 +1,10 @@
+"""Tiny tensors: every test here runs on one thread."""
+
+from __future__ import annotations
+
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _one_thread(one_thread):
-    """Every test here works on tiny tensors."""
+    """See the fixture."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from puidrec.backbones import BACKBONES, make_backbone
-from puidrec.backbones.base import Firmness, squared_norm
+from puidrec.backbones.base import PenaltyFactors, squared_norm
 from puidrec.backbones.features import Design
 from puidrec.errors import InputError
 from puidrec.features.encode import FeatureEncoder
@@ -144,7 +144,7 @@ def test_feature_penalty_is_the_mean_over_entities():
 def test_held_vectors_count_more_than_biases(ids):
     model = randomise(build("mf-linear", ids=ids))
     before = model.penalty()
-    after = model.hold(Firmness(2.0, 3.0, 5.0)).penalty()
+    after = model.set_penalty_factors(PenaltyFactors(2.0, 3.0, 5.0)).penalty()
     for towers, factor, parts in (
         (model.user_towers, 3.0, (before.user_ids, after.user_ids, before.user_features, after.user_features)),
         (model.item_towers, 5.0, (before.item_ids, after.item_ids, before.item_features, after.item_features)),

@@ -3,7 +3,7 @@ import torch
 
 from puidrec.errors import InputError
 from puidrec.objective.pointwise import pointwise_error
-from puidrec.objective.sharp import unseen_interval, worst_end
+from puidrec.objective.sharp import worst_square
 from puidrec.objective.tiles import tiled_sum
 
 
@@ -25,11 +25,9 @@ def test_functions_see_which_pairs_they_get(make_scores):
     phi, q = make_scores(0), make_scores(1)
     gamma_u = torch.rand(phi.n_users, dtype=torch.float64) + 1
     gamma_i = torch.rand(phi.n_items, dtype=torch.float64) + 1
-    squared = pointwise_error("squared")
 
     def values(rows, columns, prediction, seen):
-        low, high = unseen_interval(seen, gamma_u[rows, None] * gamma_i[columns])
-        return squared(prediction, worst_end(prediction, low, high, squared))
+        return worst_square(prediction, seen, gamma_u[rows, None] * gamma_i[columns])
 
     whole = values(slice(None), slice(None), phi.tile(), q.detach().tile()).sum()
     torch.testing.assert_close(tiled_sum(values, phi, q.detach(), tile=(7, 6)), whole)

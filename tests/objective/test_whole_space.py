@@ -3,10 +3,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from puidrec.backbones.low_rank import LowRank
 from puidrec.errors import InputError
 from puidrec.objective import whole_space
-from puidrec.objective.low_rank import LowRank
-from puidrec.objective.whole_space import linear_sum, product_sum, square_sum, unseen_square_sum
+from puidrec.objective.whole_space import linear_sum, square_sum, unseen_square_sum
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -60,9 +60,8 @@ def test_a_constant_part_gets_no_gradient(make_scores):
     assert theta.lefts[0].grad is None
 
 
-def test_products_and_linear_sums(make_scores):
+def test_linear_sums(make_scores):
     s, t = make_scores(0, 3), make_scores(1, 4)
-    assert_same(product_sum(s, t), (s.tile() * t.tile()).sum(), (s, t), 1e-10)
     assert_same(linear_sum(s.plus(t)), (s.tile() + t.tile()).sum(), (s, t), 1e-10)
 
 

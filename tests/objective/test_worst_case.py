@@ -8,13 +8,25 @@ from scipy.optimize import linprog
 from puidrec.errors import InputError
 from puidrec.objective.worst_case import (
     Box,
-    normalised_worst_case_by_sorting,
     normalised_worst_case_weights,
     ratio_sums,
     weighted_mean,
     worst_case_weights,
     worst_ratio,
 )
+
+
+def normalised_worst_case_by_sorting(coef, bounds):
+    """argmax_w Σ coef·w / Σ w over the box, by trying every threshold of the sorted coefficients: the oracle."""
+    order = torch.argsort(coef, descending=True)
+    c, a, b = (x[order].double() for x in (coef, bounds.a, bounds.b))
+    zero = torch.zeros(1, dtype=torch.float64)
+    numerator = (a * c).sum() + torch.cat([zero, torch.cumsum((b - a) * c, 0)])
+    denominator = a.sum() + torch.cat([zero, torch.cumsum(b - a, 0)])
+    raised = order[: int(torch.argmax(numerator / denominator))]
+    weights = bounds.a.clone()
+    weights[raised] = bounds.b[raised]
+    return weights
 
 
 def problem(seed, n):

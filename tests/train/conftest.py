@@ -58,16 +58,16 @@ class Dense:
         self.prepared = prepared
         rows, spec = prepared.rows, prepared.settings.spec
         self.at = (rows.user, rows.item)
-        self.target = prepared.target.astype(np.float64)
+        self.target = prepared.log.target(rows).astype(np.float64)
         if spec.estimator == "naive":
             self.a = self.b = np.ones(len(rows))
         else:
-            box = bounds(prepared.row_propensity, prepared.gamma.at(*self.at))
+            box = bounds(prepared.log.propensity_of(rows), prepared.gamma.at(*self.at))
             self.a, self.b = (x.astype(np.float32).astype(np.float64) for x in (box.a, box.b))
 
     def error(self, prediction, target):
         """Errors as the textbook writes them."""
-        loss, signed = self.prepared.settings.loss, self.prepared.scale.signed
+        loss, signed = self.prepared.settings.loss, self.prepared.log.scale.signed
         if loss == "squared":
             return (prediction - target) ** 2
         if loss == "absolute":
@@ -80,7 +80,7 @@ class Dense:
         if self.prepared.settings.loss != "cross-entropy":
             return output
         chance = 1 / (1 + np.exp(-output))
-        return 2 * chance - 1 if self.prepared.scale.signed else chance
+        return 2 * chance - 1 if self.prepared.log.scale.signed else chance
 
     def terms(self, phi, theta):
         """Σ_D base and coef on O."""

@@ -14,7 +14,7 @@ import torch
 
 import puidrec
 from puidrec.model import Recommender
-from puidrec.train.threads import require_device
+from puidrec.train.devices import SMALL, require_device, threads_for
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 FITS = [
@@ -82,3 +82,23 @@ def test_a_device_that_is_not_there_is_one_line(world, refusal) -> None:
     refusal(lambda: Recommender("mf", device="abacus").fit(world(0)), "no such device", "abacus", "cpu")
     if not torch.cuda.is_available():
         refusal(lambda: Recommender("mf", device="cuda").fit(world(0)), "no such device", "cuda")
+
+
+def test_small_problems_run_on_one_thread_and_the_setting_comes_back() -> None:
+    before = torch.get_num_threads()
+    with threads_for(100, 16):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+def test_large_problems_keep_the_threads_they_have() -> None:
+    before = torch.get_num_threads()
+    with threads_for(SMALL, 2):
+        assert torch.get_num_threads() == before
+
+
+def test_the_setting_comes_back_after_an_error() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(RuntimeError), threads_for(1, 1):
+        raise RuntimeError
+    assert torch.get_num_threads() == before

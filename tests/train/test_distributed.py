@@ -25,7 +25,7 @@ from puidrec.settings import Settings
 from puidrec.train import distributed
 from puidrec.train.checkpoint import Checkpoint
 from puidrec.train.distributed import ALONE, World, WorldError, join_world
-from puidrec.train.stages import _agree
+from puidrec.train.stages import _require_same_checkpoint
 
 LIMIT = 120
 FITS = {
@@ -45,10 +45,10 @@ import numpy as np
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
-from puidrec.train import stored
+from puidrec.train import prepare
 from puidrec.train.distributed import join_world
 
-stored.PIECE_PAIRS = 50
+prepare.PAIRS_FROM_DISK = 50
 
 fits, common, out = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 data = simulate("mixed", 60, 25, density=0.2, rng=0).data
@@ -198,9 +198,9 @@ def test_processes_go_on_from_one_epoch_or_not_at_all(epochs, fine, refusal) -> 
     for rank, mine in enumerate(epochs):
         resume = None if mine < 0 else Checkpoint({}, {"history": [{}] * mine})
         if fine:
-            _agree(resume, Together(rank, len(epochs)))
+            _require_same_checkpoint(resume, Together(rank, len(epochs)))
         else:
-            refusal(lambda: _agree(resume, Together(rank, len(epochs))), "same checkpoint", "share")  # noqa: B023
+            refusal(lambda: _require_same_checkpoint(resume, Together(rank, len(epochs))), "same checkpoint", "share")  # noqa: B023
 
 
 def test_a_device_without_processes_is_refused(monkeypatch) -> None:

@@ -26,7 +26,7 @@ def problem_of(prepared, seed=3):
 
 def brute_force(prepared, problem, dense) -> float:
     """The joint loss by visiting every pair."""
-    at, target = (prepared.rows.user, prepared.rows.item), prepared.target.astype(np.float64)
+    at, target = (prepared.rows.user, prepared.rows.item), prepared.log.target(prepared.rows).astype(np.float64)
     exposure, rating = dense(problem.heads.factors(EXPOSURE)), dense(problem.heads.factors(RATING))
     seen = np.zeros(exposure.shape)
     seen[at] = 1.0
@@ -88,7 +88,7 @@ def test_the_rating_step_does_not_move_the_pseudo_labels(prepare, dense_scores) 
     prepared = prepare("multi-dr", backbone="mf")
     problem = problem_of(prepared)
     problem.loss(0, problem.n_users).backward()
-    at, target = (prepared.rows.user, prepared.rows.item), prepared.target.astype(np.float64)
+    at, target = (prepared.rows.user, prepared.rows.item), prepared.log.target(prepared.rows).astype(np.float64)
     exposure, pseudo = (dense_scores(problem.heads.factors(head))[at] for head in (EXPOSURE, IMPUTATION))
     weight = 1.0 / np.clip(exposure, lowest(prepared), 1.0)
     expected = (2.0 * weight * (pseudo - target)).sum() / (problem.n_users * prepared.data.n_items)

@@ -1,29 +1,52 @@
+"""What problems are given, and: a log on disk trains the model of the log in memory."""
+
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
+import polars as pl
 import pytest
 
+from puidrec.data import on_disk
+from puidrec.data.sources import load_dataset
+from puidrec.data.synthetic import simulate
+from puidrec.experiments.gamma_study import study_gamma
+from puidrec.model import Recommender
 from puidrec.settings import Settings
+from puidrec.train import prepare as prepare_module
 from puidrec.train.prepare import DEFAULT_GAMMA, Prepared
+from puidrec.train.problem import backbone_penalty
+
+
+def target_of(prepared):
+    return prepared.log.target(prepared.rows)
+
+
+def propensity_of(prepared):
+    return prepared.log.propensity_of(prepared.rows)
 
 
 def test_targets_on_every_scale(prepare) -> None:
     rating = prepare("mf")
     stars = rating.rows.rating
-    np.testing.assert_allclose(rating.target, (stars - 1) / 4)
+    np.testing.assert_allclose(target_of(rating), (stars - 1) / 4)
     liked = stars >= 4
-    np.testing.assert_array_equal(prepare("mf", target="binary").target, np.where(liked, 1, -1))
-    np.testing.assert_array_equal(prepare("signed-rd", target="binary").target, liked.astype(float))
+    np.testing.assert_array_equal(target_of(prepare("mf", target="binary")), np.where(liked, 1, -1))
+    np.testing.assert_array_equal(target_of(prepare("signed-rd", target="binary")), liked.astype(float))
 
 
 def test_bounds_surround_the_inverse_propensity(prepare) -> None:
-    plain, wide = prepare("ips").observed("box"), prepare("rd-ips", gamma=2.0).observed("box")
-    inverse = 1.0 / prepare("ips").row_propensity
+    plain, wide = prepare("ips").logged("box"), prepare("rd-ips", gamma=2.0).logged("box")
+    inverse = 1.0 / propensity_of(prepare("ips"))
     np.testing.assert_allclose(plain.bounds.a, inverse, rtol=1e-6)
     assert plain.bounds.a is plain.bounds.b
     np.testing.assert_allclose(wide.bounds.a, 1 + (inverse - 1) / 2, rtol=1e-6)
     np.testing.assert_allclose(wide.bounds.b, 1 + (inverse - 1) * 2, rtol=1e-6)
-    unit = prepare("mf").observed("unit").bounds
+    unit = prepare("mf").logged("unit").bounds
     np.testing.assert_array_equal(unit.a, np.ones(len(unit.a)))
 
 
@@ -45,10 +68,9 @@ def test_gamma_is_one_a_number_or_a_rule(prepare) -> None:
 
 def test_the_first_stage_shares_what_both_need(prepare) -> None:
     prepared = prepare("brd-ips")
-    first = prepared.first_stage(prepared.settings.replace(method="ips"))
-    assert first.propensity is prepared.propensity
-    assert first.pattern is prepared.pattern
-    assert first.target is prepared.target
+    first = prepared.first_stage("ips")
+    assert first.log is prepared.log
+    assert first.settings.method == "ips"
     assert np.allclose(first.gamma.at(first.rows.user, first.rows.item), 1.0)
 
 
@@ -58,8 +80,8 @@ def test_the_first_stage_shares_what_both_need(prepare) -> None:
 def test_a_backbone_starts_at_the_mean_of_the_targets(loss, target, prepare) -> None:
     prepared = prepare("ips", loss=loss, target=target)
     start = float(prepared.backbone("main").mean.detach())
-    value = prepared.scale.of_scores(np.array([start]))[0]
-    assert value == pytest.approx(prepared.target.mean(), abs=1e-5)
+    value = prepared.log.scale.of_scores(np.array([start]))[0]
+    assert value == pytest.approx(target_of(prepared).mean(), abs=1e-5)
 
 
 def test_stages_start_from_numbers_of_their_own(prepare) -> None:
@@ -72,7 +94,7 @@ def test_stages_start_from_numbers_of_their_own(prepare) -> None:
 def test_observational_rows_are_weighted_by_inverse_propensity(prepare) -> None:
     prepared = prepare("mf", select="observational")
     validator, rows = prepared.validator(), prepared.split.validation
-    np.testing.assert_allclose(validator.weight, 1 / prepared.propensity.predict(rows.user, rows.item, rows.rating))
+    np.testing.assert_allclose(validator.weight, 1 / prepared.log.propensity.predict(rows.user, rows.item, rows.rating))
     seen = set(zip(prepared.rows.user.tolist(), prepared.rows.item.tolist(), strict=True))
     assert not seen & set(zip(rows.user.tolist(), rows.item.tolist(), strict=True))
     assert prepare("mf").validator().weight is None
@@ -80,33 +102,221 @@ def test_observational_rows_are_weighted_by_inverse_propensity(prepare) -> None:
 
 
 def test_a_backbone_without_features_does_not_encode_them(prepare, world) -> None:
-    assert prepare("mf", backbone="mf").encoders == {}
-    assert set(prepare("mf").encoders) == {"user_id", "item_id"}
+    assert prepare("mf", backbone="mf").log.encoders == {}
+    assert set(prepare("mf").log.encoders) == {"user_id", "item_id"}
     data = world(0)
     plain = Prepared.of(data, data.split("rd", 0), Settings.of("mf", backbone="mf"))
     assert plain.backbone("x").dim == 16
 
 
 def test_the_noise_a_method_takes_in(prepare) -> None:
-    assert prepare("mf").load == prepare("signed-rd").load == 1.0
-    assert prepare("multi-ips").load == 2.0
-    assert prepare("multi-dr").load == 3.0
+    assert prepare("mf").noise_weight == prepare("signed-rd").noise_weight == 1.0
+    assert prepare("multi-ips").noise_weight == 2.0
+    assert prepare("multi-dr").noise_weight == 3.0
     ips = prepare("ips")
-    weights = (1.0 / ips.row_propensity).sum() / (ips.data.n_users * ips.data.n_items)
-    assert ips.load == pytest.approx(weights)
-    assert prepare("dr").load == pytest.approx(2 * weights)
-    assert prepare("rd-ips", gamma=2.0).load > 1.5 * weights
-    assert prepare("rd-ips", gamma=2.0, normalise=True).load == 1.0
+    weights = (1.0 / propensity_of(ips)).sum() / (ips.data.n_users * ips.data.n_items)
+    assert ips.noise_weight == pytest.approx(weights)
+    assert prepare("dr").noise_weight == pytest.approx(2 * weights)
+    assert prepare("rd-ips", gamma=2.0).noise_weight > 1.5 * weights
+    assert prepare("rd-ips", gamma=2.0, normalise=True).noise_weight == 1.0
 
 
 def test_vectors_are_held_as_told_or_as_the_noise_asks(prepare) -> None:
     told = prepare("mf", l2_vectors=0.25)
-    assert told.firmness == (0.25, 1.0, 1.0)
-    assert "noise" not in told.__dict__
+    assert told.penalty_factors == (0.25, 1.0, 1.0)
+    assert "noise" not in told.log.__dict__
     ids, features = told.backbone("main").user_towers
-    assert (ids.firmness, features.firmness) == (0.25, 1.0)
+    assert (ids.penalty_factor, features.penalty_factor) == (0.25, 1.0)
     auto = prepare("brd-ips")
-    first = auto.first_stage(auto.settings.replace(method="ips"))
-    assert first.noise is auto.noise
-    assert auto.firmness == auto.noise.firmness(0.1, auto.load)
-    assert first.load < auto.load
+    first = auto.first_stage("ips")
+    assert first.log is auto.log
+    assert auto.penalty_factors == auto.log.noise.penalty_factors(0.1, auto.noise_weight)
+    assert first.noise_weight < auto.noise_weight
+
+
+COMMON = {"dim": 3, "epochs": 8}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated log as a user's own files, its rows shuffled and in two parts."""
+    root = tmp_path_factory.mktemp("mine")
+    data = simulate("mixed", 60, 25, density=0.2, n_uniform=1_100, rng=0).data
+    (root / "logged").mkdir()
+    rows = data.logged.to_frame().sample(fraction=1.0, shuffle=True, seed=3)
+    rows[:150].write_parquet(root / "logged" / "a.parquet")
+    rows[150:].write_parquet(root / "logged" / "b.parquet")
+    rows.write_parquet(root / "logged.parquet")
+    data.uniform.to_frame().write_parquet(root / "uniform.parquet")
+    data.users.write_parquet(root / "users.parquet")
+    data.items.write_parquet(root / "items.parquet")
+    return root
+
+
+@pytest.fixture
+def both(folder: Path, tmp_path: Path):
+    """The same data in memory and on disk."""
+    side = {key: folder / f"{key}.parquet" for key in ("uniform", "users", "items")}
+    options = {**side, "unknown_ids": "keep", "scale": (1, 5)}
+    memory = load_dataset("files", logged=folder / "logged.parquet", **options)
+    return memory, load_dataset("files", logged=folder / "logged", shards=tmp_path / "shards", **options)
+
+
+FITS = [
+    {"method": "mf", "target": "binary"},
+    {"method": "ips", "propensity": "logistic"},
+    {"method": "puid-dr", "block_users": 20},
+    {"method": "puid-dr", "backbone": "mf-mlp"},
+    {"method": "brd-dr", "gamma": 2.0, "head": "residual", "backbone": "mf"},
+    {"method": "bpuid-ips", "gamma": "exposure-gap"},
+    {"method": "multi-dr", "block_users": 30},
+    {"method": "rd-dr", "gamma": "certified"},
+    {"method": "dr", "propensity": "naive-bayes"},
+    {"method": "signed-rd"},
+    {"method": "signed-puid", "ids": False, "select": "observational"},
+    {"method": "sharp-puid", "gamma": "certified"},
+    {"method": "item-rate"},
+    {"method": "bias"},
+    {"method": "pure-svd"},
+]
+
+
+@pytest.mark.parametrize("options", FITS, ids=lambda options: options["method"])
+def test_the_model_is_that_of_the_log_in_memory(options, both) -> None:
+    memory, disk = (Recommender(**{**COMMON, **options}).fit(data) for data in both)
+    np.testing.assert_allclose(disk.user_factors_, memory.user_factors_, atol=1e-6)
+    np.testing.assert_allclose(disk.item_factors_, memory.item_factors_, atol=1e-6)
+    assert disk.report_["epochs"] == memory.report_["epochs"]
+    users = memory.user_ids_.ids[:5]
+    assert (
+        disk.recommend(users, 3)
+        .select("user_id", "item_id")
+        .equals(memory.recommend(users, 3).select("user_id", "item_id"))
+    )
+
+
+PIECES = [
+    {"method": "dr", "backbone": "mf"},
+    {"method": "bpuid-dr", "backbone": "mf"},
+    {"method": "signed-rd", "ids": False},
+    {"method": "pure-svd"},
+]
+
+
+@pytest.mark.parametrize("options", PIECES, ids=lambda options: options["method"])
+def test_small_pieces_make_the_same_model(options, both, monkeypatch) -> None:
+    monkeypatch.setattr(prepare_module, "PAIRS_FROM_DISK", 30)
+    memory, disk = (Recommender(**COMMON, **options).fit(data) for data in both)
+    np.testing.assert_allclose(disk.user_factors_, memory.user_factors_, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["information", "exposure-gap"])
+def test_gamma_is_that_of_the_log_in_memory(rule, both, monkeypatch) -> None:
+    monkeypatch.setattr(on_disk, "CHUNK", 100)
+    memory, disk = (study_gamma(data, rule) for data in both)
+    np.testing.assert_allclose(disk.pairs, memory.pairs, rtol=1e-12)
+    assert disk.proved == pytest.approx(memory.proved, rel=1e-9)
+    assert disk.calibration == memory.calibration
+    assert disk.table().equals(memory.table())
+
+
+def test_a_run_goes_on_from_its_checkpoint(both, tmp_path: Path) -> None:
+    options = {**COMMON, "method": "dr", "checkpoint_every": 2}
+    whole = Recommender(**options).fit(both[1])
+
+    class Stopped(Exception):
+        pass
+
+    def stop(stage: str, done: int, *_) -> None:
+        if done == 5:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        Recommender(**options).fit(both[1], checkpoint=tmp_path / "c", progress=stop)
+    again = Recommender(**options).fit(both[1], checkpoint=tmp_path / "c")
+    np.testing.assert_allclose(again.user_factors_, whole.user_factors_, atol=1e-6)
+
+
+@pytest.mark.parametrize("protocol", ["rd", "paper"])
+@pytest.mark.parametrize("method", ["puid-dr", "signed-rd"])
+def test_without_uniform_rows_the_log_itself_is_held_out_from(method, protocol, folder, tmp_path, monkeypatch) -> None:
+    """The same rows validate and test, and dropped ratings are dropped, whether the log is in memory or not."""
+    monkeypatch.setattr(on_disk, "CHUNK", 64)
+    monkeypatch.setattr(prepare_module, "PAIRS_FROM_DISK", 40)
+    options = {"users": folder / "users.parquet", "unknown_ids": "keep", "scale": (1, 5)}
+    memory = load_dataset("files", logged=folder / "logged.parquet", **options)
+    disk = load_dataset("files", logged=folder / "logged", shards=tmp_path / "shards", **options)
+    one, other = (Recommender(method, **COMMON).fit(data, protocol=protocol) for data in (memory, disk))
+    np.testing.assert_allclose(other.user_factors_, one.user_factors_, atol=1e-5)
+    for name in ("validation", "test"):
+        parts = [getattr(data.split(protocol), name).frame for data in (memory, disk)]
+        assert parts[0].select("user", "item", "rating", "label").equals(parts[1])
+    for mine, theirs in zip(one.seen_, other.seen_, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_what_needs_the_log_in_memory_is_refused(both, refusal) -> None:
+    disk = both[1]
+    refusal(lambda: Recommender("dr", propensity="given").fit(disk), "in memory", "given")
+    refusal(lambda: disk.split("rd", add_uniform=True), "on disk")
+
+
+FIT = """
+import resource, sys
+import os
+import subprocess
+import sys
+from pathlib import Path
+import numpy as np, polars as pl, torch, scipy.optimize, sklearn.linear_model, torch.distributed.tensor
+from puidrec.data import sorting
+from puidrec.data.sources import load_dataset
+from puidrec.features import counts
+from puidrec.model import Recommender
+from puidrec.train import prepare
+
+root, how, room = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+sorting.BATCH_ROWS, prepare.PAIRS_FROM_DISK = 100_000, 200_000
+counts.row_slices.__defaults__ = (200_000,)
+torch.set_num_threads(1)
+now = next(line for line in open("/proc/self/status") if line.startswith("VmData"))
+limit = int(now.split()[1]) * 1024 + room * 2**20
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+files = {"logged": root / "logged.parquet", "uniform": root / "uniform.parquet"}
+data = load_dataset("files", **files, **({"shards": root / "shards"} if how == "disk" else {}))
+options = {"dim": 4, "epochs": 1, "backbone": "mf", "propensity": "cells"}
+Recommender("puid-dr", **options).fit(data).save(root / "model")
+print(len(data.logged))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory limits are those of Linux")
+def test_a_log_that_does_not_fit_trains_from_disk(tmp_path: Path) -> None:
+    """In memory this log takes about 250 MB beyond the libraries, from disk 155; the limit is 200."""
+    rng = np.random.default_rng(0)
+    for name, n in (("logged", 1_000_000), ("uniform", 2_000)):
+        key = rng.permutation(np.unique(rng.integers(0, 20_000 * 2_000, round(1.1 * n))))[:n]
+        columns = {"user_id": key // 2_000, "item_id": key % 2_000, "rating": rng.integers(1, 6, n).astype(np.int8)}
+        pl.DataFrame(columns).write_parquet(tmp_path / f"{name}.parquet", row_group_size=100_000)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+    outcome = {}
+    for how in ("disk", "memory"):
+        command = [sys.executable, "-c", FIT, str(tmp_path), how, "200"]
+        outcome[how] = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )  # fmt: skip
+    assert outcome["disk"].returncode == 0, outcome["disk"].stderr[-2000:]
+    assert outcome["disk"].stdout == "1000000\n"
+    assert outcome["memory"].returncode != 0
+
+
+@pytest.mark.parametrize(("l2", "l2_features"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.7), (0.3, 0.7)])
+def test_the_penalty_is_a_mean_over_the_entities_of_each_side(l2, l2_features, prepare) -> None:
+    prepared = prepare("mf", l2=l2, l2_features=l2_features)
+    backbone = prepared.backbone("main")
+    expected = 0.0
+    for towers in (backbone.user_towers, backbone.item_towers):
+        ids, linear = towers
+        expected += l2 * float(ids.weight.detach().square().sum()) / ids.n_rows
+        power = linear.design.column_power().float()
+        expected += l2_features * float((power * linear.weight.detach().square().sum(1)).sum())
+    assert float(backbone_penalty(backbone, prepared.settings).detach()) == pytest.approx(expected, rel=1e-5)

@@ -14,8 +14,8 @@ from puidrec.methods import METHODS
 from puidrec.model import Recommender
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
-TRAINED = [name for name, spec in METHODS.items() if spec.family != "closed"]
-TWO_STAGES = [name for name in TRAINED if METHODS[name].benchmark or METHODS[name].family == "unseen"]
+TRAINED = [name for name, spec in METHODS.items() if spec.trains]
+TWO_STAGES = [name for name in TRAINED if METHODS[name].benchmark or METHODS[name].calibrates_gamma]
 OPTIONS = {"dim": 3, "epochs": 11, "checkpoint_every": 3, "propensity": "cells", "patience": 4}
 
 

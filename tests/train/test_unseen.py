@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from puidrec.objective.estimators import Observed
-from puidrec.objective.low_rank import LowRank
+from puidrec.backbones.low_rank import LowRank
+from puidrec.objective.signed import additive_log_gamma as log_parts
+from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
 from puidrec.sensitivity.fitted import TableGamma
+from puidrec.train.adam import Trainer
 from puidrec.train.stages import stages_of
-from puidrec.train.trainer import Trainer
-from puidrec.train.unseen import log_parts
 
 
 def problem_of(prepared, doubles=False):
@@ -48,14 +48,14 @@ def brute_force(prepared, problem, dense) -> float:
     seen = np.zeros(q.shape, bool)
     seen[at] = True
     weight = problem.observed.bounds.a.double().numpy()
-    fit = (weight * (prediction[at] - prepared.target) ** 2).sum() / seen.sum()
+    fit = (weight * (prediction[at] - prepared.log.target(prepared.rows)) ** 2).sum() / seen.sum()
     if settings.spec.end == "signed":
-        shrink = np.exp(-problem.strength * additive_log_gamma(problem.gamma, q.shape))
+        shrink = np.exp(-problem.gamma_scale * additive_log_gamma(problem.gamma, q.shape))
         m = q * shrink if settings.liked else 1 - (1 - q) * shrink
         distance = (prediction - m) ** 2
     else:
         users, items = (x.ravel() for x in np.meshgrid(*map(np.arange, q.shape), indexing="ij"))
-        gamma, q = problem.gamma.at(users, items).reshape(q.shape) ** problem.strength, np.clip(q, 0, 1)
+        gamma, q = problem.gamma.at(users, items).reshape(q.shape) ** problem.gamma_scale, np.clip(q, 0, 1)
         low, high = np.maximum(q / gamma, 1 - gamma * (1 - q)), np.minimum(gamma * q, 1 - (1 - q) / gamma)
         distance = np.maximum((prediction - low) ** 2, (prediction - high) ** 2)
     return fit + settings.unseen_weight * distance[~seen].mean()

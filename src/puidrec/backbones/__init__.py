@@ -7,11 +7,10 @@ from typing import Literal
 
 import torch
 
-from puidrec.backbones.base import Backbone, Tower
+from puidrec.backbones.base import Backbone, RowShard, Tower
 from puidrec.backbones.features import Design
 from puidrec.backbones.mf import IdTower, LinearTower
 from puidrec.backbones.mf_mlp import MlpTower
-from puidrec.backbones.share import Share
 from puidrec.errors import InputError
 from puidrec.plugins import Table
 from puidrec.rng import Rng, derive_seed
@@ -44,13 +43,13 @@ def make_backbone(
     hidden: int = 64,
     mean: float = 0.0,
     rng: Rng = 0,
-    own_users: Share | None = None,
+    shard: RowShard | None = None,
 ) -> Backbone:
     """Build a backbone by name; the same seed gives the same parameters, and no global state is touched.
 
     A side without features falls back to IDs, even when `ids=False`: there is nothing else to tell entities apart.
     mean: where the global mean starts, best at the mean of the targets.
-    own_users: hold the ID parameters of these users only; they are those that the whole backbone has.
+    shard: hold the ID parameters of these users only; they are the same numbers that the whole backbone has.
     """
     if name not in BACKBONES:
         raise InputError("unknown backbone", found=name, expected=f"one of {BACKBONES.names()}")
@@ -58,7 +57,7 @@ def make_backbone(
         raise InputError("dim and hidden must be positive", found=(dim, hidden))
     generator = torch.Generator().manual_seed(derive_seed(rng, "backbone"))
     build = BACKBONES[name]
-    users = _towers(build, n_users, dim, user_features, ids, hidden, generator, own_users)
+    users = _towers(build, n_users, dim, user_features, ids, hidden, generator, shard)
     items = _towers(build, n_items, dim, item_features, ids, hidden, generator)
     return Backbone(users, items, mean)
 
@@ -71,11 +70,11 @@ def _towers(
     ids: Ids,
     hidden: int,
     generator: torch.Generator,
-    share: Share | None = None,
+    shard: RowShard | None = None,
 ) -> list[Tower]:
     if build is None or features is None or features.n_columns == 0:
-        return [IdTower(n_rows, dim, generator, share=share)]
+        return [IdTower(n_rows, dim, generator, shard=shard)]
     if features.n_rows != n_rows:
         raise InputError("features need one row per entity", found=features.n_rows, expected=str(n_rows))
-    own = [IdTower(n_rows, dim, generator, vectors=ids != "bias", share=share)] if ids else []
+    own = [IdTower(n_rows, dim, generator, vectors=ids != "bias", shard=shard)] if ids else []
     return [*own, build(features, dim, generator, hidden)]

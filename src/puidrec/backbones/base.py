@@ -8,15 +8,67 @@ A backbone is made of *towers*, each mapping every entity of a side to a vector 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from puidrec.backbones.features import Design
-from puidrec.backbones.share import Share
+from puidrec.backbones.low_rank import LowRank
 from puidrec.errors import InputError
-from puidrec.objective.low_rank import LowRank
+
+Span = tuple[int, int]
+"""Rows start..stop−1."""
+DRAW_BLOCK = 65_536
+"""Rows drawn at once."""
+
+
+@dataclass(frozen=True)
+class RowShard:
+    """The rows of a side that a process holds: those of `spans`, of `n_rows` in all, by their numbers among all."""
+
+    spans: tuple[Span, ...]
+    n_rows: int
+
+    def __len__(self) -> int:
+        return self._offsets[-1]
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        return list(accumulate((b - a for a, b in self.spans), initial=0))
+
+    def locate(self, rows: slice) -> slice:
+        """Where rows start..stop−1, all of one span, are among the rows held here."""
+        start, stop, _ = rows.indices(self.n_rows)
+        for (a, b), offset in zip(self.spans, self._offsets, strict=False):
+            if a <= start and stop <= b:
+                return slice(offset + start - a, offset + stop - a)
+        raise IndexError(f"rows {start} to {stop} belong to another process")
+
+    def take(self, everyone: Tensor, axis: int = 0) -> Tensor:
+        """This process's rows, out of all rows."""
+        return torch.cat([everyone.narrow(axis, a, b - a) for a, b in self.spans], axis)
+
+    def draw(self, width: int, spread: float, generator: torch.Generator) -> Tensor:
+        """The rows held here of the N(0, spread²) values that one process would draw for all rows.
+
+        Torch's generator cannot skip ahead, so rows of other processes are drawn and dropped, a block at a time.
+        """
+        own = torch.zeros(len(self), width)
+        start = 0
+        while start < self.n_rows:
+            stop = min(start + DRAW_BLOCK, self.n_rows)
+            stop += stop + 1 == self.n_rows  # torch draws a single row in another order
+            block = torch.empty(stop - start, width + 1)[:, :width].normal_(0.0, spread, generator=generator)
+            for (a, b), offset in zip(self.spans, self._offsets, strict=False):
+                low, high = max(a, start), min(b, stop)
+                if low < high:
+                    own[offset + low - a : offset + high - a] = block[low - start : high - start]
+            start = stop
+        return own
 
 
 class Penalty(NamedTuple):
@@ -38,8 +90,8 @@ class Penalty(NamedTuple):
         return self.user_features + self.item_features
 
 
-class Firmness(NamedTuple):
-    """Factors of the penalties of vectors against those of biases: single entities, and features of either side."""
+class PenaltyFactors(NamedTuple):
+    """L2 penalty factors of vectors against biases: of ID embeddings, and of the feature weights of either side."""
 
     ids: float = 1.0
     user_features: float = 1.0
@@ -52,8 +104,8 @@ class Tower(nn.Module):
     n_rows: int
     dim: int
     uses_ids: bool = False
-    firmness: float = 1.0
-    """Factor of its vectors in the penalty; its biases count once. A tower without vectors of its own ignores it."""
+    penalty_factor: float = 1.0
+    """L2 penalty factor of its vectors; its biases count once. A tower without vectors of its own ignores it."""
 
     def forward(self, rows: slice) -> Tensor:
         """Vectors and biases of a range of entities."""
@@ -64,19 +116,19 @@ class Tower(nn.Module):
         return None
 
     def penalty(self) -> Tensor:
-        """Mean over entities of the squared norm of the parameters each one uses, vectors times `firmness`."""
+        """Mean over entities of the squared norm of the parameters each one uses, vectors times `penalty_factor`."""
         raise NotImplementedError
 
-    def keep(self, share: Share) -> None:
-        """Hold what belongs to single entities for some of them only. By default nothing does: features are shared."""
+    def keep_rows(self, shard: RowShard) -> None:
+        """Drop the parameters of all other entities. By default there are none: feature weights are shared."""
 
-    def own_axes(self) -> dict[str, int]:
-        """Parameters of which other processes hold the other entities' part: by name, the axis of the entities."""
+    def entity_axes(self) -> dict[str, int]:
+        """Parameters that are split by entity among processes: name → axis of the entities."""
         return {}
 
     def column_factor(self, weight: Tensor) -> Tensor:
         """What each column of [vector, bias] counts in the penalty."""
-        factor = weight.new_full((weight.shape[1],), self.firmness)
+        factor = weight.new_full((weight.shape[1],), self.penalty_factor)
         factor[-1] = 1.0
         return factor
 
@@ -131,20 +183,20 @@ class Backbone(nn.Module):
         users, items = self.user_towers, self.item_towers
         return Penalty(side(users, True), side(items, True), side(users, False), side(items, False))
 
-    def hold(self, firmness: Firmness) -> Self:
+    def set_penalty_factors(self, factors: PenaltyFactors) -> Self:
         """Set how much more vectors count than biases in the penalty."""
-        sides = ((self.user_towers, firmness.user_features), (self.item_towers, firmness.item_features))
+        sides = ((self.user_towers, factors.user_features), (self.item_towers, factors.item_features))
         for towers, features in sides:
             for tower in towers:
                 if isinstance(tower, Tower):
-                    tower.firmness = firmness.ids if tower.uses_ids else features
+                    tower.penalty_factor = factors.ids if tower.uses_ids else features
         return self
 
-    def keep_users(self, share: Share) -> None:
-        """Hold what belongs to single users for some of them only."""
+    def keep_users(self, shard: RowShard) -> None:
+        """Drop the parameters of all other users."""
         for tower in self.user_towers:
             if isinstance(tower, Tower):
-                tower.keep(share)
+                tower.keep_rows(shard)
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         """Scores of given pairs, for a few pairs; training uses sampled products instead."""

@@ -1,7 +1,7 @@
 """Towers of matrix factorisation: free parameters per entity (`mf`), and linear features (`mf-linear`).
 
 With both, a user is an ID embedding plus X_u W_u, an item likewise, and r̂ is bilinear in features and factors. This is
-what lifts small logs with real features: the features carry strangers, the IDs carry what features miss.
+what lifts small logs with real features: features serve cold-start users and items, IDs carry what features miss.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from puidrec.backbones.base import Tower, squared_norm
+from puidrec.backbones.base import RowShard, Tower, squared_norm
 from puidrec.backbones.features import Design
-from puidrec.backbones.share import Share
 
 INIT_SD = 0.1
 """Initial spread of embeddings: small against ratings, large enough to break the symmetry of z_u and z_i at once."""
@@ -20,43 +19,43 @@ INIT_SD = 0.1
 class IdTower(Tower):
     """A free vector and bias per entity; `vectors=False` keeps only the bias (`eq:prediction` on features alone).
 
-    With a `share` the parameters are those of some of the entities only, the same numbers that all would get.
+    With a `shard` the parameters are those of some of the entities only, the same numbers that all would get.
     """
 
     uses_ids = True
 
     def __init__(
-        self, n_rows: int, dim: int, generator: torch.Generator, *, vectors: bool = True, share: Share | None = None
+        self, n_rows: int, dim: int, generator: torch.Generator, *, vectors: bool = True, shard: RowShard | None = None
     ) -> None:
         super().__init__()
-        self.n_rows, self.dim, self.vectors, self.share = n_rows, dim, vectors, share
-        weight = torch.zeros(n_rows if share is None else len(share), dim + 1 if vectors else 1)
-        if vectors and share is None:
+        self.n_rows, self.dim, self.vectors, self.shard = n_rows, dim, vectors, shard
+        weight = torch.zeros(n_rows if shard is None else len(shard), dim + 1 if vectors else 1)
+        if vectors and shard is None:
             weight[:, :dim].normal_(0.0, INIT_SD, generator=generator)
-        elif vectors and share is not None:
-            weight[:, :dim] = share.draw(dim, INIT_SD, generator)
+        elif vectors and shard is not None:
+            weight[:, :dim] = shard.draw(dim, INIT_SD, generator)
         self.weight = nn.Parameter(weight)
 
-    def keep(self, share: Share) -> None:
-        """Hold the parameters of some of the entities only, unless it does so already."""
-        if self.share is None:
-            self.weight, self.share = nn.Parameter(share.cut(self.weight.detach())), share
+    def keep_rows(self, shard: RowShard) -> None:
+        """Drop the parameters of all other entities, unless that was done already."""
+        if self.shard is None:
+            self.weight, self.shard = nn.Parameter(shard.take(self.weight.detach())), shard
 
-    def own_axes(self) -> dict[str, int]:
+    def entity_axes(self) -> dict[str, int]:
         """One row per entity."""
-        return {} if self.share is None else {"weight": 0}
+        return {} if self.shard is None else {"weight": 0}
 
     def forward(self, rows: slice) -> Tensor:
-        """The entities' own parameters; with a share, of entities of one of its spans."""
-        if self.share is not None:
-            rows = self.share.locate(rows)
+        """The entities' own parameters; with a shard, of entities of one of its spans."""
+        if self.shard is not None:
+            rows = self.shard.locate(rows)
         held = len(self.weight)
         own = self.weight if rows.indices(held) == (0, held, 1) else self.weight[rows]  # a slice copies its gradient
         return own if self.vectors else nn.functional.pad(own, (self.dim, 0))
 
     def penalty(self) -> Tensor:
         """Mean squared norm of an entity's parameters."""
-        factor = self.column_factor(self.weight) if self.firmness != 1.0 else None
+        factor = self.column_factor(self.weight) if self.penalty_factor != 1.0 else None
         return squared_norm(self.weight, factor) / max(self.n_rows, 1)
 
 
@@ -83,5 +82,5 @@ class LinearTower(Tower):
     def penalty(self) -> Tensor:
         """Mean over entities of Σ_k x_k² ‖w_k‖²: a weight counts by the share of entities that use it."""
         squares = self.weight.square()
-        norms = squares.sum(1) if self.firmness == 1.0 else squares @ self.column_factor(squares.detach())
+        norms = squares.sum(1) if self.penalty_factor == 1.0 else squares @ self.column_factor(squares.detach())
         return (self.power * norms).sum()

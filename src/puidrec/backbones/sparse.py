@@ -35,9 +35,9 @@ class LogPattern:
     2³¹ pairs is worked on in blocks of users.
     """
 
-    def __init__(self, crow: Tensor, col: Tensor, n_items: int, kernels: Kernels = "auto") -> None:
-        self.crow, self.col, self.n_items, self.kernels = crow, col, n_items, kernels
-        self.n_users = crow.numel() - 1
+    def __init__(self, row_start: Tensor, col: Tensor, n_items: int, kernels: Kernels = "auto") -> None:
+        self.row_start, self.col, self.n_items, self.kernels = row_start, col, n_items, kernels
+        self.n_users = row_start.numel() - 1
         self._blocks: dict[tuple[int, int], LogPattern] = {}
 
     @classmethod
@@ -51,8 +51,8 @@ class LogPattern:
             raise InputError("user codes must be sorted and within the population", hint="Sort the log by user.")
         if item.size and (item.min() < 0 or item.max() >= n_items):
             raise InputError("item codes must be within the population", expected=f"0..{n_items - 1}")
-        crow = np.searchsorted(user, np.arange(n_users + 1)).astype(np.int32)
-        return cls(torch.from_numpy(crow), torch.from_numpy(np.array(item, dtype=np.int32)), n_items, kernels)
+        row_start = np.searchsorted(user, np.arange(n_users + 1)).astype(np.int32)
+        return cls(torch.from_numpy(row_start), torch.from_numpy(np.array(item, dtype=np.int32)), n_items, kernels)
 
     def __len__(self) -> int:
         return self.col.numel()
@@ -64,33 +64,33 @@ class LogPattern:
             return self
         if key not in self._blocks:
             pairs = self.pairs(start, stop)
-            crow = self.crow[start : stop + 1] - self.crow[start]
-            self._blocks[key] = LogPattern(crow, self.col[pairs], self.n_items, self.kernels)
+            row_start = self.row_start[start : stop + 1] - self.row_start[start]
+            self._blocks[key] = LogPattern(row_start, self.col[pairs], self.n_items, self.kernels)
         return self._blocks[key]
 
     def pairs(self, start: int, stop: int) -> slice:
         """Which values belong to users start..stop−1."""
-        return slice(int(self.crow[start]), int(self.crow[stop]))
+        return slice(int(self.row_start[start]), int(self.row_start[stop]))
 
     def to(self, device: torch.device | str) -> LogPattern:
         """The pattern on another device."""
-        return LogPattern(self.crow.to(device), self.col.to(device), self.n_items, self.kernels)
+        return LogPattern(self.row_start.to(device), self.col.to(device), self.n_items, self.kernels)
 
     @cached_property
     def transpose(self) -> tuple[LogPattern, Tensor]:
         """Compressed columns, and the order that takes values there; linear in the pairs."""
         order = np.arange(len(self), dtype=np.int32)
-        parts = (order, self.col.cpu().numpy(), self.crow.cpu().numpy())
+        parts = (order, self.col.cpu().numpy(), self.row_start.cpu().numpy())
         turned = sp.csr_matrix(parts, shape=(self.n_users, self.n_items)).tocsc()
         device = self.col.device
-        crow, col, order_t = (torch.from_numpy(x).to(device) for x in (turned.indptr, turned.indices, turned.data))
-        return LogPattern(crow, col, self.n_users, self.kernels), order_t
+        row_start, col, order_t = (torch.from_numpy(x).to(device) for x in (turned.indptr, turned.indices, turned.data))
+        return LogPattern(row_start, col, self.n_users, self.kernels), order_t
 
     @property
     def user(self) -> Tensor:
         """Row of each pair; made on demand, for look-ups."""
-        counts = self.crow.diff().long()
-        return torch.repeat_interleave(torch.arange(self.n_users, device=self.crow.device), counts)
+        counts = self.row_start.diff().long()
+        return torch.repeat_interleave(torch.arange(self.n_users, device=self.row_start.device), counts)
 
     def sample(self, left: Tensor, right: Tensor) -> Tensor:
         """⟨l_u, r_i⟩ of each pair."""
@@ -129,7 +129,7 @@ class LogPattern:
 
     def _matrix(self, values: Tensor) -> Tensor:
         return torch.sparse_csr_tensor(
-            self.crow, self.col, values, (self.n_users, self.n_items), check_invariants=False
+            self.row_start, self.col, values, (self.n_users, self.n_items), check_invariants=False
         )
 
 

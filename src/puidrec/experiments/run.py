@@ -23,9 +23,8 @@ from puidrec.evaluation import Evaluation, evaluate
 from puidrec.model import Recommender
 from puidrec.settings import Settings
 from puidrec.store import read_json
+from puidrec.train.adam import Progress
 from puidrec.train.distributed import ALONE, World
-from puidrec.train.trainer import Progress
-from puidrec.train.validate import Scale
 
 METRICS = ("uauc", "ndcg@5", "ndcg@50", "auc", "recall@5", "mse")
 CONFIG, CHECKPOINT, ENVIRONMENT = "config.toml", "checkpoint.safetensors", "environment.json"
@@ -75,7 +74,7 @@ def train_run(
 
 def measure(model: Recommender, split: Split, metrics: Sequence[str] = METRICS) -> tuple[Evaluation, dict[str, Any]]:
     """Metrics on the test rows, flat, with the protocol and positive rate that they stand under."""
-    evaluation = evaluate(model, split.test, metrics, target=Scale.of(model.settings).target)
+    evaluation = evaluate(model, split.test, metrics, target=model.settings.target_scale.target)
     finite = {name: float(value) for name, value in evaluation.items() if np.isfinite(value)}
     context = {
         "method": model.settings.method,

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from puidrec.backbones.low_rank import LowRank
 from puidrec.errors import InputError
-from puidrec.objective.low_rank import LowRank
 from puidrec.objective.pointwise import PointwiseError
 from puidrec.objective.tiles import TILE, tiled_sum
 from puidrec.objective.whole_space import linear_sum, square_sum

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -94,3 +95,29 @@ def pointwise_error(name: str, target: TargetKind = "unit") -> PointwiseError:
         return ERRORS[name, target]
     except KeyError:
         raise InputError("unknown loss", found=f"{name} / {target}", expected=f"one of {', '.join(LOSSES)}") from None
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """The scale a method predicts on: ratings in [0, 1], labels 0/1 or ±1; as they are, or as log-odds."""
+
+    labels: bool = False
+    signed: bool = False
+    log_odds: bool = False
+
+    @property
+    def target(self) -> Literal["rating", "label", "binary"]:
+        """What predictions on this scale are to be compared with, in the words of `evaluate`."""
+        return ("binary" if self.signed else "label") if self.labels else "rating"
+
+    def of_labels(self, label: np.ndarray) -> np.ndarray:
+        """Labels 1/0 on this scale, float32."""
+        unit = label.astype(np.float32)
+        return 2.0 * unit - 1.0 if self.signed else unit
+
+    def of_scores(self, score: np.ndarray) -> np.ndarray:
+        """Scores as values of this scale: the mean a log-odds stands for, anything else as it is."""
+        if not self.log_odds:
+            return score
+        mean: np.ndarray = np.tanh(0.5 * score)
+        return mean if self.signed else 0.5 * (mean + 1.0)

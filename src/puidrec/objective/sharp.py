@@ -7,11 +7,17 @@ narrower, and a loss built on them cannot exceed the largest loss possible.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from puidrec.errors import InputError
-from puidrec.objective.pointwise import PointwiseError
+from puidrec.backbones.low_rank import LowRank
+from puidrec.objective.terms import Observed
+from puidrec.objective.tiles import tiled_sum
+
+GammaTile = Callable[[slice, slice, Tensor], Tensor]
+"""Γ of the pairs of a tile (users, items), like a tensor of its scores."""
 
 
 def unseen_interval(q: Tensor, gamma: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -25,40 +31,20 @@ def unseen_interval(q: Tensor, gamma: Tensor | float) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-def signed_end(q: Tensor, gamma: Tensor | float, *, liked: bool = True) -> Tensor:
-    """q/Γ if people pick what they like; 1 − (1 − q)/Γ if they pick what they dislike.
-
-    Unlike the interval's ends these are q, or 1 − q, times a factor: with Γ_ui = exp(s_u + s_i) the first stays of
-    low rank (`LowRank.scaled`), which is what `signed` methods run on.
-    """
-    return q / gamma if liked else 1.0 - (1.0 - q) / gamma
+def worst_square(prediction: Tensor, q: Tensor, gamma: Tensor | float) -> Tensor:
+    """max over m in the interval of (r̂ − m)²: a square is convex in m, so the worst m is one of the ends."""
+    low, high = unseen_interval(q, gamma)
+    return torch.maximum((prediction - low).square(), (prediction - high).square())
 
 
-def worst_end(prediction: Tensor, low: Tensor, high: Tensor, error: PointwiseError) -> Tensor:
-    """The m in [low, high] with the largest error: errors are convex in m, so it is an end; held constant."""
-    with torch.no_grad():
-        return torch.where(error(prediction, low) >= error(prediction, high), low, high)
+def worst_unseen_sum(
+    observed: Observed, phi: LowRank, scores: Tensor, q: LowRank, gamma_tile: GammaTile, gamma_seen: Tensor
+) -> Tensor:
+    """Σ_{D∖O} `worst_square`: over all of D tile by tile, less the observed pairs, whose scores are given."""
 
+    def tile(rows: slice, columns: slice, prediction: Tensor, q_hat: Tensor) -> Tensor:
+        return worst_square(prediction, q_hat, gamma_tile(rows, columns, prediction))
 
-def histogram_interval(counts: Tensor, levels: Tensor, gamma: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Lowest and highest unseen mean per row of a table of seen ratings (rows: items, users or cells).
-
-    counts: [rows, levels], how often each level was seen; levels: increasing. The worst likelihood ratio gives mass
-    1/(1 + Γ) of the lowest (highest) ratings the factor Γ and the rest 1/Γ: they average to 1, as they must.
-    The dispersion of an item's ratings matters here: no dispersion, no room. Rows without ratings give NaN.
-    """
-    if counts.ndim != 2 or levels.shape != counts.shape[1:] or not bool((levels.diff() > 0).all()):
-        raise InputError("levels must increase, one per column of counts", found=(tuple(counts.shape), levels.tolist()))
-    share = counts.to(torch.float64) / counts.sum(1, keepdim=True)
-    gamma = torch.as_tensor(gamma, dtype=torch.float64).reshape(-1, 1).expand(counts.shape[0], 1)
-    values = levels.to(torch.float64)
-    low = _tilted_mean(share, values, gamma)
-    high = _tilted_mean(share.flip(1), values.flip(0), gamma)
-    return low, high
-
-
-def _tilted_mean(share: Tensor, values: Tensor, gamma: Tensor) -> Tensor:
-    """E[ℓ r] with ℓ = Γ on the first 1/(1 + Γ) of the mass and 1/Γ after it."""
-    before = torch.cumsum(share, 1) - share
-    raised = (1.0 / (1.0 + gamma) - before).clamp_min(0.0).minimum(share)
-    return ((raised * gamma + (share - raised) / gamma) * values).sum(1)
+    everywhere = tiled_sum(tile, phi, q.detach())
+    at_seen = worst_square(scores, observed.scores(q), gamma_seen)
+    return everywhere - torch.sum(at_seen, dtype=torch.float64)

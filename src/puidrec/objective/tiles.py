@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from puidrec.backbones.low_rank import LowRank
 from puidrec.errors import InputError
-from puidrec.objective.low_rank import LowRank
 
 TILE = (1024, 2048)
 TileFunction = Callable[..., Tensor]

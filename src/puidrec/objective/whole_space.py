@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from puidrec.backbones.low_rank import LowRank
 from puidrec.errors import InputError
-from puidrec.objective.low_rank import LowRank
 
 ROW_BLOCK = 8192
 """Rows converted to float64 at a time: large enough for BLAS, small enough for cache."""
@@ -33,11 +33,6 @@ def square_sum(scores: LowRank, user_weight: Tensor | None = None, item_weight: 
     factors = (*scores.lefts, *scores.rights)
     value: Tensor = _SquareSum.apply(user_weight, item_weight, *factors)  # type: ignore[no-untyped-call]
     return value
-
-
-def product_sum(first: LowRank, second: LowRank) -> Tensor:
-    """Σ_D s_ui t_ui, by polarisation of `square_sum`; differences are taken in float64."""
-    return 0.25 * (square_sum(first.plus(second)) - square_sum(first.minus(second)))
 
 
 def linear_sum(scores: LowRank) -> Tensor:

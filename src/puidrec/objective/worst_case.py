@@ -3,8 +3,8 @@
 The weights of the observed pairs live in W_P = {w : a ≤ w ≤ b} (`eq:w_p`). Two problems are solved over it:
 
 * plain: maximise Σ c·w. Each weight moves alone, so w = b where c ≥ 0 and a elsewhere.
-* normalised: maximise Σ c·w / Σ w (Hájek). At the optimum λ*, w = b where c > λ* and a elsewhere; found by sorting in
-  O(n log n), or by Dinkelbach's iteration λ ← ratio at w(λ), which climbs to λ* in a handful of O(n) passes.
+* normalised: maximise Σ c·w / Σ w (Hájek). At the optimum λ*, w = b where c > λ* and a elsewhere; found by
+  Dinkelbach's iteration λ ← ratio at w(λ), which climbs to λ* in a handful of O(n) passes.
 
 For c ≥ 0 everywhere (IPS) the plain worst case is b itself: with one global Γ it is IPS up to scale. The normalised
 one is the version that does something there.
@@ -59,7 +59,7 @@ class Ratio(NamedTuple):
 def worst_ratio(sums: Callable[[float], tuple[float, float]]) -> Ratio:
     """argmax_w Σ c·w / Σ w over the box, by Dinkelbach's iteration, from (Σ c·w, Σ w) at any threshold.
 
-    Two sums are all it asks for, so pairs may lie in pieces, or with several processes. Without pairs Σ w is 0.
+    Two sums are all it asks for, so pairs may lie in several blocks, or with several processes. Without pairs Σ w is 0.
     """
     best, value = Ratio(float("-inf"), 0.0), float("-inf")
     for _ in range(MAX_PASSES):
@@ -93,21 +93,6 @@ def normalised_worst_case_weights(coef: Tensor, bounds: Box) -> Tensor:
         return numerator, weight
 
     return weights_above(coef, bounds, worst_ratio(sums).threshold)
-
-
-@torch.no_grad()
-def normalised_worst_case_by_sorting(coef: Tensor, bounds: Box) -> Tensor:
-    """argmax_w Σ coef·w / Σ w over the box, by trying every threshold of the sorted coefficients at once."""
-    _check(coef, bounds)
-    order = torch.argsort(coef, descending=True)
-    c, a, b = (x[order].double() for x in (coef, bounds.a, bounds.b))
-    zero = torch.zeros(1, dtype=torch.float64, device=coef.device)
-    numerator = (a * c).sum() + torch.cat([zero, torch.cumsum((b - a) * c, 0)])
-    denominator = a.sum() + torch.cat([zero, torch.cumsum(b - a, 0)])
-    raised = order[: int(torch.argmax(numerator / denominator))]
-    weights = bounds.a.clone()
-    weights[raised] = bounds.b[raised]
-    return weights
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:

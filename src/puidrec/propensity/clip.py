@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -10,6 +11,14 @@ from puidrec.errors import InputError
 
 DEFAULT_LOW = 1e-6
 """A guard, not variance control: raise it (`low=0.01`) to cap the weights 1/p of an estimator."""
+
+
+Values = TypeVar("Values", bound=Any)
+
+
+def clip_values(p: Values, low: float, high: float = 1.0) -> Values:
+    """Propensities moved into [low, high]: arrays, and tensors of a model that learns them."""
+    return p.clip(low, high)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -49,4 +58,4 @@ def clip(p: np.ndarray, low: float = DEFAULT_LOW, high: float = 1.0) -> Clipped:
             hint="Check the column or file they come from.",
         )
     n_low, n_high = int((values < low).sum()), int((values > high).sum())
-    return Clipped(np.clip(values, low, high), n_low, n_high)
+    return Clipped(clip_values(values, low, high), n_low, n_high)

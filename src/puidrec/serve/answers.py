@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from puidrec.cold_start import ColdStart, Entities, Side
 from puidrec.errors import InputError
 from puidrec.model import Recommender
 from puidrec.serve import Unknown
 from puidrec.serve.engine import Engine, Query, Ranking
 from puidrec.serve.limits import Code, Limits, Refused, require_at_most
 from puidrec.serve.schema import Basis, Entity, RecommendRequest, ScoreRequest
-from puidrec.train.cold import Side, Strangers
-from puidrec.train.entities import Entities
 
 UNKNOWN: dict[Side, Code] = {"user": Code.UNKNOWN_USER, "item": Code.UNKNOWN_ITEM}
 Named = int | str | Entity
@@ -34,7 +33,7 @@ class Resolved:
 class EntityLookup:
     """One side of the model, looked up by the ids of requests. A dictionary finds single ids faster than a join."""
 
-    def __init__(self, side: Side, entities: Entities, cold_start: Strangers) -> None:
+    def __init__(self, side: Side, entities: Entities, cold_start: ColdStart) -> None:
         self.side, self.entities, self.cold_start = side, entities, cold_start
         self.ids: list[int | str] = entities.ids.ids.to_list()
         self.integers = entities.ids.ids.dtype.is_integer()
@@ -78,7 +77,7 @@ class Answers:
 
     def __init__(self, model: Recommender, unknown: Unknown = Unknown.PRIOR, limits: Limits | None = None) -> None:
         self.model, self.unknown, self.limits = model, unknown, limits or Limits()
-        self.engine, cold_start = Engine(model), Strangers(model)
+        self.engine, cold_start = Engine(model), ColdStart(model)
         self.users = EntityLookup("user", Entities(model.user_ids_, self.engine.user_factors), cold_start)
         self.items = EntityLookup("item", Entities(model.item_ids_, self.engine.item_factors), cold_start)
 

@@ -21,8 +21,7 @@ import torch
 
 from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.model import Recommender
-from puidrec.train.threads import threads_for
-from puidrec.train.validate import Scale
+from puidrec.train.devices import threads_for
 
 BLOCK_SCORES = 2**23
 """Scores held at once: 32 MB, 83 users against 100,000 items."""
@@ -72,7 +71,7 @@ class Engine:
     """A fitted model's factors, ready for top-K. `best` is for one thread at a time."""
 
     def __init__(self, model: Recommender) -> None:
-        self.scale, self.device, self.seen = Scale.of(model.settings), model.device_, model.seen_
+        self.scale, self.device, self.seen = model.settings.target_scale, model.device_, model.seen_
         self.user_factors = np.ascontiguousarray(model.user_factors_)
         self.item_factors = np.ascontiguousarray(model.item_factors_)
         self.catalogue = Candidates(torch.from_numpy(self.item_factors).to(self.device))

@@ -12,8 +12,8 @@ from typing import Any
 
 from jinja2 import Environment
 
+from puidrec.cold_start import MAX_NUMBER
 from puidrec.serve.answers import Answers, EntityLookup
-from puidrec.train.cold import MAX_NUMBER
 
 Form = dict[str, Any]
 KINDS: dict[str, list[Form]] = {

@@ -1,9 +1,14 @@
-"""From a split to what objectives need: targets, propensities, Γ, bounds, designs; each computed once."""
+"""From a split to what problems need: targets, propensities, Γ, weights, feature matrices; each computed once.
+
+`TrainingLog` is what all stages of a method share; `Prepared` adds what depends on the stage's own method (Γ and L2).
+The log may be in memory or on disk. Whatever is computed per logged row goes over the log some users at a time
+(`TrainingLog.parts`): in memory that is one part, on disk as many as fit in memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -11,16 +16,19 @@ import numpy as np
 import torch
 
 from puidrec.backbones import make_backbone
-from puidrec.backbones.base import Backbone, Firmness
+from puidrec.backbones.base import Backbone, PenaltyFactors, RowShard
 from puidrec.backbones.features import Design
-from puidrec.backbones.share import Share
 from puidrec.backbones.sparse import LogPattern
 from puidrec.data.dataset import Dataset, Interactions
+from puidrec.data.on_disk import Scratch, StoredInteractions, row_slices
+from puidrec.data.row_matrix import RowMatrix, user_blocks
 from puidrec.data.split import Split
 from puidrec.errors import InputError
+from puidrec.features.counts import count_codes
 from puidrec.features.encode import FeatureEncoder
-from puidrec.objective.estimators import Observed
-from puidrec.objective.pointwise import PointwiseError, pointwise_error
+from puidrec.objective.pointwise import PointwiseError, TargetScale, pointwise_error
+from puidrec.objective.signed import raise_to_default_gamma, require_uniform
+from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
 from puidrec.propensity import Exposure, Propensity, make_propensity
 from puidrec.rng import derive_seed
@@ -29,99 +37,113 @@ from puidrec.sensitivity.certify import certify_parts
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import Gamma, GammaRule, resolve_gamma
 from puidrec.settings import Settings
-from puidrec.train.closed import closed_form
-from puidrec.train.noise import Noise, half_slope, measure_noise
-from puidrec.train.pieces import IN_MEMORY
+from puidrec.train.baselines import closed_form
+from puidrec.train.blocks import PAIRS_IN_MEMORY
 from puidrec.train.problem import Log
-from puidrec.train.row_matrix import RowMatrix
-from puidrec.train.strength import lifted, require_uniform
-from puidrec.train.validate import Scale, Validator, pair_scores
+from puidrec.train.regularisation import Noise, half_slope, measure_noise
+from puidrec.train.stopping import Validator, pair_scores
 
-SHARED = ("target", "pattern", "encoders", "designs")
+PAIRS_FROM_DISK = 2_000_000
+"""Logged pairs of a log on disk in memory at once: about 500 MB with all that is made of them."""
+DEFAULT_GAMMA = 1.5
+"""One Γ for all pairs, where the caller gives none: what the classic sets certify on binary labels starts here."""
+DEFAULT_RULE = "information"
+MAX_GAMMA = 20.0
+REFERENCE_L2 = 0.1
+"""The l2 at which `l2_vectors=auto` is just as strong as the noise of the log asks for; others are in proportion."""
 Weights = Literal["unit", "box", "inverse"]
 """Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average."""
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A data set and its split, seen through one method's settings. Parts are made when first asked for."""
+@dataclass(frozen=True, eq=False)
+class TrainingLog:
+    """The training rows of a data set and what is estimated from them, whatever the method. Made when first asked."""
 
     data: Dataset
     split: Split
     settings: Settings
-    scale: Scale
-    """What predictions live on; the first stage of a method uses that of the method."""
-    piece_pairs: int = IN_MEMORY
-    """Logged pairs worked on at once."""
-
-    @classmethod
-    def of(cls, data: Dataset, split: Split, settings: Settings) -> Prepared:
-        """A data set through a method's settings; there must be rows to learn from."""
-        if not len(split.train):
-            raise InputError("no training rows", found=f"protocol {split.protocol.name}", expected="at least one")
-        return cls(data, split, settings, Scale.of(settings))
-
-    def first_stage(self, settings: Settings) -> Prepared:
-        """The same data for the model a method builds on; what both need is computed once."""
-        other = replace(self, settings=settings)
-        shared = [*SHARED, "propensity", "row_propensity"] if settings.spec.estimator != "naive" else [*SHARED]
-        shared += ["noise"] if settings.l2_vectors == "auto" else []
-        other.__dict__.update({name: getattr(self, name) for name in shared})
-        return other
+    """Those of the method; stages before it differ in nothing that matters here."""
 
     @property
-    def rows(self) -> Interactions:
-        """Training rows."""
+    def rows(self) -> Interactions | StoredInteractions:
+        """Training rows, sorted by user."""
         return self.split.train
 
-    def parts(self, *known: str) -> Iterator[Prepared]:
-        """The same settings seeing some of the rows at a time; here, all of them.
+    @property
+    def scale(self) -> TargetScale:
+        """What predictions live on."""
+        return self.settings.target_scale
 
-        known: what a part must take from the whole (`propensity`, `gamma`), since it cannot be made of a part.
-        """
-        yield self
-
-    def matrix(self, values: Callable[[Prepared], np.ndarray]) -> RowMatrix:
-        """A number per training row, made part by part."""
-        return RowMatrix(self.crow, self.rows.item, values(self), self.data.n_items)
+    @property
+    def max_pairs(self) -> int:
+        """Logged pairs worked on at once."""
+        return PAIRS_FROM_DISK if isinstance(self.rows, StoredInteractions) else PAIRS_IN_MEMORY
 
     @cached_property
-    def target(self) -> np.ndarray:
+    def row_start(self) -> np.ndarray:
+        """Training rows before each user, and all of them, [users + 1]."""
+        return np.concatenate([[0], np.cumsum(count_codes(self.rows.user, self.data.n_users))])
+
+    @cached_property
+    def items(self) -> np.ndarray:
+        """Item of each training row: on disk the file itself, or a copy of it where rows were left out."""
+        item = self.rows.item
+        if isinstance(item, np.ndarray):
+            return item
+        room = self.scratch(np.int32)
+        for rows in row_slices(len(self.rows)):
+            room.write(rows.start, item[rows])
+        return room.values
+
+    def parts(self) -> Iterator[Interactions]:
+        """The training rows, those of some users at a time."""
+        if isinstance(self.rows, StoredInteractions):
+            for start, stop in user_blocks(self.row_start, self.max_pairs):
+                yield self.users(start, stop)
+        else:
+            yield self.rows
+
+    def users(self, start: int, stop: int) -> Interactions:
+        """The training rows of users start..stop−1 of a log on disk, read into memory."""
+        assert isinstance(self.rows, StoredInteractions)  # noqa: S101 (nobody asks for parts of a log in memory)
+        return self.rows.part(slice(int(self.row_start[start]), int(self.row_start[stop])))
+
+    def scratch(self, dtype: type = np.float64) -> Scratch:
+        """Room on disk for a number per training row."""
+        assert isinstance(self.rows, StoredInteractions)  # noqa: S101 (a log in memory needs no room on disk)
+        return self.rows.scratch(dtype)
+
+    def matrix(self, values: Callable[[Interactions], np.ndarray]) -> RowMatrix:
+        """A number per training row as a sparse matrix, made part by part; kept where the log is."""
+        if not isinstance(self.rows, StoredInteractions):
+            return RowMatrix(self.row_start, self.rows.item, values(self.rows), self.data.n_items)
+        room, start = self.scratch(), 0
+        for part in self.parts():
+            room.write(start, values(part))
+            start += len(part)
+        return RowMatrix(self.row_start, self.rows.item, room.values, self.data.n_items, self.max_pairs, self.scratch)
+
+    def target(self, rows: Interactions) -> np.ndarray:
         """What predictions aim at: ratings in [0, 1]; labels ±1, or 0/1 where the method bounds a mean in [0, 1]."""
-        rows = self.rows
         return self.scale.of_labels(rows.label) if self.scale.labels else self.data.scale.unit(rows.rating)
 
     @cached_property
     def target_mean(self) -> float:
         """The mean of the targets: where models start."""
-        return sum(float(part.target.sum(dtype=np.float64)) for part in self.parts()) / len(self.rows)
+        return sum(float(self.target(part).sum(dtype=np.float64)) for part in self.parts()) / len(self.rows)
+
+    @property
+    def ratings(self) -> RowMatrix:
+        """The targets of the training rows."""
+        return self.matrix(lambda part: self.target(part).astype(np.float64))
 
     @cached_property
-    def inverse_mean(self) -> float:
-        """The mean of 1/p over the training rows."""
-        return sum(float((1.0 / part.row_propensity).sum()) for part in self.parts("propensity")) / len(self.rows)
-
-    @property
-    def reweighted_mean(self) -> float:
-        """The mean of the targets if every row counted 1/p."""
-        parts = self.parts("propensity")
-        return sum(float((part.target / part.row_propensity).sum()) for part in parts) / (
-            self.inverse_mean * len(self.rows)
+    def evidence(self) -> Evidence:
+        """What a Γ rule may look at: the training rows and the side tables."""
+        data, rows = self.data, self.rows
+        return Evidence.from_log(
+            rows.user, rows.item, n_users=data.n_users, n_items=data.n_items, users=data.users, items=data.items
         )
-
-    def uniform_target(self) -> np.ndarray:
-        """Targets of the uniform rows set apart for propensities and certificates; empty where there are none."""
-        rows = self.split.propensity
-        if rows is None or not len(rows):
-            return np.zeros(0)
-        if self.settings.target == "rating":
-            return self.data.scale.unit(rows.rating).astype(np.float64)
-        return rows.label.astype(np.float64)
-
-    @property
-    def error(self) -> PointwiseError:
-        """The loss of a single pair."""
-        return pointwise_error(self.settings.loss, "signed" if self.scale.signed else "unit")
 
     @cached_property
     def exposure(self) -> Exposure:
@@ -133,85 +155,33 @@ class Prepared:
         """The fitted nominal propensity."""
         return make_propensity(self.settings.propensity, low=self.settings.min_propensity).fit(self.exposure)
 
+    @property
+    def fitted_propensity(self) -> Propensity | None:
+        """The propensity if something asked for it, for reports."""
+        return self.__dict__.get("propensity")
+
+    def propensity_of(self, rows: Interactions) -> np.ndarray:
+        """The propensity of each of these rows; of a log in memory it is kept."""
+        return self._row_propensity if rows is self.rows else self.propensity.predict(rows.user, rows.item, rows.rating)
+
     @cached_property
-    def row_propensity(self) -> np.ndarray:
-        """The propensity of each training row."""
+    def _row_propensity(self) -> np.ndarray:
         return self.propensity.predict(self.rows.user, self.rows.item, self.rows.rating)
 
     @cached_property
-    def gamma(self) -> Gamma:
-        """The fitted Γ of the method: 1, one number, or a rule."""
-        gamma = self._rule().fit(self.evidence, rng=self.settings.seed)
-        scales = self.settings.spec.family == "unseen" and self.settings.gamma in ("auto", "certified")
-        return lifted(gamma) if scales else gamma
-
-    @cached_property
-    def evidence(self) -> Evidence:
-        """What a Γ rule may look at: the training rows and the side tables."""
-        data, rows = self.data, self.rows
-        return Evidence.from_log(
-            rows.user, rows.item, n_users=data.n_users, n_items=data.n_items, users=data.users, items=data.items
-        )
-
-    def _rule(self) -> GammaRule:
-        settings, uncertainty = self.settings, self.settings.spec.uncertainty
-        if uncertainty == "none":
-            return resolve_gamma(1.0)
-        chosen: Any = settings.gamma
-        if chosen == "certified" and settings.spec.family == "grid":
-            chosen = self._certified()
-        elif chosen in ("auto", "certified"):
-            chosen = DEFAULT_GAMMA if uncertainty == "global" else DEFAULT_RULE
-        weights = {k: v for k, v in (("alpha", settings.alpha), ("beta", settings.beta)) if v is not None}
-        return resolve_gamma(chosen, **weights)
-
-    def _certified(self) -> float:
-        """The smallest Γ that the labels of uniform rows prove, beyond what the propensity explains."""
-        uniform = self.split.propensity
-        require_uniform(0 if uniform is None else len(uniform), self.data.name)
-        assert uniform is not None  # noqa: S101 (required above)
-        logged = ((part.rows.label, part.row_propensity, part.rows.user) for part in self.parts("propensity"))
-        certificate = certify_parts(
-            logged, uniform.label, uniform.user, n_users=self.data.n_users, logged_levels=np.array([0.0, 1.0]),
-            mean_propensity=self.exposure.rate, n_bootstrap=2, rng=self.settings.seed,
-        )  # fmt: skip
-        return min(certificate.gamma, MAX_GAMMA)
-
-    @cached_property
-    def crow(self) -> np.ndarray:
-        """Training rows before each user, and all of them, [users + 1]."""
-        return np.searchsorted(self.rows.user, np.arange(self.data.n_users + 1)).astype(np.int64)
+    def inverse_mean(self) -> float:
+        """The mean of 1/p over the training rows."""
+        return sum(float((1.0 / self.propensity_of(part)).sum()) for part in self.parts()) / len(self.rows)
 
     @property
-    def items(self) -> np.ndarray:
-        """Item of each training row."""
-        return self.rows.item
-
-    @cached_property
-    def pattern(self) -> LogPattern:
-        """Where the training rows are."""
-        pattern = LogPattern.from_pairs(self.rows.user, self.rows.item, self.data.n_users, self.data.n_items)
-        return pattern.to(self.settings.device)
-
-    def observed(self, weights: Weights) -> Observed:
-        """Training rows with the box of their weights."""
-        if weights == "unit":
-            limits = Box.exactly(torch.ones(len(self.rows), device=self.settings.device))
-        elif weights == "inverse":
-            limits = Box.exactly(self.tensor(1.0 / self.row_propensity / self.inverse_mean))
-        else:
-            box = bounds(self.row_propensity, self.gamma.at(self.rows.user, self.rows.item))
-            a = self.tensor(box.a)
-            limits = Box.exactly(a) if self.settings.spec.uncertainty == "none" else Box(a, self.tensor(box.b))
-        return Observed(self.pattern, self.tensor(self.target), limits)
-
-    def log(self, weights: Weights) -> Log:
-        """The same block by block, as a problem asks for them; all in memory here."""
-        return self.observed(weights)
+    def reweighted_mean(self) -> float:
+        """The mean of the targets if every row counted 1/p."""
+        total = sum(float((self.target(part) / self.propensity_of(part)).sum()) for part in self.parts())
+        return total / (self.inverse_mean * len(self.rows))
 
     @cached_property
     def encoders(self) -> dict[str, FeatureEncoder]:
-        """How the side tables become design matrices; empty for a backbone without features."""
+        """How the side tables become feature matrices; empty for a backbone without features."""
         tables = {"user_id": self.data.users, "item_id": self.data.items}
         if self.settings.backbone == "mf":
             return {}
@@ -219,7 +189,7 @@ class Prepared:
 
     @cached_property
     def designs(self) -> dict[str, Design]:
-        """The design matrices of users and items."""
+        """The feature matrices of users and items."""
         tables = {"user_id": self.data.users, "item_id": self.data.items}
         return {
             key: Design.of(encoder.encode(table)).to(self.settings.device)
@@ -227,74 +197,210 @@ class Prepared:
             if (table := tables[key]) is not None
         }
 
-    @property
-    def ratings(self) -> RowMatrix:
-        """The targets of the training rows."""
-        return self.matrix(lambda part: part.target.astype(np.float64))
-
     @cached_property
     def noise(self) -> Noise:
         """How much of the log is noise, as seen from a fit of the biases."""
-        biases = closed_form("bias", self.ratings, 1, 0)
+        biases, signed = closed_form("bias", self.ratings, 1, 0), self.scale.signed
 
-        def slope(part: Prepared) -> np.ndarray:
-            prediction = pair_scores(biases, part.rows.user, part.rows.item).astype(np.float64)
-            return half_slope(prediction - part.target, self.settings.loss, signed=self.scale.signed) / len(self.rows)
+        def slope(part: Interactions) -> np.ndarray:
+            prediction = pair_scores(biases, part.user, part.item).astype(np.float64)
+            return half_slope(prediction - self.target(part), self.settings.loss, signed=signed) / len(self.rows)
 
         designs = (self.designs.get("user_id"), self.designs.get("item_id"))
         return measure_noise(self.matrix(slope), *designs, self.settings.seed)
 
-    @property
-    def load(self) -> float:
-        """How much of the noise a method takes in: once per model or head trained on the log, times its weights."""
-        settings, spec = self.settings, self.settings.spec
-        heads = 1 + spec.imputes + (spec.family == "multi")
-        if spec.family != "grid" or spec.estimator == "naive" or settings.normalise:
-            return float(heads)
-        total = 0.0
-        for part in self.parts("propensity", "gamma"):
-            total += float(bounds(part.row_propensity, self.gamma.at(part.rows.user, part.rows.item)).b.sum())
-        return heads * total / (self.data.n_users * self.data.n_items)
-
     @cached_property
-    def firmness(self) -> Firmness:
-        """How firmly vectors are held: as the settings say, or as the noise of the log asks for."""
-        given = self.settings.l2_vectors
-        return self.noise.firmness(REFERENCE_L2, self.load) if given == "auto" else Firmness(ids=given)
+    def pattern(self) -> LogPattern:
+        """Where the training rows of a log in memory are."""
+        pattern = LogPattern.from_pairs(self.rows.user, self.rows.item, self.data.n_users, self.data.n_items)
+        return pattern.to(self.settings.device)
 
-    def backbone(self, stage: str, mean: float | None = None, own_users: Share | None = None) -> Backbone:
-        """A fresh backbone for a stage of training, of all users or some; it starts at the mean of the targets."""
-        settings = self.settings
-        start = self.target_mean if mean is None else mean
-        if settings.loss == "cross-entropy" and mean is None:
-            chance = np.clip(0.5 * (start + 1.0) if self.scale.signed else start, 1e-3, 1 - 1e-3)
-            start = float(np.log(chance / (1.0 - chance)))
-        backbone = make_backbone(
-            settings.backbone, self.data.n_users, self.data.n_items, settings.dim,
-            user_features=self.designs.get("user_id"), item_features=self.designs.get("item_id"),
-            ids=settings.ids, hidden=settings.hidden, mean=start, rng=derive_seed(settings.seed, "init", stage),
-            own_users=own_users,
-        )  # fmt: skip
-        return backbone.hold(self.firmness).to(settings.device)
-
-    def validator(self) -> Validator | None:
-        """Held-out rows that choose the epoch; self-selected rows are weighted by inverse propensity."""
-        if self.settings.select == "none":
-            return None
-        rows = self.split.validation
-        if self.split.selection == "uniform":
-            return Validator.from_rows(rows, self.settings.metric, scale=self.scale)
-        weight = 1.0 / self.propensity.predict(rows.user, rows.item, rows.rating) if len(rows) else None
-        return Validator.from_rows(rows, self.settings.metric, weight, self.scale)
+    def pattern_of(self, start: int, stop: int) -> LogPattern:
+        """Where the training rows of users start..stop−1 are, as a matrix of these users."""
+        ends = self.row_start[start : stop + 1]
+        item = torch.from_numpy(np.array(self.rows.item[int(ends[0]) : int(ends[-1])]))
+        row_start = torch.from_numpy((ends - ends[0]).astype(np.int32))
+        return LogPattern(row_start, item, self.data.n_items).to(self.settings.device)
 
     def tensor(self, values: np.ndarray) -> torch.Tensor:
         """Numbers as float32 where the model trains."""
         return torch.from_numpy(np.array(values, dtype=np.float32)).to(self.settings.device)
 
 
-DEFAULT_GAMMA = 1.5
-"""One Γ for all, where nobody says: what the classic sets certify on binary labels starts here."""
-DEFAULT_RULE = "information"
-MAX_GAMMA = 20.0
-REFERENCE_L2 = 0.1
-"""The l2 at which `auto` holds vectors just as firmly as the noise of the log asks for; others are in proportion."""
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A training log seen through the settings of one stage of a method."""
+
+    log: TrainingLog
+    settings: Settings
+
+    @classmethod
+    def of(cls, data: Dataset, split: Split, settings: Settings) -> Prepared:
+        """A data set, in memory or on disk, through a method's settings; there must be rows to learn from."""
+        if not len(split.train):
+            raise InputError("no training rows", found=f"protocol {split.protocol.name}", expected="at least one")
+        if isinstance(split.train, StoredInteractions) and settings.propensity == "given":
+            raise InputError("propensity needs the log in memory", found="given", expected="one that is estimated")
+        return cls(TrainingLog(data, split, settings), settings)
+
+    def first_stage(self, method: str) -> Prepared:
+        """The same log for the model that a method builds on; what both need is computed once."""
+        return replace(self, settings=self.settings.replace(method=method, gamma="auto", normalise=False))
+
+    @property
+    def data(self) -> Dataset:
+        """The data set."""
+        return self.log.data
+
+    @property
+    def split(self) -> Split:
+        """Which rows train and validate."""
+        return self.log.split
+
+    @property
+    def rows(self) -> Interactions | StoredInteractions:
+        """Training rows."""
+        return self.log.rows
+
+    @property
+    def error(self) -> PointwiseError:
+        """The loss of a single pair."""
+        return pointwise_error(self.settings.loss, "signed" if self.log.scale.signed else "unit")
+
+    def uniform_target(self) -> np.ndarray:
+        """Targets of the uniform rows held out for calibration; empty where there are none."""
+        rows = self.split.propensity
+        if rows is None or not len(rows):
+            return np.zeros(0)
+        if self.settings.target == "rating":
+            return self.data.scale.unit(rows.rating).astype(np.float64)
+        return rows.label.astype(np.float64)
+
+    @cached_property
+    def gamma(self) -> Gamma:
+        """The fitted Γ of the method: 1, one number, or a rule."""
+        gamma = self._rule().fit(self.log.evidence, rng=self.settings.seed)
+        scaled = self.settings.spec.calibrates_gamma and self.settings.gamma in ("auto", "certified")
+        return raise_to_default_gamma(gamma) if scaled else gamma
+
+    def _rule(self) -> GammaRule:
+        settings, spec = self.settings, self.settings.spec
+        if spec.uncertainty == "none":
+            return resolve_gamma(1.0)
+        chosen: Any = settings.gamma
+        if chosen == "certified" and not spec.calibrates_gamma:
+            chosen = self._certified()
+        elif chosen in ("auto", "certified"):
+            chosen = DEFAULT_GAMMA if spec.uncertainty == "global" else DEFAULT_RULE
+        weights = {k: v for k, v in (("alpha", settings.alpha), ("beta", settings.beta)) if v is not None}
+        return resolve_gamma(chosen, **weights)
+
+    def _certified(self) -> float:
+        """The smallest Γ that the labels of uniform rows prove, beyond what the propensity explains."""
+        log, uniform = self.log, self.split.propensity
+        require_uniform(0 if uniform is None else len(uniform), self.data.name)
+        assert uniform is not None  # noqa: S101 (required above)
+        logged = ((part.label, log.propensity_of(part), part.user) for part in log.parts())
+        certificate = certify_parts(
+            logged, uniform.label, uniform.user, n_users=self.data.n_users, logged_levels=np.array([0.0, 1.0]),
+            mean_propensity=log.exposure.rate, n_bootstrap=2, rng=self.settings.seed,
+        )  # fmt: skip
+        return min(certificate.gamma, MAX_GAMMA)
+
+    def logged(self, weights: Weights) -> Log:
+        """The training rows with the bounds of their weights, any block of users at a time."""
+        log = self.log
+        if isinstance(log.rows, StoredInteractions):
+            return StoredLog(self, weights)
+        return self.observed(log.rows, log.pattern, weights)
+
+    def observed(self, rows: Interactions, pattern: LogPattern, weights: Weights) -> Observed:
+        """Some training rows with the bounds of their weights."""
+        log, target = self.log, self.log.tensor(self.log.target(rows))
+        if weights == "unit":
+            return Observed(pattern, target, Box.exactly(torch.ones(len(rows), device=self.settings.device)))
+        p = log.propensity_of(rows)
+        if weights == "inverse":
+            return Observed(pattern, target, Box.exactly(log.tensor(1.0 / p / log.inverse_mean)))
+        box = bounds(p, self.gamma.at(rows.user, rows.item))
+        a = log.tensor(box.a)
+        known = self.settings.spec.uncertainty == "none"
+        return Observed(pattern, target, Box.exactly(a) if known else Box(a, log.tensor(box.b)))
+
+    @property
+    def noise_weight(self) -> float:
+        """How much noise the losses take in: once per model or head fitted to the log, times the weights of rows."""
+        settings, spec, log = self.settings, self.settings.spec, self.log
+        if spec.uses_propensity is not True or settings.normalise:
+            return float(spec.models_on_log)
+        total = 0.0
+        for part in log.parts():
+            total += float(bounds(log.propensity_of(part), self.gamma.at(part.user, part.item)).b.sum())
+        return spec.models_on_log * total / (self.data.n_users * self.data.n_items)
+
+    @cached_property
+    def penalty_factors(self) -> PenaltyFactors:
+        """L2 penalty factors of vectors: as the settings say, or estimated from the noise of the log."""
+        given = self.settings.l2_vectors
+        if given != "auto":
+            return PenaltyFactors(ids=given)
+        return self.log.noise.penalty_factors(REFERENCE_L2, self.noise_weight)
+
+    def backbone(self, stage: str, mean: float | None = None, shard: RowShard | None = None) -> Backbone:
+        """A fresh backbone for a stage of training, of all users or some; it starts at the mean of the targets."""
+        settings, log = self.settings, self.log
+        start = log.target_mean if mean is None else mean
+        if settings.loss == "cross-entropy" and mean is None:
+            chance = np.clip(0.5 * (start + 1.0) if log.scale.signed else start, 1e-3, 1 - 1e-3)
+            start = float(np.log(chance / (1.0 - chance)))
+        backbone = make_backbone(
+            settings.backbone, self.data.n_users, self.data.n_items, settings.dim,
+            user_features=log.designs.get("user_id"), item_features=log.designs.get("item_id"),
+            ids=settings.ids, hidden=settings.hidden, mean=start, rng=derive_seed(settings.seed, "init", stage),
+            shard=shard,
+        )  # fmt: skip
+        return backbone.set_penalty_factors(self.penalty_factors).to(settings.device)
+
+    def validator(self) -> Validator | None:
+        """Held-out rows that choose the epoch; self-selected rows are weighted by inverse propensity."""
+        if self.settings.select == "none":
+            return None
+        rows, metric, scale = self.split.validation, self.settings.metric, self.log.scale
+        if self.split.selection == "uniform":
+            return Validator.from_rows(rows, metric, scale=scale)
+        weight = 1.0 / self.log.propensity.predict(rows.user, rows.item, rows.rating) if len(rows) else None
+        return Validator.from_rows(rows, metric, weight, scale)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredLog:
+    """The logged pairs of any block of users of a log on disk.
+
+    Targets and weights are computed when a block is first asked for and written beside the log, to files that are gone
+    with the process; afterwards they are read.
+    """
+
+    prepared: Prepared
+    weights: Weights
+    _made: set[tuple[int, int]] = field(default_factory=set)
+
+    def __len__(self) -> int:
+        return len(self.prepared.rows)
+
+    def rows(self, start: int, stop: int) -> Observed:
+        """Those of users start..stop−1."""
+        log = self.prepared.log
+        rows, pattern = slice(int(log.row_start[start]), int(log.row_start[stop])), log.pattern_of(start, stop)
+        if (start, stop) in self._made:
+            target, a, b = (log.tensor(np.array(column.values[rows])) for column in self._columns)
+            return Observed(pattern, target, Box(a, b))
+        observed = self.prepared.observed(log.users(start, stop), pattern, self.weights)
+        for column, values in zip(self._columns, (observed.target, *observed.bounds), strict=True):
+            column.write(rows.start, values.cpu().numpy())
+        self._made.add((start, stop))
+        return observed
+
+    @cached_property
+    def _columns(self) -> tuple[Scratch, ...]:
+        """Target, a and b of each row."""
+        return tuple(self.prepared.log.scratch(np.float32) for _ in range(3))

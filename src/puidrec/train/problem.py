@@ -1,21 +1,25 @@
-"""What a trainer trains: steps that take turns, each a module and the loss it lowers on a block of users."""
+"""What is trained: a method is a list of stages, a stage a problem, a problem steps that take turns.
+
+A step is a module and the loss it lowers on a block of users. Everything a trainer has to know of a method is here, so
+that the methods (`robust`, `unseen`, `multi`, `baselines`, plug-ins) do not know how they are trained.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from puidrec.backbones.base import Backbone
-from puidrec.backbones.share import Span
-from puidrec.objective.estimators import Observed
-from puidrec.objective.low_rank import LowRank
+from puidrec.backbones.base import Backbone, Span
+from puidrec.backbones.low_rank import LowRank
+from puidrec.objective.terms import Observed
 from puidrec.settings import Settings
 
 
 class Log(Protocol):
-    """The logged pairs of any block of users: all in memory (`Observed`), or made when asked for."""
+    """The logged pairs of any block of users: all in memory (`Observed`), or read when asked for."""
 
     def __len__(self) -> int:
         """Logged pairs in all."""
@@ -25,17 +29,17 @@ class Log(Protocol):
 
 
 class BlockLoss(Protocol):
-    """A loss of users start..stop−1: a mean, so that a block's loss is the users' weighted mean of its pieces'."""
+    """A loss of users start..stop−1: a mean, so that a block's loss is the users' weighted mean of its parts'."""
 
     def __call__(self, start: int, stop: int, factors: LowRank | None = None, /) -> Tensor:
         """`factors`: what the step's module makes of these users, where it is known already."""
 
 
-class PiecesLoss(Protocol):
-    """For a loss that is no mean of its pieces' losses until something is known of all of them."""
+class SplitLoss(Protocol):
+    """For a loss that is no mean of its parts' losses until something is known of all of them."""
 
-    def __call__(self, pieces: Sequence[Span], users: int, total: Callable[[Tensor], Tensor], /) -> BlockLoss:
-        """Our pieces of a block of `users`, Σ over processes → a loss of pieces whose weighted mean is the block's."""
+    def __call__(self, parts: Sequence[Span], users: int, total: Callable[[Tensor], Tensor], /) -> BlockLoss:
+        """This process's parts of a block of `users`, Σ over processes → a loss of parts that averages to the whole."""
 
 
 class Step(NamedTuple):
@@ -46,19 +50,14 @@ class Step(NamedTuple):
     loss: BlockLoss
     penalty: Callable[[], Tensor]
     moved: Callable[[], None] = lambda: None
-    """Called after the module's parameters changed, so that nothing stale is used."""
-    in_pieces: PiecesLoss | None = None
-    """How a block is cut, where `loss` is not a mean of its pieces."""
+    """Called after the module's parameters changed, so that no outdated scores are used."""
+    split: SplitLoss | None = None
+    """The loss of a block in parts, where `loss` is not the mean of its parts."""
 
     def load(self, parameters: Mapping[str, Tensor]) -> None:
         """Take this step's parameters, `NAME.…`, out of all of them."""
         self.module.load_state_dict(with_prefix(parameters, f"{self.name}."))
         self.moved()
-
-
-def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors of one part, under their own names."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 class Problem(Protocol):
@@ -82,12 +81,50 @@ class Problem(Protocol):
     def benchmarked(self) -> bool:
         """Whether parameters may be chosen only where the loss of the first step, over all users, is at most 0."""
 
+    @property
+    def gamma_scale(self) -> float:
+        """κ: the power to which Γ enters, 1 unless it was calibrated."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a stage leaves behind: scores as factors, parameters by name, and the history of its epochs."""
+
+    phi: LowRank
+    theta: LowRank | None = None
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)
+    best_epoch: int = 0
+    best_score: float | None = None
+    """Smoothed validation score of the best epoch; None where nothing was validated."""
+    gamma_scale: float = 1.0
+    """κ: the power to which Γ entered, 1 unless it was calibrated."""
+
+
+Done = Mapping[str, Fitted]
+"""The stages before this one, by name."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One problem of a method, built from the stages before it; a closed form gives its answer instead."""
+
+    name: str
+    build: Callable[[Done], Problem | Fitted]
+    lr_factor: float = 1.0
+    """Factor of the settings' step size."""
+
 
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:
-    """L2 per entity on what belongs to entities, a lighter one on what features share.
+    """L2 regularisation: `l2` on what belongs to single entities, `l2_features` on weights that features share.
 
-    Weighed as means over entities, whatever the number of ratings. How firmly vectors are held beside biases, which the
-    noise of a log decides (`train.noise`), is in the penalty already (`Backbone.hold`).
+    Both are means over entities, whatever the number of ratings. The penalty factors of vectors against biases, which
+    `train.regularisation` estimates, are in the backbone's penalty already.
     """
     penalty = backbone.penalty()
     return settings.l2 * penalty.ids + settings.l2_features * penalty.features
+
+
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors of one part, under their own names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

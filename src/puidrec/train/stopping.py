@@ -1,17 +1,32 @@
-"""When to stop: the best smoothed validation score, because a few hundred validation rows are noisy."""
+"""Validation and early stopping: how good the model is on held-out rows, and which epoch is the best."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+import numpy as np
+import torch
+
+from puidrec.backbones.low_rank import LowRank
+from puidrec.data.dataset import Interactions
+from puidrec.errors import InputError
+from puidrec.evaluation.auc import auc, user_auc
+from puidrec.objective.pointwise import TargetScale
+from puidrec.settings import VALIDATION_METRICS
+
+ROWS_PER_USER = 10
+"""From this many rows per user on, a ranking within users can be judged; below, the pooled AUC is steadier."""
+CHUNK = 1_000_000
+PLAIN = TargetScale()
+"""Ratings in [0, 1], as they are."""
 WARM_UP = 20
 """Epochs before the first candidate: early scores of a random start are luck."""
 
 
 @dataclass
 class Stopping:
-    """Exponentially smoothed score, higher is better; remembers the best epoch and when patience runs out."""
+    """Early stopping by the exponentially smoothed score, higher is better: the best epoch, and when to stop."""
 
     patience: int
     """Epochs without a better smoothed score before stopping; 0 runs all epochs and keeps the last."""
@@ -48,3 +63,63 @@ class Stopping:
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Go on where `state` left off."""
         return cls(**state)
+
+
+@dataclass(frozen=True)
+class Validator:
+    """Held-out rows as codes, their labels, and weights where the rows were self-selected (SNIPS)."""
+
+    user: np.ndarray
+    item: np.ndarray
+    label: np.ndarray
+    target: np.ndarray
+    """What a squared error compares predictions with."""
+    metric: str
+    weight: np.ndarray | None = None
+    scale: TargetScale = PLAIN
+
+    @classmethod
+    def from_rows(
+        cls, rows: Interactions, metric: str, weight: np.ndarray | None = None, scale: TargetScale | None = None
+    ) -> Validator | None:
+        """A validator, or None where the rows cannot tell models apart (none; for a ranking, one label)."""
+        label = rows.label
+        if not len(rows) or (metric != "mse" and label.min() == label.max()):
+            return None
+        rankable = bool(len(user_auc(rows.user, label, label)))
+        if metric == "auto":
+            many = len(rows) >= ROWS_PER_USER * np.unique(rows.user).size
+            metric = "uauc" if many and rankable else "auc"
+        if metric == "uauc" and not rankable:
+            return None
+        if metric not in VALIDATION_METRICS:
+            raise InputError("unknown validation metric", found=metric, expected=", ".join(VALIDATION_METRICS))
+        scale = scale or PLAIN
+        target = scale.of_labels(label) if scale.labels else rows.scale.unit(rows.rating)
+        return cls(rows.user, rows.item, label, target, metric, weight, scale)
+
+    def score(self, factors: LowRank) -> float:
+        """The metric of these scores."""
+        return self.judge(pair_scores(factors, self.user, self.item))
+
+    def judge(self, prediction: np.ndarray) -> float:
+        """The metric of the scores of these rows."""
+        if self.metric == "auc":
+            return float(auc(prediction, self.label, self.weight))
+        if self.metric == "uauc":
+            return float(user_auc(self.user, prediction, self.label, self.weight).mean)
+        value = self.scale.of_scores(prediction).astype(np.float64)
+        return -float(np.average((value - self.target) ** 2, weights=self.weight))
+
+
+@torch.no_grad()
+def pair_scores(factors: LowRank, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+    """Scores of given pairs, float32, a chunk at a time."""
+    device = factors.lefts[0].device
+    out = np.zeros(user.size, np.float32)
+    for start in range(0, user.size, CHUNK):
+        part = slice(start, start + CHUNK)
+        rows, columns = (torch.from_numpy(x[part].astype(np.int64)).to(device) for x in (user, item))
+        for left, right in zip(factors.lefts, factors.rights, strict=True):
+            out[part] += (left.index_select(0, rows) * right.index_select(0, columns)).sum(1).cpu().numpy()
+    return out

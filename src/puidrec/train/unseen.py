@@ -14,14 +14,16 @@ import torch
 from torch import Tensor
 
 from puidrec.backbones.base import Backbone
-from puidrec.objective.estimators import Observed
-from puidrec.objective.low_rank import LowRank
-from puidrec.objective.sharp import unseen_interval
-from puidrec.objective.tiles import tiled_sum
-from puidrec.objective.whole_space import unseen_square_sum
-from puidrec.sensitivity.gamma import Gamma
+from puidrec.backbones.low_rank import LowRank
+from puidrec.objective import signed
+from puidrec.objective.sharp import worst_unseen_sum
+from puidrec.objective.terms import Observed
+from puidrec.sensitivity.fitted import Gamma
 from puidrec.settings import Settings
-from puidrec.train.problem import Log, Step, backbone_penalty
+from puidrec.train.blocks import UserPartition
+from puidrec.train.prepare import Prepared
+from puidrec.train.problem import Done, Log, Stage, Step, backbone_penalty
+from puidrec.train.robust import robust_problem
 
 SMALL_POPULATION = 16_000_000
 """Pairs up to which the tiles of Γ are kept (64 MB)."""
@@ -38,10 +40,10 @@ class UnseenProblem:
     """q, from a fit to the seen pairs; constant."""
     gamma: Gamma
     log_users: Tensor
-    """Users' part of κ log Γ, as `signed` uses it."""
+    """Users' part of log Γ, as `signed` uses it."""
     log_items: Tensor
-    strength: float = 1.0
-    """κ: Γ_ui^κ is what counts (`strength.py`)."""
+    gamma_scale: float = 1.0
+    """κ: Γ_ui^κ is what counts."""
     _tiles: dict[tuple[int, int, int, int], Tensor] = field(default_factory=dict, repr=False)
 
     @property
@@ -83,39 +85,24 @@ class UnseenProblem:
         fit = torch.sum(weight * (scores - observed.target).square(), dtype=torch.float64)
         n_seen = max(len(self.observed) * (stop - start) / self.n_users, 1.0)
         n_unseen = max(observed.n_pairs - n_seen, 1.0)
-        signed = self.settings.spec.end == "signed"
-        unseen = (self._signed if signed else self._worst)(start, stop, observed, phi, scores)
+        worst = self.settings.spec.end == "worst"
+        unseen = (self._worst if worst else self._signed)(start, stop, observed, phi, scores)
         return fit / n_seen + self.settings.unseen_weight * unseen / n_unseen
 
     def _signed(self, start: int, stop: int, observed: Observed, phi: LowRank, scores: Tensor) -> Tensor:
-        """Σ_{D∖O} (r̂ − q/Γ)²; for `liked=False` the mirror image, 1 − (1 − q)/Γ."""
-        shrink_users = torch.exp(-self.strength * self.log_users[start:stop])
-        shrink_items = torch.exp(-self.strength * self.log_items)
+        log_users, log_items = self.gamma_scale * self.log_users[start:stop], self.gamma_scale * self.log_items
         q = self.seen.rows(slice(start, stop))
-        if not self.settings.liked:
-            one = LowRank.of(torch.ones_like(shrink_users)[:, None], torch.ones_like(shrink_items)[:, None])
-            m = one.minus(one.minus(q).scaled(shrink_users, shrink_items))
-        else:
-            m = q.scaled(shrink_users, shrink_items)
-        return unseen_square_sum(phi.minus(m), scores - observed.scores(m))
+        m = signed.unseen_scores(q, log_users, log_items, liked=self.settings.liked)
+        return signed.signed_unseen_sum(observed, phi, scores, m)
 
     def _worst(self, start: int, stop: int, observed: Observed, phi: LowRank, scores: Tensor) -> Tensor:
-        """Σ_{D∖O} of the larger of the two ends' squared distances."""
-        q = self.seen.rows(slice(start, stop))
+        def gamma_tile(rows: slice, columns: slice, like: Tensor) -> Tensor:
+            return self._gamma_tile((rows.start + start, columns.start), like)
 
-        def farther(prediction: Tensor, q_hat: Tensor, gamma: Tensor) -> Tensor:
-            low, high = unseen_interval(q_hat, gamma)
-            return torch.maximum((prediction - low).square(), (prediction - high).square())
-
-        def tile(rows: slice, columns: slice, prediction: Tensor, q_hat: Tensor) -> Tensor:
-            corner = (rows.start + start, columns.start)
-            return farther(prediction, q_hat, self._gamma_tile(corner, prediction))
-
-        everywhere = tiled_sum(tile, phi, q.detach())
         pattern = observed.pattern
-        gamma = self._gamma_at(pattern.user.cpu().numpy() + start, pattern.col.cpu().numpy().astype(np.int64))
-        at_seen = farther(scores, observed.scores(q), torch.from_numpy(gamma).to(scores))
-        return everywhere - torch.sum(at_seen, dtype=torch.float64)
+        at_seen = self._gamma_at(pattern.user.cpu().numpy() + start, pattern.col.cpu().numpy().astype(np.int64))
+        q = self.seen.rows(slice(start, stop))
+        return worst_unseen_sum(observed, phi, scores, q, gamma_tile, torch.from_numpy(at_seen).to(scores))
 
     def _gamma_tile(self, corner: tuple[int, int], like: Tensor) -> Tensor:
         """Γ of a tile from the small tables; kept from epoch to epoch where D itself is small."""
@@ -131,14 +118,38 @@ class UnseenProblem:
         return self._tiles[key]
 
     def _gamma_at(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        return self.gamma.at(users, items) ** self.strength
+        return self.gamma.at(users, items) ** self.gamma_scale
 
 
-def log_parts(gamma: Gamma, like: Tensor) -> tuple[Tensor, Tensor]:
-    """log Γ as users' part + items' part; a rule that is not separable is replaced by its additive fit."""
-    if gamma.separable:
-        users, items = gamma.log_user, gamma.log_item
+def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
+    """First q from the seen pairs, then the model that also fits the unseen ones."""
+    first = prepared.first_stage("ips" if prepared.settings.adjusts else "mf")
+    return [
+        Stage("seen", lambda done: robust_problem(first, "seen", partition)),
+        Stage("main", lambda done: _unseen_problem(prepared, done, partition)),
+    ]
+
+
+def _unseen_problem(prepared: Prepared, done: Done, partition: UserPartition) -> UnseenProblem:
+    settings, q = prepared.settings, done["seen"].phi
+    observed = prepared.logged("inverse" if settings.adjusts else "unit")
+    users, items = signed.additive_log_gamma(prepared.gamma, q.lefts[0])
+    scale = _gamma_scale(prepared, q, users, items)
+    phi = prepared.backbone("main phi", shard=partition.shard)
+    return UnseenProblem(settings, observed, phi, q, prepared.gamma, users, items, scale)
+
+
+def _gamma_scale(prepared: Prepared, q: LowRank, users: Tensor, items: Tensor) -> float:
+    """κ: 1 where the caller chose Γ; else what uniform ratings ask for, or a mild default."""
+    settings, uniform = prepared.settings, prepared.uniform_target()
+    if settings.gamma == "certified":
+        signed.require_uniform(uniform.size, prepared.data.name)
+    elif settings.gamma != "auto":
+        return 1.0
+    if uniform.size < signed.MIN_UNIFORM:
+        return signed.default_scale(prepared.gamma.mean_log)
+    if settings.adjusts and settings.unseen_weight > 0:
+        mean = signed.mean_of_unseen_for_shared_model(prepared.log.reweighted_mean, uniform, settings.unseen_weight)
     else:
-        half = 0.5 * gamma.mean_log
-        users, items = (np.maximum(x - half, 0.0) for x in (gamma.user_mean_log(), gamma.item_mean_log()))
-    return tuple(torch.from_numpy(np.array(part)).to(like) for part in (users, items))  # type: ignore[return-value]
+        mean = signed.mean_of_unseen(prepared.log.target_mean, len(prepared.rows), uniform, q.n_pairs)
+    return signed.calibrated_scale(q, users, items, mean, liked=settings.liked)

@@ -1,7 +1,7 @@
-"""How firm must L2 be for noise alone not to be learned? Estimated from the log, without fitting a model.
+"""Automatic regularisation: how strong must L2 be so that noise alone is not learned? Estimated without a fit.
 
-At z = 0 a step of z_u and z_i grows vectors only if the largest singular value of the matrix of slopes E exceeds what
-L2 holds down: with a mean loss and mean penalties that is √(users · items) · σ₁(E) > l2. Signs of E flipped at random
+At z = 0 a step of z_u and z_i grows vectors only if the largest singular value of the matrix of slopes E exceeds the
+L2 penalty: with a mean loss and mean penalties that is √(users · items) · σ₁(E) > l2. Signs of E flipped at random
 keep the size of the noise, pair by pair, and destroy what is to be learned; their σ₁ is the edge of noise. Logs differ
 in it: 0.13 on Coat, 0.04 on KuaiRec, where a hundred times more ratings average the noise out.
 """
@@ -15,15 +15,15 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 
-from puidrec.backbones.base import Firmness
+from puidrec.backbones.base import PenaltyFactors
 from puidrec.backbones.features import Design
-from puidrec.train.row_matrix import Part, RowMatrix
+from puidrec.data.row_matrix import Part, RowMatrix
 
 SHARE = 0.8
-"""Of the edge of noise at which vectors are held: some noise gets in, but a threshold also shrinks what is true."""
+"""L2 as a share of the edge of noise: some noise gets in, but a stronger L2 would also shrink what is true."""
 USEFUL = 0.1
-"""Excess of a side's features over noise from which their vectors are held as the settings say, and no firmer."""
-FIRMEST = 100.0
+"""Excess of a side's features over noise from which their L2 is the one of the settings, and no stronger."""
+LARGEST_FACTOR = 100.0
 FLIPS, FEW = 5, 500_000
 """Random signs to average over, and the ratings that make one of them enough."""
 SWEEPS = 4
@@ -40,13 +40,15 @@ class Noise(NamedTuple):
     """What users' features explain beyond noise, as a share of what they explain of noise; None without features."""
     item_excess: float | None
 
-    def firmness(self, reference: float, load: float = 1.0) -> Firmness:
-        """Factors for the L2 of vectors; never firmer than the settings for IDs, never looser for features.
+    def penalty_factors(self, reference: float, noise_weight: float = 1.0) -> PenaltyFactors:
+        """Factors for the L2 of vectors: at most 1 for IDs, at least 1 for features.
 
-        reference: the l2 that the factors refer to. load: the weight with which a method's losses take the noise in.
+        reference: the l2 that the factors refer to. noise_weight: the weight that the method's losses give the noise.
         """
-        ids = min(SHARE * load * self.edge / reference, 1.0) if self.edge > 0 else 1.0
-        return Firmness(ids, *(_of_features(excess, load) for excess in (self.user_excess, self.item_excess)))
+        ids = min(SHARE * noise_weight * self.edge / reference, 1.0) if self.edge > 0 else 1.0
+        return PenaltyFactors(
+            ids, *(_of_features(excess, noise_weight) for excess in (self.user_excess, self.item_excess))
+        )
 
 
 def measure_noise(slopes: RowMatrix, user_features: Design | None, item_features: Design | None, seed: int) -> Noise:
@@ -56,14 +58,16 @@ def measure_noise(slopes: RowMatrix, user_features: Design | None, item_features
     """
     slopes = centred(slopes)
     noises = list(noise_like(slopes, seed))
-    edge = float(np.sqrt(slopes.shape[0] * slopes.shape[1])) * float(np.mean([largest(noise) for noise in noises]))
+    edge = float(np.sqrt(slopes.shape[0] * slopes.shape[1])) * float(
+        np.mean([largest_singular_value(noise) for noise in noises])
+    )
     users = feature_excess(slopes, noises, user_features, "user")
     items = feature_excess(slopes, noises, item_features, "item")
     return Noise(edge, users, items)
 
 
 def noise_like(slopes: RowMatrix, seed: int) -> Iterator[RowMatrix]:
-    """Noise of this size, pair by pair: signs flipped at random, and what biases would take up taken out again."""
+    """Noise of the same size for each pair: signs flipped at random, and then centred again."""
     rng = np.random.default_rng(seed)
     for _ in range(int(np.clip(FEW // max(slopes.nnz, 1), 1, FLIPS))):
         yield centred(slopes.map(lambda part: part.values * rng.choice((-1.0, 1.0), part.values.size)))
@@ -112,7 +116,7 @@ def _square(matrix: sp.csr_matrix) -> float:
 
 
 def centred(slopes: RowMatrix) -> RowMatrix:
-    """The slopes without row and column means of what is there: what biases can do has been done."""
+    """The slopes less their means by user and by item, which biases would fit."""
     for _ in range(SWEEPS):
         mean = slopes.sum_by_item(lambda part: part.values) / np.maximum(slopes.item_count, 1)
         slopes = slopes.map(lambda part, mean=mean: _less_user_means(part, part.values - mean[part.item]))  # type: ignore[misc]
@@ -135,7 +139,7 @@ def half_slope(residual: np.ndarray, loss: str, *, signed: bool) -> np.ndarray:
     return factor * residual
 
 
-def largest(matrix: RowMatrix) -> float:
+def largest_singular_value(matrix: RowMatrix) -> float:
     """σ₁ of a sparse matrix."""
     if not matrix.any():
         return 0.0
@@ -145,9 +149,9 @@ def largest(matrix: RowMatrix) -> float:
     return float(svds(matrix.operator, k=1, v0=start, tol=1e-3, return_singular_vectors=False)[0])
 
 
-def _of_features(excess: float | None, load: float) -> float:
-    """Features that explain less than `USEFUL` are held in proportion, and the more so the more noise is taken in."""
+def _of_features(excess: float | None, noise_weight: float) -> float:
+    """The less features explain beyond noise, the larger their factor; from `USEFUL` on it is 1."""
     if excess is None:
         return 1.0
-    weakness = min(USEFUL / max(excess, 1e-12), FIRMEST)
-    return weakness * float(np.clip(load, 1.0, weakness)) if weakness > 1.0 else 1.0
+    weakness = min(USEFUL / max(excess, 1e-12), LARGEST_FACTOR)
+    return weakness * float(np.clip(noise_weight, 1.0, weakness)) if weakness > 1.0 else 1.0

@@ -10,12 +10,21 @@ from hypothesis import strategies as st
 import puidrec as pr
 from puidrec.backbones.features import Design
 from puidrec.backbones.sparse import LogPattern
+from puidrec.data.row_matrix import RowMatrix
 from puidrec.objective.pointwise import pointwise_error
 from puidrec.settings import Settings
-from puidrec.train.noise import SHARE, USEFUL, Noise, centred, feature_excess, half_slope, largest, measure_noise
-from puidrec.train.noise import noise_like as noises_of
 from puidrec.train.prepare import Prepared
-from puidrec.train.row_matrix import RowMatrix
+from puidrec.train.regularisation import (
+    SHARE,
+    USEFUL,
+    Noise,
+    centred,
+    feature_excess,
+    half_slope,
+    largest_singular_value,
+    measure_noise,
+)
+from puidrec.train.regularisation import noise_like as noises_of
 
 
 def log(seed=0, shape=(60, 80), density=0.3, signal=0.0, taste=None) -> RowMatrix:
@@ -47,7 +56,7 @@ def test_vectors_grow_just_below_the_edge_of_their_slopes(share, grows) -> None:
     n_users, n_items = slopes.shape
     target = torch.from_numpy(-dense(slopes) * slopes.nnz)
     seen = torch.from_numpy(dense(slopes) != 0)
-    l2 = share * np.sqrt(n_users * n_items) * largest(slopes)
+    l2 = share * np.sqrt(n_users * n_items) * largest_singular_value(slopes)
     torch.manual_seed(0)
     z, w = (torch.full((n, 3), 1e-3, dtype=torch.float64).normal_(0, 1e-3).requires_grad_() for n in slopes.shape)
     optimizer = torch.optim.LBFGS([z, w], max_iter=500, tolerance_grad=1e-12, tolerance_change=1e-14)
@@ -76,10 +85,10 @@ def test_noise_keeps_the_size_of_every_pair_and_nothing_of_its_sign() -> None:
 
 def test_noise_is_told_from_signal() -> None:
     edges = [measure_noise(log(s), None, None, 0).edge / np.sqrt(60 * 80) for s in range(4)]
-    own = [largest(centred(log(s))) for s in range(4)]
+    own = [largest_singular_value(centred(log(s))) for s in range(4)]
     np.testing.assert_allclose(edges, own, rtol=0.1)  # where all is noise, the log is at its edge
     strong = log(0, signal=2.0)
-    assert largest(centred(strong)) > 1.4 * measure_noise(strong, None, None, 0).edge / np.sqrt(60 * 80)
+    assert largest_singular_value(centred(strong)) > 1.4 * measure_noise(strong, None, None, 0).edge / np.sqrt(60 * 80)
 
 
 def test_more_ratings_need_less() -> None:
@@ -124,28 +133,28 @@ excesses = st.none() | st.floats(-0.5, 5.0)
 
 
 @given(st.floats(0, 10), excesses, excesses, st.floats(0.1, 5), st.floats(0.1, 5))
-def test_firmness_never_exceeds_the_settings_for_ids_nor_undercuts_them_for_features(edge, users, items, one, two):
+def test_factors_are_at_most_one_for_ids_and_at_least_one_for_features(edge, users, items, one, two):
     noise = Noise(edge, users, items)
-    light, heavy = (noise.firmness(0.1, load) for load in sorted((one, two)))
+    light, heavy = (noise.penalty_factors(0.1, load) for load in sorted((one, two)))
     assert light.ids <= heavy.ids <= 1.0
     for excess, lighter, heavier in ((users, light[1], heavy[1]), (items, light[2], heavy[2])):
         assert 1.0 <= lighter <= heavier
         if excess is None or excess >= USEFUL:
             assert heavier == 1.0
     if 0 < SHARE * edge * one < 0.1:
-        assert noise.firmness(0.1, one).ids == pytest.approx(SHARE * edge * one / 0.1)
+        assert noise.penalty_factors(0.1, one).ids == pytest.approx(SHARE * edge * one / 0.1)
 
 
 def test_a_flat_log_has_no_edge_and_keeps_the_settings() -> None:
     flat = sp.csr_matrix((np.zeros(3), ([0, 1, 1], [0, 0, 1])), shape=(2, 2))
-    assert measure_noise(RowMatrix.of(flat), None, None, 0).firmness(0.1) == (1.0, 1.0, 1.0)
+    assert measure_noise(RowMatrix.of(flat), None, None, 0).penalty_factors(0.1) == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [("coat", 0.12, 0.135), ("kuairec", 0.037, 0.041)])
 def test_the_edge_of_real_logs(name, low, high, data_root) -> None:
     data = pr.load_dataset(name, data_root / name)
-    noise = Prepared.of(data, data.split("rd", 0), Settings.of("mf")).noise
+    noise = Prepared.of(data, data.split("rd", 0), Settings.of("mf")).log.noise
     assert low < noise.edge < high
-    firmness = noise.firmness(0.1)
-    assert (firmness.ids == 1.0) is (name == "coat")
-    assert (firmness.user_features == 1.0) is (name == "coat")  # KuaiRec's user features say little of taste
+    factors = noise.penalty_factors(0.1)
+    assert (factors.ids == 1.0) is (name == "coat")
+    assert (factors.user_features == 1.0) is (name == "coat")  # KuaiRec's user features say little of taste

@@ -1,13 +1,10 @@
-"""Users and items never seen in training: from their features where the model has feature towers.
-
-What features say comes from the towers that read them; what belongs to single entities (IDs) is unknown of a stranger
-and stands at its mean over the training population. So a stranger with everybody's features is the average entity,
-which is also what an id without features gets.
-"""
+"""Users and items of a model: those of training, and cold-start ones that are known by their features only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,10 +15,12 @@ from torch import Tensor, nn
 from puidrec.backbones import make_backbone
 from puidrec.backbones.base import Backbone, Tower
 from puidrec.backbones.features import Design
+from puidrec.backbones.shared_heads import RATING, SharedHeads
 from puidrec.backbones.sparse import LogPattern
+from puidrec.data.dataset import IdMap
+from puidrec.data.schema import Frame, Origin, clean_side
 from puidrec.errors import InputError
 from puidrec.features.encode import ColumnEncoder, FeatureEncoder
-from puidrec.train.multi import RATING, SharedHeads
 from puidrec.train.problem import with_prefix
 
 if TYPE_CHECKING:
@@ -33,8 +32,13 @@ MAX_NUMBER = 1e100
 """Beyond, a number divided by its column's spread may be no number; no feature is that large."""
 
 
-class Strangers:
-    """Representations [n, dim + 2] of entities known by features only, on the scale of the model's own factors."""
+class ColdStart:
+    """Factors [n, dim + 2] of users and items known by features only, on the scale of the model's own factors.
+
+    What features say comes from the towers that read them; what belongs to single entities (IDs) is unknown and taken
+    at its mean over the training population. So an entity with average features is the average entity, which is also
+    what an id without features gets.
+    """
 
     def __init__(self, model: Recommender) -> None:
         self.encoders = _encoders(model)
@@ -53,7 +57,7 @@ class Strangers:
             _table(self.encoders[side], features, side)
 
     def represent(self, side: Side, features: Sequence[Features]) -> np.ndarray:
-        """Factors of strangers; names left out count as unknown values, names nobody knows are refused."""
+        """Factors of cold-start entities; features left out count as missing, unknown names are refused."""
         return self.represent_table(side, _table(self.encoders[side], features, side))
 
     @torch.no_grad()
@@ -69,7 +73,7 @@ class Strangers:
         bias = dim if side == "user" else dim + 1
         factors[:, bias] += own[dim]
         if self._heads is not None:
-            factors = _rating_head(self._heads, factors, side)
+            factors = _rating_factors(self._heads, factors, side)
         result: np.ndarray = factors.numpy()
         return result
 
@@ -78,7 +82,7 @@ def _encoders(model: Recommender) -> dict[Side, FeatureEncoder]:
     """How the side tables of training were encoded; a side without features has none."""
     found: dict[Side, FeatureEncoder] = {}
     sides: tuple[Side, ...] = ("user", "item")
-    for side in sides if model.settings.spec.family != "closed" else ():
+    for side in sides if model.settings.spec.trains else ():
         state: list[Mapping[str, Any]] = list(model.encoders_.get(f"{side}_id", []))
         try:
             encoder = FeatureEncoder.from_state(state)
@@ -97,17 +101,24 @@ def _rebuilt(model: Recommender, encoders: Mapping[Side, FeatureEncoder]) -> tup
         settings.backbone, sizes["user"], sizes["item"], settings.dim, user_features=designs.get("user"),
         item_features=designs.get("item"), ids=settings.ids, hidden=settings.hidden,
     )  # fmt: skip
-    multi = settings.spec.family == "multi"
-    means = (0.0,) * (3 if settings.spec.imputes else 2)
-    heads = SharedHeads(backbone, means, own=settings.ids is not False) if multi else None
+    shared = with_prefix(model.parameters_, "heads.")
+    means = tuple(shared["means"].flatten().tolist()) if "means" in shared else ()
+    heads = SharedHeads(backbone, means, own=settings.ids is not False) if means else None
     module: nn.Module = heads if heads is not None else backbone
     try:
-        module.load_state_dict(with_prefix(model.parameters_, "heads." if multi else "phi."))
+        module.load_state_dict(shared or with_prefix(model.parameters_, "phi."))
     except RuntimeError as error:
         raise InputError(
             "the saved parameters do not fit the saved settings", found=str(error).split("\n")[-1].strip()[:60]
         ) from error
     return heads, backbone
+
+
+def _rating_factors(heads: SharedHeads, rows: Tensor, side: Side) -> Tensor:
+    """Rows of shared representations as the rating head reads them; biases of its own are taken at their mean."""
+    own = heads.user_bias if side == "user" else heads.item_bias
+    bias = own[RATING].mean() if own.numel() else 0.0
+    return heads.user_factors(RATING, rows, bias) if side == "user" else heads.item_factors(RATING, rows, bias)
 
 
 def _empty_design(n_rows: int, n_columns: int) -> Design:
@@ -122,33 +133,6 @@ def _mean_of_ids(towers: nn.ModuleList, dim: int) -> Tensor:
         if isinstance(tower, Tower) and tower.uses_ids:
             total += tower(slice(None)).mean(0)
     return total
-
-
-class _Rows(nn.Module):
-    """Given rows in the place of a backbone, so that the head's formula stays where it is."""
-
-    def __init__(self, rows: Tensor, dim: int) -> None:
-        super().__init__()
-        self.rows, self.dim, self.n_users, self.n_items = rows, dim, 0, 0
-
-    def users(self, rows: slice) -> Tensor:
-        return self.rows[rows]
-
-    def items(self) -> Tensor:
-        return self.rows
-
-
-def _rating_head(trained: SharedHeads, rows: Tensor, side: Side) -> Tensor:
-    """The rating head on strangers; its own biases stand at their means."""
-    dim = trained.backbone.dim
-    head = SharedHeads(_Rows(rows, dim), tuple(trained.means.tolist()), own=False)  # type: ignore[arg-type]
-    head.maps, head.gains = trained.maps, trained.gains
-    factors = head.factors(RATING)
-    result = (factors.lefts if side == "user" else factors.rights)[0].clone()
-    own = trained.user_bias if side == "user" else trained.item_bias
-    if own.numel():
-        result[:, dim if side == "user" else dim + 1] += own[RATING].mean()
-    return result
 
 
 def _table(encoder: FeatureEncoder, features: Sequence[Features], side: Side) -> pl.DataFrame:
@@ -169,7 +153,7 @@ def dtype_of(column: ColumnEncoder) -> pl.DataType:
 
 
 def _value(column: ColumnEncoder, value: Any) -> Any:
-    """One feature of one stranger in the column's type; whole numbers and truth values may name categories."""
+    """One feature of one entity in the column's type; whole numbers and truth values may name categories."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER
     if value is None or (column.kind == "number" and number):
         return None if value is None else float(value)
@@ -183,3 +167,61 @@ def _value(column: ColumnEncoder, value: Any) -> Any:
 
 def _word(value: str | int) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True)
+class Entities:
+    """One side of a model: ids, and a row of factors for each."""
+
+    ids: IdMap
+    factors: np.ndarray
+    n_trained: int | None = None
+    """How many of them were in training; those after them are known by features only. None: all."""
+
+    @cached_property
+    def with_average(self) -> np.ndarray:
+        """One row more: the average of those in training, for ids that nothing is known of."""
+        average = self.factors[: self.n_trained].mean(0, keepdims=True)
+        return np.concatenate([self.factors, average])
+
+    def rows(self, ids: Any) -> np.ndarray:
+        """The row of each id in `with_average`."""
+        codes = self.ids.encode(ids)
+        return np.where(codes < 0, len(self.ids), codes)
+
+    def with_cold_start(self, cold_start: ColdStart, side: Side, table: Frame) -> Entities:
+        """These, and after them the entities of a side table (id and features) that were not in training, in order."""
+        key, origin = f"{side}_id", Origin(f"{side}_features")
+        if not cold_start.names(side):
+            raise origin.error(
+                f"the model reads no {side} features", found=f"it was trained without: {key} alone is known to it",
+                hint=f"Train on {side} features, with a backbone that reads them (mf-linear, mf-mlp).",
+            )  # fmt: skip
+        clean = clean_side(table, key, origin)
+        if clean[key].dtype != self.ids.ids.dtype:
+            raise origin.error(
+                "ids of another type than in training", column=key, found=str(clean[key].dtype),
+                expected=str(self.ids.ids.dtype),
+            )  # fmt: skip
+        new = clean.filter(~clean[key].is_in(self.ids.ids.implode()))
+        rows = cold_start.represent_table(side, _typed(cold_start.encoders[side], new.drop(key), side, origin))
+        ids = IdMap(pl.concat([self.ids.ids, new[key].alias(self.ids.ids.name)]))
+        return Entities(ids, np.concatenate([self.factors, rows]), len(self.ids))
+
+
+def _typed(encoder: FeatureEncoder, table: pl.DataFrame, side: Side, origin: Origin) -> pl.DataFrame:
+    """A checked side table with all columns of the encoder; those left out are unknown values."""
+    known = {column.name: column for column in encoder.columns}
+    given = {column.name for column in table.get_columns() if column.null_count() < column.len()}
+    for column in table.get_columns():
+        if column.name not in known:
+            expected = f"some of {', '.join(sorted(known))}"
+            raise origin.error(f"unknown {side} feature", column=column.name, found=column.name, expected=expected)
+        wanted = dtype_of(known[column.name])
+        if column.dtype != wanted and column.name in given:
+            raise origin.error(
+                "a feature of another kind than in training", column=column.name, found=str(column.dtype),
+                expected=str(wanted),
+            )  # fmt: skip
+    absent = [pl.lit(None, dtype_of(column)).alias(name) for name, column in known.items() if name not in given]
+    return table.with_columns(absent)

@@ -1,4 +1,4 @@
-"""The grid of methods: estimator × uncertainty × benchmark, one class for all of its eleven rows.
+"""The grid of the paper's methods: estimator × uncertainty × benchmark, one problem for all of its eleven rows.
 
 Γ = 1 gives IPS and DR, unit weights give the naive loss; only the benchmark and the imputation model add parts.
 """
@@ -13,17 +13,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from puidrec.backbones.base import Backbone
-from puidrec.backbones.share import Span
-from puidrec.objective import estimators
-from puidrec.objective.estimators import Alternating, Observed
+from puidrec.backbones.base import Backbone, Span
+from puidrec.backbones.low_rank import LowRank
+from puidrec.objective import terms as estimators
 from puidrec.objective.heads import Head, head_named
-from puidrec.objective.low_rank import LowRank
 from puidrec.objective.pointwise import PointwiseError
-from puidrec.objective.terms import Terms, robust_mean, robust_part
+from puidrec.objective.terms import Alternating, Observed, Terms, robust_mean, robust_part
 from puidrec.objective.worst_case import ratio_sums, worst_ratio
 from puidrec.settings import Settings
-from puidrec.train.problem import BlockLoss, Log, Step, backbone_penalty
+from puidrec.train.blocks import UserPartition
+from puidrec.train.prepare import Prepared
+from puidrec.train.problem import BlockLoss, Fitted, Log, Stage, Step, backbone_penalty
+
+REFINING = 0.1
+"""Factor of the step size with which a warm-started method leaves its benchmark: Adam's first steps are all of one
+size, and at full size they would throw the model out of the basin it starts in."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Benchmark:
 
 
 @dataclass
-class GridProblem:
+class RobustProblem:
     """mean over D of base + o·coef·w at the worst w (`eq:naive` … `eq:bpuid-dr-imp`)."""
 
     settings: Settings
@@ -44,6 +48,7 @@ class GridProblem:
     phi: Backbone
     theta: Backbone | None = None
     benchmark: Benchmark | None = None
+    gamma_scale: float = 1.0
     _reference: dict[tuple[str, int, int], Terms] = field(default_factory=dict)
 
     @property
@@ -61,7 +66,7 @@ class GridProblem:
         """φ, then θ where the method imputes."""
         phi = Step(
             "phi", self.phi, self.prediction_loss, lambda: backbone_penalty(self.phi, self.settings),
-            lambda: self._moved("phi"), self._in_pieces if self._normalises else None,
+            lambda: self._moved("phi"), self._split if self._normalises else None,
         )  # fmt: skip
         theta = self.theta
         if theta is None:
@@ -103,29 +108,25 @@ class GridProblem:
         """Never worse than the benchmark for any weights in the box: the robust loss against it is at most 0."""
         return self.benchmark is not None
 
-    def total_loss(self) -> float:
-        """The prediction loss over all users."""
-        return float(self.prediction_loss(0, self.n_users).detach())
-
     @property
     def _normalises(self) -> bool:
         return self.settings.normalise and self.settings.spec.estimator != "naive"
 
     @torch.no_grad()
-    def _in_pieces(self, pieces: Sequence[Span], users: int, total: Callable[[Tensor], Tensor]) -> BlockLoss:
-        """The normalised loss of a block in pieces: first the worst case of all of them, then each at its weights."""
+    def _split(self, parts: Sequence[Span], users: int, total: Callable[[Tensor], Tensor]) -> BlockLoss:
+        """The normalised loss of a block in parts: first the worst case of all of them, then each at its weights."""
         known: dict[Span, Tensor] = {}
 
         def coef(start: int, stop: int) -> Tensor:
             found = known.get((start, stop))
             found = self._prediction(start, stop).coef if found is None else found
-            if isinstance(self.observed, Observed):  # a log made block by block may not fit in memory
+            if isinstance(self.observed, Observed):  # a log read block by block may not fit in memory
                 known[start, stop] = found
             return found
 
         def sums(threshold: float) -> tuple[float, float]:
             both = torch.zeros(2, dtype=torch.float64, device=self.phi.mean.device)
-            for a, b in pieces:
+            for a, b in parts:
                 both += ratio_sums(coef(a, b), self.observed.rows(a, b).bounds, threshold)
             numerator, weight = total(both).cpu().tolist()
             return numerator, weight
@@ -180,7 +181,7 @@ class GridProblem:
                 reference = self._prediction_terms(observed, phi, theta)
             else:
                 reference = estimators.imputation(observed, phi, theta, self.error, self.head)
-            if not isinstance(self.observed, Observed):  # a log made block by block may not fit in memory
+            if not isinstance(self.observed, Observed):  # a log read block by block may not fit in memory
                 return terms.against(reference.detach())
             self._reference[key] = reference.detach()
         return terms.against(self._reference[key])
@@ -189,3 +190,38 @@ class GridProblem:
         """Over |O| in proportion to the block's users: block losses then average to the mean over O."""
         share = len(self.observed) * (stop - start) / self.n_users
         return robust_mean(terms, observed.bounds, 1) / share
+
+
+def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
+    """The method alone, or after the benchmark it is measured against: the estimator without uncertainty."""
+    settings, spec = prepared.settings, prepared.settings.spec
+    if not spec.benchmark:
+        return [Stage("main", lambda done: robust_problem(prepared, "main", partition))]
+    base = prepared.first_stage(spec.estimator)
+    return [
+        Stage("benchmark", lambda done: robust_problem(base, "benchmark", partition)),
+        Stage(
+            "main",
+            lambda done: _benchmarked(prepared, done["benchmark"], partition),
+            REFINING if settings.warm_start else 1.0,
+        ),
+    ]
+
+
+def robust_problem(prepared: Prepared, stage: str, partition: UserPartition) -> RobustProblem:
+    """The problem of one stage, with fresh parameters."""
+    spec = prepared.settings.spec
+    observed = prepared.logged("unit" if spec.estimator == "naive" else "box")
+    start = None if prepared.settings.head in ("label", "label-squared") else 0.0  # a residual or an error starts at 0
+    theta = prepared.backbone(f"{stage} theta", start, partition.shard) if spec.imputes else None
+    phi = prepared.backbone(f"{stage} phi", shard=partition.shard)
+    return RobustProblem(prepared.settings, observed, prepared.error, phi, theta)
+
+
+def _benchmarked(prepared: Prepared, base: Fitted, partition: UserPartition) -> RobustProblem:
+    problem = robust_problem(prepared, "main", partition)
+    problem.benchmark = Benchmark(base.phi, base.theta)
+    if prepared.settings.warm_start:
+        for step in problem.steps:
+            step.load(partition.take_own_parameters(step, base.parameters))
+    return problem

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from puidrec.train.closed import SHRINK, closed_form
-from puidrec.train.row_matrix import RowMatrix
+from puidrec.data.row_matrix import RowMatrix
+from puidrec.train.baselines import SHRINK, closed_form
 
 USER, ITEM = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 0, 2, 1, 2, 0])
 TARGET = np.array([1.0, 0.5, 0.75, 0.0, 0.25, 0.5, 1.0])

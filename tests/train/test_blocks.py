@@ -1,4 +1,4 @@
-"""A block in pieces, or cut among processes, is the same block."""
+"""A block of users in parts, or divided among processes, has the loss and gradient of the whole block."""
 
 from __future__ import annotations
 
@@ -10,37 +10,45 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puidrec.train import pieces
+from puidrec.backbones import make_backbone
+from puidrec.data.row_matrix import user_blocks
+from puidrec.errors import InputError
+from puidrec.objective.pointwise import pointwise_error
+from puidrec.objective.terms import dr, robust_mean
+from puidrec.train import blocks
+from puidrec.train.adam import Trainer
+from puidrec.train.blocks import UserPartition, backward_in_blocks, entity_axes
 from puidrec.train.distributed import World
-from puidrec.train.owned import own_axes
-from puidrec.train.pieces import Plan
-from puidrec.train.stages import plan_of, stages_of
-from puidrec.train.trainer import Trainer
+from puidrec.train.stages import partition_of, stages_of
 
 DEGREES = st.lists(st.integers(0, 30), min_size=1, max_size=60)
 
 
-def crow_of(degrees) -> np.ndarray:
+def row_start_of(degrees) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
 
 
 @given(DEGREES, st.integers(1, 70), st.integers(1, 5), st.integers(1, 40))
 @settings(max_examples=60, deadline=None)
 def test_every_user_is_in_one_piece_of_one_process(degrees, block, size, max_pairs) -> None:
-    crow = crow_of(degrees)
-    plans = [Plan(crow, block, World(rank, size), max_pairs) for rank in range(size)]
-    for start, stop in plans[0].blocks:
-        users = [u for plan in plans for a, b in plan.pieces(start, stop) for u in range(a, b)]
+    row_start = row_start_of(degrees)
+    partitions = [UserPartition(row_start, block, World(rank, size), max_pairs) for rank in range(size)]
+    for start, stop in partitions[0].blocks:
+        users = [u for partition in partitions for a, b in partition.parts(start, stop) for u in range(a, b)]
         assert users == list(range(start, stop))
-    for plan in plans:
-        pieces = [piece for block_ in plan.blocks for piece in plan.pieces(*block_)]
-        assert all(crow[b] - crow[a] <= max_pairs or b == a + 1 for a, b in pieces)
+    for partition in partitions:
+        parts = [part for block_ in partition.blocks for part in partition.parts(*block_)]
+        assert all(row_start[b] - row_start[a] <= max_pairs or b == a + 1 for a, b in parts)
 
 
 def test_processes_get_equal_loads() -> None:
-    crow = crow_of(np.random.default_rng(0).integers(0, 50, 10_000))
-    loads = [crow[b] - crow[a] for rank in range(4) for a, b in Plan(crow, 10_000, World(rank, 4)).own]
-    assert sum(loads) == crow[-1]
+    row_start = row_start_of(np.random.default_rng(0).integers(0, 50, 10_000))
+    loads = [
+        row_start[b] - row_start[a]
+        for rank in range(4)
+        for a, b in UserPartition(row_start, 10_000, World(rank, 4)).own
+    ]
+    assert sum(loads) == row_start[-1]
     assert max(loads) < 1.01 * min(loads)
 
 
@@ -52,12 +60,12 @@ def problem_of(prepared):
     return all_stages[-1].build(done)
 
 
-def gradients(problem, plan, block):
+def gradients(problem, partition, block):
     """Loss and gradients of every step on one block."""
     found = []
     for step in problem.steps:
         step.module.zero_grad(set_to_none=True)
-        loss = plan.descend(step, *block)
+        loss = partition.backward(step, *block)
         found.append((loss, {name: p.grad.clone() for name, p in step.module.named_parameters() if p.grad is not None}))
     return found
 
@@ -70,13 +78,13 @@ NORMALISED = ["rd-ips", "puid-dr", "brd-dr"]
 @pytest.mark.parametrize(
     ("method", "given"), [*((m, {}) for m in METHODS), *((m, {"normalise": True}) for m in NORMALISED)]
 )
-def test_pieces_have_the_gradient_of_the_block(method, given, block_users, prepare) -> None:
+def test_parts_have_the_gradient_of_the_block(method, given, block_users, prepare) -> None:
     prepared = prepare(method, backbone="mf-linear", block_users=block_users, epochs=2, **given)
-    whole = plan_of(prepared)
+    whole = partition_of(prepared)
     small = replace(whole, max_pairs=20)
     block = whole.blocks[-1]
     assert whole.whole(*block)
-    assert len(small.pieces(*block)) > 1
+    assert len(small.parts(*block)) > 1
     problem = problem_of(prepared)
     for (one, expected), (other, found) in zip(
         gradients(problem, whole, block), gradients(problem, small, block), strict=True
@@ -98,7 +106,7 @@ class Recording(World):
 @pytest.mark.parametrize("method", ["dr", "bpuid-dr", "signed-puid", "multi-ips", "multi-dr"])
 def test_processes_together_have_the_gradient_of_one(method, prepare) -> None:
     prepared = prepare(method, backbone="mf-linear", epochs=2)
-    whole = plan_of(prepared)
+    whole = partition_of(prepared)
     start = problem_of(prepared)
     step = start.steps[0]
     step.penalty().backward()
@@ -108,14 +116,14 @@ def test_processes_together_have_the_gradient_of_one(method, prepare) -> None:
     for rank in range(3):
         world = Recording(rank, 3)
         object.__setattr__(world, "log", [])
-        plan, problem = replace(whole, world=world), problem_of(prepared)
-        plan.localise(problem)
+        partition, problem = replace(whole, world=world), problem_of(prepared)
+        partition.drop_other_users(problem)
         step = problem.steps[0]
-        axes = own_axes(step.module)
-        (low, high), parameters = plan.own[0], dict(step.module.named_parameters())
-        assert all(parameters[name].shape[axis] == high - low < plan.n_users for name, axis in axes.items())
+        axes = entity_axes(step.module)
+        (low, high), parameters = partition.own[0], dict(step.module.named_parameters())
+        assert all(parameters[name].shape[axis] == high - low < partition.n_users for name, axis in axes.items())
         step.module.zero_grad(set_to_none=True)
-        plan.descend(step, 0, plan.n_users)
+        partition.backward(step, 0, partition.n_users)
         bucket, value = world.log
         assert value.dtype == torch.float64
         loss, total = loss + float(value), total + bucket
@@ -138,15 +146,15 @@ def test_a_process_starts_with_its_own_users_part_of_the_start_of_one(method, pr
     prepared = prepare(method, backbone="mf-linear", block_users=15)
     expected = dict(problem_of(prepared).steps[0].module.named_parameters())
     for rank in range(3):
-        plan = replace(plan_of(prepared), world=World(rank, 3))
-        problem = stages_of(prepared, plan)[-1].build({})
-        plan.localise(problem)
+        partition = replace(partition_of(prepared), world=World(rank, 3))
+        problem = stages_of(prepared, partition)[-1].build({})
+        partition.drop_other_users(problem)
         module = problem.steps[0].module
-        axes = own_axes(module)
+        axes = entity_axes(module)
         assert axes
         for name, value in module.named_parameters():
             whole = expected[name]
-            assert torch.equal(value, plan.cut(whole, axes[name]) if name in axes else whole), name
+            assert torch.equal(value, partition.take_own(whole, axes[name]) if name in axes else whole), name
 
 
 class Channel(World):
@@ -161,37 +169,74 @@ class Channel(World):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_the_first_process_collects_the_rows_of_all(axis, monkeypatch) -> None:
-    monkeypatch.setattr(pieces, "SENT", 3)
-    crow, everyone = crow_of(np.arange(23)), torch.arange(46.0).view(23, 2).movedim(0, axis)
+    monkeypatch.setattr(blocks, "SENT_ROWS", 3)
+    row_start, everyone = row_start_of(np.arange(23)), torch.arange(46.0).view(23, 2).movedim(0, axis)
     boxes = {rank: [] for rank in range(3)}
     for rank in (1, 2, 0):
         world = Channel(rank, 3)
         for name, value in (("box", boxes[rank]), ("boxes", boxes)):
             object.__setattr__(world, name, value)
-        plan = Plan(crow, 9, world)
-        found = plan.collect(plan.cut(everyone, axis), axis)
+        partition = UserPartition(row_start, 9, world)
+        found = partition.gather_to_first(partition.take_own(everyone, axis), axis)
     assert torch.equal(found, everyone)
     assert not any(boxes.values())
 
 
 def test_rows_of_all_processes_come_back_in_order(prepare) -> None:
-    crow = crow_of(np.arange(23))
+    row_start = row_start_of(np.arange(23))
     rows = torch.arange(46.0).view(23, 2)
-    plans = [Plan(crow, 9, World(rank, 3)) for rank in range(3)]
+    partitions = [UserPartition(row_start, 9, World(rank, 3)) for rank in range(3)]
     whole = torch.zeros(23, 2)
-    for plan in plans:
-        for own, (a, b) in zip(torch.split(plan.cut(rows), [b - a for a, b in plan.own]), plan.own, strict=True):
+    for partition in partitions:
+        for own, (a, b) in zip(
+            torch.split(partition.take_own(rows), [b - a for a, b in partition.own]), partition.own, strict=True
+        ):
             whole[a:b] = own
     assert torch.equal(whole, rows)
-    assert sum(len(plan.cut(rows)) for plan in plans) == 23
+    assert sum(len(partition.take_own(rows)) for partition in partitions) == 23
 
 
 def test_users_of_another_process_are_out_of_reach(prepare) -> None:
     prepared = prepare("mf", backbone="mf")
     problem = problem_of(prepared)
-    plan = replace(plan_of(prepared), world=World(1, 2))
-    plan.localise(problem)
-    (a, b) = plan.own[0]
+    partition = replace(partition_of(prepared), world=World(1, 2))
+    partition.drop_other_users(problem)
+    (a, b) = partition.own[0]
     assert problem.phi.users(slice(a, b)).shape[0] == b - a
     with pytest.raises(IndexError, match="another process"):
         problem.phi.users(slice(a - 1, b))
+
+
+@pytest.mark.parametrize("max_pairs", [1, 7, 60, 10**6])
+def test_blocks_cover_every_user_once_and_respect_the_limit(make_observed, max_pairs):
+    observed, mask = make_observed(0)
+    blocks = user_blocks(observed.pattern.row_start.numpy(), max_pairs)
+    assert [u for start, stop in blocks for u in range(start, stop)] == list(range(len(mask)))
+    for start, stop in blocks:
+        assert stop == start + 1 or int(mask[start:stop].sum()) <= max_pairs
+
+
+def test_gradient_in_blocks_is_the_gradient_of_all(make_observed):
+    """An exact DR step: parameters behind the factors get the same gradient, whatever the blocks."""
+    observed, mask = make_observed(0)
+    phi, theta = (make_backbone("mf", *mask.shape, 4, rng=seed).double() for seed in (0, 1))
+    error, other = pointwise_error("squared"), theta.factors().detach()
+    whole = robust_mean(dr(observed, phi.factors(), other, error), observed.bounds, observed.n_pairs)
+    whole.backward()
+    expected = [p.grad.clone() for p in phi.parameters()]
+    phi.zero_grad()
+
+    def loss(start, stop, factors):
+        part = observed.rows(start, stop)
+        return robust_mean(dr(part, factors, other.rows(slice(start, stop)), error), part.bounds, observed.n_pairs)
+
+    value = backward_in_blocks(phi.factors(), loss, user_blocks(observed.pattern.row_start.numpy(), 50))
+    torch.testing.assert_close(value, whole.detach(), rtol=1e-12, atol=0)
+    for parameter, gradient in zip(phi.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_factors_of_several_parts_are_refused(make_scores):
+    scores = make_scores(0)
+    with pytest.raises(InputError, match="one part"):
+        backward_in_blocks(scores.minus(scores), lambda start, stop, f: f.tile().sum(), [(0, 3)])

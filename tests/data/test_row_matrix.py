@@ -8,9 +8,9 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 
 from puidrec.data.on_disk import Scratch
-from puidrec.train.closed import closed_form
-from puidrec.train.noise import measure_noise
-from puidrec.train.row_matrix import RowMatrix
+from puidrec.data.row_matrix import RowMatrix
+from puidrec.train.baselines import closed_form
+from puidrec.train.regularisation import measure_noise
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def matrices(dense, tmp_path: Path) -> tuple[RowMatrix, RowMatrix]:
     dense[20] = np.arange(1.0, 14.0)
     whole = RowMatrix.of(sp.csr_matrix(dense))
     room = lambda: Scratch(tmp_path, whole.nnz)  # noqa: E731
-    return whole, RowMatrix(whole.crow, whole.item, whole.values, 13, max_pairs=9, scratch=room)
+    return whole, RowMatrix(whole.row_start, whole.item, whole.values, 13, max_pairs=9, scratch=room)
 
 
 def test_parts_are_the_matrix(dense, matrices) -> None:

@@ -1,4 +1,4 @@
-"""The strength of Γ: what uniform ratings certify, or a mild default."""
+"""The scale of Γ: what uniform ratings ask for, or a mild default."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
+from puidrec.backbones.low_rank import LowRank
 from puidrec.errors import InputError
-from puidrec.objective.low_rank import LowRank
-from puidrec.sensitivity.fitted import TableGamma
-from puidrec.train.strength import (
-    MILD,
-    certified_strength,
-    lifted,
-    mild_strength,
+from puidrec.objective.signed import (
+    DEFAULT_GAMMA,
+    calibrated_scale,
+    default_scale,
+    mean_of_unseen,
+    mean_of_unseen_for_shared_model,
+    raise_to_default_gamma,
     require_uniform,
-    settled_mean,
-    unseen_mean,
 )
+from puidrec.sensitivity.fitted import TableGamma
 
 
 def population(seed: int = 0) -> tuple[LowRank, torch.Tensor, torch.Tensor]:
@@ -31,7 +31,7 @@ def population(seed: int = 0) -> tuple[LowRank, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("liked", [True, False])
 @pytest.mark.parametrize("kappa", [0.5, 1.0, 2.5])
-def test_the_certified_strength_is_the_one_that_made_the_unseen_ratings(kappa: float, liked: bool) -> None:
+def test_the_calibrated_scale_is_the_one_that_made_the_unseen_ratings(kappa: float, liked: bool) -> None:
     q, users, items = population()
     dense = q.tile().numpy()
     shrink = np.exp(-kappa * (users.numpy()[:, None] + items.numpy()))
@@ -40,34 +40,34 @@ def test_the_certified_strength_is_the_one_that_made_the_unseen_ratings(kappa: f
     seen = rng.random(dense.shape) < 0.1
     target = np.full(int(seen.sum()), 0.5)
     mean = (target.sum() + unseen.mean() * (dense.size - target.size)) / dense.size
-    found = certified_strength(
-        q, users, items, unseen_mean(target.mean(), target.size, np.array([mean]), dense.size), liked=liked
+    found = calibrated_scale(
+        q, users, items, mean_of_unseen(target.mean(), target.size, np.array([mean]), dense.size), liked=liked
     )
     assert found == pytest.approx(kappa, abs=1e-3)
 
 
 def test_no_strength_where_uniform_ratings_are_no_lower() -> None:
     q, users, items = population()
-    assert certified_strength(q, users, items, 0.99) == 0.0
-    assert certified_strength(q, 0 * users, 0 * items, 0.1) == 0.0
+    assert calibrated_scale(q, users, items, 0.99) == 0.0
+    assert calibrated_scale(q, 0 * users, 0 * items, 0.1) == 0.0
 
 
 def test_the_strength_is_bounded_where_uniform_ratings_are_all_zero() -> None:
     q, users, items = population()
-    strength = certified_strength(q, users, items, 0.0)
+    strength = calibrated_scale(q, users, items, 0.0)
     assert np.exp(strength * float(users.mean() + items.mean())) == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize("weight", [0.5, 1.0, 3.0])
 def test_a_model_that_settles_between_seen_and_unseen_settles_at_the_uniform_mean(weight: float) -> None:
-    unseen = settled_mean(0.6, np.array([0.4, 0.6]), weight)
+    unseen = mean_of_unseen_for_shared_model(0.6, np.array([0.4, 0.6]), weight)
     assert (0.6 + weight * unseen) / (1 + weight) == pytest.approx(0.5)
-    assert settled_mean(0.9, np.array([0.1]), 0.5) == 0.0
+    assert mean_of_unseen_for_shared_model(0.9, np.array([0.1]), 0.5) == 0.0
 
 
 def test_the_mild_default_has_the_mild_mean() -> None:
-    assert np.exp(mild_strength(0.7) * 0.7) == pytest.approx(MILD)
-    assert mild_strength(0.0) == 0.0
+    assert np.exp(default_scale(0.7) * 0.7) == pytest.approx(DEFAULT_GAMMA)
+    assert default_scale(0.0) == 0.0
 
 
 def test_certified_without_uniform_rows_is_refused_with_a_sentence() -> None:
@@ -80,10 +80,10 @@ def test_certified_without_uniform_rows_is_refused_with_a_sentence() -> None:
 def test_a_rule_that_sees_next_to_nothing_is_raised_for_all_pairs_alike(mean_log: float, raised: bool) -> None:
     cell = mean_log * np.array([[0.0, 2.0], [1.0, 1.0]])
     gamma = TableGamma.make((np.array([0, 1, 1, 0]), np.array([0, 1])), cell, cap=20.0)
-    higher = lifted(gamma)
+    higher = raise_to_default_gamma(gamma)
     added = higher.cell - gamma.cell
     assert bool(added.min() > 0) is raised
     np.testing.assert_allclose(added, added[0, 0], atol=1e-12)  # the shape is the rule's own
-    assert higher.mean_log == pytest.approx(np.log(MILD) if raised else mean_log)
+    assert higher.mean_log == pytest.approx(np.log(DEFAULT_GAMMA) if raised else mean_log)
     if raised:
-        assert mild_strength(higher.mean_log) == pytest.approx(1.0)
+        assert default_scale(higher.mean_log) == pytest.approx(1.0)

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from scipy.sparse.linalg import svds
 
-from puidrec.objective.low_rank import LowRank
-from puidrec.train.noise import largest, noise_like
-from puidrec.train.row_matrix import RowMatrix
+from puidrec.backbones.low_rank import LowRank
+from puidrec.data.row_matrix import RowMatrix
+from puidrec.train.problem import Fitted, Stage
+from puidrec.train.regularisation import largest_singular_value, noise_like
+
+if TYPE_CHECKING:
+    from puidrec.train.blocks import UserPartition
+    from puidrec.train.prepare import Prepared
 
 SHRINK = 10.0
 """Ratings a mean is worth before it has any of its own."""
 SWEEPS = 10
+
+
+def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
+    """A single stage that needs no training; every process computes it."""
+    settings = prepared.settings
+    return [
+        Stage(
+            "main", lambda done: Fitted(closed_form(settings.method, prepared.log.ratings, settings.dim, settings.seed))
+        )
+    ]
 
 
 def closed_form(name: str, ratings: RowMatrix, dim: int, seed: int) -> LowRank:
@@ -43,14 +60,14 @@ def _item_bias(ratings: RowMatrix, mean: float, user_bias: np.ndarray) -> np.nda
 
 
 def _user_bias(ratings: RowMatrix, mean: float, item_bias: np.ndarray) -> np.ndarray:
-    """The same the other way round; all rows of a user are in one part."""
+    """Shrunk means of what items leave unexplained; all rows of a user are in one part."""
     totals = [
         np.bincount(
             part.user - part.users.start, part.values - mean - item_bias[part.item], part.users.stop - part.users.start
         )
         for part in ratings.parts()
     ]
-    bias: np.ndarray = np.concatenate(totals) / (np.diff(ratings.crow) + SHRINK)
+    bias: np.ndarray = np.concatenate(totals) / (np.diff(ratings.row_start) + SHRINK)
     return bias
 
 
@@ -65,6 +82,6 @@ def _truncated_svd(residual: RowMatrix, dim: int, seed: int) -> tuple[np.ndarray
     start = np.random.default_rng(seed).standard_normal(min(shape))
     left, strength, right = svds(residual.operator, k=rank, v0=start)
     left, right = svd_flip(left, right, u_based_decision=False)  # else rounding may turn a direction round
-    kept = strength > np.mean([largest(noise) for noise in noise_like(residual, seed)])
+    kept = strength > np.mean([largest_singular_value(noise) for noise in noise_like(residual, seed)])
     root = np.sqrt(strength[kept])
     return left[:, kept] * root, right[kept].T * root

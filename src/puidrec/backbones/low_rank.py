@@ -60,6 +60,11 @@ class LowRank:
         """s − t: P = [L, M], Q = [R, −N]. The sign sits on the item side, which is the smaller one."""
         return LowRank(self.lefts + other.lefts, self.rights + tuple(-right for right in other.rights))
 
+    def complement(self) -> LowRank:
+        """1 − s."""
+        left, right = self.lefts[0], self.rights[0]
+        return LowRank.of(left.new_ones(left.shape[0], 1), right.new_ones(right.shape[0], 1)).minus(self)
+
     def scaled(self, users: Tensor | None = None, items: Tensor | None = None) -> LowRank:
         """α_u β_i s_ui, for instance q/Γ with α = exp(−s_u), β = exp(−s_i) (`signed` methods)."""
         lefts = self.lefts if users is None else tuple(users[:, None] * left for left in self.lefts)

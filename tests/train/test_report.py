@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from puidrec.settings import Settings
-from puidrec.train.facts import gamma_set_by, takes_strength
+from puidrec.train.report import calibrates_gamma, gamma_set_by
 
 
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (0, "the mild default 1.1: no uniform rating was set apart for it, and it takes 50"),
-        (1, "the mild default 1.1: only 1 uniform rating was set apart for it, and it takes 50"),
-        (49, "the mild default 1.1: only 49 uniform ratings were set apart for it, and it takes 50"),
-        (50, "50 uniform ratings set apart for it"),
-        (1234, "1,234 uniform ratings set apart for it"),
+        (0, "the default 1.1: no uniform rating held out for calibration, at least 50 are needed"),
+        (1, "the default 1.1: only 1 uniform rating held out for calibration, at least 50 are needed"),
+        (49, "the default 1.1: only 49 uniform ratings held out for calibration, at least 50 are needed"),
+        (50, "50 uniform ratings held out for calibration"),
+        (1234, "1,234 uniform ratings held out for calibration"),
     ],
 )
 def test_what_set_gamma_in_words(rows: int, words: str) -> None:
@@ -35,7 +35,7 @@ def test_what_set_gamma_in_words(rows: int, words: str) -> None:
         ("mf", "auto", False),
     ],
 )
-def test_only_methods_that_value_unseen_ratings_leave_the_strength_open(
+def test_only_methods_that_value_unseen_ratings_leave_the_scale_open(
     method: str, gamma: object, expected: bool
 ) -> None:
-    assert takes_strength(SimpleNamespace(settings=Settings.of(method, gamma=gamma))) is expected  # type: ignore[arg-type]
+    assert calibrates_gamma(SimpleNamespace(settings=Settings.of(method, gamma=gamma))) is expected  # type: ignore[arg-type]

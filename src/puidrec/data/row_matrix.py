@@ -6,15 +6,27 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from scipy.sparse.linalg import LinearOperator
 
 from puidrec.data.on_disk import Scratch
-from puidrec.objective.blocks import user_blocks
+
+
+def user_blocks(row_start: np.ndarray, max_pairs: int) -> list[tuple[int, int]]:
+    """Cut users into ranges of at most `max_pairs` logged pairs each (one user may exceed it alone).
+
+    row_start: logged pairs before each user, and all of them, [users + 1].
+    """
+    edges, last = [0], row_start.size - 1
+    while edges[-1] < last:
+        limit = int(row_start[edges[-1]]) + max_pairs
+        stop = int(np.searchsorted(row_start, limit, side="right")) - 1
+        edges.append(min(max(stop, edges[-1] + 1), last))
+    return list(pairwise(edges))
 
 
 class Part(NamedTuple):
@@ -45,7 +57,7 @@ class Part(NamedTuple):
 class RowMatrix:
     """Values of the logged pairs. In memory it is one part; on disk, parts of at most `max_pairs` values."""
 
-    crow: np.ndarray
+    row_start: np.ndarray
     """Values before each user, and all of them, [users + 1]."""
     item: np.ndarray
     values: np.ndarray
@@ -62,18 +74,18 @@ class RowMatrix:
     @property
     def shape(self) -> tuple[int, int]:
         """Users and items."""
-        return self.crow.size - 1, self.n_items
+        return self.row_start.size - 1, self.n_items
 
     @property
     def nnz(self) -> int:
         """Logged pairs."""
-        return int(self.crow[-1])
+        return int(self.row_start[-1])
 
     def parts(self) -> Iterator[Part]:
         """The matrix, some users at a time."""
         for start, stop in self._spans:
-            rows = slice(int(self.crow[start]), int(self.crow[stop]))
-            inside = (self.values[rows], self.item[rows], self.crow[start : stop + 1] - self.crow[start])
+            rows = slice(int(self.row_start[start]), int(self.row_start[stop]))
+            inside = (self.values[rows], self.item[rows], self.row_start[start : stop + 1] - self.row_start[start])
             yield Part(slice(start, stop), rows, sp.csr_matrix(inside, shape=(stop - start, self.n_items)))
 
     def map(self, change: Callable[[Part], np.ndarray]) -> RowMatrix:
@@ -118,4 +130,4 @@ class RowMatrix:
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:
         whole = self.nnz <= self.max_pairs
-        return [(0, self.shape[0])] if whole else user_blocks(torch.from_numpy(self.crow), self.max_pairs)
+        return [(0, self.shape[0])] if whole else user_blocks(self.row_start, self.max_pairs)

@@ -1,0 +1,71 @@
+"""Several heads on shared representations: what Multi-IPS and Multi-DR train.
+
+Every head scores ⟨z_u W_h, z_i⟩ + biases, so each stays low-rank and is summed over D exactly.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from puidrec.backbones.base import Backbone, RowShard
+from puidrec.backbones.low_rank import LowRank
+
+EXPOSURE, RATING, IMPUTATION = range(3)
+
+
+class SharedHeads(nn.Module):
+    """A backbone, and per head a map of the user factors, gains of the shared biases, a mean, and (`own`) biases."""
+
+    def __init__(self, backbone: Backbone, means: tuple[float, ...], *, own: bool) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.shard: RowShard | None = None
+        n_heads, shape = len(means), (backbone.n_users, backbone.n_items) if own else (0, 0)
+        self.maps = nn.Parameter(torch.eye(backbone.dim).repeat(n_heads, 1, 1))
+        self.gains = nn.Parameter(torch.ones(n_heads, 2))
+        self.means = nn.Parameter(torch.tensor(means))
+        self.user_bias = nn.Parameter(torch.zeros(n_heads, shape[0]))
+        self.item_bias = nn.Parameter(torch.zeros(n_heads, shape[1]))
+
+    def keep_users(self, shard: RowShard) -> None:
+        """Drop the parameters of all other users."""
+        self.backbone.keep_users(shard)
+        if self.shard is None and self.user_bias.numel():
+            self.user_bias, self.shard = nn.Parameter(shard.take(self.user_bias.detach(), 1)), shard
+
+    def entity_axes(self) -> dict[str, int]:
+        """Biases have a column per user; the backbone speaks for itself."""
+        return {} if self.shard is None else {"user_bias": 1}
+
+    def factors(self, head: int, rows: slice = slice(None)) -> LowRank:
+        """The scores of one head for a block of users."""
+        users, items = self.backbone.users(rows), self.backbone.items()
+        if not self.item_bias.numel():
+            return LowRank.of(self.user_factors(head, users), self.item_factors(head, items))
+        own = rows if self.shard is None else self.shard.locate(rows)
+        left = self.user_factors(head, users, self.user_bias[head, own, None])
+        return LowRank.of(left, self.item_factors(head, items, self.item_bias[head, :, None]))
+
+    def user_factors(self, head: int, users: Tensor, own_bias: Tensor | float = 0.0) -> Tensor:
+        """Users' factors of one head from their shared representations [z, b, 1] and biases of the head's own."""
+        dim = self.backbone.dim
+        bias = self.gains[head, 0] * users[:, dim : dim + 1] + own_bias
+        return torch.cat([users[:, :dim] @ self.maps[head], bias, torch.ones_like(bias)], 1)
+
+    def item_factors(self, head: int, items: Tensor, own_bias: Tensor | float = 0.0) -> Tensor:
+        """Items' factors of one head, likewise."""
+        dim = self.backbone.dim
+        bias = self.gains[head, 1] * items[:, dim + 1 :] + self.means[head] + own_bias
+        return torch.cat([items[:, :dim], torch.ones_like(bias), bias], 1)
+
+    def map_penalty(self) -> Tensor:
+        """How far the maps are from the identity: free ones would grow where the penalty lets vectors shrink."""
+        return (self.maps - torch.eye(self.backbone.dim).to(self.maps)).square().sum() / self.backbone.dim
+
+    def bias_penalty(self) -> Tensor:
+        """Mean squared biases over entities, all heads; 0 where heads have none of their own."""
+        if not self.item_bias.numel():
+            return self.means.new_zeros(())
+        users = self.user_bias.square().sum(1) / self.backbone.n_users
+        return users.sum() + self.item_bias.square().mean(1).sum()
