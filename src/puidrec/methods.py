@@ -103,9 +103,10 @@ class MethodSpec:
 
 
 GAMMA_SCALE = "scale of Γ"
-ROBUST, MULTI, UNSEEN, BASELINE = (
-    f"puidrec.train.{name}:stages" for name in ("robust", "multi", "unseen", "baselines")
-)
+ROBUST = "puidrec.train.robust:stages"
+MULTI = "puidrec.train.multi:stages"
+UNSEEN = "puidrec.train.unseen:stages"
+BASELINE = "puidrec.train.baselines:stages"
 
 
 def _grid(prefix: str, uncertainty: Uncertainty, benchmark: bool, words: str) -> list[MethodSpec]:

@@ -263,20 +263,16 @@ def test_what_needs_the_log_in_memory_is_refused(both, refusal) -> None:
 
 FIT = """
 import resource, sys
-import os
-import subprocess
-import sys
 from pathlib import Path
 import numpy as np, polars as pl, torch, scipy.optimize, sklearn.linear_model, torch.distributed.tensor
-from puidrec.data import sorting
+from puidrec.data import on_disk
 from puidrec.data.sources import load_dataset
-from puidrec.features import counts
 from puidrec.model import Recommender
 from puidrec.train import prepare
 
 root, how, room = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-sorting.BATCH_ROWS, prepare.PAIRS_FROM_DISK = 100_000, 200_000
-counts.row_slices.__defaults__ = (200_000,)
+on_disk.BATCH_ROWS, prepare.PAIRS_FROM_DISK = 100_000, 200_000
+on_disk.CHUNK = 200_000
 torch.set_num_threads(1)
 now = next(line for line in open("/proc/self/status") if line.startswith("VmData"))
 limit = int(now.split()[1]) * 1024 + room * 2**20
