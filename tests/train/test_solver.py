@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
 
+from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import InputError, PuidError
-from puidrec.objective.low_rank import LowRank
 from puidrec.objective.majorise import above_line, above_square
 from puidrec.train.quadratic import Block, Quadratic
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern, permuted
 from puidrec.errors import InputError
-from puidrec.objective.low_rank import LowRank
 
 GRAM_ROWS = 1024
 """Rows whose products are summed in float32 before float64 takes over."""

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import PuidError
-from puidrec.objective.low_rank import LowRank
 from puidrec.train.quadratic import Problem, Quadratic, Reduce, Rows, alone
 
 STEPS = 2
