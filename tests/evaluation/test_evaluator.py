@@ -8,7 +8,6 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.schema import RatingScale
-from puidrec.evaluation import evaluate, evaluate_scores
 from puidrec.evaluation.evaluator import Evaluation, evaluate, evaluate_scores
 
 
