@@ -72,7 +72,7 @@ def test_without_uniform_rows_or_with_a_strange_rating_it_says_what_is_missing()
         NaiveBayes().fit(replace(data, log=None))
     with pytest.raises(InputError, match=r"1 ratings are of a level never seen in fitting; found 2.5"):
         NaiveBayes().fit(data).predict(np.zeros(2, int), np.zeros(2, int), rating=np.array([3.0, 2.5]))
-    with pytest.raises(InputError, match="ratings must be vectors of one length"):
+    with pytest.raises(InputError, match="one rating per pair"):
         NaiveBayes().fit(data).predict(np.zeros(2, int), np.zeros(2, int), rating=np.array([3.0]))
     with pytest.raises(InputError, match="smoothing"):
         NaiveBayes(smoothing=0)

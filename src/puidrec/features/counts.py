@@ -34,7 +34,7 @@ class ExposureCounts:
     def from_pairs(cls, user: np.ndarray, item: np.ndarray, user_bin: np.ndarray, item_bin: np.ndarray) -> Self:
         """Count a log in memory: codes of users and items, and the bin of every user and item."""
         if user.shape != item.shape:
-            _check_codes(user, item, user_bin.size, item_bin.size)
+            check_pairs(user, item, user_bin.size, item_bin.size)
         return cls.from_batches(((user[part], item[part]) for part in row_slices(user.size)), user_bin, item_bin)
 
     @classmethod
@@ -50,7 +50,7 @@ class ExposureCounts:
         offset = user_bin.astype(np.int64) * n_items
         degree, table = np.zeros(n_users, np.int64), np.zeros(n_bins * n_items, np.int64)
         for user, item in batches:
-            _check_codes(user, item, n_users, n_items)
+            check_pairs(user, item, n_users, n_items)
             degree += np.bincount(user, minlength=n_users)
             table += np.bincount(offset[user] + item, minlength=table.size)
         return cls(user_bin, item_bin, degree, table.reshape(n_bins, n_items))
@@ -126,11 +126,13 @@ def group_columns(table: np.ndarray, group: np.ndarray, n_groups: int | None = N
     return result
 
 
-def _check_codes(user: np.ndarray, item: np.ndarray, n_users: int, n_items: int) -> None:
-    """Refuse ragged batches and codes outside the population, which would count in someone else's cell."""
+def check_pairs(user: np.ndarray, item: np.ndarray, n_users: int, n_items: int) -> None:
+    """Refuse codes that do not pair up or lie outside the population: they would count in another cell."""
     if user.shape != item.shape or user.ndim != 1:
-        raise InputError("user and item codes must be vectors of one length", found=(user.shape, item.shape))
+        raise InputError("user and item codes must be vectors of one length", found=f"{user.shape} and {item.shape}")
     for name, codes, size in (("user", user, n_users), ("item", item, n_items)):
+        if codes.dtype.kind not in "iu":
+            raise InputError(f"{name} codes must be integers", found=str(codes.dtype))
         if codes.size and (codes.min() < 0 or codes.max() >= size):
             worst = codes.min() if codes.min() < 0 else codes.max()
-            raise InputError("code out of range", column=name, found=int(worst), expected=f"0 to {size - 1}")
+            raise InputError(f"{name} code out of range", found=int(worst), expected=f"0 to {size - 1}")

@@ -12,7 +12,7 @@ from scipy import sparse
 from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError, not_fitted
 from puidrec.features.bins import bin_side
-from puidrec.features.counts import ExposureCounts
+from puidrec.features.counts import ExposureCounts, check_pairs
 from puidrec.features.encode import exposure_design
 from puidrec.propensity.clip import DEFAULT_LOW, Clipped, check_limits, clip
 
@@ -185,13 +185,9 @@ class FittedPropensity(ABC):
         """The same with the count of values that clipping moved."""
         self._require_fitted()
         users, items = np.asarray(users), np.asarray(items)
-        for what, other in (("items", items), ("ratings", rating)):
-            if other is not None and (users.shape != np.shape(other) or users.ndim != 1):
-                raise InputError(
-                    f"users and {what} must be vectors of one length", found=f"{users.shape} and {np.shape(other)}"
-                )
-        _check_codes("user", users, self.shape_[0])
-        _check_codes("item", items, self.shape_[1])
+        check_pairs(users, items, *self.shape_)
+        if rating is not None and np.shape(rating) != users.shape:
+            raise InputError("one rating per pair", found=np.shape(rating), expected=f"{users.shape}")
         return clip(self._raw(users, items, rating), self.low)
 
     def describe(self) -> dict[str, Any]:
@@ -203,11 +199,3 @@ class FittedPropensity(ABC):
     def _require_fitted(self) -> None:
         if not hasattr(self, "shape_"):
             raise not_fitted(f"propensity {self.name}")
-
-
-def _check_codes(what: str, codes: np.ndarray, size: int) -> None:
-    if codes.dtype.kind not in "iu":
-        raise InputError(f"{what} codes must be integers", found=str(codes.dtype))
-    if codes.size and not (codes.min() >= 0 and codes.max() < size):
-        bad = codes[(codes < 0) | (codes >= size)][0]
-        raise InputError(f"{what} code out of range", found=int(bad), expected=f"0..{size - 1}")
