@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Formulas, tables, the audit, rules of the code base, and the pages: what most changes break first.
 QUICK := $(addprefix tests/,features propensity sensitivity evaluation backbones objective auditing \
 	$(patsubst %,test_%.py,errors layers methods plugins public_names settings suite) \
-	$(patsubst %,docs/test_%.py,equations site))
+	$(patsubst %,docs/test_%.py,contributing equations site))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo quick test lint check docs wheel bench bench-gamma bench-scaling bench-faults reproduce clean
