@@ -62,7 +62,7 @@ class Dense:
         if spec.estimator == "naive":
             self.a = self.b = np.ones(len(rows))
         else:
-            box = bounds(prepared.log.propensity_of(rows), prepared.gamma.at(*self.at))
+            box = bounds(prepared.log.nominal.propensity_of(rows), prepared.gamma.at(*self.at))
             self.a, self.b = (x.astype(np.float32).astype(np.float64) for x in (box.a, box.b))
 
     def error(self, prediction, target):

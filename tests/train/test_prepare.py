@@ -27,7 +27,7 @@ def target_of(prepared):
 
 
 def propensity_of(prepared):
-    return prepared.log.propensity_of(prepared.rows)
+    return prepared.log.nominal.propensity_of(prepared.rows)
 
 
 def test_targets_on_every_scale(prepare) -> None:
@@ -94,7 +94,7 @@ def test_stages_start_from_numbers_of_their_own(prepare) -> None:
 def test_observational_rows_are_weighted_by_inverse_propensity(prepare) -> None:
     prepared = prepare("mf", select="observational")
     validator, rows = prepared.validator(), prepared.split.validation
-    np.testing.assert_allclose(validator.weight, 1 / prepared.log.propensity.predict(rows.user, rows.item, rows.rating))
+    np.testing.assert_allclose(validator.weight, 1 / prepared.log.nominal.propensity_of(rows))
     seen = set(zip(prepared.rows.user.tolist(), prepared.rows.item.tolist(), strict=True))
     assert not seen & set(zip(rows.user.tolist(), rows.item.tolist(), strict=True))
     assert prepare("mf").validator().weight is None

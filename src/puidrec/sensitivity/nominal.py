@@ -72,14 +72,19 @@ class NominalExposure:
         low = min(LARGEST_LOW, 0.1 * self.exposure.rate) if self.min_propensity is None else self.min_propensity
         return make_propensity(self.propensity_name, low=low).fit(self.exposure)
 
-    def propensity_of(self, rows: Interactions) -> np.ndarray:
-        """Propensities of rows, float64."""
-        return self.propensity.predict(rows.user, rows.item, rows.rating)
+    @property
+    def fitted_propensity(self) -> Propensity | None:
+        """The propensity if something has asked for it, for reports."""
+        return self.__dict__.get("propensity")
 
     @cached_property
     def seen_propensity(self) -> np.ndarray:
         """Propensities of the seen rows, for a log in memory."""
-        return self.propensity_of(self.seen)
+        return self.propensity.predict(self.seen.user, self.seen.item, self.seen.rating)
+
+    def propensity_of(self, rows: Interactions) -> np.ndarray:
+        """Propensities of rows, float64; those of the seen rows are kept."""
+        return self.seen_propensity if rows is self.seen else self.propensity.predict(rows.user, rows.item, rows.rating)
 
     def gamma(self, spec: GammaSpec, *, alpha: float | str | None = None, beta: float | str | None = None) -> Gamma:
         """Γ of every pair by a rule, a preset's name or a number; α and β replace those of the rule where given."""
@@ -88,7 +93,7 @@ class NominalExposure:
 
     def bounds_of(self, rows: Interactions, gamma: Gamma) -> Bounds:
         """The interval of 1/p that Γ allows for each row."""
-        return bounds(self._propensity_of_part(rows), gamma.at(rows.user, rows.item))
+        return bounds(self.propensity_of(rows), gamma.at(rows.user, rows.item))
 
     def certifies_levels(self, uniform: Interactions) -> bool:
         """Whether there are rating levels to certify one by one: more than two, and not too many."""
@@ -128,7 +133,7 @@ class NominalExposure:
 
     def _certificate_parts(self, outcome: Outcome, adjust: bool) -> Iterator[Part]:
         for rows in self._parts():
-            p = self._propensity_of_part(rows) if adjust else None
+            p = self.propensity_of(rows) if adjust else None
             yield getattr(rows, outcome).astype(np.float64), p, rows.user
 
     def _parts(self) -> Iterator[Interactions]:
@@ -137,6 +142,3 @@ class NominalExposure:
             yield from (self.seen.part(rows) for rows in row_slices(len(self.seen)))
         else:
             yield self.seen
-
-    def _propensity_of_part(self, rows: Interactions) -> np.ndarray:
-        return self.seen_propensity if rows is self.seen else self.propensity_of(rows)

@@ -69,7 +69,7 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
 
 
 def _multi_problem(prepared: Prepared, partition: UserPartition) -> MultiProblem:
-    settings, mean, rate = prepared.settings, prepared.log.target_mean, prepared.log.exposure.rate
+    settings, mean, rate = prepared.settings, prepared.log.target_mean, prepared.log.nominal.exposure.rate
     means = (rate, mean, mean) if settings.spec.imputes else (rate, mean)
     backbone = prepared.backbone("main heads", 0.0, partition.shard)
     heads = SharedHeads(backbone, means, own=settings.ids is not False)

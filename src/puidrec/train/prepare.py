@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,12 +30,9 @@ from puidrec.objective.pointwise import PointwiseError, TargetScale, pointwise_e
 from puidrec.objective.signed import raise_to_default_gamma, require_uniform
 from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
-from puidrec.propensity import Exposure, Propensity, make_propensity
 from puidrec.rng import derive_seed
-from puidrec.sensitivity.bounds import bounds
-from puidrec.sensitivity.certify import certify_parts
-from puidrec.sensitivity.evidence import Evidence
-from puidrec.sensitivity.gamma import Gamma, GammaRule, resolve_gamma
+from puidrec.sensitivity.gamma import Gamma, GammaSpec
+from puidrec.sensitivity.nominal import NominalExposure
 from puidrec.settings import Settings
 from puidrec.train.baselines import closed_form
 from puidrec.train.blocks import PAIRS_IN_MEMORY
@@ -138,45 +135,22 @@ class TrainingLog:
         return self.matrix(lambda part: self.target(part).astype(np.float64))
 
     @cached_property
-    def evidence(self) -> Evidence:
-        """What a Γ rule may look at: the training rows and the side tables."""
-        data, rows = self.data, self.rows
-        return Evidence.from_log(
-            rows.user, rows.item, n_users=data.n_users, n_items=data.n_items, users=data.users, items=data.items
+    def nominal(self) -> NominalExposure:
+        """Evidence, propensities and Γ that the training rows give."""
+        chosen = self.settings
+        return NominalExposure(
+            self.data, self.rows, self.split.propensity, chosen.propensity, chosen.min_propensity, chosen.seed
         )
-
-    @cached_property
-    def exposure(self) -> Exposure:
-        """Seen and unseen pairs, and the bins that explain them."""
-        return Exposure.from_rows(self.data, self.rows, self.split.propensity, self.evidence.counts)
-
-    @cached_property
-    def propensity(self) -> Propensity:
-        """The fitted nominal propensity."""
-        return make_propensity(self.settings.propensity, low=self.settings.min_propensity).fit(self.exposure)
-
-    @property
-    def fitted_propensity(self) -> Propensity | None:
-        """The propensity if something asked for it, for reports."""
-        return self.__dict__.get("propensity")
-
-    def propensity_of(self, rows: Interactions) -> np.ndarray:
-        """The propensity of each of these rows; of a log in memory it is kept."""
-        return self._row_propensity if rows is self.rows else self.propensity.predict(rows.user, rows.item, rows.rating)
-
-    @cached_property
-    def _row_propensity(self) -> np.ndarray:
-        return self.propensity.predict(self.rows.user, self.rows.item, self.rows.rating)
 
     @cached_property
     def inverse_mean(self) -> float:
         """The mean of 1/p over the training rows."""
-        return sum(float((1.0 / self.propensity_of(part)).sum()) for part in self.parts()) / len(self.rows)
+        return sum(float((1.0 / self.nominal.propensity_of(part)).sum()) for part in self.parts()) / len(self.rows)
 
     @property
     def reweighted_mean(self) -> float:
         """The mean of the targets if every row counted 1/p."""
-        total = sum(float((self.target(part) / self.propensity_of(part)).sum()) for part in self.parts())
+        total = sum(float((self.target(part) / self.nominal.propensity_of(part)).sum()) for part in self.parts())
         return total / (self.inverse_mean * len(self.rows))
 
     @cached_property
@@ -279,33 +253,28 @@ class Prepared:
     @cached_property
     def gamma(self) -> Gamma:
         """The fitted Γ of the method: 1, one number, or a rule."""
-        gamma = self._rule().fit(self.log.evidence, rng=self.settings.seed)
-        scaled = self.settings.spec.calibrates_gamma and self.settings.gamma in ("auto", "certified")
+        settings = self.settings
+        gamma = self.log.nominal.gamma(self._gamma_spec(), alpha=settings.alpha, beta=settings.beta)
+        scaled = settings.spec.calibrates_gamma and settings.gamma in ("auto", "certified")
         return raise_to_default_gamma(gamma) if scaled else gamma
 
-    def _rule(self) -> GammaRule:
+    def _gamma_spec(self) -> GammaSpec:
         settings, spec = self.settings, self.settings.spec
         if spec.uncertainty == "none":
-            return resolve_gamma(1.0)
-        chosen: Any = settings.gamma
-        if chosen == "certified" and not spec.calibrates_gamma:
-            chosen = self._certified()
-        elif chosen in ("auto", "certified"):
-            chosen = DEFAULT_GAMMA if spec.uncertainty == "global" else DEFAULT_RULE
-        weights = {k: v for k, v in (("alpha", settings.alpha), ("beta", settings.beta)) if v is not None}
-        return resolve_gamma(chosen, **weights)
+            return 1.0
+        if settings.gamma == "certified" and not spec.calibrates_gamma:
+            return self._certified()
+        if settings.gamma in ("auto", "certified"):
+            return DEFAULT_GAMMA if spec.uncertainty == "global" else DEFAULT_RULE
+        return settings.gamma
 
     def _certified(self) -> float:
         """The smallest Γ that the labels of uniform rows prove, beyond what the propensity explains."""
-        log, uniform = self.log, self.split.propensity
+        nominal, uniform = self.log.nominal, self.split.propensity
         require_uniform(0 if uniform is None else len(uniform), self.data.name)
         assert uniform is not None  # noqa: S101 (required above)
-        logged = ((part.label, log.propensity_of(part), part.user) for part in log.parts())
-        certificate = certify_parts(
-            logged, uniform.label, uniform.user, n_users=self.data.n_users, logged_levels=np.array([0.0, 1.0]),
-            mean_propensity=log.exposure.rate, n_bootstrap=2, rng=self.settings.seed,
-        )  # fmt: skip
-        return min(certificate.gamma, MAX_GAMMA)
+        rate = nominal.exposure.rate
+        return min(nominal.certificate("label", uniform, mean_propensity=rate, n_bootstrap=2).gamma, MAX_GAMMA)
 
     def logged(self, weights: Weights) -> Log:
         """The training rows with the bounds of their weights, any block of users at a time."""
@@ -319,10 +288,10 @@ class Prepared:
         log, target = self.log, self.log.tensor(self.log.target(rows))
         if weights == "unit":
             return Observed(pattern, target, Box.exactly(torch.ones(len(rows), device=self.settings.device)))
-        p = log.propensity_of(rows)
         if weights == "inverse":
-            return Observed(pattern, target, Box.exactly(log.tensor(1.0 / p / log.inverse_mean)))
-        box = bounds(p, self.gamma.at(rows.user, rows.item))
+            inverse = 1.0 / log.nominal.propensity_of(rows) / log.inverse_mean
+            return Observed(pattern, target, Box.exactly(log.tensor(inverse)))
+        box = log.nominal.bounds_of(rows, self.gamma)
         a = log.tensor(box.a)
         known = self.settings.spec.uncertainty == "none"
         return Observed(pattern, target, Box.exactly(a) if known else Box(a, log.tensor(box.b)))
@@ -335,7 +304,7 @@ class Prepared:
             return float(spec.models_on_log)
         total = 0.0
         for part in log.parts():
-            total += float(bounds(log.propensity_of(part), self.gamma.at(part.user, part.item)).b.sum())
+            total += float(log.nominal.bounds_of(part, self.gamma).b.sum())
         return spec.models_on_log * total / (self.data.n_users * self.data.n_items)
 
     @cached_property
@@ -368,7 +337,7 @@ class Prepared:
         rows, metric, scale = self.split.validation, self.settings.metric, self.log.scale
         if self.split.selection == "uniform":
             return Validator.from_rows(rows, metric, scale=scale)
-        weight = 1.0 / self.log.propensity.predict(rows.user, rows.item, rows.rating) if len(rows) else None
+        weight = 1.0 / self.log.nominal.propensity_of(rows) if len(rows) else None
         return Validator.from_rows(rows, metric, weight, scale)
 
 

@@ -23,7 +23,7 @@ def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[
     if fitted.best_score is not None:
         report["validation"] = fitted.best_score
     if spec.uses_propensity is True:
-        report["propensity"] = prepared.log.propensity.describe()
+        report["propensity"] = prepared.log.nominal.propensity.describe()
     if spec.uncertainty != "none":
         sample = prepared.gamma.sample(10_000, prepared.settings.seed) ** fitted.gamma_scale
         median, high = np.quantile(sample, (0.5, 0.95))
@@ -55,7 +55,7 @@ def uniform_use(prepared: Prepared) -> str:
     uses = []
     if prepared.split.uniform_in_training:
         uses.append("training")
-    propensity = prepared.log.fitted_propensity
+    propensity = prepared.log.nominal.fitted_propensity
     if propensity is not None and propensity.uses_uniform:
         uses.append("propensity")
     gamma, enough = prepared.settings.gamma, prepared.uniform_target().size >= MIN_UNIFORM
