@@ -296,11 +296,7 @@ ORANGE = "#c96a16"
 STYLES = ((BLUE, "o"), (ORANGE, "s"), (DARK, "^"), (GREY, "D"), ("#6a8d3a", "v"))
 FEWEST = 3
 """Orders below which an interval would hide the chart."""
-ESTIMATOR = {
-    "plugin": "plug-in (the paper)",
-    "miller-madow": "Miller–Madow",
-    "permutation": "minus noise, equal bins",
-}
+ESTIMATOR = {"plugin": "plug-in (the paper)", "miller-madow": "Miller–Madow", "permutation": "minus noise, equal bins"}
 
 
 def all_charts(summary: Mapping[str, Any]) -> dict[str, Callable[[], Figure]]:

@@ -116,10 +116,7 @@ class ReproductionPlan:
     def jobs(self) -> list[Job]:
         """Jobs of all questions, the large data sets first, so that no worker is left with a long one at the end."""
         jobs = [job for planned in self.planned for job in planned.jobs]
-        return sorted(
-            jobs,
-            key=lambda job: (LARGE_FIRST.index(job.data.name), job.preset, job.seed),
-        )
+        return sorted(jobs, key=lambda job: (LARGE_FIRST.index(job.data.name), job.preset, job.seed))
 
     @property
     def seconds(self) -> float:
