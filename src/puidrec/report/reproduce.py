@@ -17,23 +17,15 @@ from puidrec.report.blocks import Block, Callout, Figure, Page, Paragraph, Secti
 from puidrec.report.charts import save_png
 from puidrec.report.html import write_page
 from puidrec.report.reproduce_tables import (
-    RATIOS,
     READING,
     SIDES,
     Row,
-    Sheet,
     all_charts,
-    chance_sheet,
-    combination_sheet,
-    comparison_sheets,
-    contrast_sheet,
     data_name,
-    gamma_sheet,
-    mask_sheets,
+    data_sheets,
     metric_name,
-    ratio_map,
-    ratio_sheet,
-    rise_sheet,
+    ratio_blocks,
+    sheets,
 )
 
 TITLES = {
@@ -59,24 +51,6 @@ def write_reproduction(out: Path, summary: Mapping[str, Any], command: str) -> l
     return [out / name for name in ("report.html", "results.md", "table.md", *charts)]
 
 
-def sheets(summary: Mapping[str, Any], question: str) -> list[Sheet]:
-    """The tables of a question."""
-    if question == "rq3":
-        rq3 = summary["rq3"]
-        return [ratio_sheet(rq3), *(combination_sheet(rq3, ratio) for ratio in RATIOS)] if rq3 else []
-    if question == "rq4":
-        return [rise_sheet(summary["rq4"])] if summary["rq4"] else []
-    own = mask_sheets(summary) if question == "rq2" else comparison_sheets(summary, question)
-    contrasts = [
-        row for row in summary["contrasts"]
-        if row["experiment"] == question and row["kind"].startswith("personalised")
-    ]  # fmt: skip
-    if contrasts:
-        caption = "Paired over users; p-values adjusted for the number of pairs of a kind (Holm)."
-        own.append(contrast_sheet(contrasts, "Personalised Γ against one Γ, random Γ and none", caption))
-    return own
-
-
 def table_text(summary: Mapping[str, Any]) -> str:
     """All tables as Markdown."""
     parts = [f"{READING}\n"] if set(TRAINED) & set(summary["questions"]) else []
@@ -97,7 +71,7 @@ def results_text(summary: Mapping[str, Any], command: str) -> str:
         "## What was found\n",
         *(f"* **{point.title}.** {point.text}" for point in findings(summary)),
         "\n## The data\n",
-        *(sheet.markdown() for sheet in _facts(summary)),
+        *(sheet.markdown() for sheet in data_sheets(summary["facts"])),
         "## Where the set-up differs from the paper\n",
         *(f"* {line}" for line in _setup(summary)),
         "",
@@ -113,13 +87,13 @@ def page(summary: Mapping[str, Any], charts: Path, command: str) -> Page:
     """The page, with the charts that lie in a folder."""
     first: list[Block] = [Callout("warn", "A quick run", QUICK)] if summary["quick"] else []
     first += findings(summary)
-    facts: list[Block] = [sheet.block() for sheet in _facts(summary)]
+    facts: list[Block] = [sheet.block() for sheet in data_sheets(summary["facts"])]
     sections = [Section("found", "What was found", first), Section("data", "The data", facts)]
     for question in summary["questions"]:
         blocks: list[Block] = [Paragraph(READING)] if question in ("rq1", "ablation") else []
         blocks += [Paragraph(line) for line in summary["notes"].get(question, ())]
         blocks += [_figure(charts / name) for name in all_charts(summary) if name.startswith(question)]
-        blocks += _maps(summary["rq3"]) if question == "rq3" else []
+        blocks += ratio_blocks(summary["rq3"]) if question == "rq3" and summary["rq3"] else []
         blocks += [sheet.block() for sheet in sheets(summary, question)]
         if len(blocks) > 1 or question in ("rq3", "rq4"):
             sections.append(Section(question, TITLES[question], blocks))
@@ -136,16 +110,6 @@ def page(summary: Mapping[str, Any], charts: Path, command: str) -> Page:
 
 def _setup(summary: Mapping[str, Any]) -> list[str]:
     return [line for questions, line in SETUP if set(questions) & set(summary["questions"])]
-
-
-def _facts(summary: Mapping[str, Any]) -> list[Sheet]:
-    return [sheet for sheet in (gamma_sheet(summary["facts"]), chance_sheet(summary["facts"])) if sheet.rows]
-
-
-def _maps(rq3: Mapping[str, Any]) -> list[Block]:
-    words = (("plugin", "plug-in (the paper)", "none"), ("permutation", "minus noise, equal bins", "none"),
-             ("plugin", "plug-in, rows of features permuted", "permuted"))  # fmt: skip
-    return [ratio_map(rq3, ratio, *key) for ratio in RATIOS for key in words] if rq3 else []
 
 
 def _figure(path: Path) -> Figure:

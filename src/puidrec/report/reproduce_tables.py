@@ -65,7 +65,25 @@ def _number(value: float | None, form: str) -> Cell:
     return Cell(value, "–" if value is None else format(value, form))
 
 
-def comparison_sheets(summary: Mapping[str, Any], question: str) -> list[Sheet]:
+def sheets(summary: Mapping[str, Any], question: str) -> list[Sheet]:
+    """The tables of a question."""
+    if question == "rq3":
+        rq3 = summary["rq3"]
+        return [_ratio_sheet(rq3), *(_combination_sheet(rq3, ratio) for ratio in RATIOS)] if rq3 else []
+    if question == "rq4":
+        return [_rise_sheet(summary["rq4"])] if summary["rq4"] else []
+    own = _mask_sheets(summary) if question == "rq2" else _comparison_sheets(summary, question)
+    contrasts = [row for row in summary["contrasts"] if row["experiment"] == question]
+    personalised = [row for row in contrasts if row["kind"].startswith("personalised")]
+    return [*own, _contrast_sheet(personalised)] if personalised else own
+
+
+def data_sheets(facts: Sequence[Row]) -> list[Sheet]:
+    """The tables about the data: Γ as the paper prints it, and what chance scores."""
+    return [sheet for sheet in (_gamma_sheet(facts), _chance_sheet(facts)) if sheet.rows]
+
+
+def _comparison_sheets(summary: Mapping[str, Any], question: str) -> list[Sheet]:
     """RQ1 and the ablation: a table per data set, preset and protocol (and series)."""
     rows = [row for row in summary["tables"] if row["experiment"] == question]
     series = (lambda row: row["label"][0]) if question == "ablation" else (lambda row: "")
@@ -117,7 +135,7 @@ def _against(row: Row) -> Cell:
     return Cell(row["difference"], f"{row['difference']:+.4f} {verdict}".strip(), TONES.get(verdict))
 
 
-def mask_sheets(summary: Mapping[str, Any]) -> list[Sheet]:
+def _mask_sheets(summary: Mapping[str, Any]) -> list[Sheet]:
     """RQ2: a table per data set, preset, kind of mask and metric; a column per ratio."""
     rows = [row for row in summary["tables"] if row["experiment"] == "rq2"]
     groups = by(rows, lambda row: (row["source"], row["preset"], row["protocol"], row["mask"][0], row["metric"]))
@@ -150,7 +168,7 @@ def _masked_cells(row: Row | None, printed: bool) -> list[Value | Cell]:
     return _cells(row, printed, compared=False)
 
 
-def contrast_sheet(rows: Sequence[Row], title: str, caption: str) -> Sheet:
+def _contrast_sheet(rows: Sequence[Row]) -> Sheet:
     """Paired comparisons, one per line."""
     columns = ("data", "preset", "protocol", "metric", "method", "against", "difference", "verdict")
     body = tuple(
@@ -162,15 +180,22 @@ def contrast_sheet(rows: Sequence[Row], title: str, caption: str) -> Sheet:
         )
         for row in rows
     )  # fmt: skip
-    return Sheet(title, caption, columns, body)
+    caption = "Paired over users; p-values adjusted for the number of pairs of a kind (Holm)."
+    return Sheet("Personalised Γ against one Γ, random Γ and none", caption, columns, body)
 
 
 KINDS = ("plugin", "noise", "permutation")
 SIDES = ("user", "item")
 RATIOS = {"ratio_user": "user", "ratio_item": "item"}
+SHARES = ("1/2", "1/3", "1/4", "1/5")
+RATIO_MAPS = (
+    ("none", "plugin", "plug-in (the paper)"), ("none", "miller-madow", "Miller–Madow"),
+    ("none", "permutation", "minus noise, equal bins"), ("permuted", "plugin", "plug-in, rows of features permuted"),
+)  # fmt: skip
+"""Control, estimator, and what it is called: the ratios of RQ3 that are shown."""
 
 
-def gamma_sheet(facts: Sequence[Row]) -> Sheet:
+def _gamma_sheet(facts: Sequence[Row]) -> Sheet:
     """Γ as printed, and the gains it is made of."""
     columns = (
         "data", "features", "H(o)", "gain of users", "beyond noise", "gain of items", "beyond noise ",
@@ -195,7 +220,7 @@ def gamma_sheet(facts: Sequence[Row]) -> Sheet:
     return Sheet("The printed equation for Γ", caption, columns, body)
 
 
-def chance_sheet(facts: Sequence[Row]) -> Sheet:
+def _chance_sheet(facts: Sequence[Row]) -> Sheet:
     """What a random order scores under each protocol."""
     body = []
     for row in (row for row in facts if row["experiment"] == "chance"):
@@ -209,7 +234,7 @@ def chance_sheet(facts: Sequence[Row]) -> Sheet:
     return Sheet("What a random order scores", "The level depends on the protocol alone.", columns, tuple(body))
 
 
-def ratio_sheet(rq3: Mapping[str, Any]) -> Sheet:
+def _ratio_sheet(rq3: Mapping[str, Any]) -> Sheet:
     """RQ3: gains by step, with and without information."""
     words = {"x_u": "observed user features", "x_i": "observed item features",
              "h_u": "hidden user features", "h_i": "hidden item features"}  # fmt: skip
@@ -229,7 +254,7 @@ def ratio_sheet(rq3: Mapping[str, Any]) -> Sheet:
     return Sheet("RQ3: what each step of the chain gains", caption, columns, body)
 
 
-def combination_sheet(rq3: Mapping[str, Any], ratio: str) -> Sheet:
+def _combination_sheet(rq3: Mapping[str, Any], ratio: str) -> Sheet:
     """RQ3: a ratio for each of the 16 combinations, by estimator, and for permuted feature rows."""
     rows = [row for row in rq3["ratios"] if row["ratio"] == ratio]
     columns = {
@@ -251,21 +276,26 @@ def combination_sheet(rq3: Mapping[str, Any], ratio: str) -> Sheet:
     return Sheet(f"RQ3: gain of observed over hidden {RATIOS[ratio]} features", caption, head, body)
 
 
-def ratio_map(rq3: Mapping[str, Any], ratio: str, estimator: str, words: str, control: str = "none") -> HeatMap:
-    """The same as a map for the page; blank where fewer than half of the orders have a ratio."""
-    at = {
-        (row["share_user"], row["share_item"]): row["mean"] if row["n"] * 2 >= row["of"] else None
-        for row in rq3["ratios"]
-        if (row["ratio"], row["estimator"], row["control"]) == (ratio, estimator, control)
-    }
-    users, items = (sorted({key[k] for key in at}) for k in (0, 1))
-    return HeatMap(
-        [[at[u, i] for i in items] for u in users], [f"1/{u}" for u in users], [f"1/{i}" for i in items],
-        f"RQ3, {RATIOS[ratio]} side, {words}", "users observed", "items observed", "ratio", log=True,
-    )  # fmt: skip
+def ratio_blocks(rq3: Mapping[str, Any]) -> list[HeatMap]:
+    """The ratios as maps for the page."""
+    return [
+        HeatMap(
+            _ratios(rq3, ratio, control, estimator), SHARES, SHARES, f"RQ3, {side} side, {words}",
+            "users observed", "items observed", "ratio", log=True,
+        )
+        for ratio, side in RATIOS.items() for control, estimator, words in RATIO_MAPS if estimator != "miller-madow"
+    ]  # fmt: skip
 
 
-def rise_sheet(rq4: Mapping[str, Any]) -> Sheet:
+def _ratios(rq3: Mapping[str, Any], ratio: str, control: str, estimator: str) -> list[list[float | None]]:
+    """A ratio by share of users and of items observed; None where fewer than half of the orders have one."""
+    wanted = (ratio, control, estimator)
+    rows = [row for row in rq3["ratios"] if (row["ratio"], row["control"], row["estimator"]) == wanted]
+    at = {(f"1/{row['share_user']}", f"1/{row['share_item']}"): row for row in rows if row["n"] * 2 >= row["of"]}
+    return [[at[u, i]["mean"] if (u, i) in at else None for i in SHARES] for u in SHARES]
+
+
+def _rise_sheet(rq4: Mapping[str, Any]) -> Sheet:
     """RQ4: gains when all features of a side are hidden, and how often they rise on the way."""
     body: tuple[tuple[Value | Cell, ...], ...] = tuple(
         (
@@ -296,22 +326,17 @@ ORANGE = "#c96a16"
 STYLES = ((BLUE, "o"), (ORANGE, "s"), (DARK, "^"), (GREY, "D"), ("#6a8d3a", "v"))
 FEWEST = 3
 """Orders below which an interval would hide the chart."""
-ESTIMATOR = {"plugin": "plug-in (the paper)", "miller-madow": "Miller–Madow", "permutation": "minus noise, equal bins"}
 
 
 def all_charts(summary: Mapping[str, Any]) -> dict[str, Callable[[], Figure]]:
     """File name → how to draw it, for everything that the summary holds; in the order of the questions."""
-    rows: list[Row] = summary["tables"]
     charts: dict[str, Callable[[], Figure]] = {}
-    for question in ("rq1", "ablation"):
-        own = [row for row in rows if row["experiment"] == question]
+    for question, draw in (("rq1", dots), ("ablation", dots), ("rq2", mask_lines)):
+        own = [row for row in summary["tables"] if row["experiment"] == question]
         for key, part in by(own, lambda row: (row["source"], row["preset"], row["protocol"])).items():
-            charts["-".join((question, *key)) + ".png"] = partial(dots, part)
-    masked = [row for row in rows if row["experiment"] == "rq2"]
-    for key, part in by(masked, lambda row: (row["source"], row["preset"], row["protocol"])).items():
-        charts["-".join(("rq2", *key)) + ".png"] = partial(mask_lines, part)
+            charts["-".join((question, *key)) + ".png"] = partial(draw, part)
     if summary["rq3"]:
-        for name in ("ratio_user", "ratio_item"):
+        for name in RATIOS:
             charts[f"rq3-{name.replace('_', '-')}.png"] = partial(ratio_maps, summary["rq3"], name)
     if summary["rq4"]:
         charts["rq4.png"] = partial(rising_gains, summary["rq4"])
@@ -367,23 +392,20 @@ def mask_lines(rows: Sequence[Row]) -> Figure:
 
 def ratio_maps(rq3: Mapping[str, Any], name: str) -> Figure:
     """A ratio over the 16 combinations: by estimator, and with permuted feature rows; blank where undefined."""
-    side = "user" if name == "ratio_user" else "item"
-    maps = [("none", key, words) for key, words in ESTIMATOR.items()]
-    maps.append(("permuted", "plugin", "plug-in, rows of features permuted"))
-    title = f"RQ3, {side} side: gain of observed over gain of hidden features ({data_name(rq3['data'])})"
+    title = f"RQ3, {RATIOS[name]} side: gain of observed over gain of hidden features ({data_name(rq3['data'])})"
     caption = (
         f"Means over {rq3['orders']} random orders of the features. Blank: fewer than half of the orders have a ratio "
         "(gains within chance). A positive ratio means nothing where permuted rows give one too."
     )
     figure, panels = panels_of(4, 4.3, title, caption, width=13.0)
-    tables = [_table(rq3["ratios"], name, control, estimator) for control, estimator, _ in maps]
+    tables = [np.array(_ratios(rq3, name, *key), np.float64) for *key, _ in RATIO_MAPS]
     values = np.concatenate([table[np.isfinite(table) & (table > 0)] for table in tables])
     low, high = (float(values.min()), float(values.max())) if values.size else (1.0, 10.0)
     norm = LogNorm(low, high if high > low * 1.001 else low * 1.1)
-    for axes, (_, _, words), table in zip(panels, maps, tables, strict=True):
+    for axes, (_, _, words), table in zip(panels, RATIO_MAPS, tables, strict=True):
         axes.imshow(np.ma.masked_invalid(table), cmap=COLOURS, norm=norm, aspect="auto")
-        axes.set_xticks(range(4), ["1/2", "1/3", "1/4", "1/5"])
-        axes.set_yticks(range(4), ["1/2", "1/3", "1/4", "1/5"])
+        axes.set_xticks(range(4), SHARES)
+        axes.set_yticks(range(4), SHARES)
         axes.set_title(words, fontsize=9, color=DARK)
         axes.set_xlabel("items: share observed")
         for row, column in zip(*np.nonzero(np.isfinite(table)), strict=True):
@@ -394,14 +416,6 @@ def ratio_maps(rq3: Mapping[str, Any], name: str) -> Figure:
     return figure
 
 
-def _table(rows: Sequence[Row], name: str, control: str, estimator: str) -> np.ndarray:
-    table = np.full((4, 4), np.nan)
-    for row in rows:
-        if (row["ratio"], row["control"], row["estimator"]) == (name, control, estimator) and row["n"] * 2 >= row["of"]:
-            table[row["share_user"] - 2, row["share_item"] - 2] = np.nan if row["mean"] is None else row["mean"]
-    return table
-
-
 def rising_gains(rq4: Mapping[str, Any]) -> Figure:
     """Gains against the number of hidden features: plug-in, noise with as many bins, the difference, with bands."""
     title = f"RQ4: the gain of hidden features, and of noise with equally many bins ({data_name(rq4['data'])})"
@@ -410,15 +424,12 @@ def rising_gains(rq4: Mapping[str, Any]) -> Figure:
         "whatever the features know."
     )
     figure, panels = panels_of(2, 4.4, title, caption, width=11.0)
-    lines = (
-        ("plugin", "plug-in (the paper)"),
-        ("noise", "noise with equally many bins"),
-        ("permutation", "difference"),
-    )
-    for axes, side in zip(panels, ("user", "item"), strict=True):
+    words_of = ("plug-in (the paper)", "noise with equally many bins", "difference")
+    lines = list(zip(KINDS, words_of, STYLES, strict=False))
+    for axes, side in zip(panels, SIDES, strict=True):
         steps = [row for row in rq4["steps"] if row["side"] == side]
         x = [row["hidden"] for row in steps]
-        for (key, words), (colour, mark) in zip(lines, STYLES, strict=False):
+        for key, words, (colour, mark) in lines:
             mean = [row[key]["mean"] for row in steps]
             axes.plot(x, mean, color=colour, marker=mark, markersize=3.5, linewidth=1.3, label=words)
             ends = [(row[key]["low"], row[key]["high"]) for row in steps]
