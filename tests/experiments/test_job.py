@@ -34,7 +34,7 @@ def test_the_key_depends_on_what_decides_the_result_and_on_nothing_else() -> Non
     assert replace(defaults, budget=3).key != replace(JOB, budget=3).key  # but a search leaves it alone
 
 
-def test_plain_values_make_an_equal_cell() -> None:
+def test_plain_values_make_an_equal_job() -> None:
     job = replace(
         JOB, data=DataSpec("files", Path("/d"), {"logged": Path("/d/a.csv"), "scale": (1, 5)}, ("random", 0.1))
     )
@@ -50,7 +50,7 @@ def test_titles_name_the_mask() -> None:
     assert replace(SMALL, mask=("random", 0.5), label="x").title == "x, 50% of rows masked"
 
 
-def test_the_mask_is_drawn_with_the_cells_seed() -> None:
+def test_the_mask_is_drawn_with_the_jobs_seed() -> None:
     masked = replace(JOB, data=replace(SMALL, mask=("random", 0.5)))
     logs = [replace(masked, seed=seed).load().logged.frame for seed in (1, 1, 2)]
     assert logs[0].equals(logs[1])
@@ -97,7 +97,7 @@ def test_a_file_gives_back_every_bit(tmp_path: Path, users: np.ndarray, sized: b
             assert np.array_equal(found.per_user[name].size, values.size)
 
 
-def test_a_file_of_other_data_or_of_another_cell_is_not_taken(tmp_path: Path) -> None:
+def test_a_file_of_other_data_or_of_another_job_is_not_taken(tmp_path: Path) -> None:
     files = ResultFolder(tmp_path)
     files.save(result(np.arange(3), True), "digest")
     other = replace(JOB, seed=9)

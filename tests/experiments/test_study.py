@@ -81,7 +81,7 @@ def test_ten_seeds_are_ten_splits_and_ten_initialisations(monkeypatch: pytest.Mo
     assert len(splits) == len(starts) == len({r.metrics["uauc"] for r in results}) == 10
 
 
-def test_finished_cells_are_never_trained_again(tmp_path: Path, trained: list[str]) -> None:
+def test_finished_jobs_are_never_trained_again(tmp_path: Path, trained: list[str]) -> None:
     first = study(tmp_path, jobs(), progress=None)
     assert len(trained) == 6
     events: list[Event] = []
@@ -117,7 +117,7 @@ def test_damaged_and_foreign_files_and_changed_data_are_trained_anew(tmp_path: P
     assert len(trained) == 6
 
 
-def test_a_cell_that_fails_is_named_and_the_others_are_written(tmp_path: Path) -> None:
+def test_a_job_that_fails_is_named_and_the_others_are_written(tmp_path: Path) -> None:
     wanted = [*jobs(), Job(SMALL, "ips", 0, settings={**QUICK, "lr": 1e30}, label="wild [x]")]
     results = run_study(wanted, tmp_path, engine="inline")
     assert len(results) == 6
@@ -167,7 +167,7 @@ def test_a_trial_that_diverges_is_out_of_the_race(tmp_path: Path, monkeypatch: p
     assert "diverged" in run_study([wanted], engine="inline").failures[0].error
 
 
-def test_one_cell_under_two_names_runs_once(trained: list[str]) -> None:
+def test_one_job_under_two_names_runs_once(trained: list[str]) -> None:
     twice = [
         Job(SMALL, "mf", 0, settings=QUICK),
         Job(SMALL, "mf", 0, settings=QUICK, label="again", preset="paper"),

@@ -1,4 +1,4 @@
-"""The show-case: a log whose truth is known, what each estimate makes of it, and what each method learns from it."""
+"""The demo: a simulated log of known truth, what each estimate says of it, and what each method learns from it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _errors(model: Recommender, method: str, data: Dataset, seed: int, truth: np
 
 
 def with_true_propensity(simulation: Simulation) -> Dataset:
-    """The simulated data with the true propensity as a column of the log: what nobody has outside a simulation."""
+    """The simulated data with the true propensity as a column of the log: known in a simulation only."""
     data, log = simulation.data, simulation.data.logged
     column = pl.Series("propensity", simulation.truth.true_propensity(log.user, log.item))
     return replace(data, logged=replace(log, frame=log.frame.with_columns(column)))

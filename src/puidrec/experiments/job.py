@@ -168,7 +168,7 @@ class Result:
     metrics: dict[str, float]
     """On the test rows; empty for a trial of a search."""
     context: dict[str, Any]
-    """What the metrics stand under: protocol, positive rate, test rows, what uniform rows were used for, …"""
+    """What the metrics depend on: protocol, positive rate, test rows, what uniform rows were used for, …"""
     validation: float | None
     """Smoothed validation score of the chosen epoch and setting; None where nothing was validated."""
     settings: dict[str, Any]
@@ -204,11 +204,12 @@ def _plain(key: str, value: Any) -> Any:
 
 
 KIND = "puidrec-cell-1"
+"""What the file of a result calls itself, with the version of its format."""
 
 
 @dataclass(frozen=True)
 class ResultFolder:
-    """Where the jobs of a study lie."""
+    """The files of finished jobs: each written whole or not at all, read only if undamaged and of the same data."""
 
     folder: Path
 
@@ -219,12 +220,13 @@ class ResultFolder:
     def save(self, result: Result, digest: str) -> None:
         """Write a result; `digest` is that of the data it was made from."""
         tensors, ids = _pack(result.per_user)
-        plain = {name: _finite(value) for name, value in _plain_parts(result).items()}
+        names = ("metrics", "context", "validation", "settings", "seconds")
+        plain = {name: _finite(getattr(result, name)) for name in names}
         state = {"kind": KIND, "key": result.job.key, "data_sha256": digest, "ids": ids, **plain}
         save_checkpoint(self.path(result.job), Checkpoint(tensors, state))
 
     def load(self, job: Job, digest: str) -> Result | None:
-        """A finished job; None where there is none, or where the file is damaged, foreign, or of other data."""
+        """A finished job; None where there is none, or where the file is damaged, not a result, or of other data."""
         path = self.path(job)
         if not path.is_file():
             return None
@@ -239,12 +241,6 @@ class ResultFolder:
             return Result(job, figures, *parts, per_user=per_user, seconds=float(state["seconds"]))
         except (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError):
             return None
-
-
-def _plain_parts(result: Result) -> dict[str, Any]:
-    """The plain parts of a result; its job is known by its key, its values per user are tensors."""
-    names = ("metrics", "context", "validation", "settings", "seconds")
-    return {name: getattr(result, name) for name in names}
 
 
 def _pack(per_user: Mapping[str, PerUser]) -> tuple[dict[str, torch.Tensor], list[str] | None]:

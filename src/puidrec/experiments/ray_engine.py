@@ -127,7 +127,7 @@ def _collect(ray: Any, reference: Any, folder: Path) -> str | None:
     try:
         error, made = ray.get(reference)
     except ray.exceptions.RayError as problem:
-        return f"the cluster gave it up ({type(problem).__name__}: {one_line(str(problem))[:200]})"
+        return f"the cluster could not finish it ({type(problem).__name__}: {one_line(str(problem))[:200]})"
     for name, content in made.items():
         write_bytes(folder / Path(name).name, content)
     failure: str | None = error
@@ -138,7 +138,7 @@ def _connect(ray: Any, workers: int | None) -> bool:
     """Use the cluster we are in, join the one that RAY_ADDRESS names, or start a local one; True for the last."""
     if ray.is_initialized():
         return False
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told what is run
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports no usage statistics
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     address = os.environ.get("RAY_ADDRESS", "local")
     own = {"include_dashboard": False, "num_cpus": workers or cores()} if address == "local" else {}

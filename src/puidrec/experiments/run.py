@@ -73,7 +73,7 @@ def train_run(
 
 
 def measure(model: Recommender, split: Split, metrics: Sequence[str] = METRICS) -> tuple[Evaluation, dict[str, Any]]:
-    """Metrics on the test rows, flat, with the protocol and positive rate that they stand under."""
+    """Metrics on the test rows, flat, with the protocol and positive rate behind them."""
     evaluation = evaluate(model, split.test, metrics, target=model.settings.target_scale.target)
     finite = {name: float(value) for name, value in evaluation.items() if np.isfinite(value)}
     context = {
@@ -145,7 +145,7 @@ def _claimed(out: Path, settings: Settings, world: World = ALONE) -> Iterator[No
     except PuidError:
         if world.first and fresh and not (out / CHECKPOINT).exists():
             own.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # somebody else put something there
+            with contextlib.suppress(OSError):  # another process put something there
                 for path in made:
                     path.rmdir()
         raise

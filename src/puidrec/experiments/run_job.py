@@ -75,22 +75,22 @@ def run_job(job: Job, files: ResultFolder) -> None:
     """Train the job's settings, or the best of its trials, and write the result.
 
     Trials are jobs of their own: those that are finished are not trained again, and only the chosen one meets the
-    test rows. One that fails (it may diverge) is out of the race; if all fail, so does the job.
+    test rows. One that fails (it may diverge) is left out; if all fail, so does the job.
     """
-    material = JobData.of(job)
+    shared = JobData.of(job)
     candidates = trials(job)
     if not job.measured:
-        result = _unmeasured(job, material.fit(job))
+        result = _unmeasured(job, shared.fit(job))
     elif len(candidates) == 1:
-        model = material.fit(job)
-        result = _measured(job, model, material, [_unmeasured(job, model)])
+        model = shared.fit(job)
+        result = _measured(job, model, shared, [_unmeasured(job, model)])
     else:
-        result = _measured(job, *_search(candidates, material, files))
-    files.save(result, material.digest)
+        result = _measured(job, *_search(candidates, shared, files))
+    files.save(result, shared.digest)
 
 
 def _search(
-    candidates: Sequence[Job], material: JobData, files: ResultFolder
+    candidates: Sequence[Job], shared: JobData, files: ResultFolder
 ) -> tuple[Recommender, JobData, list[Result]]:
     """Train the trials that are not finished; the model with the best validation score, and all outcomes.
 
@@ -100,23 +100,23 @@ def _search(
     errors: list[PuidError] = []
     kept: tuple[str, Recommender] | None = None
     for trial in candidates:
-        outcome = files.load(trial, material.digest)
+        outcome = files.load(trial, shared.digest)
         if outcome is None:
             try:
-                model = material.fit(trial)
+                model = shared.fit(trial)
             except PuidError as error:
                 errors.append(error)
                 continue
             outcome = _unmeasured(trial, model)
-            files.save(outcome, material.digest)
+            files.save(outcome, shared.digest)
             if best([*outcomes, outcome]) is outcome:
                 kept = (trial.key, model)
         outcomes.append(outcome)
     if not outcomes:
         raise errors[0]
     chosen = best(outcomes).job
-    model = kept[1] if kept is not None and kept[0] == chosen.key else material.fit(chosen)
-    return model, material, outcomes
+    model = kept[1] if kept is not None and kept[0] == chosen.key else shared.fit(chosen)
+    return model, shared, outcomes
 
 
 def _unmeasured(job: Job, model: Recommender) -> Result:
@@ -126,13 +126,13 @@ def _unmeasured(job: Job, model: Recommender) -> Result:
     return Result(job, {}, report, validation, model.settings.model_dump(), {}, seconds)
 
 
-def _measured(job: Job, model: Recommender, material: JobData, outcomes: Sequence[Result]) -> Result:
-    """The chosen model on the test rows, with what the figures stand under."""
-    evaluation, facts = measure(model, material.split)
-    metrics = {name: facts[name] for name in evaluation if name in facts}
+def _measured(job: Job, model: Recommender, shared: JobData, outcomes: Sequence[Result]) -> Result:
+    """The chosen model on the test rows, with what its figures depend on."""
+    evaluation, measured = measure(model, shared.split)
+    metrics = {name: measured[name] for name in evaluation if name in measured}
     known = {*metrics, "seconds", "validation", "method", "seed", "protocol"}
-    context = {name: value for name, value in facts.items() if name not in known}
+    context = {name: value for name, value in measured.items() if name not in known}
     context |= {"trials": len(outcomes), "trials_failed": len(trials(job)) - len(outcomes)}
     seconds = sum(outcome.seconds for outcome in outcomes)
-    chosen, settings = facts.get("validation"), model.settings.model_dump()
+    chosen, settings = measured.get("validation"), model.settings.model_dump()
     return Result(job, metrics, context, chosen, settings, evaluation.per_user, seconds)

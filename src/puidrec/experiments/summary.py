@@ -244,7 +244,7 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def title(rows: Sequence[SummaryRow]) -> str:
-    """The data set of one table and what its figures stand under."""
+    """The data set of one table, protocol, positive rate, seeds and preset."""
     return f"{rows[0].data}, {conditions(rows)}"
 
 

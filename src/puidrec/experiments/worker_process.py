@@ -1,6 +1,6 @@
 """A worker process of the local engine: jobs in on standard input, one line each, answers out; no code travels.
 
-It ends when its standard input ends, in the middle of a job if need be: whoever started it is gone.
+It ends when its standard input ends, even in the middle of a job: the process that started it has ended.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Messages = queue.SimpleQueue[dict[str, Any]]
 
 
 def main() -> None:
-    """Serve jobs until there is nobody to serve."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started us, who then closes our input
+    """Run jobs until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process, which then closes our input
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library may print is no answer
     warnings.simplefilter("ignore")

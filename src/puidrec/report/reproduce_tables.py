@@ -248,8 +248,8 @@ def _ratio_sheet(rq3: Mapping[str, Any]) -> Sheet:
     )  # fmt: skip
     columns = ("step of the chain", "features", "plug-in gain", "gain of noise", "left", "artefact", "beyond chance")
     caption = (
-        f"Nats, means over 16 combinations and {rq3['orders']} random orders. Noise: the step's values handed round "
-        "among users (items) that agree in what was known before."
+        f"Nats, means over 16 combinations and {rq3['orders']} random orders. Noise: the step's values permuted "
+        "among users (items) that agree in all features used before."
     )
     return Sheet("RQ3: what each step of the chain gains", caption, columns, body)
 

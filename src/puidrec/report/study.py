@@ -101,7 +101,7 @@ def _legend(axes: Axes, verdicts: set[str], reference: str | None) -> None:
 
 
 def study_page(results: Sequence[Result], rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str]) -> Page:
-    """The page of a study: what holds, table and chart of each data set, what the figures stand under."""
+    """The page of a study: what holds, table and chart of each data set, what the figures depend on."""
     failures = [str(failure) for failure in getattr(results, "failures", [])]
     groups = grouped(rows)
     sections = [
@@ -162,7 +162,7 @@ def _table(rows: Sequence[SummaryRow], reference: str) -> Table:
 
 
 def _basis(results: Sequence[Result]) -> Details:
-    """What the figures stand under, one row per result."""
+    """What the figures depend on, one row per result."""
     columns = ("data", "method", "seed", "test rows", Column("positive", ".1%"), "tested on", "uniform rows used for",
                "trials", Column("validation", ".4f"))  # fmt: skip
     body = [
@@ -172,7 +172,7 @@ def _basis(results: Sequence[Result]) -> Details:
         ]
         for r in results
     ]  # fmt: skip
-    return Details("What each figure stands under", [Table(columns, body, caption="One row per method and seed.")])
+    return Details("What each figure depends on", [Table(columns, body, caption="One row per method and seed.")])
 
 
 def _short(group: Sequence[SummaryRow]) -> str:

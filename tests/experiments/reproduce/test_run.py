@@ -102,7 +102,7 @@ def test_all_cells_train_on_the_device_that_is_named(small_root: Path) -> None:
     assert [job.names() for job in named.jobs] == [job.names() for job in by_default.jobs]
 
 
-def test_a_failed_cell_is_named_and_the_rest_is_written(
+def test_a_failed_job_is_named_and_the_rest_is_written(
     short: None, small_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = running.attempt
@@ -136,7 +136,7 @@ def test_what_is_here_and_what_is_not(small_root: Path) -> None:
     line = found.missing["yahoo-r3"]
     assert line.splitlines() == [line]
     assert "https://" in line
-    assert find_sources(small_root).only(("coat", "yahoo-r3")).folders == {"coat": small_root / "coat"}
+    assert find_sources(small_root, ("coat", "yahoo-r3")).folders == {"coat": small_root / "coat"}
 
 
 @pytest.mark.parametrize("folder", ["yahoo", "yahooR3", "yahoo-r3"])

@@ -1,7 +1,7 @@
 """RQ3 and RQ4: how much hidden features tell about exposure, under random orders of the features, one file per order.
 
 RQ3 asks whether observed and hidden features inform in proportion; RQ4 puts the gain of hidden features against their
-number. Both stand beside the gain of equally fine noise.
+number. Both stand beside the gain of noise with equally many bins.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def chain_gains(
 ) -> dict[str, Gain]:
     """The four gains of the chain o | x_u | x_i | h_u | h_i, as the paper orders it."""
     (x_u, h_u), (x_i, h_i) = users, items
-    nobody, nothing = np.zeros_like(x_u), np.zeros_like(x_i)
+    no_user, no_item = np.zeros_like(x_u), np.zeros_like(x_i)
     return {
-        "x_u": user_gain(exposed, nobody, x_u, nothing, rng, n),
-        "x_i": item_gain(exposed, x_u, nothing, x_i, rng, n),
+        "x_u": user_gain(exposed, no_user, x_u, no_item, rng, n),
+        "x_i": item_gain(exposed, x_u, no_item, x_i, rng, n),
         "h_u": user_gain(exposed, x_u, h_u, x_i, rng, n),
         "h_i": item_gain(exposed, cross(x_u, h_u), x_i, h_i, rng, n),
     }
@@ -281,7 +281,7 @@ def _ratio_summary(part: Sequence[Row], name: str, estimator: str) -> Row:
 
 
 def _gains(parts: Sequence[Row]) -> Row:
-    """A step's gain, what noise of the same fineness gains, and how often it is beyond chance."""
+    """A step's gain, the gain of noise with equally many bins, and how often it is beyond chance."""
     plugin, noise = (float(np.mean([gain[name] for gain in parts])) for name in ("plugin", "noise"))
     return {
         "plugin": plugin, "noise": noise, "permutation": plugin - noise,

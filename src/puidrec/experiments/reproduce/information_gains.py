@@ -1,8 +1,8 @@
-"""Entropies of exposure along chains of feature blocks, with the gain that equally fine noise would show.
+"""Information gains on exposure as blocks of features are added, with the gain of noise that has equally many bins.
 
-Finer bins never raise a plug-in entropy, so every further block of features "gains", whatever it knows. The null of a
-gain hands the block's values round among entities that agree in what is known already: bins keep their number and
-sizes, and know nothing more.
+Finer bins never raise a plug-in entropy, so every further block of features "gains", informative or not. The null of a
+gain permutes the block's values among users (or items) that agree in all features used before: bins keep their number
+and sizes, and carry no further information.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SideFeatures:
         return cross(*self.codes[np.asarray(features)])
 
     def shuffled(self, rng: np.random.Generator) -> SideFeatures:
-        """Whole rows handed to other entities: the same features, which know nothing of exposure."""
+        """Whole rows given to other users (or items): the same features, without information on exposure."""
         return SideFeatures(self.names, self.codes[:, rng.permutation(self.codes.shape[1])])
 
 
@@ -89,7 +89,7 @@ class ExposureLog:
 
 @dataclass(frozen=True)
 class Gain:
-    """What a block of features takes off the entropy, and what equally fine noise takes off."""
+    """By how much a block of features lowers the entropy, and by how much noise with equally many bins does."""
 
     plugin: float
     miller_madow: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,10 @@ class Public:
 
 PUBLIC = {
     "coat": Public(
-        ("coat", "Coat"),
-        ("train.ascii", "user.txt"),
-        "download coat.zip from https://www.cs.cornell.edu/~schnabts/mnar/",
+        ("coat", "Coat"), ("train.ascii", "user.txt"), "download coat.zip from https://www.cs.cornell.edu/~schnabts/mnar/"
     ),
     "yahoo-r3": Public(
-        ("yahoo-r3", "yahoo", "yahooR3", "yahoo_r3"),
-        (f"{WEBSCOPE}-train.txt", "user.txt"),
+        ("yahoo-r3", "yahoo", "yahooR3", "yahoo_r3"), (f"{WEBSCOPE}-train.txt", "user.txt"),
         "ask for R3 at https://webscope.sandbox.yahoo.com/ (free for research)",
     ),
     "kuairec": Public(
@@ -55,7 +52,7 @@ PUBLIC = {
     "ml-100k": Public(
         ("ml-100k", "ml100k"), ("u.data",), "download ml-100k.zip from https://grouplens.org/datasets/movielens/100k/"
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,27 +62,20 @@ class Found:
     folders: dict[str, Path]
     missing: dict[str, str]
 
-    def only(self, names: tuple[str, ...]) -> Found:
-        """What concerns some data sets."""
-        return Found(
-            {name: self.folders[name] for name in names if name in self.folders},
-            {name: self.missing[name] for name in names if name in self.missing},
-        )
 
-
-def find_sources(root: Path) -> Found:
-    """Look for every public data set below a folder; one is here if a folder of its name holds one of its files."""
+def find_sources(root: Path, names: Iterable[str] = PUBLIC) -> Found:
+    """Look for public data sets below a folder; one is here if a folder of its name holds one of its files."""
     data_folder(root, "data root")
     folders, missing = {}, {}
-    for name, public in PUBLIC.items():
+    for name in names:
+        public = PUBLIC[name]
         places = [root / folder for folder in public.folders]
         here = next((p for p in places if p.is_dir() and any(has_file(p / file) for file in public.files)), None)
         if here is not None:
             folders[name] = here
         else:
-            missing[name] = (
-                f"{name} is skipped: no {' or '.join(public.files)} in {places[0]}. To get it, {public.get}."
-            )
+            wanted = " or ".join(public.files)
+            missing[name] = f"{name} is skipped: no {wanted} in {places[0]}. To get it, {public.get}."
     return Found(folders, missing)
 
 
@@ -137,7 +127,7 @@ def plan_reproduction(
     if workers is not None and workers < 1:
         raise InputError("no worker", found=workers, expected="--workers of at least 1")
     wanted = tuple(dict.fromkeys(data for name in chosen for data in QUESTIONS[name]))
-    found = find_sources(root).only(wanted)
+    found = find_sources(root, wanted)
     if not found.folders:
         raise InputError(
             "none of the data sets is here", file=root, expected=f"folders {', '.join(wanted)}",

@@ -174,7 +174,7 @@ def printed_gamma(data: Dataset, n_permutations: int = 100, seed: int = 0) -> di
 
 
 def chance(data: Dataset, name: str, protocol: str, seed: int = 0) -> dict[str, Any]:
-    """Positive rate of the test rows, and the metrics of scores that know nothing."""
+    """Positive rate of the test rows, and the metrics of random scores."""
     test = data.split(protocol, seed).test
     draws = [
         evaluate_scores(test.user, generator(seed, "chance", k).random(len(test)), test.label, metrics=METRICS[name])
