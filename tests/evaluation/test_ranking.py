@@ -51,5 +51,15 @@ def test_what_was_seen_is_never_recommended() -> None:
     assert top_k(scores, 2)[0].tolist() == [[3, 0], [0, 2], [0, 1], [0, 1]]
 
 
+def test_what_was_seen_is_found_among_some_columns() -> None:
+    row_start, items = np.array([0, 2, 2, 5]), np.array([1, 3, 0, 1, 2])
+    scores = np.ones((3, 3), np.float32)
+    columns = np.array(
+        [-1, 2, -1, 0]
+    )  # of the items, 3 is in column 0 and 1 in column 2; column 1 is no item of the log
+    mask_seen(scores, np.array([2, 0, 3]), row_start, items, columns)
+    assert [np.flatnonzero(np.isinf(row)).tolist() for row in scores] == [[2], [0, 2], []]
+
+
 def test_ranges() -> None:
     assert ranges(np.array([3, 10, 5]), np.array([5, 10, 8])).tolist() == [3, 4, 5, 6, 7]
