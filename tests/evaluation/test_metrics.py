@@ -8,7 +8,7 @@ from sklearn.metrics import log_loss, mean_absolute_error, mean_squared_error
 
 from puidrec.evaluation import metrics
 from puidrec.evaluation.evaluator import evaluate_scores
-from puidrec.evaluation.metrics import METRICS, Scored, parse_metric
+from puidrec.evaluation.metrics import METRICS, Scored, parse_metric, signed_labels, unit_labels
 from puidrec.evaluation.ndcg import WHOLE_LIST
 from puidrec.evaluation.ranking import dense_codes
 from puidrec.testing.metric import MetricContract
@@ -96,3 +96,11 @@ def test_parts_change_no_value(monkeypatch) -> None:
         if name != "auc":
             assert np.array_equal(cut.per_user[name].users, whole.per_user[name].users)
             np.testing.assert_allclose(cut.per_user[name].values, whole.per_user[name].values, atol=1e-14)
+
+
+def test_signed_labels_keep_their_type_and_have_an_inverse() -> None:
+    label = np.array([0, 1, 1], np.float32)
+    signed = signed_labels(label)
+    assert (signed.tolist(), signed.dtype) == ([-1.0, 1.0, 1.0], np.float32)
+    assert np.array_equal(unit_labels(signed), label)
+    assert signed_labels(np.array([0, 1], np.int8)).tolist() == [-1, 1]

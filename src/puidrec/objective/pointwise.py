@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from puidrec.errors import InputError
+from puidrec.evaluation.metrics import signed_labels, unit_labels
 
 TargetKind = Literal["unit", "signed"]
 Pointwise = Callable[[Tensor, Tensor], Tensor]
@@ -113,11 +114,11 @@ class TargetScale:
     def of_labels(self, label: np.ndarray) -> np.ndarray:
         """Labels 1/0 on this scale, float32."""
         unit = label.astype(np.float32)
-        return 2.0 * unit - 1.0 if self.signed else unit
+        return signed_labels(unit) if self.signed else unit
 
     def of_scores(self, score: np.ndarray) -> np.ndarray:
         """Scores as values of this scale: the mean a log-odds stands for, anything else as it is."""
         if not self.log_odds:
             return score
         mean: np.ndarray = np.tanh(0.5 * score)
-        return mean if self.signed else 0.5 * (mean + 1.0)
+        return mean if self.signed else unit_labels(mean)
