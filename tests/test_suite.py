@@ -11,7 +11,8 @@ import pytest
 import puidrec
 
 TESTS, SOURCE = Path(__file__).parent, Path(puidrec.__file__).parent
-CHECKS = {"raises", "warns", "fail", "refusal", "refuse"}
+BY_NAME = "a contract test found by getattr"
+CHECKS = {"raises", "warns", "fail", "refusal", "refuse", BY_NAME}
 CLOCKS = {"perf_counter", "process_time", "time_ns", "thread_time"}
 MAY_WAIT = {"test_kill.py"}
 """Kills a process after a while; what it asserts does not depend on the moment."""
@@ -20,7 +21,9 @@ MAY_WAIT = {"test_kill.py"}
 def called(node: ast.AST) -> Iterator[str]:
     """Names of all functions that are called below a node."""
     for call in ast.walk(node):
-        if isinstance(call, ast.Call):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Call):
+            yield BY_NAME if ast.unparse(call.func).startswith("getattr(contract") else ""
+        elif isinstance(call, ast.Call):
             yield call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
