@@ -16,6 +16,7 @@ from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import InputError, PuidError
 from puidrec.objective.majorise import above_line, above_square
+from puidrec.train.l2_path import solve_path
 from puidrec.train.quadratic import Block, Quadratic
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep
 
@@ -330,7 +331,7 @@ def test_features_and_ids_are_solved_together(name: str, ids: bool) -> None:
     found = solve(quadratic, model, start_of(world, model), tolerance=1e-14, max_sweeps=3000)
     slopes = gradient(quadratic, model, found.point)
     assert max(float(slope.abs().max()) for slope in slopes.values()) < 1e-6
-    assert found.objective == pytest.approx(float(dense_objective(quadratic, model, found.point)), abs=1e-12)
+    assert found.objective == pytest.approx(float(dense_objective(quadratic, model, found.point)), rel=1e-8)
     if not ids:
         assert float(found.point["users"][:, :-1].abs().max()) == 0.0
 
@@ -421,3 +422,45 @@ def test_a_start_moved_by_a_ten_millionth_ends_at_the_same_scores(name: str) -> 
     moved = {k: v + 1e-7 * torch.randn(v.shape, generator=generator) for k, v in first.items()}
     ends = [model.scores(solve(single, model, start).point).tile() for start in (first, moved)]
     assert float((ends[0] - ends[1]).abs().max()) < 1e-4
+
+
+def test_strong_l2_leaves_no_vectors_and_few_columns_to_work_on() -> None:
+    world = World.draw(14, 30, 20)
+    quadratic, model = problems(world)["naive"], model_of(world, 20.0)
+    widths: list[int] = []
+    found = solve(
+        quadratic, model, start_of(world, model), after=lambda step: widths.append(step.point["users"].shape[1])
+    )
+    assert found.number < 20
+    assert widths[-1] == 2  # one column, as good as empty, and the bias
+    assert found.point["users"].shape == (30, DIM + 1)
+    assert float(model.scores(found.point).tile().std()) < 1e-2
+
+
+def test_a_path_ends_at_the_solution_of_the_best_judged_strength() -> None:
+    world = World.draw(15, 30, 20)
+    quadratic = problems(world)["naive"]
+    judged = {2.0: 0.1, 1.0: 0.5, 0.5: 0.49, 0.1: 0.505, 0.02: 0.2}
+    asked = iter(sorted(judged, reverse=True))
+
+    def at(strength: float) -> tuple[Quadratic, Model]:
+        return quadratic, model_of(world, strength)
+
+    def judge(point: Point) -> float:
+        strength = next(asked, None)
+        return judged[strength] if strength else 1.0
+
+    def start(model: Model) -> Point:
+        return start_of(world, model)
+
+    chosen, tried = solve_path(at, list(judged), judge, start, margin=0.01, patience=2)
+    assert [point.strength for point in tried] == [2.0, 1.0, 0.5, 0.1]
+    assert chosen.strength == 1.0  # within the margin of 0.505, and the stronger L2
+    alone = solve(quadratic, model_of(world, 1.0), start(model_of(world, 1.0)))
+    assert chosen.solution.objective == pytest.approx(alone.objective, rel=1e-6)
+
+
+def test_a_path_of_many_strengths_is_refused() -> None:
+    world = World.draw(16)
+    with pytest.raises(InputError, match="a few strengths"):
+        solve_path(lambda s: (problems(world)["naive"], model_of(world, s)), [1.0] * 9, lambda p: 0.0, lambda m: {})

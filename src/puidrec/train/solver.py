@@ -17,7 +17,7 @@ and touches it there (`train.majorise`); lowering one lowers the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from torch import Tensor
 from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import PuidError
-from puidrec.train.quadratic import Problem, Quadratic, Reduce, Rows, alone
+from puidrec.train.quadratic import Problem, Quadratic, Reduce, Rows, alone, gram
 
 STEPS = 2
 """Steps of conjugate gradients per side and sweep: the next sweep starts where they end."""
@@ -38,6 +38,9 @@ SETTLED = 2
 FEATURE_STEPS = 2
 """Times as many steps for a side with features, whose weights and own parameters explain each other."""
 HALVINGS = 4
+NARROW_EVERY, NEGLIGIBLE, RISE = 2, 1e-3, 1e-8
+"""Sweeps after which columns are looked at; the length, against the longest, below which a shrinking one is left out;
+the share of the objective that this may cost, which is the rounding error of the objective itself."""
 Point = dict[str, Tensor]
 """`users` and `items`: own vectors and biases, [n, dim + 1]; `user_features`, `item_features`: the same per feature,
 where there are features; `mean`: μ."""
@@ -81,6 +84,11 @@ class Side:
         """The penalty, 0 where there is no parameter."""
         return torch.where(torch.isfinite(self.penalty), self.penalty, 0.0)
 
+    def narrowed(self, width: int) -> Side:
+        """The same side with vectors of `width` − 1 numbers; the penalty does not tell one from another."""
+        features = self.features and self.features._replace(penalty=self.features.penalty[:, -width:])
+        return Side(self.penalty[-width:], features)
+
     def rows(self, own: Tensor, weights: Tensor | None) -> Tensor:
         """Vectors and biases of all entities, [n, dim + 1]."""
         return own if self.features is None or weights is None else own + self.features.times(weights)
@@ -107,6 +115,15 @@ class Model:
         point["items"] *= self.items.free.cpu()
         point["mean"] = torch.tensor(mean)
         return {name: value.to(self.users.penalty) for name, value in point.items()}
+
+    def narrowed(self, width: int) -> Model:
+        """The same model with fewer columns."""
+        return replace(self, users=self.users.narrowed(width), items=self.items.narrowed(width))
+
+    def padded(self, point: Point) -> Point:
+        """A point of a narrowed model, with zeros for the columns it did without."""
+        missing = self.users.penalty.numel() - point["users"].shape[1]
+        return {k: x if x.ndim == 0 else torch.nn.functional.pad(x, (missing, 0)) for k, x in point.items()}
 
     def scores(self, point: Mapping[str, Tensor], *, step: bool = False) -> LowRank:
         """The scores of a point, or (`step`) the change of factors that a change of parameters makes."""
@@ -158,13 +175,49 @@ def solve(
     """Minimise problem + penalty, until `SETTLED` sweeps in a row lower it by less than `tolerance` of its value.
 
     start: a point, or the sweep to go on from. after: called after every sweep, to keep a history or a checkpoint.
+    Columns that L2 has shrunk to nothing are left out of the work (`Model.padded` puts them back).
     """
     state = start if isinstance(start, Sweep) else _first(problem, model, start)
     while state.settled < SETTLED and state.number < max_sweeps:
-        state = _next(problem, model, state, tolerance, steps)
+        width = state.point["users"].shape[1]
+        state = _next(problem, model.narrowed(width), state, tolerance, steps)
+        if state.number % NARROW_EVERY == 0:
+            state = _narrowed(problem, model.narrowed(width), state)
         if after is not None:
             after(state)
-    return state
+    return state._replace(point=model.padded(state.point), direction={}, proposal={})
+
+
+def _narrowed(problem: Problem, model: Model, state: Sweep) -> Sweep:
+    """Turn the vectors to their principal axes, which changes neither scores nor penalty, and drop those that are
+    negligible and still shrinking."""
+    rows, steps = model.scores(state.point), model.scores(state.direction, step=True)
+    power, growth = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for x, dx, reduce in (
+        (rows.lefts[0], steps.lefts[0], model.reduce), (rows.rights[0], steps.rights[0], alone),
+    ):  # fmt: skip
+        squares, cross = reduce(torch.stack([gram(x, x), gram(x, dx)]))
+        scale = squares.diagonal().sum().clamp_min(1e-300)
+        power, growth = power + squares[:-2, :-2] / scale, growth + cross[:-2, :-2] / scale
+    values, axes = torch.linalg.eigh(power)
+    growing = torch.einsum("ik,ij,jk->k", axes, growth, axes) > 0.0
+    large = values > NEGLIGIBLE**2 * values[-1].clamp_min(1e-6)  # 1 is the share of all columns, biases among them
+    large[-1] = True
+    kept = axes[:, large | growing].to(state.point["users"])
+
+    def turned(point: Point) -> Point:
+        return {k: x if x.ndim == 0 else torch.cat([x[:, :-1] @ kept, x[:, -1:]], 1) for k, x in point.items()}
+
+    if kept.shape[1] == axes.shape[1]:
+        return state
+    point, narrow = turned(state.point), model.narrowed(kept.shape[1] + 1)
+    objective = problem.value(narrow.scores(point)) + narrow.penalty(point)
+    if objective > state.objective * (1.0 + RISE):
+        return state
+    return state._replace(
+        objective=min(objective, state.objective), point=point, direction=turned(state.direction),
+        proposal=turned(state.proposal),
+    )  # fmt: skip
 
 
 def _first(problem: Problem, model: Model, point: Point) -> Sweep:
@@ -217,10 +270,13 @@ def _direction(model: Model, proposal: Point, state: Sweep) -> Point:
 
 def _inner(model: Model, first: Point, second: Point) -> float:
     """Mean product of the changes of users' rows plus that of items' rows."""
-    a, b = (model.scores(point, step=True) for point in (first, second))
-    sums = torch.stack([torch.sum(a.lefts[0] * b.lefts[0], dtype=torch.float64), a.lefts[0].new_tensor(a.n_users)])
-    users, n_users = model.reduce(sums).tolist()
-    return float(users / max(n_users, 1.0) + torch.sum(a.rights[0] * b.rights[0], dtype=torch.float64) / a.n_items)
+    means = []
+    for name, side, reduce in (("user", model.users, model.reduce), ("item", model.items, alone)):
+        a, b = (side.rows(point[f"{name}s"], point.get(f"{name}_features")) for point in (first, second))
+        count = torch.tensor(len(a), dtype=torch.float64, device=a.device)
+        total, count = reduce(torch.stack([torch.sum(a * b, dtype=torch.float64), count]))
+        means.append(float(total / count.clamp_min(1.0)))
+    return sum(means)
 
 
 def best_step(polynomial: np.ndarray) -> tuple[float, float]:
