@@ -424,17 +424,32 @@ def test_a_start_moved_by_a_ten_millionth_ends_at_the_same_scores(name: str) -> 
     assert float((ends[0] - ends[1]).abs().max()) < 1e-4
 
 
-def test_strong_l2_leaves_no_vectors_and_few_columns_to_work_on() -> None:
+def test_strong_l2_leaves_no_vectors_and_is_solved_in_a_few_sweeps() -> None:
     world = World.draw(14, 30, 20)
-    quadratic, model = problems(world)["naive"], model_of(world, 20.0)
+    model = model_of(world, 20.0)
+    found = solve(problems(world)["naive"], model, start_of(world, model))
+    assert found.number < 20
+    scores = model.scores(found.point)
+    assert float((scores.lefts[0][:, :DIM] @ scores.rights[0][:, :DIM].T).abs().max()) < 1e-8
+
+
+def test_columns_that_l2_empties_are_left_out_without_changing_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World.draw(17, 40, 30)
+    left, right = world.rng.normal(size=40), world.rng.normal(size=30)
+    r = torch.from_numpy(left[world.user] * right[world.item])  # one true column of eight
+    quadratic = Quadratic.in_memory(world.pattern, 1.0 / len(world), r / len(world), constant=float((r**2).mean()))
+    model = Model(*(Side(torch.full((9,), 0.3 / n, dtype=torch.float64)) for n in (40, 30)))
     widths: list[int] = []
     found = solve(
         quadratic, model, start_of(world, model), after=lambda step: widths.append(step.point["users"].shape[1])
     )
-    assert found.number < 20
-    assert widths[-1] == 2  # one column, as good as empty, and the bias
-    assert found.point["users"].shape == (30, DIM + 1)
-    assert float(model.scores(found.point).tile().std()) < 1e-2
+    monkeypatch.setattr("puidrec.train.solver.NARROW_EVERY", 10_000)
+    whole = solve(quadratic, model, start_of(world, model))
+    assert widths[0] == 9
+    assert widths[-1] < 9
+    assert found.point["users"].shape == (40, 9)
+    assert found.objective == pytest.approx(whole.objective, rel=1e-7)
+    torch.testing.assert_close(model.scores(found.point).tile(), model.scores(whole.point).tile(), rtol=0, atol=1e-3)
 
 
 def test_a_path_ends_at_the_solution_of_the_best_judged_strength() -> None:
