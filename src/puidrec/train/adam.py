@@ -27,6 +27,9 @@ from puidrec.train.stopping import WARM_UP, Stopping, Validator
 Progress = Callable[[str, int, int, dict[str, float]], None]
 """Called after each epoch with stage, epochs done, most epochs, and the epoch's figures."""
 SaveState = Callable[[Checkpoint], None]
+REFINING = 0.1
+"""Factor of the step size with which a warm-started method leaves its benchmark: Adam's first steps are all of one
+size, and at full size they would throw the model out of the basin it starts in."""
 
 
 class Trainer:

@@ -111,8 +111,8 @@ class Stage:
 
     name: str
     build: Callable[[Done], Problem | Fitted]
-    lr_factor: float = 1.0
-    """Factor of the settings' step size."""
+    warm: bool = False
+    """Whether the problem comes with parameters to start from, and should not leave them at once."""
 
 
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:

@@ -17,17 +17,18 @@ from puidrec.backbones.base import Backbone, Span
 from puidrec.backbones.low_rank import LowRank
 from puidrec.objective import terms as estimators
 from puidrec.objective.heads import Head, head_named
+from puidrec.objective.majorise import above_line, above_square
 from puidrec.objective.pointwise import PointwiseError
 from puidrec.objective.terms import Alternating, Observed, Terms, robust_mean, robust_part
+from puidrec.objective.whole_space import square_sum
 from puidrec.objective.worst_case import ratio_sums, worst_ratio
 from puidrec.settings import Settings
 from puidrec.train.blocks import UserPartition
+from puidrec.train.least_squares import LeastSquares, LogBlocks, WorstCase
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import BlockLoss, Fitted, Log, Stage, Step, backbone_penalty
-
-REFINING = 0.1
-"""Factor of the step size with which a warm-started method leaves its benchmark: Adam's first steps are all of one
-size, and at full size they would throw the model out of the basin it starts in."""
+from puidrec.train.quadratic import Problem as Objective
+from puidrec.train.quadratic import Quadratic
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,84 @@ class RobustProblem:
     def benchmarked(self) -> bool:
         """Never worse than the benchmark for any weights in the box: the robust loss against it is at most 0."""
         return self.benchmark is not None
+
+    def least_squares(self, partition: UserPartition) -> list[LeastSquares] | None:
+        """θ first (its pseudo-labels do not depend on φ), then φ; a squared loss, not normalised, of pseudo-labels."""
+        if not self.error.quadratic or self._normalises or (self.theta is not None and self.settings.head != "label"):
+            return None
+        log = LogBlocks(self.observed, partition)
+        phi = LeastSquares("phi", self.phi, lambda: self._phi_objective(log))
+        if self.theta is None:
+            return [phi]
+        return [LeastSquares("theta", self.theta, lambda: self._errors(log, "theta", len(self.observed))), phi]
+
+    def _phi_objective(self, log: LogBlocks) -> Objective:
+        if self.theta is not None:
+            return self._doubly_robust(log)
+        naive = self.settings.spec.estimator == "naive"
+        return self._errors(log, "phi", len(self.observed) if naive else self.n_users * self.phi.n_items)
+
+    def _errors(self, log: LogBlocks, step: Literal["phi", "theta"], pairs: int) -> Objective:
+        """Σ_O w (s − r)²/pairs: errors are at least 0, so the worst weight is b; against a benchmark it depends."""
+        if self.benchmark is None:
+            unit = 1.0 / pairs if self.settings.spec.estimator == "naive" else None
+
+            def weigh(observed: Observed, rows: slice) -> tuple[Tensor | float, Tensor]:
+                weight = observed.bounds.b / pairs
+                return unit or weight, weight * observed.target
+
+            def squares(observed: Observed, rows: slice) -> Tensor:
+                return torch.sum(observed.bounds.b * observed.target.square(), dtype=torch.float64)
+
+            return log.quadratic(weigh, log.total(squares) / pairs)
+        frozen = self.benchmark.phi if step == "phi" else self.benchmark.theta
+        assert frozen is not None  # noqa: S101 (a benchmark imputes where the method does)
+        reference = frozen
+
+        def above(scores: LowRank) -> Quadratic:
+            def weigh(observed: Observed, rows: slice) -> tuple[Tensor, Tensor]:
+                y = observed.scores(log.own(scores, rows))
+                error = (observed.scores(reference.rows(rows)) - observed.target).square()
+                c, d = above_square(y, observed.target, error, *observed.bounds)
+                return c / pairs, d / pairs
+
+            return log.quadratic(weigh)
+
+        return WorstCase(log, self.prediction_loss if step == "phi" else self.imputation_loss, above)
+
+    def _doubly_robust(self, log: LogBlocks) -> Objective:
+        """Σ_D (s − g)² + Σ_O w (e − ê), over |D|: e − ê = 2 (g − r)(s − (g + r)/2) is linear in s."""
+        assert self.theta is not None  # noqa: S101 (asked for where there is θ)
+        pairs = self.n_users * self.phi.n_items
+        g = log.partition.factors(self.theta.factors)
+        assert g is not None  # noqa: S101 (θ has factors)
+        g = g.detach()
+        if self.settings.spec.uncertainty == "none":
+
+            def weigh(observed: Observed, rows: slice) -> tuple[float, Tensor]:
+                return 0.0, observed.bounds.b * (observed.target - observed.scores(g.rows(rows))) / pairs
+
+            def gap(observed: Observed, rows: slice) -> Tensor:
+                squares = observed.target.square() - observed.scores(g.rows(rows)).square()
+                return torch.sum(observed.bounds.b * squares, dtype=torch.float64)
+
+            constant = float(square_sum(g)) + log.total(gap)
+            return log.quadratic(weigh, constant / pairs, 1.0 / pairs, g)
+
+        def above(scores: LowRank) -> Quadratic:
+            def weigh(observed: Observed, rows: slice) -> tuple[Tensor, Tensor]:
+                y, label = observed.scores(log.own(scores, rows)), observed.scores(g.rows(rows))
+                slope, zero = 2.0 * (label - observed.target), 0.5 * (label + observed.target)
+                if self.benchmark is not None:
+                    none = Terms(torch.zeros_like(y).sum(), torch.zeros_like(y))
+                    gap = -self._relative("phi", rows.start, rows.stop, none).coef
+                    zero = zero + torch.where(slope == 0, 0.0, gap / torch.where(slope == 0, 1.0, slope))
+                c, d = above_line(y, slope, zero, *observed.bounds)
+                return c / pairs, d / pairs
+
+            return log.quadratic(weigh, 0.0, 1.0 / pairs, g)
+
+        return WorstCase(log, self.prediction_loss, above)
 
     @property
     def _normalises(self) -> bool:
@@ -203,7 +282,7 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
         Stage(
             "main",
             lambda done: _benchmarked(prepared, done["benchmark"], partition),
-            REFINING if settings.warm_start else 1.0,
+            settings.warm_start,
         ),
     ]
 

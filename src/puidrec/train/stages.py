@@ -9,12 +9,15 @@ import torch
 
 from puidrec.backbones.low_rank import LowRank
 from puidrec.errors import InputError
-from puidrec.train.adam import Progress, SaveState, Trainer
+from puidrec.settings import Settings
+from puidrec.train.adam import REFINING, Progress, SaveState, Trainer
 from puidrec.train.blocks import UserPartition
 from puidrec.train.checkpoint import HINT, Checkpoint
 from puidrec.train.distributed import ALONE, World
+from puidrec.train.least_squares import Solver, parts_to_solve
 from puidrec.train.prepare import Prepared
-from puidrec.train.problem import Done, Fitted, Stage, with_prefix
+from puidrec.train.problem import Done, Fitted, Problem, Stage, with_prefix
+from puidrec.train.stopping import Validator
 
 
 def stages_of(prepared: Prepared, partition: UserPartition | None = None) -> Sequence[Stage]:
@@ -50,16 +53,31 @@ def train_stages(
         if isinstance(problem, Fitted):
             done[stage.name] = problem
             continue
-        trainer = Trainer(
-            problem, settings, validator, stage=stage.name, save=_with_done(save, done),
-            lr=settings.lr * stage.lr_factor, partition=partition,
-        )  # fmt: skip
+        trainer = _trainer(problem, stage, settings, validator, _with_done(save, done), partition)
         if resume is not None and resume.state.get("stage") == stage.name:
             trainer.restore(resume)
         fitted = trainer.run(progress)
         done[stage.name] = fitted if trainer.admissible() else _benchmark_of(fitted, done)
     history = [{"stage": stage.name, **row} for stage in stages for row in done[stage.name].history]
     return replace(done[stages[-1].name], history=history)  # type: ignore[arg-type]
+
+
+def _trainer(
+    problem: Problem,
+    stage: Stage,
+    settings: Settings,
+    validator: Validator | None,
+    save: SaveState | None,
+    partition: UserPartition,
+) -> Solver | Trainer:
+    """Least squares where the loss is quadratic in linear scores, Adam elsewhere."""
+    parts = parts_to_solve(problem, settings, partition)
+    if parts is not None:
+        return Solver(
+            problem, parts, settings, validator, stage=stage.name, save=save, partition=partition, warm=stage.warm
+        )
+    lr = settings.lr * (REFINING if stage.warm else 1.0)
+    return Trainer(problem, settings, validator, stage=stage.name, save=save, lr=lr, partition=partition)
 
 
 def _require_same_checkpoint(resume: Checkpoint | None, world: World) -> None:

@@ -18,11 +18,14 @@ from puidrec.backbones.low_rank import LowRank
 from puidrec.objective import signed
 from puidrec.objective.sharp import worst_unseen_sum
 from puidrec.objective.terms import Observed
+from puidrec.objective.whole_space import square_sum
 from puidrec.sensitivity.fitted import Gamma
 from puidrec.settings import Settings
 from puidrec.train.blocks import UserPartition
+from puidrec.train.least_squares import LeastSquares, LogBlocks
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import Done, Log, Stage, Step, backbone_penalty
+from puidrec.train.quadratic import Quadratic
 from puidrec.train.robust import robust_problem
 
 SMALL_POPULATION = 16_000_000
@@ -88,6 +91,32 @@ class UnseenProblem:
         worst = self.settings.spec.end == "worst"
         unseen = (self._worst if worst else self._signed)(start, stop, observed, phi, scores)
         return fit / n_seen + self.settings.unseen_weight * unseen / n_unseen
+
+    def least_squares(self, partition: UserPartition) -> list[LeastSquares] | None:
+        """The signed loss is quadratic; the worse end of an interval is not."""
+        if self.settings.spec.end == "worst":
+            return None
+        log = LogBlocks(self.observed, partition)
+        return [LeastSquares("phi", self.phi, lambda: self._quadratic(log))]
+
+    def _quadratic(self, log: LogBlocks) -> Quadratic:
+        """Σ_O w (s − r)²/seen + λ (Σ_D − Σ_O)(s − m)²/unseen."""
+        n_seen = max(float(len(self.observed)), 1.0)
+        share = self.settings.unseen_weight / max(self.seen.n_pairs - n_seen, 1.0)
+        log_users, log_items = self.gamma_scale * self.log_users, self.gamma_scale * self.log_items
+        m = signed.unseen_scores(self.seen, log_users, log_items, liked=self.settings.liked).detach()
+        unit = None if self.settings.adjusts else 1.0 / n_seen - share
+
+        def weigh(observed: Observed, rows: slice) -> tuple[Tensor | float, Tensor]:
+            weight = observed.bounds.a / n_seen
+            pull = weight * observed.target - share * observed.scores(m.rows(rows))
+            return weight - share if unit is None else unit, pull
+
+        def constant(observed: Observed, rows: slice) -> Tensor:
+            fit = torch.sum(observed.bounds.a * observed.target.square(), dtype=torch.float64) / n_seen
+            return fit - share * torch.sum(observed.scores(m.rows(rows)).square(), dtype=torch.float64)
+
+        return log.quadratic(weigh, log.total(constant) + share * float(square_sum(m)), share, m)
 
     def _signed(self, start: int, stop: int, observed: Observed, phi: LowRank, scores: Tensor) -> Tensor:
         log_users, log_items = self.gamma_scale * self.log_users[start:stop], self.gamma_scale * self.log_items

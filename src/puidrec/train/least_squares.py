@@ -1,0 +1,305 @@
+"""Training by least squares: problems whose loss is quadratic in the scores are solved to the optimum.
+
+A problem lists what is to be solved, one model after the other (`LeastSquares`); here a backbone of IDs and linear
+features becomes the solver's model and back, and sweeps become a history, checkpoints and a fitted stage. The answer
+depends on the data and the settings, not on when training was stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from puidrec.backbones.base import Backbone
+from puidrec.backbones.low_rank import LowRank
+from puidrec.backbones.mf import IdTower, LinearTower
+from puidrec.errors import InputError
+from puidrec.objective.terms import Observed
+from puidrec.rng import derive_seed
+from puidrec.settings import Settings
+from puidrec.train.adam import Progress, SaveState
+from puidrec.train.blocks import UserPartition, change_user_rows, entity_axes
+from puidrec.train.checkpoint import HINT, Checkpoint
+from puidrec.train.problem import BlockLoss, Fitted, Log, Problem, with_prefix
+from puidrec.train.quadratic import Block, Quadratic, Reduce
+from puidrec.train.quadratic import Problem as Objective
+from puidrec.train.solver import Features, Model, Point, Side, Sweep, solve
+from puidrec.train.stopping import Validator
+
+TOLERANCE = 1e-8
+ADMISSIBLE = 1e-6
+"""A benchmarked loss up to this much above 0 counts as 0: at the benchmark itself it is 0 up to rounding."""
+
+
+class LeastSquares(NamedTuple):
+    """One model of a problem: its name among the parameters, its backbone, and the loss of its scores."""
+
+    name: str
+    backbone: Backbone
+    objective: Callable[[], Objective]
+    """Made when the models before it are solved."""
+
+
+@runtime_checkable
+class Solvable(Protocol):
+    """A problem that may be solved by least squares."""
+
+    def least_squares(self, partition: UserPartition) -> Sequence[LeastSquares] | None:
+        """What is solved, in order; None where the loss is not quadratic."""
+
+
+def parts_to_solve(problem: Problem, settings: Settings, partition: UserPartition) -> Sequence[LeastSquares] | None:
+    """What a problem has to solve by least squares; None where Adam must train it."""
+    if settings.solver == "adam" or settings.block_users or not isinstance(problem, Solvable):
+        return None
+    parts = problem.least_squares(partition)
+    return parts if parts and all(is_linear(part.backbone) for part in parts) else None
+
+
+def is_linear(backbone: Backbone) -> bool:
+    """Whether vectors and biases are linear in the parameters: IDs, and at most one linear map of features a side."""
+    for towers in (backbone.user_towers, backbone.item_towers):
+        shared = [tower for tower in towers if not isinstance(tower, IdTower)]
+        if len(shared) > 1 or not all(isinstance(tower, LinearTower) for tower in shared):
+            return False
+    return True
+
+
+class Solver:
+    """Solves the models of one problem, one after the other."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        parts: Sequence[LeastSquares],
+        settings: Settings,
+        validator: Validator | None,
+        *,
+        stage: str,
+        save: SaveState | None,
+        partition: UserPartition,
+        warm: bool = False,
+    ) -> None:
+        self.problem, self.settings, self.validator = problem, settings, validator
+        self.stage, self.save, self.partition, self.warm = stage, save, partition, warm
+        partition.drop_other_users(problem)
+        self.parts = parts
+        self.history: list[dict[str, float]] = []
+        self._resumed: tuple[str, Sweep] | None = None
+
+    def run(self, progress: Progress | None = None) -> Fitted:
+        """Solve every model; returns the last one's scores."""
+        names = [part.name for part in self.parts]
+        first = names.index(self._resumed[0]) if self._resumed is not None else 0
+        for part in self.parts[first:]:
+            self._solve(part, progress)
+        phi, theta = (self.partition.factors(of) for of in (self.problem.factors, self.problem.imputation))
+        if phi is None:
+            raise TypeError("a problem without a prediction model")
+        score = self.validator.score(phi) if self.validator is not None else None
+        parameters = change_user_rows(self._parameters(), self._axes(), self.partition.gather)
+        return Fitted(phi, theta, parameters, self.history, len(self.history), score, self.problem.gamma_scale)
+
+    def admissible(self) -> bool:
+        """Whether the model may be chosen: a benchmarked loss must not be above 0."""
+        return not self.problem.benchmarked or self.partition.total(self.problem.steps[0]) <= ADMISSIBLE
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of this stage."""
+        tensors = change_user_rows(checkpoint.tensors, self._axes(), self.partition.take_own)
+        try:
+            state = checkpoint.state["sweep"]
+            parts = [with_prefix(tensors, f"{kind}.") for kind in ("point", "direction", "proposal")]
+            device = self.settings.device
+            point, direction, proposal = ({k: t.to(device) for k, t in part.items()} for part in parts)
+            self.history = list(checkpoint.state["history"])
+            self._resumed = (
+                state["part"],
+                Sweep(
+                    int(state["number"]), float(state["objective"]), point, direction, proposal, int(state["settled"])
+                ),
+            )
+            for part in self.parts:
+                part.backbone.load_state_dict(with_prefix(tensors, f"now.{part.name}."))
+            load_point(next(p.backbone for p in self.parts if p.name == state["part"]), point)
+        except (KeyError, ValueError, TypeError, RuntimeError, StopIteration) as error:
+            raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error
+
+    def _solve(self, part: LeastSquares, progress: Progress | None) -> None:
+        reduce = self.partition.world.sum
+        model = solver_model(part.backbone, self.settings, self.partition, reduce)
+        point = point_of(part.backbone)
+        if not self.warm:
+            generator = torch.Generator().manual_seed(derive_seed(self.settings.seed, "start", self.stage, part.name))
+            point = model.start(len(point["users"]), part.backbone.n_items, float(point["mean"]), generator)
+        start = self._resumed[1] if self._resumed is not None and self._resumed[0] == part.name else point
+
+        def after(sweep: Sweep) -> None:
+            figures = {"epoch": len(self.history) + 1, f"loss_{part.name}": sweep.objective}
+            self.history.append(figures)
+            if progress is not None:
+                progress(self.stage, len(self.history), self.settings.epochs * len(self.parts), figures)
+            if self.save is not None:
+                self.save(self._state(part.name, sweep))
+
+        end = solve(part.objective(), model, start, tolerance=TOLERANCE, max_sweeps=self.settings.epochs, after=after)
+        load_point(part.backbone, end.point)
+        for step in self.problem.steps:
+            step.moved()
+
+    def _state(self, name: str, sweep: Sweep) -> Checkpoint:
+        """All that the next sweep depends on; the first process gets the rows of all users."""
+        tensors = {f"now.{key}": value for key, value in self._parameters().items()}
+        for kind, point in (("point", sweep.point), ("direction", sweep.direction), ("proposal", sweep.proposal)):
+            tensors |= {f"{kind}.{key}": value for key, value in point.items()}
+        about = {"part": name, "number": sweep.number, "objective": sweep.objective, "settled": sweep.settled}
+        state = {"stage": self.stage, "sweep": about, "history": self.history}
+        return Checkpoint(change_user_rows(tensors, self._axes(), self.partition.gather_to_first), state)
+
+    def _parameters(self) -> dict[str, Tensor]:
+        return {
+            f"{part.name}.{key}": value.detach().clone()
+            for part in self.parts
+            for key, value in part.backbone.state_dict().items()
+        }
+
+    def _axes(self) -> dict[str, int]:
+        """Tensors with a row per user of this process."""
+        if self.partition.shard is None:
+            return {}
+        own = {f"{kind}.users": 0 for kind in ("point", "direction", "proposal")}
+        for part in self.parts:
+            for key, axis in entity_axes(part.backbone).items():
+                own |= dict.fromkeys([f"{part.name}.{key}", f"now.{part.name}.{key}"], axis)
+        return own
+
+
+def solver_model(backbone: Backbone, settings: Settings, partition: UserPartition, reduce: Reduce) -> Model:
+    """A backbone of IDs and linear features with its L2, for the users of this process."""
+    low, high = partition.own[0]
+    return Model(
+        _side(backbone, backbone.user_towers, settings, slice(low, high)),
+        _side(backbone, backbone.item_towers, settings, slice(None)),
+        reduce,
+    )
+
+
+def _side(backbone: Backbone, towers: nn.ModuleList, settings: Settings, rows: slice) -> Side:
+    penalty, features = torch.full((backbone.dim + 1,), torch.inf, device=backbone.mean.device), None
+    for tower in towers:
+        if isinstance(tower, IdTower):
+            own = settings.l2 / max(tower.n_rows, 1) * tower.column_factor(penalty[None])
+            columns = slice(None) if tower.vectors else slice(backbone.dim, None)
+            penalty[columns] = own[columns]
+        elif isinstance(tower, LinearTower):
+            design = tower.design.rows(rows)
+            cost = settings.l2_features * tower.power[:, None] * tower.column_factor(tower.weight.detach())
+            features = Features(design.pattern, design.values, cost)
+    return Side(penalty, features)
+
+
+def point_of(backbone: Backbone) -> Point:
+    """The parameters of a backbone as the solver has them."""
+    point = {"mean": backbone.mean.detach().clone()}
+    for name, towers in (("user", backbone.user_towers), ("item", backbone.item_towers)):
+        n_rows = None
+        for tower in towers:
+            if isinstance(tower, IdTower):
+                weight = tower.weight.detach()
+                point[f"{name}s"] = weight.clone() if tower.vectors else nn.functional.pad(weight, (backbone.dim, 0))
+            elif isinstance(tower, LinearTower):
+                point[f"{name}_features"], n_rows = tower.weight.detach().clone(), tower.design.n_rows
+        if f"{name}s" not in point:
+            point[f"{name}s"] = backbone.mean.new_zeros(n_rows or 0, backbone.dim + 1).detach()
+    return point
+
+
+@torch.no_grad()
+def load_point(backbone: Backbone, point: Point) -> None:
+    """Put the solver's parameters into the backbone."""
+    backbone.mean.copy_(point["mean"])
+    for name, towers in (("user", backbone.user_towers), ("item", backbone.item_towers)):
+        for tower in towers:
+            if isinstance(tower, IdTower):
+                tower.weight.copy_(point[f"{name}s"] if tower.vectors else point[f"{name}s"][:, backbone.dim :])
+            elif isinstance(tower, LinearTower):
+                tower.weight.copy_(point[f"{name}_features"])
+
+
+Weigh = Callable[[Observed, slice], tuple[Tensor | float, Tensor]]
+"""(logged pairs of some users, which users) → weights c of s² and d of 2s."""
+
+
+@dataclass(frozen=True, eq=False)
+class LogBlocks:
+    """The logged pairs of this process's users, some users at a time, as the solver numbers them."""
+
+    log: Log
+    partition: UserPartition
+
+    @property
+    def low(self) -> int:
+        """The first user of this process: row 0 of the solver."""
+        return self.partition.own[0][0]
+
+    @property
+    def users(self) -> slice:
+        """All users of this process."""
+        return slice(*self.partition.own[0])
+
+    def own(self, scores: LowRank, users: slice) -> LowRank:
+        """Some users of the solver's scores, which are those of this process's users."""
+        return scores.rows(slice(users.start - self.low, users.stop - self.low))
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Ranges of users."""
+        return self.partition.parts(0, self.partition.n_users)
+
+    def blocks(self, weigh: Weigh) -> Callable[[], Iterable[Block]]:
+        """Weighted blocks: kept for a log in memory, made again at each pass for a log on disk."""
+
+        def one(start: int, stop: int) -> Block:
+            observed = self.log.rows(start, stop)
+            return Block(start - self.low, stop - self.low, observed.pattern, *weigh(observed, slice(start, stop)))
+
+        if isinstance(self.log, Observed):
+            kept = [one(*span) for span in self.spans()]
+            return lambda: kept
+        return lambda: (one(*span) for span in self.spans())
+
+    def total(self, value: Callable[[Observed, slice], Tensor]) -> float:
+        """Σ over all users of all processes."""
+        parts = [value(self.log.rows(a, b), slice(a, b)).double() for a, b in self.spans()]
+        return self.partition.world.sum_number(float(sum(parts, torch.zeros((), dtype=torch.float64))))
+
+    def quadratic(self, weigh: Weigh, constant: float = 0.0, v: float = 0.0, pull: LowRank | None = None) -> Quadratic:
+        """Σ_O (c s² − 2 d s) + v (Σ_D s² − 2 Σ_D s m) + constant; `pull` (m) is of all users."""
+        blocks = self.blocks(weigh)
+        zero = all(isinstance(block.c, float) and block.c == 0.0 for block in blocks()) if v else False
+        own = None if pull is None else pull.rows(self.users)
+        return Quadratic(blocks, v, own, constant, zero, self.partition.world.sum)
+
+
+@dataclass(frozen=True, eq=False)
+class WorstCase:
+    """A loss at its worst weights: measured as the problem defines it, lowered by quadratics above it."""
+
+    log: LogBlocks
+    loss: BlockLoss
+    above: Callable[[LowRank], Quadratic]
+    """Scores of this process's users → a quadratic above the loss that touches it there."""
+
+    def at(self, scores: LowRank) -> Quadratic:
+        """The quadratic to lower next."""
+        return self.above(scores)
+
+    @torch.no_grad()
+    def value(self, scores: LowRank) -> float:
+        """The users' weighted mean of the losses of blocks."""
+        log, n_users = self.log, self.log.partition.n_users
+        parts = (float(self.loss(a, b, log.own(scores, slice(a, b)))) * (b - a) / n_users for a, b in log.spans())
+        return log.partition.world.sum_number(sum(parts))
