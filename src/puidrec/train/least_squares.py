@@ -125,7 +125,6 @@ class Solver:
             )
             for part in self.parts:
                 part.backbone.load_state_dict(with_prefix(tensors, f"now.{part.name}."))
-            load_point(next(p.backbone for p in self.parts if p.name == state["part"]), point)
         except (KeyError, ValueError, TypeError, RuntimeError, StopIteration) as error:
             raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error
 
