@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from puidrec.errors import InputError
-from puidrec.train.quadratic import Problem
+from puidrec.train.quadratic import Objective
 from puidrec.train.solver import Model, Point, Sweep, solve
 
 MAX_STRENGTHS = 8
@@ -24,7 +24,7 @@ class PathPoint(NamedTuple):
 
 
 def solve_path(
-    at: Callable[[float], tuple[Problem, Model]],
+    at: Callable[[float], tuple[Objective, Model]],
     strengths: Sequence[float],
     judge: Callable[[Point], float],
     start: Callable[[Model], Point],

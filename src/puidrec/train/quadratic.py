@@ -122,8 +122,8 @@ class Quadratic:
         return total
 
 
-class Problem(Protocol):
-    """A loss of scores: its value, and a quadratic that is lowered in its place near given scores."""
+class Objective(Protocol):
+    """What training minimises, a loss of scores: its value, and a quadratic that is lowered in its place near given scores."""
 
     def at(self, scores: LowRank) -> Quadratic:
         """The quadratic at these scores; best if it lies above the loss and touches it there."""

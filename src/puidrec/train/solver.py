@@ -27,7 +27,7 @@ from torch import Tensor
 from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import PuidError
-from puidrec.train.quadratic import Problem, Quadratic, Reduce, Rows, alone, gram
+from puidrec.train.quadratic import Objective, Quadratic, Reduce, Rows, alone, gram
 
 STEPS = 2
 """Steps of conjugate gradients per side and sweep: the next sweep starts where they end."""
@@ -163,7 +163,7 @@ class Sweep(NamedTuple):
 
 
 def solve(
-    problem: Problem,
+    problem: Objective,
     model: Model,
     start: Point | Sweep,
     *,
@@ -188,7 +188,7 @@ def solve(
     return state._replace(point=model.padded(state.point), direction={}, proposal={})
 
 
-def _narrowed(problem: Problem, model: Model, state: Sweep) -> Sweep:
+def _narrowed(problem: Objective, model: Model, state: Sweep) -> Sweep:
     """Turn the vectors to their principal axes, which changes neither scores nor penalty, and drop those that are
     negligible and still shrinking."""
     rows, steps = model.scores(state.point), model.scores(state.direction, step=True)
@@ -220,13 +220,13 @@ def _narrowed(problem: Problem, model: Model, state: Sweep) -> Sweep:
     )  # fmt: skip
 
 
-def _first(problem: Problem, model: Model, point: Point) -> Sweep:
+def _first(problem: Objective, model: Model, point: Point) -> Sweep:
     objective = problem.value(model.scores(point)) + model.penalty(point)
     _check_finite(objective, "at the start")
     return Sweep(0, objective, point, {}, {}, 0)
 
 
-def _next(problem: Problem, model: Model, state: Sweep, tolerance: float, steps: int) -> Sweep:
+def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, steps: int) -> Sweep:
     """One sweep, the direction it gives, and the best step along it."""
     scores = model.scores(state.point)
     quadratic = problem.at(scores)
@@ -247,7 +247,7 @@ def _next(problem: Problem, model: Model, state: Sweep, tolerance: float, steps:
     return Sweep(state.number + 1, objective, point, direction, proposal, settled)
 
 
-def _guarded(problem: Problem, model: Model, state: Sweep, direction: Point, t: float) -> tuple[float, float]:
+def _guarded(problem: Objective, model: Model, state: Sweep, direction: Point, t: float) -> tuple[float, float]:
     """The step, halved until the loss itself (not only the quadratic in its place) falls; 0 if it does not."""
     for _ in range(HALVINGS):
         point = {name: x + t * direction[name] for name, x in state.point.items()}
