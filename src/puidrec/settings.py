@@ -51,8 +51,8 @@ class Settings(BaseModel):
     )
     liked: bool = Field(True, description="signed: people pick what they like (False: what they dislike).")
     warm_start: bool = Field(True, description="Benchmarked methods start at the benchmark.")
-    solver: Literal["auto", "adam"] = Field(
-        "auto", description="auto: least squares to the optimum where the loss is squared and scores linear, else Adam."
+    solver: Literal["adam", "least-squares"] = Field(
+        "adam", description="adam: with early stopping; least-squares: to the optimum, where the loss is quadratic."
     )
     epochs: int = Field(300, ge=1, description="Most passes over the log.")
     patience: int = Field(50, ge=0, description="Epochs without a better smoothed score before stopping; 0 runs all.")

@@ -54,7 +54,7 @@ class Solvable(Protocol):
 
 def parts_to_solve(problem: Problem, settings: Settings, partition: UserPartition) -> Sequence[LeastSquares] | None:
     """What a problem has to solve by least squares; None where Adam must train it."""
-    if settings.solver == "adam" or settings.block_users or not isinstance(problem, Solvable):
+    if settings.solver != "least-squares" or settings.block_users or not isinstance(problem, Solvable):
         return None
     parts = problem.least_squares(partition)
     return parts if parts and all(is_linear(part.backbone) for part in parts) else None
