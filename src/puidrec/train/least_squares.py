@@ -25,8 +25,7 @@ from puidrec.train.adam import Progress, SaveState
 from puidrec.train.blocks import UserPartition, change_user_rows, entity_axes
 from puidrec.train.checkpoint import HINT, Checkpoint
 from puidrec.train.problem import BlockLoss, Fitted, Log, Problem, with_prefix
-from puidrec.train.quadratic import Block, Quadratic, Reduce
-from puidrec.train.quadratic import Problem as Objective
+from puidrec.train.quadratic import Block, Objective, Quadratic, Reduce
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, solve
 from puidrec.train.stopping import Validator
 

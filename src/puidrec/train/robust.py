@@ -27,8 +27,7 @@ from puidrec.train.blocks import UserPartition
 from puidrec.train.least_squares import LeastSquares, LogBlocks, WorstCase
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import BlockLoss, Fitted, Log, Stage, Step, backbone_penalty
-from puidrec.train.quadratic import Problem as Objective
-from puidrec.train.quadratic import Quadratic
+from puidrec.train.quadratic import Objective, Quadratic
 
 
 @dataclass(frozen=True)
