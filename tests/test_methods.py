@@ -92,3 +92,22 @@ def test_rows_are_frozen() -> None:
     with pytest.raises(AttributeError):
         METHODS["ips"].benchmark = True  # type: ignore[misc]
     assert not METHODS["ips"].benchmark
+
+
+@pytest.mark.parametrize(
+    ("method", "gamma", "kept"),
+    [
+        ("dr", 2.0, {"dim"}),
+        ("rd-dr", 2.0, {"dim", "gamma"}),
+        ("rd-dr", "certified", {"dim", "gamma"}),
+        ("rd-dr", "recovered", {"dim"}),
+        ("puid-dr", "recovered", {"dim", "gamma", "alpha", "beta"}),
+        ("signed-rd", "auto", {"dim", "gamma"}),
+        ("bias", "auto", {"dim"}),
+    ],
+)
+def test_settings_of_a_comparison_reach_the_methods_that_have_them(method, gamma, kept) -> None:
+    given = {"dim": 8, "gamma": gamma, "alpha": 1.0, "beta": 2.0}
+    own = get_method(method).own_settings(given)
+    assert own == {key: given[key] for key in kept}
+    Settings.of(method, **own)

@@ -79,6 +79,11 @@ class TestParameters:
         assert repr(Recommender("ips", dim=7)) == "Recommender('ips', dim=7)"
         assert eval(repr(Recommender("rd-ips", gamma=2.0, rng=1))).get_params()["seed"] == 1
 
+    def test_repr_says_what_the_model_was_fitted_on(self, data) -> None:
+        model = Recommender("bias", dim=7).fit(data)
+        rows = f"{model.seen_[1].size:,} logged rows of {data.n_users} users × {data.n_items} items"
+        assert repr(model).splitlines() == ["Recommender('bias', dim=7)", f"  fitted on {rows}"]
+
     def test_before_fit(self, tmp_path) -> None:
         model = Recommender("ips")
         for call in (lambda: model.predict([1], [1]), lambda: model.recommend([1]), lambda: model.save(tmp_path / "m")):

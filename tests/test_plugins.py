@@ -15,7 +15,7 @@ from puidrec.backbones import BACKBONES, make_backbone
 from puidrec.data.sources import SOURCES
 from puidrec.evaluation.metrics import METRICS, parse_metric
 from puidrec.methods import METHODS
-from puidrec.plugins import GROUPS, Table
+from puidrec.plugins import GROUPS, Registry
 from puidrec.propensity import PROPENSITIES, make_propensity
 from puidrec.sensitivity.gamma import PRESETS, GammaRule, resolve_gamma
 from puidrec.sensitivity.gamma import SOURCES as GAMMA_SOURCES
@@ -40,7 +40,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for table in TABLES:
         monkeypatch.setattr(table, "_loaded", {})
 
-    def make(group: str, points: dict[str, str], package: str = "stranger", source: str = MODULE) -> None:
+    def make(group: str, points: dict[str, str], package: str = "other", source: str = MODULE) -> None:
         (tmp_path / f"{package}_module.py").write_text(source)
         folder = tmp_path / f"{package}-1.0.dist-info"
         folder.mkdir()
@@ -99,7 +99,7 @@ def test_a_plug_in_that_cannot_be_imported_is_blamed(
     install: Any, refusal: Any, ask: Any, source: str, blame: str
 ) -> None:
     install("puidrec.propensities", {"broken": "Mine"}, source=source)
-    refusal(ask, "plug-in broken", "package stranger", "stranger_module:Mine", blame)
+    refusal(ask, "plug-in broken", "package other", "other_module:Mine", blame)
 
 
 def test_a_broken_plug_in_is_not_in_the_way(install: Any) -> None:
@@ -124,7 +124,7 @@ def test_two_plug_ins_of_one_name_are_refused(install: Any, refusal: Any) -> Non
 
 def test_the_name_of_a_built_in_is_taken(install: Any, refusal: Any) -> None:
     install("puidrec.metrics", {"uauc": "number", "mine": "number"})
-    refusal(lambda: parse_metric("mine"), "uauc", "package stranger", "built-in")
+    refusal(lambda: parse_metric("mine"), "uauc", "package other", "built-in")
     assert parse_metric("uauc")[0].description.startswith("mean AUC")
 
 
@@ -142,14 +142,14 @@ def test_a_plug_in_of_the_wrong_kind_is_refused(
     install: Any, refusal: Any, group: str, ask: Any, expected: str
 ) -> None:
     install(group, {"mine": "number"})
-    refusal(ask, "plug-in mine", "package stranger", "int", expected)
+    refusal(ask, "plug-in mine", "package other", "int", expected)
 
 
 def test_tables_are_mappings_of_known_groups(refusal: Any) -> None:
-    table = Table("puidrec.metrics", {"a": 1}, lambda name, loaded: loaded, "anything")
+    table = Registry("puidrec.metrics", {"a": 1}, lambda name, loaded: loaded, "anything")
     assert (len(table), list(table), dict(table), table["a"]) == (1, ["a"], {"a": 1}, 1)
     assert table.get("b") is None
     assert 3 not in table
     assert np.array(["a"])[0] in table
-    refusal(lambda: Table("puidrec.nothing", {}, lambda name, loaded: loaded, ""), "group")
+    refusal(lambda: Registry("puidrec.nothing", {}, lambda name, loaded: loaded, ""), "group")
     assert {table.group for table in TABLES} == set(GROUPS)

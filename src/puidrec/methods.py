@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from puidrec.errors import InputError
-from puidrec.plugins import Table
+from puidrec.plugins import Registry
 
 if TYPE_CHECKING:
     from puidrec.settings import Settings
@@ -89,6 +89,17 @@ class MethodSpec:
         """Whether the scale of Γ, unless given, is set so that unseen ratings have the mean that uniform rows show."""
         return self.uses_uniform == GAMMA_SCALE
 
+    def takes_gamma(self, gamma: object) -> bool:
+        """Whether a value of the setting `gamma` has a meaning here: a rule has none where all pairs share one Γ."""
+        one = not isinstance(gamma, str) or gamma in ONE_GAMMA
+        return self.uncertainty == "personalised" or (self.uncertainty == "global" and one)
+
+    def own_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the settings of a comparison that this method has; Γ means nothing to one without uncertainty."""
+        absent = set() if self.takes_gamma(settings.get("gamma")) else {"gamma"}
+        absent |= set() if self.uncertainty == "personalised" else {"alpha", "beta"}
+        return {key: value for key, value in settings.items() if key not in absent}
+
     def weighs_rows(self, settings: Settings) -> bool:
         """Whether these settings weigh logged pairs by inverse propensities."""
         return settings.adjusts if self.uses_propensity == "without ids" else self.uses_propensity
@@ -103,6 +114,8 @@ class MethodSpec:
 
 
 GAMMA_SCALE = "scale of Γ"
+ONE_GAMMA = ("auto", "certified", "global")
+"""Words for `gamma` that give one Γ for all pairs; other words are rules, which give one per pair."""
 ROBUST = "puidrec.train.robust:stages"
 MULTI = "puidrec.train.multi:stages"
 UNSEEN = "puidrec.train.unseen:stages"
@@ -164,7 +177,7 @@ def _from_package(name: str, row: object) -> MethodSpec | None:
     return row if isinstance(row, MethodSpec) and row.name == name else None
 
 
-METHODS: Table[MethodSpec] = Table(
+METHODS: Registry[MethodSpec] = Registry(
     "puidrec.methods", {spec.name: spec for spec in _BUILT_IN}, _from_package, "a MethodSpec of that name"
 )
 

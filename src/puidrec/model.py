@@ -53,7 +53,11 @@ class Recommender:
 
     def __repr__(self) -> str:
         given = self.settings.model_dump(exclude_defaults=True, exclude={"method"})
-        return f"Recommender({self.settings.method!r}{''.join(f', {k}={v!r}' for k, v in given.items())})"
+        shown = f"Recommender({self.settings.method!r}{''.join(f', {k}={v!r}' for k, v in given.items())})"
+        if not hasattr(self, "user_factors_"):
+            return shown
+        users, items = len(self.user_ids_), len(self.item_ids_)
+        return f"{shown}\n  fitted on {self.seen_[1].size:,} logged rows of {users:,} users × {items:,} items"
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All parameters, as scikit-learn's tools expect them."""
@@ -190,7 +194,8 @@ class Recommender:
         return load_model(Path(folder))
 
     def _keep(self, phi: LowRank, data: Dataset, prepared: Prepared) -> None:
-        self.user_factors_, self.item_factors_ = phi.lefts[0].cpu().numpy(), phi.rights[0].cpu().numpy()
+        users, items = (side[0].cpu().contiguous().numpy() for side in (phi.lefts, phi.rights))  # as they are loaded
+        self.user_factors_, self.item_factors_ = users, items
         self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
         self._cold_start = None
         self.seen_ = (prepared.log.row_start, prepared.log.items)

@@ -1,8 +1,8 @@
-"""Plug-ins: tables whose unknown names are looked up among the entry points of installed packages.
+"""Plug-ins: registries whose unknown names are looked up among the entry points of installed packages.
 
 A package registers, for instance, `[project.entry-points."puidrec.metrics"] mine = "my_package.metrics:MINE"`, and
-from then on `mine` is a metric like any other. Entry points are read only when a name is not in the table, so they
-cost nothing until they are wanted, and nothing is imported that nobody named.
+from then on `mine` is a metric like any other. Entry points are read only when a name is not a built-in one, and only
+the plug-in of that name is imported.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ GROUPS = (
 )
 T = TypeVar("T")
 Adapt = Callable[[str, Any], T]
-"""From a plug-in's name and object to a row of the table; returns None where the object is of the wrong kind."""
+"""From a plug-in's name and object to a row of the registry; returns None where the object is of the wrong kind."""
 
 
-class Table(Mapping[str, T]):
-    """Built-in rows by name; names that are not among them are asked of the installed packages.
+class Registry(Mapping[str, T]):
+    """Built-in rows by name; names that are not among them are looked up in the installed packages.
 
-    A mapping rather than a dict, so that `in`, `[]` and `get` all take the same way. Iterating gives the built-in
+    A mapping rather than a dict, so that `in`, `[]` and `get` all find plug-ins. Iterating gives the built-in
     names only: it must not depend on what else is installed.
     """
 
@@ -87,7 +87,7 @@ class Table(Mapping[str, T]):
     def _adapted(self, point: EntryPoint) -> T:
         try:
             loaded = point.load()
-        except Exception as error:  # whatever a stranger's module raises on import, the user should read who did it
+        except Exception as error:  # whatever the plug-in raises on import: say whose it is
             reason = one_line(f"{type(error).__name__}: {error}")[:200]
             raise InputError(
                 f"plug-in {point.name} of {_owner(point)} cannot be imported from {point.value} ({reason})",

@@ -1,4 +1,4 @@
-"""Every hyper-parameter, declared once: typed, described, checked. All else receives this object."""
+"""Every hyperparameter, declared once: typed, described, checked. All other modules receive this object."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ class Settings(BaseModel):
     l2: float = Field(0.1, ge=0, description="L2 per entity on ID embeddings and biases.")
     l2_features: float = Field(0.02, ge=0, description="L2 on feature weights, which are shared.")
     l2_vectors: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
-        "auto", description="Factor of l2 for ID embeddings; auto: of both, as the noise of the log asks for."
+        "auto",
+        description="Factor of l2 for ID embeddings; auto: of l2 and l2_features, estimated from the noise of the log.",
     )
     block_users: int = Field(0, ge=0, description="Users per step against all items; 0 takes all users at once.")
     metric: str = Field("auto", description="Validation metric; auto: uauc where users have enough rows, else auc.")
@@ -111,7 +112,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:
-        """Refuse what cannot be: each with a sentence that says why."""
+        """Refuse unknown names and settings that contradict each other, with a sentence that says why."""
         for name, value, table in (
             ("backbone", self.backbone, BACKBONES), ("loss", self.loss, LOSSES), ("head", self.head, HEADS),
             ("propensity", self.propensity, PROPENSITIES), ("validation metric", self.metric, VALIDATION_METRICS),
@@ -132,8 +133,10 @@ class Settings(BaseModel):
         gamma, spec = self.gamma, self.spec
         if isinstance(gamma, float):
             if not 1.0 <= gamma < float("inf"):
-                raise InputError("Γ below 1 would turn the interval inside out", found=gamma, expected="finite, Γ >= 1")
-        elif spec.uncertainty == "global" and gamma not in ("auto", "global", "certified"):
+                raise InputError(
+                    "Γ below 1 would put the lower bound above the upper one", found=gamma, expected="finite, Γ >= 1"
+                )
+        elif spec.uncertainty == "global" and not spec.takes_gamma(gamma):
             raise InputError(
                 f"{spec.name} takes one Γ for all pairs", found=gamma, expected="a number, or certified",
                 hint=f"For a personalised rule use {spec.name.replace('rd', 'puid')}.",
@@ -143,7 +146,7 @@ class Settings(BaseModel):
 
 
 def _as_input_error(error: ValidationError, model: type[BaseModel]) -> InputError:
-    """The first complaint of a validation, in our words."""
+    """The first error of a validation as one line."""
     first = error.errors()[0]
     key = ".".join(map(str, first["loc"][:1]))
     if first["type"] == "extra_forbidden":

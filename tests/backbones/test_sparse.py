@@ -100,7 +100,15 @@ def broken(*_, **__):
     raise RuntimeError("no such kernel")
 
 
-@pytest.mark.parametrize("kernel", [broken, lambda matrix, *_, **__: matrix.values().zero_()], ids=["missing", "wrong"])
+def wrong(matrix, *_, **__):
+    matrix.values().fill_(2.0)
+
+
+def idle(matrix, *_, **__):
+    """Leaves the values as they are."""
+
+
+@pytest.mark.parametrize("kernel", [broken, wrong, idle], ids=["missing", "wrong", "idle"])
 def test_where_torch_has_no_kernel_look_ups_stand_in(kernel, monkeypatch):
     monkeypatch.setattr(sparse, "has_sparse_kernels", cache(has_sparse_kernels.__wrapped__))
     monkeypatch.setattr(torch.sparse, "sampled_addmm", kernel)

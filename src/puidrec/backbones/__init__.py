@@ -12,7 +12,7 @@ from puidrec.backbones.features import Design
 from puidrec.backbones.mf import IdTower, LinearTower
 from puidrec.backbones.mf_mlp import MlpTower
 from puidrec.errors import InputError
-from puidrec.plugins import Table
+from puidrec.plugins import Registry
 from puidrec.rng import Rng, derive_seed
 
 Ids = bool | Literal["bias"]
@@ -24,7 +24,7 @@ _BUILT_IN: dict[str, FeatureTower | None] = {
     "mf-linear": lambda design, dim, generator, hidden: LinearTower(design, dim, generator),
     "mf-mlp": MlpTower,
 }
-BACKBONES = Table(
+BACKBONES = Registry(
     "puidrec.backbones", _BUILT_IN, lambda _, tower: tower if callable(tower) else None,
     "a tower: (design, dim, generator, hidden) -> Tower",
 )  # fmt: skip

@@ -199,13 +199,18 @@ class _SparseMatmul(torch.autograd.Function):
 
 @cache
 def has_sparse_kernels(device: str, dtype: torch.dtype) -> bool:
-    """Try both kernels once on a tiny matrix; this also spends torch's one-time notice that CSR is in beta."""
+    """Try both kernels once on a tiny matrix of 0, so that a kernel that does nothing is found out.
+
+    This also spends torch's one-time notice that CSR is in beta.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             index = torch.tensor([0, 1], dtype=torch.int32, device=device)
             ones = torch.ones(1, 1, dtype=dtype, device=device)
-            matrix = torch.sparse_csr_tensor(index, index[:1], ones[0].clone(), (1, 1), check_invariants=False)
+            matrix = torch.sparse_csr_tensor(
+                index, index[:1], torch.zeros_like(ones[0]), (1, 1), check_invariants=False
+            )
             torch.sparse.sampled_addmm(matrix, ones, ones, beta=0.0, out=matrix)
             return bool((matrix @ ones).item() == 1.0)
         except (RuntimeError, NotImplementedError):

@@ -64,7 +64,7 @@ def convert(
 
 
 @dataclass(frozen=True)
-class SimulationOptions(options.Options):
+class WorldOptions(options.Options):
     """What to simulate."""
 
     world: str = option("mixed", "entity, pair, mixed, half-complete, proportional, no-confounding.")
@@ -76,7 +76,7 @@ class SimulationOptions(options.Options):
 
 @options.command("puid data simulate --world pair --users 300 --items 300 --out sim")
 def simulate(
-    out: options.OutFolder, size: SimulationOptions, seed: options.Seed = 0, *, common: options.CommonOptions
+    out: options.OutFolder, size: WorldOptions, seed: options.Seed = 0, *, common: options.CommonOptions
 ) -> None:
     """Simulate a confounded log with a uniform sample and the truth, up to a million users, in chunks."""
     from puidrec.data.synthetic import simulate_to_parquet

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,19 +89,6 @@ def data_spec(data: options.DataOptions) -> DataSpec:
     return DataSpec(data.data, data.data_dir, data.source_options())
 
 
-def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those settings that a method has: Γ means nothing to one without uncertainty, a rule nothing to one Γ."""
-    from puidrec.methods import get_method
-
-    uncertainty = get_method(method).uncertainty
-    gamma = settings.get("gamma")
-    rule = isinstance(gamma, str) and gamma not in ("auto", "certified", "global")
-    absent = {"none": {"gamma", "alpha", "beta"}, "global": {"alpha", "beta"}}.get(uncertainty, set())
-    if uncertainty == "global" and rule:
-        absent = absent | {"gamma"}
-    return {key: value for key, value in settings.items() if key not in absent}
-
-
 @options.command("puid compare --data coat --data-dir coat --methods mf,dr,signed-rd --seeds 5 --out compare-coat")
 def compare(
     context: typer.Context,
@@ -118,13 +105,14 @@ def compare(
     from puidrec.experiments.job import Job
     from puidrec.experiments.run import METRICS
     from puidrec.experiments.study import run_study
+    from puidrec.methods import get_method
 
     chosen = study.model_settings(context, data)
     names, reference = table.names()
     metrics = options.parse_names(table.metrics, "metric", METRICS)
     seeds, spec = study.seed_numbers(), data_spec(data)
     jobs = [
-        Job(spec, name, seed, study.protocol, settings_for(name, chosen), budget=table.budget)
+        Job(spec, name, seed, study.protocol, get_method(name).own_settings(chosen), budget=table.budget)
         for seed in seeds
         for name in names
     ]
@@ -215,10 +203,11 @@ def tune(
     from puidrec.experiments.study import write_tuning
     from puidrec.methods import get_method
 
-    name = get_method(method).name
+    row = get_method(method)
+    name = row.name
     chosen = study.model_settings(context, data)
     seeds, spec = study.seed_numbers(), data_spec(data)
-    job = Job(spec, name, study.seed, study.protocol, settings_for(name, chosen), budget=budget).check()
+    job = Job(spec, name, study.seed, study.protocol, row.own_settings(chosen), budget=budget).check()
     with LiveTable(f"{name} on {spec.title}", ("validation",)) as live:
         ranked = run(job, seeds, output.out, engine=study.engine, workers=study.workers, progress=live)
     if output.out is not None:

@@ -24,7 +24,7 @@ from puidrec.evaluation.ndcg import (
 )
 from puidrec.evaluation.ranking import Blocks, RankedLists, rank_lists
 from puidrec.evaluation.significance import PerUser, join
-from puidrec.plugins import Table
+from puidrec.plugins import Registry
 
 PART_ROWS = 2**18
 """Rows of a part: its arrays fit in cache, which halves the time of a large evaluation."""
@@ -199,7 +199,7 @@ _BUILT_IN: dict[str, Metric] = {
     "mae": Metric("mean absolute error", pointwise=lambda d: absolute_error(d.score, d.target)),
     "logloss": Metric("mean cross-entropy", pointwise=lambda d: cross_entropy(d.score, d.label)),
 }
-METRICS = Table("puidrec.metrics", _BUILT_IN, lambda _, row: row if isinstance(row, Metric) else None, "a Metric")
+METRICS = Registry("puidrec.metrics", _BUILT_IN, lambda _, row: row if isinstance(row, Metric) else None, "a Metric")
 
 
 def parse_metric(name: str) -> tuple[Metric, int]:

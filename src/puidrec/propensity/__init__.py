@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from puidrec.errors import InputError
-from puidrec.plugins import Table
+from puidrec.plugins import Registry
 from puidrec.propensity.base import Exposure, Propensity, Rated
 from puidrec.propensity.clip import Clipped
 
@@ -29,7 +29,7 @@ _BUILT_IN: dict[str, str | Callable[..., Propensity]] = {
     "naive-bayes": "puidrec.propensity.naive_bayes:NaiveBayes",
     "given": "puidrec.propensity.given:Given",
 }
-PROPENSITIES = Table(
+PROPENSITIES = Registry(
     "puidrec.propensities", _BUILT_IN, lambda _, kind: kind if callable(kind) else None, "a class of propensities"
 )
 """Name → "module:Class", imported when asked for, or the class of a plug-in."""

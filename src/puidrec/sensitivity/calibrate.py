@@ -60,7 +60,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class Cells:
+class BinCounts:
     """Observed and possible pairs of one side's bins against fixed bins of the other side, [bins, other bins]."""
 
     observed: np.ndarray
@@ -128,8 +128,8 @@ def calibrate_sides(counts: ExposureCounts) -> Calibration:
         if pairs.shape[0] > 1:
             one = np.zeros_like(bins)
             shown, hidden = (
-                Cells(cells, pairs),
-                Cells(cells.sum(axis=0, keepdims=True), pairs.sum(axis=0, keepdims=True)),
+                BinCounts(cells, pairs),
+                BinCounts(cells.sum(axis=0, keepdims=True), pairs.sum(axis=0, keepdims=True)),
             )
             rows.append(_worth(f"all {side} features", side, _compare(shown, hidden, bins, one, degree), 1.0))
     return Calibration(tuple(rows))
@@ -151,7 +151,7 @@ def _groups(features: pl.DataFrame, groups: Mapping[str, Sequence[str]] | None) 
     return {name: columns for name, columns in found.items() if columns}
 
 
-def _count(own: np.ndarray, other: np.ndarray, own_bin: np.ndarray, other_bin: np.ndarray) -> Cells:
+def _count(own: np.ndarray, other: np.ndarray, own_bin: np.ndarray, other_bin: np.ndarray) -> BinCounts:
     """Cells of one side's bins against the other's, by one pass over the log."""
     if own.shape != other.shape:
         raise InputError("user and item codes must be vectors of one length", found=(own.shape, other.shape))
@@ -160,7 +160,7 @@ def _count(own: np.ndarray, other: np.ndarray, own_bin: np.ndarray, other_bin: n
     for part in row_slices(own.size):
         key = own_bin[own[part]].astype(np.int64) * width.size + other_bin[other[part]]
         observed += np.bincount(key, minlength=observed.size)
-    return Cells(
+    return BinCounts(
         observed.reshape(size.size, width.size), np.multiply.outer(size.astype(np.float64), width.astype(np.float64))
     )
 
@@ -185,7 +185,7 @@ class Moves:
         return float((self.weight * self.noise).sum())
 
 
-def _moves(count: Callable[..., Cells], hidden: np.ndarray, feature: np.ndarray, degree: np.ndarray) -> Moves:
+def _moves(count: Callable[..., BinCounts], hidden: np.ndarray, feature: np.ndarray, degree: np.ndarray) -> Moves:
     """Split the hidden bins by a feature and see how rates move."""
     shown = cross(hidden, feature)
     return _compare(count(own_bin=shown), count(own_bin=hidden), shown, hidden, degree)
@@ -198,7 +198,9 @@ def _shuffled(feature: np.ndarray, within: np.ndarray, rng: np.random.Generator)
     return result
 
 
-def _compare(shown: Cells, hidden: Cells, shown_bin: np.ndarray, hidden_bin: np.ndarray, degree: np.ndarray) -> Moves:
+def _compare(
+    shown: BinCounts, hidden: BinCounts, shown_bin: np.ndarray, hidden_bin: np.ndarray, degree: np.ndarray
+) -> Moves:
     n_hidden = hidden.pairs.shape[0]
     joint = np.bincount(shown_bin.astype(np.int64) * n_hidden + hidden_bin, minlength=shown.pairs.shape[0] * n_hidden)
     used = np.flatnonzero(joint)

@@ -14,7 +14,7 @@ import numpy as np
 
 from puidrec.errors import InputError
 from puidrec.features.counts import ExposureCounts
-from puidrec.plugins import Table
+from puidrec.plugins import Registry
 from puidrec.rng import Rng, generator
 from puidrec.sensitivity.calibrate import SideName
 from puidrec.sensitivity.entropy import Estimator, Gains, Null, bernoulli_entropy
@@ -235,7 +235,7 @@ _SOURCES: dict[str, Callable[[GammaRule, Evidence, Rng], Gamma]] = {
     "constant": constant,
     "random": random,
 }
-SOURCES = Table(
+SOURCES = Registry(
     "puidrec.gamma_rules", _SOURCES, lambda _, source: source if callable(source) else None,
     "a function (rule, evidence, rng) -> Gamma",
 )  # fmt: skip
@@ -260,7 +260,7 @@ def _plugin_rule(name: str, loaded: Any) -> GammaRule | None:
     return GammaRule(source=name) if callable(loaded) else None  # type: ignore[arg-type]
 
 
-PRESETS = Table("puidrec.gamma_rules", _PRESETS, _plugin_rule, "a GammaRule, or a function (rule, evidence, rng)")
+PRESETS = Registry("puidrec.gamma_rules", _PRESETS, _plugin_rule, "a GammaRule, or a function (rule, evidence, rng)")
 
 GammaSpec = str | float | GammaRule
 """What every `gamma=` argument accepts: a preset's name, a number, or a rule."""

@@ -137,13 +137,13 @@ def _joined(rankings: Sequence[Ranking]) -> Ranking:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _QueryPart:
     turn: int
     number: int
     query: Query
     answer: asyncio.Future[Ranking]
 
-    def __lt__(self, other: _Part) -> bool:
+    def __lt__(self, other: _QueryPart) -> bool:
         return (self.turn, self.number) < (other.turn, other.number)
 
 
@@ -152,7 +152,7 @@ class Worker:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._waiting: list[_Part] = []
+        self._waiting: list[_QueryPart] = []
         self._numbers = count()
         self._busy: asyncio.Task[None] | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -161,7 +161,7 @@ class Worker:
         """The answer to a query; where the caller gives up (cancellation), what has not begun is not computed."""
         loop, size = asyncio.get_running_loop(), self.engine.users_per_block
         parts = [
-            _Part(turn, next(self._numbers), query.part(start, start + size), loop.create_future())
+            _QueryPart(turn, next(self._numbers), query.part(start, start + size), loop.create_future())
             for turn, start in enumerate(range(0, len(query.users), size))
         ]
         for part in parts:
@@ -193,10 +193,10 @@ class Worker:
                 if not part.answer.done():
                     part.answer.set_result(ranking)
 
-    def _batch(self) -> list[_Part]:
+    def _batch(self) -> list[_QueryPart]:
         """The next part and those that can share its product, up to one block; without those of clients that left."""
-        batch: list[_Part] = []
-        others: list[_Part] = []
+        batch: list[_QueryPart] = []
+        others: list[_QueryPart] = []
         room = self.engine.users_per_block
         while self._waiting and room > 0:
             part = heapq.heappop(self._waiting)

@@ -43,11 +43,13 @@ from puidrec.train.stopping import Validator, pair_scores
 PAIRS_FROM_DISK = 2_000_000
 """Logged pairs of a log on disk in memory at once: about 500 MB with all that is made of them."""
 DEFAULT_GAMMA = 1.5
-"""One Γ for all pairs, where the caller gives none: what the classic sets certify on binary labels starts here."""
+"""One Γ for all pairs, where the caller gives none: about what the uniform ratings of Coat prove on binary labels."""
 DEFAULT_RULE = "information"
+"""The rule for a Γ per pair, where the caller gives none."""
 MAX_GAMMA = 20.0
+"""A Γ set by uniform rows is at most this."""
 REFERENCE_L2 = 0.1
-"""The l2 at which `l2_vectors=auto` is just as strong as the noise of the log asks for; others are in proportion."""
+"""The l2 for which `l2_vectors="auto"` was calibrated; with twice this l2, penalties are twice as large."""
 Weights = Literal["unit", "box", "inverse"]
 """Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average."""
 
@@ -102,7 +104,7 @@ class TrainingLog:
 
     def users(self, start: int, stop: int) -> Interactions:
         """The training rows of users start..stop−1 of a log on disk, read into memory."""
-        assert isinstance(self.rows, StoredInteractions)  # noqa: S101 (nobody asks for parts of a log in memory)
+        assert isinstance(self.rows, StoredInteractions)  # noqa: S101 (a log in memory is one part)
         return self.rows.part(slice(int(self.row_start[start]), int(self.row_start[stop])))
 
     def scratch(self, dtype: type = np.float64) -> Scratch:

@@ -9,7 +9,7 @@ from typing import Any
 
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError
-from puidrec.plugins import Table
+from puidrec.plugins import Registry
 
 Load = Callable[..., Dataset]
 _BUILT_IN: dict[str, str | Load] = {
@@ -20,7 +20,9 @@ _BUILT_IN: dict[str, str | Load] = {
     "files": "puidrec.data.sources.files",
     "simulated": "puidrec.data.synthetic",
 }
-SOURCES = Table("puidrec.sources", _BUILT_IN, lambda _, load: load if callable(load) else None, "a function load(path)")
+SOURCES = Registry(
+    "puidrec.sources", _BUILT_IN, lambda _, load: load if callable(load) else None, "a function load(path)"
+)
 """Name → module with `load(path, **options) -> Dataset`, or that function itself (plug-ins)."""
 
 
