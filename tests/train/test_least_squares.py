@@ -1,0 +1,203 @@
+"""Problems solved to the optimum: Adam finds nothing below it, wherever the log lies, however often interrupted."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from puidrec.data.sources import load_dataset
+from puidrec.methods import METHODS
+from puidrec.model import Recommender
+from puidrec.train import blocks, least_squares
+from puidrec.train import prepare as prepare_module
+from puidrec.train.adam import Trainer
+from puidrec.train.least_squares import Solver, load_point, parts_to_solve, point_of
+from puidrec.train.stages import partition_of, stages_of
+
+METHODS_SOLVED = [name for name, spec in METHODS.items() if spec.trains and name[:5] not in ("multi", "sharp")]
+COMMON = {"dim": 3, "propensity": "cells", "solver": "least-squares"}
+
+
+def solvers(prepared):
+    """A solver per stage, run in order; returns the last one and what its stages left."""
+    done, partition = {}, partition_of(prepared)
+    for stage in stages_of(prepared, partition):
+        problem = stage.build(done)
+        parts = parts_to_solve(problem, prepared.settings, partition)
+        assert parts is not None
+        options = {"stage": stage.name, "save": None, "partition": partition}
+        solver = Solver(problem, parts, prepared.settings, None, warm=stage.warm, **options)
+        done[stage.name] = solver.run()
+    return solver, done
+
+
+def objective(problem):
+    """Loss and penalty of the prediction model, over all users."""
+    step = problem.steps[0]
+    return float((step.loss(0, problem.n_users) + step.penalty()).detach())
+
+
+@pytest.mark.parametrize("backbone", ["mf", "mf-linear"])
+@pytest.mark.parametrize("method", METHODS_SOLVED)
+def test_adam_finds_nothing_below_the_solution(method, backbone, prepare) -> None:
+    """Adam goes on from the solution, with small steps: it gains nothing worth speaking of."""
+    prepared = prepare(method, **COMMON, backbone=backbone, epochs=400, gamma=1.3 if "rd" in method else "auto")
+    solver, _ = solvers(prepared)
+    problem, settings = solver.problem, prepared.settings
+    solution = objective(problem)
+    assert solver.history[-1]["loss_phi"] == pytest.approx(solution, rel=1e-4)
+    trainer = Trainer(problem, settings.replace(epochs=150, patience=0), None, stage="main", save=None, lr=3e-4)
+    for step in problem.steps[1:]:  # the imputation model stays as it was solved
+        trainer.optimizers[step.name].lr = 0.0
+    trainer.run()
+    assert objective(problem) >= solution - 2e-4 * abs(solution)
+
+
+@pytest.mark.parametrize("method", METHODS_SOLVED)
+def test_the_objective_of_each_model_never_rises(method, prepare) -> None:
+    solver, _ = solvers(prepare(method, **COMMON, epochs=60))
+    for part in solver.parts:
+        values = [row[f"loss_{part.name}"] for row in solver.history if f"loss_{part.name}" in row]
+        assert np.all(np.diff(values) <= 1e-7 * np.abs(values[0]))
+
+
+@pytest.mark.parametrize("ids", [True, "bias", False])
+def test_parameters_go_to_the_solver_and_back(ids, prepare) -> None:
+    backbone = prepare("mf", ids=ids).backbone("main")
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    point = point_of(backbone)
+    assert point["users"].shape == (backbone.n_users, backbone.dim + 1)
+    for value in backbone.parameters():
+        torch.nn.init.zeros_(value)
+    load_point(backbone, point)
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+
+
+@pytest.mark.parametrize("given", [
+    {"method": "mf", "loss": "absolute"}, {"method": "mf", "backbone": "mf-mlp"}, {"method": "sharp-rd", "gamma": 2.0},
+    {"method": "rd-ips", "normalise": True}, {"method": "dr", "head": "residual"}, {"method": "multi-ips"},
+    {"method": "mf", "block_users": 10}, {"method": "mf", "solver": "adam"},
+], ids=lambda given: "-".join(map(str, given.values())))  # fmt: skip
+def test_what_is_not_quadratic_is_left_to_adam(given, prepare) -> None:
+    prepared = prepare(**{**COMMON, **given, "epochs": 3})
+    partition, done = partition_of(prepared), {}
+    stages = stages_of(prepared, partition)
+    if len(stages) > 1:
+        first = stages[0].build(done)
+        done[stages[0].name] = Trainer(first, prepared.settings, None, stage="seen", save=None).run()
+    assert parts_to_solve(stages[-1].build(done), prepared.settings, partition) is None
+    assert Recommender(**{**COMMON, **given, "epochs": 3}).fit(prepared.data).report_["epochs"] > 0
+
+
+@pytest.mark.parametrize("method", ["mf", "puid-ips", "dr", "bpuid-dr", "signed-puid"])
+def test_parts_of_the_log_and_a_log_on_disk_give_the_same_scores(method, tiny_data, tmp_path, monkeypatch) -> None:
+    given = {**COMMON, "method": method, "backbone": "mf", "epochs": 300, "select": "none"}
+    rows = tiny_data.logged.to_frame()
+    rows.write_parquet(tmp_path / "log.parquet")
+    options = {"logged": tmp_path / "log.parquet", "scale": (1, 5)}
+    memory = load_dataset("files", **options)
+    disk = load_dataset("files", **options, shards=tmp_path / "shards")
+    whole = Recommender(**given).fit(memory)
+    users, items = rows["user_id"].to_numpy(), rows["item_id"].to_numpy()
+    monkeypatch.setattr(prepare_module, "PAIRS_FROM_DISK", 70)
+    monkeypatch.setattr(prepare_module, "PAIRS_IN_MEMORY", 70)
+    monkeypatch.setattr(blocks, "PAIRS_IN_MEMORY", 70)
+    for data in (memory, disk):
+        scores = Recommender(**given).fit(data).predict(users, items)
+        np.testing.assert_allclose(scores, whole.predict(users, items), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["mf", "dr", "bpuid-ips", "signed-rd"])
+def test_interrupted_after_any_sweep_it_ends_in_the_same_bits(method, world, tmp_path) -> None:
+    data, rng = world(3), random.Random(method)
+    options = {**COMMON, "epochs": 25}
+    whole = Recommender(method, **options).fit(data)
+
+    def stop_after(sweeps):
+        seen = iter(range(sweeps))
+
+        def progress(*_):
+            if next(seen, None) is None:
+                raise KeyboardInterrupt
+
+        return progress
+
+    for number in range(3):
+        path = tmp_path / f"{number}.safetensors"
+        with pytest.raises(KeyboardInterrupt):
+            moment = rng.randrange(1, len(whole.history_))
+            Recommender(method, **options).fit(data, checkpoint=path, progress=stop_after(moment))
+        again = Recommender(method, **options).fit(data, checkpoint=path)
+        assert np.array_equal(again.user_factors_, whole.user_factors_)
+        assert np.array_equal(again.item_factors_, whole.item_factors_)
+        assert again.history_ == whole.history_
+
+
+@pytest.mark.parametrize("method", ["mf", "ips", "dr", "signed-rd"])
+def test_a_start_moved_by_a_ten_millionth_changes_no_score(method, tiny_data, monkeypatch) -> None:
+    given = {**COMMON, "backbone": "mf", "epochs": 400}
+    first = Recommender(method, **given).fit(tiny_data)
+    start = least_squares.Model.start
+
+    def moved(self, *arguments):
+        return {name: value + 1e-7 for name, value in start(self, *arguments).items()}
+
+    monkeypatch.setattr(least_squares.Model, "start", moved)
+    second = Recommender(method, **given).fit(tiny_data)
+    scores = [model.user_factors_ @ model.item_factors_.T for model in (first, second)]
+    assert np.abs(scores[0] - scores[1]).max() <= 1e-4
+
+
+def test_cold_start_users_and_saved_models_follow(tiny_data, tmp_path) -> None:
+    """Parameters are those of the backbone: a twin without an id of its own is scored by its features."""
+    model = Recommender("ips", **{**COMMON, "ids": False, "epochs": 30}).fit(tiny_data)
+    users = tiny_data.users[:4]
+    twins = users.with_columns(users["user_id"] + 10_000)
+    known = model.predict(users["user_id"], [0, 1, 2, 3])
+    np.testing.assert_allclose(
+        model.predict(twins["user_id"], [0, 1, 2, 3], user_features=twins), known, rtol=0, atol=1e-5
+    )
+    model.save(tmp_path / "model")
+    loaded = Recommender.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(users["user_id"], [0, 1, 2, 3]), known)
+
+
+TWO = """
+import json, sys
+import numpy as np
+from puidrec.data.synthetic import simulate
+from puidrec.model import Recommender
+from puidrec.train.distributed import join_world
+
+fits, common, out = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+data = simulate("mixed", 60, 40, density=0.2, rng=0).data
+with join_world() as world:
+    for name, options in fits.items():
+        model = Recommender(**{**common, **options}).fit(data, world=world)
+        if world.first:
+            np.savez(f"{out}/{name}.npz", user=model.user_factors_, item=model.item_factors_)
+"""
+
+
+def test_two_processes_find_the_solution_of_one(tiny_data, tmp_path) -> None:
+    fits = {
+        "mf": {"method": "mf"}, "dr": {"method": "dr", "backbone": "mf"}, "robust": {"method": "puid-dr"},
+        "benchmarked": {"method": "bpuid-ips", "backbone": "mf"}, "signed": {"method": "signed-rd"},
+    }  # fmt: skip
+    common = {**COMMON, "epochs": 200}
+    program = tmp_path / "fit.py"
+    program.write_text(TWO)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
+    arguments = [json.dumps(fits), json.dumps(common), str(tmp_path)]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name, options in fits.items():
+        alone, both = Recommender(**{**common, **options}).fit(tiny_data), np.load(tmp_path / f"{name}.npz")
+        scores = alone.user_factors_ @ alone.item_factors_.T
+        assert np.abs(both["user"] @ both["item"].T - scores).max() <= 1e-4, name
