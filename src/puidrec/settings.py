@@ -122,7 +122,7 @@ class Settings(BaseModel):
         spec = self.spec
         if self.loss not in spec.losses:
             raise InputError(
-                f"{spec.name} sums over unseen pairs by identities that hold for squares only", found=self.loss,
+                f"{spec.name} cannot be trained with this loss", found=self.loss,
                 expected=f"loss {' or '.join(spec.losses)}",
             )  # fmt: skip
         self._check_gamma()
