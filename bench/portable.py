@@ -1,10 +1,10 @@
-"""How far do scores depend on the machine? The same fits under other kernels, threads and starts, in processes of their own.
+"""How far do scores depend on the machine? The same fits under other kernels, threads and starts.
 
     python bench/portable.py [--data FOLDER of coat] [--methods mf,dr,…] [--solver least-squares] [--out portable.json]
 
-Every method is fitted on a simulated log (and on Coat, where its folder is given) as it is, with torch's and MKL's plainest
-kernels, on one thread and on two, and (least squares) from a start moved by 1e-7. The table shows the largest change of a
-score over all pairs against the first fit; ratings span 0 to 1.
+Every method is fitted on a simulated log (and on Coat, where its folder is given) as it is, with torch's and MKL's
+plainest kernels, on one thread and on two, and (least squares) from a start moved by 1e-7, in processes of their own.
+The table shows the largest change of a score over all pairs against the first fit; ratings span 0 to 1.
 """
 
 from __future__ import annotations
