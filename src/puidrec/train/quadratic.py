@@ -85,6 +85,19 @@ class Quadratic:
         zero = isinstance(c, float) and c == 0.0
         return cls(lambda: (block,), same_matrix=zero, **rest)  # type: ignore[arg-type]
 
+    @cached_property
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """Σ c over the logged pairs of each user and of each item."""
+        users, items = list[Tensor](), None
+        for block in self.blocks():
+            pattern, c, _ = block.by_item
+            users.append(_row_sums(block.pattern, block.c, block.d))
+            own = _row_sums(pattern, c, block.d)
+            items = own if items is None else items + own
+        if items is None:
+            raise InputError("a log without blocks of users")
+        return torch.cat(users), self.reduce(items)
+
     def at(self, scores: LowRank) -> Quadratic:
         """The quadratic to lower next: itself, whatever the scores."""
         return self
@@ -123,7 +136,7 @@ class Quadratic:
 
 
 class Objective(Protocol):
-    """What training minimises, a loss of scores: its value, and a quadratic that is lowered in its place near given scores."""
+    """A loss of scores to minimise: its value, and a quadratic that is lowered in its place near given scores."""
 
     def at(self, scores: LowRank) -> Quadratic:
         """The quadratic at these scores; best if it lies above the loss and touches it there."""
@@ -146,9 +159,17 @@ class Rows:
     """The loss as a function of one side's rows Z, with scores ⟨z, f⟩ + offset: its slope, and its matrices A."""
 
     def __init__(
-        self, quadratic: Quadratic, parts: Callable[[], Iterable[_Part]], own: Tensor, other: Tensor, reduce: Reduce
+        self,
+        quadratic: Quadratic,
+        parts: Callable[[], Iterable[_Part]],
+        own: Tensor,
+        other: Tensor,
+        reduce: Reduce,
+        *,
+        own_users: bool,
     ) -> None:
         self.quadratic, self.parts, self.reduce = quadratic, parts, reduce
+        self.own_users = own_users
         self.pulls: list[tuple[Tensor, Tensor]] = []
         self.own, self.other = own, other
         self.fixed = other[:, :-1].contiguous()
@@ -162,7 +183,7 @@ class Rows:
             for block in quadratic.blocks():
                 yield _Part(slice(block.start, block.stop), slice(None), block.pattern, block.c, block.d)
 
-        rows = cls(quadratic, parts, scores.lefts[0], scores.rights[0], alone)
+        rows = cls(quadratic, parts, scores.lefts[0], scores.rights[0], alone, own_users=True)
         if quadratic.pull is not None:
             rows.pulls = list(zip(quadratic.pull.lefts, quadratic.pull.rights, strict=True))
         return rows
@@ -178,10 +199,22 @@ class Rows:
         left, right = scores.lefts[0], scores.rights[0]
         own = torch.cat([right[:, :-2], right[:, -1:], right[:, -2:-1]], 1)
         other = torch.cat([left[:, :-2], left[:, -1:], left[:, -2:-1]], 1)
-        rows = cls(quadratic, parts, own, other, quadratic.reduce)
+        rows = cls(quadratic, parts, own, other, quadratic.reduce, own_users=False)
         if quadratic.pull is not None:
             rows.pulls = list(zip(quadratic.pull.rights, quadratic.pull.lefts, strict=True))
         return rows
+
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """C = Σ_O c of the rows that move, and of those that are fixed; at least 0."""
+        users, items = (total.clamp_min(0.0) for total in self.quadratic.weights)
+        return (users, items) if self.own_users else (items, users)
+
+    def typical(self) -> Tensor:
+        """Σ C f fᵀ / Σ C over the fixed rows f, 0 where nothing has a weight."""
+        fixed_weights = self.weights()[1]
+        total = self.reduce(fixed_weights.sum(dtype=torch.float64))
+        squares = self.reduce(gram(self.fixed, fixed_weights[:, None] * self.fixed))
+        return squares / total.clamp_min(torch.finfo(torch.float32).tiny)
 
     def slope(self) -> Tensor:
         """−½ ∂loss/∂Z = Σ_O (d − c s) f + v Σ_D (m − s) f."""
@@ -224,6 +257,13 @@ class Rows:
         for part in self.parts():
             total[part.own] += product(part)
         return self.reduce(total)
+
+
+def _row_sums(pattern: LogPattern, values: Tensor | float, like: Tensor) -> Tensor:
+    """Σ of the values of each row."""
+    if isinstance(values, float):
+        return values * pattern.row_start.diff().to(like)
+    return pattern.matmul(values, like.new_ones(pattern.n_items, 1))[:, 0]
 
 
 def gram(left: Tensor, right: Tensor) -> Tensor:

@@ -1,0 +1,288 @@
+"""The parameters of low-rank scores, and how one side of them is improved while the other is fixed.
+
+    s_ui = ⟨z_u, z_i⟩ + b_u + b_i + μ,   z = own vector and bias + x W
+
+With one side fixed a quadratic loss is quadratic in the other, row by row:
+
+    A_u = v FᵀF + Σ_{i∈O_u} c_ui f_i f_iᵀ + ρ,   f_i = (z_i, 1).
+
+Rows are improved by a few steps of conjugate gradients, all at once and without forming A_u. They are preconditioned by
+what A_u would be if every row had met the others in proportion to how often they are met at all:
+
+    M_u = v FᵀF + ρ + C_u S,   C_u = Σ_{i∈O_u} c_ui,   S = Σ_i C_i f_i f_iᵀ / Σ_i C_i.
+
+One d × d decomposition inverts M_u for all rows, and it is A_u itself where c = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from puidrec.backbones.low_rank import LowRank
+from puidrec.backbones.sparse import LogPattern
+from puidrec.errors import PuidError
+from puidrec.train.quadratic import Quadratic, Reduce, Rows, alone
+
+STEPS = 2
+"""Steps of conjugate gradients per side and sweep: the next sweep starts where they end."""
+START_SD = 0.1
+"""Spread of the items' first vectors; users start at 0, so a start does not depend on how users are divided."""
+FEATURE_STEPS = 2
+"""Times as many steps for a side with features, whose weights and own parameters explain each other."""
+Point = dict[str, Tensor]
+"""`users` and `items`: own vectors and biases, [n, dim + 1]; `user_features`, `item_features`: the same per feature,
+where there are features; `mean`: μ."""
+
+
+class UnsolvableError(PuidError):
+    """The problem has no finite optimum, or the numbers left the range of floats."""
+
+
+class Features(NamedTuple):
+    """A sparse design, and the L2 of its weights per feature and column, [features, dim + 1]."""
+
+    pattern: LogPattern
+    values: Tensor
+    penalty: Tensor
+
+    def times(self, weights: Tensor) -> Tensor:
+        """X W."""
+        return self.pattern.matmul(self.values, weights)
+
+    def transposed(self, rows: Tensor) -> Tensor:
+        """Xᵀ T."""
+        return self.pattern.matmul_transposed(self.values, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """What the entities of a side are made of: z = own vector and bias + x W, and what their squares cost."""
+
+    penalty: Tensor
+    """L2 of an entity's own parameters, per column, [dim + 1]; infinite where there is no such parameter."""
+    features: Features | None = None
+
+    @property
+    def free(self) -> Tensor:
+        """1 where entities have a parameter of their own, else 0."""
+        return torch.isfinite(self.penalty).to(self.penalty)
+
+    @property
+    def cost(self) -> Tensor:
+        """The penalty, 0 where there is no parameter."""
+        return torch.where(torch.isfinite(self.penalty), self.penalty, 0.0)
+
+    def narrowed(self, width: int) -> Side:
+        """The same side with vectors of `width` − 1 numbers; the penalty does not tell one from another."""
+        features = self.features and self.features._replace(penalty=self.features.penalty[:, -width:])
+        return Side(self.penalty[-width:], features)
+
+    def rows(self, own: Tensor, weights: Tensor | None) -> Tensor:
+        """Vectors and biases of all entities, [n, dim + 1]."""
+        return own if self.features is None or weights is None else own + self.features.times(weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Both sides. Scores are inner products of [z_u, b_u, 1] and [z_i, 1, b_i + μ], as in `backbones.base`."""
+
+    users: Side
+    items: Side
+    reduce: Reduce = alone
+
+    def start(self, n_users: int, n_items: int, mean: float, generator: torch.Generator) -> Point:
+        """Users at 0, items drawn at random, the mean as given."""
+        width = self.users.penalty.numel()
+        point = {"users": torch.zeros(n_users, width), "items": torch.zeros(n_items, width)}
+        for name, side in (("user_features", self.users), ("item_features", self.items)):
+            if side.features is not None:
+                point[name] = torch.zeros(side.features.pattern.n_items, width)
+        for name in ("items", "item_features"):
+            if name in point:
+                point[name][:, :-1].normal_(0.0, START_SD, generator=generator)
+        point["items"] *= self.items.free.cpu()
+        point["mean"] = torch.tensor(mean)
+        return {name: value.to(self.users.penalty) for name, value in point.items()}
+
+    def narrowed(self, width: int) -> Model:
+        """The same model with fewer columns."""
+        return replace(self, users=self.users.narrowed(width), items=self.items.narrowed(width))
+
+    def padded(self, point: Point) -> Point:
+        """A point of a narrowed model, with zeros for the columns it did without."""
+        missing = self.users.penalty.numel() - point["users"].shape[1]
+        return {k: x if x.ndim == 0 else torch.nn.functional.pad(x, (missing, 0)) for k, x in point.items()}
+
+    def scores(self, point: Mapping[str, Tensor], *, step: bool = False) -> LowRank:
+        """The scores of a point, or (`step`) the change of factors that a change of parameters makes."""
+        users = self.users.rows(point["users"], point.get("user_features"))
+        items = self.items.rows(point["items"], point.get("item_features"))
+        ones = torch.zeros_like if step else torch.ones_like
+        left = torch.cat([users, ones(users[:, :1])], 1)
+        right = torch.cat([items[:, :-1], ones(items[:, :1]), items[:, -1:] + point["mean"]], 1)
+        return LowRank.of(left, right)
+
+    def penalty_along(self, point: Point, step: Point) -> np.ndarray:
+        """Coefficients of t⁰, t¹, t² of the penalty at point + t · step."""
+        own, shared = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+        own += self.reduce(_penalty_polynomial(self.users.cost, point["users"], step["users"])).cpu()
+        shared += _penalty_polynomial(self.items.cost, point["items"], step["items"]).cpu()
+        for name, side in (("user_features", self.users), ("item_features", self.items)):
+            if side.features is not None:
+                shared += _penalty_polynomial(side.features.penalty, point[name], step[name]).cpu()
+        return (own + shared).numpy()
+
+    def penalty(self, point: Point) -> float:
+        """The penalty of a point."""
+        return float(self.penalty_along(point, {name: torch.zeros_like(x) for name, x in point.items()})[0])
+
+
+def sweep(quadratic: Quadratic, model: Model, point: Point, steps: int = STEPS) -> Point:
+    """Users given items, items given users, then the mean; each lowers J."""
+    point = dict(point)
+    _improve(Rows.of_users(quadratic, model.scores(point)), model.users, point, "user", model.reduce, steps)
+    _improve(Rows.of_items(quadratic, model.scores(point)), model.items, point, "item", alone, steps)
+    return _centred(model, point)
+
+
+def _improve(rows: Rows, side: Side, point: Point, name: str, reduce: Reduce, steps: int) -> None:
+    """Lower J in one side's parameters; rows are solved apart unless features (and then the mean) join them."""
+    own, slope = point[f"{name}s"], rows.slope()
+    residual = [(slope - side.cost * own) * side.free]
+    if side.features is None:
+        solve_similar = similar_rows(rows, side)
+        if rows.quadratic.same_matrix:
+            point[f"{name}s"] = own + solve_similar(residual)[0]
+            return
+        matrix = lambda v: [(rows.times(v[0]).addcmul_(v[0], side.cost)) * side.free]  # noqa: E731
+        point[f"{name}s"] = own + conjugate_gradients(matrix, residual, solve_similar, _row_dots, steps)[0]
+        return
+    diagonal = rows.diagonal()
+    inverse = [side.free / _positive(diagonal + side.cost, side.free)]
+    features, weights = side.features, point[f"{name}_features"]
+    residual += [reduce(features.transposed(slope)) - features.penalty * weights, reduce(slope[:, -1].sum())]
+    squares = features._replace(values=features.values.square())
+    powers = reduce(squares.transposed(diagonal)) + features.penalty
+    inverse += [1.0 / powers.clamp_min(torch.finfo(powers.dtype).tiny), 1.0 / reduce(diagonal[:, -1].sum())]
+
+    def joint(v: Sequence[Tensor]) -> list[Tensor]:
+        z = v[0] + features.times(v[1])
+        z[:, -1] += v[2]
+        moved = rows.times(z)
+        shared = reduce(features.transposed(moved)) + features.penalty * v[1]
+        return [(moved + side.cost * v[0]) * side.free, shared, reduce(moved[:, -1].sum())]
+
+    def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        own_part = reduce(torch.sum(a[0] * b[0], dtype=torch.float64))
+        total = own_part + torch.sum(a[1] * b[1], dtype=torch.float64) + (a[2] * b[2]).double()
+        return total.to(a[0])
+
+    def solve_diagonal(v: Sequence[Tensor]) -> list[Tensor]:
+        return [r * m for r, m in zip(v, inverse, strict=True)]
+
+    change = conjugate_gradients(joint, residual, solve_diagonal, dot, FEATURE_STEPS * steps)
+    point |= {f"{name}s": own + change[0], f"{name}_features": weights + change[1], "mean": point["mean"] + change[2]}
+
+
+Solve = Callable[[Sequence[Tensor]], list[Tensor]]
+"""Residuals → what a matrix similar to A takes to them."""
+
+
+def conjugate_gradients(
+    matrix: Callable[[Sequence[Tensor]], list[Tensor]],
+    residual: list[Tensor],
+    precondition: Solve,
+    dot: Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor],
+    steps: int,
+) -> list[Tensor]:
+    """A few steps towards A x = residual from x = 0.
+
+    `dot` gives one number, or one per row where the rows are systems of their own.
+    """
+    direction = scaled = precondition(residual)
+    size, x = dot(residual, scaled), list[Tensor]()
+    for step in range(steps):
+        product = matrix(direction)
+        length = _ratio(size, dot(direction, product))
+        moves = [length * p for p in direction]
+        x = [a.add_(p) for a, p in zip(x, moves, strict=True)] if x else moves
+        if step + 1 == steps:
+            break
+        residual = [torch.addcmul(r, length, q, value=-1) for r, q in zip(residual, product, strict=True)]
+        scaled = precondition(residual)
+        size, before = dot(residual, scaled), size
+        beta = _ratio(size, before)
+        direction = [torch.addcmul(y, beta, p) for y, p in zip(scaled, direction, strict=True)]
+    return x
+
+
+def similar_rows(rows: Rows, side: Side) -> Solve:
+    """r ↦ M⁻¹ r of each row, M_u = B + C_u S with B = v FᵀF + ρ.
+
+    With X such that Xᵀ (B + C̄ S) X = I and Xᵀ B X = diag(μ):  M_u⁻¹ = X diag(μ + (C_u/C̄)(1 − μ))⁻¹ Xᵀ.
+    """
+    free = side.free.double()
+    base = torch.diag(side.cost.double() + 1.0 - free)
+    if rows.gram is not None:
+        base += free[:, None] * rows.gram[:-1] * free
+    own, usual = rows.weights()[0], float(rows.weights()[0].mean())
+    if bool((base.diagonal() <= 0.0).any()):
+        _positive(own[:, None], torch.ones_like(own[:1]))
+    shared = free[:, None] * rows.typical() * free
+    factor, failed = torch.linalg.cholesky_ex(base + usual * shared)
+    if bool(failed) or not bool(torch.isfinite(factor).all()):
+        raise UnsolvableError("a side of the model is singular; set l2 above 0, or lower dim")
+    half = torch.linalg.solve_triangular(factor, base, upper=False)
+    mu, axes = torch.linalg.eigh(torch.linalg.solve_triangular(factor, half.T, upper=False))
+    axes = torch.linalg.solve_triangular(factor.T, axes, upper=True).to(own)
+    mu = mu.clamp(0.0, 1.0).to(own)
+    powers = mu + (own / max(usual, torch.finfo(torch.float32).tiny))[:, None] * (1.0 - mu)
+    inverse = powers.reciprocal_()
+
+    def solve_similar(residual: Sequence[Tensor]) -> list[Tensor]:
+        return [((residual[0] @ axes) * inverse) @ axes.T * side.free]
+
+    return solve_similar
+
+
+def _row_dots(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    return (a[0] * b[0]).sum(1, keepdim=True)
+
+
+def _ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a/b, 0 where b is not positive: such a row is solved already."""
+    return torch.where(b > 0.0, a / b.clamp_min(torch.finfo(b.dtype).tiny), 0.0)
+
+
+def _positive(diagonal: Tensor, free: Tensor) -> Tensor:
+    """The diagonal where there are parameters, 1 elsewhere; refused where a parameter has no weight at all."""
+    diagonal = torch.where(free > 0, diagonal, 1.0)
+    if not bool((diagonal > 0).all()):
+        rows = int((diagonal <= 0).any(1).sum())
+        raise UnsolvableError(
+            f"{rows} users or items have no rows and no L2, so nothing fixes their parameters; set l2 above 0"
+        )
+    return diagonal
+
+
+def _centred(model: Model, point: Point) -> Point:
+    """Move what all own biases of a side share into the mean: the same scores at a lower penalty."""
+    for name, side, reduce in (("users", model.users, model.reduce), ("items", model.items, alone)):
+        biases = point[name][:, -1]
+        total, count = reduce(torch.stack([biases.sum(dtype=torch.float64), biases.new_tensor(len(biases)).double()]))
+        shift = (total / count.clamp_min(1.0)).to(biases) * side.free[-1]
+        point[name] = torch.cat([point[name][:, :-1], (biases - shift)[:, None]], 1)
+        point["mean"] = point["mean"] + shift
+    return point
+
+
+def _penalty_polynomial(cost: Tensor, values: Tensor, step: Tensor) -> Tensor:
+    """Coefficients of Σ cost (x + t y)²."""
+    terms = (values * values, 2.0 * values * step, step * step)
+    return torch.stack([torch.sum(cost * term, dtype=torch.float64) for term in terms])
