@@ -172,14 +172,10 @@ _BUILT_IN = (
 )
 
 
-def _from_package(name: str, row: object) -> MethodSpec | None:
-    """A plug-in's row, under the name that it is registered by."""
-    return row if isinstance(row, MethodSpec) and row.name == name else None
-
-
 METHODS: Registry[MethodSpec] = Registry(
-    "puidrec.methods", {spec.name: spec for spec in _BUILT_IN}, _from_package, "a MethodSpec of that name"
-)
+    "puidrec.methods", {spec.name: spec for spec in _BUILT_IN},
+    lambda name, row: row if isinstance(row, MethodSpec) and row.name == name else None, "a MethodSpec of that name",
+)  # fmt: skip
 
 
 def get_method(method: str | MethodSpec) -> MethodSpec:

@@ -108,7 +108,11 @@ class Recommender:
 
         with threads_for(len(split.train), self.settings.dim):
             fitted = train_stages(prepared, save if path is not None else None, resume, progress, world)
-        self._keep(fitted.phi, data, prepared)
+        users, items = (side[0].cpu().contiguous().numpy() for side in (fitted.phi.lefts, fitted.phi.rights))
+        self.user_factors_, self.item_factors_ = users, items  # laid out as they will be loaded
+        self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
+        self.seen_ = (prepared.log.row_start, prepared.log.items)
+        self._cold_start = None
         self.history_ = fitted.history
         self.parameters_ = {name: value.detach().cpu() for name, value in fitted.parameters.items()}
         self.encoders_ = {key: encoder.state() for key, encoder in prepared.log.encoders.items()}
@@ -192,13 +196,6 @@ class Recommender:
         from puidrec.store import load_model
 
         return load_model(Path(folder))
-
-    def _keep(self, phi: LowRank, data: Dataset, prepared: Prepared) -> None:
-        users, items = (side[0].cpu().contiguous().numpy() for side in (phi.lefts, phi.rights))  # as they are loaded
-        self.user_factors_, self.item_factors_ = users, items
-        self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
-        self._cold_start = None
-        self.seen_ = (prepared.log.row_start, prepared.log.items)
 
     def _entities(self, side: Side, table: Frame | None) -> Entities:
         """One side as trained, and after it the cold-start entities of a table."""

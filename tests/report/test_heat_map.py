@@ -51,11 +51,6 @@ def test_the_legend_agrees_with_the_cells() -> None:
     assert chart.top == "16.00"
 
 
-def test_fixed_ends_make_two_maps_comparable() -> None:
-    assert shades([[1.0, 2.0]], low=0.0, high=8.0) == [[1, 2]]
-    assert shades([[-5.0, 50.0]], low=0.0, high=8.0) == [[0, 7]]
-
-
 def test_nothing_to_colour_has_no_legend() -> None:
     assert HeatMap([[None]], ["r"], ["c"], "").legend == []
     assert HeatMap([], [], [], "").body == []

@@ -126,16 +126,10 @@ def unit_labels(signed: np.ndarray) -> np.ndarray:
     return unit
 
 
-def squared_error(score: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """(score − target)², in float64."""
-    error: np.ndarray = np.square(np.subtract(score, target, dtype=np.float64))
-    return error
-
-
-def absolute_error(score: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """|score − target|, in float64."""
-    error: np.ndarray = np.abs(np.subtract(score, target, dtype=np.float64))
-    return error
+def deviation(rows: Scored) -> np.ndarray:
+    """score − target, in float64."""
+    difference: np.ndarray = np.subtract(rows.score, rows.target, dtype=np.float64)
+    return difference
 
 
 def cross_entropy(score: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -195,8 +189,8 @@ _BUILT_IN: dict[str, Metric] = {
     "recall": Metric("share found in first k", ranking=lambda d, k: recall(d.positive, k), cutoff="always"),
     "precision": Metric("share positive of first k", ranking=lambda d, k: precision(d.positive, k), cutoff="always"),
     "map": Metric("mean average precision", ranking=lambda d, k: average_precision(d.positive)),
-    "mse": Metric("mean squared error", pointwise=lambda d: squared_error(d.score, d.target)),
-    "mae": Metric("mean absolute error", pointwise=lambda d: absolute_error(d.score, d.target)),
+    "mse": Metric("mean squared error", pointwise=lambda d: deviation(d) ** 2),
+    "mae": Metric("mean absolute error", pointwise=lambda d: np.abs(deviation(d))),
     "logloss": Metric("mean cross-entropy", pointwise=lambda d: cross_entropy(d.score, d.label)),
 }
 METRICS = Registry("puidrec.metrics", _BUILT_IN, lambda _, row: row if isinstance(row, Metric) else None, "a Metric")

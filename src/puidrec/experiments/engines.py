@@ -134,7 +134,8 @@ class _Worker:
                 error: str | None = json.loads(answer)["error"]
                 return error
             code = process.wait()
-        return f"its worker died {1 + RETRIES} times ({_cause(code)}); out of memory? Try fewer --workers"
+        cause = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+        return f"its worker died {1 + RETRIES} times ({cause}); out of memory? Try fewer --workers"
 
     def stop(self) -> None:
         """End the process, whatever it is doing: files appear whole or not at all."""
@@ -179,7 +180,3 @@ def _ask(process: subprocess.Popen[str], line: str) -> str:
         return process.stdout.readline()
     except (OSError, ValueError):  # it died, or it was stopped and its streams are closed
         return ""
-
-
-def _cause(code: int | None) -> str:
-    return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"

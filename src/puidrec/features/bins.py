@@ -73,7 +73,9 @@ def _numeric(column: pl.Series, n_bins: int) -> ColumnBins:
         codes, labels = np.searchsorted(distinct, found), tuple(f"{v:g}" for v in distinct)
     else:
         edges = _edges(found, n_bins)
-        codes, labels = np.searchsorted(edges, found, side="right"), _interval_labels(edges)
+        inner = (f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges))
+        labels = (f"below {edges[0]:.4g}", *inner, f"{edges[-1]:.4g} or more")
+        codes = np.searchsorted(edges, found, side="right")
     return _with_missing(column.name, codes, labels, present)
 
 
@@ -95,11 +97,6 @@ def _evenness(values: np.ndarray, edges: np.ndarray) -> float:
     share = np.bincount(np.searchsorted(edges, values, side="right")) / values.size
     share = share[share > 0]
     return round(float(-(share * np.log(share)).sum()), 12)
-
-
-def _interval_labels(edges: np.ndarray) -> tuple[str, ...]:
-    inner = tuple(f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges))
-    return (f"below {edges[0]:.4g}", *inner, f"{edges[-1]:.4g} or more")
 
 
 def _leading_value(column: pl.Series) -> pl.Series:

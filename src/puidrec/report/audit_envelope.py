@@ -128,13 +128,9 @@ def _band(key: str, curves: Mapping[str, Any], grid: Sequence[float], symbol: st
         ahead = _side(says[0]) == "ahead"
         found = exact if ahead else None  # the audit's tipping point is that of the audited model's lead
         tip = found if found is not None else crossing(grid, low if ahead else high, log=symbol == "Γ")
-    mark = [] if tip is None else [_tip_mark(tip, symbol)]
+    text = f"{symbol}* = {show(tip, '.2f')}"
+    mark = [] if tip is None else [Mark(tip, f"tipping point {text}", "tipping", text)]
     return Band(label, low, high, says, note, outer_low, outer_high, mark)
-
-
-def _tip_mark(at: float, symbol: str) -> Mark:
-    text = f"{symbol}* = {show(at, '.2f')}"
-    return Mark(at, f"tipping point {text}", "tipping", text)
 
 
 def _side(word: str) -> str:

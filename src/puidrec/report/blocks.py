@@ -144,8 +144,7 @@ class Table:
 class HeatMap:
     """Values by row and column, shaded between the smallest and the largest; missing values are blank.
 
-    `log` shades by ratio, which is right for factors such as Γ. `low` and `high` fix the ends of the scale, so that
-    two maps can be compared.
+    `log` shades by ratio, which is right for factors such as Γ.
     """
 
     template: ClassVar[str] = "heat_map"
@@ -159,8 +158,6 @@ class HeatMap:
     """What the figures are, for the legend."""
     format: str = ".2f"
     log: bool = False
-    low: float | None = None
-    high: float | None = None
 
     def __post_init__(self) -> None:
         shapes = {len(row) for row in self.values}
@@ -197,9 +194,7 @@ class HeatMap:
 
     def _ends(self) -> tuple[float, float]:
         numbers = [n for row in self.values for n in map(finite, row) if n is not None]
-        low = self.low if self.low is not None else min(numbers, default=0.0)
-        high = self.high if self.high is not None else max(numbers, default=low)
-        return low, high
+        return min(numbers, default=0.0), max(numbers, default=0.0)
 
     def _scale(self, value: float) -> float:
         return math.log(max(value, 1e-300)) if self.log else value

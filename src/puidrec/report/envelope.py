@@ -307,7 +307,7 @@ def _placed(marks: Sequence[Mark], across: Axis, size: str) -> list[tuple[Mark, 
     inside = [mark for mark in marks if across.low <= mark.at <= across.high]
     words = [mark.short if size == "narrow" and mark.short else mark.label for mark in inside]
     cut = [replace(mark, label=clip_text(text, LABEL[size])) for mark, text in zip(inside, words, strict=True)]
-    spots = place([across(m.at) for m in cut], [text_width(m.label) for m in cut], 2.0, WIDTH[size] - 2.0)
+    spots = place([across(m.at) for m in cut], [CHARACTER * len(m.label) for m in cut], 2.0, WIDTH[size] - 2.0)
     return list(zip(cut, spots, strict=True))
 
 
@@ -346,11 +346,6 @@ class Placed:
     right: float
     anchor: str
     """`start`: right of the line; `end`: left of it."""
-
-
-def text_width(text: str) -> float:
-    """An upper guess of how wide a text is drawn."""
-    return CHARACTER * len(text)
 
 
 def place(positions: Sequence[float], widths: Sequence[float], low: float, high: float) -> list[Placed]:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from puidrec.atomic import atomic_folder, refuse_other_files, write_json
-from puidrec.experiments.gamma_study import GammaStudy, Proof
+from puidrec.experiments.gamma_study import GammaStudy
 from puidrec.features.bins import SideBins
 from puidrec.report.charts import MAX_GROUPS, heat_map, histogram, save_png
 from puidrec.report.formatting import clip_text, short_labels
@@ -41,7 +41,7 @@ def gamma_summary(study: GammaStudy) -> dict[str, Any]:
         "entropies": {name: _entropies(study, name) for name in study.gains},
         "groups": {"users": study.sides[0].n_bins, "items": study.sides[1].n_bins},
         "calibration": study.calibration.to_frame().to_dicts(),
-        "certificates": [_proof(proof) for proof in study.proofs],
+        "certificates": [{"outcome": proof.outcome, **asdict(proof.certificate)} for proof in study.proofs],
         "certificate_rows": {
             "seen": len(study.split.train), "propensity": study.propensity,
             "uniform": "all uniform rows" if study.proofs else "none",
@@ -153,7 +153,3 @@ def _entropies(study: GammaStudy, name: str) -> dict[str, Any]:
         if null is not None:
             facts[f"chance_{side}"] = {"mean": null.mean, "low": null.low, "high": null.high}
     return facts
-
-
-def _proof(proof: Proof) -> dict[str, Any]:
-    return {"outcome": proof.outcome, **asdict(proof.certificate)}

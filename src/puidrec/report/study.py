@@ -105,9 +105,12 @@ def study_page(results: Sequence[Result], rows: Sequence[SummaryRow], reference:
     failures = [str(failure) for failure in getattr(results, "failures", [])]
     groups = grouped(rows)
     sections = [
-        Section(f"table-{number + 1}", title(group), _blocks(group, reference, metrics), short=_short(group))
-        for number, group in enumerate(groups)
-    ]
+        Section(
+            f"table-{number}", title(group), _blocks(group, reference, metrics),
+            short=f"{group[0].data}, {group[0].preset}",
+        )
+        for number, group in enumerate(groups, 1)
+    ]  # fmt: skip
     basis: list[Block] = [Paragraph(NOTES), _basis(results)]
     if failures:
         basis.append(Callout("bad", f"{len(failures)} jobs are missing", points=failures))
@@ -173,7 +176,3 @@ def _basis(results: Sequence[Result]) -> Details:
         for r in results
     ]  # fmt: skip
     return Details("What each figure depends on", [Table(columns, body, caption="One row per method and seed.")])
-
-
-def _short(group: Sequence[SummaryRow]) -> str:
-    return f"{group[0].data}, {group[0].preset}"

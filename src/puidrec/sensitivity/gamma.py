@@ -17,7 +17,7 @@ from puidrec.features.counts import ExposureCounts
 from puidrec.plugins import Registry
 from puidrec.rng import Rng, generator
 from puidrec.sensitivity.calibrate import SideName
-from puidrec.sensitivity.entropy import Estimator, Gains, Null, bernoulli_entropy
+from puidrec.sensitivity.entropy import Estimator, Gains, bernoulli_entropy
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.fitted import Gamma, TableGamma
 from puidrec.sensitivity.residuals import Around, PosteriorGamma, Spread, exposure_residuals, pair_shift
@@ -145,7 +145,8 @@ def _weight(
     target = float(np.expm1(shift)) if rule.link == "one-plus" else shift
     null, plugin = (gains.null_user, gains.plugin_user) if side == "user" else (gains.null_item, gains.plugin_item)
     mean = float((weight * score).sum())
-    if mean <= 0.0 or (rule.direction == "proportional" and _by_chance(null, plugin)):
+    by_chance = null is not None and plugin <= null.high
+    if mean <= 0.0 or (rule.direction == "proportional" and by_chance):
         return target, np.ones_like(score)
     return target / mean, score
 
@@ -153,10 +154,6 @@ def _weight(
 def _auto(evidence: Evidence, side: SideName, mean: float) -> float:
     """The weight that makes a part of this mean as large as the shift of hiding a feature."""
     return evidence.calibration.shift(side) / mean if mean > 0.0 else 0.0
-
-
-def _by_chance(null: Null | None, plugin: float) -> bool:
-    return null is not None and plugin <= null.high
 
 
 def information(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:

@@ -22,7 +22,7 @@ from puidrec.propensity import Exposure, Propensity, make_propensity, require_pr
 from puidrec.propensity.clip import DEFAULT_LOW
 from puidrec.rng import Rng
 from puidrec.sensitivity.bounds import Bounds, bounds
-from puidrec.sensitivity.certify import LEVELS_MAX, Certificate, Part, certify_parts
+from puidrec.sensitivity.certify import LEVELS_MAX, Certificate, certify_parts
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import Gamma, GammaSpec, resolve_gamma
 
@@ -119,8 +119,12 @@ class NominalExposure:
         mean_propensity: the share of all pairs that was seen, where it is not that of the rows.
         """
         levels = np.array([0.0, 1.0]) if outcome == "label" else self._levels()
+        parts = (
+            (getattr(rows, outcome).astype(np.float64), self.propensity_of(rows) if adjust else None, rows.user)
+            for rows in self._parts()
+        )
         return certify_parts(
-            self._certificate_parts(outcome, adjust), getattr(uniform, outcome).astype(np.float64), uniform.user,
+            parts, getattr(uniform, outcome).astype(np.float64), uniform.user,
             n_users=self.data.n_users, logged_levels=levels, n_bootstrap=n_bootstrap,
             mean_propensity=self.evidence.counts.rate if mean_propensity is None else mean_propensity,
             rng=self.seed if rng is None else rng,
@@ -130,11 +134,6 @@ class NominalExposure:
         """The ratings that occur among the seen rows."""
         parts = [np.unique(self.seen.rating[part]) for part in row_slices(len(self.seen))]
         return np.unique(np.concatenate(parts)).astype(np.float64)
-
-    def _certificate_parts(self, outcome: Outcome, adjust: bool) -> Iterator[Part]:
-        for rows in self._parts():
-            p = self.propensity_of(rows) if adjust else None
-            yield getattr(rows, outcome).astype(np.float64), p, rows.user
 
     def _parts(self) -> Iterator[Interactions]:
         """The seen rows: all at once where they are in memory, some at a time where they are on disk."""

@@ -163,7 +163,8 @@ def _add_errors(app: FastAPI) -> None:
         if isinstance(error, RequestValidationError):
             return _from_validation(error).response()
         if isinstance(error, HTTPException):
-            response = _from_http(error).response()
+            code = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 400: Code.MALFORMED}.get(error.status_code)
+            response = Refused(code or Code.INVALID, str(error.detail)).response()
             response.headers.update(error.headers or {})  # which verbs a path takes
             return response
         return Refused(Code.INTERNAL, "something went wrong on the server; its log says what").response()
@@ -197,9 +198,3 @@ def _alternatives(place: list[int | str]) -> str:
     if "features" in place:
         return "expected text, a finite number, true, false, null, or a list of text"
     return "expected an id (an integer or text), or an object with id and features"
-
-
-def _from_http(error: HTTPException) -> Refused:
-    """Unknown paths and methods, in our form."""
-    known = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 400: Code.MALFORMED}
-    return Refused(known.get(error.status_code, Code.INVALID), str(error.detail))

@@ -38,16 +38,11 @@ def make_exact(document: Form, answers: Answers) -> None:
         (items, (some["items"], pair["item"], forms["Item"]["properties"]["id"], answer["items"]["items"])),
         (items, (forms["RecommendResponse"]["properties"]["unknown_items"]["items"],)),
     ):
+        other = "string" if entities.integers else "integer"  # not the type that the model's ids have
         for place in places:
-            _narrow_ids(place, entities)
+            place["anyOf"] = [part for part in place["anyOf"] if part.get("type") != other]
     for name, entities in (("User", users), ("Item", items)):
         _name_features(forms[name]["properties"]["features"], entities)
-
-
-def _narrow_ids(form: Form, entities: EntityLookup) -> None:
-    """Leave only the type that the model's ids have."""
-    other = "string" if entities.integers else "integer"
-    form["anyOf"] = [part for part in form["anyOf"] if part.get("type") != other]
 
 
 def _name_features(form: Form, entities: EntityLookup) -> None:
