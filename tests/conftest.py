@@ -75,12 +75,13 @@ def tiny_model(tiny_data: Dataset) -> Recommender:
 
 @pytest.fixture(scope="session")
 def _trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from puidrec.data.sources import load_dataset
+    from puidrec.experiments.job import DataSpec
     from puidrec.experiments.run import train_run
     from puidrec.settings import Settings
 
     folder = tmp_path_factory.mktemp("trained") / "run"
-    train_run(load_dataset("simulated", **TINY), Settings.of("rd-ips", seed=1, epochs=5, dim=4), out=folder)
+    data = DataSpec("simulated", options=TINY)
+    train_run(data.load(), Settings.of("rd-ips", seed=1, epochs=5, dim=4), out=folder, source=data.to_source())
     return folder
 
 

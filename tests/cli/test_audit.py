@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from puidrec.data.sources import load_dataset
+from puidrec.experiments.job import DataSpec
 from puidrec.experiments.run import train_run
 from puidrec.settings import Settings
 
@@ -16,8 +16,9 @@ DATA = ("--set", "data.n_users=60", "--set", "data.n_items=40")
 
 
 def train(folder: Path, method: str, seed: int, **more: float) -> None:
-    data = load_dataset("simulated", n_users=60, n_items=40)
-    train_run(data, Settings.of(method, seed=seed, epochs=3, dim=4, patience=0, **more), out=folder)
+    spec = DataSpec("simulated", options={"n_users": 60, "n_items": 40})
+    settings = Settings.of(method, seed=seed, epochs=3, dim=4, patience=0, **more)
+    train_run(spec.load(), settings, out=folder, source=spec.to_source())
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_runs_of_one_method_are_told_apart_by_their_folders(puid, runs: Path) ->
 def test_mistakes_are_one_line(puid, runs: Path) -> None:
     a, b = runs / "a", runs / "b"
     puid("audit", a, "--against", runs / "other", *DATA).refused("differ in seed", "1 and 2")
-    puid("audit", a, "--against", b).refused("not the data", "simulated")
+    puid("audit", a, "--against", b, "--data", "simulated").refused("not the data", "simulated", "--other-data")
     puid("audit", runs, *DATA).refused("not a run folder")
     puid("audit", a, "--against", runs / "none", *DATA).refused("not a run folder", "none")
     puid("audit", a, *DATA, "--gamma-limit", 0.5).refused("limit")
@@ -90,3 +91,14 @@ def test_runs_of_other_data_or_protocol_are_refused(puid, runs: Path) -> None:
     puid("audit", copy, *DATA).refused("not JSON", "environment.json")
     path.unlink()
     puid("audit", copy, *DATA).refused("cannot read", "environment.json")
+
+
+def test_the_runs_remember_their_data(puid, runs: Path) -> None:
+    asked = ("audit", runs / "a", "--against", runs / "b", "--replicates", 0, "--json")
+    assert json.loads(puid(*asked).out) == json.loads(puid(*asked, "--data", "simulated", *DATA).out)
+
+
+def test_other_data_are_audited_only_when_told(puid, runs: Path) -> None:
+    asked = ("audit", runs / "a", "--set", "data.seed=5", "--replicates", 0, "--json")
+    puid(*asked).refused("not the data", "--other-data")
+    assert puid(*asked, "--other-data").code == 0

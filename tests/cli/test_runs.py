@@ -37,6 +37,53 @@ def test_evaluate_repeats_the_figures_of_the_run(puid, run_folder: Path) -> None
     assert "95 % over users" in shown.out
 
 
+def test_a_run_remembers_its_data(puid, run_folder: Path) -> None:
+    trained = json.loads((run_folder / "metrics.json").read_text())
+    alone = json.loads(puid("evaluate", run_folder, "--json").out)
+    assert {name: alone[name] for name in ("uauc", "mse", "test_rows")} == {
+        name: trained[name] for name in ("uauc", "mse", "test_rows")
+    }
+
+
+def test_other_data_are_refused_unless_told(puid, run_folder: Path) -> None:
+    for other in (("--data", "simulated"), ("--set", "data.n_items=41")):
+        puid("evaluate", run_folder, *other).refused("not the data", "run", "--other-data")
+        outcome = puid("evaluate", run_folder, *other, "--other-data", "--json")
+        assert outcome.code == 0, outcome
+    assert json.loads(outcome.out)["test_rows"] > 0
+
+
+def test_a_run_finds_its_files_from_any_folder(puid, files: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(files.parent)
+    (files / "logged.csv").rename(files / "log.csv")
+    named = ("--logged", "mine/log.csv", "--set", "data.uniform=mine/uniform.csv", "--scale", "1,5")
+    small = ("--method", "bias", "--protocol", "ge3", "--out", "run")
+    assert puid("train", "--data", "files", *named, *small).code == 0
+    trained = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    monkeypatch.chdir(files)
+    found = json.loads(puid("evaluate", "../run", "--json").out)
+    assert (found["uauc"], found["protocol"]) == (trained["uauc"], "ge3")
+    files.rename(tmp_path / "moved")
+    puid("evaluate", tmp_path / "run").refused("log.csv")
+    moved = [word for name in ("logged", "uniform") for word in (f"--{name}", tmp_path / "moved" / f"{name}.csv")]
+    moved[1] = tmp_path / "moved" / "log.csv"
+    assert puid("evaluate", tmp_path / "run", *moved).code == 0
+
+
+def test_a_run_that_does_not_say_where_its_data_are_needs_them_named(puid, run_folder: Path) -> None:
+    path = run_folder / "environment.json"
+    facts = json.loads(path.read_text())
+    source = facts.pop("data_source")
+    assert source == {"name": "simulated", "folder": None, "options": {"n_users": 60, "n_items": 40}}
+    path.write_text(json.dumps(facts))
+    puid("evaluate", run_folder).refused("does not say where its data are", "--data")
+    sizes = ("--set", "data.n_users=60", "--set", "data.n_items=40")
+    assert puid("evaluate", run_folder, "--data", "simulated", *sizes).code == 0
+    for damaged in ([1], {"name": 3}, {"name": "coat", "folder": 1, "options": {}}):
+        path.write_text(json.dumps({**facts, "data_source": damaged}))
+        puid("evaluate", run_folder).refused("not written by puid train", "data_source")
+
+
 def test_evaluate_takes_no_setting_of_the_model(puid, run_folder: Path) -> None:
     puid("evaluate", run_folder, "--set", "dim=3").refused("unknown setting", "dim", "data.KEY")
 

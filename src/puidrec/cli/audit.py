@@ -32,7 +32,7 @@ class AuditOptions(options.Options):
     seed: int = option(0, "Seed of everything random.", min=0)
 
 
-@options.command("puid audit runs/puid-dr --against runs/mf --data coat --data-dir coat --out audit-coat")
+@options.command("puid audit runs/puid-dr --against runs/mf --out audit-coat")
 def audit(
     run: options.RunFolder,
     against: Annotated[
@@ -40,14 +40,14 @@ def audit(
     ] = None,
     device: options.Device = None,
     *,
-    data: options.DataOptions,
+    data: options.RunDataOptions,
     asked: AuditOptions,
     output: options.OutputOptions,
 ) -> None:
     """Say how strong hidden confounding must be to overturn a run's result, or its lead over another run.
 
-    The data must be those of the runs: they are recognised by their content. Writes audit.json, summary.txt and
-    report.html.
+    The runs remember their data. Other data, recognised by their content, are refused, unless --other-data insists.
+    Writes audit.json, summary.txt and report.html.
     """
     from puidrec.auditing.audit import audit as audit_models
     from puidrec.auditing.audit import check_target
@@ -57,8 +57,7 @@ def audit(
     with steps("reading") as step:
         runs = [_open_run(folder, device or "cpu") for folder in (run, against) if folder is not None]
         _require_alike(runs)
-        loaded = data.load()
-        _require_data(runs[0], loaded.sha256, loaded.name)
+        loaded, _ = data.load_for(run)
         step("auditing")
         found = audit_models(
             runs[0].model, loaded, runs[1].model if len(runs) > 1 else None,
@@ -101,16 +100,6 @@ def _require_alike(runs: list[_Run]) -> None:
                 f"the two runs differ in {word}, so they cannot be compared", found=f"{short[0]} and {short[1]}",
                 expected="runs of one data set, protocol, seed and selection",
             )  # fmt: skip
-
-
-def _require_data(run: _Run, sha256: str, name: str) -> None:
-    if run.facts["data_sha256"] != sha256:
-        raise InputError(
-            "these are not the data that the run was trained on", file=run.folder,
-            found=f"{name}, sha256 {sha256[:12]}",
-            expected=f"{run.facts['data']}, sha256 {str(run.facts['data_sha256'])[:12]}",
-            hint="Give the --data, --data-dir and --set data.KEY=VALUE of puid train.",
-        )  # fmt: skip
 
 
 def _names(runs: list[_Run]) -> tuple[str, str] | None:

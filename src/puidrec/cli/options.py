@@ -10,7 +10,7 @@ import functools
 import inspect
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
@@ -20,6 +20,7 @@ from puidrec.errors import InputError
 
 if TYPE_CHECKING:
     from puidrec.data.dataset import Dataset
+    from puidrec.experiments.job import DataSpec, RunData
 
 METHODS = (
     "mf, ips, dr, rd-ips, rd-dr, brd-ips, brd-dr, puid-ips, puid-dr, bpuid-ips, bpuid-dr, multi-ips, multi-dr, "
@@ -207,13 +208,55 @@ class DataOptions(Options):
         if twice is not None:
             found = f"--{twice} and --set data.{twice}"
             raise InputError(f"{twice} was given twice", found=found, expected="one of them")
+        if self.data == "files":  # paths, so that they are found again from any folder
+            more |= {key: Path(value) for key, value in more.items() if key in files and isinstance(value, str)}
         return {**more, **given}
+
+    def spec(self, shards: Path | None = None) -> DataSpec:
+        """Which data, as plain values that a run or a study can keep."""
+        from puidrec.experiments.job import DataSpec
+
+        return DataSpec(self.data, self.data_dir, self.source_options(shards))
 
     def load(self, shards: Path | None = None) -> Dataset:
         """The data set; with `shards`, its log stays on disk."""
         from puidrec.data.sources import load_dataset
 
         return load_dataset(self.data, self.data_dir, **self.source_options(shards))
+
+
+@dataclass(frozen=True)
+class RunDataOptions(DataOptions):
+    """The data of a trained run, which it remembers; options given here come on top, --data starts anew."""
+
+    data: str = option(
+        "", "coat, yahoo-r3, kuairec, ml-100k, simulated or files.", metavar="NAME", show_default="the run's own data"
+    )
+    other_data: bool = option(False, "Take data that differ from those the run was trained on.", "--other-data")
+
+    def load_for(self, run: Path) -> tuple[Dataset, RunData]:
+        """The data of a run, or those that the options name, and what the run says of its own.
+
+        Data of another content are refused, unless --other-data insists.
+        """
+        from puidrec.data.sources import load_dataset
+        from puidrec.experiments.job import RunData
+
+        own = RunData.of(run)
+        if self.data:
+            loaded = self.load()
+        elif own.source is None:
+            raise InputError(
+                "the run does not say where its data are", file=run, found=own.name,
+                hint="Give the --data, --data-dir and --set data.KEY=VALUE of puid train.",
+            )  # fmt: skip
+        else:
+            given = replace(self, data=own.source.name).source_options()
+            folder = own.source.folder if self.data_dir is None else self.data_dir
+            loaded = load_dataset(own.source.name, folder, **{**own.source.options, **given})
+        if not self.other_data:
+            own.require(loaded)
+        return loaded, own
 
 
 @dataclass(frozen=True)

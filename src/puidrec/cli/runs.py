@@ -66,7 +66,8 @@ def train(
             words = f"{chosen.method} ({stage}): loss {loss:.4f}{score}"
             bar.update(task, completed=done, total=total, description=words)
 
-        run = train_run(loaded, chosen, protocol=protocol, out=output.out, progress=show, world=world)
+        source = data.spec(shards).to_source()
+        run = train_run(loaded, chosen, protocol=protocol, out=output.out, progress=show, world=world, source=source)
     if output.as_json:
         print_json(run.metrics)
     else:
@@ -91,23 +92,29 @@ def _show_run(run: Run, data: str, out: Path | None) -> None:
         say(f"wrote {out}\nnext: puid recommend {out} --k 10")
 
 
-@options.command("puid evaluate runs/puid-dr --data coat --data-dir coat --metrics uauc,ndcg@5")
+@options.command("puid evaluate runs/puid-dr --metrics uauc,ndcg@5")
 def evaluate(
     run: options.RunFolder,
-    data: options.DataOptions,
+    data: options.RunDataOptions,
     metrics: Annotated[
         str, typer.Option(help=f"Separated by commas: {options.METRICS}.", metavar="NAMES")
     ] = "uauc,ndcg@5,auc,mse",
-    protocol: options.ProtocolName = "rd",
+    protocol: Annotated[
+        str | None, typer.Option(help=options.PROTOCOLS, metavar="NAME", show_default="the run's own")
+    ] = None,
     device: options.Device = None,
     *,
     common: options.CommonOptions,
 ) -> None:
-    """Measure a trained model on the test rows of a data set (the split of the run's own seed)."""
+    """Measure a trained model on the test rows of its data (the split of the run's own seed).
+
+    The run remembers its data. Other data are refused, unless --other-data insists.
+    """
     from puidrec.experiments.run import load_run, measure
 
     model, _ = load_run(run, device or "cpu")
-    loaded = data.load()
+    loaded, own = data.load_for(run)
+    protocol = protocol or own.protocol
     split = loaded.split(protocol, model.settings.seed, select=model.settings.select)
     evaluation, figures = measure(model, split, [name.strip() for name in metrics.split(",") if name.strip()])
     if common.as_json:

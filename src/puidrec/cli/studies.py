@@ -83,10 +83,8 @@ class TableOptions(options.Options):
 
 def data_spec(data: options.DataOptions) -> DataSpec:
     """The data set that the options name, loaded once here so that a mistake is reported before anything starts."""
-    from puidrec.experiments.job import DataSpec
-
     data.load()
-    return DataSpec(data.data, data.data_dir, data.source_options())
+    return data.spec()
 
 
 @options.command("puid compare --data coat --data-dir coat --methods mf,dr,signed-rd --seeds 5 --out compare-coat")

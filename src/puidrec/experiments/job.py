@@ -23,7 +23,7 @@ from puidrec.data.sources import load_dataset
 from puidrec.data.split import MaskKind
 from puidrec.errors import InputError
 from puidrec.evaluation.significance import PerUser
-from puidrec.experiments.run import METRICS
+from puidrec.experiments.run import ENVIRONMENT, METRICS, read_environment
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
@@ -73,6 +73,49 @@ class DataSpec:
         folder = None if plain["folder"] is None else Path(plain["folder"])
         mask = None if plain["mask"] is None else (plain["mask"][0], float(plain["mask"][1]))
         return cls(plain["name"], folder, plain["options"], mask, plain["label"])
+
+    def to_source(self) -> dict[str, Any]:
+        """What a run folder keeps, to load its data again: plain values, paths absolute."""
+        return {key: value for key, value in self.to_plain().items() if key in ("name", "folder", "options")}
+
+    @classmethod
+    def from_source(cls, source: Any, file: Path) -> Self:
+        """The inverse of `to_source`; `file` is named where it does not hold such values."""
+        plain = source if isinstance(source, dict) else {}
+        name, folder, options = plain.get("name"), plain.get("folder"), plain.get("options")
+        if not isinstance(name, str) or not isinstance(folder, str | None) or not isinstance(options, dict):
+            raise InputError("not written by puid train", file=file, column="data_source", found=source)
+        return cls(name, None if folder is None else Path(folder), options)
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The data of a run folder: what they were, and where they were loaded from."""
+
+    folder: Path
+    name: str
+    sha256: str
+    protocol: str
+    source: DataSpec | None
+    """None where the run was not trained by a command, or by one that kept no record."""
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """What `environment.json` says."""
+        found = read_environment(folder, "data_sha256", "protocol", "seed")
+        source = found.get("data_source")
+        if source is not None:
+            source = DataSpec.from_source(source, folder / ENVIRONMENT)
+        return cls(folder, str(found.get("data")), str(found["data_sha256"]), str(found["protocol"]), source)
+
+    def require(self, data: Dataset) -> None:
+        """Refuse data whose content is not that of the run."""
+        if data.sha256 != self.sha256:
+            raise InputError(
+                "these are not the data that the run was trained on", file=self.folder,
+                found=f"{data.name}, sha256 {data.sha256[:12]}", expected=f"{self.name}, sha256 {self.sha256[:12]}",
+                hint="Leave out --data to take the run's own, or insist with --other-data.",
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -198,9 +241,13 @@ def _plain(key: str, value: Any) -> Any:
         return str(value.resolve())
     if isinstance(value, list | tuple):
         return [_plain(key, part) for part in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(key, part) for name, part in value.items()}
     if value is None or isinstance(value, str | int | float):
         return value
-    raise InputError(f"option {key} is no plain value", found=value, expected="text, a number, true, false or a list")
+    raise InputError(
+        f"option {key} is no plain value", found=value, expected="text, a number, true, false, a list or a table"
+    )
 
 
 KIND = "puidrec-cell-1"

@@ -7,7 +7,7 @@ import json
 import platform
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -51,8 +51,12 @@ def train_run(
     progress: Progress | None = None,
     metrics: Sequence[str] = METRICS,
     world: World = ALONE,
+    source: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Train and evaluate; with `out`, checkpoint there on the way and leave a run folder."""
+    """Train and evaluate; with `out`, checkpoint there on the way and leave a run folder.
+
+    source: how `data` were loaded (`DataSpec.to_source`), so that the run can load them again.
+    """
     split = data.split(protocol, settings.seed, select=settings.select)
     if not len(split.test):
         raise InputError(
@@ -65,7 +69,7 @@ def train_run(
         model.fit(data, split, checkpoint=checkpoint, progress=progress, world=world)
     evaluation, figures = measure(model, split, metrics)
     if out is not None and world.first:
-        _write(out, model, data, split, figures)
+        _write(out, model, data, split, figures, source)
         with output_errors(out):
             (out / CHECKPOINT).unlink(missing_ok=True)
             sweep(out, FILES)
@@ -168,9 +172,17 @@ def _require_own(out: Path, settings: Settings) -> None:
         )  # fmt: skip
 
 
-def _write(out: Path, model: Recommender, data: Dataset, split: Split, figures: dict[str, Any]) -> None:
+def _write(
+    out: Path,
+    model: Recommender,
+    data: Dataset,
+    split: Split,
+    figures: dict[str, Any],
+    source: Mapping[str, Any] | None,
+) -> None:
     history = "".join(json.dumps(row) + "\n" for row in model.history_)
     write_text(out / "history.jsonl", history)
-    write_json(out / ENVIRONMENT, {**environment(data, split.seed), "protocol": split.protocol.name})
+    known = {} if source is None else {"data_source": dict(source)}
+    write_json(out / ENVIRONMENT, {**environment(data, split.seed), "protocol": split.protocol.name, **known})
     write_json(out / "metrics.json", figures)
     model.save(out / "model")
