@@ -35,7 +35,7 @@ def additive_log_gamma(gamma, shape):
     """log Γ of all pairs, or its additive fit, each side floored at 0."""
     users, items = (x.ravel() for x in np.meshgrid(*map(np.arange, shape), indexing="ij"))
     log = np.log(gamma.at(users, items)).reshape(shape)
-    if gamma.separable:
+    if gamma.additive_parts is not None:
         return log
     half = log.mean() / 2
     return np.maximum(log.mean(1) - half, 0)[:, None] + np.maximum(log.mean(0) - half, 0)
@@ -96,7 +96,7 @@ def test_a_rule_that_is_not_separable_uses_its_additive_fit(prepare, dense_score
     bins = (np.arange(40) % 4, np.arange(25) % 3)
     assert isinstance(gamma, TableGamma)
     table = TableGamma.make(bins, np.abs(rng.normal(0, 0.6, (4, 3))), cap=20.0)
-    assert not table.separable
+    assert table.additive_parts is None
     users, items = log_parts(table, problem.observed.target)
     problem = replace(problem, gamma=table, log_users=users, log_items=items)
     loss = float(problem.loss(0, problem.n_users).detach())

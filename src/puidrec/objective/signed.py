@@ -44,12 +44,11 @@ def signed_unseen_sum(observed: Observed, phi: LowRank, scores: Tensor, m: LowRa
 
 
 def additive_log_gamma(gamma: Gamma, like: Tensor) -> tuple[Tensor, Tensor]:
-    """log Γ as users' part + items' part; a rule that is not separable is replaced by its additive fit."""
-    if gamma.separable:
-        users, items = gamma.log_user, gamma.log_item
-    else:
-        half = 0.5 * gamma.mean_log
-        users, items = (np.maximum(x - half, 0.0) for x in (gamma.user_mean_log(), gamma.item_mean_log()))
+    """log Γ as users' part + items' part; a rule that does not split so is replaced by its additive fit."""
+    half = 0.5 * gamma.mean_log
+    users, items = gamma.additive_parts or (
+        np.maximum(mean - half, 0.0) for mean in (gamma.user_mean_log(), gamma.item_mean_log())
+    )
     return torch.from_numpy(np.array(users)).to(like), torch.from_numpy(np.array(items)).to(like)
 
 

@@ -33,7 +33,7 @@ def gamma_summary(study: GammaStudy) -> dict[str, Any]:
         "rule": study.rule.describe(),
         "gamma": {
             **spread, "geometric_mean": float(np.exp(study.gamma.mean_log)), "pairs": int(pairs.size),
-            "sampled": study.sampled, "separable": bool(study.gamma.separable),
+            "sampled": study.sampled, "separable": study.gamma.additive_parts is not None,
             "share_raised_to_one": float(study.gamma.share_clipped), "share_at_cap": study.share_at_cap,
             "cap": float(study.gamma.cap),
         },

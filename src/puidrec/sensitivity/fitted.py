@@ -12,8 +12,6 @@ import polars as pl
 from puidrec.errors import InputError
 from puidrec.rng import Rng, generator
 
-NOT_SEPARABLE = "this Γ does not split into a user and an item part"
-
 
 @dataclass(frozen=True)
 class Gamma(ABC):
@@ -31,19 +29,9 @@ class Gamma(ABC):
         """Log Γ of pairs of codes."""
 
     @property
-    def separable(self) -> bool:
-        """Whether log Γ_ui = log_user[u] + log_item[i] for all pairs."""
-        return False
-
-    @property
-    def log_user(self) -> np.ndarray:
-        """The users' part of a separable log Γ; an error where it is not separable."""
-        raise InputError(NOT_SEPARABLE, hint="Use a separable rule: exposure-gap, or a number.")
-
-    @property
-    def log_item(self) -> np.ndarray:
-        """The items' part."""
-        return self.log_user
+    def additive_parts(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """`users` and `items` with log Γ_ui = users[u] + items[i] for all pairs; None where Γ does not split so."""
+        return None
 
     @abstractmethod
     def user_mean_log(self) -> np.ndarray:
@@ -127,25 +115,12 @@ class TableGamma(Gamma):
         return total
 
     @cached_property
-    def separable(self) -> bool:
-        """True where the table of bins is itself a sum of a row and a column part."""
-        return bool(np.abs(self.cell - np.add.outer(self.cell[:, 0], self.cell[0] - self.cell[0, 0])).max() < 1e-12)
-
-    @property
-    def log_user(self) -> np.ndarray:
-        """Users' own part and their bin's."""
-        if not self.separable:
-            return super().log_user
-        part: np.ndarray = self.user + self.cell[self.user_bin, 0]
-        return part
-
-    @property
-    def log_item(self) -> np.ndarray:
-        """Items' own part and their bin's."""
-        if not self.separable:
-            return super().log_item
-        part: np.ndarray = self.item + (self.cell[0] - self.cell[0, 0])[self.item_bin]
-        return part
+    def additive_parts(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Own parts and those of bins, where the table of bins is itself a sum of a row and a column part."""
+        row, column = self.cell[:, 0], self.cell[0] - self.cell[0, 0]
+        if np.abs(self.cell - np.add.outer(row, column)).max() >= 1e-12:
+            return None
+        return self.user + row[self.user_bin], self.item + column[self.item_bin]
 
     def user_mean_log(self) -> np.ndarray:
         """Exact."""

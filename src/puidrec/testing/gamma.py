@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from puidrec.errors import InputError
 from puidrec.features.counts import ExposureCounts
 from puidrec.sensitivity.bounds import bounds
 from puidrec.sensitivity.fitted import Gamma
@@ -74,15 +73,10 @@ class GammaContract:
         assert gamma.user_table().height == gamma.user_bin.size
         assert gamma.item_table().height == gamma.item_bin.size
 
-    def test_parts_add_up_or_are_refused(self) -> None:
-        """A separable rule is the sum of its parts; any other says that it has none."""
+    def test_additive_parts_add_up(self) -> None:
+        """A rule that says it splits into a user and an item part is the sum of these."""
         gamma, users, items = self.fitted()
-        if gamma.separable:
-            total = gamma.log_user[users] + gamma.log_item[items]
+        parts = gamma.additive_parts
+        if parts is not None:
+            total = parts[0][users] + parts[1][items]
             assert np.abs(total - gamma.log_at(users, items)).max() < 1e-9
-            return
-        try:
-            _ = gamma.log_user
-        except InputError:
-            return
-        raise AssertionError("a Γ that is not separable must refuse to give parts")
