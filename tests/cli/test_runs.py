@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tomllib
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,26 @@ def test_a_config_file_holds_options_and_settings_and_the_command_line_wins(puid
     assert (facts["method"], facts["seed"], facts["epochs"]) == ("mf", 7, 3)
     facts = json.loads(puid("train", "-c", config, "--method", "bias", "--json").out)
     assert facts["method"] == "bias"
+
+
+def test_set_is_merged_with_the_settings_of_a_config_file(puid, tmp_path: Path) -> None:
+    config, out = tmp_path / "run.toml", tmp_path / "run"
+    settings = '["data.n_users=60", "data.n_items=40", "dim=4", "epochs=9"]'
+    config.write_text(f'method = "mf"\nsettings = {settings}\n')
+    facts = json.loads(puid("train", "-c", config, "--set", "epochs=2", "--out", out, "--json").out)
+    assert facts["epochs"] == 2
+    model = tomllib.loads((out / "config.toml").read_text())
+    assert (model["dim"], model["epochs"]) == (4, 2)
+    source = json.loads((out / "environment.json").read_text())["data_source"]
+    assert source["options"] == {"n_users": 60, "n_items": 40}
+    described = puid("data", "describe", "--set", "data.seed=3", "--json", "-c", _only_data(tmp_path))
+    assert json.loads(described.out)["n_users"] == 60
+
+
+def _only_data(folder: Path) -> Path:
+    file = folder / "data.toml"
+    file.write_text('settings = ["data.n_users=60", "data.n_items=40"]\n')
+    return file
 
 
 def test_mistakes_are_one_line_and_write_nothing(puid, run_folder: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def test_train_from_disk_gives_the_figures_of_memory(puid, options, tmp_path: Pa
         assert other[name] == pytest.approx(one[name], abs=1e-6)
     top = json.loads(puid("recommend", tmp_path / "run", "--users", "u3", "--k", 2, "--json").out)
     assert [row["rank"] for row in top] == [1, 2]
+    assert json.loads(puid("evaluate", tmp_path / "run", "--json").out)["uauc"] == other["uauc"]  # the run's own shards
     puid(*train, "--shards", tmp_path / "shards", "--set", "propensity=given").refused("in memory", "given")
 
 

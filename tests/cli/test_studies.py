@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from puidrec.cli.studies import BASELINES
@@ -53,6 +54,19 @@ def test_results_that_puid_did_not_write_are_not_replaced(puid, tmp_path: Path) 
     puid("compare", "--methods", "mf", *QUICK, "--out", tmp_path).refused("results.json", "would be replaced")
     puid("tune", "--method", "mf", *QUICK, "--out", tmp_path).refused("results.json", "would be replaced")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"results.json": "mine"}
+
+
+def test_studies_take_renamed_columns(puid, files: Path, tmp_path: Path) -> None:
+    for name in ("logged", "uniform"):
+        table = pl.read_csv(files / f"{name}.csv").rename({"user_id": "uid", "rating": "stars"})
+        table.write_csv(files / f"{name}.csv")
+    columns = 'data.columns={user_id="uid", rating="stars"}'
+    data = ("--data", "files", "--logged", files / "logged.csv", "--uniform", files / "uniform.csv", "--set", columns)
+    quick = ("--set", "epochs=2", "--set", "dim=2", "--engine", "inline", "--json")
+    compared = puid("compare", *data, "--methods", "mf", "--seeds", 1, *quick, "--out", tmp_path / "out")
+    assert compared.code == 0, compared
+    tuned = puid("tune", *data, "--method", "mf", "--budget", 2, *quick)
+    assert len(json.loads(tuned.out)) == 2
 
 
 def test_all_methods_and_settings_only_where_they_mean_something(puid) -> None:

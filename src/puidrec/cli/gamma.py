@@ -26,7 +26,7 @@ class GammaDataOptions(options.DataOptions):
 
     settings: list[str] | None = option(
         None, "data.KEY: an option of the data source; gamma.KEY: a part of the rule (gamma.entropy=plugin).", "--set",
-        metavar="KEY=VALUE",
+        metavar="KEY=VALUE", callback=options.merge_settings,
     )  # fmt: skip
     sections: ClassVar[Sequence[str] | None] = ("data", "gamma")
 

@@ -105,7 +105,7 @@ def add_commands(app: typer.Typer, *commands: Command) -> None:
 def _load_config(context: typer.Context, path: Path | None) -> Path | None:
     """Read `-c FILE`: keys named like options become their defaults; others are settings, where the command has some.
 
-    What is given on the command line wins over the file.
+    What is given on the command line wins over the file; settings of --set are merged one by one (`merge_settings`).
     """
     if path is None:
         return None
@@ -118,6 +118,15 @@ def _load_config(context: typer.Context, path: Path | None) -> Path | None:
         raise InputError("unknown key", file=path, column=next(iter(rest)), expected=expected)
     context.meta["settings"] = rest
     return path
+
+
+def merge_settings(context: typer.Context, given: list[str] | None) -> list[str] | None:
+    """The `settings` of -c FILE, and after them those of --set: of two for one key, the later one counts."""
+    stored = (context.default_map or {}).get("settings")
+    source = context.get_parameter_source("settings")
+    if stored is None or source is None or source.name != "COMMANDLINE":
+        return given
+    return [*([stored] if isinstance(stored, str) else map(str, stored)), *(given or [])]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -178,8 +187,9 @@ class DataOptions(Options):
     items: Path | None = path_option("files: item table, item_id and features.", "FILE")
     scale: str | None = option(None, "files: lowest and highest possible rating.", metavar="LOW,HIGH")
     settings: list[str] | None = option(
-        None, "data.KEY=VALUE: an option of the data source, such as data.seed=1.", "--set", metavar="KEY=VALUE"
-    )
+        None, "data.KEY=VALUE: an option of the data source, such as data.seed=1.", "--set", metavar="KEY=VALUE",
+        callback=merge_settings,
+    )  # fmt: skip
     sections: ClassVar[Sequence[str] | None] = ("data",)
     """Sections that keys of --set may have; None: any key, settings of the model among them."""
 
@@ -263,7 +273,7 @@ class RunDataOptions(DataOptions):
 class ModelDataOptions(DataOptions):
     """A data set to train on: --set takes settings of the model as well."""
 
-    settings: list[str] | None = option(None, MODEL_SETTINGS, "--set", metavar="KEY=VALUE")
+    settings: list[str] | None = option(None, MODEL_SETTINGS, "--set", metavar="KEY=VALUE", callback=merge_settings)
     sections: ClassVar[Sequence[str] | None] = None
 
     def model_settings(self, context: typer.Context, **named: Any) -> dict[str, Any]:
