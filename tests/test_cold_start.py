@@ -54,7 +54,7 @@ def test_without_ids_a_twin_is_the_trained_entity(data: Dataset, side: Side, met
 @pytest.mark.parametrize("side", ["user", "item"])
 @pytest.mark.parametrize("method", ["rd-ips", "multi-dr"])
 @pytest.mark.parametrize("ids", [True, "bias"])
-def test_with_ids_strangers_with_everybodys_features_average_to_the_average(
+def test_with_ids_cold_start_users_with_everybodys_features_average_to_the_average(
     data: Dataset, side: Side, method: str, ids: Any
 ) -> None:
     model = Recommender(method, ids=ids, **FAST).fit(data)
@@ -64,7 +64,7 @@ def test_with_ids_strangers_with_everybodys_features_average_to_the_average(
     assert np.abs(found - found.mean(0)).max() > 1e-3  # and not everybody either
 
 
-def test_a_saved_model_knows_strangers_as_well(data: Dataset, model: Recommender, tmp_path) -> None:
+def test_a_saved_model_knows_cold_start_users_as_well(data: Dataset, model: Recommender, tmp_path) -> None:
     model.save(tmp_path / "model")
     again = ColdStart(Recommender.load(tmp_path / "model"))
     rows = features(data, "item")
@@ -73,18 +73,18 @@ def test_a_saved_model_knows_strangers_as_well(data: Dataset, model: Recommender
 
 def test_models_that_read_no_features_say_so(data: Dataset) -> None:
     for method, more in (("item-rate", {}), ("mf", {"backbone": "mf"})):
-        strangers = ColdStart(Recommender(method, **FAST, **more).fit(data))
-        assert strangers.names("user") == strangers.names("item") == []
+        cold_start = ColdStart(Recommender(method, **FAST, **more).fit(data))
+        assert cold_start.names("user") == cold_start.names("item") == []
     one_sided = dataclasses.replace(data, users=None)
-    strangers = ColdStart(Recommender("mf", **FAST).fit(one_sided))
-    assert strangers.names("user") == []
-    assert strangers.names("item")
+    cold_start = ColdStart(Recommender("mf", **FAST).fit(one_sided))
+    assert cold_start.names("user") == []
+    assert cold_start.names("item")
 
 
 def test_a_name_left_out_counts_as_unknown(model: Recommender) -> None:
-    strangers = ColdStart(model)
-    none, null = {}, dict.fromkeys(strangers.names("user"))
-    found = strangers.represent("user", [none, null])
+    cold_start = ColdStart(model)
+    none, null = {}, dict.fromkeys(cold_start.names("user"))
+    found = cold_start.represent("user", [none, null])
     assert np.array_equal(found[0], found[1])
 
 
@@ -106,13 +106,13 @@ def mixed_data() -> Dataset:
 
 
 def test_values_take_the_type_of_their_column(refusal) -> None:
-    strangers = ColdStart(Recommender("mf", **FAST).fit(mixed_data()))
+    cold_start = ColdStart(Recommender("mf", **FAST).fit(mixed_data()))
     text = {"age": 33.0, "code": "2", "member": "true", "tags": ["a"]}
     loose = {"age": 33, "code": 2, "member": True, "tags": ["a"]}
-    found = strangers.represent("user", [text, loose])
+    found = cold_start.represent("user", [text, loose])
     assert np.array_equal(found[0], found[1])
     for name, wrong in (("age", "old"), ("age", True), ("code", 1.5), ("code", ["2"]), ("tags", "a"), ("tags", [1.5])):
-        refusal(lambda name=name, wrong=wrong: strangers.represent("user", [{name: wrong}]), name)
+        refusal(lambda name=name, wrong=wrong: cold_start.represent("user", [{name: wrong}]), name)
 
 
 def test_damaged_encoders_and_parameters_are_refused(model: Recommender, refusal, tmp_path) -> None:
@@ -144,7 +144,7 @@ def test_without_ids_a_twin_is_scored_and_served_like_the_trained_entity(data: D
     found = model.predict(users["user_id"][:4], items["item_id"], user_features=users, item_features=items)
     np.testing.assert_allclose(found, known, atol=1e-5)
     own, twin = model.recommend([0], k=5, exclude_seen=False), model.recommend([1000], k=5, user_features=users)
-    assert own["item_id"].to_list() == twin["item_id"].to_list()  # and a stranger has seen nothing
+    assert own["item_id"].to_list() == twin["item_id"].to_list()  # and a cold-start user has seen nothing
 
 
 def test_trained_users_are_scored_as_trained_whatever_the_table_says(

@@ -91,11 +91,11 @@ def test_onnx_scores_are_predictions(
     found = session.run(None, {"user": users, "item": items})[0]
     np.testing.assert_allclose(found, predicted(model, users, items), atol=1e-5)
     unknown = written.description["unknown_user"], written.description["unknown_item"]
-    stranger = session.run(None, {"user": np.array([unknown[0], 0]), "item": np.array([3, unknown[1]])})[0]
+    unknown_scores = session.run(None, {"user": np.array([unknown[0], 0]), "item": np.array([3, unknown[1]])})[0]
     nobody: Any = ["nobody"] if name == "text" else [10**6]
     known_user, known_item = model.user_ids_.ids[:1], model.item_ids_.ids[3:4]
     expected = [model.predict(nobody, known_item)[0], model.predict(known_user, [10**6])[0]]
-    np.testing.assert_allclose(stranger, expected, atol=1e-5)
+    np.testing.assert_allclose(unknown_scores, expected, atol=1e-5)
 
 
 def test_a_graph_that_is_wrong_is_not_written(

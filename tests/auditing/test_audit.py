@@ -216,9 +216,9 @@ def test_what_cannot_be_audited_is_refused(simulation, good, poor, refusal) -> N
     refusal(lambda: audit(good, data, poor, propensity="nonsense"), "propensity")
     refusal(lambda: audit(good, data, poor, protocol="nonsense"), "protocol")
     refusal(lambda: audit(kind(data, np.full(good.scores.shape, np.nan)), data), "finite")
-    stranger = kind(data, good.scores)
-    stranger.user_ids_ = replace(data.user_ids, ids=data.user_ids.ids + 1)
-    refusal(lambda: audit(stranger, data), "other users")
+    unknown_user = kind(data, good.scores)
+    unknown_user.user_ids_ = replace(data.user_ids, ids=data.user_ids.ids + 1)
+    refusal(lambda: audit(unknown_user, data), "other users")
     audit(good, data, kind(data, poor.scores, seed=1), split=data.split(), replicates=0)  # a split is the caller's word
 
 

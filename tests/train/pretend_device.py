@@ -55,9 +55,9 @@ def compute(function, args, kwargs) -> Any:
     """Run an operation on the CPU, and put its results where a real device would."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     far = [x for x in tensors if isinstance(x, Far)]
-    strangers = [x for x in tensors if not isinstance(x, Far) and x.dim() > 0]
+    elsewhere = [x for x in tensors if not isinstance(x, Far) and x.dim() > 0]
     kind = function._overloadpacket
-    if far and strangers and kind not in MOVES:
+    if far and elsewhere and kind not in MOVES:
         raise RuntimeError(f"{function}: expected all tensors on one device, found {NAME} and cpu")
     asked = kwargs.get("device")
     goes_far = bool(far) if asked is None else torch.device(asked).type == NAME

@@ -83,7 +83,7 @@ def test_every_truncation_is_noticed(saved, refusal) -> None:
         refusal(lambda: load_checkpoint(path), str(path))
 
 
-def test_strangers_are_refused(tmp_path, refusal) -> None:
+def test_other_checkpoints_are_refused(tmp_path, refusal) -> None:
     path = tmp_path / "x.safetensors"
     refusal(lambda: load_checkpoint(path), "cannot read")
     save_file({"a": torch.zeros(2)}, path)

@@ -195,7 +195,7 @@ def test_the_model_is_that_of_the_log_in_memory(options, both) -> None:
     )
 
 
-PIECES = [
+ON_DISK_CASES = [
     {"method": "dr", "backbone": "mf"},
     {"method": "bpuid-dr", "backbone": "mf"},
     {"method": "signed-rd", "ids": False},
@@ -203,8 +203,8 @@ PIECES = [
 ]
 
 
-@pytest.mark.parametrize("options", PIECES, ids=lambda options: options["method"])
-def test_small_pieces_make_the_same_model(options, both, monkeypatch) -> None:
+@pytest.mark.parametrize("options", ON_DISK_CASES, ids=lambda options: options["method"])
+def test_small_parts_make_the_same_model(options, both, monkeypatch) -> None:
     monkeypatch.setattr(prepare_module, "PAIRS_FROM_DISK", 30)
     memory, disk = (Recommender(**COMMON, **options).fit(data) for data in both)
     np.testing.assert_allclose(disk.user_factors_, memory.user_factors_, atol=1e-5)

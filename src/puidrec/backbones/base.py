@@ -112,7 +112,7 @@ class Tower(nn.Module):
         raise NotImplementedError
 
     def cold(self, design: Design) -> Tensor | None:
-        """The same for entities known by their features only; None where features say nothing."""
+        """Vectors and biases of entities known by their features only; None where features say nothing."""
         return None
 
     def penalty(self) -> Tensor:

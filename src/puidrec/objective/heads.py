@@ -31,7 +31,7 @@ class Head(Protocol):
 
     @property
     def compares(self) -> bool:
-        """Whether `mismatch` looks at the prediction; where it does not, nobody need make it."""
+        """Whether `mismatch` looks at the prediction; where it does not, the prediction need not be computed."""
 
     def imputed(self, prediction: Tensor, output: Tensor, error: PointwiseError) -> Tensor:
         """ê for the pairs at hand."""

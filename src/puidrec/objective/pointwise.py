@@ -62,7 +62,7 @@ def cross_entropy_unit(logit: Tensor, target: Tensor) -> Tensor:
 
 
 def cross_entropy_signed(logit: Tensor, target: Tensor) -> Tensor:
-    """The same with y = (t + 1)/2: log(1 + exp(−t·x)) at t = ±1, linear in between."""
+    """`cross_entropy_unit` with y = (t + 1)/2: log(1 + exp(−t·x)) at t = ±1, linear in between."""
     return cross_entropy_unit(logit, 0.5 * (target + 1.0))
 
 

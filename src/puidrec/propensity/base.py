@@ -182,7 +182,7 @@ class FittedPropensity(ABC):
         return self.predict_clipped(users, items, rating).values
 
     def predict_clipped(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None) -> Clipped:
-        """The same with the count of values that clipping moved."""
+        """Propensities of pairs, with the count of values that clipping moved."""
         self._require_fitted()
         users, items = np.asarray(users), np.asarray(items)
         check_pairs(users, items, *self.shape_)

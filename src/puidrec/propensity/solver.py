@@ -327,11 +327,11 @@ class DegreeClasses:
         return int(self.class_of[-1]) + 1
 
     def at_most(self, limit: int) -> DegreeClasses:
-        """Group degrees in steps of equal ratio, the finest ladder of steps that leaves at most `limit` classes."""
+        """Group degrees in steps of equal ratio, the finest steps that leave at most `limit` classes."""
         grouped, step = self, 0.005
         while grouped.n_classes > limit and step < 50.0:
-            rung = np.floor(np.log1p(self.kind_degree) / step).astype(np.int64)
-            key = self.kind_stratum * (int(rung.max()) + 1) + rung
+            level = np.floor(np.log1p(self.kind_degree) / step).astype(np.int64)
+            key = self.kind_stratum * (int(level.max()) + 1) + level
             grouped = replace(self, class_of=np.unique(key, return_inverse=True)[1])
             step *= 1.25
         return grouped

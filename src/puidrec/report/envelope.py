@@ -117,7 +117,7 @@ class Panel:
             raise InputError("a chart needs a band and a start on its grid", found=self.start, expected=f"0 to {n - 1}")
 
     def words(self, band: Band, at: int) -> list[tuple[str, bool]]:
-        """The sentence at a point of the grid, in pieces: text, and whether it came from the slider."""
+        """The sentence at a point of the grid, in parts: text, and whether it came from the slider."""
         ends = {name: show(values[at], self.format) for name, values in band.ends().items()}
         values = {Slot.X: show(self.grid[at], self.x_format), **ends}
         sentence = self.sentences[band.says[at]]

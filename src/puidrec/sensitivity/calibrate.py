@@ -118,7 +118,7 @@ def calibrate(
 
 
 def calibrate_sides(counts: ExposureCounts) -> Calibration:
-    """The same from counts alone: each side's features are hidden all at once (no pass over the log)."""
+    """`calibrate` from counts alone: each side's features are hidden all at once (no pass over the log)."""
     rows: list[FeatureShift] = []
     sides: tuple[tuple[SideName, np.ndarray, np.ndarray, np.ndarray, np.ndarray], ...] = (
         ("user", counts.cells, counts.pairs, counts.user_bin, counts.user_degree),

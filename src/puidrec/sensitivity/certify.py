@@ -90,7 +90,7 @@ def certify_parts(
     confidence: float = 0.95,
     rng: Rng = 0,
 ) -> Certificate:
-    """The same for a log that comes in parts (value, propensity or None, user code), each seen once.
+    """`certify` for a log that comes in parts (value, propensity or None, user code), each seen once.
 
     `logged_levels` are the values that occur in the log. Users are codes below `n_users`, in both samples.
     """
