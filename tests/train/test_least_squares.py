@@ -24,6 +24,19 @@ METHODS_SOLVED = [name for name, spec in METHODS.items() if spec.trains and name
 COMMON = {"dim": 3, "propensity": "cells", "solver": "least-squares"}
 
 
+def assert_same_solution(first, second, method) -> None:
+    """Equal objectives, and equal scores; of `dr` less so, since the optimum of its imputation model is flat."""
+    (one, a), (two, b) = first, second
+    imputes = METHODS[method].imputes
+    assert a == pytest.approx(b, rel=1e-4 if imputes else 1e-5)
+    assert np.abs(one - two).max() <= (1e-2 if imputes else 1e-4)
+
+
+def solution(model):
+    """All scores, and the last objective."""
+    return model.user_factors_ @ model.item_factors_.T, model.history_[-1]["loss_phi"]
+
+
 def solvers(prepared):
     """A solver per stage, run in order; returns the last one and what its stages left."""
     done, partition = {}, partition_of(prepared)
@@ -71,7 +84,7 @@ def test_the_objective_of_each_model_never_rises(method, prepare) -> None:
 def test_parameters_go_to_the_solver_and_back(ids, prepare) -> None:
     backbone = prepare("mf", ids=ids).backbone("main")
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
-    point = point_of(backbone)
+    point = point_of(backbone, backbone.n_users)
     assert point["users"].shape == (backbone.n_users, backbone.dim + 1)
     for value in backbone.parameters():
         torch.nn.init.zeros_(value)
@@ -103,14 +116,12 @@ def test_parts_of_the_log_and_a_log_on_disk_give_the_same_scores(method, tiny_da
     options = {"logged": tmp_path / "log.parquet", "scale": (1, 5)}
     memory = load_dataset("files", **options)
     disk = load_dataset("files", **options, shards=tmp_path / "shards")
-    whole = Recommender(**given).fit(memory)
-    users, items = rows["user_id"].to_numpy(), rows["item_id"].to_numpy()
+    whole = solution(Recommender(**given).fit(memory))
     monkeypatch.setattr(prepare_module, "PAIRS_FROM_DISK", 70)
     monkeypatch.setattr(prepare_module, "PAIRS_IN_MEMORY", 70)
     monkeypatch.setattr(blocks, "PAIRS_IN_MEMORY", 70)
     for data in (memory, disk):
-        scores = Recommender(**given).fit(data).predict(users, items)
-        np.testing.assert_allclose(scores, whole.predict(users, items), rtol=0, atol=1e-4)
+        assert_same_solution(solution(Recommender(**given).fit(data)), whole, method)
 
 
 @pytest.mark.parametrize("method", ["mf", "dr", "bpuid-ips", "signed-rd"])
@@ -142,16 +153,14 @@ def test_interrupted_after_any_sweep_it_ends_in_the_same_bits(method, world, tmp
 @pytest.mark.parametrize("method", ["mf", "ips", "dr", "signed-rd"])
 def test_a_start_moved_by_a_ten_millionth_changes_no_score(method, tiny_data, monkeypatch) -> None:
     given = {**COMMON, "backbone": "mf", "epochs": 400}
-    first = Recommender(method, **given).fit(tiny_data)
+    first = solution(Recommender(method, **given).fit(tiny_data))
     start = least_squares.Model.start
 
     def moved(self, *arguments):
         return {name: value + 1e-7 for name, value in start(self, *arguments).items()}
 
     monkeypatch.setattr(least_squares.Model, "start", moved)
-    second = Recommender(method, **given).fit(tiny_data)
-    scores = [model.user_factors_ @ model.item_factors_.T for model in (first, second)]
-    assert np.abs(scores[0] - scores[1]).max() <= 1e-4
+    assert_same_solution(solution(Recommender(method, **given).fit(tiny_data)), first, method)
 
 
 def test_cold_start_users_and_saved_models_follow(tiny_data, tmp_path) -> None:
@@ -181,14 +190,16 @@ with join_world() as world:
     for name, options in fits.items():
         model = Recommender(**{**common, **options}).fit(data, world=world)
         if world.first:
-            np.savez(f"{out}/{name}.npz", user=model.user_factors_, item=model.item_factors_)
+            scores = model.user_factors_ @ model.item_factors_.T
+            np.savez(f"{out}/{name}.npz", scores=scores, objective=model.history_[-1]["loss_phi"])
 """
 
 
 def test_two_processes_find_the_solution_of_one(tiny_data, tmp_path) -> None:
     fits = {
         "mf": {"method": "mf"}, "dr": {"method": "dr", "backbone": "mf"}, "robust": {"method": "puid-dr"},
-        "benchmarked": {"method": "bpuid-ips", "backbone": "mf"}, "signed": {"method": "signed-rd"},
+        "benchmarked": {"method": "bpuid-ips", "backbone": "mf"},
+        "signed": {"method": "signed-rd"}, "features": {"method": "ips", "ids": False},
     }  # fmt: skip
     common = {**COMMON, "epochs": 200}
     program = tmp_path / "fit.py"
@@ -198,6 +209,6 @@ def test_two_processes_find_the_solution_of_one(tiny_data, tmp_path) -> None:
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     for name, options in fits.items():
-        alone, both = Recommender(**{**common, **options}).fit(tiny_data), np.load(tmp_path / f"{name}.npz")
-        scores = alone.user_factors_ @ alone.item_factors_.T
-        assert np.abs(both["user"] @ both["item"].T - scores).max() <= 1e-4, name
+        both = np.load(tmp_path / f"{name}.npz")
+        alone = solution(Recommender(**{**common, **options}).fit(tiny_data))
+        assert_same_solution((both["scores"], float(both["objective"])), alone, options["method"])

@@ -116,24 +116,21 @@ class Solver:
             device = self.settings.device
             point, direction, proposal = ({k: t.to(device) for k, t in part.items()} for part in parts)
             self.history = list(checkpoint.state["history"])
-            self._resumed = (
-                state["part"],
-                Sweep(
-                    int(state["number"]), float(state["objective"]), point, direction, proposal, int(state["settled"])
-                ),
-            )
+            number, settled = int(state["number"]), int(state["settled"])
+            sweep = Sweep(number, float(state["objective"]), point, direction, proposal, settled)
+            self._resumed = state["part"], sweep
             for part in self.parts:
                 part.backbone.load_state_dict(with_prefix(tensors, f"now.{part.name}."))
-        except (KeyError, ValueError, TypeError, RuntimeError, StopIteration) as error:
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error
 
     def _solve(self, part: LeastSquares, progress: Progress | None) -> None:
-        reduce = self.partition.world.sum
-        model = solver_model(part.backbone, self.settings, self.partition, reduce)
-        point = point_of(part.backbone)
+        low, high = self.partition.own[0]
+        model = solver_model(part.backbone, self.settings, slice(low, high), self.partition.world.sum)
+        point = point_of(part.backbone, high - low)
         if not self.warm:
             generator = torch.Generator().manual_seed(derive_seed(self.settings.seed, "start", self.stage, part.name))
-            point = model.start(len(point["users"]), part.backbone.n_items, float(point["mean"]), generator)
+            point = model.start(high - low, part.backbone.n_items, float(point["mean"]), generator)
         start = self._resumed[1] if self._resumed is not None and self._resumed[0] == part.name else point
 
         def after(sweep: Sweep) -> None:
@@ -176,11 +173,10 @@ class Solver:
         return own
 
 
-def solver_model(backbone: Backbone, settings: Settings, partition: UserPartition, reduce: Reduce) -> Model:
+def solver_model(backbone: Backbone, settings: Settings, users: slice, reduce: Reduce) -> Model:
     """A backbone of IDs and linear features with its L2, for the users of this process."""
-    low, high = partition.own[0]
     return Model(
-        _side(backbone, backbone.user_towers, settings, slice(low, high)),
+        _side(backbone, backbone.user_towers, settings, users),
         _side(backbone, backbone.item_towers, settings, slice(None)),
         reduce,
     )
@@ -200,19 +196,17 @@ def _side(backbone: Backbone, towers: nn.ModuleList, settings: Settings, rows: s
     return Side(penalty, features)
 
 
-def point_of(backbone: Backbone) -> Point:
-    """The parameters of a backbone as the solver has them."""
+def point_of(backbone: Backbone, n_users: int) -> Point:
+    """The parameters of a backbone as the solver has them, with rows for the `n_users` of this process."""
     point = {"mean": backbone.mean.detach().clone()}
-    for name, towers in (("user", backbone.user_towers), ("item", backbone.item_towers)):
-        n_rows = None
+    sides = (("user", backbone.user_towers, n_users), ("item", backbone.item_towers, backbone.n_items))
+    for name, towers, n_rows in sides:
+        point[f"{name}s"] = torch.zeros(n_rows, backbone.dim + 1, device=backbone.mean.device)
         for tower in towers:
             if isinstance(tower, IdTower):
-                weight = tower.weight.detach()
-                point[f"{name}s"] = weight.clone() if tower.vectors else nn.functional.pad(weight, (backbone.dim, 0))
+                point[f"{name}s"][:, 0 if tower.vectors else backbone.dim :] = tower.weight.detach()
             elif isinstance(tower, LinearTower):
-                point[f"{name}_features"], n_rows = tower.weight.detach().clone(), tower.design.n_rows
-        if f"{name}s" not in point:
-            point[f"{name}s"] = backbone.mean.new_zeros(n_rows or 0, backbone.dim + 1).detach()
+                point[f"{name}_features"] = tower.weight.detach().clone()
     return point
 
 
