@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -186,19 +191,30 @@ def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
 
 def test_a_folder_of_others_is_refused_before_any_work(tmp_path: Path, refusal) -> None:
     home, names = tmp_path / "home", ("a.json",)
-    atomic.refuse_other_files(home, names, "an earlier run")  # what is not there cannot be lost
+    atomic.refuse_other_files(home, names, "an earlier run", always=())  # what is not there cannot be lost
     home.mkdir()
     for name in ("a.json", ".a.json.xyz.tmp"):
         (home / name).touch()
-    atomic.refuse_other_files(home, names, "an earlier run")
+    atomic.refuse_other_files(home, names, "an earlier run", always=())
     (tmp_path / "link").symlink_to(home)
-    atomic.refuse_other_files(tmp_path / "link", names, "an earlier run", link=True)
-    refusal(lambda: atomic.refuse_other_files(tmp_path / "link", names, "an earlier run"), "not a folder")
+    atomic.refuse_other_files(tmp_path / "link", names, "an earlier run", always=(), link=True)
+    refusal(lambda: atomic.refuse_other_files(tmp_path / "link", names, "an earlier run", always=()), "not a folder")
     (home / "thesis.tex").touch()
     refusal(
-        lambda: atomic.refuse_other_files(home, names, "an earlier run"), "other files", "thesis.tex", "an earlier run"
+        lambda: atomic.refuse_other_files(home, names, "an earlier run", always=()),
+        "other files",
+        "thesis.tex",
+        "an earlier run",
     )
-    refusal(lambda: atomic.refuse_other_files(home / "a.json", names, "an earlier run"), "not a folder")
+    refusal(lambda: atomic.refuse_other_files(home / "a.json", names, "an earlier run", always=()), "not a folder")
+
+
+def test_a_file_of_our_name_in_a_folder_that_is_not_ours_is_not_replaced(tmp_path: Path, refusal) -> None:
+    check = partial(atomic.refuse_other_files, tmp_path, ("a.json", "page.html"), "an earlier run", always=("a.json",))
+    (tmp_path / "page.html").write_text("mine")
+    refusal(check, "other files", "page.html", "an earlier run")
+    (tmp_path / "a.json").touch()
+    check()
 
 
 def test_a_file_of_our_name_is_not_ours_without_our_mark(tmp_path: Path, refusal) -> None:
@@ -208,5 +224,117 @@ def test_a_file_of_our_name_is_not_ours_without_our_mark(tmp_path: Path, refusal
     refusal(
         lambda: atomic.refuse_overwriting(tmp_path, ("results.json",), "cells"), "would be replaced", "results.json"
     )
+    (tmp_path / "chart-1.png").touch()
+    refusal(lambda: atomic.refuse_overwriting(tmp_path, ("chart-*.png",), "cells"), "would be replaced", "chart-1.png")
     (tmp_path / "cells").mkdir()
     atomic.refuse_overwriting(tmp_path, ("results.json",), "cells")
+
+
+HOLDER = """
+import sys, time
+from puidrec.atomic import locked
+with locked(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock of a folder until it is told to end."""
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+
+
+def take(folder: Path) -> None:
+    with atomic.locked(folder):
+        pass
+
+
+def test_one_process_at_a_time_writes_a_folder(tmp_path: Path, refusal) -> None:
+    out = tmp_path / "deep" / "run"
+    with holder(out) as other:
+        refusal(lambda: take(out), str(out), f"process {other.pid} has been writing there since 2", "--out")
+        (tmp_path / "link").symlink_to(out)
+        refusal(lambda: take(tmp_path / "link"), f"process {other.pid}")
+        take(tmp_path / "deep" / "another")
+        assert names(out.parent) == [".run.lock"]
+        assert other.stdin is not None
+        other.stdin.close()
+        other.wait(timeout=60)
+        take(out)
+    assert names(tmp_path) == ["link"]  # neither the file nor the folder made for it
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
+def test_the_lock_of_a_killed_process_holds_nobody_up(tmp_path: Path) -> None:
+    with holder(tmp_path / "run") as other:
+        other.kill()
+        other.wait(timeout=60)
+        assert names(tmp_path) == [".run.lock"]
+        take(tmp_path / "run")
+    assert names(tmp_path) == []
+
+
+def test_a_lock_that_was_removed_while_it_was_waited_for_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal
+) -> None:
+    """Its last holder removes the file between our opening and locking it: a lock on that file would lock nothing."""
+    fcntl = pytest.importorskip("fcntl")
+    lock, calls = fcntl.flock, []
+
+    def flock(handle: int, operation: int) -> None:
+        calls.append(handle)
+        if len(calls) == 1:
+            (tmp_path / ".run.lock").unlink()
+        lock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with atomic.locked(tmp_path / "run"):
+        assert len(calls) == 2
+        refusal(lambda: take(tmp_path / "run"), f"process {os.getpid()} ")
+
+
+def test_without_locks_of_the_system_the_file_is_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal
+) -> None:
+    monkeypatch.setattr(atomic, "fcntl", None)
+    with atomic.locked(tmp_path / "run"):
+        refusal(lambda: take(tmp_path / "run"), f"process {os.getpid()} ", "remove", ".run.lock")
+    assert names(tmp_path) == []
+
+
+def test_where_no_lock_can_be_written_the_folder_itself_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal
+) -> None:
+    pytest.importorskip("fcntl")
+    out = tmp_path / "run"
+    out.mkdir()
+    really = os.open
+
+    def opened(path: object, flags: int, *more: int) -> int:
+        if flags & os.O_CREAT:
+            raise PermissionError(13, "Permission denied")
+        return really(path, flags, *more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "open", opened)
+    with atomic.locked(out):
+        refusal(lambda: take(out), "another process is writing there")
+    take(tmp_path / "new")  # its writer says what it cannot write
+
+
+def test_temporary_files_of_a_living_process_are_not_swept(tmp_path: Path) -> None:
+    with holder(tmp_path / "run") as other:
+        theirs = tmp_path / f".model.{other.pid}-x.tmp"
+        theirs.mkdir()
+        atomic.sweep(tmp_path, ("model",))
+        assert theirs.exists()
+        other.kill()
+        other.wait(timeout=60)
+        atomic.sweep(tmp_path, ("model",))
+        assert not theirs.exists()
+    with atomic.atomic_folder(tmp_path / "model") as mine:
+        assert mine.name.startswith(f".model.{os.getpid()}-")

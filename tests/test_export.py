@@ -126,8 +126,8 @@ def test_an_earlier_export_is_replaced_and_nothing_else(
     assert sorted(path.name for path in out.iterdir()) == ["export.json", "items.parquet", "users.parquet"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    refusal(lambda: export_model(models["plain"], "npy", tmp_path / "mine"), "replace", "mine")
-    refusal(lambda: export_model(models["plain"], "npy", tmp_path / "mine" / "thesis.tex"), "replace")
+    refusal(lambda: export_model(models["plain"], "npy", tmp_path / "mine"), "other files", "mine")
+    refusal(lambda: export_model(models["plain"], "npy", tmp_path / "mine" / "thesis.tex"), "not a folder")
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
 
 

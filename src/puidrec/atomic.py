@@ -1,4 +1,4 @@
-"""Files appear whole or not at all: write beside the target, flush, rename."""
+"""Files appear whole or not at all: write beside the target, flush, rename. One process at a time writes a folder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from puidrec.errors import InputError, OutputError, PuidError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextlib.contextmanager
@@ -46,7 +53,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(path)
     with output_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=_prefix(target), suffix=".tmp")
         os.close(handle)
         temporary = Path(name)
         try:
@@ -82,7 +89,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         if target.is_dir() and Path.cwd().is_relative_to(target.resolve()):  # its processes would be left in no folder
             raise InputError("the folder you are in cannot be replaced", file=target, hint="Name a folder in it.")
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=_prefix(target), suffix=".tmp"))
         temporary.chmod(0o777 & ~_umask())
         try:
             yield temporary
@@ -112,10 +119,13 @@ def atomic_files(folder: str | os.PathLike[str]) -> Iterator[Path]:
             shutil.rmtree(stage, ignore_errors=True)
 
 
-def refuse_other_files(folder: Path, names: Iterable[str], what: str, *, link: bool = False) -> None:
+def refuse_other_files(
+    folder: Path, names: Iterable[str], what: str, *, always: Iterable[str], link: bool = False
+) -> None:
     """Refuse a folder that holds anything that `what` did not write, before any work is spent: it would be lost.
 
     names: the files of `what`; temporary files that a killed writer of them left behind do not count as other files.
+    always: those that are there whenever one of the others is; a `summary.json` without them is somebody else's.
     link: a link to a folder will do; not where the folder is replaced as a whole.
     """
     own = tuple(names)
@@ -125,6 +135,8 @@ def refuse_other_files(folder: Path, names: Iterable[str], what: str, *, link: b
         found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     temporary = tuple(f".{name}." for name in own)
     others = [name for name in found if name not in own and not name.startswith(temporary)]
+    if not all(name in found for name in always):
+        others += [name for name in found if name in own]
     if others:
         raise InputError(
             "the folder holds other files", file=folder, found=", ".join(others[:3]),
@@ -135,9 +147,10 @@ def refuse_other_files(folder: Path, names: Iterable[str], what: str, *, link: b
 def refuse_overwriting(folder: Path, names: Iterable[str], marker: str) -> None:
     """Refuse a folder where writing `names` would replace a file that puid did not write.
 
-    It did where `marker`, which it always writes, lies beside the file. Other files may be there, and stay.
+    names: of files, or patterns such as `chart-*.png`. It did where `marker`, which it always writes, lies beside the
+    file. Other files may be there, and stay.
     """
-    taken = [name for name in names if (folder / name).exists()]
+    taken = sorted(path.name for name in names for path in folder.glob(name))
     if taken and not (folder / marker).exists():
         raise InputError(
             "the folder holds a file that would be replaced", file=folder, found=taken[0],
@@ -145,13 +158,136 @@ def refuse_overwriting(folder: Path, names: Iterable[str], marker: str) -> None:
         )  # fmt: skip
 
 
+@contextlib.contextmanager
+def locked(folder: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Be the only process that writes a folder; another one is refused in one line and changes nothing.
+
+    A lock of the operating system on the file `.NAME.lock` beside the folder: it ends with the process, however that
+    ends, so that a file left by a killed one holds nobody up. Where such a file cannot be written, the folder itself is
+    locked; where neither can be, the command goes on and says itself what it cannot write. Systems without such
+    locks (Windows) take the file as the lock: after a crash it has to be removed, as the message says.
+    None: nothing is written, nothing is locked.
+    """
+    if folder is None:
+        yield
+        return
+    target = Path(os.path.realpath(folder))
+    file = target.parent / f".{target.name}.lock"
+    made = [path for path in file.parents if not os.path.exists(path)]  # noqa: PTH110 (asks no permission)
+    try:
+        handle = _lock(file, Path(folder))
+        try:
+            yield
+        finally:
+            if handle is not None:
+                _unlock(handle, file)
+    finally:
+        with contextlib.suppress(OSError):  # something was written there
+            for path in made:
+                path.rmdir()
+
+
+def _lock(file: Path, folder: Path) -> int | None:
+    """An open file that holds the lock; None where nothing can be locked."""
+    while True:
+        try:
+            handle = _open_lock(file, folder)
+        except FileExistsError:  # only where there are no locks
+            raise _held(file, folder, f"Wait for it or name another --out; if it is gone, remove {file}.") from None
+        except OSError:
+            return None
+        try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise _held(file, folder, "Wait for it, or name another folder (--out).") from None
+        except OSError:  # a file system without locks
+            os.close(handle)
+            return None
+        if os.path.samestat(os.fstat(handle), _stat(file)):
+            with contextlib.suppress(OSError):  # a full disk: then nobody is told who holds the lock
+                os.ftruncate(handle, 0)
+                os.write(handle, f"{os.getpid()} {time.strftime('%Y-%m-%d %H:%M:%S')}".encode())
+            return handle
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            return handle
+        os.close(handle)  # its last holder removed it between our opening and locking it
+
+
+def _open_lock(file: Path, folder: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    if fcntl is None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(file, flags | os.O_EXCL, 0o666)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(file, flags, 0o666)
+    except OSError:
+        with contextlib.suppress(OSError):  # of another user
+            return os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _unlock(handle: int, file: Path) -> None:
+    """Remove the file, then end the lock: whoever opened it meanwhile sees that it is gone. Windows closes first."""
+    own = os.path.samestat(os.fstat(handle), _stat(file))
+    if fcntl is None:
+        os.close(handle)
+    if own:
+        with contextlib.suppress(OSError):
+            file.unlink()
+    if fcntl is not None:
+        os.close(handle)
+
+
+def _stat(file: Path) -> os.stat_result:
+    """What is at a path now; where nothing is, something that is the same as no file."""
+    try:
+        return file.stat(follow_symlinks=False)
+    except OSError:
+        return os.stat_result((0,) * 10)
+
+
+def _held(file: Path, folder: Path, hint: str) -> InputError:
+    """The refusal, with what the holder wrote about itself."""
+    try:
+        with file.open("rb") as stream:
+            found = re.fullmatch(r"(\d{1,20}) ([\d :-]{19})", stream.read(100).decode("ascii", "replace"))
+    except OSError:
+        found = None
+    who = f"process {found[1]} has been writing there since {found[2]}" if found else "another process is writing there"
+    return InputError(f"{who}; nothing was changed", file=folder, hint=hint)
+
+
+def _prefix(target: Path) -> str:
+    """How names of temporary files begin: with the target's, and the process that writes them."""
+    return f".{target.name}.{os.getpid()}-"
+
+
 def sweep(folder: Path, names: Iterable[str]) -> None:
-    """Remove what writers of these names left in a folder when they were killed; the caller is the only writer."""
+    """Remove what writers of these names left in a folder when they were killed; files of living processes stay."""
     for left in [path for name in names for path in folder.glob(f".{glob.escape(name)}.*.tmp")]:
+        writer = re.search(r"\.(\d{1,9})-[^.-]*\.tmp$", left.name)
+        if writer is not None and int(writer[1]) != os.getpid() and _alive(int(writer[1])):
+            continue
         if left.is_dir() and not left.is_symlink():
             shutil.rmtree(left, ignore_errors=True)
         else:
             left.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    """Whether a process of this number runs here, ours or another user's."""
+    if fcntl is None:  # Windows, where signal 0 would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _swap(new: Path, target: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from puidrec import __version__
-from puidrec.atomic import atomic_folder, write_json, write_text
+from puidrec.atomic import atomic_folder, refuse_other_files, write_json, write_text
 from puidrec.errors import InputError, PuidError
 from puidrec.model import Recommender
 from puidrec.objective.pointwise import TargetScale
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "export.json"
 MODEL, WEIGHTS = "scores.onnx", "scores.bin"
+FILES = (
+    DESCRIPTION, MODEL, WEIGHTS, "user_ids.json", "item_ids.json", "users.npy", "items.npy", "users.parquet",
+    "items.parquet",
+)  # fmt: skip
+"""All that an export ever holds."""
 OPSET = 17
 MAX_INLINE = 2**30
 """Bytes of factors that go into the file itself; a protocol buffer ends at 2 GB, so larger ones stand beside it."""
@@ -48,10 +53,7 @@ def export_model(model: Recommender, form: str, out: Path, *, data_sha256: str |
     """
     if form not in _WRITERS:
         raise InputError("unknown format of an export", found=form, expected=f"one of {', '.join(_WRITERS)}")
-    if out.exists() and not (out / DESCRIPTION).is_file() and not (out.is_dir() and not any(out.iterdir())):
-        raise InputError(
-            "an export would replace what is there", file=out, expected="a new folder, or one that holds an export"
-        )
+    refuse_other_files(out, FILES, "one that holds an export", always=(DESCRIPTION,))
     with atomic_folder(out) as folder:
         details = _WRITERS[form](model, folder)
         description = {**_description(model, form), **details, "data_sha256": data_sha256}

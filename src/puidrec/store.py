@@ -62,7 +62,8 @@ def save_model(model: Recommender, folder: Path) -> None:
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         named = {name: torch.from_numpy(np.asarray(value)) for name, value in tensors.items()}
     named |= {f"parameter.{name}": value for name, value in model.parameters_.items()}
-    refuse_other_files(folder, (TENSORS, DESCRIPTION), "one that holds a model")
+    files = (TENSORS, DESCRIPTION)
+    refuse_other_files(folder, files, "one that holds a model", always=files)
     with atomic_folder(folder) as temporary:
         write_json(temporary / DESCRIPTION, description.model_dump())
         state = {"kind": "model", "description": _digest(description)}

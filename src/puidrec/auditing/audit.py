@@ -115,7 +115,7 @@ class Audit:
 
 def check_target(folder: Path) -> None:
     """Refuse a folder that holds anything but an earlier audit, before any work is spent."""
-    refuse_other_files(folder, FILES, "one that holds an audit")
+    refuse_other_files(folder, FILES, "one that holds an audit", always=FILES[:2])
 
 
 def audit(

@@ -32,7 +32,7 @@ class AuditOptions(options.Options):
     seed: int = option(0, "Seed of everything random.", min=0)
 
 
-@options.command("puid audit runs/puid-dr --against runs/mf --out audit-coat")
+@options.command("puid audit runs/puid-dr --against runs/mf --out audit-coat", writes="out")
 def audit(
     run: options.RunFolder,
     against: Annotated[

@@ -43,7 +43,7 @@ def describe(
     say(facts["sentence"])
 
 
-@options.command("puid data convert kuairec KuaiRec/data kuairec-compact")
+@options.command("puid data convert kuairec KuaiRec/data kuairec-compact", writes="dst")
 def convert(
     source: Annotated[str, typer.Argument(help="Data set to convert: kuairec.", metavar="NAME")],
     src: Annotated[Path, typer.Argument(help="Folder of the original files.", readable=False)],
@@ -74,7 +74,7 @@ class WorldOptions(options.Options):
     uniform_rows: int | None = option(None, "Rows drawn uniformly (default: 16 per user; 0 for none).", min=0)
 
 
-@options.command("puid data simulate --world pair --users 300 --items 300 --out sim")
+@options.command("puid data simulate --world pair --users 300 --items 300 --out sim", writes="out")
 def simulate(
     out: options.OutFolder, size: WorldOptions, seed: options.Seed = 0, *, common: options.CommonOptions
 ) -> None:

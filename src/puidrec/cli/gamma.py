@@ -52,7 +52,7 @@ class RuleOptions(options.Options):
         return chosen
 
 
-@options.command("puid gamma --data coat --data-dir coat --rule information --out gamma-coat")
+@options.command("puid gamma --data coat --data-dir coat --rule information --out gamma-coat", writes="out")
 def gamma(
     data: GammaDataOptions,
     rule: RuleOptions,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_type
 
 import typer
 
+from puidrec.atomic import locked
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,8 +60,11 @@ class Command(NamedTuple):
     example: str
 
 
-def command(example: str) -> Callable[[Callable[..., None]], Command]:
-    """Make a command of a function: each argument that is a group of options becomes the options of that group."""
+def command(example: str, *, writes: str | None = None) -> Callable[[Callable[..., None]], Command]:
+    """Make a command of a function: each argument that is a group of options becomes the options of that group.
+
+    writes: the option that names the folder that the command writes; from start to end no other process may.
+    """
 
     def decorate(function: Callable[..., None]) -> Command:
         hints = get_type_hints(function, include_extras=True)
@@ -68,10 +72,12 @@ def command(example: str) -> Callable[[Callable[..., None]], Command]:
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
+            folder = None if writes is None else given[writes]
             made = {
                 name: kind(**{own.name: given.pop(own.name) for own in fields(kind)}) for name, kind in groups.items()
             }
-            function(**given, **made)
+            with locked(folder):
+                function(**given, **made)
 
         parameters = list(_spread(function, hints, groups))
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

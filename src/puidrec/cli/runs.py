@@ -236,7 +236,7 @@ class ExportFormat(StrEnum):
     npy = "npy"
 
 
-@options.command("puid export runs/puid-dr --format parquet --out vectors")
+@options.command("puid export runs/puid-dr --format parquet --out vectors", writes="out")
 def export(
     run: options.RunFolder,
     form: Annotated[

@@ -87,7 +87,9 @@ def data_spec(data: options.DataOptions) -> DataSpec:
     return data.spec()
 
 
-@options.command("puid compare --data coat --data-dir coat --methods mf,dr,signed-rd --seeds 5 --out compare-coat")
+@options.command(
+    "puid compare --data coat --data-dir coat --methods mf,dr,signed-rd --seeds 5 --out compare-coat", writes="out"
+)
 def compare(
     context: typer.Context,
     data: options.ModelDataOptions,
@@ -181,7 +183,7 @@ class TuneStudyOptions(StudyOptions):
     seeds: int = option(1, SEEDS, metavar="N")
 
 
-@options.command("puid tune --data coat --data-dir coat --method puid-dr --budget 20 --out tune-puid-dr")
+@options.command("puid tune --data coat --data-dir coat --method puid-dr --budget 20 --out tune-puid-dr", writes="out")
 def tune(
     context: typer.Context,
     method: Annotated[str, typer.Option(help=options.METHODS, metavar="NAME")],
@@ -247,7 +249,7 @@ class ReproduceOptions(options.EngineOptions):
     quick: bool = option(False, "One seed, few epochs and methods: shows that everything works.", "--quick")
 
 
-@options.command("puid reproduce all --data-root data --seeds 3 --out reproduction")
+@options.command("puid reproduce all --data-root data --seeds 3 --out reproduction", writes="out")
 def reproduce(
     questions: Annotated[
         list[str], typer.Argument(help="rq1, rq2, rq3, rq4, ablation, or all.", metavar="QUESTION…", show_default=False)
@@ -318,7 +320,7 @@ def _announce(plan: ReproductionPlan) -> None:
         )
 
 
-@options.command("puid demo --world mixed --seed 1 --out puid-demo")
+@options.command("puid demo --world mixed --seed 1 --out puid-demo", writes="out")
 def demo(
     world: Annotated[str, typer.Option(help="Simulated world; see puid data simulate --help.")] = "pair",
     out: Annotated[Path, typer.Option(help="Folder for report.html and demo.json.", readable=False)] = Path(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.atomic import output_errors, refuse_other_files, sweep, write_json, write_text
+from puidrec.atomic import locked, output_errors, refuse_other_files, sweep, write_json, write_text
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError
@@ -65,14 +65,15 @@ def train_run(
         )  # fmt: skip
     checkpoint = out / CHECKPOINT if out is not None else None
     model = Recommender(**settings.model_dump())
-    with _claimed(out, settings, world) if out is not None else contextlib.nullcontext():
-        model.fit(data, split, checkpoint=checkpoint, progress=progress, world=world)
-    evaluation, figures = measure(model, split, metrics)
-    if out is not None and world.first:
-        _write(out, model, data, split, figures, source)
-        with output_errors(out):
-            (out / CHECKPOINT).unlink(missing_ok=True)
-            sweep(out, FILES)
+    with locked(out if world.first else None):
+        with _claimed(out, settings, world) if out is not None else contextlib.nullcontext():
+            model.fit(data, split, checkpoint=checkpoint, progress=progress, world=world)
+        evaluation, figures = measure(model, split, metrics)
+        if out is not None and world.first:
+            _write(out, model, data, split, figures, source)
+            with output_errors(out):
+                (out / CHECKPOINT).unlink(missing_ok=True)
+                sweep(out, FILES)
     return Run(model, evaluation, figures)
 
 
@@ -157,7 +158,7 @@ def _claimed(out: Path, settings: Settings, world: World = ALONE) -> Iterator[No
 
 def _require_own(out: Path, settings: Settings) -> None:
     """Refuse a folder that holds anything but an interrupted run of these settings, on whatever device."""
-    refuse_other_files(out, FILES, "an interrupted run", link=True)
+    refuse_other_files(out, FILES, "an interrupted run", always=(CONFIG,), link=True)
     if not (out / CONFIG).exists():
         return
     try:

@@ -120,7 +120,7 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 WRITTEN = (
     "results.json", "summary.json", "timings.json", "table.md", "results.md", "report.html", "trials.json", "best.toml",
-    "entropy",
+    "entropy", "chart-*.png", "rq[1-4]*.png", "ablation-*.png",
 )  # fmt: skip
 """What comparisons, searches and reproductions put beside their jobs."""
 

@@ -85,7 +85,7 @@ def write_gamma_study(study: GammaStudy, folder: Path) -> None:
 
 def check_target(folder: Path) -> None:
     """Refuse a folder that holds anything that a study did not write: it would be lost."""
-    refuse_other_files(folder, FILES, "an earlier study of Γ")
+    refuse_other_files(folder, FILES, "an earlier study of Γ", always=FILES)
 
 
 def histogram_of(study: GammaStudy) -> Figure:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from puidrec.atomic import atomic_folder, write_json
+from puidrec.atomic import atomic_folder, refuse_other_files, write_json
 from puidrec.data.simulator.exposure import ExposureSampler
 from puidrec.data.simulator.population import SimulationOptions
 from puidrec.data.simulator.truth import Truth
@@ -28,6 +28,8 @@ ROWS_PER_PART = 4_000_000
 _MAX_THREADS = 4
 """Blocks drawn at once: NumPy releases the interpreter lock, and each block takes tens of megabytes."""
 TRUTH_FILE = "truth.json"
+FILES = ("logged", "uniform.parquet", "users.parquet", "items.parquet", TRUTH_FILE)
+"""All that a simulated folder ever holds."""
 Progress = Callable[[int, int], None]
 """Called with users done and users in all."""
 
@@ -51,7 +53,7 @@ def write_simulation(
     folder: str | PathLike[str], truth: Truth, *, chunk_users: int | None = None, progress: Progress | None = None
 ) -> int:
     """Write a whole simulation; returns the number of logged rows. The folder appears complete or not at all."""
-    _refuse_other_content(Path(folder))
+    refuse_other_files(Path(folder), FILES, "an earlier simulation", always=(TRUTH_FILE,))
     with atomic_folder(folder) as temporary:
         rows = _write_logged(temporary / "logged", truth, chunk_users, progress)
         uniform = uniform_sample(truth)
@@ -122,12 +124,3 @@ def _read(folder: Path, pattern: str) -> pl.DataFrame:
         return pl.read_parquet(files)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"cannot read ({str(error)[:120]})", file=folder, hint="Simulate the folder again.") from error
-
-
-def _refuse_other_content(folder: Path) -> None:
-    """Refuse to replace a folder unless it holds a simulation."""
-    if folder.exists() and not (folder / TRUTH_FILE).exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(
-            "exists and is not a simulation", file=folder, expected="a new or empty folder, or one written before",
-            hint="Choose another folder.",
-        )  # fmt: skip

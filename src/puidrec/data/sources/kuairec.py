@@ -398,4 +398,4 @@ def _check_target(source: Path, target: Path) -> None:
         if old == new or old.is_relative_to(new) or new.is_relative_to(old):
             expected = "two separate folders"
             raise InputError("source and target overlap", file=target, found=str(source), expected=expected)
-    refuse_other_files(target, COMPACT, "an earlier conversion")
+    refuse_other_files(target, COMPACT, "an earlier conversion", always=(SMALL_COMPACT,))
