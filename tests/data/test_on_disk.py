@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +174,44 @@ def test_a_folder_is_sorted_once_and_belongs_to_its_log(tmp_path: Path, monkeypa
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     refusal(lambda: shard_log(tmp_path / "a.parquet", tmp_path / "mine", builder()), "not a folder of shards")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "parts"),
+    [
+        ("rating", lambda old: 6 - old, ("other rows",)),
+        ("rating", lambda old: np.where(np.arange(old.size) == 7, np.nan, old), ("ratings", "nan")),
+        ("rating", lambda old: np.where(np.arange(old.size) == 7, 1e30, old), ("ratings", "1e+30", "not 1 to 5")),
+        ("item", lambda old: np.where(np.arange(old.size) == 7, 12, old), ("items", "not 0 to 11")),
+        ("user", lambda old: np.where(np.arange(old.size) == 7, -1, old), ("users from -1",)),
+        ("item", lambda old: old[::-1], ("other rows",)),
+    ],
+    ids=["inverted", "nan", "huge", "item code", "user code", "order"],
+)
+def test_shards_that_were_changed_on_disk_are_refused(tmp_path: Path, refusal, column, change, parts) -> None:
+    log_of().write_parquet(tmp_path / "log.parquet")
+    call = partial(shard_log, tmp_path / "log.parquet", tmp_path / "s", builder())
+    call()
+    file = tmp_path / "s" / f"{column}.bin"
+    old = np.fromfile(file, on_disk.COLUMNS[column])
+    change(old).astype(old.dtype).tofile(file)
+    refusal(call, "damaged shards", "made anew", *parts)
+    old.tofile(file)
+    call()
+
+
+def test_a_log_that_changed_is_noticed_whatever_its_size_and_time_say(tmp_path: Path, refusal) -> None:
+    path, log = tmp_path / "log.parquet", log_of()
+    log.write_parquet(path, compression="uncompressed", statistics=False)
+    call = partial(shard_log, path, tmp_path / "s", builder())
+    call()
+    before = path.stat()
+    os.utime(path, ns=(0, 0))
+    call()  # a copy or a backup gives a file another time, and changes nothing
+    log.with_columns(rating=6 - pl.col("rating")).write_parquet(path, compression="uncompressed", statistics=False)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    refusal(call, "another log")
 
 
 def test_the_digest_is_that_of_the_rows(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from puidrec.errors import InputError
 
 COLUMNS = {"user": np.dtype(np.int32), "item": np.dtype(np.int32), "rating": np.dtype(np.float32)}
 RECORD = np.dtype(list(COLUMNS.items()))
-FORMAT = "puidrec-shards-1"
+FORMAT = "puidrec-shards-2"
 SHARD_ROWS = 4_000_000
 BATCH_ROWS = 1_000_000
 """Rows of a Parquet file that are checked and sent to shards at a time."""
@@ -247,15 +247,22 @@ def shard_log(
     source, target = ParquetLog(Path(logged), RatingScale.of(scale), dict(names or {})), Path(folder)
     summary = source.summary()
     data = build(summary.skeleton())
-    facts = {"format": FORMAT, "source": source.state(), "users": len(data.user_ids), "items": len(data.item_ids)}
+    facts = {
+        "format": FORMAT, "source": source.state(), "users": len(data.user_ids), "items": len(data.item_ids),
+        "rows": summary.n_rows,
+    }  # fmt: skip
     found = _read_facts(target)
     if found is None:
         with atomic_folder(target) as temporary:
             digest = sort_log(source, summary, data, temporary, shard_rows)
-            found = {**facts, "rows": summary.n_rows, "sha256": digest}
+            if source.state() != facts["source"]:
+                raise InputError("the log changed while it was read", file=source.path, hint="Repeat the command.")
+            found = {**facts, "sha256": digest, "columns": check_columns(temporary, summary, data)}
             write_json(temporary / "shards.json", found)
-    if {key: found.get(key) for key in facts} != facts:
+    elif {key: found.get(key) for key in facts} != facts:
         raise InputError("the shards of another log", file=target, hint="Name another folder, or remove this one.")
+    elif check_columns(target, summary, data) != found.get("columns"):
+        raise _damaged(target, "other rows than were written")
     stand_in = pl.DataFrame({"sha256": [found["sha256"]]})
     rows = StoredInteractions(stand_in, data.user_ids, data.item_ids, data.scale, target, found["rows"])
     return replace(data, logged=rows)
@@ -272,8 +279,37 @@ def _read_facts(folder: Path) -> dict[str, Any] | None:
         expected = "a new folder, or one that was sorted before"
         raise InputError("not a folder of shards", file=folder, expected=expected) from error
     if facts.get("format") != FORMAT or not all(sizes):
-        raise InputError("damaged shards", file=folder, hint="Remove the folder; it is made anew from the log.")
+        raise _damaged(folder, "files of another size, or of another version of puid")
     return facts
+
+
+def _damaged(folder: Path, found: str) -> InputError:
+    return InputError(
+        "damaged shards", file=folder, found=found, hint="Remove the folder; it is made anew from the log."
+    )
+
+
+def check_columns(folder: Path, summary: LogSummary, data: Dataset) -> dict[str, str]:
+    """The digest of each column of the shards; refuses codes and ratings that the log does not hold.
+
+    One pass at the speed of the disk, a fraction of the pass over the log that `summary` took: what was changed on
+    disk since it was sorted is never trained on.
+    """
+    ends = {
+        "user": (0, len(data.user_ids) - 1), "item": (0, len(data.item_ids) - 1), "rating": (summary.low, summary.high),
+    }  # fmt: skip
+    digests = {}
+    for name, kind in COLUMNS.items():
+        digest = hashlib.sha256()
+        low, high = (kind.type(end) for end in ends[name])
+        with (folder / f"{name}.bin").open("rb") as stream:
+            while (values := np.fromfile(stream, kind, CHUNK)).size:
+                if not (low <= values.min() and values.max() <= high):  # both are NaN where one value is
+                    found = f"{name}s from {values.min():g} to {values.max():g}, not {low:g} to {high:g}"
+                    raise _damaged(folder, found)
+                digest.update(values.data)
+        digests[name] = digest.hexdigest()
+    return digests
 
 
 @dataclass(frozen=True)
@@ -318,9 +354,12 @@ class ParquetLog:
         return found
 
     def state(self) -> list[list[Any]]:
-        """What identifies this log: names, sizes and times of its files."""
-        found = [(file, file.stat()) for file in self.files]
-        return [[str(file.resolve()), stat.st_size, stat.st_mtime_ns] for file, stat in found]
+        """What identifies this log: the names and the content of its files. Times do not: they can be set."""
+        found = []
+        for file in self.files:
+            with file.open("rb") as stream:
+                found.append([str(file.resolve()), hashlib.file_digest(stream, "sha256").hexdigest()])
+        return found
 
     def batches(self) -> Iterator[pl.DataFrame]:
         """Checked rows; a mistake is named by its row in its file."""

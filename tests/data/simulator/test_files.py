@@ -48,7 +48,7 @@ def test_a_log_far_smaller_than_d_costs_its_rows_only(tmp_path: Path) -> None:
 def test_only_a_former_simulation_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    with pytest.raises(InputError, match="thesis.txt.* an earlier simulation"):
+    with pytest.raises(InputError, match=r"thesis.txt.* an earlier simulation"):
         simulate_to_parquet(tmp_path / "mine", "mixed", 100, 50)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     for seed in (0, 1):
