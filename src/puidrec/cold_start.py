@@ -18,7 +18,7 @@ from puidrec.backbones.features import Design
 from puidrec.backbones.shared_heads import RATING, SharedHeads
 from puidrec.backbones.sparse import LogPattern
 from puidrec.data.dataset import IdMap
-from puidrec.data.schema import Frame, Origin, clean_side
+from puidrec.data.schema import MAX_FEATURE, Frame, Origin, clean_side
 from puidrec.errors import InputError
 from puidrec.features.encode import ColumnEncoder, FeatureEncoder
 from puidrec.train.problem import with_prefix
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 Side = Literal["user", "item"]
 Features = Mapping[str, Any]
-MAX_NUMBER = 1e100
-"""Beyond, a number divided by its column's spread may be no number; no feature is that large."""
 
 
 class ColdStart:
@@ -154,7 +152,7 @@ def dtype_of(column: ColumnEncoder) -> pl.DataType:
 
 def _value(column: ColumnEncoder, value: Any) -> Any:
     """One feature of one entity in the column's type; whole numbers and truth values may name categories."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_FEATURE
     if value is None or (column.kind == "number" and number):
         return None if value is None else float(value)
     if column.kind == "category" and isinstance(value, str | int):

@@ -11,6 +11,7 @@ from puidrec.features.encode import (
     CUT,
     DESIGN_BINS,
     MAX_LEVELS,
+    MISSING,
     FeatureEncoder,
     binned_design,
     exposure_design,
@@ -31,10 +32,10 @@ TABLE = pl.DataFrame(
 
 def test_each_kind_of_column_by_hand():
     encoder = FeatureEncoder.fit(TABLE, "item_id")
-    assert encoder.names == (
-        *("colour=blue", "colour=red", "colour=missing", "tags=a", "tags=b", "tags=c"),
-        *("price", "price is missing", "flat"),
-    )
+    assert [(column.name, column.width) for column in encoder.columns] == [
+        ("colour", 3), ("tags", 3), ("price", 2), ("flat", 1)
+    ]  # fmt: skip
+    assert [column.vocabulary for column in encoder.columns[:2]] == [("blue", "red", MISSING), ("a", "b", "c")]
     expected = np.array(
         [
             [0, 1, 0, 1 / 2, 1 / 2, 0, -1, 0, 0],

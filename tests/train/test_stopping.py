@@ -157,10 +157,6 @@ def test_rows_that_cannot_tell_models_apart_give_no_validator(rows) -> None:
     assert Validator.from_rows(rows.take(np.array([0, 4])), "mse") is not None
 
 
-def test_an_unknown_metric_is_refused(rows, refusal) -> None:
-    refusal(lambda: Validator.from_rows(rows, "recall"), "validation metric", "recall", "uauc")
-
-
 @pytest.mark.parametrize(
     ("method", "given", "scale"),
     [

@@ -65,11 +65,6 @@ class ExposureCounts:
         """Items of the population."""
         return int(self.item_bin.size)
 
-    @property
-    def n_user_bins(self) -> int:
-        """User bins."""
-        return int(self.by_item.shape[0])
-
     @cached_property
     def n_observed(self) -> int:
         """Observed pairs: the size of O."""

@@ -52,13 +52,6 @@ class ColumnEncoder:
         """Columns of the matrix it fills."""
         return 1 + self.indicator if self.kind == "number" else len(self.vocabulary)
 
-    @property
-    def labels(self) -> list[str]:
-        """A name per column it fills."""
-        if self.kind == "number":
-            return [self.name, f"{self.name} is missing"][: self.width]
-        return [f"{self.name}={'missing' if value == MISSING else value}" for value in self.vocabulary]
-
     @classmethod
     def fit(cls, column: pl.Series) -> ColumnEncoder:
         """Learn categories, or mean and spread, from the population's rows."""
@@ -136,11 +129,6 @@ class FeatureEncoder:
     def width(self) -> int:
         """Columns of the matrix."""
         return sum(column.width for column in self.columns)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """A name per column of the matrix, for reports."""
-        return tuple(name for column in self.columns for name in column.labels)
 
     def encode(self, table: pl.DataFrame, *, cut: float = CUT, share: bool = True) -> sparse.csr_array:
         """The matrix [entities, width] of a table that has these columns; entries of a row in order of columns."""

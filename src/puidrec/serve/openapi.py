@@ -12,12 +12,12 @@ from typing import Any
 
 from jinja2 import Environment
 
-from puidrec.cold_start import MAX_NUMBER
+from puidrec.data.schema import MAX_FEATURE
 from puidrec.serve.answers import Answers, EntityLookup
 
 Form = dict[str, Any]
 KINDS: dict[str, list[Form]] = {
-    "number": [{"type": "number", "minimum": -MAX_NUMBER, "maximum": MAX_NUMBER}],
+    "number": [{"type": "number", "minimum": -MAX_FEATURE, "maximum": MAX_FEATURE}],
     "category": [{"type": "string"}, {"type": "boolean"}, {"type": "integer"}],
     "list": [{"type": "array", "items": {"type": "string"}}],
 }

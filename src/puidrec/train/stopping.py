@@ -10,10 +10,8 @@ import torch
 
 from puidrec.backbones.low_rank import LowRank
 from puidrec.data.dataset import Interactions
-from puidrec.errors import InputError
 from puidrec.evaluation.auc import auc, user_auc
 from puidrec.objective.pointwise import TargetScale
-from puidrec.settings import VALIDATION_METRICS
 
 ROWS_PER_USER = 10
 """From this many rows per user on, a ranking within users can be judged; below, the pooled AUC is steadier."""
@@ -92,8 +90,6 @@ class Validator:
             metric = "uauc" if many and rankable else "auc"
         if metric == "uauc" and not rankable:
             return None
-        if metric not in VALIDATION_METRICS:
-            raise InputError("unknown validation metric", found=metric, expected=", ".join(VALIDATION_METRICS))
         scale = scale or PLAIN
         target = scale.of_labels(label) if scale.labels else rows.scale.unit(rows.rating)
         return cls(rows.user, rows.item, label, target, metric, weight, scale)
