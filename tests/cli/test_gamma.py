@@ -139,7 +139,7 @@ def test_a_failed_write_leaves_what_was_there(
 
 def test_nothing_but_the_result_is_said(files: Path, tmp_path: Path) -> None:
     code = "import sys; from puidrec.cli.main import run; sys.argv[0] = 'puid'; run()"
-    arguments = ["gamma", "--data", "files", "--data-dir", str(files), "--out", str(tmp_path / "out"), "--json"]
+    arguments = ["gamma", "--data", "files", "--data-dir", str(files), "--out", str(tmp_path / "out"), "--json", "-q"]
     nowhere = {**os.environ, "MPLCONFIGDIR": str(files / "logged.csv")}  # a chart library without a cache complains
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, env=nowhere

@@ -52,6 +52,33 @@ def test_every_help_has_an_example_that_parses(path: tuple[str, ...], puid: Any)
     command.make_context("puid", words[1 + len(path) :])  # raises on an option that does not exist
 
 
+@pytest.mark.parametrize("path", [(), ("data",), *COMMANDS], ids=" ".join)
+def test_help_has_a_short_name(path: tuple[str, ...], puid: Any) -> None:
+    short = puid(*path, "-h")
+    assert short.code == 0
+    assert short.out == puid(*path, "--help").out
+
+
+def test_no_color_is_respected() -> None:
+    command = [sys.executable, "-c", "from puidrec.cli.main import run; run()", "data", "describe"]
+    sizes = ["--set", "data.n_users=30", "--set", "data.n_items=20"]
+    for more, words in ((["--help"], "Usage"), (sizes, "users")):
+        colours = []
+        for given in ({"NO_COLOR": "1"}, {}):
+            unset = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+            environment = {**unset, "FORCE_COLOR": "1", "TERM": "xterm-256color", **given}
+            done = subprocess.run([*command, *more], capture_output=True, text=True, check=True, env=environment)
+            assert words in done.stdout
+            colours.append(bool(re.search(r"\x1b\[[0-9;]*(3[0-7]|38|9[0-7])[;m]", done.stdout)))
+        assert colours == [False, more == ["--help"]]  # tables are bold at most
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_can_be_quiet(path: tuple[str, ...]) -> None:
+    names = {name for parameter in COMMANDS[path].params for name in parameter.opts}
+    assert {"-q", "--quiet"} <= names
+
+
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_command_speaks_json_and_describes_its_options(path: tuple[str, ...]) -> None:
     parameters = COMMANDS[path].params

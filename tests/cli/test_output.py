@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import threading
+import unicodedata
 
 import pytest
 from rich.console import Console
@@ -74,3 +76,66 @@ def test_the_live_table_is_silent_where_there_is_no_terminal() -> None:
             live(Event(1, 1, result(0.7), resumed=False))
     assert quiet.getvalue() == ""
     assert "mf [x]" in loud.getvalue()
+
+
+def test_a_line_of_progress_after_two_seconds_and_then_every_thirty() -> None:
+    stream, waited = io.StringIO(), []
+
+    def over(seconds: float) -> bool:
+        waited.append(seconds)
+        return len(waited) > 3
+
+    words = iter(["reading", "mf\x1b[2J", "writing"])
+    output.tell(lambda: next(words), Console(file=stream), over)
+    assert waited == [2.0, 30.0, 30.0, 30.0]
+    assert stream.getvalue() == "puid: reading\npuid: mf\\x1b[2J\npuid: writing\n"
+
+
+@pytest.mark.parametrize(("shown", "terminal"), [(True, False), (False, False), (True, True)])
+def test_lines_are_for_pipes_and_not_with_quiet(shown: bool, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+    monkeypatch.setattr(output, "FIRST_LINE", 0.0)
+    monkeypatch.setattr(output, "_progress_is_shown", shown)
+    stream = io.StringIO()
+
+    def line() -> str:
+        told.set()
+        return "reading"
+
+    with output.progress_lines(line, Console(file=stream, force_terminal=terminal)):
+        if shown and not terminal:
+            assert told.wait(60)
+    assert told.is_set() == (shown and not terminal)
+    assert set(stream.getvalue().splitlines()) == ({"puid: reading"} if shown and not terminal else set())
+
+
+def test_a_bar_in_words() -> None:
+    with output.progress_bar() as bar:
+        task = bar.add_task("reading", total=None)
+        assert output._task_line(bar) == "reading, 0:00"
+        bar.update(task, description="mf", completed=1200, total=3000)
+        assert output._task_line(bar) == "mf, 1,200 of 3,000, 0:00"
+
+
+def test_quiet_hides_bar_and_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_progress_is_shown", False)
+    stream = io.StringIO()
+    with LiveTable("coat", ("uauc",), Console(file=stream, force_terminal=True, width=90)) as live:
+        live(Event(1, 1, result(0.7), resumed=False))
+    assert stream.getvalue() == ""
+    with output.progress_bar() as bar:
+        assert bar.disable
+
+
+HOSTILE = "a\x1b]0;owned\x07\x9b2J\u202eb\rc"
+
+
+def test_control_characters_are_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(HOSTILE, ("name", HOSTILE), [(HOSTILE, "95\u00a0%")])
+    output.say(f"{HOSTILE}\nnext")
+    output.print_json({"id": HOSTILE})
+    shown = capsys.readouterr().out
+    assert not {c for c in shown if unicodedata.category(c) == "Cc"} - {"\n"}
+    assert r"a\x1b]0;owned\x07\x9b2J\u202eb\rc" in shown
+    assert "95\u00a0%" in shown
+    assert json.loads(shown[shown.index("{") :])["id"] == HOSTILE

@@ -14,6 +14,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from puidrec.cli import output
+
 SMALL = ("--set", "data.n_users=60", "--set", "data.n_items=40", "--set", "epochs=5", "--set", "dim=4")
 
 
@@ -96,6 +98,22 @@ def test_recommend_prints_json_and_writes_files(puid, run_folder: Path, tmp_path
     for name, read in (("top.csv", pl.read_csv), ("top.parquet", pl.read_parquet)):
         assert puid("recommend", run_folder, "--k", 2, "--out", tmp_path / name).code == 0
         assert read(tmp_path / name).height == 120
+
+
+def test_quiet_turns_progress_off_for_its_command_only(puid, run_folder: Path, monkeypatch) -> None:
+    monkeypatch.setattr(output, "tell", lambda line, terminal, over: terminal.file.write("puid: at work\n"))
+    told = [puid("evaluate", run_folder, "--json", *quiet).err for quiet in ((), ("--quiet",), ("-q",), ())]
+    assert told == ["puid: at work\n", "", "", "puid: at work\n"]
+
+
+def test_ids_with_control_characters_do_not_reach_the_terminal(puid, files: Path, tmp_path: Path) -> None:
+    log = pl.read_csv(files / "logged.csv").with_columns(pl.format("i\x1b[31m{}", "item_id").alias("item_id"))
+    log.write_csv(files / "log.csv")
+    data = ("--data", "files", "--logged", files / "log.csv", "--method", "bias", "--out", tmp_path / "run")
+    assert puid("train", *data).code == 0
+    shown = puid("recommend", tmp_path / "run", "--users", "u1", "--k", 3).out
+    assert "\x1b" not in shown
+    assert r"i\x1b[31m" in shown
 
 
 def test_a_config_file_holds_options_and_settings_and_the_command_line_wins(puid, tmp_path: Path) -> None:

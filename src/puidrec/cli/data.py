@@ -10,7 +10,7 @@ import typer
 
 from puidrec.cli import options
 from puidrec.cli.options import option
-from puidrec.cli.output import print_json, print_table, progress_bar, say
+from puidrec.cli.output import print_json, print_table, progress_bar, say, steps
 from puidrec.errors import InputError
 
 app = typer.Typer(help="Describe, convert and simulate data sets.", no_args_is_help=True)
@@ -23,7 +23,8 @@ def describe(
     """Show what a data set holds, and how far the log is from the uniform rows."""
     from puidrec.data.describe import describe_dataset
 
-    facts = describe_dataset(data.load(), protocol)
+    with steps("reading"):
+        facts = describe_dataset(data.load(), protocol)
     if common.as_json:
         print_json(facts)
         return
@@ -55,7 +56,8 @@ def convert(
         raise InputError("nothing to convert", found=source, expected="kuairec")
     from puidrec.data.sources.kuairec import convert as convert_kuairec
 
-    facts = convert_kuairec(src, dst)
+    with steps("converting"):
+        facts = convert_kuairec(src, dst)
     if common.as_json:
         print_json(facts)
     else:

@@ -23,6 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data.app, name="data")
 add_commands(app, studies.demo, gamma.gamma, runs.train, runs.evaluate, runs.recommend, audit.audit)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_type
 import typer
 
 from puidrec.atomic import locked
+from puidrec.cli.output import show_progress
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
@@ -147,6 +148,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError("not TOML", file=path, found=str(error)[:80], hint="One KEY = VALUE per line.") from error
 
 
+def _set_quiet(quiet: bool) -> bool:
+    show_progress(not quiet)
+    return quiet
+
+
 # Options that commands take one by one, not in groups.
 RunFolder = Annotated[Path, typer.Argument(help="Folder written by puid train.", metavar="RUN", readable=False)]
 OutFolder = Annotated[Path, typer.Option(help="Folder to write.", metavar="DIR", readable=False)]
@@ -172,6 +178,7 @@ class CommonOptions(Options):
         metavar="FILE", readable=False, callback=_load_config, is_eager=True,
     )  # fmt: skip
     as_json: bool = option(False, "Print JSON for machines instead of tables.", "--json")
+    quiet: bool = option(False, "No progress on standard error.", "-q", "--quiet", callback=_set_quiet)
 
 
 @dataclass(frozen=True)

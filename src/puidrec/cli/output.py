@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for machines, progress only on a terminal."""
+"""What commands print: tables for people, JSON for machines, progress as a bar or as lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import math
 import os
 import sys
+import threading
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
@@ -25,6 +27,24 @@ if TYPE_CHECKING:
     from puidrec.experiments.study import Event
 
 console = Console(highlight=False)
+FIRST_LINE, NEXT_LINE = 2.0, 30.0
+"""Seconds to the first line of progress where there is no terminal, and from one to the next."""
+_progress_is_shown = True
+
+
+def show_progress(shown: bool) -> None:
+    """Whether progress is shown from now on; `--quiet` turns it off."""
+    global _progress_is_shown  # noqa: PLW0603 (the command line of this process, read once)
+    _progress_is_shown = shown
+
+
+def visible(text: str, keep: str = "") -> str:
+    """Text that is safe on a terminal: control characters, which ids may hold, are spelt out as in \\x1b."""
+
+    def safe(c: str) -> bool:
+        return c.isprintable() or c in keep or unicodedata.category(c) == "Zs"
+
+    return text if text.isprintable() else "".join(c if safe(c) else ascii(c)[1:-1] for c in text)
 
 
 def another_process_prints() -> bool:
@@ -35,33 +55,88 @@ def another_process_prints() -> bool:
 
 def say(text: str, *, bold: bool = False, wrap: bool = True) -> None:
     """Print text as it is, without markup. wrap=False leaves long lines to the terminal: paths can then be copied."""
-    console.print(text, style="bold" if bold else None, markup=False, soft_wrap=not wrap)
+    console.print(visible(text, keep="\n"), style="bold" if bold else None, markup=False, soft_wrap=not wrap)
 
 
 def print_json(content: Any) -> None:
     """Write JSON to standard output; numbers that are not finite become null."""
-    sys.stdout.write(json.dumps(_finite(content), indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(_finite(content), indent=2, ensure_ascii=False)
+    sys.stdout.write("".join(f"\\u{ord(c):04x}" if "\x7f" <= c <= "\x9f" else c for c in text) + "\n")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; the first column is text, the others are figures."""
     table = Table(
-        title=title, title_justify="left", title_style="bold", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
+        title=visible(title),
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
     )
     for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position == 0 else "right", overflow="fold")
+        table.add_column(visible(column), justify="left" if position == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(str(cell).replace("[", r"\[") for cell in row))
+        table.add_row(*(visible(str(cell)).replace("[", r"\[") for cell in row))
     console.print(table)
 
 
-def progress_bar() -> Progress:
-    """A progress bar on standard error; none where that is not a terminal."""
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A progress bar on standard error; where that is not a terminal, lines now and then; with --quiet, nothing."""
     terminal = Console(stderr=True)
-    return Progress(
+    bar = Progress(
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        console=terminal, transient=True, disable=not terminal.is_terminal or another_process_prints(),
+        console=terminal, transient=True, disable=not terminal.is_terminal or not tells_progress(),
     )  # fmt: skip
+    with bar, progress_lines(lambda: _task_line(bar), terminal):
+        yield bar
+
+
+def tells_progress() -> bool:
+    """Whether this process tells its progress at all."""
+    return _progress_is_shown and not another_process_prints()
+
+
+def _task_line(bar: Progress) -> str:
+    """The tasks of a bar in words: what is done, how far, since when."""
+    parts = []
+    for task in bar.tasks:
+        far = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f}"
+        parts.append(f"{task.description}{far}, {_clock(task.elapsed or 0.0)}")
+    return "; ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+@contextlib.contextmanager
+def progress_lines(line: Callable[[], str], terminal: Console) -> Iterator[None]:
+    """Write a line on standard error now and then, if that is not a terminal: a log shows that work goes on."""
+    if terminal.is_terminal or not tells_progress():
+        yield
+        return
+    over = threading.Event()
+    teller = threading.Thread(target=tell, args=(line, terminal, over.wait), daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+
+
+def tell(line: Callable[[], str], terminal: Console, over: Callable[[float], bool]) -> None:
+    """Write lines until `over`, which waits for so many seconds, says that the work is done."""
+    pause = FIRST_LINE
+    while not over(pause):
+        words = line()
+        with contextlib.suppress(OSError, ValueError):  # the reader has left: the work goes on without
+            terminal.file.write(f"puid: {visible(words)}\n" if words else "")
+            terminal.file.flush()
+        pause = NEXT_LINE
 
 
 @contextlib.contextmanager
@@ -85,7 +160,8 @@ def _finite(content: Any) -> Any:
 class LiveTable:
     """A table that grows while a study runs: jobs done, means per method so far, and the time left.
 
-    On standard error, only where that is a terminal, and gone when the study is done. Call it with each event.
+    On standard error, and gone when the study is done; where that is not a terminal, only a line now and then. Call it
+    with each event.
     """
 
     def __init__(self, words: str, metrics: Sequence[str] = (), console: Console | None = None) -> None:
@@ -98,14 +174,17 @@ class LiveTable:
         self.live = Live(
             get_renderable=self.render, console=terminal, transient=True, auto_refresh=True, refresh_per_second=2
         )
-        self.shown = terminal.is_terminal
+        self.shown = terminal.is_terminal and tells_progress()
+        self.lines = progress_lines(self.line, terminal)
 
     def __enter__(self) -> Self:
         if self.shown:
             self.live.start()
+        self.lines.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.lines.__exit__(None, None, None)
         if self.shown:
             self.live.stop()
 
@@ -121,9 +200,13 @@ class LiveTable:
         else:
             self.failed[name] = self.failed.get(name, 0) + 1
 
+    def line(self) -> str:
+        """How far the study is."""
+        return f"{self.words}: {self.done} of {self.total or '?'} jobs, {self._time_left()}"
+
     def render(self) -> Group:
         """What is known so far."""
-        line = Text(f"{self.words}: {self.done} of {self.total or '?'} jobs, {self._time_left()}")
+        line = Text(self.line())
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("method")
         for column in ("done", "failed", *self.metrics):
@@ -139,8 +222,7 @@ class LiveTable:
         if not self.fresh or self.done >= self.total:
             return "time left unknown" if self.done < self.total or not self.total else "writing"
         seconds = (time.monotonic() - self.started) / self.fresh * (self.total - self.done)
-        minutes, rest = divmod(round(seconds), 60)
-        return f"about {minutes}:{rest:02d} left"
+        return f"about {_clock(seconds)} left"
 
 
 def _mean(results: Sequence[Result], metric: str) -> str:

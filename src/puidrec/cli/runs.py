@@ -13,7 +13,7 @@ import typer
 
 from puidrec.cli import options
 from puidrec.cli.options import option, path_option
-from puidrec.cli.output import print_json, print_table, progress_bar, say
+from puidrec.cli.output import print_json, print_table, progress_bar, say, steps
 from puidrec.errors import InputError
 from puidrec.serve import Unknown
 
@@ -113,10 +113,12 @@ def evaluate(
     from puidrec.experiments.run import load_run, measure
 
     model, _ = load_run(run, device or "cpu")
-    loaded, own = data.load_for(run)
-    protocol = protocol or own.protocol
-    split = loaded.split(protocol, model.settings.seed, select=model.settings.select)
-    evaluation, figures = measure(model, split, [name.strip() for name in metrics.split(",") if name.strip()])
+    with steps("reading") as step:
+        loaded, own = data.load_for(run)
+        step("measuring")
+        protocol = protocol or own.protocol
+        split = loaded.split(protocol, model.settings.seed, select=model.settings.select)
+        evaluation, figures = measure(model, split, [name.strip() for name in metrics.split(",") if name.strip()])
     if common.as_json:
         print_json(figures)
         return
@@ -149,7 +151,8 @@ def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
     model, _ = load_run(run, asked.device or "cpu")
     known, out = model.user_ids_.ids, asked.out
     wanted: Any = known if asked.users is None else _ids(asked.users, known.dtype.is_integer())
-    frame = model.recommend(wanted, k=asked.k, exclude_seen=not asked.include_seen)
+    with steps("ranking the items of each user"):
+        frame = model.recommend(wanted, k=asked.k, exclude_seen=not asked.include_seen)
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
             raise InputError("unknown format", found=out.suffix or str(out), expected=".csv or .parquet")
@@ -253,7 +256,8 @@ def export(
     from puidrec.export import export_model
 
     model, _ = load_run(run)
-    written = export_model(model, form.value, out, data_sha256=_data_digest(run))
+    with steps("writing"):
+        written = export_model(model, form.value, out, data_sha256=_data_digest(run))
     if common.as_json:
         print_json({**written.description, "files": written.files})
         return

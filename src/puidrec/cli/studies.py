@@ -11,7 +11,7 @@ import typer
 
 from puidrec.cli import options
 from puidrec.cli.options import option
-from puidrec.cli.output import LiveTable, print_json, print_table, progress_bar, say
+from puidrec.cli.output import LiveTable, print_json, print_table, progress_bar, say, tells_progress
 from puidrec.errors import InputError, PuidError
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def _announce(plan: ReproductionPlan) -> None:
     jobs = len({job.key for job in plan.jobs})
     for line in plan.found.missing.values():
         typer.echo(f"puid: {line}", err=True)
-    if jobs:
+    if jobs and tells_progress():
         typer.echo(
             f"puid: {jobs} fits on {plan.workers} workers, very roughly {max(1, round(plan.seconds / 60))} minutes; "
             "finished ones are not run again",
