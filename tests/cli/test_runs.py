@@ -216,7 +216,7 @@ def test_the_json_of_an_export_is_what_the_folder_says(puid: Any, run_folder: Pa
 
 def test_what_cannot_be_exported_is_one_line(puid: Any, run_folder: Path, tmp_path: Path) -> None:
     puid("export", tmp_path, "--format", "npy", "--out", tmp_path / "out").refused("not a run folder")
-    puid("export", run_folder, "--format", "npy", "--out", run_folder).refused("replace")
+    puid("export", run_folder, "--format", "npy", "--out", run_folder).refused("holds other files")
     assert (run_folder / "model").is_dir()
 
 
