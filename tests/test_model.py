@@ -61,8 +61,18 @@ class TestParameters:
         assert (model.settings.dim, model.settings.method) == (5, "ips")
         assert model.set_params(rng=9).get_params()["seed"] == 9
         refusal(lambda: model.set_params(dims=3), "Did you mean dim")
+        refusal(lambda: Recommender(dimm=4), "unknown setting", "dimm", "Did you mean dim?")
         refusal(lambda: Recommender("rd-dr", colour=3), "unknown setting")
         refusal(lambda: Recommender("nope"), "unknown method")
+
+    def test_random_state_is_another_name_of_rng(self, refusal) -> None:
+        assert Recommender("mf", random_state=3).get_params() == Recommender("mf", rng=3).get_params()
+        assert Recommender("mf", random_state=None).settings.seed == 0
+        assert Recommender("mf").set_params(random_state=4).settings.seed == 4
+        assert Recommender("mf", rng=5).set_params(random_state=None).settings.seed == 5
+        refusal(lambda: Recommender("mf", random_state=3, rng=3), "given twice", "rng and random_state")
+        refusal(lambda: Recommender("mf", seed=3, rng=4), "given twice", "rng and seed")
+        refusal(lambda: Recommender("mf", random_state="x"), "seed")
 
     @pytest.mark.parametrize("method", METHODS)
     def test_clones_are_unfitted_and_equal(self, method) -> None:
@@ -99,6 +109,16 @@ class TestParameters:
         first = model.user_factors_.copy()
         assert np.array_equal(model.fit(data).user_factors_, first)
 
+    def test_fit_takes_a_log_as_a_table(self, data, refusal) -> None:
+        log = data.logged.to_frame()
+        expected = Recommender("bias", rng=1).fit(Dataset.from_frame(log)).user_factors_
+        for table in (log, log.lazy(), log.to_pandas(), log.to_arrow(), log.to_dict(as_series=False)):
+            model = Recommender("bias", rng=1).fit(table)
+            np.testing.assert_array_equal(model.user_factors_, expected)
+        for wrong in (None, 3, [1, 2], np.zeros((3, 3)), "log.csv"):
+            refusal(lambda wrong=wrong: Recommender("bias").fit(wrong), "not a table", "Polars, pandas or Arrow")
+        refusal(lambda: Recommender("bias").fit(log.drop("rating")), "missing column rating")
+
 
 class TestPredict:
     def test_scores_are_inner_products(self, model, data) -> None:
@@ -112,6 +132,17 @@ class TestPredict:
         lists = model.predict([0, 1], [2, 3])
         for kind in (np.array, pl.Series, tuple, lambda x: pl.Series(x).cast(pl.Int16)):
             np.testing.assert_array_equal(model.predict(kind([0, 1]), kind([2, 3])), lists)
+
+    def test_single_ids(self, model, named, refusal) -> None:
+        assert model.predict(1, 2).shape == (1,)
+        np.testing.assert_array_equal(model.predict(1, 2), model.predict([1], [2]))
+        np.testing.assert_array_equal(model.predict(1, np.array([2, 3])), model.predict([1, 1], [2, 3]))
+        np.testing.assert_array_equal(model.predict(pl.Series([1, 4]), np.int64(2)), model.predict([1, 4], [2, 2]))
+        other = Recommender("bias").fit(named)
+        np.testing.assert_array_equal(other.predict("u11", "i2"), other.predict(["u11"], ["i2"]))
+        refusal(lambda: model.predict(None, [1]), "users must be ids", "NoneType")
+        refusal(lambda: model.predict([1], {"item_id": [1]}), "items must be ids", "dict")
+        refusal(lambda: model.predict(1.5, [1]), "users must be ids", "float")
 
     def test_text_ids_give_the_same_model(self, named, model) -> None:
         other = Recommender("mf", **OPTIONS).fit(named)
@@ -189,6 +220,25 @@ class TestRecommend:
         assert frame[:2].equals(frame[4:])
         assert model.recommend([], k=2).height == 0
         assert model.recommend([], k=2).columns == frame.columns
+
+    def test_a_single_id_is_one_user(self, model, named, refusal) -> None:
+        assert model.recommend(5, k=3).equals(model.recommend([5], k=3))
+        assert model.recommend(np.int32(5), k=3).equals(model.recommend([5], k=3))
+        other = Recommender("bias").fit(named)
+        assert other.recommend("u11", k=3).equals(other.recommend(["u11"], k=3))
+        refusal(lambda: other.recommend("00001"), "1 unknown user", "'00001'")
+
+    def test_ids_of_any_container(self, model) -> None:
+        listed = model.recommend([5, 6], k=3)
+        column = pl.Series([5, 6])
+        for users in (column, column.to_pandas(), column.to_arrow(), {5, 6}, range(5, 7), (own for own in (5, 6))):
+            assert model.recommend(users, k=3).equals(listed)
+
+    def test_what_is_no_ids_is_refused(self, model, refusal) -> None:
+        frame = pl.DataFrame({"user_id": [1]})
+        for users in (None, 5.0, True, {"a": 1}, object(), b"x", np.zeros((2, 2), int), frame, frame.to_pandas()):
+            refusal(lambda users=users: model.recommend(users), "users must be ids", type(users).__name__)
+        refusal(lambda: model.recommend([[1, 2]]), "users must be ids", "flat")
 
     def test_mistakes_are_one_line(self, model, refusal) -> None:
         for k in (0, -1, 2.5, "3", None):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -165,6 +165,27 @@ def _value(column: ColumnEncoder, value: Any) -> Any:
 
 def _word(value: str | int) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def is_single_id(ids: Any) -> bool:
+    """Whether this is one id, not a container of ids."""
+    return isinstance(ids, str | int | np.integer | np.str_) and not isinstance(ids, bool)
+
+
+def require_ids(ids: Any, what: str) -> Any:
+    """A one-dimensional container of ids, as one that has a length; anything else is refused."""
+    shape = getattr(ids, "shape", None)
+    flat = shape is None or len(shape) == 1
+    if flat and shape is not None:  # columns and arrays of any library
+        return ids
+    if not flat or isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable):
+        kind = type(ids).__name__ if flat else f"{type(ids).__name__} of shape {tuple(shape or ())}"
+        raise InputError(f"{what} must be ids", found=kind, expected="one id, or a list, array or column of ids")
+    listed = ids.to_pylist() if hasattr(ids, "to_pylist") else list(ids)  # Arrow's own scalars are no ids
+    nested = next((own for own in listed if isinstance(own, list | tuple | dict | set)), None)
+    if nested is not None:
+        raise InputError(f"{what} must be ids", found=nested, expected="a flat list of ids")
+    return listed
 
 
 @dataclass(frozen=True)

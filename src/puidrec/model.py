@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -14,7 +13,7 @@ import polars as pl
 import torch
 
 from puidrec.backbones.low_rank import LowRank
-from puidrec.cold_start import ColdStart, Entities, Side
+from puidrec.cold_start import ColdStart, Entities, Side, is_single_id, require_ids
 from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.protocol import Protocol
@@ -38,6 +37,8 @@ USERS_PER_BLOCK = 1024
 class Recommender:
     """A recommender trained by any method of the table; parameters are the fields of `Settings`.
 
+    `rng` is the seed; `random_state`, scikit-learn's name for it, is accepted as well.
+
     Fitted state: `user_factors_`, `item_factors_` (score = inner product), `user_ids_`, `item_ids_`, `seen_`,
     `history_`, `report_` (what was estimated on the way: propensity, Γ, seconds, epochs).
     """
@@ -47,9 +48,10 @@ class Recommender:
     _cold_start: ColdStart | None = None
     """What features say of users and items that were not in training; made when first asked for."""
 
-    def __init__(self, method: str = "puid-dr", *, rng: int | None = None, **params: Any) -> None:
-        seed = {} if rng is None else {"seed": rng}
-        self.settings = Settings.of(method, **{**params, **seed})
+    def __init__(
+        self, method: str = "puid-dr", *, rng: int | None = None, random_state: int | None = None, **params: Any
+    ) -> None:
+        self.settings = Settings.of(method, **_with_seed({**params, "rng": rng, "random_state": random_state}))
 
     def __repr__(self) -> str:
         given = self.settings.model_dump(exclude_defaults=True, exclude={"method"})
@@ -65,9 +67,7 @@ class Recommender:
 
     def set_params(self, **params: Any) -> Self:
         """Change parameters; checked like the constructor's."""
-        if "rng" in params:
-            params["seed"] = params.pop("rng")
-        self.settings = self.settings.replace(**params)
+        self.settings = self.settings.replace(**_with_seed(params))
         return self
 
     def __sklearn_clone__(self) -> Self:
@@ -76,7 +76,7 @@ class Recommender:
 
     def fit(
         self,
-        data: Dataset,
+        data: Dataset | Frame,
         split: Split | None = None,
         *,
         protocol: str | Protocol = "rd",
@@ -86,12 +86,14 @@ class Recommender:
     ) -> Self:
         """Train on the logged rows of `data`; uniform rows only choose the epoch (`select`), unless the method says.
 
+        data: a data set, or a log alone as a Polars, pandas or Arrow table (`user_id, item_id, rating`).
         split: which rows train and validate; by default the protocol's with the model's seed.
         checkpoint: a file to write while training and to resume from where it exists.
         world: the processes that train this model together (`train.distributed.join_world`); all end with all of it.
         """
         started = time.perf_counter()
         require_device(self.settings.device)
+        data = data if isinstance(data, Dataset) else Dataset.from_frame(data)
         split = split or data.split(protocol, self.settings.seed, select=self.settings.select)
         prepared = Prepared.of(data, split, self.settings)
         path = Path(checkpoint) if checkpoint is not None else None
@@ -132,8 +134,10 @@ class Recommender:
 
         user_features, item_features: side tables (id and features) of users and items that were not in training; where
         an id has a row there, its score rests on the features. Those that were in training are scored as trained.
+        A single id goes with every id of the other side; two single ids give an array of one score.
         """
         self._require_fitted()
+        users, items = _paired(users, items)
         left, right = self._entities("user", user_features), self._entities("item", item_features)
         user, item = left.rows(users), right.rows(items)
         if user.shape != item.shape:
@@ -152,17 +156,19 @@ class Recommender:
     ) -> pl.DataFrame:
         """The k best items of each user: `user_id, item_id, score, rank`; ties are broken by item order.
 
+        users: ids in any one-dimensional container, or a single id.
         user_features: a side table (id and features) of users who were not in training, and are asked for.
         item_features: the same of items; those that were not in training join the candidates, after the others.
         """
         self._require_fitted()
         if not isinstance(k, int | np.integer) or k < 1:
             raise InputError("k must be a positive integer", found=k)
+        users = [users] if is_single_id(users) else require_ids(users, "users")
         left, right = self._entities("user", user_features), self._entities("item", item_features)
         codes = left.ids.encode(users)
         if (codes < 0).any():
             raise InputError(
-                f"{int((codes < 0).sum())} unknown user(s)", found=next(islice(users, int(np.argmax(codes < 0)), None)),
+                f"{int((codes < 0).sum())} unknown user(s)", found=list(users)[int(np.argmax(codes < 0))],
                 expected=f"users of the training data ({self.user_ids_.ids.dtype} ids), or of user_features",
             )  # fmt: skip
         k = min(int(k), len(right.ids))
@@ -227,6 +233,27 @@ class Recommender:
     def _require_fitted(self) -> None:
         if not hasattr(self, "user_factors_"):
             raise not_fitted(f"this {self.settings.method} model")
+
+
+def _with_seed(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters in which the seed goes by its own name, not by `rng` or `random_state`; None leaves it as it is."""
+    names = [name for name in ("rng", "random_state", "seed") if params.get(name) is not None]
+    if len(names) > 1:
+        raise InputError("the seed was given twice", found=" and ".join(names), expected="rng, random_state or seed")
+    others = {name: value for name, value in params.items() if name not in ("rng", "random_state", "seed")}
+    return {**others, **({"seed": params[names[0]]} if names else {})}
+
+
+def _paired(users: Any, items: Any) -> tuple[Any, Any]:
+    """Ids of pairs: a single id of one side goes with every id of the other."""
+    alone = is_single_id(users), is_single_id(items)
+    users = [users] if alone[0] else require_ids(users, "users")
+    items = [items] if alone[1] else require_ids(items, "items")
+    if alone == (True, False):
+        users = users * len(items)
+    elif alone == (False, True):
+        items = items * len(users)
+    return users, items
 
 
 def _split_digest(split: Split) -> str:
