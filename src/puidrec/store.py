@@ -98,6 +98,8 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.exists() and not path.is_file():
             raise InputError("not a file", file=path)  # reading a pipe or a device might never end
+        if not path.stat().st_size:
+            raise InputError("not JSON", file=path, found="an empty file", hint=HINT)  # as /proc/kmsg, which never ends
         if path.stat().st_size > MAX_JSON:
             raise InputError("too large", file=path, expected=f"at most {MAX_JSON:,} bytes")
         content = json.loads(path.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite)

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from puidrec.cli import output
+from puidrec.data.dataset import Dataset
 
 SMALL = ("--set", "data.n_users=60", "--set", "data.n_items=40", "--set", "epochs=5", "--set", "dim=4")
 
@@ -257,3 +258,19 @@ def test_a_missing_library_is_one_line(puid: Any, tmp_path: Path, monkeypatch: p
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     puid("serve", tmp_path).refused("uvicorn", "puidrec[serve]")
+
+
+def test_ids_in_csv_files_are_no_formulas(puid: Any, tmp_path: Path) -> None:
+    from puidrec.experiments.run import train_run
+    from puidrec.settings import Settings
+
+    users = ["=1+1", "+1", "-1", "@x", "plain", "a=b"]
+    rows = [(user, item, 1 + (k + item) % 5) for k, user in enumerate(users) for item in range(12) if (k + item) % 4]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "rating"], orient="row")
+    train_run(Dataset.from_frame(log), Settings.of("item-rate"), out=tmp_path / "run")
+    for form in ("csv", "parquet"):
+        done = puid("recommend", tmp_path / "run", "--k", 1, "--include-seen", "--out", tmp_path / f"top.{form}")
+        assert done.code == 0, done
+    written = pl.read_csv(tmp_path / "top.csv")["user_id"].to_list()
+    assert sorted(written) == sorted(["'=1+1", "'+1", "'-1", "'@x", "plain", "a=b"])
+    assert sorted(pl.read_parquet(tmp_path / "top.parquet")["user_id"].to_list()) == sorted(users)

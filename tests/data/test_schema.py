@@ -14,6 +14,7 @@ from puidrec.data.schema import (
     Origin,
     RatingScale,
     check_choice,
+    check_ids,
     clean_interactions,
     clean_side,
     require_columns,
@@ -191,3 +192,11 @@ def test_missing_columns_and_rows_are_named(refusal) -> None:
     frame = pl.DataFrame({"uid": []})
     refusal(lambda: require_columns(frame, ("user_id",), ORIGIN), "here.csv", "missing column user_id", "found 'uid'")
     refusal(lambda: require_rows(frame, ORIGIN), "here.csv", "empty", "0 rows")
+
+
+def test_an_id_written_as_a_whole_and_as_a_broken_number_is_refused(refusal) -> None:
+    ids = pl.Series("user_id", ["2.0", "1", "x", "1.0", "1.5"])
+    refusal(lambda: check_ids(ids, Origin("log")), "log", "row 4", "user_id", "'1.0'", "two ways")
+    refusal(lambda: check_ids(pl.Series("user_id", ["1.0", "1.00"]), Origin("log")), "two ways")
+    for fine in (["1.0", "2.0"], ["1", "01", "1.5"], ["1", "2.0"], ["v1", "v1.0"]):
+        assert check_ids(pl.Series("user_id", fine), Origin("log")).to_list() == fine

@@ -118,7 +118,7 @@ def strange(kind: str, path: Path):
     path.rmdir() if kind == "a folder" else path.unlink()
 
 
-STRANGE = ("a folder", "a pipe", "a loop", "/dev/zero", "/dev/null", "/proc/self/mem")
+STRANGE = ("a folder", "a pipe", "a loop", "/dev/zero", "/dev/null", "/proc/self/mem", "/proc/kmsg")
 
 
 @pytest.mark.timeout(60)

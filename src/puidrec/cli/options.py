@@ -140,6 +140,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as a mapping."""
     if path.exists() and not path.is_file():
         raise InputError("cannot read", file=path, found="no file", expected="TOML")  # a pipe might never end
+    if path.exists() and not path.stat().st_size:  # so do files that the system makes up (/proc/kmsg), which never end
+        raise InputError("the file is empty", file=path, expected="TOML", hint="One KEY = VALUE per line.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:

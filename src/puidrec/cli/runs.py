@@ -18,6 +18,8 @@ from puidrec.errors import InputError
 from puidrec.serve import Unknown
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from puidrec.experiments.run import Run
 
 SHOWN_ROWS = 200
@@ -157,7 +159,7 @@ def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
         if out.suffix not in (".csv", ".parquet"):
             raise InputError("unknown format", found=out.suffix or str(out), expected=".csv or .parquet")
         with atomic_path(out) as temporary:
-            (frame.write_parquet if out.suffix == ".parquet" else frame.write_csv)(temporary)
+            frame.write_parquet(temporary) if out.suffix == ".parquet" else _no_formulas(frame).write_csv(temporary)
         say(f"wrote {out}: {frame.height:,} rows")
     elif asked.as_json:
         print_json(frame.to_dicts())
@@ -167,6 +169,14 @@ def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
         print_table("Recommendations", ("user", "rank", "item", "score"), rows)
         if frame.height > len(shown):
             say(f"{frame.height - len(shown):,} more rows; --out FILE writes all.")
+
+
+def _no_formulas(frame: pl.DataFrame) -> pl.DataFrame:
+    """Text that a spreadsheet would compute (=, +, -, @ first) after an apostrophe, which makes it text there too."""
+    import polars as pl
+
+    texts = [name for name, kind in frame.schema.items() if kind == pl.String]
+    return frame.with_columns(pl.col(texts).str.replace(r"^([=+\-@\t\r])", "'${1}")) if texts else frame
 
 
 def _ids(text: str, integers: bool) -> list[Any]:

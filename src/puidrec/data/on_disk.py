@@ -301,7 +301,7 @@ def check_columns(folder: Path, summary: LogSummary, data: Dataset) -> dict[str,
     digests = {}
     for name, kind in COLUMNS.items():
         digest = hashlib.sha256()
-        low, high = (kind.type(end) for end in ends[name])
+        low, high = np.array(ends[name], kind)
         with (folder / f"{name}.bin").open("rb") as stream:
             while (values := np.fromfile(stream, kind, CHUNK)).size:
                 if not (low <= values.min() and values.max() <= high):  # both are NaN where one value is

@@ -219,7 +219,11 @@ def test_bad_watch_rows_are_named(
 def test_other_broken_files(tmp_path: Path, refusal, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "small_matrix.csv"
     refusal(lambda: LabelBlock.read_csv(file), str(file), "no such file")
-    for content, part in ((b"", "cannot read"), (b"a,b\n1,2\n", "missing column user_id"), (b"\xff\xfe\0", "small")):
+    for content, part in (
+        (b"", "the file is empty"),
+        (b"a,b\n1,2\n", "missing column user_id"),
+        (b"\xff\xfe\0", "small"),
+    ):
         file.write_bytes(content)
         refusal(lambda: LabelBlock.read_csv(file), str(file), part)
     monkeypatch.setattr(kuairec, "MAX_CELLS", 5)

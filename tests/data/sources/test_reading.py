@@ -269,7 +269,7 @@ def test_named_columns_with_their_types(tmp_path: Path) -> None:
         ("id,x,name\n1,2,a\n2,two,a\n", ("row 2", "column 'x'", "'two'", "a finite number")),
         ("id,name\n1,a\n", ("missing column x", "id, name")),
         ("id,x,name\n1,2,a\n1,2,a,b\n", ("cannot read the table",)),
-        ("", ("cannot read the table",)),
+        ("", ("the file is empty",)),
     ],
 )
 def test_what_is_wrong_is_named(content: str, parts: tuple[str, ...], tmp_path: Path, refusal) -> None:
@@ -284,3 +284,14 @@ def test_required_cells(tmp_path: Path, refusal) -> None:
     name_bad_cell(file, TYPES)
     refusal(lambda: name_bad_cell(file, TYPES, required=("x",)), "row 2", "column 'x'", "nothing")
     refusal(lambda: read(tmp_path / "no.csv"), "no such file")
+
+
+def test_a_small_parquet_file_of_very_many_rows_is_refused_before_it_is_unpacked(tmp_path: Path, refusal) -> None:
+    path, rows = tmp_path / "log.parquet", 12_000_000
+    pl.select(pl.repeat(1, rows, dtype=pl.Int32).alias("user_id")).with_columns(
+        item_id=pl.col("user_id"), rating=pl.col("user_id")
+    ).write_parquet(path)
+    size = path.stat().st_size
+    assert size < 1_000_000
+    refusal(lambda: read_parquet(path), "log.parquet", "12,000,000 rows", "at most 11,184,810 rows", "--shards")
+    assert read_parquet(path, ["rating"]).height == rows

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import stat
 import zipfile
 import zlib
@@ -36,7 +37,9 @@ _OTHER_FORMATS = {
     b"\xfe\xff": "UTF-16", b"\0\0\xfe\xff": "UTF-32",
 }  # fmt: skip
 MAX_UNPACKED_RATIO = 200
-"""Logs unpack to 3 to 30 times their size; gzip itself allows a thousand."""
+"""Logs unpack to 3 to 30 times their size; gzip itself allows a thousand, Parquet any number."""
+SMALL_TABLE = 2**28
+"""Bytes that a Parquet table may take in memory however small its file is."""
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 
 
@@ -58,11 +61,17 @@ def input_errors(path: AnyPath) -> Iterator[None]:
 
 
 def _refuse_endless(path: Path) -> None:
-    """Pipes and devices are no files: reading one may wait for ever, or fill all memory."""
+    """Pipes and devices are no files: reading one may wait for ever, or fill all memory.
+
+    Files that the system makes up (/proc/kmsg) may do so too. They say that they are empty, and no table is.
+    """
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
     except (OSError, ValueError):
         return  # reported when it is opened
+    mode = found.st_mode
+    if stat.S_ISREG(mode) and not found.st_size:
+        raise InputError("the file is empty", file=path, expected="at least one row", hint="Check the path.")
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise InputError("not a file", file=path, found="a pipe, socket or device", expected="a file", hint="Copy it.")
 
@@ -237,12 +246,19 @@ def _typed(column: pl.Series) -> pl.Series:
 def read_parquet(path: AnyPath, columns: Sequence[str] | None = None) -> pl.DataFrame:
     """A Parquet file, or those of `columns` that it has; a damaged one is refused."""
     with input_errors(path), Path(path).open("rb") as stream:
-        if not stream.read(4):
-            raise InputError("the file is empty", file=path, expected="a Parquet file", hint="Check the path.")
+        size = os.fstat(stream.fileno()).st_size
     try:
         table = pl.scan_parquet(Path(path), glob=False)
-        present = table.collect_schema().names()
-        return table.select([name for name in present if columns is None or name in columns]).collect()
+        present = [name for name in table.collect_schema().names() if columns is None or name in columns]
+        rows = int(table.select(pl.len()).collect().item())  # from the end of the file: no row is unpacked
+        most = max(MAX_UNPACKED_RATIO * size, SMALL_TABLE) // (8 * max(len(present), 1))
+        if rows > most:
+            raise InputError(
+                f"unpacks to more than {MAX_UNPACKED_RATIO} times its size", file=path, found=f"{rows:,} rows",
+                expected=f"at most {most:,} rows in a file of {size:,} bytes",
+                hint="Is it what you meant to read? A log goes through --shards DIR, which takes little memory.",
+            )  # fmt: skip
+        return table.select(present).collect()
     except (*POLARS_ERRORS, OSError) as error:
         problem, hint = f"damaged Parquet file ({short_reason(error)})", "Write or download it again."
         raise InputError(problem, file=path, expected="a whole Parquet file", hint=hint) from error
