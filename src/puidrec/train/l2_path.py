@@ -9,7 +9,7 @@ import torch
 
 from puidrec.errors import InputError
 from puidrec.train.quadratic import Objective
-from puidrec.train.solver import Model, Point, Sweep, solve
+from puidrec.train.solver import TOLERANCE, Model, Point, Sweep, solve
 
 MAX_STRENGTHS = 8
 """More points on a path than this would be choosing noise."""
@@ -31,8 +31,8 @@ def solve_path(
     *,
     margin: float = 0.0,
     patience: int = 2,
-    rough: float = 1e-5,
-    tolerance: float = 1e-8,
+    rough: float = 1e-3,
+    tolerance: float = TOLERANCE,
 ) -> tuple[PathPoint, list[PathPoint]]:
     """Solve from the strongest L2 to the weakest, each from the solution before, and take the best judged one.
 

@@ -29,7 +29,6 @@ from puidrec.train.quadratic import Block, Objective, Quadratic, Reduce
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, solve
 from puidrec.train.stopping import Validator
 
-TOLERANCE = 1e-8
 ADMISSIBLE = 1e-6
 """A benchmarked loss up to this much above 0 counts as 0: at the benchmark itself it is 0 up to rounding."""
 
@@ -141,7 +140,7 @@ class Solver:
             if self.save is not None:
                 self.save(self._state(part.name, sweep))
 
-        end = solve(part.objective(), model, start, tolerance=TOLERANCE, max_sweeps=self.settings.epochs, after=after)
+        end = solve(part.objective(), model, start, max_sweeps=self.settings.epochs, after=after)
         load_point(part.backbone, end.point)
         for step in self.problem.steps:
             step.moved()

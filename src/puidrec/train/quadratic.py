@@ -29,8 +29,8 @@ from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern, permuted
 from puidrec.errors import InputError
 
-GRAM_ROWS = 1024
-"""Rows whose products are summed in float32 before float64 takes over."""
+GRAM_ROWS, SUMMED = 1024, 64
+"""Rows whose products, and numbers that, are summed in float32 before float64 takes over."""
 Reduce = Callable[[Tensor], Tensor]
 """Sum over processes, each of which holds some of the users."""
 
@@ -104,8 +104,14 @@ class Quadratic:
 
     def value(self, scores: LowRank) -> float:
         """The loss of given scores, without the penalty."""
-        still = LowRank.of(torch.zeros_like(scores.lefts[0]), torch.zeros_like(scores.rights[0]))
-        return float(self.along(scores, still)[0]) + self.constant
+        left, right = scores.lefts[0], scores.rights[0]
+        total = torch.zeros((), dtype=torch.float64, device=left.device)
+        for block in self.blocks():
+            s = block.pattern.sample(left[block.start : block.stop], right)
+            total += exact_sum(s * (block.c * s - 2.0 * block.d))
+        if self.v:
+            total += self.v * self._everywhere((left,), (right,))[0]
+        return float(self.reduce(total)) + self.constant
 
     def along(self, scores: LowRank, step: LowRank) -> np.ndarray:
         """Coefficients of t⁰ … t⁴ of the loss at factors L + t ΔL, R + t ΔR, without the constant; sums in float64."""
@@ -121,7 +127,7 @@ class Quadratic:
             total += self.v * self._everywhere((left, d_left), (right, d_right))
         return self.reduce(total).cpu().numpy()
 
-    def _everywhere(self, lefts: tuple[Tensor, Tensor], rights: tuple[Tensor, Tensor]) -> Tensor:
+    def _everywhere(self, lefts: tuple[Tensor, ...], rights: tuple[Tensor, ...]) -> Tensor:
         """Coefficients of Σ_D s² − 2 Σ_D s m: products of two polynomials of Gram matrices."""
         users, items = _gram_polynomial(*lefts), _gram_polynomial(*rights)
         total = users[0].new_zeros(5)
@@ -259,6 +265,13 @@ class Rows:
         return self.reduce(total)
 
 
+def exact_sum(values: Tensor) -> Tensor:
+    """Σ in float64 of sums of `SUMMED` numbers in their own precision: a copy of all as float64 would take longer."""
+    flat = values.reshape(-1)
+    whole = flat.numel() // SUMMED * SUMMED
+    return flat[:whole].view(-1, SUMMED).sum(1).sum(dtype=torch.float64) + flat[whole:].sum(dtype=torch.float64)
+
+
 def _row_sums(pattern: LogPattern, values: Tensor | float, like: Tensor) -> Tensor:
     """Σ of the values of each row."""
     if isinstance(values, float):
@@ -278,15 +291,17 @@ def gram(left: Tensor, right: Tensor) -> Tensor:
 
 def _pair_polynomial(block: Block, s0: Tensor, s1: Tensor, s2: Tensor) -> Tensor:
     """Coefficients of Σ c s² − 2 d s at s = s0 + t s1 + t² s2."""
-    c, d = block.c, block.d
+    weighted, slope = block.c * s1, block.c * s0 - block.d
     terms = [
-        s0 * (c * s0 - 2.0 * d), 2.0 * s1 * (c * s0 - d), c * s1 * s1 + 2.0 * s2 * (c * s0 - d), 2.0 * c * s1 * s2,
-        c * s2 * s2,
+        s0 * (slope - block.d), 2.0 * s1 * slope, weighted * s1 + 2.0 * s2 * slope, 2.0 * weighted * s2,
+        block.c * s2 * s2,
     ]  # fmt: skip
-    return torch.stack([torch.sum(term, dtype=torch.float64) for term in terms])
+    return torch.stack([exact_sum(term) for term in terms])
 
 
-def _gram_polynomial(rows: Tensor, step: Tensor) -> list[Tensor]:
+def _gram_polynomial(rows: Tensor, step: Tensor | None = None) -> list[Tensor]:
     """Coefficients of (X + t Y)ᵀ (X + t Y)."""
+    if step is None:
+        return [gram(rows, rows)]
     cross = gram(rows, step)
     return [gram(rows, rows), cross + cross.T, gram(step, step)]

@@ -27,7 +27,7 @@ from torch import Tensor
 from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import PuidError
-from puidrec.train.quadratic import Quadratic, Reduce, Rows, alone
+from puidrec.train.quadratic import Quadratic, Reduce, Rows, alone, exact_sum
 
 STEPS = 2
 """Steps of conjugate gradients per side and sweep: the next sweep starts where they end."""
@@ -110,6 +110,12 @@ class Model:
         point["mean"] = torch.tensor(mean)
         return {name: value.to(self.users.penalty) for name, value in point.items()}
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether every entity has a vector of its own and nothing is shared: then columns may come and go."""
+        sides = (self.users, self.items)
+        return all(side.features is None and bool(torch.isfinite(side.penalty).all()) for side in sides)
+
     def narrowed(self, width: int) -> Model:
         """The same model with fewer columns."""
         return replace(self, users=self.users.narrowed(width), items=self.items.narrowed(width))
@@ -160,7 +166,8 @@ def _improve(rows: Rows, side: Side, point: Point, name: str, reduce: Reduce, st
         if rows.quadratic.same_matrix:
             point[f"{name}s"] = own + solve_similar(residual)[0]
             return
-        matrix = lambda v: [(rows.times(v[0]).addcmul_(v[0], side.cost)) * side.free]  # noqa: E731
+        cost = side.cost
+        matrix = lambda v: [rows.times(v[0]).addcmul_(v[0], cost)]  # noqa: E731
         point[f"{name}s"] = own + conjugate_gradients(matrix, residual, solve_similar, _row_dots, steps)[0]
         return
     diagonal = rows.diagonal()
@@ -240,13 +247,13 @@ def similar_rows(rows: Rows, side: Side) -> Solve:
         raise UnsolvableError("a side of the model is singular; set l2 above 0, or lower dim")
     half = torch.linalg.solve_triangular(factor, base, upper=False)
     mu, axes = torch.linalg.eigh(torch.linalg.solve_triangular(factor, half.T, upper=False))
-    axes = torch.linalg.solve_triangular(factor.T, axes, upper=True).to(own)
+    axes = (free[:, None] * torch.linalg.solve_triangular(factor.T, axes, upper=True)).to(own)
     mu = mu.clamp(0.0, 1.0).to(own)
     powers = mu + (own / max(usual, torch.finfo(torch.float32).tiny))[:, None] * (1.0 - mu)
     inverse = powers.reciprocal_()
 
     def solve_similar(residual: Sequence[Tensor]) -> list[Tensor]:
-        return [((residual[0] @ axes) * inverse) @ axes.T * side.free]
+        return [(residual[0] @ axes).mul_(inverse) @ axes.T]
 
     return solve_similar
 
@@ -285,4 +292,4 @@ def _centred(model: Model, point: Point) -> Point:
 def _penalty_polynomial(cost: Tensor, values: Tensor, step: Tensor) -> Tensor:
     """Coefficients of Σ cost (x + t y)²."""
     terms = (values * values, 2.0 * values * step, step * step)
-    return torch.stack([torch.sum(cost * term, dtype=torch.float64) for term in terms])
+    return torch.stack([exact_sum(cost * term) for term in terms])

@@ -22,17 +22,31 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from puidrec.train.quadratic import Objective, Quadratic, alone, gram
+from puidrec.backbones.low_rank import LowRank
+from puidrec.train.columns import needed_axes, turned, widened, without_empty
+from puidrec.train.quadratic import Objective, Quadratic, alone, exact_sum
 from puidrec.train.sides import STEPS, Features, Model, Point, Side, UnsolvableError, sweep
 
 __all__ = ["Features", "Model", "Point", "Side", "Sweep", "UnsolvableError", "best_step", "solve", "sweep"]
 
-SETTLED = 2
-"""Sweeps in a row that must gain less than the tolerance."""
+TOLERANCE = 1e-4
+"""Change of scores per sweep, root mean square over pairs against their spread, below which the solver ends. Sweeps
+that follow would change them by some ten times as much in all."""
+SETTLED, LARGEST = 2, 10.0
+"""Sweeps in a row that must stay below the tolerance; times the tolerance that a single score may change."""
+ROUNDING = 1e-3
+"""Share of the numbers' precision below which a gain of the objective is rounding."""
+SAMPLE = 256
+"""Users and items between whose scores changes are measured."""
 HALVINGS = 4
-NARROW_EVERY, NEGLIGIBLE, RISE = 2, 1e-3, 1e-8
-"""Sweeps after which columns are looked at; the length, against the longest, below which a shrinking one is left out;
-the share of the objective that this may cost, which is the rounding error of the objective itself."""
+NARROW_EVERY, WIDEN_EVERY = 2, 10
+"""Sweeps after which needless, and lacking columns are looked for."""
+RISE = 1e-8
+"""Share of the objective that leaving a column out may cost, which is the rounding error of the objective itself."""
+WORTH = 1e-8
+"""Share of the objective that a further column must gain."""
+BIASES_ONLY = 1e-2
+"""Tolerance of the first sweeps, while there are no vectors yet."""
 
 
 class Sweep(NamedTuple):
@@ -45,7 +59,7 @@ class Sweep(NamedTuple):
     proposal: Point
     """What the last sweep alone would have changed."""
     settled: int
-    """Sweeps in a row whose gain was below the tolerance."""
+    """Sweeps in a row that changed scores by less than the tolerance."""
 
 
 def solve(
@@ -53,20 +67,28 @@ def solve(
     model: Model,
     start: Point | Sweep,
     *,
-    tolerance: float = 1e-8,
+    tolerance: float = TOLERANCE,
     max_sweeps: int = 200,
     steps: int = STEPS,
     after: Callable[[Sweep], None] | None = None,
 ) -> Sweep:
-    """Minimise problem + penalty, until `SETTLED` sweeps in a row lower it by less than `tolerance` of its value.
+    """Minimise problem + penalty, until `SETTLED` sweeps in a row change scores by less than `tolerance` of their
+    spread.
 
     start: a point, or the sweep to go on from. after: called after every sweep, to keep a history or a checkpoint.
     Columns that L2 has shrunk to nothing are left out of the work (`Model.padded` puts them back).
     """
     state = start if isinstance(start, Sweep) else _first(problem, model, start)
-    while state.settled < SETTLED and state.number < max_sweeps:
+    while state.number < max_sweeps:
+        done = state.settled >= SETTLED
+        if done or state.number % WIDEN_EVERY == WIDEN_EVERY - 1:
+            wider = _widened(problem, model, state)
+            if wider is None and done:
+                break
+            state = wider or state
         width = state.point["users"].shape[1]
-        state = _next(problem, model.narrowed(width), state, tolerance, steps)
+        rough = max(tolerance, BIASES_ONLY) if width == 1 else tolerance
+        state = _next(problem, model.narrowed(width), state, rough, steps)
         if state.number % NARROW_EVERY == 0:
             state = _narrowed(problem, model.narrowed(width), state)
         if after is not None:
@@ -74,39 +96,33 @@ def solve(
     return state._replace(point=model.padded(state.point), direction={}, proposal={})
 
 
+def _widened(problem: Objective, model: Model, state: Sweep) -> Sweep | None:
+    """The state with the columns that it lacks; None if it lacks none."""
+    if not model.by_rows:
+        return None
+    found = widened(problem, model, state.point, state.objective, WORTH * abs(state.objective))
+    return found and Sweep(state.number, found[1], found[0], {}, {}, 0)
+
+
 def _narrowed(problem: Objective, model: Model, state: Sweep) -> Sweep:
-    """Turn the vectors to their principal axes, which changes neither scores nor penalty, and drop those that are
-    negligible and still shrinking."""
-    rows, steps = model.scores(state.point), model.scores(state.direction, step=True)
-    power, growth = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    for x, dx, reduce in (
-        (rows.lefts[0], steps.lefts[0], model.reduce), (rows.rights[0], steps.rights[0], alone),
-    ):  # fmt: skip
-        squares, cross = reduce(torch.stack([gram(x, x), gram(x, dx)]))
-        scale = squares.diagonal().sum().clamp_min(1e-300)
-        power, growth = power + squares[:-2, :-2] / scale, growth + cross[:-2, :-2] / scale
-    values, axes = torch.linalg.eigh(power)
-    growing = torch.einsum("ik,ij,jk->k", axes, growth, axes) > 0.0
-    large = values > NEGLIGIBLE**2 * values[-1].clamp_min(1e-6)  # 1 is the share of all columns, biases among them
-    large[-1] = True
-    kept = axes[:, large | growing].to(state.point["users"])
-
-    def turned(point: Point) -> Point:
-        return {k: x if x.ndim == 0 else torch.cat([x[:, :-1] @ kept, x[:, -1:]], 1) for k, x in point.items()}
-
-    if kept.shape[1] == axes.shape[1]:
+    """The state without columns that it does not need."""
+    axes = needed_axes(model, state.point, state.direction)
+    if axes is None:
         return state
-    point, narrow = turned(state.point), model.narrowed(kept.shape[1] + 1)
+    point, narrow = turned(state.point, axes), model.narrowed(axes.shape[1] + 1)
     objective = problem.value(narrow.scores(point)) + narrow.penalty(point)
     if objective > state.objective * (1.0 + RISE):
         return state
     return state._replace(
-        objective=min(objective, state.objective), point=point, direction=turned(state.direction),
-        proposal=turned(state.proposal),
+        objective=min(objective, state.objective), point=point, direction=turned(state.direction, axes),
+        proposal=turned(state.proposal, axes),
     )  # fmt: skip
 
 
 def _first(problem: Objective, model: Model, point: Point) -> Sweep:
+    if model.by_rows:
+        point = without_empty(point)
+        model = model.narrowed(point["users"].shape[1])
     objective = problem.value(model.scores(point)) + model.penalty(point)
     _check_finite(objective, "at the start")
     return Sweep(0, objective, point, {}, {}, 0)
@@ -129,8 +145,24 @@ def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, step
     _check_finite(gain, f"in sweep {state.number + 1}")
     point = {name: x + t * direction[name] for name, x in state.point.items()} if gain < 0.0 else state.point
     objective = state.objective + min(gain, 0.0)
-    settled = state.settled + 1 if -gain <= tolerance * max(abs(objective), 1e-12) else 0
-    return Sweep(state.number + 1, objective, point, direction, proposal, settled)
+    rounding = ROUNDING * torch.finfo(state.point["users"].dtype).eps * abs(objective)
+    still = -gain <= rounding or _score_change(model, scores, model.scores(direction, step=True), t) <= tolerance
+    return Sweep(state.number + 1, objective, point, direction, proposal, state.settled + 1 if still else 0)
+
+
+def _score_change(model: Model, scores: LowRank, step: LowRank, t: float) -> float:
+    """Change of scores by t steps, against their spread, over a fixed sample of pairs: the root mean square, or the
+    largest over `LARGEST`, whichever is more."""
+    left, right, d_left, d_right = (
+        x[:: -(-len(x) // SAMPLE)].double() for x in (scores.lefts[0], scores.rights[0], step.lefts[0], step.rights[0])
+    )
+    s = left @ right.T
+    change = t * (left @ d_right.T + d_left @ right.T) + t * t * (d_left @ d_right.T)
+    count, mean, square, moved, largest = model.reduce(torch.stack([
+        torch.full_like(s, 1.0).sum(), s.sum(), s.square().sum(), change.square().sum(), change.abs().max(),
+    ]))  # fmt: skip
+    spread = (square / count - (mean / count) ** 2).clamp_min(torch.finfo(torch.float32).tiny).sqrt()
+    return float(torch.maximum((moved / count).sqrt(), largest / LARGEST) / spread)
 
 
 def _guarded(problem: Objective, model: Model, state: Sweep, direction: Point, t: float) -> tuple[float, float]:
@@ -160,7 +192,7 @@ def _inner(model: Model, first: Point, second: Point) -> float:
     for name, side, reduce in (("user", model.users, model.reduce), ("item", model.items, alone)):
         a, b = (side.rows(point[f"{name}s"], point.get(f"{name}_features")) for point in (first, second))
         count = torch.tensor(len(a), dtype=torch.float64, device=a.device)
-        total, count = reduce(torch.stack([torch.sum(a * b, dtype=torch.float64), count]))
+        total, count = reduce(torch.stack([exact_sum(a * b), count]))
         means.append(float(total / count.clamp_min(1.0)))
     return sum(means)
 
