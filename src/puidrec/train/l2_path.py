@@ -31,7 +31,7 @@ def solve_path(
     *,
     margin: float = 0.0,
     patience: int = 2,
-    rough: float = 1e-3,
+    rough: float = 3e-3,
     tolerance: float = TOLERANCE,
 ) -> tuple[PathPoint, list[PathPoint]]:
     """Solve from the strongest L2 to the weakest, each from the solution before, and take the best judged one.

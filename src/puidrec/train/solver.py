@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from puidrec.backbones.low_rank import LowRank
 from puidrec.train.columns import needed_axes, turned, widened, without_empty
 from puidrec.train.quadratic import Objective, Quadratic, alone, exact_sum
 from puidrec.train.sides import STEPS, Features, Model, Point, Side, UnsolvableError, sweep
@@ -30,14 +29,12 @@ from puidrec.train.sides import STEPS, Features, Model, Point, Side, UnsolvableE
 __all__ = ["Features", "Model", "Point", "Side", "Sweep", "UnsolvableError", "best_step", "solve", "sweep"]
 
 TOLERANCE = 1e-4
-"""Change of scores per sweep, root mean square over pairs against their spread, below which the solver ends. Sweeps
-that follow would change them by some ten times as much in all."""
-SETTLED, LARGEST = 2, 10.0
-"""Sweeps in a row that must stay below the tolerance; times the tolerance that a single score may change."""
+"""Change of scores per sweep below which the solver ends: root mean square, as the objective weighs pairs, against that
+of the residuals. Near the optimum its square is the gain over the objective, exact however users are divided."""
+SETTLED = 2
+"""Sweeps in a row that must stay below the tolerance."""
 ROUNDING = 1e-3
 """Share of the numbers' precision below which a gain of the objective is rounding."""
-SAMPLE = 256
-"""Users and items between whose scores changes are measured."""
 HALVINGS = 4
 NARROW_EVERY, WIDEN_EVERY = 2, 10
 """Sweeps after which needless, and lacking columns are looked for."""
@@ -72,8 +69,7 @@ def solve(
     steps: int = STEPS,
     after: Callable[[Sweep], None] | None = None,
 ) -> Sweep:
-    """Minimise problem + penalty, until `SETTLED` sweeps in a row change scores by less than `tolerance` of their
-    spread.
+    """Minimise problem + penalty, until `SETTLED` sweeps in a row change scores by less than `tolerance`.
 
     start: a point, or the sweep to go on from. after: called after every sweep, to keep a history or a checkpoint.
     Columns that L2 has shrunk to nothing are left out of the work (`Model.padded` puts them back).
@@ -145,24 +141,9 @@ def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, step
     _check_finite(gain, f"in sweep {state.number + 1}")
     point = {name: x + t * direction[name] for name, x in state.point.items()} if gain < 0.0 else state.point
     objective = state.objective + min(gain, 0.0)
-    rounding = ROUNDING * torch.finfo(state.point["users"].dtype).eps * abs(objective)
-    still = -gain <= rounding or _score_change(model, scores, model.scores(direction, step=True), t) <= tolerance
+    rounding = ROUNDING * torch.finfo(state.point["users"].dtype).eps
+    still = -gain <= max(tolerance**2, rounding) * abs(objective)
     return Sweep(state.number + 1, objective, point, direction, proposal, state.settled + 1 if still else 0)
-
-
-def _score_change(model: Model, scores: LowRank, step: LowRank, t: float) -> float:
-    """Change of scores by t steps, against their spread, over a fixed sample of pairs: the root mean square, or the
-    largest over `LARGEST`, whichever is more."""
-    left, right, d_left, d_right = (
-        x[:: -(-len(x) // SAMPLE)].double() for x in (scores.lefts[0], scores.rights[0], step.lefts[0], step.rights[0])
-    )
-    s = left @ right.T
-    change = t * (left @ d_right.T + d_left @ right.T) + t * t * (d_left @ d_right.T)
-    count, mean, square, moved, largest = model.reduce(torch.stack([
-        torch.full_like(s, 1.0).sum(), s.sum(), s.square().sum(), change.square().sum(), change.abs().max(),
-    ]))  # fmt: skip
-    spread = (square / count - (mean / count) ** 2).clamp_min(torch.finfo(torch.float32).tiny).sqrt()
-    return float(torch.maximum((moved / count).sqrt(), largest / LARGEST) / spread)
 
 
 def _guarded(problem: Objective, model: Model, state: Sweep, direction: Point, t: float) -> tuple[float, float]:
