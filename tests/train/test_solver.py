@@ -433,6 +433,18 @@ def test_strong_l2_leaves_no_vectors_and_is_solved_in_a_few_sweeps() -> None:
     assert float((scores.lefts[0][:, :DIM] @ scores.rights[0][:, :DIM].T).abs().max()) < 1e-8
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_biases_are_solved_to_the_tolerance_where_no_column_is_worth_its_l2(name: str) -> None:
+    world = World.draw(18, 30, 20)
+    quadratic, model = problems(world)[name], model_of(world, 0.1)
+    model = Model(
+        *(Side(torch.cat([side.penalty[:-1] * 1e4, side.penalty[-1:]])) for side in (model.users, model.items))
+    )
+    found = solve(quadratic, model, start_of(world, model), tolerance=1e-7)
+    assert float(found.point["users"][:, :-1].abs().max()) == 0.0
+    assert max(float(slope.abs().max()) for slope in gradient(quadratic, model, found.point).values()) < 1e-7
+
+
 def test_columns_that_l2_empties_are_left_out_without_changing_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World.draw(17, 40, 30)
     left, right = world.rng.normal(size=40), world.rng.normal(size=30)

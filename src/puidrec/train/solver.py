@@ -42,8 +42,6 @@ RISE = 1e-8
 """Share of the objective that leaving a column out may cost, which is the rounding error of the objective itself."""
 WORTH = 1e-8
 """Share of the objective that a further column must gain."""
-BIASES_ONLY = 1e-2
-"""Tolerance of the first sweeps, while there are no vectors yet."""
 
 
 class Sweep(NamedTuple):
@@ -83,8 +81,7 @@ def solve(
                 break
             state = wider or state
         width = state.point["users"].shape[1]
-        rough = max(tolerance, BIASES_ONLY) if width == 1 else tolerance
-        state = _next(problem, model.narrowed(width), state, rough, steps)
+        state = _next(problem, model.narrowed(width), state, tolerance, steps)
         if state.number % NARROW_EVERY == 0:
             state = _narrowed(problem, model.narrowed(width), state)
         if after is not None:
