@@ -16,7 +16,6 @@ from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import InputError, PuidError
 from puidrec.objective.majorise import above_line, above_square
-from puidrec.train.l2_path import solve_path
 from puidrec.train.quadratic import Block, Quadratic
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep
 
@@ -463,32 +462,3 @@ def test_columns_that_l2_empties_are_left_out_without_changing_the_optimum(monke
     assert found.point["users"].shape == (40, 9)
     assert found.objective == pytest.approx(whole.objective, rel=1e-7)
     torch.testing.assert_close(model.scores(found.point).tile(), model.scores(whole.point).tile(), rtol=0, atol=1e-3)
-
-
-def test_a_path_ends_at_the_solution_of_the_best_judged_strength() -> None:
-    world = World.draw(15, 30, 20)
-    quadratic = problems(world)["naive"]
-    judged = {2.0: 0.1, 1.0: 0.5, 0.5: 0.49, 0.1: 0.505, 0.02: 0.2}
-    asked = iter(sorted(judged, reverse=True))
-
-    def at(strength: float) -> tuple[Quadratic, Model]:
-        return quadratic, model_of(world, strength)
-
-    def judge(point: Point) -> float:
-        strength = next(asked, None)
-        return judged[strength] if strength else 1.0
-
-    def start(model: Model) -> Point:
-        return start_of(world, model)
-
-    chosen, tried = solve_path(at, list(judged), judge, start, margin=0.01, patience=2)
-    assert [point.strength for point in tried] == [2.0, 1.0, 0.5, 0.1]
-    assert chosen.strength == 1.0  # within the margin of 0.505, and the stronger L2
-    alone = solve(quadratic, model_of(world, 1.0), start(model_of(world, 1.0)))
-    assert chosen.solution.objective == pytest.approx(alone.objective, rel=1e-6)
-
-
-def test_a_path_of_many_strengths_is_refused() -> None:
-    world = World.draw(16)
-    with pytest.raises(InputError, match="a few strengths"):
-        solve_path(lambda s: (problems(world)["naive"], model_of(world, s)), [1.0] * 9, lambda p: 0.0, lambda m: {})

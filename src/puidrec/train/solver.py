@@ -11,7 +11,7 @@ long tail. So the sweep only proposes a direction: it is combined with the last 
 and J along it, a polynomial of degree four in the step, is minimised exactly. J therefore never rises.
 
 Robust weights depend on the scores: such a problem gives, at the current scores, a quadratic that lies above its loss
-and touches it there (`train.majorise`); lowering one lowers the other.
+and touches it there (`objective.majorise`); lowering one lowers the other.
 """
 
 from __future__ import annotations
