@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -36,8 +37,9 @@ class Seen:
         return [str(row.locator("> *").nth(k).inner_text()) for row in rows.all()]
 
     def head(self, section: str, words: str) -> Any:
-        """The button by which a section's first table sorts."""
-        return self.page.locator(f"#{section} table").first.locator("th button", has_text=words)
+        """The button by which a section's first table sorts: the column whose name begins so."""
+        name = re.compile(rf"^\s*{re.escape(words)}")
+        return self.page.locator(f"#{section} table").first.locator("th button", has_text=name)
 
 
 @pytest.fixture(scope="module")
