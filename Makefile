@@ -27,10 +27,10 @@ demo: $(READY) ## simulate a confounded log, show what the confounding does and 
 	$(BIN)/puid demo
 
 quick: $(READY) ## run the quick part of the tests, under a minute
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not real_data" $(QUICK)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not real_data" $(QUICK)
 
 test: $(READY) ## run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY) ## check format, style and types
 	$(BIN)/ruff format --check src tests bench
