@@ -267,12 +267,21 @@ class LogBlocks:
         parts = [value(self.log.rows(a, b), slice(a, b)).double() for a, b in self.spans()]
         return self.partition.world.sum_number(float(sum(parts, torch.zeros((), dtype=torch.float64))))
 
-    def quadratic(self, weigh: Weigh, constant: float = 0.0, v: float = 0.0, pull: LowRank | None = None) -> Quadratic:
-        """Σ_O (c s² − 2 d s) + v (Σ_D s² − 2 Σ_D s m) + constant; `pull` (m) is of all users."""
-        blocks = self.blocks(weigh)
-        zero = all(isinstance(block.c, float) and block.c == 0.0 for block in blocks()) if v else False
+    def quadratic(
+        self,
+        weigh: Weigh,
+        constant: float = 0.0,
+        v: float = 0.0,
+        pull: LowRank | None = None,
+        *,
+        same_matrix: bool = False,
+    ) -> Quadratic:
+        """Σ_O (c s² − 2 d s) + v (Σ_D s² − 2 Σ_D s m) + constant; `pull` (m) is of all users.
+
+        same_matrix: c = 0 for every pair, as `weigh` knows; finding out would take a pass over the log.
+        """
         own = None if pull is None else pull.rows(self.users)
-        return Quadratic(blocks, v, own, constant, zero, self.partition.world.sum)
+        return Quadratic(self.blocks(weigh), v, own, constant, same_matrix, self.partition.world.sum)
 
 
 @dataclass(frozen=True, eq=False)

@@ -137,15 +137,12 @@ class RobustProblem:
                 return torch.sum(observed.bounds.b * observed.target.square(), dtype=torch.float64)
 
             return log.quadratic(weigh, log.total(squares) / pairs)
-        frozen = self.benchmark.phi if step == "phi" else self.benchmark.theta
-        assert frozen is not None  # noqa: S101 (a benchmark imputes where the method does)
-        reference = frozen
 
         def above(scores: LowRank) -> Quadratic:
             def weigh(observed: Observed, rows: slice) -> tuple[Tensor, Tensor]:
                 y = observed.scores(log.own(scores, rows))
-                error = (observed.scores(reference.rows(rows)) - observed.target).square()
-                c, d = above_square(y, observed.target, error, *observed.bounds)
+                reference = self._benchmark_terms(step, rows.start, rows.stop).coef
+                c, d = above_square(y, observed.target, reference, *observed.bounds)
                 return c / pairs, d / pairs
 
             return log.quadratic(weigh)
@@ -169,15 +166,14 @@ class RobustProblem:
                 return torch.sum(observed.bounds.b * squares, dtype=torch.float64)
 
             constant = float(square_sum(g)) + log.total(gap)
-            return log.quadratic(weigh, constant / pairs, 1.0 / pairs, g)
+            return log.quadratic(weigh, constant / pairs, 1.0 / pairs, g, same_matrix=True)
 
         def above(scores: LowRank) -> Quadratic:
             def weigh(observed: Observed, rows: slice) -> tuple[Tensor, Tensor]:
                 y, label = observed.scores(log.own(scores, rows)), observed.scores(g.rows(rows))
                 slope, zero = 2.0 * (label - observed.target), 0.5 * (label + observed.target)
                 if self.benchmark is not None:
-                    none = Terms(torch.zeros_like(y).sum(), torch.zeros_like(y))
-                    gap = -self._relative("phi", rows.start, rows.stop, none).coef
+                    gap = self._benchmark_terms("phi", rows.start, rows.stop).coef
                     zero = zero + torch.where(slope == 0, 0.0, gap / torch.where(slope == 0, 1.0, slope))
                 c, d = above_line(y, slope, zero, *observed.bounds)
                 return c / pairs, d / pairs
@@ -247,22 +243,25 @@ class RobustProblem:
         return estimators.dr(observed, phi, theta, self.error, self.head)
 
     def _relative(self, step: str, start: int, stop: int, terms: Terms) -> Terms:
-        """Take the benchmark's terms off; they are constants, computed once per block."""
-        if self.benchmark is None:
-            return terms
+        """Take the benchmark's terms off, where there is one."""
+        return terms if self.benchmark is None else terms.against(self._benchmark_terms(step, start, stop))
+
+    def _benchmark_terms(self, step: str, start: int, stop: int) -> Terms:
+        """The benchmark's own terms on a block: constants, computed once where the log is in memory."""
+        assert self.benchmark is not None  # noqa: S101 (asked for where there is one)
         key = (step, start, stop)
-        if key not in self._reference:
-            observed, rows = self.observed.rows(start, stop), slice(start, stop)
-            phi = self.benchmark.phi.rows(rows)
-            theta = None if self.benchmark.theta is None else self.benchmark.theta.rows(rows)
-            if step == "phi" or theta is None:
-                reference = self._prediction_terms(observed, phi, theta)
-            else:
-                reference = estimators.imputation(observed, phi, theta, self.error, self.head)
-            if not isinstance(self.observed, Observed):  # a log read block by block may not fit in memory
-                return terms.against(reference.detach())
-            self._reference[key] = reference.detach()
-        return terms.against(self._reference[key])
+        if key in self._reference:
+            return self._reference[key]
+        observed, rows = self.observed.rows(start, stop), slice(start, stop)
+        phi = self.benchmark.phi.rows(rows)
+        theta = None if self.benchmark.theta is None else self.benchmark.theta.rows(rows)
+        if step == "phi" or theta is None:
+            reference = self._prediction_terms(observed, phi, theta).detach()
+        else:
+            reference = estimators.imputation(observed, phi, theta, self.error, self.head).detach()
+        if isinstance(self.observed, Observed):  # a log read block by block may not fit in memory
+            self._reference[key] = reference
+        return reference
 
     def _mean_over_log(self, terms: Terms, observed: Observed, start: int, stop: int) -> Tensor:
         """Over |O| in proportion to the block's users: block losses then average to the mean over O."""
