@@ -54,6 +54,10 @@ class MethodSpec:
     """Whether logged pairs are weighted by inverse propensities; some methods do so for models without IDs only."""
     uses_uniform: str = ""
     """What uniform rows decide during training, beside choosing the model; empty where they decide nothing."""
+    log_weights: str = ""
+    """What weighs logged pairs in place of 1/p: `module:function`, from the prepared log to a function of p."""
+    imputation_weights: str = ""
+    """The same for the imputation model, up to scale; empty: the weights of the log."""
     exposure_head: bool = False
     """Whether exposure is learned together with the ratings, on shared representations."""
     losses: tuple[str, ...] = ALL_LOSSES
@@ -106,11 +110,14 @@ class MethodSpec:
 
     def stages(self, prepared: Prepared, partition: UserPartition) -> Sequence[Stage]:
         """What is trained, one after the other."""
-        build = self.build
-        if isinstance(build, str):
-            module, _, name = build.partition(":")
-            build = getattr(import_module(module), name)
+        build: Build = named(self.build) if isinstance(self.build, str) else self.build
         return build(prepared, partition)
+
+
+def named(place: str) -> Any:
+    """What a row names as `module:function`; imported when asked for."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 GAMMA_SCALE = "scale of Γ"
@@ -120,6 +127,10 @@ ROBUST = "puidrec.train.robust:stages"
 MULTI = "puidrec.train.multi:stages"
 UNSEEN = "puidrec.train.unseen:stages"
 BASELINE = "puidrec.train.baselines:stages"
+WEIGHTS = "puidrec.train.log_weights:"
+FROM_LOG = "a log of ratings; propensities are estimated from it"
+FROM_UNIFORM = "a log of ratings and at least 50 uniform ratings beside those that validate and test; it trains on both"
+UNIFORM_WEIGHTS = "training (weights of the log)"
 
 
 def _grid(prefix: str, uncertainty: Uncertainty, benchmark: bool, words: str) -> list[MethodSpec]:
@@ -129,10 +140,26 @@ def _grid(prefix: str, uncertainty: Uncertainty, benchmark: bool, words: str) ->
     return [
         MethodSpec(
             f"{prefix}{name}", ROBUST, f"{label}{words}", name, uncertainty, benchmark, uses_propensity=True,
-            search_space=space, needs="a log of ratings; propensities are estimated from it",
+            search_space=space, needs=FROM_LOG,
         )
         for name, label in estimators
     ]  # fmt: skip
+
+
+def _reweighted(name: str, estimator: Estimator, words: str, *extra: str, **weights: str) -> MethodSpec:
+    """IPS or DR with other weights of the log or of the imputation; `extra`: what more a search varies."""
+    return MethodSpec(
+        name, ROBUST, words, estimator, uses_propensity=True, search_space=(*TRAINED, "min_propensity", *extra),
+        needs=FROM_LOG, **{key: f"{WEIGHTS}{rule}" for key, rule in weights.items()},  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _balanced(name: str, kind: str, estimator: Estimator, words: str, uniform: str = "") -> MethodSpec:
+    """A first fit, then weights of the log tilted to a mean that is known otherwise."""
+    return MethodSpec(
+        name, f"puidrec.train.balanced:{kind}_stages", words, estimator, uses_propensity=True, uses_uniform=uniform,
+        search_space=(*TRAINED, "min_propensity"), needs=FROM_UNIFORM if uniform else FROM_LOG,
+    )  # fmt: skip
 
 
 def _multi(name: str, estimator: Estimator, words: str) -> MethodSpec:
@@ -160,6 +187,32 @@ _BUILT_IN = (
     *_grid("brd-", "global", True, ", worst case within one Γ against a frozen benchmark"),
     *_grid("puid-", "personalised", False, ", worst case within Γ per user and item"),
     *_grid("bpuid-", "personalised", True, ", worst case within Γ per user and item against a frozen benchmark"),
+    _reweighted("mrdr", "dr", "doubly robust, imputation of least variance", imputation_weights="least_variance"),
+    _reweighted(
+        "dr-mse",
+        "dr",
+        "doubly robust, imputation of least bias and variance",
+        "bias_share",
+        imputation_weights="least_squared_error",
+    ),
+    _reweighted("tdr", "dr", "doubly robust, targeted: weights calibrated to all pairs", log_weights="targeted"),
+    _reweighted(
+        "d-ips", "ips", "dynamic inverse propensities: a power of each for bias and variance", log_weights="dynamic"
+    ),
+    _reweighted("d-dr", "dr", "doubly robust with dynamic inverse propensities", log_weights="dynamic"),
+    _balanced(
+        "stable-dr", "stable", "ips", "normalised IPS, weights balanced by an imputation model: stable doubly robust"
+    ),
+    _balanced(
+        "bal-ips",
+        "uniform",
+        "ips",
+        "IPS, weights balanced so that the log's loss is that of uniform rows",
+        UNIFORM_WEIGHTS,
+    ),
+    _balanced(
+        "bal-dr", "uniform", "dr", "doubly robust, weights balanced by the loss of uniform rows", UNIFORM_WEIGHTS
+    ),
     _multi("multi-ips", "ips", "exposure and rating heads share representations, IPS"),
     _multi("multi-dr", "dr", "exposure, rating and imputation heads share representations"),
     _unseen("signed-rd", "global", "signed", "unseen ratings are lower by one Γ: people pick what they like"),

@@ -46,6 +46,9 @@ class Settings(BaseModel):
     beta: float | None = Field(None, ge=0, description="Item-side weight of the Γ rule; None: the rule's own.")
     normalise: bool = Field(False, description="Divide the worst case by its weights (Hájek), as IPS with one Γ needs.")
     unseen_weight: float = Field(1.0, ge=0, description="λ of the unseen pairs in the signed and sharp methods.")
+    bias_share: float = Field(
+        0.5, ge=0, le=1, description="dr-mse: share of the bias in what the imputation minimises; 0: variance only."
+    )
     adjust: bool | None = Field(
         None, description="signed, sharp: weigh seen pairs by inverse propensity; None: where the model has no IDs."
     )

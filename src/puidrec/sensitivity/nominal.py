@@ -9,7 +9,7 @@ a time, and what is asked for is computed for the rows at hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -20,7 +20,7 @@ from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions, row_slices
 from puidrec.propensity import Exposure, Propensity, make_propensity, require_propensity
 from puidrec.propensity.clip import DEFAULT_LOW
-from puidrec.rng import Rng
+from puidrec.rng import Rng, generator
 from puidrec.sensitivity.bounds import Bounds, bounds
 from puidrec.sensitivity.certify import LEVELS_MAX, Certificate, certify_parts
 from puidrec.sensitivity.evidence import Evidence
@@ -30,6 +30,8 @@ Outcome = Literal["label", "rating"]
 """What a certificate is about: the protocol's positive label, or every rating level."""
 LARGEST_LOW = 0.01
 """Where the caller names no smallest propensity: this, or a tenth of the share of pairs that was seen."""
+SAMPLED = 5_000_000
+"""Pairs of a population over which a mean is taken; of a smaller one, all."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,17 @@ class NominalExposure:
     def propensity_of(self, rows: Interactions) -> np.ndarray:
         """Propensities of rows, float64; those of the seen rows are kept."""
         return self.seen_propensity if rows is self.seen else self.propensity.predict(rows.user, rows.item, rows.rating)
+
+    def mean_over_pairs(self, value: Callable[[np.ndarray], np.ndarray]) -> float:
+        """Mean of a function of p over all pairs, tile by tile; of a large population over `SAMPLED` random pairs."""
+        n_users, n_items = self.data.n_users, self.data.n_items
+        n_pairs, rng, total = n_users * n_items, generator(self.seed, "all pairs"), 0.0
+        size = min(n_pairs, SAMPLED)
+        for part in row_slices(size):
+            pair = np.arange(part.start, min(part.stop, size)) if size == n_pairs else None
+            pair = rng.integers(n_pairs, size=min(part.stop, size) - part.start) if pair is None else pair
+            total += float(np.sum(value(self.propensity.predict(pair // n_items, pair % n_items))))
+        return total / size
 
     def gamma(self, spec: GammaSpec, *, alpha: float | str | None = None, beta: float | str | None = None) -> Gamma:
         """Γ of every pair by a rule, a preset's name or a number; α and β replace those of the rule where given."""

@@ -26,16 +26,19 @@ from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.features.counts import count_codes
 from puidrec.features.encode import FeatureEncoder
+from puidrec.methods import named
 from puidrec.objective.pointwise import PointwiseError, TargetScale, pointwise_error
-from puidrec.objective.signed import raise_to_default_gamma, require_uniform
+from puidrec.objective.signed import MIN_UNIFORM, raise_to_default_gamma, require_uniform
 from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
 from puidrec.rng import derive_seed
+from puidrec.sensitivity.bounds import Bounds
 from puidrec.sensitivity.gamma import Gamma, GammaSpec
 from puidrec.sensitivity.nominal import NominalExposure
 from puidrec.settings import Settings
 from puidrec.train.baselines import closed_form
 from puidrec.train.blocks import PAIRS_IN_MEMORY
+from puidrec.train.log_weights import WeightRule
 from puidrec.train.problem import Log
 from puidrec.train.regularisation import Noise, half_slope, measure_noise
 from puidrec.train.stopping import Validator, pair_scores
@@ -50,8 +53,8 @@ MAX_GAMMA = 20.0
 """A Γ set by uniform rows is at most this."""
 REFERENCE_L2 = 0.1
 """The l2 for which `l2_vectors="auto"` was calibrated; with twice this l2, penalties are twice as large."""
-Weights = Literal["unit", "box", "inverse"]
-"""Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average."""
+Weights = Literal["unit", "box", "inverse", "imputation"]
+"""Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average; those of the imputation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,6 +255,17 @@ class Prepared:
             return self.data.scale.unit(rows.rating).astype(np.float64)
         return rows.label.astype(np.float64)
 
+    def uniform_rows(self) -> Interactions:
+        """Uniform rows that may train: those held out for propensities, which neither validate nor test."""
+        rows, method = self.split.propensity, self.settings.method
+        if rows is None or len(rows) < MIN_UNIFORM:
+            raise InputError(
+                f"{method} trains on uniform ratings beside the log",
+                found=f"{0 if rows is None else len(rows)} held out for it in {self.data.name}",
+                expected=f"at least {MIN_UNIFORM}", hint="Give uniform interactions, or choose another method.",
+            )  # fmt: skip
+        return rows
+
     @cached_property
     def gamma(self) -> Gamma:
         """The fitted Γ of the method: 1, one number, or a rule."""
@@ -293,10 +307,38 @@ class Prepared:
         if weights == "inverse":
             inverse = 1.0 / log.nominal.propensity_of(rows) / log.inverse_mean
             return Observed(pattern, target, Box.exactly(log.tensor(inverse)))
-        box = log.nominal.bounds_of(rows, self.gamma)
+        if weights == "imputation":
+            return Observed(pattern, target, Box.exactly(log.tensor(self._imputation_weights(rows))))
+        box = self.weights_of(rows)
         a = log.tensor(box.a)
         known = self.settings.spec.uncertainty == "none"
         return Observed(pattern, target, Box.exactly(a) if known else Box(a, log.tensor(box.b)))
+
+    def weights_of(self, rows: Interactions) -> Bounds:
+        """Weights of training rows, as an interval: what Γ allows around 1/p, or the row's own function of p."""
+        if not self.settings.spec.log_weights:
+            return self.log.nominal.bounds_of(rows, self.gamma)
+        weight = self._log_rule(self.log.nominal.propensity_of(rows))
+        return Bounds(weight, weight)
+
+    @cached_property
+    def _log_rule(self) -> WeightRule:
+        rule: WeightRule = named(self.settings.spec.log_weights)(self)
+        return rule
+
+    @cached_property
+    def _imputation_rule(self) -> WeightRule:
+        """The row's weights for the imputation model, scaled to the mean of the log's weights, so that L2 means the
+        same; where they are 0 on all rows (p = 1 everywhere), those of the log."""
+        rule: WeightRule = named(self.settings.spec.imputation_weights)(self)
+        own = total = 0.0
+        for part in self.log.parts():
+            own += float(np.sum(rule(self.log.nominal.propensity_of(part))))
+            total += float(self.weights_of(part).b.sum())
+        return (lambda p: rule(p) * (total / own)) if own > 0.0 else (lambda p: 1.0 / p)
+
+    def _imputation_weights(self, rows: Interactions) -> np.ndarray:
+        return self._imputation_rule(self.log.nominal.propensity_of(rows))
 
     @property
     def noise_weight(self) -> float:
@@ -306,7 +348,7 @@ class Prepared:
             return float(spec.models_on_log)
         total = 0.0
         for part in log.parts():
-            total += float(log.nominal.bounds_of(part, self.gamma).b.sum())
+            total += float(self.weights_of(part).b.sum())
         return spec.models_on_log * total / (self.data.n_users * self.data.n_items)
 
     @cached_property

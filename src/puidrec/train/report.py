@@ -62,6 +62,8 @@ def uniform_use(prepared: Prepared) -> str:
     calibrates = gamma == "certified" or (calibrates_gamma(prepared) and enough)
     if calibrates and prepared.settings.spec.uncertainty != "none":
         uses.append(GAMMA_SCALE)
+    if prepared.settings.spec.uses_uniform not in ("", GAMMA_SCALE):
+        uses.append(prepared.settings.spec.uses_uniform)
     chooses = prepared.settings.select != "none" and prepared.settings.spec.trains
     if chooses and prepared.split.selection == "uniform" and len(prepared.split.validation):
         uses.append("choice of the epoch")

@@ -49,6 +49,8 @@ class RobustProblem:
     theta: Backbone | None = None
     benchmark: Benchmark | None = None
     gamma_scale: float = 1.0
+    imputation_log: Log | None = None
+    """The same pairs with the weights of θ's step, where they are not those of φ's."""
     _reference: dict[tuple[str, int, int], Terms] = field(default_factory=dict)
 
     @property
@@ -95,7 +97,7 @@ class RobustProblem:
     def imputation_loss(self, start: int, stop: int, theta: LowRank | None = None) -> Tensor:
         """`eq:puid-dr-imp`, `eq:bpuid-dr-imp` on a block."""
         assert self.theta is not None  # noqa: S101 (the step exists only with θ)
-        observed, rows = self.observed.rows(start, stop), slice(start, stop)
+        observed, rows = (self.imputation_log or self.observed).rows(start, stop), slice(start, stop)
         if theta is None and self._shares(start, stop):
             terms = self._alternating.imputation_terms(self.error, self.head)
         else:
@@ -116,7 +118,8 @@ class RobustProblem:
         phi = LeastSquares("phi", self.phi, lambda: self._phi_objective(log))
         if self.theta is None:
             return [phi]
-        return [LeastSquares("theta", self.theta, lambda: self._errors(log, "theta", len(self.observed))), phi]
+        own = LogBlocks(self.imputation_log or self.observed, partition)
+        return [LeastSquares("theta", self.theta, lambda: self._errors(own, "theta", len(self.observed))), phi]
 
     def _phi_objective(self, log: LogBlocks) -> Objective:
         if self.theta is not None:
@@ -292,7 +295,8 @@ def robust_problem(prepared: Prepared, stage: str, partition: UserPartition) -> 
     start = None if prepared.settings.head in ("label", "label-squared") else 0.0  # a residual or an error starts at 0
     theta = prepared.backbone(f"{stage} theta", start, partition.shard) if spec.imputes else None
     phi = prepared.backbone(f"{stage} phi", shard=partition.shard)
-    return RobustProblem(prepared.settings, observed, prepared.error, phi, theta)
+    own = prepared.logged("imputation") if spec.imputation_weights else None
+    return RobustProblem(prepared.settings, observed, prepared.error, phi, theta, imputation_log=own)
 
 
 def _benchmarked(prepared: Prepared, base: Fitted, partition: UserPartition) -> RobustProblem:

@@ -1,0 +1,106 @@
+"""Balanced weights of the log: constraints by brute force over all pairs, and the limits in which nothing moves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from puidrec.data.synthetic import simulate
+from puidrec.model import Recommender
+from puidrec.settings import Settings
+from puidrec.train.adam import Trainer
+from puidrec.train.prepare import Prepared
+from puidrec.train.stages import stages_of
+
+
+@pytest.fixture(scope="module")
+def data():
+    return simulate("mixed", 40, 25, density=0.3, n_uniform=1_000, rng=3).data
+
+
+def prepared_for(method, data, **given):
+    settings = Settings.of(method, **{"dim": 3, "epochs": 30, "propensity": "cells", "seed": 0, **given})
+    return Prepared.of(data, data.split("rd", 0, select=settings.select), settings)
+
+
+def both_stages(prepared):
+    first, main = stages_of(prepared)
+    done = Trainer(first.build({}), prepared.settings, None, stage=first.name, save=None).run()
+    return done, main.build({first.name: done})
+
+
+def parts(prepared, done, problem, dense_scores):
+    """Weights, errors, imputed errors on the log, and the mean imputed error over D, by visiting every pair."""
+    rows = prepared.rows
+    prediction = dense_scores(done.phi)
+    error = (prediction[rows.user, rows.item] - prepared.log.target(rows)) ** 2
+    imputed = np.zeros_like(prediction) if done.theta is None else (prediction - dense_scores(done.theta)) ** 2
+    return problem.observed.bounds.b.double().numpy(), error, imputed[rows.user, rows.item], imputed.mean()
+
+
+def test_stable_dr_balances_imputed_errors_to_their_mean_over_all_pairs(data, dense_scores) -> None:
+    prepared = prepared_for("stable-dr", data)
+    done, problem = both_stages(prepared)
+    w, _, imputed, mean = parts(prepared, done, problem, dense_scores)
+    assert w.sum() == pytest.approx(data.n_users * data.n_items, rel=1e-5)
+    assert w @ imputed / w.sum() == pytest.approx(mean, rel=1e-3)
+    plain = 1 / prepared.log.nominal.propensity_of(prepared.rows)
+    assert abs(plain @ imputed / plain.sum() - mean) > 10 * abs(w @ imputed / w.sum() - mean)
+    ratio = np.log(w / plain)  # a tilt: log w/b is linear in ê
+    assert np.corrcoef(ratio, imputed)[0, 1] ** 2 == pytest.approx(1.0, abs=1e-6)
+    error = (
+        dense_scores(problem.factors())[prepared.rows.user, prepared.rows.item] - prepared.log.target(prepared.rows)
+    ) ** 2
+    loss = float(problem.prediction_loss(0, problem.n_users).detach())
+    assert loss == pytest.approx(w @ error / w.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["bal-ips", "bal-dr"])
+def test_bal_moves_the_loss_of_the_log_to_that_of_uniform_rows(method, data, dense_scores) -> None:
+    prepared = prepared_for(method, data)
+    done, problem = both_stages(prepared)
+    w, error, imputed, mean = parts(prepared, done, problem, dense_scores)
+    uniform = prepared.split.propensity
+    own = (dense_scores(done.phi)[uniform.user, uniform.item] - prepared.log.target(uniform)) ** 2
+    slack = own.var(ddof=1) / own.size
+    plain = 1 / prepared.log.nominal.propensity_of(prepared.rows)
+
+    def above(weight):
+        return mean + weight @ (error - imputed) / weight.sum() - own.mean()
+
+    assert abs(above(w)) < 0.2 * abs(above(plain))
+    ratio = np.log(w / plain)
+    slope, _ = np.polyfit(error - imputed, ratio, 1)
+    assert -slope * slack == pytest.approx(above(w), abs=1e-4)  # the optimality condition of the penalised problem
+
+
+def test_a_log_of_all_pairs_needs_no_balancing() -> None:
+    """Everything is seen, so that means over the log are means over D: the weights stay equal, and stable-dr is mf."""
+    data = simulate("none", 30, 20, density=0.9999, n_uniform=1_200, rng=0).data
+    prepared = prepared_for("stable-dr", data)
+    _, problem = both_stages(prepared)
+    w = problem.observed.bounds.b.numpy()
+    assert len(prepared.rows) > 0.99 * 600
+    assert w == pytest.approx(np.ones_like(w), abs=0.02)
+
+
+@pytest.mark.parametrize("solver", ["adam", "least-squares"])
+@pytest.mark.parametrize("method", ["stable-dr", "bal-ips", "bal-dr"])
+def test_both_solvers_train_it_and_reports_name_the_uniform_rows(method, solver, data) -> None:
+    model = Recommender(method, rng=0, dim=3, epochs=20, solver=solver).fit(data)
+    assert np.isfinite(model.user_factors_).all()
+    assert ("weights of the log" in model.report_["uniform_rows_used"]) is method.startswith("bal")
+
+
+def test_rows_that_train_neither_validate_nor_test(data) -> None:
+    prepared = prepared_for("bal-dr", data)
+    key = lambda rows: set(zip(rows.user.tolist(), rows.item.tolist(), strict=True))  # noqa: E731
+    used = key(prepared.uniform_rows())
+    assert len(used) >= 50
+    assert not used & key(prepared.split.validation)
+    assert not used & key(prepared.split.test)
+
+
+def test_too_few_uniform_rows_are_refused(refusal) -> None:
+    few = simulate("mixed", 40, 25, density=0.3, n_uniform=200, rng=3).data
+    refusal(lambda: Recommender("bal-ips").fit(few), "bal-ips trains on uniform ratings", "at least 50")

@@ -1,0 +1,86 @@
+"""Rows that change the weights of the log or of the imputation: their losses by brute force, and their limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from puidrec.model import Recommender
+from puidrec.objective import log_weights as formulas
+from puidrec.train.stages import stages_of
+
+IMPUTATION = {"mrdr": formulas.variance_weight, "dr-mse": lambda p: formulas.mean_square_weight(p, 0.5)}
+LOG = {"d-ips": formulas.dynamic_weight, "d-dr": formulas.dynamic_weight}
+
+
+def problem_of(prepared):
+    return stages_of(prepared)[-1].build({})
+
+
+def everywhere(prepared) -> np.ndarray:
+    """Propensities of all pairs, asked for one by one."""
+    users, items = np.divmod(np.arange(prepared.data.n_users * prepared.data.n_items), prepared.data.n_items)
+    return prepared.log.nominal.propensity.predict(users, items)
+
+
+@pytest.mark.parametrize("method", IMPUTATION)
+def test_imputation_losses_equal_brute_force(method, prepare, dense_scores) -> None:
+    prepared = prepare(method)
+    problem, rows = problem_of(prepared), prepared.rows
+    p = prepared.log.nominal.propensity_of(rows)
+    weight = IMPUTATION[method](p)
+    weight *= np.sum(1 / p) / weight.sum()
+    mismatch = dense_scores(problem.imputation())[rows.user, rows.item] - prepared.log.target(rows)
+    expected = np.sum(weight * mismatch**2) / len(rows)
+    assert float(problem.imputation_loss(0, problem.n_users).detach()) == pytest.approx(expected, rel=1e-5)
+    plain = np.sum(mismatch**2 / p) / len(rows)
+    assert abs(plain - expected) > 1e-3  # the weights matter here
+
+
+@pytest.mark.parametrize("method", [*LOG, "tdr"])
+def test_prediction_losses_equal_brute_force(method, prepare, oracle) -> None:
+    prepared = prepare(method)
+    problem, dense = problem_of(prepared), oracle(prepared)
+    p = prepared.log.nominal.propensity_of(prepared.rows)
+    if method == "tdr":
+        w, all_w = 1 / p, 1 / everywhere(prepared)
+        slope = (np.sum(all_w - 1) - np.sum(w * (w - 1))) / np.sum(w * (w - 1) ** 2)
+        weight = np.maximum(w * (1 + slope * (w - 1)), 1.0)
+        assert not np.allclose(weight, w)
+    else:
+        weight = LOG[method](p)
+    dense.a = dense.b = weight
+    expected = dense.prediction_loss(problem.factors(), problem.imputation())
+    assert float(problem.prediction_loss(0, problem.n_users).detach()) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["mrdr", "dr-mse", "tdr"])
+@pytest.mark.parametrize("solver", ["adam", "least-squares"])
+def test_with_one_propensity_for_all_pairs_each_is_dr(method, solver, world) -> None:
+    """The log says nothing of who is seen more: no features, and clipping at a propensity above all others."""
+    options = {"propensity": "cells", "min_propensity": 0.5, "dim": 3, "epochs": 10, "solver": solver, "rng": 0}
+    one, other = (Recommender(name, **options).fit(world()) for name in (method, "dr"))
+    assert one.user_factors_ == pytest.approx(other.user_factors_, abs=2e-5)
+
+
+@pytest.mark.parametrize("method", [*IMPUTATION, *LOG, "tdr"])
+def test_least_squares_reaches_a_lower_loss_than_adam(method, world, prepare) -> None:
+    """The solver minimises the same weighted loss that Adam does."""
+    prepared = prepare(method)
+    problem = problem_of(prepared)
+    step = problem.steps[-1]
+    losses = []
+    for solver in ("adam", "least-squares"):
+        options = {"propensity": "cells", "dim": 3, "epochs": 200, "solver": solver, "select": "none", "rng": 0}
+        model = Recommender(method, **options).fit(world())
+        step.load(
+            {f"{step.name}.{k.split('.', 1)[1]}": v for k, v in model.parameters_.items() if k.startswith(step.name)}
+        )
+        losses.append(float((step.loss(0, problem.n_users) + step.penalty()).detach()))
+    assert losses[1] <= losses[0] + 1e-4
+
+
+def test_imputation_weights_change_the_model(world) -> None:
+    options = {"propensity": "two-way", "dim": 3, "epochs": 10, "rng": 0}
+    first, second = (Recommender(name, **options).fit(world()) for name in ("dr", "mrdr"))
+    assert np.abs(first.user_factors_ - second.user_factors_).max() > 1e-3
