@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
+from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
 from puidrec.settings import Settings
@@ -76,12 +78,14 @@ def test_bal_moves_the_loss_of_the_log_to_that_of_uniform_rows(method, data, den
 
 def test_a_log_of_all_pairs_needs_no_balancing() -> None:
     """Everything is seen, so that means over the log are means over D: the weights stay equal, and stable-dr is mf."""
-    data = simulate("none", 30, 20, density=0.9999, n_uniform=1_200, rng=0).data
+    pair, rng = np.arange(600), np.random.default_rng(0)
+    rows = pl.DataFrame({"user_id": pair // 20, "item_id": pair % 20, "rating": rng.integers(1, 6, 600)})
+    data = Dataset.from_frame(rows, rows, scale=(1.0, 5.0))
     prepared = prepared_for("stable-dr", data)
     _, problem = both_stages(prepared)
     w = problem.observed.bounds.b.numpy()
-    assert len(prepared.rows) > 0.99 * 600
-    assert w == pytest.approx(np.ones_like(w), abs=0.02)
+    assert len(prepared.rows) == 600
+    assert w == pytest.approx(np.ones_like(w), abs=1e-4)
 
 
 @pytest.mark.parametrize("solver", ["adam", "least-squares"])
