@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from scipy import sparse
 
 from puidrec import export as module
 from puidrec.data.dataset import Dataset
+from puidrec.data.sources.recbole import parse_atomic
 from puidrec.data.synthetic import simulate
 from puidrec.errors import OutputError, PuidError
 from puidrec.export import export_model
@@ -123,7 +125,12 @@ def test_an_earlier_export_is_replaced_and_nothing_else(
     out.mkdir()
     export_model(models["plain"], "npy", out)
     export_model(models["plain"], "parquet", out)
-    assert sorted(path.name for path in out.iterdir()) == ["export.json", "items.parquet", "users.parquet"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "export.json",
+        "items.parquet",
+        "seen.parquet",
+        "users.parquet",
+    ]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     refusal(lambda: export_model(models["plain"], "npy", tmp_path / "mine"), "other files", "mine")
@@ -160,3 +167,23 @@ def test_a_missing_library_is_one_line(
 def test_a_format_that_does_not_exist_is_refused(models: dict[str, Recommender], tmp_path: Path, refusal: Any) -> None:
     refusal(lambda: export_model(models["plain"], "pickle", tmp_path / "out"), "pickle", "onnx, parquet, npy")
     assert not (tmp_path / "out").exists()
+
+
+def test_seen_pairs_go_with_the_vectors(models: dict[str, Recommender], tmp_path: Path) -> None:
+    model = models["text"]
+    for form in ("parquet", "npy", "csr", "recbole"):
+        export_model(model, form, tmp_path / form)
+    row_start, items = model.seen_
+    pairs = pl.read_parquet(tmp_path / "parquet" / "seen.parquet")
+    assert pairs.height == items.size
+    for form in ("npy", "csr"):
+        matrix = sparse.load_npz(tmp_path / form / "seen.npz")
+        np.testing.assert_array_equal(matrix.indptr, row_start)
+        np.testing.assert_array_equal(matrix.indices, items)
+    ids = json.loads((tmp_path / "csr" / "user_ids.json").read_text())
+    first = pairs.filter(pl.col("user_id") == ids[0])["item_id"]
+    assert first.to_list() == model.item_ids_.decode(items[: row_start[1]]).to_list()
+    again = parse_atomic((tmp_path / "recbole" / "model.inter").read_text(), "model.inter")
+    assert again.rows() == pairs.rows()
+    users = parse_atomic((tmp_path / "recbole" / "model.useremb").read_text(), "model.useremb")
+    np.testing.assert_array_equal(users.drop("user_id").to_numpy().astype(np.float32), model.user_factors_)

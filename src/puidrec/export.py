@@ -1,6 +1,7 @@
 """Models for other systems: scores as ONNX, or vectors whose inner product is the score, for any vector index.
 
 An export is a folder that appears whole: the numbers, the ids of their rows, and a JSON file that explains both.
+Vectors come with the pairs of training, so that another system can leave out what a user has seen.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from scipy import sparse
 
 from puidrec import __version__
 from puidrec.atomic import atomic_folder, refuse_other_files, write_json, write_text
+from puidrec.data.dataset import Matrix
+from puidrec.data.schema import Origin
+from puidrec.data.sources.formats import write_matrix_file
+from puidrec.data.sources.recbole import atomic_text
 from puidrec.errors import InputError, PuidError
 from puidrec.model import Recommender
 from puidrec.objective.pointwise import TargetScale
@@ -26,7 +32,7 @@ DESCRIPTION = "export.json"
 MODEL, WEIGHTS = "scores.onnx", "scores.bin"
 FILES = (
     DESCRIPTION, MODEL, WEIGHTS, "user_ids.json", "item_ids.json", "users.npy", "items.npy", "users.parquet",
-    "items.parquet",
+    "items.parquet", "seen.parquet", "seen.npz", "model.inter", "model.useremb", "model.itememb",
 )  # fmt: skip
 """All that an export ever holds."""
 OPSET = 17
@@ -49,7 +55,7 @@ class Export:
 def export_model(model: Recommender, form: str, out: Path, *, data_sha256: str | None = None) -> Export:
     """Write a fitted model for other systems; the folder appears whole or not at all.
 
-    form: `onnx`, `parquet` or `npy`. A folder that holds anything but an earlier export is never replaced.
+    form: `onnx`, `parquet`, `npy`, `csr` or `recbole`. A folder with anything but an earlier export stays.
     """
     if form not in _WRITERS:
         raise InputError("unknown format of an export", found=form, expected=f"one of {', '.join(_WRITERS)}")
@@ -88,15 +94,46 @@ def write_parquet(model: Recommender, folder: Path) -> dict[str, Any]:
     for side, (ids, factors) in _sides(model).items():
         vectors = pl.Series("vector", factors, dtype=pl.Array(pl.Float32, factors.shape[1]))
         pl.DataFrame([ids.alias(f"{side}_id"), vectors]).write_parquet(folder / f"{side}s.parquet")
-    return {"columns": ["user_id or item_id", "vector"]}
+    _seen_pairs(model).write_parquet(folder / "seen.parquet")
+    return {"columns": ["user_id or item_id", "vector"], "seen": "seen.parquet: user_id, item_id of training"}
+
+
+def _seen_pairs(model: Recommender) -> pl.DataFrame:
+    """The pairs of training under the caller's ids."""
+    row_start, items = model.seen_
+    users = np.repeat(np.arange(row_start.size - 1), np.diff(row_start))
+    return pl.DataFrame([
+        model.user_ids_.decode(users).alias("user_id"), model.item_ids_.decode(np.asarray(items)).alias("item_id"),
+    ])  # fmt: skip
+
+
+def write_csr(model: Recommender, folder: Path) -> dict[str, Any]:
+    """`seen.npz` for `scipy.sparse.load_npz`: 1 for each pair of training; rows and columns in the order of the ids."""
+    row_start, items = model.seen_
+    shape = (len(model.user_ids_), len(model.item_ids_))
+    ones = np.ones(items.size, np.float32)
+    matrix: Matrix = sparse.csr_array((ones, np.asarray(items), row_start), shape=shape)
+    write_matrix_file(folder / "seen.npz", matrix)
+    _write_ids(model, folder)
+    return {"seen": "seen.npz: CSR matrix, users × items, 1 for each pair of training"}
+
+
+def write_recbole(model: Recommender, folder: Path) -> dict[str, Any]:
+    """RecBole's atomic files: `model.inter` (the pairs of training), `model.useremb`, `model.itememb` (the vectors)."""
+    write_text(folder / "model.inter", atomic_text(_seen_pairs(model), Origin("model.inter")))
+    for side, (ids, factors) in _sides(model).items():
+        vectors = pl.Series("vector", [" ".join(map(repr, row)) for row in factors.tolist()], pl.String)
+        table = pl.DataFrame([ids.alias(f"{side}_id"), vectors])
+        text = atomic_text(table, Origin(f"model.{side}emb")).replace("vector:token", f"{side}_emb:float_seq", 1)
+        write_text(folder / f"model.{side}emb", text)
+    return {"columns": ["user_id:token or item_id:token", "user_emb:float_seq or item_emb:float_seq"]}
 
 
 def write_npy(model: Recommender, folder: Path) -> dict[str, Any]:
     """`users.npy` and `items.npy`, float32; row k belongs to entry k of `user_ids.json` and `item_ids.json`."""
     for side, (_, factors) in _sides(model).items():
         np.save(folder / f"{side}s.npy", factors, allow_pickle=False)
-    _write_ids(model, folder)
-    return {"rows": "row k belongs to entry k of user_ids.json or item_ids.json"}
+    return {"rows": "row k belongs to entry k of user_ids.json or item_ids.json", **write_csr(model, folder)}
 
 
 def _sides(model: Recommender) -> dict[str, tuple[pl.Series, np.ndarray]]:
@@ -194,4 +231,6 @@ def _link(scale: TargetScale) -> tuple[list[NodeProto], list[Any]]:
     return nodes, [half]
 
 
-_WRITERS = {"onnx": write_onnx, "parquet": write_parquet, "npy": write_npy}
+_WRITERS = {
+    "onnx": write_onnx, "parquet": write_parquet, "npy": write_npy, "csr": write_csr, "recbole": write_recbole,
+}  # fmt: skip

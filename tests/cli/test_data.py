@@ -105,3 +105,43 @@ def test_convert_refuses(puid: Any, tmp_path: Path) -> None:
     empty.mkdir()
     puid("data", "convert", "kuairec", empty, tmp_path / "x").refused("small_matrix.csv")
     assert [file.name for file in tmp_path.rglob("*")] == ["empty"]
+
+
+def test_a_log_without_header_goes_out_as_recbole_and_comes_in_again(puid: Any, files: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "ratings.dat"
+    log = pl.read_csv(files / "logged.csv").select("user_id", "item_id", "rating")
+    bare.write_text("".join("::".join(map(str, row)) + "\n" for row in log.rows()))
+    told = ("--data", "files", "--logged", bare, "--columns", "user_id,item_id,rating")
+    expected = json.loads(puid("data", "describe", *told, "--json").out)["sha256"]
+    assert expected == load_dataset("files", logged=files / "logged.csv").sha256
+    done = puid("data", "export", *told, "--format", "recbole", "--out", tmp_path / "out")
+    assert done.code == 0, done
+    again = puid("data", "describe", "--data", "recbole", "--data-dir", tmp_path / "out", "--json")
+    assert json.loads(again.out)["sha256"] == expected
+    puid("data", "export", *told, "--format", "csr", "--out", tmp_path / "out").refused("holds other files")
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts"),
+    [
+        ("user_id,item_id", ("3 fields", "expected 2")),
+        ("user_id,item_id,stars", ("unknown name of a column", "stars")),
+        ("user_id,,rating", ("not names of columns", "user_id=uid")),
+        ("user_id=a,rating", ("not names of columns",)),
+        (None, ("no header line", "--columns user_id,item_id,rating,timestamp")),
+    ],
+)
+def test_wrong_columns_write_nothing(puid: Any, tmp_path: Path, columns: str | None, parts: tuple[str, ...]) -> None:
+    log, out = tmp_path / "u.data", tmp_path / "out"
+    log.write_text("1\t2\t3\n2\t3\t4\n")
+    told = () if columns is None else ("--columns", columns)
+    puid("train", "--data", "files", "--logged", log, *told, "--out", out).refused(*parts)
+    puid("data", "export", "--data", "files", "--logged", log, *told, "--format", "csr", "--out", out).refused(*parts)
+    assert not out.exists()
+
+
+def test_a_renaming_on_the_command_line(puid: Any, files: Path, tmp_path: Path) -> None:
+    pl.read_csv(files / "logged.csv").rename({"user_id": "uid", "rating": "stars"}).write_csv(tmp_path / "log.csv")
+    told = ("--data", "files", "--logged", tmp_path / "log.csv", "--columns", "user_id=uid,rating=stars")
+    found = json.loads(puid("data", "describe", *told, "--json").out)["sha256"]
+    assert found == load_dataset("files", logged=files / "logged.csv").sha256

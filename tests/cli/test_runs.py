@@ -197,7 +197,9 @@ def test_what_set_gamma_is_said(puid, tmp_path: Path, rows: int, words: str) -> 
 
 def test_export_writes_each_format(puid: Any, run_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    for form, file in (("onnx", "scores.onnx"), ("parquet", "users.parquet"), ("npy", "users.npy")):
+    forms = {"onnx": "scores.onnx", "parquet": "users.parquet", "npy": "users.npy", "csr": "seen.npz",
+             "recbole": "model.inter"}  # fmt: skip
+    for form, file in forms.items():
         outcome = puid("export", run_folder, "--format", form, "--out", tmp_path / form)
         assert outcome.code == 0, outcome
         assert file in outcome.out

@@ -12,6 +12,7 @@ import pytest
 
 from puidrec.data.dataset import Dataset, IdMap
 from puidrec.data.sources import load_dataset
+from puidrec.data.sources.formats import write_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.testing.source import SourceContract
 
@@ -24,6 +25,19 @@ class TestSimulated(SourceContract):
 
     def load_nonsense(self) -> Dataset:
         return load_dataset("simulated", **SMALL, colour="blue")
+
+
+class TestRecbole(SourceContract):
+    @pytest.fixture(autouse=True)
+    def files(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+        write_dataset(load_dataset("simulated", **SMALL), "recbole", tmp_path)
+
+    def load(self) -> Dataset:
+        return load_dataset("recbole", self.folder)
+
+    def load_nonsense(self) -> Dataset:
+        return load_dataset("recbole", self.folder, logged=self.folder / "log.user")
 
 
 class TestFiles(SourceContract):

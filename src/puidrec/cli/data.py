@@ -1,8 +1,9 @@
-"""`puid data describe|convert|simulate`."""
+"""`puid data describe|convert|export|simulate`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from puidrec.cli.options import option
 from puidrec.cli.output import print_json, print_table, progress_bar, say, steps
 from puidrec.errors import InputError
 
-app = typer.Typer(help="Describe, convert and simulate data sets.", no_args_is_help=True)
+app = typer.Typer(help="Describe, convert, export and simulate data sets.", no_args_is_help=True)
 
 
 @options.command("puid data describe --data coat --data-dir coat")
@@ -65,6 +66,47 @@ def convert(
         say(f"wrote {dst}: {counts}; {sum(facts['bytes'].values()) / 2**20:.1f} MiB")
 
 
+class DataFormat(StrEnum):
+    """Forms that other tools read."""
+
+    recbole = "recbole"
+    csr = "csr"
+    rectools = "rectools"
+    csv = "csv"
+    parquet = "parquet"
+    jsonl = "jsonl"
+
+
+@options.command("puid data export --data ml-100k --data-dir ml-100k --format recbole --out ml-recbole", writes="out")
+def export(
+    form: Annotated[
+        DataFormat,
+        typer.Option(
+            "--format",
+            help="recbole: .inter, .user, .item; csr: SciPy matrices; rectools: weight and datetime (Parquet); csv, "
+            "parquet, jsonl: our columns.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write; new or empty.", metavar="DIR", readable=False)],
+    data: options.DataOptions,
+    common: options.CommonOptions,
+) -> None:
+    """Write a data set in the form of another tool. All of them can be read again with --data files or recbole."""
+    from puidrec.atomic import atomic_folder, refuse_other_files
+    from puidrec.data.sources.formats import write_dataset
+
+    refuse_other_files(out, (), "an empty one", always=())
+    with steps("reading") as step:
+        loaded = data.load()
+        step("writing")
+        with atomic_folder(out) as folder:
+            rows = write_dataset(loaded, form.value, folder)
+    if common.as_json:
+        print_json(rows)
+    else:
+        say(f"wrote {out}: " + ", ".join(f"{name} ({count:,} rows)" for name, count in rows.items()))
+
+
 @dataclass(frozen=True)
 class WorldOptions(options.Options):
     """What to simulate."""
@@ -96,4 +138,4 @@ def simulate(
         say(f"next: puid data describe --data simulated --data-dir {out}")
 
 
-options.add_commands(app, describe, convert, simulate)
+options.add_commands(app, describe, convert, export, simulate)

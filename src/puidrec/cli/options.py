@@ -34,7 +34,10 @@ PROPENSITY = f"Nominal propensity: {PROPENSITIES}. What it explains does not cou
 METRICS = "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, precision@K, map@K, mse, mae, logloss"
 PROTOCOLS = "What counts as liked: rd (4 and 5), paper (4 and 5, without 3) or ge3 (3 to 5)."
 MODEL_SETTINGS = "A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, one of the data source."
+SOURCES = "coat, yahoo-r3, kuairec, ml-100k, simulated, recbole or files."
 DEVICES = "Where to compute: cpu, cuda, …"
+PATHS = ("logged", "uniform", "users", "items", "shards")
+"""Options of the source `files` that are paths."""
 TAKES_SETTINGS = ("train", "compare", "tune")
 """Commands whose -c FILE may hold settings of the model beside options."""
 
@@ -194,13 +197,20 @@ class OutputOptions(CommonOptions):
 class DataOptions(Options):
     """Which data set: a name and a folder, or the user's own files."""
 
-    data: str = option("simulated", "coat, yahoo-r3, kuairec, ml-100k, simulated or files.", metavar="NAME")
+    data: str = option("simulated", SOURCES, metavar="NAME")
     data_dir: Path | None = path_option("Folder of the data set.")
-    logged: Path | None = path_option("files: the log, CSV or Parquet: user_id, item_id, rating.", "FILE")
+    logged: Path | None = path_option(
+        "files: the log: user_id, item_id, rating. CSV, Parquet (also a folder or pattern of parts), JSON lines, "
+        "RecBole or a CSR matrix.",
+        "FILE",
+    )
     uniform: Path | None = path_option("files: ratings of items drawn at random, same columns.", "FILE")
     users: Path | None = path_option("files: user table, user_id and features.", "FILE")
     items: Path | None = path_option("files: item table, item_id and features.", "FILE")
     scale: str | None = option(None, "files: lowest and highest possible rating.", metavar="LOW,HIGH")
+    columns: str | None = option(
+        None, "files: columns of a log without header line, in order (- skips one), or ours=theirs,…", metavar="NAMES"
+    )
     settings: list[str] | None = option(
         None, "data.KEY=VALUE: an option of the data source, such as data.seed=1.", "--set", metavar="KEY=VALUE",
         callback=merge_settings,
@@ -216,10 +226,10 @@ class DataOptions(Options):
         """What the data source is told: file options, which are for `files` only, and --set data.KEY; nothing twice."""
         files = {
             "logged": self.logged, "uniform": self.uniform, "users": self.users, "items": self.items,
-            "scale": parse_scale(self.scale), "shards": shards,
+            "scale": parse_scale(self.scale), "shards": shards, "columns": parse_columns(self.columns),
         }  # fmt: skip
         given = {key: value for key, value in files.items() if value is not None}
-        if given and self.data != "files":
+        if given and self.data not in ("files", "recbole"):
             raise InputError(
                 f"--{next(iter(given))} belongs to --data files",
                 found=f"--data {self.data}",
@@ -234,7 +244,7 @@ class DataOptions(Options):
             found = f"--{twice} and --set data.{twice}"
             raise InputError(f"{twice} was given twice", found=found, expected="one of them")
         if self.data == "files":  # paths, so that they are found again from any folder
-            more |= {key: Path(value) for key, value in more.items() if key in files and isinstance(value, str)}
+            more |= {key: Path(value) for key, value in more.items() if key in PATHS and isinstance(value, str)}
         return {**more, **given}
 
     def spec(self, shards: Path | None = None) -> DataSpec:
@@ -254,9 +264,7 @@ class DataOptions(Options):
 class RunDataOptions(DataOptions):
     """The data of a trained run, which it remembers; options given here come on top, --data starts anew."""
 
-    data: str = option(
-        "", "coat, yahoo-r3, kuairec, ml-100k, simulated or files.", metavar="NAME", show_default="the run's own data"
-    )
+    data: str = option("", SOURCES, metavar="NAME", show_default="the run's own data")
     other_data: bool = option(False, "Take data that differ from those the run was trained on.", "--other-data")
 
     def load_for(self, run: Path) -> tuple[Dataset, RunData]:
@@ -350,6 +358,18 @@ def parse_scale(text: str | None) -> tuple[float, float] | None:
     except ValueError:
         raise InputError("not a rating scale", found=text, expected="LOW,HIGH", hint="Example: --scale 1,5") from None
     return low, high
+
+
+def parse_columns(text: str | None) -> list[str] | dict[str, str] | None:
+    """Read the names of all columns, a,b,c, or a renaming, ours=theirs,…."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    pairs = [part.partition("=") for part in parts]
+    if not all(parts) or len({equals for _, equals, _ in pairs}) > 1:
+        expected = "user_id,item_id,rating,timestamp, or user_id=uid,rating=stars"
+        raise InputError("not names of columns", found=text, expected=expected)
+    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs} if "=" in text else parts
 
 
 def parse_names(text: str, what: str, known: Sequence[str] = ()) -> list[str]:

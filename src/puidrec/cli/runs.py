@@ -247,6 +247,8 @@ class ExportFormat(StrEnum):
     onnx = "onnx"
     parquet = "parquet"
     npy = "npy"
+    csr = "csr"
+    recbole = "recbole"
 
 
 @options.command("puid export runs/puid-dr --format parquet --out vectors", writes="out")
@@ -254,7 +256,11 @@ def export(
     run: options.RunFolder,
     form: Annotated[
         ExportFormat,
-        typer.Option("--format", help="onnx: scores of pairs; parquet, npy: vectors whose inner product is the score."),
+        typer.Option(
+            "--format",
+            help="onnx: scores of pairs; parquet, npy, recbole: vectors whose inner product is the score, and the seen "
+            "pairs; csr: the seen pairs as a SciPy matrix.",
+        ),
     ],
     out: Annotated[
         Path, typer.Option(help="Folder to write; an earlier export is replaced.", metavar="DIR", readable=False)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 import polars as pl
+from scipy import sparse
 
 from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, check_choice, clean_interactions, clean_side
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from puidrec.rng import Rng
 
 UnknownIds = Literal["error", "keep", "drop"]
+Matrix = Any
+"""A SciPy CSR array, users × items (its own type has parameters that differ between versions)."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,11 @@ class Interactions:
         ids = [self.users.decode(self.user).alias("user_id"), self.items.decode(self.item).alias("item_id")]
         return pl.DataFrame(ids).hstack(self.frame.drop("user", "item"))
 
+    def to_matrix(self) -> Matrix:
+        """The ratings as a SciPy CSR matrix, users × items in the order of their codes; ratings of 0 stay stored."""
+        row_start = np.concatenate([[0], np.cumsum(np.bincount(self.user, minlength=len(self.users)))])
+        return sparse.csr_array((self.rating, self.item, row_start), shape=(len(self.users), len(self.items)))
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -189,6 +197,31 @@ class Dataset:
             scale=limits,
             notes=dict(notes or {}),
         )
+
+    @classmethod
+    def from_matrix(
+        cls,
+        logged: Any,
+        uniform: Any = None,
+        *,
+        user_ids: Sequence[Any] | None = None,
+        item_ids: Sequence[Any] | None = None,
+        name: str = "matrix",
+        **options: Any,
+    ) -> Dataset:
+        """Build a data set from a SciPy sparse matrix, users × items: each stored entry is a rating, zeros too.
+
+        user_ids, item_ids: of its rows and columns; by default their numbers. Rows and columns without an entry are
+        no users and items of the data set, unless side tables (`users=`, `items=`) list them and `unknown_ids="keep"`.
+        uniform: another matrix of the same shape. options: those of `from_frame`.
+        """
+        tables = {key: matrix for key, matrix in (("logged", logged), ("uniform", uniform)) if matrix is not None}
+        frames: dict[str, Any] = {key: matrix_frame(matrix, user_ids, item_ids, key) for key, matrix in tables.items()}
+        return cls.from_frame(**frames, name=name, **options)
+
+    def to_matrix(self) -> Matrix:
+        """The log as a SciPy CSR matrix; row k is user k of `user_ids`, column k item k of `item_ids`."""
+        return self.logged.to_matrix()
 
     def __repr__(self) -> str:
         uniform = "no uniform rows" if self.uniform is None else f"{len(self.uniform):,} uniform rows"
@@ -263,6 +296,38 @@ class Dataset:
             digest.update(f"{column.name} {column.dtype} {column.len()} ".encode())
             digest.update(_content(column))
         return digest.hexdigest()
+
+
+def matrix_frame(
+    matrix: Any, user_ids: Sequence[Any] | None = None, item_ids: Sequence[Any] | None = None, label: str = "matrix"
+) -> pl.DataFrame:
+    """The stored entries of a sparse matrix as `user_id, item_id, rating`; entries stored twice are added up."""
+    origin = Origin(label)
+    is_sparse: bool = sparse.issparse(matrix)
+    if not is_sparse or matrix.ndim != 2:
+        found, expected = type(matrix).__name__, "a SciPy sparse matrix, users × items"
+        raise origin.error(
+            "not a sparse matrix", found=found, expected=expected, hint="Wrap it: scipy.sparse.csr_array."
+        )
+    if matrix.dtype.kind not in "fiub":
+        raise origin.error("not a matrix of numbers", found=str(matrix.dtype), expected="real numbers")
+    entries: Matrix = sparse.csr_array(matrix, copy=True)
+    entries.sum_duplicates()
+    rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
+    columns = []
+    for key, ids, at, size in (
+        ("user_id", user_ids, rows, entries.shape[0]), ("item_id", item_ids, entries.indices, entries.shape[1]),
+    ):  # fmt: skip
+        named = pl.Series(key, range(size) if ids is None else ids)
+        if named.len() != size:
+            found, expected = f"{named.len()} ids", f"{size}, one per {'row' if key == 'user_id' else 'column'}"
+            raise origin.error("ids do not fit the matrix", column=key, found=found, expected=expected)
+        if named.is_duplicated().any():
+            raise origin.error(
+                "an id names two rows or columns", column=key, found=named.filter(named.is_duplicated())[0]
+            )
+        columns.append(named.gather(at))
+    return pl.DataFrame([*columns, pl.Series("rating", entries.data.astype(np.float64))])
 
 
 def _content(column: pl.Series) -> bytes:

@@ -18,6 +18,8 @@ from puidrec.errors import InputError, one_line
 
 INTERACTION_COLUMNS = ("user_id", "item_id", "rating")
 OPTIONAL_COLUMNS = ("propensity", "timestamp")
+OTHER_NAMES = {"user": "user_id", "item": "item_id", "weight": "rating", "datetime": "timestamp"}
+"""What RecTools and LensKit call our columns; taken where ours is absent."""
 Duplicates = Literal["error", "first", "last", "mean"]
 MAX_RATING = 1e38
 """What single precision holds."""
@@ -91,6 +93,12 @@ def require_columns(frame: pl.DataFrame, columns: tuple[str, ...], origin: Origi
             expected=f"columns {', '.join(columns)}",
             hint="Rename the columns of the table, or check its separator and header line.",
         )
+
+
+def with_our_names(frame: pl.DataFrame) -> pl.DataFrame:
+    """Columns that other tools call otherwise under our names; a column that has our name wins."""
+    present = {theirs: ours for theirs, ours in OTHER_NAMES.items() if theirs in frame.columns}
+    return frame.rename({theirs: ours for theirs, ours in present.items() if ours not in frame.columns})
 
 
 def require_rows(frame: pl.DataFrame, origin: Origin) -> None:
@@ -220,7 +228,7 @@ def reject(bad: pl.Series, column: pl.Series, problem: str, expected: str, hint:
 
 def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) -> pl.DataFrame:
     """Check an interaction table; returns `user_id, item_id, rating` and the optional columns it has."""
-    frame = to_polars(table, origin)
+    frame = with_our_names(to_polars(table, origin))
     require_columns(frame, INTERACTION_COLUMNS, origin)
     require_rows(frame, origin)
     columns = [check_ids(frame["user_id"], origin), check_ids(frame["item_id"], origin)]

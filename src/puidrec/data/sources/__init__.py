@@ -18,6 +18,7 @@ _BUILT_IN: dict[str, str | Load] = {
     "kuairec": "puidrec.data.sources.kuairec",
     "ml-100k": "puidrec.data.sources.ml_100k",
     "files": "puidrec.data.sources.files",
+    "recbole": "puidrec.data.sources.recbole",
     "simulated": "puidrec.data.synthetic",
 }
 SOURCES = Registry(

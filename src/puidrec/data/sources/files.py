@@ -1,4 +1,4 @@
-"""Your own data: CSV (`,` `;` tab or `|`, also gzipped) or Parquet, from four paths or from one folder.
+"""Your own data, in any form that `formats` reads, from four paths or from one folder.
 
 A folder is searched for `logged`, `uniform`, `users` and `items`, each as `.parquet`, `.csv` or `.csv.gz`.
 """
@@ -14,20 +14,24 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset, UnknownIds
 from puidrec.data.on_disk import shard_log
-from puidrec.data.schema import INTERACTION_COLUMNS, OPTIONAL_COLUMNS, Duplicates, Origin, require_columns
-from puidrec.data.sources.reading import (
-    AnyPath,
-    data_folder,
-    has_file,
-    is_parquet,
-    read_delimited,
-    read_parquet,
-    typed_columns,
+from puidrec.data.schema import (
+    INTERACTION_COLUMNS,
+    OPTIONAL_COLUMNS,
+    OTHER_NAMES,
+    Duplicates,
+    Origin,
+    require_columns,
+    with_our_names,
 )
+from puidrec.data.sources.formats import SKIPPED, read_table, table_files
+from puidrec.data.sources.reading import AnyPath, data_folder, has_file
 from puidrec.errors import InputError
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz")
 COLUMNS = (*INTERACTION_COLUMNS, *OPTIONAL_COLUMNS)
+RATED = ("logged", "uniform")
+QUOTED = ("rating", "propensity")
+"""Numbers that stay text until they are checked, so that a message can quote them."""
 
 
 def load(
@@ -40,14 +44,16 @@ def load(
     scale: tuple[float, float] | None = None,
     duplicates: Duplicates = "error",
     unknown_ids: UnknownIds = "error",
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | Sequence[str] | None = None,
     multi_valued: Sequence[str] = (),
     categorical: Sequence[str] = (),
     shards: AnyPath | None = None,
 ) -> Dataset:
     """Load the caller's own tables; a path given by name wins over what the folder holds.
 
-    columns: our name → the files' name, such as `{"user_id": "uid", "rating": "stars"}`.
+    Each may be Parquet (also a folder of parts, or a pattern), CSV and its kin, JSON lines, RecBole's atomic files or a
+    CSR matrix. columns: our name → the files' name, such as `{"user_id": "uid", "rating": "stars"}`; or, for logs
+    without a header line, the names of their columns in order, `-` for one to skip.
     multi_valued: columns of the side tables whose text is a list, `drama|war`; they are never guessed.
     categorical: columns of numbers that are names of things, such as a postcode.
     shards: a folder for a log larger than memory (Parquet): it is sorted there once and stays on disk.
@@ -63,9 +69,13 @@ def load(
             "no log of interactions", file=path, expected=" or ".join(f"logged{suffix}" for suffix in SUFFIXES),
             hint="Name the file with logged=PATH (--logged PATH).",
         )  # fmt: skip
-    names = _checked_names(columns or {})
+    header = None if columns is None or isinstance(columns, Mapping) else _checked_header(columns)
+    names = _checked_names(columns if isinstance(columns, Mapping) else {})
     in_memory = {key: file for key, file in files.items() if key != "logged" or shards is None}
-    tables = {key: _table(file, key, names, multi_valued, categorical) for key, file in in_memory.items()}
+    tables = {
+        key: _rated(file, names, header) if key in RATED else _side(file, key, names, multi_valued, categorical)
+        for key, file in in_memory.items()
+    }
     _require_side_columns(tables, (*multi_valued, *categorical))
 
     def build(logged: pl.DataFrame) -> Dataset:
@@ -84,6 +94,9 @@ def load(
     if duplicates != "error":
         raise InputError("in a log on disk every pair must occur once", found=f"duplicates={duplicates}",
                          hint="Remove repeats before, or leave shards out.")  # fmt: skip
+    if header is not None or table_files(files["logged"]) != [files["logged"]]:
+        raise InputError("a log on disk is sorted from one Parquet file", file=files["logged"],
+                         hint="Write its parts into one file, or leave shards out.")  # fmt: skip
     return shard_log(files["logged"], shards, build, scale=scale, names=names)
 
 
@@ -92,11 +105,17 @@ def _require_kinds(paths: Mapping[str, Any], renaming: Any, names: Mapping[str, 
     for key, found in paths.items():
         if not isinstance(found, str | PathLike | None):
             raise InputError(f"option {key} is no path", found=found, expected="the path of a file")
-    if not isinstance(renaming, Mapping) or not all(isinstance(theirs, str) for theirs in renaming.values()):
-        raise InputError("option columns is no renaming", found=renaming, expected="ours = theirs, {user_id = 'uid'}")
+    listed = renaming.values() if isinstance(renaming, Mapping) else renaming
+    if isinstance(renaming, str) or not isinstance(renaming, Mapping | Sequence) or not _all_text(listed):
+        expected = "ours = theirs, {user_id = 'uid'}, or the names of all columns, ['user_id', 'item_id']"
+        raise InputError("option columns is no renaming", found=renaming, expected=expected)
     for key, found in names.items():
-        if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(n, str) for n in found):
+        if isinstance(found, str) or not isinstance(found, Sequence) or not _all_text(found):
             raise InputError(f"option {key} is no list of columns", found=found, expected="a list of names, ['genre']")
+
+
+def _all_text(values: Any) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _in_folder(folder: Path) -> dict[str, Path]:
@@ -124,20 +143,35 @@ def _checked_names(columns: Mapping[str, str]) -> dict[str, str]:
     return {theirs: ours for ours, theirs in columns.items()}
 
 
-def _table(
+def _checked_header(columns: Sequence[str]) -> list[str]:
+    """The names of the columns of files without a header line."""
+    names = [name.strip() for name in columns]
+    unknown = next((name for name in names if name not in (*COLUMNS, *OTHER_NAMES, SKIPPED)), None)
+    twice = next((name for name in names if name != SKIPPED and names.count(name) > 1), None)
+    if unknown is not None or twice is not None:
+        raise InputError(
+            "unknown name of a column" if unknown is not None else "a column was named twice",
+            found=unknown if unknown is not None else twice,
+            expected=f"{', '.join(COLUMNS)}, or {SKIPPED} for a column to skip",
+        )
+    return names
+
+
+def _rated(path: Path, names: Mapping[str, str], header: Sequence[str] | None) -> pl.DataFrame:
+    """A table of rated pairs under our column names, without other columns."""
+    ours = {**{name: name for name in COLUMNS}, **OTHER_NAMES, **names}
+    text = [theirs for theirs, name in ours.items() if name in QUOTED]
+    frame = read_table(path, names=header, wanted=(*COLUMNS, *OTHER_NAMES, *names), text=text)
+    frame = with_our_names(_renamed(frame, names))
+    require_columns(frame, INTERACTION_COLUMNS, Origin(path))
+    return frame.select([name for name in frame.columns if name in COLUMNS])
+
+
+def _side(
     path: Path, key: str, names: Mapping[str, str], multi_valued: Sequence[str], categorical: Sequence[str]
 ) -> pl.DataFrame:
-    """Read one table under our column names."""
-    rated = key in ("logged", "uniform")
-    if is_parquet(path):
-        frame = _renamed(read_parquet(path, (*COLUMNS, *names) if rated else None), names)
-    else:
-        frame = _renamed(read_delimited(path), names)
-        frame = frame.select([name for name in frame.columns if name in COLUMNS]) if rated else frame
-        keep_text = ("rating", "propensity") if rated else (*multi_valued, *categorical)
-        frame = typed_columns(frame, keep_text=keep_text)
-    if rated:
-        return frame
+    """A table of users or items under our column names; lists and categories as the caller says."""
+    frame = _renamed(read_table(path, text=(*multi_valued, *categorical)), names)
     require_columns(frame, (f"{key[:-1]}_id",), Origin(path))
     listed = [name for name in multi_valued if name in frame.columns and frame[name].dtype == pl.String]
     named = [name for name in categorical if name in frame.columns and frame[name].dtype.is_integer()]

@@ -31,6 +31,8 @@ AnyPath = str | PathLike[str]
 Types = Mapping[str, type[pl.DataType]]
 """Columns to read: `pl.Int64`, `pl.Float64` or `pl.String`."""
 SEPARATORS = (",", ";", "\t", "|")
+_ONE = "\x1f"
+"""Stands for `::` while a table is read: the control character that was made for separating fields."""
 
 _OTHER_FORMATS = {
     b"PAR1": "Parquet", b"PK\x03\x04": "a zip archive", b"\xff\xfe\0\0": "UTF-32", b"\xff\xfe": "UTF-16",
@@ -166,10 +168,25 @@ def read_delimited(
 
     The separator is found in the first line when it is not given. Rows with more or fewer fields are refused.
     """
-    text = read_text(path, encoding).rstrip("\r\n")
+    return parse_delimited(read_text(path, encoding), path, names=names, separator=separator, quoted=quoted)
+
+
+def parse_delimited(
+    text: str,
+    path: AnyPath,
+    *,
+    names: Sequence[str] | None = None,
+    separator: str | None = None,
+    quoted: bool = True,
+) -> pl.DataFrame:
+    """The text of a delimited file, see `read_delimited`; fields may also be separated by `::`."""
+    text = text.rstrip("\r\n")
     first, _, below = text.partition("\n")
     first = first.rstrip("\r")
-    separator = separator or max(SEPARATORS, key=first.count)
+    separator = separator or _separator(first, spaces=names is not None)
+    if len(separator) > 1:  # no reader of tables knows separators of two characters
+        text, first, below = (part.replace(separator, _ONE) for part in (text, first, below))
+        separator, quoted = _ONE, False
     columns = list(names) if names else _header(first, separator, path)
     schema = dict.fromkeys(columns, pl.String)
     if names is None and not below:
@@ -189,6 +206,14 @@ def read_delimited(
     if frame.height and frame[columns[-1]].null_count():
         _refuse_ragged(text, separator, len(columns), path, header=names is None, quoted=quoted)
     return frame
+
+
+def _separator(line: str, spaces: bool) -> str:
+    """What separates the fields of a line; spaces only where the caller says what the fields are."""
+    best = max(SEPARATORS, key=line.count)
+    if "::" in line and line.count("::") >= line.count(best):
+        return "::"
+    return " " if spaces and best not in line and " " in line else best
 
 
 def _header(line: str, separator: str, path: AnyPath) -> list[str]:
@@ -213,7 +238,7 @@ def _refuse_ragged(text: str, separator: str, width: int, path: AnyPath, *, head
             if len(row) != width:
                 raise InputError(
                     "wrong number of fields", file=path, row=count, found=f"{len(row)} fields",
-                    expected=f"{width}, separated by {separator!r}",
+                    expected=f"{width}, separated by {'::' if separator == _ONE else separator!r}",
                     hint="Put fields that contain the separator in double quotes.",
                 )  # fmt: skip
     except csv.Error as error:
