@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +47,32 @@ def refusal() -> Callable[..., str]:
         return message
 
     return refuse
+
+
+@pytest.fixture(scope="session")
+def lock_holder() -> Any:
+    """A context in which somebody else (another thread) holds the lock of a folder."""
+    from puidrec.atomic import locked
+
+    @contextlib.contextmanager
+    def hold(folder: Path) -> Iterator[None]:
+        held, release = threading.Event(), threading.Event()
+
+        def other() -> None:
+            with locked(folder):
+                held.set()
+                release.wait(60)
+
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(other)
+            assert held.wait(60)
+            try:
+                yield
+            finally:
+                release.set()
+                done.result()
+
+    return hold
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -166,6 +167,107 @@ def test_several_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "new", "b": "new", "mine": "mine"}
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from puidrec import atomic
+
+def killed_at(step, count=[0]):
+    def wrap(really):
+        def call(*args, **more):
+            count[0] += 1
+            if count[0] == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return really(*args, **more)
+        return call
+    return wrap
+
+def write(out, step):
+    with atomic.atomic_files(out) as stage:
+        for name in ("chart.png", "summary.json", "table.md"):
+            (stage / name).write_text("new")
+        wrap = killed_at(step)
+        for owner in (os, Path):
+            for name in ("rename", "replace", "link", "mkdir", "rmdir", "unlink"):
+                if hasattr(owner, name):
+                    setattr(owner, name, wrap(getattr(owner, name)))
+        atomic._exchange = wrap(atomic._exchange)
+
+for step in range(1, 200):
+    out = Path(sys.argv[1]) / str(step)
+    (out / "cells").mkdir(parents=True)
+    for name in ("chart.png", "summary.json", "table.md", "mine", "cells/1.json"):
+        (out / name).write_text("old")
+    if not (child := os.fork()):
+        write(out, step)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        print(step)
+        break
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no exchange of names here")
+def test_a_kill_at_any_step_leaves_all_files_old_or_all_new(tmp_path: Path) -> None:
+    told = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=True, capture_output=True, text=True)
+    steps, seen = int(told.stdout), []
+    for step in range(1, steps + 1):
+        out = tmp_path / str(step)
+        found = {(out / name).read_text() for name in ("chart.png", "summary.json", "table.md")}
+        assert len(found) == 1, step
+        assert (out / "mine").read_text() == (out / "cells" / "1.json").read_text() == "old"
+        seen += found
+    assert seen == sorted(seen, reverse=True)  # old up to one step, new from the next one on
+    assert set(seen) == {"old", "new"}
+    assert steps > 10
+    with atomic.atomic_files(tmp_path / "1") as stage:  # what the killed one left is cleared away
+        (stage / "chart.png").write_text("newer")
+    assert names(tmp_path / "1") == ["cells", "chart.png", "mine", "summary.json", "table.md"]
+    assert not [name for name in names(tmp_path) if name.startswith(".1.")]
+
+
+def test_files_of_others_survive_an_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that appears between the making of links and the exchange, and links to nowhere."""
+    out = tmp_path / "out"
+    (out / "deep" / "er").mkdir(parents=True)
+    (out / "deep" / "er" / "x").write_text("kept")
+    (out / "nowhere").symlink_to("nothing")
+    really = atomic._exchange
+
+    def exchange(new: Path, target: Path) -> bool:
+        (out / "late").write_text("late")
+        return really(new, target)
+
+    monkeypatch.setattr(atomic, "_exchange", exchange)
+    with atomic.atomic_files(out) as stage:
+        (stage / "a").write_text("new")
+    assert names(out) == ["a", "deep", "late", "nowhere"]
+    assert (out / "deep" / "er" / "x").read_text() == "kept"
+    assert (out / "nowhere").is_symlink()
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("where", ["inside", "no links"])
+def test_files_move_one_by_one_where_folders_cannot_be_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def refuse(*args: object, **more: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("mine")
+    if where == "inside":
+        monkeypatch.chdir(out)
+    else:
+        monkeypatch.setattr(os, "link", refuse)
+    with atomic.atomic_files(out) as stage:
+        (stage / "a").write_text("new")
+    assert names(out) == ["a", "mine"]
+    assert names(tmp_path) == ["out"]
+    assert where == "no links" or Path.cwd() == out
+
+
 def test_a_refusal_inside_a_library_is_the_systems_and_the_folder_is_named(tmp_path: Path) -> None:
     with (
         pytest.raises(OutputError, match=r"^\S*/new: cannot write \(No space left on device\)") as caught,
@@ -250,8 +352,23 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def take(folder: Path) -> None:
-    with atomic.locked(folder):
-        pass
+    """From another thread: the one that holds a lock may take it again."""
+
+    def once() -> None:
+        with atomic.locked(folder):
+            pass
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(once).result()
+
+
+def test_who_holds_a_lock_may_take_it_again(tmp_path: Path, refusal) -> None:
+    with atomic.locked(tmp_path / "run"):
+        with atomic.locked(tmp_path / "there" / ".." / "run"):
+            assert names(tmp_path) == [".run.lock"]
+        refusal(lambda: take(tmp_path / "run"), f"process {os.getpid()} ")  # it is still held
+    take(tmp_path / "run")
+    assert names(tmp_path) == []
 
 
 def test_one_process_at_a_time_writes_a_folder(tmp_path: Path, refusal) -> None:

@@ -187,3 +187,14 @@ def test_seen_pairs_go_with_the_vectors(models: dict[str, Recommender], tmp_path
     assert again.rows() == pairs.rows()
     users = parse_atomic((tmp_path / "recbole" / "model.useremb").read_text(), "model.useremb")
     np.testing.assert_array_equal(users.drop("user_id").to_numpy().astype(np.float32), model.user_factors_)
+
+
+def test_a_folder_that_another_process_writes_is_left_alone(
+    models: dict[str, Recommender], tmp_path: Path, refusal: Any, lock_holder: Any
+) -> None:
+    model = next(iter(models.values()))
+    with lock_holder(tmp_path / "out"):
+        refusal(lambda: export_model(model, "npy", tmp_path / "out"), "has been writing there")
+        refusal(lambda: model.save(tmp_path / "out"), "has been writing there")
+    assert not (tmp_path / "out").exists()
+    model.save(tmp_path / "out")

@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,6 +23,12 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+
+STAGE = "stage"
+"""How the names begin of folders in which `atomic_files` collects what it writes."""
+_HELD = threading.local()
+"""Folders that this thread has locked."""
 
 
 @contextlib.contextmanager
@@ -105,18 +112,67 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 def atomic_files(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty folder inside `folder`; on success its files move up, over older ones. Other files stay.
 
-    Moves need no space: where one of several files does not fit on a disk, none of the older ones is replaced.
+    All appear in one step, also where the process is killed: a folder with the new files and links to the others takes
+    the place of `folder`. Where that cannot be (no such step or no links on this system, the caller is in the folder,
+    it is a mount), files move one by one. Neither needs space: where one of several files does not fit on a disk,
+    none of the older ones is replaced.
     """
     target = Path(folder)
     with output_errors(target):
         target.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(dir=target, prefix=".", suffix=".tmp"))
+        sweep(target, (STAGE,))
+        stage = Path(tempfile.mkdtemp(dir=target, prefix=_prefix(target / STAGE), suffix=".tmp"))
         try:
             yield stage
-            for file in sorted(stage.iterdir()):
-                file.replace(target / file.name)
+            for file in stage.iterdir():
+                _sync(file)
+            if not _replace_together(stage, Path(os.path.realpath(target))):
+                for file in sorted(stage.iterdir()):
+                    file.replace(target / file.name)
         finally:
             shutil.rmtree(stage, ignore_errors=True)
+
+
+def _replace_together(stage: Path, folder: Path) -> bool:
+    """Exchange a folder for one with the files of `stage` and links to all others; whether that was possible.
+
+    Nothing of another process is lost: what it wrote into the folder while the links were made is moved over.
+    """
+    if Path.cwd().is_relative_to(folder):  # this process would be left in no folder
+        return False
+    own = {file.name for file in stage.iterdir()}
+    try:
+        sweep(folder.parent, (folder.name,))
+        new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=_prefix(folder), suffix=".tmp"))
+    except OSError:
+        return False
+    try:
+        _link(stage, new, set())
+        _link(folder, new, {*own, stage.name})
+        shutil.copystat(folder, new)
+        was, now = folder.stat(), new.stat()
+        if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid) or not _exchange(new, folder):
+            return False
+        for late in [path for path in new.iterdir() if path.name != stage.name]:  # `new` is the older one from here on
+            if not os.path.lexists(folder / late.name):
+                late.rename(folder / late.name)
+    except OSError:
+        return False
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return True
+
+
+def _link(source: Path, into: Path, without: set[str]) -> None:
+    """Hard links to all files of a folder; its folders are made anew, symbolic links stay what they are."""
+    for path in [path for path in source.iterdir() if path.name not in without]:
+        copy = into / path.name
+        if path.is_dir() and not path.is_symlink():
+            copy.mkdir()
+            _link(path, copy, set())
+            shutil.copystat(path, copy)
+        else:
+            os.link(path, copy, follow_symlinks=False)
 
 
 def refuse_other_files(
@@ -166,19 +222,23 @@ def locked(folder: str | os.PathLike[str] | None) -> Iterator[None]:
     ends, so that a file left by a killed one holds nobody up. Where such a file cannot be written, the folder itself is
     locked; where neither can be, the command goes on and says itself what it cannot write. Systems without such
     locks (Windows) take the file as the lock: after a crash it has to be removed, as the message says.
-    None: nothing is written, nothing is locked.
+    None: nothing is written, nothing is locked. A thread that holds the lock may take it again, so that a command and
+    the function that it calls can both ask for it.
     """
-    if folder is None:
+    target = None if folder is None else Path(os.path.realpath(folder))
+    held: set[Path] = _HELD.__dict__.setdefault("folders", set())
+    if folder is None or target is None or target in held:
         yield
         return
-    target = Path(os.path.realpath(folder))
     file = target.parent / f".{target.name}.lock"
     made = [path for path in file.parents if not os.path.exists(path)]  # noqa: PTH110 (asks no permission)
     try:
         handle = _lock(file, Path(folder))
+        held.add(target)
         try:
             yield
         finally:
+            held.discard(target)
             if handle is not None:
                 _unlock(handle, file)
     finally:

@@ -16,7 +16,7 @@ import polars as pl
 from scipy import sparse
 
 from puidrec import __version__
-from puidrec.atomic import atomic_folder, refuse_other_files, write_json, write_text
+from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json, write_text
 from puidrec.data.dataset import Matrix
 from puidrec.data.schema import Origin
 from puidrec.data.sources.formats import write_matrix_file
@@ -59,7 +59,12 @@ def export_model(model: Recommender, form: str, out: Path, *, data_sha256: str |
     """
     if form not in _WRITERS:
         raise InputError("unknown format of an export", found=form, expected=f"one of {', '.join(_WRITERS)}")
-    refuse_other_files(out, FILES, "one that holds an export", always=(DESCRIPTION,))
+    with locked(out):
+        refuse_other_files(out, FILES, "one that holds an export", always=(DESCRIPTION,))
+        return _export(model, form, out, data_sha256)
+
+
+def _export(model: Recommender, form: str, out: Path, data_sha256: str | None) -> Export:
     with atomic_folder(out) as folder:
         details = _WRITERS[form](model, folder)
         description = {**_description(model, form), **details, "data_sha256": data_sha256}

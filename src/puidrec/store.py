@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -14,7 +15,7 @@ import polars as pl
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from puidrec.atomic import atomic_folder, refuse_other_files, write_json
+from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.data.dataset import IdMap
 from puidrec.errors import InputError
 from puidrec.settings import Settings
@@ -63,8 +64,9 @@ def save_model(model: Recommender, folder: Path) -> None:
         named = {name: torch.from_numpy(np.asarray(value)) for name, value in tensors.items()}
     named |= {f"parameter.{name}": value for name, value in model.parameters_.items()}
     files = (TENSORS, DESCRIPTION)
-    refuse_other_files(folder, files, "one that holds a model", always=files)
-    with atomic_folder(folder) as temporary:
+    with locked(folder), contextlib.ExitStack() as open_until_written:
+        refuse_other_files(folder, files, "one that holds a model", always=files)
+        temporary = open_until_written.enter_context(atomic_folder(folder))
         write_json(temporary / DESCRIPTION, description.model_dump())
         state = {"kind": "model", "description": _digest(description)}
         save_checkpoint(temporary / TENSORS, Checkpoint(named, state))

@@ -233,6 +233,12 @@ def test_files_appear_whole_and_replace_only_an_audit(found: Audit, tmp_path, re
     assert (folder / "mine.txt").read_text() == "keep"
 
 
+def test_a_folder_that_another_process_writes_is_left_alone(found: Audit, tmp_path, refusal, lock_holder) -> None:
+    with lock_holder(tmp_path / "audit"):
+        refusal(lambda: found.save(tmp_path / "audit", html=False), "has been writing there")
+    assert not (tmp_path / "audit").exists()
+
+
 def test_the_page_is_written(found: Audit, tmp_path) -> None:
     pytest.importorskip("puidrec.report.audit")
     found.to_html(tmp_path / "report.html")

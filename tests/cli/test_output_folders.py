@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from puidrec.atomic import locked
-
 SMALL = ("--set", "data.n_users=40", "--set", "data.n_items=25")
 
 
@@ -28,14 +26,14 @@ SMALL = ("--set", "data.n_users=40", "--set", "data.n_items=25")
     ids=lambda command: command[0],
 )
 def test_a_folder_that_another_process_writes_is_left_alone(
-    command: tuple[str, ...], puid, run_folder: Path, tmp_path: Path
+    command: tuple[str, ...], puid, run_folder: Path, tmp_path: Path, lock_holder
 ) -> None:
     pytest.importorskip("fcntl")
     out = tmp_path / "out"
     out.mkdir()
     (out / "theirs").write_text("half written")
     words = [word.format(run=run_folder, folder=tmp_path) for word in command]
-    with locked(out):
+    with lock_holder(out):
         puid(*words, "--out", out).refused("out", f"process {os.getpid()} has been writing there since")
     assert [path.name for path in out.iterdir()] == ["theirs"]
     assert [path.name for path in tmp_path.iterdir() if path != run_folder] == ["out"]

@@ -260,3 +260,10 @@ def test_coat_four_methods_two_seeds(data_root: Path, tmp_path: Path) -> None:
     assert rows["mf", "uauc"].mean > 0.72
     assert rows["mf", "uauc"].verdict == rows["mf", "ndcg@5"].verdict == "wins"
     assert rows["mf", "uauc"].positive_rate == pytest.approx(0.183, abs=0.005)
+
+
+def test_a_folder_that_another_process_writes_is_left_alone(tmp_path: Path, refusal, lock_holder) -> None:
+    with lock_holder(tmp_path / "out"):
+        refusal(lambda: run_study([], tmp_path / "out", engine="inline"), "has been writing there")
+        assert not (tmp_path / "out").exists()
+    run_study([], tmp_path / "out", engine="inline")

@@ -151,6 +151,39 @@ def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path: Path) -
         assert resumed[name] == pytest.approx(fresh[name], abs=1e-4)
 
 
+LONE = """
+import sys
+from datetime import timedelta
+from puidrec.errors import PuidError
+from puidrec.train import distributed
+
+distributed.JOINING, distributed.REMINDER = timedelta(seconds=3), 0.5
+try:
+    with distributed.join_world(waiting=lambda words: print("waiting:", words)):
+        print("met")
+except PuidError as error:
+    print("error:", error)
+"""
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_lone_process_says_that_it_waits_and_does_not_wait_for_ever(rank: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    variables = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    told = subprocess.run(
+        [sys.executable, "-c", LONE], env={**os.environ, **variables}, capture_output=True, text=True, timeout=LIMIT,
+        check=True,
+    ).stdout.splitlines()  # fmt: skip
+    *waiting, error = told
+    assert waiting
+    assert all(line.startswith(f"waiting: rank {rank} of 2 processes waits") for line in waiting)
+    assert error.startswith(f"error: rank {rank} of 2")
+    assert f"127.0.0.1:{port}, and they did not come" in error
+    assert "start all 2" in error
+
+
 def test_another_process_speaks_for_this_one(monkeypatch, capfd) -> None:
     for name, value in zip(distributed.LAUNCHED, ("1", "2", "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)

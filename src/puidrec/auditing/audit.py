@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.atomic import atomic_folder, refuse_other_files, write_json, write_text
+from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json, write_text
 from puidrec.auditing.diagnostics import diagnose
 from puidrec.auditing.envelope import (
     KINDS,
@@ -105,12 +105,13 @@ class Audit:
     def save(self, folder: str | PathLike[str], *, html: bool = True) -> None:
         """Write `audit.json`, `summary.txt` and `report.html`; the folder appears whole or not at all."""
         target = Path(folder)
-        check_target(target)
-        with atomic_folder(target) as temporary:
-            write_json(temporary / "audit.json", self.values)
-            write_text(temporary / "summary.txt", self.summary())
-            if html:
-                self.to_html(temporary / "report.html")
+        with locked(target):
+            check_target(target)
+            with atomic_folder(target) as temporary:
+                write_json(temporary / "audit.json", self.values)
+                write_text(temporary / "summary.txt", self.summary())
+                if html:
+                    self.to_html(temporary / "report.html")
 
 
 def check_target(folder: Path) -> None:

@@ -54,7 +54,7 @@ def train(
     from puidrec.train.distributed import join_world
 
     chosen = Settings.of(**data.model_settings(context, **asdict(model)))
-    with join_world(chosen.device) as world, progress_bar() as bar:
+    with join_world(chosen.device, lambda words: typer.echo(words, err=True)) as world, progress_bar() as bar:
         reading = "reading the data" if shards is None else "sorting the log into shards, unless it was before"
         task = bar.add_task(reading, total=None)
         with world.first_ahead() if shards is not None else contextlib.nullcontext():

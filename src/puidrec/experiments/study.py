@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.atomic import atomic_files, refuse_overwriting, write_json, write_text
+from puidrec.atomic import atomic_files, locked, refuse_overwriting, write_json, write_text
 from puidrec.errors import InputError, PuidError
 from puidrec.experiments.engines import get_engine
 from puidrec.experiments.job import Job, Result, ResultFolder
@@ -114,8 +114,9 @@ def _folder(out: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="puid-study-") as folder:
             yield Path(folder)
         return
-    claim(out)
-    yield out / "cells"
+    with locked(out):
+        claim(out)
+        yield out / "cells"
 
 
 WRITTEN = (
@@ -222,6 +223,6 @@ def tune(
 def write_tuning(out: Path, job: Job, ranked: Sequence[Trial]) -> None:
     """Write trials.json, and best.toml, which `puid train -c` takes as it is; both or neither."""
     chosen = {"method": job.method, "protocol": job.protocol, **ranked[0].settings}
-    with atomic_files(out) as stage:
+    with locked(out), atomic_files(out) as stage:
         write_json(stage / "trials.json", [trial.plain() for trial in ranked])
         write_text(stage / "best.toml", to_toml(chosen))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from puidrec.atomic import atomic_folder, refuse_other_files, write_json
+from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.experiments.gamma_study import GammaStudy
 from puidrec.features.bins import SideBins
 from puidrec.report.charts import MAX_GROUPS, heat_map, histogram, save_png
@@ -75,7 +75,12 @@ def sentence(study: GammaStudy) -> str:
 
 def write_gamma_study(study: GammaStudy, folder: Path) -> None:
     """Write all files; the folder appears whole or not at all, and replaces nothing but an earlier study."""
-    check_target(folder)
+    with locked(folder):
+        check_target(folder)
+        _write_files(study, folder)
+
+
+def _write_files(study: GammaStudy, folder: Path) -> None:
     with atomic_folder(folder) as temporary:
         study.table().write_parquet(temporary / "gamma.parquet")
         write_json(temporary / "summary.json", gamma_summary(study))

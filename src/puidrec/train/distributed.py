@@ -8,18 +8,24 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from puidrec.errors import InputError, PuidError
 
 PATIENCE = timedelta(hours=1)
-"""How long a process waits for the others before the run ends with an error; a dead one is noticed at once."""
+"""How long a process waits for the others in a run that has begun; a dead one is noticed at once."""
+JOINING = timedelta(minutes=10)
+"""How long a process waits for the others to start."""
+REMINDER = 15.0
+"""Seconds after which a process that waits for the others says so, and says so again."""
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -96,8 +102,11 @@ def launched() -> bool:
 
 
 @contextlib.contextmanager
-def join_world(device: str = "cpu") -> Iterator[World]:
-    """The processes we were launched with: gloo on CPU, nccl on CUDA. Alone, nothing is started."""
+def join_world(device: str = "cpu", waiting: Callable[[str], None] | None = None) -> Iterator[World]:
+    """The processes we were launched with: gloo on CPU, nccl on CUDA. Alone, nothing is started.
+
+    waiting: told every 15 s, in one line, that others of the run are not there yet.
+    """
     if not launched():
         yield ALONE
         return
@@ -108,12 +117,37 @@ def join_world(device: str = "cpu") -> Iterator[World]:
     if kind == "cuda" and torch.device(device).index is None:
         own = f"cuda:{int(os.environ.get('LOCAL_RANK', '0'))}"
         torch.cuda.set_device(own)
-    with _collective():
-        dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=PATIENCE)
+    _meet("nccl" if kind == "cuda" else "gloo", waiting)
     try:
         yield World(dist.get_rank(), dist.get_world_size(), own)
     finally:
         dist.destroy_process_group()
+
+
+def _meet(backend: str, waiting: Callable[[str], None] | None) -> None:
+    """Wait until every process of the run is there, but not for ever and not in silence."""
+    rank, size, *where = (os.environ[name] for name in LAUNCHED)
+    here = f"rank {rank} of {size} processes waits for the others at {':'.join(where)}"
+    met = threading.Event()
+
+    def remind() -> None:
+        while waiting is not None and not met.wait(REMINDER):
+            waiting(f"{here}; it ends after {JOINING.total_seconds() / 60:g} minutes")
+
+    reminder = threading.Thread(target=remind, daemon=True)
+    reminder.start()
+    try:
+        store, own, total = next(rendezvous("env://", timeout=JOINING))
+        store.set_timeout(PATIENCE)
+        with _collective():
+            dist.init_process_group(backend, store=store, rank=own, world_size=total, timeout=PATIENCE)
+    except (dist.DistError, ValueError) as error:
+        raise WorldError(
+            f"{here}, and they did not come ({_reason(error)}); start all {size}, or unset WORLD_SIZE for one process"
+        ) from error
+    finally:
+        met.set()
+        reminder.join()
 
 
 def _reason(error: Exception) -> str:
