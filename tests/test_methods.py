@@ -20,6 +20,7 @@ GRID = {
 }
 OTHERS = (
     "multi-ips", "multi-dr", "signed-rd", "signed-puid", "sharp-rd", "sharp-puid", "item-rate", "bias", "pure-svd",
+    "all-rank", "ease",
 )  # fmt: skip
 REWEIGHTED = ("mrdr", "dr-mse", "tdr", "d-ips", "d-dr", "stable-dr", "bal-ips", "bal-dr")
 """IPS and DR with other weights, from the field."""
@@ -38,7 +39,7 @@ def test_the_table_has_these_methods_and_no_others() -> None:
 
 def test_what_other_modules_may_ask_of_a_row() -> None:
     rows = METHODS.values()
-    assert {spec.name for spec in rows if not spec.trains} == {"item-rate", "bias", "pure-svd"}
+    assert {spec.name for spec in rows if not spec.trains} == {"item-rate", "bias", "pure-svd", "ease"}
     assert {spec.name for spec in rows if spec.uses_propensity is True} == {*GRID, *REWEIGHTED} - {"mf"}
     assert {spec.name for spec in rows if spec.calibrates_gamma} == {n for n in OTHERS if n[:5] in ("signe", "sharp")}
     assert [METHODS[name].models_on_log for name in ("mf", "dr", "multi-ips", "multi-dr")] == [1, 2, 2, 3]

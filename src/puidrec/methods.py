@@ -180,6 +180,14 @@ def _baseline(name: str, words: str) -> MethodSpec:
     return MethodSpec(name, BASELINE, words, trains=False, search_space=())
 
 
+def _all_rank() -> MethodSpec:
+    return MethodSpec(
+        "all-rank", "puidrec.train.unseen:all_rank_stages", "least squares over all pairs, unseen = lowest rating",
+        target_scale="unit", losses=("squared",), search_space=(*TRAINED, "unseen_weight"),
+        needs="a log of ratings, or of positives alone", defaults={"solver": "least-squares", "epochs": 15},
+    )  # fmt: skip
+
+
 _BUILT_IN = (
     MethodSpec("mf", ROBUST, "matrix factorisation on the log as it is"),
     *_grid("", "none", False, ""),
@@ -222,6 +230,17 @@ _BUILT_IN = (
     _baseline("item-rate", "mean rating of the item, shrunk: the baseline to beat"),
     _baseline("bias", "user and item means, shrunk"),
     _baseline("pure-svd", "truncated SVD of the centred log"),
+    _all_rank(),
+    MethodSpec(
+        "ease",
+        "puidrec.train.baselines:ease_stages",
+        "items predict each other by one ridge regression, unseen = 0",
+        target_scale="unit",
+        trains=False,
+        losses=("squared",),
+        search_space=(),
+        needs="a log of ratings, or of positives alone, with at most 20,000 items",
+    ),
 )
 
 

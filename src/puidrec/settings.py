@@ -52,7 +52,9 @@ class Settings(BaseModel):
     adjust: bool | None = Field(
         None, description="signed, sharp: weigh seen pairs by inverse propensity; None: where the model has no IDs."
     )
-    liked: bool = Field(True, description="signed: people pick what they like (False: what they dislike).")
+    liked: bool | None = Field(
+        None, description="People pick what they like (False: dislike); None: signed assumes it, spectrum asks the log."
+    )
     warm_start: bool = Field(True, description="Benchmarked methods start at the benchmark.")
     solver: Literal["adam", "least-squares"] = Field(
         "adam", description="adam: with early stopping; least-squares: to the optimum, where the loss is quadratic."
@@ -94,6 +96,11 @@ class Settings(BaseModel):
         return TargetScale(
             labels, labels and spec.target_scale == "signed", self.loss == "cross-entropy" and spec.trains
         )
+
+    @property
+    def picks_liked(self) -> bool:
+        """Whether people are taken to pick what they like, where a method has to assume one or the other."""
+        return self.liked is not False
 
     @property
     def adjusts(self) -> bool:

@@ -5,7 +5,10 @@ import pytest
 import scipy.sparse as sp
 
 from puidrec.data.row_matrix import RowMatrix
-from puidrec.train.baselines import SHRINK, closed_form
+from puidrec.errors import InputError
+from puidrec.train import baselines
+from puidrec.train.baselines import SHRINK, closed_form, ease
+from puidrec.train.regularisation import SHARE, largest_singular_value, noise_like
 
 USER, ITEM = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 0, 2, 1, 2, 0])
 TARGET = np.array([1.0, 0.5, 0.75, 0.0, 0.25, 0.5, 1.0])
@@ -73,3 +76,41 @@ def test_pure_svd_keeps_only_what_rises_above_noise() -> None:
         assert factors.lefts[0].shape[1] - 2 <= most  # of 8; noise itself lies at its edge, on either side
     signal = closed_form("pure-svd", matrix(user, item, taste, (80, 60)), 8, 0).tile().numpy()
     assert np.corrcoef(signal[user, item], taste)[0, 1] > 0.9
+
+
+def random_log(n_users=30, n_items=12):
+    rng = np.random.default_rng(3)
+    user, item = np.nonzero(rng.random((n_users, n_items)) < 0.4)
+    return matrix(user, item, rng.integers(1, 5, user.size) / 4.0, (n_users, n_items))
+
+
+def test_ease_is_a_ridge_regression_of_each_item_on_the_others() -> None:
+    log = random_log()
+    dense = np.concatenate([part.matrix.toarray() for part in log.parts()])
+    penalty = (SHARE * np.mean([largest_singular_value(noise) for noise in noise_like(log, 0)])) ** 2
+    weights = np.zeros((12, 12))
+    for j in range(12):
+        others = np.delete(np.arange(12), j)
+        x = dense[:, others]
+        weights[others, j] = np.linalg.solve(x.T @ x + penalty * np.eye(11), x.T @ dense[:, j])
+    scores, lost = ease(log, 0)
+    expected = dense @ weights
+    error = scores.tile().numpy() - expected
+    assert np.sum(error**2) / np.sum(expected**2) == pytest.approx(lost, abs=1e-6)
+    assert lost <= 1e-4
+
+
+def test_ease_of_a_large_catalogue_keeps_the_best_factors(monkeypatch) -> None:
+    log = random_log(60, 50)
+    whole = ease(log, 0)[0].tile().double().numpy()
+    monkeypatch.setattr(baselines, "EASE_RANK", 8)
+    scores, lost = ease(log, 0)
+    left, strength, right = np.linalg.svd(whole)
+    best = (left[:, :8] * strength[:8]) @ right[:8]
+    np.testing.assert_allclose(scores.tile().numpy(), best, atol=1e-4)
+    assert lost == pytest.approx(1.0 - np.sum(strength[:8] ** 2) / np.sum(strength**2), abs=1e-3)
+
+
+def test_ease_refuses_a_catalogue_that_is_too_large() -> None:
+    with pytest.raises(InputError, match="20,001 items"):
+        ease(matrix(USER, ITEM, TARGET, (5, 20_001)), 0)

@@ -178,6 +178,8 @@ FITS = [
     {"method": "item-rate"},
     {"method": "bias"},
     {"method": "pure-svd"},
+    {"method": "all-rank"},
+    {"method": "ease"},
 ]
 
 
@@ -200,6 +202,8 @@ ON_DISK_CASES = [
     {"method": "bpuid-dr", "backbone": "mf"},
     {"method": "signed-rd", "ids": False},
     {"method": "pure-svd"},
+    {"method": "all-rank", "backbone": "mf"},
+    {"method": "ease"},
 ]
 
 

@@ -3,10 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from puidrec.backbones.low_rank import LowRank
+from puidrec.data.dataset import Dataset
+from puidrec.model import Recommender
 from puidrec.objective.signed import additive_log_gamma as log_parts
 from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
@@ -51,7 +54,7 @@ def brute_force(prepared, problem, dense) -> float:
     fit = (weight * (prediction[at] - prepared.log.target(prepared.rows)) ** 2).sum() / seen.sum()
     if settings.spec.end == "signed":
         shrink = np.exp(-problem.gamma_scale * additive_log_gamma(problem.gamma, q.shape))
-        m = q * shrink if settings.liked else 1 - (1 - q) * shrink
+        m = q * shrink if settings.picks_liked else 1 - (1 - q) * shrink
         distance = (prediction - m) ** 2
     else:
         users, items = (x.ravel() for x in np.meshgrid(*map(np.arange, q.shape), indexing="ij"))
@@ -149,3 +152,50 @@ def test_a_larger_gamma_lowers_unseen_scores_and_disliked_raises_them(prepare, d
         means.append(dense_scores(fitted.phi).mean())
     assert means[0] < means[1] - 0.05
     assert means[2] > means[1] + 0.05
+
+
+def all_rank(prepared):
+    """The problem of `all-rank`, in float64."""
+    (stage,) = stages_of(prepared)
+    problem = stage.build({})
+    problem.phi.double()
+    observed = problem.observed
+    box = Box(observed.bounds.a.double(), observed.bounds.b.double())
+    problem.observed = Observed(observed.pattern, observed.target.double(), box)
+    return problem
+
+
+@pytest.mark.parametrize("liked", [True, False])
+def test_all_rank_pulls_unseen_pairs_to_the_end_of_the_scale(liked, prepare, dense_scores) -> None:
+    prepared = prepare("all-rank", backbone="mf", liked=liked, unseen_weight=2.0)
+    problem = all_rank(prepared)
+    rows, prediction = prepared.rows, dense_scores(problem.phi.factors())
+    seen = np.zeros(prediction.shape, bool)
+    seen[rows.user, rows.item] = True
+    fit = np.mean((prediction[rows.user, rows.item] - prepared.log.target(rows)) ** 2)
+    pull = np.mean((prediction[~seen] - (0.0 if liked else 1.0)) ** 2)
+    loss = float(problem.loss(0, problem.n_users).detach())
+    assert loss == pytest.approx(fit + 2.0 * pull, rel=1e-6)
+
+
+def test_all_rank_is_signed_rd_as_gamma_grows(prepare) -> None:
+    same = {"backbone": "mf", "unseen_weight": 3.0, "solver": "least-squares", "l2_vectors": 0.5}
+    limit = all_rank(prepare("all-rank", **same))
+    signed = problem_of(prepare("signed-rd", gamma=1e8, **same), doubles=True)
+    signed.phi.load_state_dict(limit.phi.state_dict())
+    losses = [float(problem.loss(0, problem.n_users).detach()) for problem in (signed, limit)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_all_rank_trains_on_positives_alone() -> None:
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 3, 90), rng.integers(0, 3, 40)
+    user, item = np.nonzero(rng.random((90, 40)) < np.where(group[0][:, None] == group[1], 0.4, 0.02))
+    log = pl.DataFrame({"user_id": user, "item_id": item, "rating": np.ones(user.size)})
+    log = log.with_columns(rating=pl.when(pl.arange(pl.len()) == 0).then(0.99).otherwise(1.0))  # one all but positive
+    data = Dataset.from_frame(log, scale=(0.0, 1.0))
+    model = Recommender("all-rank", dim=4, rng=0).fit(data)
+    held_out = np.argwhere(group[0][:, None] == group[1])
+    scores = model.user_factors_ @ model.item_factors_.T
+    alike = scores[tuple(held_out.T)].mean()
+    assert alike > 2.0 * scores.mean()

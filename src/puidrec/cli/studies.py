@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from puidrec.experiments.study import Results, Trial
     from puidrec.experiments.summary import SummaryRow
 
-BASELINES = ("item-rate", "bias")
+BASELINES = ("item-rate", "bias", "pure-svd", "all-rank", "ease")
 """Shown in every table: what does not beat them has learned nothing about people."""
 SHOWN_TRIALS = 10
 DATA_ROOT = "Folder with the folders coat, yahoo-r3, kuairec, ml-100k; those absent are skipped."
@@ -63,7 +63,9 @@ class StudyOptions(options.EngineOptions):
 class TableOptions(options.Options):
     """What a comparison shows."""
 
-    methods: str = option("all", "a,b,… or all; the baselines item-rate and bias are always shown.", metavar="NAMES")
+    methods: str = option(
+        "all", "a,b,… or all; item-rate, bias, pure-svd, all-rank and ease are always shown.", metavar="NAMES"
+    )
     budget: int = option(1, "Settings tried per method and seed, chosen on validation rows; 1: the defaults.")
     reference: str | None = option(None, "The method that others are compared with; by default mf.", metavar="NAME")
     metrics: str = option("uauc,ndcg@5", "Metrics of the tables, the first one sorts.")

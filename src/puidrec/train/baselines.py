@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import svds
+from scipy.sparse.linalg import LinearOperator, eigsh, svds
 
 from puidrec.backbones.low_rank import LowRank
 from puidrec.data.row_matrix import RowMatrix
-from puidrec.train.problem import Fitted, Stage
-from puidrec.train.regularisation import largest_singular_value, noise_like
+from puidrec.errors import InputError
+from puidrec.train.problem import Done, Fitted, Stage
+from puidrec.train.regularisation import SHARE, largest_singular_value, noise_like
 
 if TYPE_CHECKING:
     from puidrec.train.blocks import UserPartition
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 SHRINK = 10.0
 """Ratings a mean is worth before it has any of its own."""
 SWEEPS = 10
+EASE_ITEMS = 20_000
+"""Items up to which `ease` is computed: its matrices have items × items cells, 3 GB each here."""
+EASE_RANK, EASE_LOST = 256, 1e-4
+"""Most factors that its scores are kept as, and the share of their squares that fewer of them may lose."""
+GRAM_COLUMNS = 1024
 
 
 def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
@@ -51,6 +58,72 @@ def closed_form(name: str, ratings: RowMatrix, dim: int, seed: int) -> LowRank:
     lefts = np.column_stack([left, user_bias, ones[0]])
     rights = np.column_stack([right, ones[1], item_bias + mean])
     return LowRank.of(torch.from_numpy(lefts).float(), torch.from_numpy(rights).float())
+
+
+def ease_stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
+    """`ease` in closed form; every process computes it."""
+
+    def build(done: Done) -> Fitted:
+        scores, lost = ease(prepared.log.ratings, prepared.settings.seed)
+        return Fitted(scores, notes={"rank": scores.lefts[0].shape[1], "lost_by_compression": round(lost, 6)})
+
+    return [Stage("main", build)]
+
+
+def ease(ratings: RowMatrix, seed: int) -> tuple[LowRank, float]:
+    """EASE (Steck 2019): min ‖R − R B‖² + λ ‖B‖² with diag B = 0, R the ratings with 0 for unseen pairs.
+
+    With P = (RᵀR + λ I)⁻¹, B_ij = −P_ij / P_jj. λ is the square of the largest singular value that chance alone would
+    give R (as for L2 elsewhere). Scores R B are kept as (R B V) Vᵀ, V the leading eigenvectors of BᵀRᵀR B: no other
+    factors of this rank lose less of Σ_D s². Returns them and the share lost.
+    """
+    if ratings.n_items > EASE_ITEMS:
+        raise InputError(
+            "ease inverts an items × items matrix", found=f"{ratings.n_items:,} items",
+            expected=f"at most {EASE_ITEMS:,}", hint="Use all-rank, which has no such limit.",
+        )  # fmt: skip
+    edge = SHARE * float(np.mean([largest_singular_value(noise) for noise in noise_like(ratings, seed)]))
+    penalty = max(edge**2, 1e-6)
+    gram = item_gram(ratings)
+    inverse = np.linalg.inv(gram + penalty * np.eye(len(gram)))
+    scale = 1.0 / np.diag(inverse)
+    b = -inverse * scale
+    np.fill_diagonal(b, 0.0)
+    explained = gram + penalty * inverse * scale  # = RᵀR B, since RᵀR P = I − λ P
+    explained[np.diag_indices_from(explained)] -= scale
+    total = float(np.sum(b * explained))
+    energy, axes = _leading_axes(lambda x: b.T @ (gram @ (b @ x)), len(gram), seed)
+    left = np.concatenate([part.matrix @ (b @ axes) for part in ratings.parts()])
+    lost = max(1.0 - float(energy.sum()) / total, 0.0) if total > 0.0 else 0.0
+    return LowRank.of(torch.from_numpy(left).float(), torch.from_numpy(axes).float().contiguous()), lost
+
+
+def item_gram(ratings: RowMatrix) -> np.ndarray:
+    """RᵀR, some of its columns at a time: it takes Σ_u n_u² products, and no more memory than itself."""
+    gram = np.zeros((ratings.n_items, ratings.n_items))
+    for part in ratings.parts():
+        turned, columns = part.matrix.T.tocsr(), part.matrix.tocsc()
+        for start in range(0, ratings.n_items, GRAM_COLUMNS):
+            some = slice(start, start + GRAM_COLUMNS)
+            gram[:, some] += (turned @ columns[:, some]).toarray()
+    return gram
+
+
+def _leading_axes(times: Callable[[np.ndarray], np.ndarray], size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and eigenvectors of a positive matrix of which all but `EASE_LOST` is kept, `EASE_RANK` at most."""
+    if size <= 4 * EASE_RANK:
+        values, axes = np.linalg.eigh(times(np.eye(size)))
+    else:
+        operator = LinearOperator((size, size), matvec=times, matmat=times, dtype=np.float64)
+        values, axes = eigsh(operator, k=EASE_RANK, v0=np.random.default_rng(seed).standard_normal(size), tol=1e-6)
+        order = np.argsort(values)
+        values, axes = values[order], axes[:, order]
+    values, axes = np.maximum(values[::-1], 0.0), axes[:, ::-1]
+    rest = 1.0 - np.cumsum(values) / max(float(values.sum()), 1e-300)
+    kept = min(int(np.sum(rest > EASE_LOST)) + 1, EASE_RANK, size)
+    values, axes = values[:kept], axes[:, :kept]
+    largest = axes[np.abs(axes).argmax(0), np.arange(kept)]
+    return values, axes * np.where(largest < 0.0, -1.0, 1.0)  # else rounding may turn a direction round
 
 
 def _item_bias(ratings: RowMatrix, mean: float, user_bias: np.ndarray) -> np.ndarray:

@@ -53,6 +53,10 @@ MAX_GAMMA = 20.0
 """A Γ set by uniform rows is at most this."""
 REFERENCE_L2 = 0.1
 """The l2 for which `l2_vectors="auto"` was calibrated; with twice this l2, penalties are twice as large."""
+MOST_L2 = 10.0
+"""The largest L2 penalty factor of ID embeddings where all pairs count: who saw what is noisier than ratings."""
+LEAST_LEVEL = 0.5
+"""Where all pairs count, they also steady the vectors: L2 is down to this share of what their noise asks for."""
 Weights = Literal["unit", "box", "inverse", "imputation"]
 """Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average; those of the imputation."""
 
@@ -65,6 +69,7 @@ class TrainingLog:
     split: Split
     settings: Settings
     """Those of the method; stages before it differ in nothing that matters here."""
+    _noise: dict[float, Noise] = field(default_factory=dict, repr=False)
 
     @property
     def rows(self) -> Interactions | StoredInteractions:
@@ -176,17 +181,26 @@ class TrainingLog:
             if (table := tables[key]) is not None
         }
 
-    @cached_property
+    @property
     def noise(self) -> Noise:
         """How much of the log is noise, as seen from a fit of the biases."""
-        biases, signed = closed_form("bias", self.ratings, 1, 0), self.scale.signed
+        return self.noise_at(1.0)
 
-        def slope(part: Interactions) -> np.ndarray:
-            prediction = pair_scores(biases, part.user, part.item).astype(np.float64)
-            return half_slope(prediction - self.target(part), self.settings.loss, signed=signed) / len(self.rows)
+    def noise_at(self, level: float) -> Noise:
+        """The same for a model whose scores are this share of the biases' predictions, since unseen pairs pull it down.
 
-        designs = (self.designs.get("user_id"), self.designs.get("item_id"))
-        return measure_noise(self.matrix(slope), *designs, self.settings.seed)
+        At 1 the noise is that of ratings. Towards 0 it is that of who saw what, times ratings: it was chance, too.
+        """
+        if level not in self._noise:
+            biases, signed = closed_form("bias", self.ratings, 1, 0), self.scale.signed
+
+            def slope(part: Interactions) -> np.ndarray:
+                prediction = level * pair_scores(biases, part.user, part.item).astype(np.float64)
+                return half_slope(prediction - self.target(part), self.settings.loss, signed=signed) / len(self.rows)
+
+            designs = (self.designs.get("user_id"), self.designs.get("item_id"))
+            self._noise[level] = measure_noise(self.matrix(slope), *designs, self.settings.seed)
+        return self._noise[level]
 
     @cached_property
     def pattern(self) -> LogPattern:
@@ -359,7 +373,19 @@ class Prepared:
             return PenaltyFactors(ids=given)
         return self.log.noise.penalty_factors(REFERENCE_L2, self.noise_weight)
 
-    def backbone(self, stage: str, mean: float | None = None, shard: RowShard | None = None) -> Backbone:
+    def penalty_factors_at(self, level: float) -> PenaltyFactors:
+        """The same for a loss over all pairs that pulls scores down to this share of those of seen pairs."""
+        if self.settings.l2_vectors != "auto" or level == 1.0:
+            return self.penalty_factors
+        return self.log.noise_at(level).penalty_factors(REFERENCE_L2, max(level, LEAST_LEVEL), most=MOST_L2)
+
+    def backbone(
+        self,
+        stage: str,
+        mean: float | None = None,
+        shard: RowShard | None = None,
+        factors: PenaltyFactors | None = None,
+    ) -> Backbone:
         """A fresh backbone for a stage of training, of all users or some; it starts at the mean of the targets."""
         settings, log = self.settings, self.log
         start = log.target_mean if mean is None else mean
@@ -372,7 +398,7 @@ class Prepared:
             ids=settings.ids, hidden=settings.hidden, mean=start, rng=derive_seed(settings.seed, "init", stage),
             shard=shard,
         )  # fmt: skip
-        return backbone.set_penalty_factors(self.penalty_factors).to(settings.device)
+        return backbone.set_penalty_factors(factors or self.penalty_factors).to(settings.device)
 
     def validator(self) -> Validator | None:
         """Held-out rows that choose the epoch; self-selected rows are weighted by inverse propensity."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -99,6 +99,8 @@ class Fitted:
     """Smoothed validation score of the best epoch; None where nothing was validated."""
     gamma_scale: float = 1.0
     """κ: the power to which Γ entered, 1 unless it was calibrated."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What the method itself wants its report to say, in plain values."""
 
 
 Done = Mapping[str, Fitted]

@@ -40,12 +40,12 @@ class Noise(NamedTuple):
     """What users' features explain beyond noise, as a share of what they explain of noise; None without features."""
     item_excess: float | None
 
-    def penalty_factors(self, reference: float, noise_weight: float = 1.0) -> PenaltyFactors:
-        """Factors for the L2 of vectors: at most 1 for IDs, at least 1 for features.
+    def penalty_factors(self, reference: float, noise_weight: float = 1.0, most: float = 1.0) -> PenaltyFactors:
+        """Factors for the L2 of vectors: at most `most` for IDs, at least 1 for features.
 
         reference: the l2 that the factors refer to. noise_weight: the weight that the method's losses give the noise.
         """
-        ids = min(SHARE * noise_weight * self.edge / reference, 1.0) if self.edge > 0 else 1.0
+        ids = min(SHARE * noise_weight * self.edge / reference, most) if self.edge > 0 else 1.0
         return PenaltyFactors(
             ids, *(_of_features(excess, noise_weight) for excess in (self.user_excess, self.item_excess))
         )

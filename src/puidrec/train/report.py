@@ -32,7 +32,7 @@ def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[
     if calibrates_gamma(prepared):
         report["gamma_set_by"] = gamma_set_by(prepared)
     report["uniform_rows_used"] = uniform_use(prepared)
-    return report
+    return report | dict(fitted.notes)
 
 
 def calibrates_gamma(prepared: Prepared) -> bool:

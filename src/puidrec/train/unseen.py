@@ -104,7 +104,7 @@ class UnseenProblem:
         n_seen = max(float(len(self.observed)), 1.0)
         share = self.settings.unseen_weight / max(self.seen.n_pairs - n_seen, 1.0)
         log_users, log_items = self.gamma_scale * self.log_users, self.gamma_scale * self.log_items
-        m = signed.unseen_scores(self.seen, log_users, log_items, liked=self.settings.liked).detach()
+        m = signed.unseen_scores(self.seen, log_users, log_items, liked=self.settings.picks_liked).detach()
         unit = None if self.settings.adjusts else 1.0 / n_seen - share
 
         def weigh(observed: Observed, rows: slice) -> tuple[Tensor | float, Tensor]:
@@ -121,7 +121,7 @@ class UnseenProblem:
     def _signed(self, start: int, stop: int, observed: Observed, phi: LowRank, scores: Tensor) -> Tensor:
         log_users, log_items = self.gamma_scale * self.log_users[start:stop], self.gamma_scale * self.log_items
         q = self.seen.rows(slice(start, stop))
-        m = signed.unseen_scores(q, log_users, log_items, liked=self.settings.liked)
+        m = signed.unseen_scores(q, log_users, log_items, liked=self.settings.picks_liked)
         return signed.signed_unseen_sum(observed, phi, scores, m)
 
     def _worst(self, start: int, stop: int, observed: Observed, phi: LowRank, scores: Tensor) -> Tensor:
@@ -159,6 +159,26 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     ]
 
 
+def all_rank_stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
+    """`all-rank`: unseen pairs are pulled to the lowest rating, which is q/Γ at Γ = ∞; no q is needed."""
+    return [Stage("main", lambda done: all_rank_problem(prepared, "main", partition))]
+
+
+def all_rank_problem(prepared: Prepared, stage: str, partition: UserPartition) -> UnseenProblem:
+    """mean_O (r̂ − r)² + λ · mean_{D∖O} (r̂ − r_m)², r_m the lowest rating (the highest where `liked` is False).
+
+    L2 is set by the noise of who saw what: at the start scores are 1/(1 + λ) of seen ratings.
+    """
+    settings, data = prepared.settings, prepared.data
+    end = 0.0 if settings.picks_liked else 1.0
+    device = settings.device
+    constant = torch.full((data.n_users, 1), end, device=device), torch.ones(data.n_items, 1, device=device)
+    level = 1.0 / (1.0 + settings.unseen_weight)
+    phi = prepared.backbone(f"{stage} phi", shard=partition.shard, factors=prepared.penalty_factors_at(level))
+    nothing = (torch.zeros(data.n_users, device=device), torch.zeros(data.n_items, device=device))
+    return UnseenProblem(settings, prepared.logged("unit"), phi, LowRank.of(*constant), prepared.gamma, *nothing)
+
+
 def _unseen_problem(prepared: Prepared, done: Done, partition: UserPartition) -> UnseenProblem:
     settings, q = prepared.settings, done["seen"].phi
     observed = prepared.logged("inverse" if settings.adjusts else "unit")
@@ -181,4 +201,4 @@ def _gamma_scale(prepared: Prepared, q: LowRank, users: Tensor, items: Tensor) -
         mean = signed.mean_of_unseen_for_shared_model(prepared.log.reweighted_mean, uniform, settings.unseen_weight)
     else:
         mean = signed.mean_of_unseen(prepared.log.target_mean, len(prepared.rows), uniform, q.n_pairs)
-    return signed.calibrated_scale(q, users, items, mean, liked=settings.liked)
+    return signed.calibrated_scale(q, users, items, mean, liked=settings.picks_liked)

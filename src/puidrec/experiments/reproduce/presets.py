@@ -23,7 +23,7 @@ PAPER_METHODS = (
     "brd-ips", "bpuid-ips", "brd-dr", "bpuid-dr",
 )  # fmt: skip
 """In the order of its first table."""
-TRIVIAL = ("item-rate", "bias", "pure-svd")
+TRIVIAL = ("item-rate", "bias", "pure-svd", "all-rank", "ease")
 OURS = ("signed-rd", "signed-puid", "sharp-rd", "sharp-puid")
 
 
@@ -44,6 +44,11 @@ class Variant:
 def control(method: str, gamma: str | float, words: str) -> Variant:
     """A personalised method whose Γ is replaced."""
     return Variant(method, f"{method}, {words}", {"gamma": gamma})
+
+
+def trivial(method: str) -> Variant:
+    """A baseline, which is the same whatever the backbone of the methods."""
+    return Variant(method, settings={"backbone": "mf"} if get_method(method).trains else {})
 
 
 RANDOM_GAMMA = tuple(control(f"puid-{kind}", "random", "random Γ") for kind in ("ips", "dr"))
@@ -111,7 +116,7 @@ PAPER = Preset(
     "paper",
     "the paper's: mf-mlp, pseudo-features where there are only ids, targets ±1, logistic propensity, α = 2, β = 5",
     protocols={"coat": ("ge3", "paper"), "yahoo-r3": ("ge3", "paper"), "kuairec": ("rd",)},
-    variants=(*map(Variant, (*PAPER_METHODS, *TRIVIAL)), *CONTROLS, *PRINTED_GAMMA),
+    variants=(*map(Variant, PAPER_METHODS), *map(trivial, TRIVIAL), *CONTROLS, *PRINTED_GAMMA),
     settings={"backbone": "mf-mlp", "target": "binary", "propensity": "logistic", "l2_vectors": 1.0},
     personalised={"gamma": "information", "alpha": 2.0, "beta": 5.0},
     by_data={"kuairec": KUAIREC_LIMITS},
