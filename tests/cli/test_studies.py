@@ -39,13 +39,13 @@ def test_compare_prints_tables_and_writes_the_files(puid, tmp_path: Path) -> Non
         "chart-ndcg-5.png",
     }  # fmt: skip
     rows = json.loads((out / "results.json").read_text())
-    assert len(rows) == 8
+    assert len(rows) == 2 * (2 + len(BASELINES))
     assert {row["label"] for row in rows} == {"mf", "rd-ips", *BASELINES}
     assert {row["settings"]["epochs"] for row in rows} == {4}
     before = {path: path.read_bytes() for path in out.glob("*.*") if path.name != "timings.json"}
     again = puid(*command, "--json")
     assert json.loads(again.out)["reference"] == "mf"
-    assert len(json.loads(again.out)["rows"]) == 4 * 2
+    assert len(json.loads(again.out)["rows"]) == 2 * (2 + len(BASELINES))
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
@@ -103,9 +103,9 @@ def test_a_config_file_holds_options_and_settings(puid, tmp_path: Path) -> None:
 def test_a_failed_job_is_named_and_the_rest_is_there(puid, tmp_path: Path) -> None:
     outcome = puid("compare", "--methods", "mf,item-rate", "--seeds", 1, *QUICK, "--set", "lr=1e30", "--out", tmp_path)
     assert outcome.code == 1
-    assert "1 of 3 jobs failed: mf on simulated, seed 0: training of mf diverged" in outcome.err
+    assert "1 of 6 jobs failed: mf on simulated, seed 0: training of mf diverged" in outcome.err
     assert len(outcome.err.splitlines()) == 1
-    assert len(json.loads((tmp_path / "results.json").read_text())) == 2
+    assert len(json.loads((tmp_path / "results.json").read_text())) == 5
     assert "item-rate" in outcome.out
 
 
@@ -136,7 +136,7 @@ def test_mistakes_in_compare_are_one_line_and_write_nothing(puid, tmp_path: Path
 
 def test_the_help_says_that_baselines_are_always_shown(puid) -> None:
     text = " ".join(puid("compare", "--help").out.replace("│", " ").split())
-    assert "item-rate and bias are always shown" in text
+    assert "all-rank and ease are always shown" in text
     assert "Example:" in text
 
 
