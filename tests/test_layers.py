@@ -13,7 +13,7 @@ from puidrec.plugins import GROUPS
 
 ROOT = Path(puidrec.__file__).parent
 LAYERS = (
-    "errors", "rng", "atomic", "plugins", "data", "features", "propensity", "sensitivity", "evaluation", "data.sources",
+    "errors", "rng", "atomic", "plugins", "data", "features", "propensity", "evaluation", "sensitivity", "data.sources",
     "backbones", "objective", "methods", "settings", "train", "cold_start", "model", "store", "auditing", "experiments",
     "report", "serve", "export", "testing", "cli",
 )  # fmt: skip
@@ -23,6 +23,7 @@ ARRAYS_ONLY = ("sensitivity", "evaluation", "auditing")
 """These see arrays: no tensors, no settings, no models."""
 REACHES_UP = {
     ("auditing.audit", "report"),  # a finished audit can show itself: `to_html` looks the page up when it is called
+    ("sensitivity.certificate", "report"),  # so can a certificate, in a notebook
     ("model", "store"),  # `save` and `load` are methods of the model
     ("methods", "train"),  # a row names what builds it, so that listing methods imports no torch
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 import puidrec
 
 ROOT = Path(puidrec.__file__).parent
-FUNCTIONS = {"audit": ("model", "data", "against"), "evaluate": ("model", "interactions")}
+FUNCTIONS = {"audit": ("model", "data", "against"), "certify": ("data",), "evaluate": ("model", "interactions")}
 """Public functions and their leading parameters."""
 
 

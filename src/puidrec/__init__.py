@@ -17,30 +17,36 @@ if TYPE_CHECKING:
     from puidrec.errors import PuidError as PuidError
     from puidrec.evaluation import evaluate as evaluate
     from puidrec.model import Recommender as Recommender
+    from puidrec.sensitivity.certificate import Certificate as Certificate
+    from puidrec.sensitivity.certify import certify as certify
     from puidrec.settings import Settings as Settings
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Audit": "puidrec.auditing.audit",
+    "Certificate": "puidrec.sensitivity.certificate",
     "Dataset": "puidrec.data.dataset",
     "InputError": "puidrec.errors",
     "PuidError": "puidrec.errors",
     "Recommender": "puidrec.model",
     "Settings": "puidrec.settings",
     "audit": "puidrec.auditing.audit",
+    "certify": "puidrec.sensitivity.certify",
     "evaluate": "puidrec.evaluation.evaluator",
     "load_dataset": "puidrec.data.sources",
 }
 
 __all__ = [
     "Audit",
+    "Certificate",
     "Dataset",
     "InputError",
     "PuidError",
     "Recommender",
     "Settings",
     "audit",
+    "certify",
     "evaluate",
     "load_dataset",
 ]

@@ -13,7 +13,7 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import StoredInteractions, shard_log
 from puidrec.propensity import PROPENSITIES, Exposure, make_propensity
 from puidrec.sensitivity.bounds import bounds
-from puidrec.sensitivity.certify import certify
+from puidrec.sensitivity.certificate import certify_values
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import PRESETS, resolve_gamma
 from puidrec.sensitivity.nominal import LARGEST_LOW, NominalExposure
@@ -71,15 +71,21 @@ def test_bounds_are_those_of_p_and_gamma(nominal) -> None:
 def test_the_certificate_is_that_of_the_arrays(tiny_data, nominal, outcome, adjust) -> None:
     rows, uniform = nominal.seen, tiny_data.uniform.labelled(tiny_data.split("rd", 0).protocol)
     assert nominal.certifies_levels(uniform)
-    found = nominal.certificate(outcome, uniform, adjust=adjust, n_bootstrap=40)
-    expected = certify(
-        getattr(rows, outcome).astype(float), getattr(uniform, outcome).astype(float), n_bootstrap=40,
-        mean_propensity=nominal.evidence.counts.rate, logged_propensity=nominal.seen_propensity if adjust else None,
-        logged_user=rows.user, uniform_user=uniform.user,
+    found = nominal.certificate(outcome, uniform, adjust=adjust)
+    key = rows.user.astype(np.int64) * tiny_data.n_items + rows.item
+    unseen = uniform.take(~np.isin(uniform.user.astype(np.int64) * tiny_data.n_items + uniform.item, key))
+    assert len(unseen) < len(uniform)  # a pair that is in the log says nothing of unseen pairs
+    expected = certify_values(
+        getattr(rows, outcome).astype(float), getattr(unseen, outcome).astype(float), logged_user=rows.user,
+        logged_propensity=nominal.seen_propensity if adjust else None, uniform_user=unseen.user,
     )  # fmt: skip
     assert (found.adjusted, len(found.levels)) == (adjust, len(expected.levels))
+    assert (found.n_uniform, found.propensity) == (len(unseen), "two-way" if adjust else None)
     assert (found.gamma, found.lower) == pytest.approx((expected.gamma, expected.lower), rel=1e-9)
-    assert nominal.certificate(outcome, uniform, n_bootstrap=40, mean_propensity=0.5).gamma != found.gamma
+
+
+def test_uniform_rows_that_are_all_in_the_log_prove_nothing_and_are_refused(nominal, refusal) -> None:
+    refusal(lambda: nominal.certificate("label", nominal.seen), "no uniform row of an unseen pair")
 
 
 def test_without_a_smallest_propensity_it_follows_the_share_seen(tiny_data) -> None:
@@ -120,5 +126,5 @@ def test_a_log_on_disk_gives_the_values_of_one_in_memory(tiny_data, tmp_path: Pa
         found, expected = (side.gamma(spec).at(rows.user, rows.item) for side in (disk, whole))
         np.testing.assert_allclose(found, expected, rtol=1e-12)
     for outcome in ("label", "rating"):
-        found, expected = (side.certificate(outcome, uniform, n_bootstrap=20) for side in (disk, whole))
+        found, expected = (side.certificate(outcome, uniform) for side in (disk, whole))
         assert (found.gamma, found.lower) == pytest.approx((expected.gamma, expected.lower), rel=1e-9)

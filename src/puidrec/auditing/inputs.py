@@ -281,7 +281,7 @@ class AuditInputs:
         by_level = self.model.target == "rating" and self.nominal.certifies_levels(uniform)
         kind: Outcome = "rating" if by_level else "label"
         try:
-            found = self.nominal.certificate(kind, uniform, n_bootstrap=max(replicates, 2), rng=rng)
+            found = self.nominal.certificate(kind, uniform, rng=rng)
         except InputError:
             return None  # everything was seen: there is no unseen part to certify
         return found, "rating levels" if kind == "rating" else "labels"

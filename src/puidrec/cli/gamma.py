@@ -153,26 +153,52 @@ def _show_certificates(summary: dict[str, Any]) -> None:
     plain, adjusted = ([proof for proof in found if proof["adjusted"] is wanted] for wanted in (False, True))
     table = [row for pair in zip(plain, adjusted, strict=True) for row in _certificate_rows(*pair)]
     print_table(
-        "The smallest Γ that fits the uniform rows (all of them are used)",
-        ("event", "unseen", "seen", "least Γ", "limit", "seen*", "least Γ*", "limit*"),
+        "What the uniform rows of unseen pairs prove: lower limits of Γ",
+        ("event", "unseen", "seen", "Γ ≥", "seen*", "Γ* ≥", "estimate*"),
         table,
     )
     say(
-        "(un)seen: share of such ratings. limit: 95 % confidence. "
-        f"*: with what propensity {summary['certificate_rows']['propensity']} explains taken out.\n"
+        "(un)seen: share of such ratings. Limits hold together with 95 % confidence. "
+        f"*: with what propensity {summary['certificate_rows']['propensity']} explains taken out. Estimates are biased "
+        "upward and used for nothing.\n"
     )
+    _show_segments(adjusted[-1]["segments"])
+
+
+def _show_segments(segments: list[dict[str, Any]]) -> None:
+    from puidrec.report.formatting import clip_text
+
+    proved = [row for row in segments if row["lower"] > 1.0]
+    if not segments:
+        return
+    if not proved:
+        say(f"In none of {len(segments)} segments with 50 or more uniform rows do they prove more than Γ = 1.\n")
+        return
+    print_table(
+        f"Segments in which the uniform rows prove Γ > 1 ({len(proved)} of {len(segments)} with 50 rows or more)",
+        ("segment", "of", "uniform rows", "Γ* ≥", "p (Holm)"),
+        [
+            (
+                clip_text(row["name"], 40), f"{row['side']}s", f"{row['n_uniform']:,}", f"{row['lower']:.3f}",
+                f"{row['p_value']:.2g}",
+            )
+            for row in proved[:12]
+        ],
+    )  # fmt: skip
 
 
 def _certificate_rows(plain: dict[str, Any], adjusted: dict[str, Any]) -> list[tuple[str, ...]]:
     """One row per event, the plain certificate beside the adjusted one; of rating levels, first the largest."""
-    several = len(plain["levels"]) > 1
+    several = len(adjusted["levels"]) > 1
     rows: list[tuple[str, ...]] = []
     if several:
-        pairs = [("", f"{proof['gamma']:.3f}", f"{proof['lower']:.3f}") for proof in (plain, adjusted)]
-        rows.append(("any rating", "", *pairs[0], *pairs[1]))
-    for one, other in zip(plain["levels"], adjusted["levels"], strict=True):
-        pairs = [
-            (f"{level['seen']:.1%}", f"{level['gamma']:.3f}", f"{level['lower']:.3f}") for level in (one, other)
-        ]  # fmt: skip
-        rows.append((f"rating {one['level']:g}" if several else "liked", f"{one['unseen']:.1%}", *pairs[0], *pairs[1]))
+        rows.append(("any rating", "", "", f"{plain['lower']:.3f}", "", f"{adjusted['lower']:.3f}", ""))
+    others = {(level["level"], level["highest"]): level for level in plain["levels"]}
+    for level in adjusted["levels"]:
+        other = others.get((level["level"], level["highest"]))  # the weights may join other levels
+        first = ("–", "–") if other is None else (f"{other['seen']:.1%}", f"{other['lower']:.3f}")
+        joined = level["highest"] not in (None, level["level"])
+        name = f"rating {level['level']:g}" + (f"–{level['highest']:g}" if joined else "")
+        own = (f"{level['seen']:.1%}", f"{level['lower']:.3f}", f"{level['gamma']:.2f}")
+        rows.append((name if several else "liked", f"{level['unseen']:.1%}", *first, *own))
     return rows

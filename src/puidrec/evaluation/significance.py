@@ -182,12 +182,16 @@ def compare_all(
     }
 
 
-def holm(p_value: np.ndarray) -> np.ndarray:
-    """Holm's step-down adjustment: the k-th smallest of m p-values is multiplied by m − k + 1, kept in order, ≤ 1."""
+def holm(p_value: np.ndarray, n_tests: int | None = None) -> np.ndarray:
+    """Holm's step-down adjustment: the k-th smallest of m p-values is multiplied by m − k + 1, kept in order, ≤ 1.
+
+    n_tests: m, where more tests were planned than p-values are given; the others count as the largest.
+    """
     p = np.asarray(p_value, dtype=np.float64)
     order = np.argsort(p, kind="stable")
+    most = p.size if n_tests is None else max(n_tests, p.size)
     adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1)), 1.0)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * (most - np.arange(p.size))), 1.0)
     return adjusted
 
 

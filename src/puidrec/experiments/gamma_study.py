@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,8 @@ from puidrec.errors import InputError
 from puidrec.features.bins import SideBins
 from puidrec.rng import generator
 from puidrec.sensitivity.calibrate import Calibration
-from puidrec.sensitivity.certify import Certificate
+from puidrec.sensitivity.certificate import Certificate
+from puidrec.sensitivity.certify import all_labelled, certify_exposure
 from puidrec.sensitivity.entropy import ESTIMATORS, Gains
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
@@ -167,16 +168,23 @@ def _weights(rule: GammaRule) -> tuple[float, float]:
 
 
 def _prove(nominal: NominalExposure, protocol: Protocol) -> tuple[Proof, ...]:
-    """Certificates from all uniform rows: by label and by rating level, plain and adjusted for the features."""
-    data = nominal.data
-    if data.uniform is None or not len(uniform := data.uniform.labelled(protocol)):
+    """Certificates from all uniform rows: by label and by rating level, plain and adjusted for the features.
+
+    The last one, adjusted, is the one that counts: its segments and its placebo are looked at as well.
+    """
+    data, rule = nominal.data, all_labelled(protocol)
+    if data.uniform is None or not len(data.uniform):
         return ()
+    uniform, logged = data.uniform.labelled(rule), data.logged.labelled(rule)
+    if len(logged) != len(nominal.seen):  # the protocol drops ratings, but shares are of all pairs
+        nominal = replace(nominal, seen=logged)
     outcomes: tuple[Outcome, ...] = ("label", "rating") if nominal.certifies_levels(uniform) else ("label",)
-    return tuple(
-        Proof(outcome, nominal.certificate(outcome, uniform, adjust=adjust))
+    plain = [Proof(outcome, nominal.certificate(outcome, uniform, adjust=False)) for outcome in outcomes]
+    adjusted = [
+        Proof(outcome, certify_exposure(nominal, uniform, outcome, checks=outcome == outcomes[-1]))
         for outcome in outcomes
-        for adjust in (False, True)
-    )
+    ]
+    return tuple(proof for pair in zip(plain, adjusted, strict=True) for proof in pair)
 
 
 def _side(codes: np.ndarray, bins: SideBins | None, side: str) -> SideBins:

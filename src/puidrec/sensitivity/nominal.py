@@ -18,13 +18,23 @@ import numpy as np
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions, row_slices
+from puidrec.errors import InputError
 from puidrec.propensity import Exposure, Propensity, make_propensity, require_propensity
 from puidrec.propensity.clip import DEFAULT_LOW
 from puidrec.rng import Rng, generator
 from puidrec.sensitivity.bounds import Bounds, bounds
-from puidrec.sensitivity.certify import LEVELS_MAX, Certificate, certify_parts
+from puidrec.sensitivity.certificate import (
+    LEVELS_MAX,
+    Certificate,
+    SeenSums,
+    Segments,
+    all_levels,
+    certificate,
+    level_index,
+)
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import Gamma, GammaSpec, resolve_gamma
+from puidrec.sensitivity.melding import UniformRows
 
 Outcome = Literal["label", "rating"]
 """What a certificate is about: the protocol's positive label, or every rating level."""
@@ -123,27 +133,57 @@ class NominalExposure:
         uniform: Interactions,
         *,
         adjust: bool = True,
-        mean_propensity: float | None = None,
-        n_bootstrap: int = 500,
+        confidence: float = 0.95,
         rng: Rng | None = None,
     ) -> Certificate:
-        """The smallest Γ that uniform rows prove, beyond what the propensity explains (or, not adjusted, at all).
+        """The Γ that uniform rows prove, beyond what the propensity explains (or, not adjusted, at all).
 
-        mean_propensity: the share of all pairs that was seen, where it is not that of the rows.
+        Rows whose pair is in the log say nothing of unseen pairs and are left out.
         """
-        levels = np.array([0.0, 1.0]) if outcome == "label" else self._levels()
-        parts = (
-            (getattr(rows, outcome).astype(np.float64), self.propensity_of(rows) if adjust else None, rows.user)
-            for rows in self._parts()
+        rows, seed = self.unseen(uniform), self.seed if rng is None else rng
+        value = getattr(rows, outcome).astype(np.float64)
+        levels = all_levels(value, np.array([0.0, 1.0]) if outcome == "label" else self.seen_levels())
+        sums = self.seen_sums(outcome, levels, adjust=adjust, rng=seed)
+        found = certificate(
+            sums,
+            UniformRows(level_index(value, levels), rows.user, self.data.n_users),
+            adjusted=adjust,
+            confidence=confidence,
+            rng=seed,
         )
-        return certify_parts(
-            parts, getattr(uniform, outcome).astype(np.float64), uniform.user,
-            n_users=self.data.n_users, logged_levels=levels, n_bootstrap=n_bootstrap,
-            mean_propensity=self.evidence.counts.rate if mean_propensity is None else mean_propensity,
-            rng=self.seed if rng is None else rng,
-        )  # fmt: skip
+        return replace(found, propensity=self.propensity_name if adjust else None)
 
-    def _levels(self) -> np.ndarray:
+    def seen_sums(
+        self,
+        outcome: Outcome,
+        levels: np.ndarray,
+        *,
+        adjust: bool = True,
+        segments: Segments | None = None,
+        rng: Rng = 0,
+    ) -> SeenSums:
+        """Seen rows by level, with the weight 1/p − 1 where adjusted; by segment of users or items where given."""
+        sums = SeenSums(levels, self.data.n_users, 1 if segments is None else segments.n, rng)
+        for rows in self._parts():
+            propensity = self.propensity_of(rows) if adjust else None
+            own = None if segments is None else segments.of(rows.user, rows.item)
+            sums.add(getattr(rows, outcome).astype(np.float64), propensity, rows.user, own)
+        return sums
+
+    def unseen(self, uniform: Interactions) -> Interactions:
+        """Uniform rows whose pair is not among the seen rows: a random sample of what nobody chose."""
+        key = uniform.user.astype(np.int64) * self.data.n_items + uniform.item
+        logged = np.zeros(len(uniform), bool)
+        for rows in self._parts():
+            logged |= np.isin(key, rows.user.astype(np.int64) * self.data.n_items + rows.item)
+        if logged.all():
+            raise InputError(
+                "no uniform row of an unseen pair", found=f"{len(uniform):,} uniform rows, all of pairs in the log",
+                expected="ratings of items drawn at random", hint="A certificate needs pairs that are not in the log.",
+            )  # fmt: skip
+        return uniform.take(~logged) if logged.any() else uniform
+
+    def seen_levels(self) -> np.ndarray:
         """The ratings that occur among the seen rows."""
         parts = [np.unique(self.seen.rating[part]) for part in row_slices(len(self.seen))]
         return np.unique(np.concatenate(parts)).astype(np.float64)

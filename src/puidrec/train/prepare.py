@@ -299,12 +299,11 @@ class Prepared:
         return settings.gamma
 
     def _certified(self) -> float:
-        """The smallest Γ that the labels of uniform rows prove, beyond what the propensity explains."""
+        """The Γ that the labels of uniform rows prove, beyond what the propensity explains: the lower limit."""
         nominal, uniform = self.log.nominal, self.split.propensity
         require_uniform(0 if uniform is None else len(uniform), self.data.name)
         assert uniform is not None  # noqa: S101 (required above)
-        rate = nominal.exposure.rate
-        return min(nominal.certificate("label", uniform, mean_propensity=rate, n_bootstrap=2).gamma, MAX_GAMMA)
+        return min(nominal.certificate("label", uniform).lower, MAX_GAMMA)
 
     def logged(self, weights: Weights) -> Log:
         """The training rows with the bounds of their weights, any block of users at a time."""
