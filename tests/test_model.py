@@ -336,3 +336,15 @@ def test_uniform_rows_never_train_unless_asked(data) -> None:
     )  # fmt: skip
     one, other = (Recommender("puid-dr", select="none", **OPTIONS).fit(d) for d in (data, flipped))
     assert np.array_equal(one.user_factors_, other.user_factors_)
+
+
+def test_a_model_knows_the_pairs_it_was_trained_on(named) -> None:
+    model = Recommender("mf", **OPTIONS).fit(named)
+    rows = named.logged.to_frame()
+    assert model.trained_on(rows["user_id"], rows["item_id"]).all()
+    fresh = named.uniform.to_frame()
+    assert not model.trained_on(fresh["user_id"], fresh["item_id"]).any()
+    assert model.trained_on(["u0", "nobody"], ["nothing", "i0"]).tolist() == [False, False]
+    mixed = pl.concat([frame.select("user_id", "item_id", "rating") for frame in (fresh, rows.head(20))])
+    found = puidrec.evaluate(model, mixed, ["auc"], scale=(1, 5))
+    assert (found.n_rows, found.n_trained_on) == (fresh.height, 20)

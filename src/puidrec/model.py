@@ -16,6 +16,7 @@ from puidrec.backbones.low_rank import LowRank
 from puidrec.cold_start import ColdStart, Entities, Side, is_single_id, require_ids
 from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import StoredInteractions
+from puidrec.data.overlap import pairs_among
 from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Frame
 from puidrec.data.split import Split
@@ -144,6 +145,14 @@ class Recommender:
             raise InputError("users and items must be of one length", found=f"{user.size} and {item.size}")
         factors = LowRank.of(*(torch.from_numpy(side.with_average).to(self.device_) for side in (left, right)))
         return self.settings.target_scale.of_scores(pair_scores(factors, user, item))
+
+    def trained_on(self, users: Any, items: Any) -> np.ndarray:
+        """Which pairs, given by ids, are among the training rows: `evaluate` leaves them out, for they are known."""
+        self._require_fitted()
+        user, item = self.user_ids_.encode(users), self.item_ids_.encode(items)
+        known = (user >= 0) & (item >= 0)
+        known[known] = pairs_among(user[known], item[known], *self.seen_)
+        return known
 
     def recommend(
         self,

@@ -12,7 +12,7 @@ from puidrec import load_dataset
 
 
 def test_describe_counts_what_is_there(puid: Any, files: Path) -> None:
-    done = puid("data", "describe", "--data", "files", "--data-dir", files, "--json")
+    done = puid("data", "describe", "--data", "files", "--data-dir", files, "--overlap", "keep", "--json")
     facts = json.loads(done.out)
     assert (done.code, done.err) == (0, "")
     logged, uniform = pl.read_csv(files / "logged.csv"), pl.read_csv(files / "uniform.csv")
@@ -50,7 +50,8 @@ def test_single_files_and_settings_reach_the_loader(puid: Any, files: Path) -> N
 def test_describe_coat(puid: Any, data_root: Path) -> None:
     facts = json.loads(puid("data", "describe", "--data", "coat", "--data-dir", data_root / "coat", "--json").out)
     assert (facts["n_users"], facts["n_items"]) == (290, 300)
-    assert [facts["regimes"][name]["rows"] for name in ("logged", "uniform")] == [6960, 4640]
+    assert [facts["regimes"][name]["rows"] for name in ("logged", "uniform")] == [6960, 4274]
+    assert facts["overlap"] == {"overlap": "drop", "uniform_rows": 4640, "uniform_rows_in_log": 366}
 
 
 def test_what_simulate_writes_describe_reads(puid: Any, tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_what_simulate_writes_describe_reads(puid: Any, tmp_path: Path) -> None:
     assert (written["users"], written["items"], written["uniform_rows"]) == (120, 80, 300)
     assert abs(written["rows"] - 900) < 6 * 900**0.5
     read = json.loads(puid("data", "describe", "--data", "simulated", "--data-dir", folder, "--json").out)
-    assert [read["regimes"][name]["rows"] for name in ("logged", "uniform")] == [written["rows"], 300]
+    assert (read["regimes"]["logged"]["rows"], read["overlap"]["uniform_rows"]) == (written["rows"], 300)
     again = puid("data", "simulate", "--world", "pair", *size, "--out", tmp_path / "twin")
     assert "next: puid data describe" in again.out
     twin = json.loads(puid("data", "describe", "--data", "simulated", "--data-dir", tmp_path / "twin", "--json").out)

@@ -178,9 +178,9 @@ def test_a_broken_config_is_one_line(puid, tmp_path: Path) -> None:
     [
         (
             500,
-            "Γ was set by the default 1.1: only 25 uniform ratings held out for calibration, at least 50 are needed.",
+            "Γ was set by the default 1.1: only 23 uniform ratings held out for calibration, at least 50 are needed.",
         ),
-        (1000, "Γ was set by 50 uniform ratings held out for calibration."),
+        (1400, "Γ was set by 66 uniform ratings held out for calibration."),
     ],
 )
 def test_what_set_gamma_is_said(puid, tmp_path: Path, rows: int, words: str) -> None:
@@ -190,7 +190,7 @@ def test_what_set_gamma_is_said(puid, tmp_path: Path, rows: int, words: str) -> 
     assert words in " ".join(outcome.out.split())
     facts = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert facts["gamma_set_by"] in words
-    assert ("scale of Γ" in facts["uniform_rows_used"]) == (rows == 1000)
+    assert ("scale of Γ" in facts["uniform_rows_used"]) == (rows == 1400)
     told = puid("train", "--method", "signed-rd", *sizes, "--set", "epochs=2", "--set", "gamma=1.3", "--json")
     assert "gamma_set_by" not in json.loads(told.out)
 

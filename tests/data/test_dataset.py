@@ -57,7 +57,7 @@ def test_equal_content_has_one_digest_whatever_its_form() -> None:
         {"items": ITEMS.with_columns(kind=pl.Series(["a", "b"]))},
         {"items": ITEMS.with_columns(tags=pl.Series([["x"], []]))},
         {"items": None},
-        {"uniform": LOG},
+        {"uniform": LOG, "overlap": "keep"},
         {"scale": (0, 5)},
     ],
 )
@@ -70,7 +70,7 @@ def test_a_data_set_and_its_parts_show_themselves_in_three_lines(tiny_data: Data
     rows, uniform = len(tiny_data.logged), len(tiny_data.uniform)
     assert repr(tiny_data).splitlines() == [
         "Dataset 'simulated': 60 users × 40 items, ratings 1 to 5",
-        f"  {rows:,} logged rows, {uniform:,} uniform rows",
+        f"  {rows:,} logged rows, {uniform:,} uniform rows ({600 - uniform:,} more are logged pairs: dropped)",
         "  features: 4 of users, 3 of items",
     ]
     assert repr(tiny_data.logged) == f"Interactions({rows:,} rows of 60 users × 40 items, ratings 1 to 5)"
@@ -95,7 +95,7 @@ def test_take_keeps_rows_in_order() -> None:
 
 
 def test_default_parts_are_the_default_split() -> None:
-    data = Dataset.from_frame(LOG, LOG)
+    data = Dataset.from_frame(LOG, LOG, overlap="keep")
     split = data.split("rd", 0)
     for part in ("train", "validation", "test"):
         assert getattr(data, part).frame.equals(getattr(split, part).frame)

@@ -25,8 +25,9 @@ def errors(world: str) -> dict[str, np.ndarray]:
     for seed in SEEDS:
         simulation = simulate(world, 300, 300, density=0.1, n_uniform=3_000, rng=seed)
         truth = simulation.truth.matrix("rating").mean()
-        assert simulation.data.uniform is not None
-        estimates = (simulation.data.logged.rating.mean(), simulation.data.uniform.rating.mean())
+        drawn = simulation.data.with_overlap("keep").uniform  # of all pairs: without the logged ones, of unseen pairs
+        assert drawn is not None
+        estimates = (simulation.data.logged.rating.mean(), drawn.rating.mean())
         rows.append([*estimates, ips(simulation, "propensity"), ips(simulation, "true_propensity")] - truth)
     return dict(zip(("naive", "uniform", "nominal", "true"), np.array(rows).T, strict=True))
 
@@ -40,9 +41,12 @@ def test_what_is_biased_and_what_is_not(world: str) -> None:
     error = errors(world)
     assert abs(z_score(error["uniform"])) < 4.0
     assert abs(z_score(error["true"])) < 4.0
+    if world == "reversed":
+        assert z_score(error["nominal"]) < -6.0
+        return
     assert z_score(error["naive"]) > 6.0
     assert error["naive"].mean() > 0.05
-    if world == "no-confounding":
+    if world in ("no-confounding", "benign-activity", "awkward", "mixed-sign"):  # the signs of mixed-sign cancel
         assert abs(z_score(error["nominal"])) < 4.0
     else:
         assert z_score(error["nominal"]) > 2.5
@@ -72,7 +76,7 @@ def test_equal_seeds_give_equal_data_and_others_do_not() -> None:
 
 def test_log_and_uniform_sample_show_the_true_ratings_of_the_whole_population() -> None:
     simulation = simulate("entity", 300, 200, n_uniform=777)
-    data, rating = simulation.data, simulation.truth.matrix("rating")
+    data, rating = simulation.data.with_overlap("keep"), simulation.truth.matrix("rating")
     assert data.uniform is not None
     assert len(data.uniform) == 777
     for part in (data.logged, data.uniform):
@@ -82,9 +86,9 @@ def test_log_and_uniform_sample_show_the_true_ratings_of_the_whole_population() 
 
 
 def test_the_uniform_sample_is_uniform_over_users_and_items() -> None:
-    simulation = simulate("mixed", 200, 100, n_uniform=10_000)
-    assert simulation.data.uniform is not None
-    for codes, count in ((simulation.data.uniform.user, 200), (simulation.data.uniform.item, 100)):
+    uniform = simulate("mixed", 200, 100, n_uniform=10_000).data.with_overlap("keep").uniform
+    assert uniform is not None
+    for codes, count in ((uniform.user, 200), (uniform.item, 100)):
         seen = np.bincount(codes, minlength=count)
         mean = 10_000 / count
         chi2 = ((seen - mean) ** 2 / (mean * 0.5)).sum()  # half of D is drawn: the variance halves

@@ -230,3 +230,28 @@ def test_bad_propensities_are_refused(refusal) -> None:
     refusal(lambda: ask(0.5, 1.5), "row 2", "1.5")
     refusal(lambda: ask(0.0, 0.5), "row 1")
     refusal(lambda: ask(0.5), "one entry per row")
+
+
+class Memory(Scores):
+    """Says that it was trained on the diagonal."""
+
+    def trained_on(self, users, items) -> np.ndarray:
+        return np.asarray(users) == np.asarray(items)
+
+
+def test_pairs_that_a_model_was_trained_on_are_left_out_or_refused(refusal) -> None:
+    user, item = (part.ravel() for part in np.indices((4, 4)))
+    score = np.random.default_rng(0).random((4, 4))
+    label = ((user + 2 * item) % 3 == 0).astype(int)
+    table = pl.DataFrame({"user_id": user, "item_id": item, "label": label})
+    fresh, known = (table.filter(keep) for keep in (user != item, user == item))
+    found = evaluate(Memory(score), table, ["mse", "auc"])
+    assert (found.n_rows, found.n_trained_on) == (12, 4)
+    assert dict(found) == dict(evaluate(Scores(score), fresh, ["mse", "auc"]))
+    kept = evaluate(Memory(score), table, ["mse", "auc"], overlap="keep")
+    assert (kept.n_rows, kept.n_trained_on) == (16, 4)
+    assert dict(kept) == dict(evaluate(Scores(score), table, ["mse", "auc"]))
+    p = np.linspace(0.1, 1.0, 16)
+    weighted_all = evaluate(Memory(score), table, ["mse"], propensity=p)["mse"]
+    assert weighted_all == evaluate(Scores(score), fresh, ["mse"], propensity=p[user != item])["mse"]
+    refusal(lambda: evaluate(Memory(score), known, ["mse"]), "trained on", "4 of 4", "keep")

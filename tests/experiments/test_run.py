@@ -161,3 +161,15 @@ def test_errors_are_measured_on_the_scale_that_a_method_predicts_on(data: Datase
     score = run.model.predict(data.user_ids.decode(test.user), data.item_ids.decode(test.item))
     label = test.label if method == "signed-rd" else 2.0 * test.label - 1.0
     assert run.metrics["mse"] == pytest.approx(float(np.mean((score - label) ** 2)), rel=1e-5)
+
+
+def test_a_run_says_how_many_uniform_rows_are_logged_pairs(data: Dataset, tmp_path: Path) -> None:
+    for rule in ("drop", "keep"):
+        chosen = data.with_overlap(rule)
+        run = train_run(chosen, Settings.of("item-rate"), out=tmp_path / rule)
+        counts = {"overlap": rule, "uniform_rows": 750, "uniform_rows_in_log": data.overlap.in_log}
+        assert counts["uniform_rows_in_log"] > 10
+        for name in ("metrics.json", "environment.json"):
+            found = json.loads((tmp_path / rule / name).read_text())
+            assert {key: found[key] for key in counts} == counts
+        assert run.metrics["test_rows"] == len(chosen.split("rd", 0).test)

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from puidrec.backbones.low_rank import LowRank
+from puidrec.data.overlap import Overlap
 from puidrec.errors import InputError
 from puidrec.objective.signed import (
     DEFAULT_GAMMA,
     calibrated_scale,
     default_scale,
-    mean_of_unseen,
-    mean_of_unseen_for_shared_model,
     raise_to_default_gamma,
     require_uniform,
+    unseen_mean_for_shared_model,
 )
 from puidrec.sensitivity.fitted import TableGamma
 
@@ -40,9 +40,8 @@ def test_the_calibrated_scale_is_the_one_that_made_the_unseen_ratings(kappa: flo
     seen = rng.random(dense.shape) < 0.1
     target = np.full(int(seen.sum()), 0.5)
     mean = (target.sum() + unseen.mean() * (dense.size - target.size)) / dense.size
-    found = calibrated_scale(
-        q, users, items, mean_of_unseen(target.mean(), target.size, np.array([mean]), dense.size), liked=liked
-    )
+    unseen_mean = Overlap("keep").unseen_mean(mean, float(target.mean()), target.size / dense.size)
+    found = calibrated_scale(q, users, items, unseen_mean, liked=liked)
     assert found == pytest.approx(kappa, abs=1e-3)
 
 
@@ -60,9 +59,9 @@ def test_the_strength_is_bounded_where_uniform_ratings_are_all_zero() -> None:
 
 @pytest.mark.parametrize("weight", [0.5, 1.0, 3.0])
 def test_a_model_that_settles_between_seen_and_unseen_settles_at_the_uniform_mean(weight: float) -> None:
-    unseen = mean_of_unseen_for_shared_model(0.6, np.array([0.4, 0.6]), weight)
+    unseen = unseen_mean_for_shared_model(0.6, 0.5, weight)
     assert (0.6 + weight * unseen) / (1 + weight) == pytest.approx(0.5)
-    assert mean_of_unseen_for_shared_model(0.9, np.array([0.1]), 0.5) == 0.0
+    assert unseen_mean_for_shared_model(0.9, 0.1, 0.5) == 0.0
 
 
 def test_the_mild_default_has_the_mild_mean() -> None:

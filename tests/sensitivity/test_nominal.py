@@ -69,7 +69,7 @@ def test_bounds_are_those_of_p_and_gamma(nominal) -> None:
 @pytest.mark.parametrize("outcome", ["label", "rating"])
 @pytest.mark.parametrize("adjust", [False, True])
 def test_the_certificate_is_that_of_the_arrays(tiny_data, nominal, outcome, adjust) -> None:
-    rows, uniform = nominal.seen, tiny_data.uniform.labelled(tiny_data.split("rd", 0).protocol)
+    rows, uniform = nominal.seen, tiny_data.with_overlap("keep").uniform.labelled(tiny_data.split("rd", 0).protocol)
     assert nominal.certifies_levels(uniform)
     found = nominal.certificate(outcome, uniform, adjust=adjust)
     key = rows.user.astype(np.int64) * tiny_data.n_items + rows.item

@@ -141,7 +141,7 @@ COMMON = {"dim": 3, "epochs": 8}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A simulated log as a user's own files, its rows shuffled and in two parts."""
     root = tmp_path_factory.mktemp("mine")
-    data = simulate("mixed", 60, 25, density=0.2, n_uniform=1_100, rng=0).data
+    data = simulate("mixed", 60, 25, density=0.2, n_uniform=1_400, rng=0).data
     (root / "logged").mkdir()
     rows = data.logged.to_frame().sample(fraction=1.0, shuffle=True, seed=3)
     rows[:150].write_parquet(root / "logged" / "a.parquet")

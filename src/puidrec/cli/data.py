@@ -107,11 +107,20 @@ def export(
         say(f"wrote {out}: " + ", ".join(f"{name} ({count:,} rows)" for name, count in rows.items()))
 
 
+WORLD_NAMES = (
+    "entity, pair, mixed, half-complete, proportional, no-confounding, reversed, mixed-sign, trait-genre, "
+    "heavy-tailed, ordinal, benign-activity or awkward."
+)
+
+
 @dataclass(frozen=True)
 class WorldOptions(options.Options):
     """What to simulate."""
 
-    world: str = option("mixed", "entity, pair, mixed, half-complete, proportional, no-confounding.")
+    world: str = option(
+        "mixed",
+        WORLD_NAMES,
+    )
     users: int = option(800, "Number of users.", min=2)
     items: int = option(500, "Number of items.", min=2)
     rows: int | None = option(None, "Expected number of logged rows (default: 5 % of the pairs).", min=1)

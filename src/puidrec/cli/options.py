@@ -34,6 +34,7 @@ PROPENSITIES = "cells, logistic, two-way, naive-bayes or given"
 PROPENSITY = f"Nominal propensity: {PROPENSITIES}. What it explains does not count as hidden confounding."
 METRICS = "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, precision@K, map@K, mse, mae, logloss"
 PROTOCOLS = "What counts as liked: rd (4 and 5), paper (4 and 5, without 3) or ge3 (3 to 5)."
+OVERLAP = "Uniform rows whose pair is in the log: drop, or keep (for comparison with print)."
 MODEL_SETTINGS = "A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, one of the data source."
 SOURCES = "coat, yahoo-r3, kuairec, ml-100k, simulated, recbole or files."
 DEVICES = "Where to compute: cpu, cuda, …"
@@ -212,6 +213,7 @@ class DataOptions(Options):
     columns: str | None = option(
         None, "files: columns of a log without header line, in order (- skips one), or ours=theirs,…", metavar="NAMES"
     )
+    overlap: str | None = option(None, OVERLAP, metavar="RULE", show_default="drop")
     settings: list[str] | None = option(
         None, "data.KEY=VALUE: an option of the data source, such as data.seed=1.", "--set", metavar="KEY=VALUE",
         callback=merge_settings,
@@ -229,13 +231,15 @@ class DataOptions(Options):
             "logged": self.logged, "uniform": self.uniform, "users": self.users, "items": self.items,
             "scale": parse_scale(self.scale), "shards": shards, "columns": parse_columns(self.columns),
         }  # fmt: skip
-        given = {key: value for key, value in files.items() if value is not None}
+        given: dict[str, Any] = {key: value for key, value in files.items() if value is not None}
         if given and self.data not in ("files", "recbole"):
             raise InputError(
                 f"--{next(iter(given))} belongs to --data files",
                 found=f"--data {self.data}",
                 hint="Use --data files, or leave the option out.",
             )
+        if self.overlap is not None:
+            given["overlap"] = self.overlap
         more = section(self.parsed_settings(), "data")
         reserved = next((key for key in ("name", "path") if key in more), None)
         if reserved is not None:

@@ -88,10 +88,20 @@ def _show_run(run: Run, data: str, out: Path | None) -> None:
         f"{facts['best_epoch']} of {facts['epochs']}, {facts['seconds']:.1f} s; uniform rows used for: "
         f"{facts['uniform_rows_used']}."
     )
+    say_overlap(facts)
     if "gamma_set_by" in facts:
         say(f"Γ was set by {facts['gamma_set_by']}. --set gamma=NUMBER sets it yourself.")
     if out is not None:
         say(f"wrote {out}\nnext: puid recommend {out} --k 10")
+
+
+def say_overlap(facts: dict[str, Any]) -> None:
+    """Say how many uniform rows are logged pairs, where there are uniform rows."""
+    from puidrec.data.overlap import overlap_words
+
+    words = overlap_words(facts["overlap"], facts["uniform_rows"], facts["uniform_rows_in_log"])
+    if words:
+        say(f"{words[0].upper()}{words[1:]}.")
 
 
 @options.command("puid evaluate runs/puid-dr --metrics uauc,ndcg@5")
@@ -131,6 +141,7 @@ def evaluate(
     title = f"{model.settings.method} on {loaded.name}, protocol {protocol}"
     print_table(title, ("metric", "test", "95 % over users"), rows)
     say(f"{len(split.test):,} {split.evaluation} test rows, {split.positive_rate:.1%} liked")
+    say_overlap(figures)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from scipy import sparse
 
+from puidrec.data.overlap import Overlap, OverlapRule, check_overlap, pairs_among, require_fresh, row_starts
 from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, check_choice, clean_interactions, clean_side
 from puidrec.errors import InputError
@@ -145,6 +146,10 @@ class Dataset:
     scale: RatingScale
     notes: Mapping[str, Any] = field(default_factory=dict)
     """What a source wants reports to say: how a log was synthesised, which files were read."""
+    overlap: Overlap = field(default_factory=Overlap)
+    """How many uniform rows repeat logged pairs, and whether they were dropped."""
+    repeated: Interactions | None = None
+    """The uniform rows that were left out of `uniform` because their pair is in the log."""
 
     @classmethod
     def from_frame(
@@ -157,6 +162,7 @@ class Dataset:
         scale: tuple[float, float] | None = None,
         duplicates: Duplicates = "error",
         unknown_ids: UnknownIds = "error",
+        overlap: OverlapRule = "drop",
         name: str = "frame",
         origins: Mapping[str, Any] | None = None,
         notes: Mapping[str, Any] | None = None,
@@ -167,7 +173,8 @@ class Dataset:
         users, items: `user_id` / `item_id` and feature columns; text is categorical, lists are multi-valued.
         scale: lowest and highest possible rating; taken from the ratings when not given.
         duplicates: what to do with a pair rated twice. unknown_ids: what to do with rows of a side table whose
-        id was never rated: refuse, keep (the entity belongs to the population), or drop.
+        id was never rated: refuse, keep (the entity belongs to the population), or drop. overlap: what to do with
+        uniform rows whose pair is in the log; they are dropped, for a model that memorises its log knows them.
         origins: names for messages, such as the paths the tables were read from.
         """
         check_choice("duplicates", duplicates, get_args(Duplicates))
@@ -186,7 +193,7 @@ class Dataset:
             for key, frame in rated.items()
         }
         _require_signal(parts["logged"], origin["logged"])
-        return cls(
+        data = cls(
             name=name,
             logged=parts["logged"],
             uniform=parts.get("uniform"),
@@ -197,6 +204,33 @@ class Dataset:
             scale=limits,
             notes=dict(notes or {}),
         )
+        return data.with_overlap(overlap, (origins or {}).get("uniform"))
+
+    def with_overlap(self, rule: OverlapRule, file: Any = None) -> Dataset:
+        """The same data with uniform rows whose pair is in the log dropped, or kept for comparison with print.
+
+        Uniform rows that are mostly logged pairs were not drawn at random, and are refused unless they are kept.
+        """
+        check_overlap(rule)
+        given = self._given_uniform
+        if given is None:
+            return replace(self, overlap=Overlap(rule))
+        starts = row_starts(self.logged.user, self.n_users)
+        known = pairs_among(given.user, given.item, starts, self.logged.item)
+        found = Overlap(rule, len(given), int(known.sum()))
+        if rule == "keep":
+            return replace(self, uniform=given, repeated=None, overlap=found)
+        density = len(self.logged) / self.n_pairs
+        require_fresh(found.rows, found.in_log, "the uniform rows are mostly pairs of the log", density, file)
+        return replace(self, uniform=given.take(~known), repeated=given.take(known), overlap=found)
+
+    @property
+    def _given_uniform(self) -> Interactions | None:
+        """The uniform rows as they were given, those left out included."""
+        if self.uniform is None or self.repeated is None or not len(self.repeated):
+            return self.uniform
+        both = pl.concat([self.uniform.frame, self.repeated.frame])
+        return replace(self.uniform, frame=both.sort("user", "item"))
 
     @classmethod
     def from_matrix(
@@ -225,6 +259,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         uniform = "no uniform rows" if self.uniform is None else f"{len(self.uniform):,} uniform rows"
+        if self.overlap.dropped:
+            uniform += f" ({self.overlap.dropped:,} more are logged pairs: dropped)"
         named = (("users", self.users), ("items", self.items))
         features = [f"{table.width - 1} of {side}" for side, table in named if table is not None]
         return (
@@ -290,7 +326,8 @@ class Dataset:
     def sha256(self) -> str:
         """A digest of the content (ids, interactions, features), equal for equal data whatever its file form."""
         digest = hashlib.sha256(repr((self.scale.low, self.scale.high)).encode())
-        tables = [self.logged.frame, self.uniform.frame if self.uniform else None, self.users, self.items]
+        uniform = self._given_uniform  # the same digest whether repeated pairs were dropped or kept
+        tables = [self.logged.frame, uniform.frame if uniform else None, self.users, self.items]
         tables += [self.user_ids.ids.to_frame("user_id"), self.item_ids.ids.to_frame("item_id")]
         for column in (c for table in tables if table is not None for c in table.get_columns()):
             digest.update(f"{column.name} {column.dtype} {column.len()} ".encode())

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from puidrec.data.dataset import Dataset, Interactions
+from puidrec.data.overlap import Overlap
 from puidrec.data.protocol import Protocol, get_protocol
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -29,7 +30,8 @@ def describe_dataset(data: Dataset, protocol: str | Protocol = "rd") -> dict[str
             side: [] if table is None else table.columns[1:]
             for side, table in (("users", data.users), ("items", data.items))
         },
-        "sentence": _sentence(regimes),
+        "overlap": data.overlap.plain(),
+        "sentence": " ".join(part for part in (_sentence(regimes), _overlap_sentence(data.overlap)) if part),
         "notes": dict(data.notes),
         "sha256": data.sha256,
     }
@@ -65,3 +67,12 @@ def _sentence(regimes: dict[str, dict[str, Any]]) -> str:
         f"Ratings people chose to give are {abs(gap):.2f} ± {noise:.2f} {word} than ratings of items drawn at "
         "random: the log is not a fair sample."
     )
+
+
+def _overlap_sentence(overlap: Overlap) -> str:
+    """Say how many uniform rows a model knows from its log, and whether they count."""
+    if not overlap.in_log:
+        return ""
+    fate = "neither validate, test nor calibrate" if overlap.dropped else "are kept, and flatter models that memorise"
+    share = f"{overlap.in_log:,} of {overlap.rows:,} uniform rows ({overlap.in_log / overlap.rows:.1%})"
+    return f"Data leakage: {share} repeat a logged pair; they {fate}."

@@ -25,6 +25,7 @@ import polars as pl
 
 from puidrec.atomic import atomic_folder, write_json
 from puidrec.data.dataset import Dataset, Interactions
+from puidrec.data.overlap import OverlapRule
 from puidrec.data.protocol import Protocol
 from puidrec.data.schema import (
     INTERACTION_COLUMNS,
@@ -236,13 +237,15 @@ def shard_log(
     *,
     scale: tuple[float, float] | None = None,
     names: Mapping[str, str] | None = None,
+    overlap: OverlapRule = "drop",
     shard_rows: int = SHARD_ROWS,
 ) -> Dataset:
     """A data set whose log stays on disk: sorted into `folder`, or read from there if it was sorted before.
 
     logged: a Parquet file, or a folder of them. `names` renames columns, theirs → ours. `build` makes a data set of a
     log with every id and both ends of the ratings (`skeleton`) and the tables that fit in memory, so that ids,
-    features and uniform rows are checked as in a log in memory.
+    features and uniform rows are checked as in a log in memory; it keeps all uniform rows, for it does not see the
+    pairs of the log. `overlap` says what happens to those whose pair is in the log.
     """
     source, target = ParquetLog(Path(logged), RatingScale.of(scale), dict(names or {})), Path(folder)
     summary = source.summary()
@@ -265,7 +268,7 @@ def shard_log(
         raise _damaged(target, "other rows than were written")
     stand_in = pl.DataFrame({"sha256": [found["sha256"]]})
     rows = StoredInteractions(stand_in, data.user_ids, data.item_ids, data.scale, target, found["rows"])
-    return replace(data, logged=rows)
+    return replace(data, logged=rows).with_overlap(overlap)
 
 
 def _read_facts(folder: Path) -> dict[str, Any] | None:

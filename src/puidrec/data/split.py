@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -10,6 +10,7 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions
+from puidrec.data.overlap import Overlap
 from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.schema import check_choice
 from puidrec.errors import InputError
@@ -38,6 +39,8 @@ class Split:
     selection: Regime
     """Which regime the validation rows come from."""
     uniform_in_training: bool = False
+    overlap: Overlap = field(default_factory=Overlap)
+    """How many uniform rows are logged pairs, and whether they were dropped before the split."""
 
     def __repr__(self) -> str:
         fitted = "" if self.propensity is None else f", {len(self.propensity):,} uniform rows for propensities"
@@ -73,7 +76,7 @@ def split_dataset(
         share = rule.logged_validation_share
         validation, test, train = _divide(data.logged, (share, share), rng)
         held_out = (validation.labelled(rule), test.labelled(rule))
-        return Split(train.labelled(rule), None, *held_out, rule, seed, "logged", "logged")
+        return Split(train.labelled(rule), None, *held_out, rule, seed, "logged", "logged", overlap=data.overlap)
     propensity, validation, test = _divide(data.uniform, (rule.propensity_share, rule.validation_share), rng)
     train = data.logged
     selection: Regime = "uniform"
@@ -85,7 +88,7 @@ def split_dataset(
             raise InputError("uniform rows cannot join a log on disk", hint="Leave add_uniform out.")
         train = _union(train, propensity)
     parts = (train.labelled(rule), propensity.labelled(rule), validation.labelled(rule), test.labelled(rule))
-    return Split(*parts, rule, seed, "uniform", selection, uniform_in_training=add_uniform)
+    return Split(*parts, rule, seed, "uniform", selection, add_uniform, data.overlap)
 
 
 def mask_logged(data: Dataset, ratio: float, kind: MaskKind, rng: Rng, protocol: str | Protocol) -> Dataset:

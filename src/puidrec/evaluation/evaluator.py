@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import IdMap, Interactions
+from puidrec.data.overlap import OverlapRule, check_overlap, require_fresh
 from puidrec.data.protocol import Protocol as EvaluationProtocol
 from puidrec.data.protocol import get_protocol
 from puidrec.data.schema import (
@@ -54,6 +55,8 @@ class Evaluation(Mapping[str, float]):
     positive_rate: float
     users: Users
     weighted: bool = False
+    n_trained_on: int = 0
+    """Rows given whose pair the model was trained on; left out unless they were kept on purpose."""
 
     def __getitem__(self, name: str) -> float:
         return self.means[name]
@@ -124,6 +127,7 @@ def evaluate(
     scale: tuple[float, float] | None = None,
     target: Target = "rating",
     propensity: np.ndarray | None = None,
+    overlap: OverlapRule = "drop",
 ) -> Evaluation:
     """Evaluate anything with `predict(users, items)` on rated pairs, under the caller's own ids.
 
@@ -133,7 +137,10 @@ def evaluate(
     row to be there, up to a common factor. Every metric is then self-normalised and inverse-propensity weighted
     (SNIPS), an estimate of its value on uniformly drawn rows. It is as right as the propensities are, and its bias
     shrinks with the rows per user; it is meant for comparing models on the same rows where no uniform rows exist.
+    overlap: rows whose pair the model was trained on are dropped (it says which: `trained_on`), or kept, to measure a
+    training error or to compare with print.
     """
+    check_overlap(overlap)
     if isinstance(interactions, Interactions):
         part = interactions
         if propensity is not None:
@@ -144,6 +151,7 @@ def evaluate(
     else:
         frame, rating_scale = _labelled_frame(interactions, get_protocol(protocol), scale, propensity)
     require_rows(frame, Origin("interactions"))
+    frame, n_trained_on = _apart_from_training(model, frame, overlap)
     ids = IdMap(frame["user_id"].unique().sort())
     result = evaluate_scores(
         ids.encode(frame["user_id"]), model.predict(frame["user_id"].to_numpy(), frame["item_id"].to_numpy()),
@@ -152,7 +160,20 @@ def evaluate(
         weight=None if propensity is None else 1.0 / frame["propensity"].to_numpy(),
     )  # fmt: skip
     named = {name: replace(v, users=ids.decode(v.users).to_numpy()) for name, v in result.per_user.items()}
-    return replace(result, per_user=named)
+    return replace(result, per_user=named, n_trained_on=n_trained_on)
+
+
+def _apart_from_training(model: Predictor, frame: pl.DataFrame, overlap: OverlapRule) -> tuple[pl.DataFrame, int]:
+    """The rows without those that the model says it was trained on, and how many these are."""
+    trained_on = getattr(model, "trained_on", None)
+    if trained_on is None:
+        return frame, 0
+    known = trained_on(frame["user_id"], frame["item_id"])
+    n_known = int(known.sum())
+    if overlap == "keep" or not n_known:
+        return frame, n_known
+    require_fresh(frame.height, n_known, "most of these rows were trained on")
+    return frame.filter(~known), n_known
 
 
 def _labelled_frame(

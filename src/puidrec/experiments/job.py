@@ -27,7 +27,7 @@ from puidrec.experiments.run import ENVIRONMENT, METRICS, read_environment
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
-RESULTS_VERSION = 1
+RESULTS_VERSION = 2
 """Raised when the same job would give other figures than before, so that old results are not taken for new ones."""
 
 

@@ -79,7 +79,8 @@ def train_run(
 
 def measure(model: Recommender, split: Split, metrics: Sequence[str] = METRICS) -> tuple[Evaluation, dict[str, Any]]:
     """Metrics on the test rows, flat, with the protocol and positive rate behind them."""
-    evaluation = evaluate(model, split.test, metrics, target=model.settings.target_scale.target)
+    target, overlap = model.settings.target_scale.target, split.overlap.rule
+    evaluation = evaluate(model, split.test, metrics, target=target, overlap=overlap)
     finite = {name: float(value) for name, value in evaluation.items() if np.isfinite(value)}
     context = {
         "method": model.settings.method,
@@ -90,6 +91,7 @@ def measure(model: Recommender, split: Split, metrics: Sequence[str] = METRICS) 
         "test_rows": len(split.test),
         "test_users": evaluation.n_users,
         "evaluated_on": split.evaluation,
+        **split.overlap.plain(),
     }
     return evaluation, {**finite, **context, **model.report_}
 
@@ -111,6 +113,7 @@ def environment(data: Dataset, seed: int) -> dict[str, Any]:
         **{name: version(name) for name in LIBRARIES},
         "data": data.name,
         "data_sha256": data.sha256,
+        **data.overlap.plain(),
         "seed": seed,
     }
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy import stats
 
+from puidrec.data.overlap import overlap_words
 from puidrec.errors import InputError
 from puidrec.evaluation.metrics import parse_metric
 from puidrec.evaluation.significance import Comparison, PerUser, Resample, Verdict, compare_all
@@ -55,6 +56,8 @@ class SummaryRow:
     p_value: float | None = None
     """Adjusted for the number of methods compared (Holm)."""
     verdict: Verdict | None = None
+    overlap: str = ""
+    """How many uniform rows are logged pairs, and whether they count; empty where there are no uniform rows."""
 
     def plain(self) -> dict[str, Any]:
         """A row of `summary.json`."""
@@ -133,7 +136,14 @@ def _row(
         n_seeds=len(values), n_users=None if users is None else users.n_users,
         mean=mean, sd=float(np.std(values, ddof=1)) if len(values) > 1 else None, seed_low=low, seed_high=high,
         user_low=None if users is None else users.low, user_high=None if users is None else users.high,
+        overlap=_overlap(next(iter(seeds.values())).context),
     )  # fmt: skip
+
+
+def _overlap(context: Mapping[str, Any]) -> str:
+    """What a result says of uniform rows that are logged pairs."""
+    counts = [int(context.get(key) or 0) for key in ("uniform_rows", "uniform_rows_in_log")]
+    return overlap_words(str(context.get("overlap", "drop")), *counts)
 
 
 def _values(seeds: Seeds, metric: str) -> list[PerUser] | None:
@@ -254,6 +264,7 @@ def conditions(rows: Sequence[SummaryRow]) -> str:
     return (
         f"protocol {first.protocol}, {first.positive_rate:.1%} of test rows positive, "
         f"{seeds} seed{'s' if seeds != 1 else ''}, {first.preset} settings"
+        f"{'; ' + first.overlap if first.overlap else ''}"
     )
 
 

@@ -83,18 +83,13 @@ def calibrated_scale(q: LowRank, log_users: Tensor, log_items: Tensor, mean: flo
     return largest if excess(largest) >= 0.0 else float(brentq(excess, 0.0, largest, xtol=1e-6))
 
 
-def mean_of_unseen(seen_mean: float, n_seen: int, uniform_target: np.ndarray, n_pairs: int) -> float:
-    """The mean of unseen ratings, which with the seen ones makes the mean of uniform ratings."""
-    return (float(uniform_target.mean()) * n_pairs - seen_mean * n_seen) / max(n_pairs - n_seen, 1)
-
-
-def mean_of_unseen_for_shared_model(seen_mean: float, uniform_target: np.ndarray, unseen_weight: float) -> float:
+def unseen_mean_for_shared_model(seen_mean: float, population_mean: float, unseen_weight: float) -> float:
     """Where unseen ratings must be put for a model that cannot tell seen pairs from unseen ones.
 
-    Its predictions end between the two, at (seen + λ·unseen)/(1 + λ); that is to be the mean of uniform ratings.
+    Its predictions end between the two, at (seen + λ·unseen)/(1 + λ); that is to be the mean over all pairs.
     """
     share = unseen_weight / (1.0 + unseen_weight)
-    return float(np.clip((float(uniform_target.mean()) - (1.0 - share) * seen_mean) / share, 0.0, 1.0))
+    return float(np.clip((population_mean - (1.0 - share) * seen_mean) / share, 0.0, 1.0))
 
 
 def require_uniform(rows: int, found: str) -> None:

@@ -44,6 +44,8 @@ class Exposure:
     item_features: sparse.csr_array | None = None
     uniform: Rated | None = None
     """Uniformly drawn ratings held out for propensities. Only those with `uses_uniform` look at them."""
+    uniform_unseen: bool = False
+    """Whether the uniform ratings are of unseen pairs alone: rows that repeat a logged pair were dropped."""
     given: np.ndarray | None = None
     """Propensities that came with the log, one per pair of `given_pairs`."""
     given_pairs: tuple[np.ndarray, np.ndarray] | None = None
@@ -91,8 +93,8 @@ class Exposure:
             counts, Rated(rows.user, rows.item, rows.rating), user_features=exposure_design(data.users, "user_id"),
             item_features=exposure_design(data.items, "item_id"),
             uniform=Rated(uniform.user, uniform.item, uniform.rating) if uniform is not None else None,
-            given=data.logged.propensity, given_pairs=(data.logged.user, data.logged.item),
-            ids=(data.user_ids, data.item_ids),
+            uniform_unseen=data.overlap.dropped > 0, given=data.logged.propensity,
+            given_pairs=(data.logged.user, data.logged.item), ids=(data.user_ids, data.item_ids),
         )  # fmt: skip
 
     @property

@@ -40,7 +40,9 @@ class NaiveBayes(FittedPropensity):
         log, uniform = data.log.rating, data.uniform.rating
         parts = [np.unique(log[part]) for part in row_slices(log.size)]
         self.levels_ = np.unique(np.concatenate([*parts, uniform]))
-        self.by_level_ = self._distribution(log) / self._distribution(uniform) * data.rate
+        seen, drawn = self._distribution(log), self._distribution(uniform)
+        everywhere = data.rate * seen + (1.0 - data.rate) * drawn if data.uniform_unseen else drawn
+        self.by_level_ = seen / everywhere * data.rate
         self.overall_ = data.rate
 
     def _distribution(self, rating: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
@@ -30,7 +31,7 @@ class MethodContract:
 
     def data(self) -> Dataset:
         """60 users and 25 items with features, a confounded log and uniform rows."""
-        return simulate("mixed", 60, 25, density=0.2, n_uniform=1_100, rng=0).data
+        return simulate("mixed", 60, 25, density=0.2, n_uniform=1_400, rng=0).data
 
     def fit(self, data: Dataset | None = None, **settings: Any) -> Recommender:
         """The method on a small log."""
@@ -74,8 +75,8 @@ class MethodContract:
         """With other uniform ratings, and none that choose the epoch, a method that says so gives the same scores."""
         data = self.data()
         assert data.uniform is not None
-        rows = data.uniform.frame
-        other = replace(data, uniform=replace(data.uniform, frame=rows.with_columns(rating=rows["rating"].reverse())))
+        flipped = data.uniform.frame.with_columns(rating=(data.scale.low + data.scale.high) - pl.col("rating"))
+        other = replace(data, uniform=replace(data.uniform, frame=flipped))
         first, second = (self.scores(self.fit(d, select="none")) for d in (data, other))
         assert np.array_equal(first, second) or self.spec.uses_uniform
 

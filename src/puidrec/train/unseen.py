@@ -197,8 +197,11 @@ def _gamma_scale(prepared: Prepared, q: LowRank, users: Tensor, items: Tensor) -
         return 1.0
     if uniform.size < signed.MIN_UNIFORM:
         return signed.default_scale(prepared.gamma.mean_log)
+    log, overlap = prepared.log, prepared.split.overlap
+    means = float(uniform.mean()), log.target_mean, len(prepared.rows) / q.n_pairs
     if settings.adjusts and settings.unseen_weight > 0:
-        mean = signed.mean_of_unseen_for_shared_model(prepared.log.reweighted_mean, uniform, settings.unseen_weight)
+        everywhere = overlap.population_mean(*means)
+        mean = signed.unseen_mean_for_shared_model(log.reweighted_mean, everywhere, settings.unseen_weight)
     else:
-        mean = signed.mean_of_unseen(prepared.log.target_mean, len(prepared.rows), uniform, q.n_pairs)
+        mean = overlap.unseen_mean(*means)
     return signed.calibrated_scale(q, users, items, mean, liked=settings.picks_liked)

@@ -26,7 +26,15 @@ def counts(truth: Truth, draws: int, monkeypatch: pytest.MonkeyPatch) -> tuple[n
 
 @pytest.mark.parametrize(
     ("world", "options"),
-    [("mixed", {}), ("pair", {"density": 0.4}), ("entity", {"affected_share": 0.5}), ("half-complete", {})],
+    [
+        ("mixed", {}),
+        ("pair", {"density": 0.4}),
+        ("entity", {"affected_share": 0.5}),
+        ("half-complete", {}),
+        ("trait-genre", {}),
+        ("awkward", {}),
+        ("heavy-tailed", {"density": 0.2}),
+    ],
 )
 def test_every_pair_is_an_independent_bernoulli_of_its_true_propensity(
     world: str, options: dict[str, float], monkeypatch: pytest.MonkeyPatch

@@ -6,12 +6,22 @@ from scipy import integrate, stats
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
-from puidrec.data.simulator.population import Strengths, hidden_from_uniform
-from puidrec.data.simulator.truth import NominalTable, mean_exposure, mix64, pair_uniform, stream_key
+from puidrec.data.simulator.population import Strengths, hidden_from_uniform, hidden_nodes, largest_hidden
+from puidrec.data.simulator.truth import (
+    CUTS,
+    HiddenMean,
+    average_over_hidden,
+    level_by_cuts,
+    mean_by_cuts,
+    mix64,
+    pair_uniform,
+    stream_key,
+)
 from puidrec.data.synthetic import WORLDS, Truth, simulate, simulation_options
 from puidrec.errors import InputError
 
-CONFOUNDED = [name for name in WORLDS if name != "no-confounding"]
+CONFOUNDED = [name for name in WORLDS if name not in ("no-confounding", "awkward")]
+"""Worlds in which something hidden drives exposure."""
 
 
 def truth_of(world: str, n_users: int = 300, n_items: int = 300, **options: object) -> Truth:
@@ -68,7 +78,7 @@ def test_gamma_is_as_strong_as_promised() -> None:
     for world in CONFOUNDED:
         gamma = truth_of(world, rng=2).matrix("gamma")
         assert 1.0 <= gamma.min() < 1.05
-        assert 2.5 < gamma.max() < 5.0
+        assert 2.5 < gamma.max() < (30.0 if WORLDS[world].heavy else 5.0)
     assert truth_of("mixed").matrix("gamma_bound").max() < 4.0
     assert 1.3 < np.median(truth_of("mixed").matrix("gamma")) < 1.6
     assert np.all(truth_of("no-confounding").matrix("gamma") == pytest.approx(1.0, abs=1e-6))
@@ -194,13 +204,14 @@ def test_refusals() -> None:
 def test_mean_over_one_trait_equals_the_integral(amplitude: float) -> None:
     m = np.array([-9.0, -3.0, 0.0, 2.5])
     exact = [integrate.quad(lambda u, x=x: expit(x + amplitude * np.cos(np.pi * u)), 0, 1)[0] for x in m]
-    assert mean_exposure(m, (amplitude,)) == pytest.approx(exact, rel=1e-8)
+    assert average_over_hidden(expit, m, (amplitude,)) == pytest.approx(exact, rel=1e-8)
 
 
 def test_mean_over_three_traits_equals_monte_carlo() -> None:
     h = hidden_from_uniform(np.random.default_rng(0).random((3, 400_000)))
     draws = expit(-2.0 + 0.5 * h[0] + 0.3 * h[1] + 0.9 * h[2])
-    z = (draws.mean() - mean_exposure(np.array([-2.0]), (0.5, 0.3, 0.9))[0]) / (draws.std() / np.sqrt(draws.size))
+    mean = average_over_hidden(expit, np.array([-2.0]), (0.5, 0.3, 0.9))[0]
+    z = (draws.mean() - mean) / (draws.std() / np.sqrt(draws.size))
     assert abs(z) < 4.0
 
 
@@ -219,14 +230,86 @@ def test_the_table_interpolates_to_a_millionth_and_mixes_hidden_classes() -> Non
         group=np.array([0, 0, 1]),
         share=np.array([0.25, 0.75, 1.0]),
         item=np.array([0.5, 0.1]),
+        genre=np.array([0.0, 0.3, 0.0]),
     )
-    table = NominalTable(strengths, 2.0)
+    table = HiddenMean(strengths, 2.0, expit, logit)
     m = np.random.default_rng(1).uniform(-12.0, 6.0, 300)
-    weak, strong = mean_exposure(m, (0.2, 0.06, 0.4)), mean_exposure(m, (1.0, 0.2, 0.8))
-    mixed = table.logit(m, np.zeros(300, int), np.ones(300, int))
+    parts = (0.2, 0.06, 0.0, 0.4), (1.0, 0.2, 0.6, 0.8)
+    weak, strong = (average_over_hidden(expit, m, part) for part in parts)
+    mixed = table.mean(m, np.zeros(300, int), np.ones(300, int))
     assert mixed == pytest.approx(logit(0.25 * weak + 0.75 * strong), abs=1e-6)
-    untouched = table.logit(m, np.ones(300, int), np.zeros(300, int))
+    untouched = table.mean(m, np.ones(300, int), np.zeros(300, int))
     assert untouched == pytest.approx(m, abs=1e-6)
+
+
+@pytest.mark.parametrize("amplitude", [0.5, 2.0])
+def test_the_nodes_of_the_heavy_law_integrate_it(amplitude: float) -> None:
+    m = np.array([-4.0, 0.0, 2.5])
+    exact = [
+        integrate.quad(lambda u, x=x: expit(x + amplitude * hidden_from_uniform(u, heavy=True)), 0, 1, limit=400)[0]
+        for x in m
+    ]
+    assert average_over_hidden(expit, m, (amplitude,), heavy=True) == pytest.approx(exact, abs=1e-5)
+    nodes, weights = hidden_nodes(heavy=True)
+    assert weights.sum() == pytest.approx(1.0, abs=1e-9)
+    assert nodes @ weights == pytest.approx(0.0, abs=1e-9)
+    assert np.abs(nodes).max() == pytest.approx(largest_hidden(True))
+    assert largest_hidden(True) > 4.0
+
+
+def test_cut_points_give_the_ratings_that_their_mean_says() -> None:
+    taste, rng = np.array([0.5, 2.2, 3.1, 6.0]), np.random.default_rng(0)
+    draws = np.array([level_by_cuts(taste, rng.random(4)) for _ in range(4_000)])
+    assert np.unique(draws).tolist() == [1, 2, 3, 4, 5]
+    spread = draws.std(axis=0) / np.sqrt(len(draws))
+    assert (np.abs(draws.mean(axis=0) - mean_by_cuts(taste)) < 4.5 * spread + 1e-3).all()
+    assert np.ptp(np.diff(CUTS)) > 0.2
+
+
+@pytest.mark.parametrize("world", ["reversed", "mixed-sign", "trait-genre", "heavy-tailed", "ordinal"])
+def test_expected_ratings_are_the_means_of_realised_ones_given_features(world: str) -> None:
+    gaps = []
+    for seed in range(8):
+        truth = truth_of(world, 200, 200, rng=seed)
+        gaps.append((truth.matrix("rating") - truth.matrix("expected_rating")).mean())
+        assert (truth.matrix("rating") - truth.matrix("utility")).mean() == pytest.approx(0.0, abs=0.03)
+    assert abs(np.mean(gaps)) < 4.5 * np.std(gaps, ddof=1) / np.sqrt(len(gaps)) + 1e-3
+
+
+def test_each_new_world_breaks_the_assumption_it_is_named_after() -> None:
+    """Correlation of what is hidden in exposure with what is hidden in ratings, over pairs."""
+
+    def related(world: str, by_user: bool = False) -> np.ndarray:
+        truth = truth_of(world, rng=1)
+        liked = truth.matrix("utility") - truth.matrix("expected_rating")
+        phi = truth.matrix("phi")
+        if by_user:
+            return np.array([np.corrcoef(p, t)[0, 1] for p, t in zip(phi, liked, strict=True)])
+        return np.corrcoef(phi.ravel(), liked.ravel())[0, 1]
+
+    assert related("reversed") < -0.9
+    assert related("trait-genre") > 0.9
+    assert abs(related("mixed-sign")) < 0.25
+    signs = np.sign(related("mixed-sign", by_user=True))
+    assert 0.4 < (signs > 0).mean() < 0.6
+    benign = truth_of("benign-activity", rng=1)
+    assert benign.matrix("gamma").mean() > 1.5
+    assert np.array_equal(benign.matrix("utility"), benign.matrix("expected_rating"))
+    genre = truth_of("trait-genre", rng=1)
+    cell = genre.population.items.cell
+    effect = genre.hidden_effect(np.zeros(300, int), np.arange(300))
+    assert all(np.ptp(effect[cell == g]) == 0.0 for g in range(6))
+    assert np.unique(effect).size == 6
+
+
+def test_awkward_exposure_is_recorded_but_missed_by_main_effects() -> None:
+    truth = truth_of("awkward", rng=2)
+    np.testing.assert_allclose(truth.matrix("propensity"), truth.matrix("true_propensity"), rtol=1e-12)
+    assert (truth.matrix("gamma") == 1.0).all()
+    index, stars = logit(truth.matrix("propensity")), truth.matrix("expected_rating")
+    left = [x - x.mean(0) - x.mean(1)[:, None] + x.mean() for x in (index, stars)]
+    assert left[0].std() > 0.4
+    assert np.corrcoef(left[0].ravel(), left[1].ravel())[0, 1] > 0.5
 
 
 def grid(n_users: int, n_items: int, first_user: int = 0) -> tuple[np.ndarray, np.ndarray]:

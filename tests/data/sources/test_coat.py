@@ -8,6 +8,7 @@ import pytest
 
 from puidrec import load_dataset
 from puidrec.data.dataset import Dataset
+from puidrec.data.overlap import Overlap
 
 MAPS = {
     "user": ["gender:men", "gender:women", "age:young", "age:20-30", "age:old"],
@@ -45,7 +46,7 @@ def rows(data: Dataset, part: str) -> dict[tuple[int, int], float]:
 
 
 def test_matrices_become_rows_and_one_hot_groups_columns(folder: Path) -> None:
-    data = load_dataset("coat", folder)
+    data = load_dataset("coat", folder, overlap="keep")
     assert rows(data, "logged") == cells(folder / "train.ascii")
     assert rows(data, "uniform") == cells(folder / "test.ascii")
     assert (data.n_users, data.n_items) == (8, 6)
@@ -109,8 +110,11 @@ def test_missing_files_are_named(file: str, folder: Path, refusal) -> None:
 
 @pytest.mark.real_data
 def test_the_published_counts(data_root: Path) -> None:
-    data = load_dataset("coat", data_root / "coat")
+    fresh = load_dataset("coat", data_root / "coat")
+    assert (len(fresh.uniform), fresh.overlap) == (4274, Overlap("drop", 4640, 366))
+    data = load_dataset("coat", data_root / "coat", overlap="keep")
     assert (data.n_users, data.n_items, len(data.logged), len(data.uniform)) == (290, 300, 6960, 4640)
+    assert data.sha256 == fresh.sha256
     assert np.bincount(data.logged.rating.astype(int)).tolist() == [0, 1901, 1437, 1717, 1275, 630]
     assert np.bincount(data.uniform.rating.astype(int)).tolist() == [0, 1879, 899, 1002, 641, 219]
     assert [data.users.width, data.items.width] == [5, 5]

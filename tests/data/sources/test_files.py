@@ -59,7 +59,7 @@ def test_a_path_given_by_name_wins_over_the_folder(tmp_path: Path) -> None:
     write(tmp_path, ".csv")
     other = tmp_path / "other.csv"
     other.write_text("user_id,item_id,rating\n1,10,1\n2,11,5\n3,10,3\n")
-    assert len(load_dataset("files", tmp_path, logged=other).logged) == 3
+    assert len(load_dataset("files", tmp_path, logged=other, overlap="keep").logged) == 3
 
 
 @pytest.mark.parametrize(

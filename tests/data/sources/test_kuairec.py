@@ -85,7 +85,7 @@ def test_the_log_is_seeded_and_the_same_under_both_evaluations(folder: Path) -> 
     first, again = (load_dataset("kuairec", folder, rng=1) for _ in range(2))
     other = load_dataset("kuairec", folder, rng=2)
     assert first.sha256 == again.sha256 != other.sha256
-    paper = load_dataset("kuairec", folder, rng=1, evaluation="overlapping-as-in-paper")
+    paper = load_dataset("kuairec", folder, rng=1, evaluation="overlapping-as-in-paper", overlap="keep")
     assert paper.logged.frame.equals(first.logged.frame)
     assert len(paper.uniform) == int(made_block().observed.sum())
     assert "included" in paper.notes["uniform"]
@@ -93,7 +93,7 @@ def test_the_log_is_seeded_and_the_same_under_both_evaluations(folder: Path) -> 
 
 
 def test_ratings_are_the_block_labels(folder: Path) -> None:
-    block, data = made_block(), load_dataset("kuairec", folder, evaluation="overlapping-as-in-paper")
+    block, data = made_block(), load_dataset("kuairec", folder, evaluation="overlapping-as-in-paper", overlap="keep")
     assert (data.n_users, data.n_items) == (N_USERS, N_VIDEOS)
     for part in (data.logged, data.uniform):
         np.testing.assert_array_equal(part.rating, block.gt2[part.user, part.item])
@@ -147,7 +147,7 @@ def test_wrong_options_and_missing_files(folder: Path, tmp_path: Path, refusal) 
 
 @pytest.mark.real_data
 def test_the_published_block_and_a_log_of_the_paper_size(data_root: Path) -> None:
-    data = load_dataset("kuairec", data_root / "kuairec", evaluation="overlapping-as-in-paper")
+    data = load_dataset("kuairec", data_root / "kuairec", evaluation="overlapping-as-in-paper", overlap="keep")
     assert (data.n_users, data.n_items, len(data.uniform)) == (1411, 3327, 1411 * 3327)
     assert int(data.uniform.rating.sum()) == 217_175
     expected = 0.256 * 217_175 + 0.153 * (1411 * 3327 - 217_175)

@@ -39,7 +39,7 @@ def write(folder: Path, triples: dict[str, np.ndarray], *, webscope: bool) -> No
 def test_both_forms_keep_the_ids_of_their_files(webscope: bool, tmp_path: Path) -> None:
     triples = made(60, 40, 500, 20)
     write(tmp_path, triples, webscope=webscope)
-    data = load_dataset("yahoo-r3", tmp_path)
+    data = load_dataset("yahoo-r3", tmp_path, overlap="keep")
     first = int(webscope)
     assert data.user_ids.ids.to_list() == list(range(first, 60 + first))
     assert (data.n_items, len(data.logged), len(data.uniform)) == (40, 500, 200)
@@ -51,7 +51,7 @@ def test_both_forms_keep_the_ids_of_their_files(webscope: bool, tmp_path: Path) 
 
 def test_the_full_shape(tmp_path: Path) -> None:
     write(tmp_path, made(15_400, 1_000, 311_704, 5_400), webscope=True)
-    data = load_dataset("yahoo-r3", tmp_path)
+    data = load_dataset("yahoo-r3", tmp_path, overlap="keep")
     assert (data.n_users, data.n_items, len(data.logged), len(data.uniform)) == (15_400, 1_000, 311_704, 54_000)
 
 

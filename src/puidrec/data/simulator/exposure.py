@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import log_ndtr
 
-from puidrec.data.simulator.truth import Truth
+from puidrec.data.simulator.truth import PROBIT_SCALE, Truth
 from puidrec.rng import generator
 
 _LEVEL = 0.25
@@ -66,8 +67,10 @@ class ExposureSampler:
         self._gate = sides.strengths.gate[c]
         self._gates = np.unique(self._gate)
         self._item_logit = {g: self._gated_logit(float(g)) for g in self._gates}
-        everything = np.arange(truth.options.n_items)
-        self._items = {g: make_buckets(everything, sides.items.cell, self._item_logit[g]) for g in self._gates}
+        tastes = sides.users.genre_hidden
+        self._tastes = None if tastes is None else strength * sides.strengths.genre[c][:, None] * tastes
+        genres = [None] if tastes is None else list(range(tastes.shape[1]))
+        self._items = {(g, genre): self._bucketed(g, genre) for g in self._gates for genre in genres}
 
     @property
     def block_users(self) -> int:
@@ -86,7 +89,7 @@ class ExposureSampler:
         rng = generator(options.seed, "exposure", number)
         low = number * self.block_users
         users = np.arange(low, min(low + self.block_users, options.n_users))
-        keys = [self._keys(users[self._gate[users] == g], g, rng) for g in self._gates]
+        keys = [self._keys(users[self._gate[users] == g], g, genre, rng) for g, genre in self._items]
         key = np.sort(np.concatenate(keys))
         key = key[np.diff(key, prepend=-1) > 0]
         user, item = np.divmod(key, options.n_items)
@@ -103,29 +106,37 @@ class ExposureSampler:
         logit: np.ndarray = items.logit + self._truth.options.exposure_strength * trait
         return logit + self._truth.intercept
 
-    def _keys(self, users: np.ndarray, gate: np.float64, rng: np.random.Generator) -> np.ndarray:
+    def _bucketed(self, gate: float, genre: int | None) -> Buckets | None:
+        """Items by level of their logit: all of them, or those of one genre, where users have tastes for genres."""
+        cell = self._truth.population.items.cell
+        members = np.arange(cell.size) if genre is None else np.flatnonzero(cell == genre)
+        return make_buckets(members, cell[members], self._item_logit[gate][members]) if members.size else None
+
+    def _keys(self, users: np.ndarray, gate: np.float64, genre: int | None, rng: np.random.Generator) -> np.ndarray:
         """Kept Poisson points of users of one gate, as user · n_items + item; a pair may come up more than once."""
-        if not users.size:
+        columns = self._items[gate, genre]
+        if not users.size or columns is None:
             return np.zeros(0, np.int64)
-        sides = self._truth.population
+        sides, probit = self._truth.population, self._truth.world.probit
+        own = self._user_logit if self._tastes is None else self._user_logit + self._tastes[:, genre]
         shared = sides.users.strength_class[users] * len(sides.cell_logit) + sides.users.cell[users]
-        rows, columns = make_buckets(users, shared, self._user_logit[users]), self._items[gate]
+        rows = make_buckets(users, shared, own[users])
         cell = sides.cell_logit[np.ix_(sides.users.cell[rows.first], sides.items.cell[columns.first])]
-        ceiling = _rate(np.add.outer(rows.top + self._amplitude[rows.first], columns.top) + cell)
+        ceiling = _rate(np.add.outer(rows.top + self._amplitude[rows.first], columns.top) + cell, probit)
         points = rng.poisson(ceiling * np.multiply.outer(rows.count, columns.count)).ravel()
         bucket = np.repeat(np.arange(points.size), points)
         row, column = np.divmod(np.arange(points.size), columns.count.size)
         user = rows.pick(np.repeat(row, points), rng.random(bucket.size))
         item = columns.pick(np.repeat(column, points), rng.random(bucket.size))
-        z = self._user_logit[user] + self._item_logit[gate][item] + np.repeat(cell.ravel(), points)
+        z = own[user] + self._item_logit[gate][item] + np.repeat(cell.ravel(), points)
         if self._amplitude.any():
             z += self._amplitude[user] * self._truth.pair_hidden(user, item)
-        kept = rng.random(bucket.size) * np.repeat(ceiling.ravel(), points) < _rate(z)
+        kept = rng.random(bucket.size) * np.repeat(ceiling.ravel(), points) < _rate(z, probit)
         key: np.ndarray = user[kept] * np.int64(self._truth.options.n_items) + item[kept]
         return key
 
 
-def _rate(z: np.ndarray) -> np.ndarray:
-    """softplus(z), the Poisson rate with P(at least one) = sigmoid(z); z is at most about 20 here."""
-    rate: np.ndarray = np.log1p(np.exp(z))
+def _rate(z: np.ndarray, probit: bool) -> np.ndarray:
+    """−log(1 − p), the Poisson rate with P(at least one) = p; for a logit softplus(z), z is at most about 20 here."""
+    rate: np.ndarray = -log_ndtr(-PROBIT_SCALE * z) if probit else np.log1p(np.exp(z))
     return rate

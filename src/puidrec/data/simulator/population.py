@@ -6,9 +6,11 @@ segment × genre, and age × price. The two share effects, so features confound 
 One hidden effect t_ui in [-1, 1] drives both: `exposure_strength` · t is added to the exposure logit, and
 `sign` · `rating_strength` · t stars to the rating. With independent h of mean 0 on [-1, 1],
 
-    t_ui = s_u · (user · h_u + item · h_i + pair · h_ui),
+    t_ui = s_u · (user · h_u + item · h_i + genre · h_u,genre(i) + pair · h_ui),
 
-where s_u is 1 for the affected share of the users and `rest` for the others. A world is a row of weights.
+where s_u is 1 for the affected share of the users and `rest` for the others. A world is a row of weights. Other rows
+change what methods might assume: the sign, that a hidden effect on exposure is one on ratings, the form of exposure and
+of ratings, the law of h.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
+from scipy.special import stdtrit
 
 from puidrec.errors import InputError
 from puidrec.rng import generator
@@ -32,6 +35,10 @@ BASE_RATING = 2.9
 _SEGMENTS = ("casual", "regular", "collector", "visitor")
 _REGIONS = ("north", "south", "islands")
 _GENRES = ("action", "comedy", "documentary", "drama", "family", "thriller")
+_NODES, _HEAVY_NODES = 20, 48
+_HEAVY_TAIL = 5e-4
+_HEAVY_SCALE = float(np.sqrt(0.5) / np.sqrt(3.0))
+"""h in [-1, 1] has the variance 1/2, Student's t with 3 degrees of freedom 3: here both vary alike, about."""
 _LEVELS = 8
 """Steps of the graded strengths of world `proportional`."""
 
@@ -52,6 +59,22 @@ class SimulatedWorld:
     """The confounder of unaffected users is a feature column: it acts on them too, but is not hidden."""
     graded: bool = False
     """`user` and `item` weights grow in proportion to the information gain of the entity's own features."""
+    genre: float = 0.0
+    """Weight of the user's own hidden taste for the genre of the item."""
+    sign: int = 1
+    """Multiplies the sign of the options: −1 where people avoid what they like."""
+    flipped_share: float = 0.0
+    """Share of users, unknown which, whose sign is the other one."""
+    rating: float = 1.0
+    """Factor of the effect on ratings; 0: what is hidden drives exposure only, and confounds nothing."""
+    probit: bool = False
+    """Exposure follows a probit model; only for worlds in which nothing is hidden."""
+    interactions: bool = False
+    """Features act by U-shapes and interactions that bins and bilinear models miss."""
+    heavy: bool = False
+    """h has the heavy tails of Student's t with 3 degrees of freedom, not bounds; for traits of users and items."""
+    ordinal: bool = False
+    """Ratings come from a latent taste by uneven cut points, not from a binomial law."""
 
 
 _ROWS = (
@@ -63,7 +86,15 @@ _ROWS = (
     SimulatedWorld("half-complete", "recorded for half of the users only", user=1.0, affected_share=0.5, recorded=True),
     SimulatedWorld("proportional", "as strong as the features' own information gain", user=0.5, item=0.5, graded=True),
     SimulatedWorld("no-confounding", "nothing hidden"),
-)
+    SimulatedWorld("reversed", "people avoid what they like", user=0.2, item=0.2, pair=0.6, sign=-1),
+    SimulatedWorld("mixed-sign", "half of the users avoid what they like", user=0.2, pair=0.8, flipped_share=0.5),
+    SimulatedWorld("trait-genre", "a hidden taste of each user for each genre", genre=1.0),
+    SimulatedWorld("heavy-tailed", "hidden traits of users and items with heavy tails", user=0.35, item=0.35,
+                   heavy=True, ordinal=True),
+    SimulatedWorld("ordinal", "by pair and user; ratings by uneven cut points", user=0.3, pair=0.7, ordinal=True),
+    SimulatedWorld("benign-activity", "unrecorded activity that confounds nothing", user=1.0, rating=0.0),
+    SimulatedWorld("awkward", "all is recorded, but acts by probit and interactions", probit=True, interactions=True),
+)  # fmt: skip
 WORLDS = {world.name: world for world in _ROWS}
 """The named worlds. Except in `half-complete`, features do not reveal who is affected."""
 
@@ -139,7 +170,7 @@ def _require(holds: bool | np.bool_, what: str, found: object, expected: str) ->
 
 @dataclass(frozen=True)
 class Strengths:
-    """Weights of the hidden terms per class: t = user[c] h_u + gate[c] item[d] h_i + pair[c] h_ui.
+    """Weights of the hidden terms per class: t = user[c] h_u + gate[c] item[d] h_i + genre[c] h_ug + pair[c] h_ui.
 
     A user class c belongs to a group that the features reveal; which class of it a user has is hidden, only the
     `share` of each class is known.
@@ -151,6 +182,13 @@ class Strengths:
     group: np.ndarray
     share: np.ndarray
     item: np.ndarray
+    genre: np.ndarray
+    heavy: bool = False
+
+    @property
+    def any_hidden(self) -> bool:
+        """Whether anything hidden drives exposure."""
+        return any(part.any() for part in (self.user, self.gate * self.item.max(), self.genre, self.pair))
 
     @property
     def n_groups(self) -> int:
@@ -159,7 +197,9 @@ class Strengths:
 
     def largest(self, user_class: np.ndarray, item_class: np.ndarray) -> np.ndarray:
         """The largest |t| that a pair of these classes can have."""
-        top: np.ndarray = self.user[user_class] + self.gate[user_class] * self.item[item_class] + self.pair[user_class]
+        own = self.user[user_class] + self.genre[user_class]
+        most = largest_hidden(self.heavy)
+        top: np.ndarray = most * (own + self.gate[user_class] * self.item[item_class] + self.pair[user_class])
         return top
 
 
@@ -180,6 +220,10 @@ class EntityColumns:
     hidden: np.ndarray
     """h_u or h_i."""
     strength_class: np.ndarray
+    genre_hidden: np.ndarray | None = None
+    """h_ug, the user's hidden taste for each genre, [users, genres]; None in worlds without it."""
+    sign: np.ndarray | None = None
+    """±1 per user, where users differ in the sign of what is hidden."""
 
 
 @dataclass(frozen=True)
@@ -197,25 +241,86 @@ def make_population(options: SimulationOptions) -> SimulatedPopulation:
     """Draw a population; the seed decides everything, so it is rebuilt rather than stored."""
     world = get_world(options.world)
     cell_logit, cell_stars = _tables(options.seed)
-    users = _users(options)
-    items = _items(options)
+    users = _users(options, world.heavy)
+    items = _items(options, world.heavy)
+    if world.interactions:
+        users, items, cell_logit, cell_stars = _interacting(users, items, cell_logit, cell_stars)
     user_level = _graded(users.logit) if world.graded else np.zeros(options.n_users, np.int64)
     item_level = _graded(items.logit) if world.graded else np.zeros(options.n_items, np.int64)
     strengths = _strengths(world, options.affected_share)
     affected = (generator(options.seed, "affected").random(options.n_users) < options.affected_share).astype(np.int64)
-    users = replace(users, strength_class=2 * user_level + affected)
+    tastes, signs = _personal(options, world)
+    users = replace(users, strength_class=2 * user_level + affected, genre_hidden=tastes, sign=signs)
     items = replace(items, strength_class=item_level)
     if world.recorded:
         users = _recorded(users, affected == 0, options, world)
     return SimulatedPopulation(users, items, cell_logit, cell_stars, strengths)
 
 
-def hidden_from_uniform(uniform: np.ndarray) -> np.ndarray:
-    """h in [-1, 1] from a uniform draw; its law is that of the Gauss–Chebyshev weights."""
+def hidden_from_uniform(uniform: np.ndarray, heavy: bool = False) -> np.ndarray:
+    """h from a uniform draw: in [-1, 1], with the law of the Gauss–Chebyshev weights; or with heavy tails.
+
+    The heavy law is Student's t with 3 degrees of freedom at the same spread, cut at its 0.05 % quantiles, so that a
+    few people are an order of magnitude more extreme than the others.
+    """
+    if heavy:
+        h: np.ndarray = _HEAVY_SCALE * stdtrit(3.0, np.clip(uniform, _HEAVY_TAIL, 1.0 - _HEAVY_TAIL))
+        return h
     return np.cos(np.pi * uniform)
 
 
-def _users(options: SimulationOptions) -> EntityColumns:
+def hidden_nodes(heavy: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Values of h and their weights, for expectations: Gauss–Chebyshev, or Gauss–Legendre that crowds in the tails."""
+    if not heavy:
+        return hidden_from_uniform((np.arange(_NODES) + 0.5) / _NODES), np.full(_NODES, 1.0 / _NODES)
+    w, weight = np.polynomial.legendre.leggauss(_HEAVY_NODES)
+    half = 0.5 - _HEAVY_TAIL
+    inner = half * 0.5 * np.pi * np.cos(0.5 * np.pi * w) * weight
+    uniform = np.concatenate([[0.0], 0.5 + half * np.sin(0.5 * np.pi * w), [1.0]])
+    return hidden_from_uniform(uniform, heavy=True), np.concatenate([[_HEAVY_TAIL], inner, [_HEAVY_TAIL]])
+
+
+def largest_hidden(heavy: bool) -> float:
+    """The largest |h|."""
+    return float(-_HEAVY_SCALE * stdtrit(3.0, _HEAVY_TAIL)) if heavy else 1.0
+
+
+def _personal(options: SimulationOptions, world: SimulatedWorld) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """What differs from user to user in some worlds: tastes for genres, and the sign of what is hidden."""
+    shape = (options.n_users, len(_GENRES))
+    tastes = hidden_from_uniform(generator(options.seed, "genre traits").random(shape)) if world.genre else None
+    flipped = generator(options.seed, "signs").random(options.n_users) < world.flipped_share
+    return tastes, np.where(flipped, -1.0, 1.0) if world.flipped_share else None
+
+
+def _interacting(
+    users: EntityColumns, items: EntityColumns, cell_logit: np.ndarray, cell_stars: np.ndarray
+) -> tuple[EntityColumns, EntityColumns, np.ndarray, np.ndarray]:
+    """Finer cells of users and items, whose tables add U-shapes of age × price and a match of region and quality.
+
+    The middle third of ages takes to the middle third of prices and the others to the ends, on average to neither: no
+    main effect shows it. Both effects act on exposure and on ratings, so whoever misses them is confounded.
+    """
+    age, region = _third(users.frame["age"]), users.frame["region"].replace_strict(_REGIONS, range(3)).to_numpy()
+    price, good = _third(items.frame["price"]), (items.frame["quality"] > 0.5).cast(pl.Int64).to_numpy()
+    shape = np.array([1.0, -2.0, 1.0]) / 2.0
+    bend = np.multiply.outer(shape, shape)[np.arange(36) // 3 % 3][:, np.arange(36) // 2 % 3]
+    match = np.where((np.arange(36) % 3 == 0)[:, None] == (np.arange(36) % 2 == 1), 0.5, -0.5)
+    coarse = np.ix_(np.arange(36) // 9, np.arange(36) // 6)
+    logits = cell_logit[coarse] + 1.0 * bend + 0.8 * match
+    stars = cell_stars[coarse] + 0.35 * bend + 0.3 * match
+    users = replace(users, cell=9 * users.cell + 3 * age + region)
+    return users, replace(items, cell=6 * items.cell + 2 * price + good), logits, stars
+
+
+def _third(values: pl.Series) -> np.ndarray:
+    """0, 1 or 2: the third of its range that a value is in."""
+    column = values.to_numpy()
+    code: np.ndarray = np.clip(3 * (column - column.min()) / np.ptp(column), 0, 2).astype(np.int64)
+    return code
+
+
+def _users(options: SimulationOptions, heavy: bool) -> EntityColumns:
     rng, n = generator(options.seed, "users"), options.n_users
     segment = rng.choice(4, n, p=(0.35, 0.3, 0.2, 0.15))
     region = rng.choice(3, n, p=(0.5, 0.3, 0.2))
@@ -231,11 +336,11 @@ def _users(options: SimulationOptions) -> EntityColumns:
     )
     logit = np.array([-0.3, 0.1, 0.4, -0.1])[segment] + np.array([0.1, -0.05, -0.2])[region] + 0.6 * activity
     stars = np.array([-0.06, 0.02, 0.1, -0.04])[segment] + np.array([0.02, -0.02, 0.04])[region] + 0.06 * activity
-    hidden = hidden_from_uniform(generator(options.seed, "user traits").random(n))
+    hidden = hidden_from_uniform(generator(options.seed, "user traits").random(n), heavy)
     return EntityColumns(frame, segment, logit, stars, 0.1 * age, hidden, np.zeros(n, np.int64))
 
 
-def _items(options: SimulationOptions) -> EntityColumns:
+def _items(options: SimulationOptions, heavy: bool) -> EntityColumns:
     rng, n = generator(options.seed, "items"), options.n_items
     genre = rng.choice(6, n, p=(0.22, 0.2, 0.12, 0.2, 0.12, 0.14))
     price, quality = rng.uniform(-1, 1, (2, n))
@@ -249,7 +354,7 @@ def _items(options: SimulationOptions) -> EntityColumns:
     )
     logit = np.array([0.3, 0.2, -0.4, 0.0, -0.1, 0.1])[genre] + 0.5 * quality - 0.3 * price
     stars = np.array([0.03, 0.0, 0.05, 0.02, -0.05, -0.02])[genre] + 0.28 * quality - 0.02 * price
-    hidden = hidden_from_uniform(generator(options.seed, "item traits").random(n))
+    hidden = hidden_from_uniform(generator(options.seed, "item traits").random(n), heavy)
     return EntityColumns(frame, genre, logit, stars, price, hidden, np.zeros(n, np.int64))
 
 
@@ -285,6 +390,8 @@ def _strengths(world: SimulatedWorld, affected_share: float) -> Strengths:
         group=np.arange(2) if world.recorded else np.repeat(np.arange(grade.size), 2),
         share=np.ones(2) if world.recorded else np.tile([1.0 - affected_share, affected_share], grade.size),
         item=world.item * grade,
+        genre=factor * world.genre,
+        heavy=world.heavy,
     )
 
 

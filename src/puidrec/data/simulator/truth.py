@@ -4,10 +4,14 @@ true propensity  p_true = sigmoid(m(x) + exposure_strength · t)      t: the hid
 nominal          p      = E[p_true | x]: what the features alone say
 φ(h) = logit p_true - logit p,  Γ = exp|φ|: the odds-ratio inequality of the paper holds with equality
 rating           1 + Binomial(4, (y - 1) / 4),  y = base + f(x) + sign · rating_strength · t,  so E[r | x] = base + f(x)
+
+In ordinal worlds a rating counts the uneven cut points below y + logistic noise. Where all is recorded, the form of
+exposure may be a probit: then p = p_true = Φ(0.6 m(x)).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
@@ -15,14 +19,17 @@ from typing import Literal, get_args
 import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq
-from scipy.special import expit, logit
+from scipy.special import expit, logit, ndtr
 
 from puidrec.data.simulator.population import (
     BASE_RATING,
     SimulatedPopulation,
+    SimulatedWorld,
     SimulationOptions,
     Strengths,
+    get_world,
     hidden_from_uniform,
+    hidden_nodes,
     make_population,
 )
 from puidrec.errors import InputError
@@ -30,8 +37,11 @@ from puidrec.rng import derive_seed, generator
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_NODES = 20
 _GRID = np.linspace(-30.0, 16.0, 46 * 16 + 1)
+PROBIT_SCALE = 0.6
+CUTS = np.array([1.9, 2.5, 3.0, 3.9])
+"""Where the rating rises by one star, on the scale of the latent rating: uneven, few people use two stars."""
+CUT_NOISE = 0.45
 MAX_DENSE_PAIRS = 25_000_000
 _TILE_PAIRS = 1_000_000
 Quantity = Literal[
@@ -47,14 +57,14 @@ class Truth:
     population: SimulatedPopulation
     intercept: float
     """Solved so that the nominal propensities average to the density."""
-    nominal: NominalTable
+    nominal: HiddenMean
 
     @classmethod
     def from_options(cls, options: SimulationOptions, intercept: float | None = None) -> Truth:
         """Build the truth of a simulation; `intercept` skips solving for it."""
         population = make_population(options)
-        nominal = NominalTable(population.strengths, options.exposure_strength)
-        truth = cls(options, population, intercept or 0.0, nominal)
+        table = HiddenMean(population.strengths, options.exposure_strength, expit, logit)
+        truth = cls(options, population, intercept or 0.0, table)
         return truth if intercept is not None else replace(truth, intercept=_solve_intercept(truth))
 
     @cached_property
@@ -68,11 +78,13 @@ class Truth:
     def true_propensity(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """p_true: the probability of exposure given the features and what is hidden."""
         users, items = self._checked(users, items)
-        return _probability(self._index(users, items) + self._shift(users, items))
+        return exposed(self._index(users, items) + self._shift(users, items), self.world.probit)
 
     def phi(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """φ(h) = logit p_true - logit p."""
         users, items = self._checked(users, items)
+        if self.world.probit:  # nothing is hidden there
+            return np.zeros(users.shape)
         phi: np.ndarray = self._index(users, items) + self._shift(users, items) - self._nominal_logit(users, items)
         return phi
 
@@ -84,6 +96,8 @@ class Truth:
     def gamma_bound(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """The largest Γ that the pair's strength class can reach, over h."""
         users, items = self._checked(users, items)
+        if self.world.probit:
+            return np.ones(users.shape)
         sides = self.population
         largest = sides.strengths.largest(sides.users.strength_class[users], sides.items.strength_class[items])
         offset = np.abs(self._index(users, items) - self._nominal_logit(users, items))
@@ -92,19 +106,23 @@ class Truth:
 
     def expected_rating(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """E[r | x] over all of D: what a features-only model should predict."""
-        return self._expected(*self._checked(users, items))
+        users, items = self._checked(users, items)
+        latent = self._latent(users, items)
+        return self._mean_rating.mean(latent, *self._classes(users, items)) if self.world.ordinal else latent
 
     def utility(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """E[r | x, h]: the mean rating given what is hidden, too."""
         users, items = self._checked(users, items)
-        gain = self.options.sign * self.options.rating_strength
-        return self._expected(users, items) + gain * self.hidden_effect(users, items)
+        taste = self._taste(users, items)
+        return mean_by_cuts(taste) if self.world.ordinal else taste
 
     def rating(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """The realised rating, 1 to 5 (uint8), of each pair, observed or not."""
         users, items = self._checked(users, items)
-        q = (self.utility(users, items) - 1.0) / 4.0
-        u = pair_uniform(self._keys[1], users, items)
+        u, taste = pair_uniform(self._keys[1], users, items), self._taste(users, items)
+        if self.world.ordinal:
+            return level_by_cuts(taste, u)
+        q = (taste - 1.0) / 4.0
         s, low, high = 1.0 - q, (1.0 - q) ** 3, q**3
         level = np.ones(u.shape, np.uint8)
         for below in (s * low, (s + 4.0 * q) * low, 1.0 - (q + 4.0 * s) * high, 1.0 - q * high):  # Binomial(4, q) CDF
@@ -133,9 +151,38 @@ class Truth:
         c = sides.users.strength_class[users]
         t: np.ndarray = strengths.user[c] * sides.users.hidden[users]
         t += strengths.gate[c] * strengths.item[sides.items.strength_class[items]] * sides.items.hidden[items]
+        if sides.users.genre_hidden is not None:
+            t += strengths.genre[c] * sides.users.genre_hidden[users, sides.items.cell[items]]
         if strengths.pair.any():
             t += strengths.pair[c] * self.pair_hidden(users, items)
         return t
+
+    @property
+    def world(self) -> SimulatedWorld:
+        """The world it is the truth of."""
+        return get_world(self.options.world)
+
+    @property
+    def gain(self) -> float:
+        """Stars per unit of the hidden effect, without the users' own signs."""
+        return self.options.sign * self.world.sign * self.world.rating * self.options.rating_strength
+
+    def _taste(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """y: the latent rating, with what is hidden."""
+        own = self.population.users.sign
+        hidden = self.gain * self.hidden_effect(users, items)
+        taste: np.ndarray = self._latent(users, items) + (hidden if own is None else own[users] * hidden)
+        return taste
+
+    @cached_property
+    def _mean_rating(self) -> HiddenMean:
+        """E[r | x] of ordinal ratings, by the latent rating that the features give."""
+        return HiddenMean(self.population.strengths, self.gain, mean_by_cuts, lambda mean: mean)
+
+    def _classes(self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The visible class of each user, and that of each item."""
+        sides = self.population
+        return sides.strengths.group[sides.users.strength_class[users]], sides.items.strength_class[items]
 
     def pair_hidden(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """h_ui, the confounder that varies by pair."""
@@ -150,16 +197,21 @@ class Truth:
         m: np.ndarray = u.logit[users] + i.logit[items] + self.population.cell_logit[u.cell[users], i.cell[items]]
         return m + self.intercept
 
-    def _expected(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+    def _latent(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         u, i = self.population.users, self.population.items
         f: np.ndarray = u.stars[users] + i.stars[items] + u.slope[users] * i.slope[items]
         f += self.population.cell_stars[u.cell[users], i.cell[items]]
         return BASE_RATING + f
 
     def _nominal_logit(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        sides = self.population
-        group = sides.strengths.group[sides.users.strength_class[users]]
-        return self.nominal.logit(self._index(users, items), group, sides.items.strength_class[items])
+        return self.nominal_at(self._index(users, items), *self._classes(users, items))
+
+    def nominal_at(self, m: np.ndarray, user_group: np.ndarray, item_class: np.ndarray) -> np.ndarray:
+        """logit p(x) for exposure indices m of pairs of these classes."""
+        if self.world.probit:
+            nominal: np.ndarray = logit(exposed(m, probit=True))
+            return nominal
+        return self.nominal.mean(m, user_group, item_class)
 
     def _checked(self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         users, items = np.asarray(users), np.asarray(items)
@@ -176,9 +228,28 @@ def _probability(value: np.ndarray) -> np.ndarray:
     return p
 
 
+def exposed(m: np.ndarray, probit: bool = False) -> np.ndarray:
+    """The probability of exposure of an index; a probit is scaled so that indices act about as in a logit."""
+    p: np.ndarray = ndtr(PROBIT_SCALE * m) if probit else expit(m)
+    return p
+
+
+def mean_by_cuts(taste: np.ndarray) -> np.ndarray:
+    """The mean of a rating that counts the cut points below taste + logistic noise."""
+    mean: np.ndarray = 1.0 + expit(np.subtract.outer(taste, CUTS) / CUT_NOISE).sum(axis=-1)
+    return mean
+
+
+def level_by_cuts(taste: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """The realised rating, 1 to 5 (uint8), by a uniform draw."""
+    noisy = taste + CUT_NOISE * logit(uniform)
+    level: np.ndarray = (1 + (np.subtract.outer(noisy, CUTS) > 0.0).sum(axis=-1)).astype(np.uint8)
+    return level
+
+
 def _solve_intercept(truth: Truth) -> float:
     """The intercept for which the mean nominal propensity over D (or over a million pairs of it) is the density."""
-    options, sides = truth.options, truth.population
+    options = truth.options
     if options.n_pairs <= _TILE_PAIRS:
         users, items = np.divmod(np.arange(options.n_pairs), options.n_items)
     else:
@@ -186,11 +257,10 @@ def _solve_intercept(truth: Truth) -> float:
         users = rng.integers(0, options.n_users, _TILE_PAIRS)
         items = rng.integers(0, options.n_items, _TILE_PAIRS)
     m = truth._index(users, items)
-    group = sides.strengths.group[sides.users.strength_class[users]]
-    item_class = sides.items.strength_class[items]
+    classes = truth._classes(users, items)
 
     def excess(intercept: float) -> float:
-        return float(expit(truth.nominal.logit(m + intercept, group, item_class)).mean()) - options.density
+        return float(expit(truth.nominal_at(m + intercept, *classes)).mean()) - options.density
 
     centre = float(logit(options.density) - np.average(m))
     return float(brentq(excess, centre - 8.0, centre + 8.0, xtol=1e-10))
@@ -227,41 +297,56 @@ def stream_key(seed: int, stream: str) -> int:
     return derive_seed(seed, "pair", stream)
 
 
-def mean_exposure(m: np.ndarray, amplitudes: tuple[float, ...]) -> np.ndarray:
-    """E[sigmoid(m + Σ_k a_k h_k)] over independent h_k, for a vector m."""
-    nodes = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
-    shift = np.zeros(1)
+def average_over_hidden(
+    of: Callable[[np.ndarray], np.ndarray], m: np.ndarray, amplitudes: tuple[float, ...], *, heavy: bool = False
+) -> np.ndarray:
+    """E[of(m + Σ_k a_k h_k)] over independent h_k, for a vector m."""
+    nodes, weights = hidden_nodes(heavy)
+    shift, weight = np.zeros(1), np.ones(1)
     for amplitude in amplitudes:
         if amplitude:
             shift = np.add.outer(shift, amplitude * nodes).ravel()
+            weight = np.multiply.outer(weight, weights).ravel()
     total = np.zeros_like(m)
-    for part in np.array_split(shift, max(1, shift.size // 500)):
-        total += expit(np.add.outer(m, part)).sum(axis=1)
-    return total / shift.size
+    parts = max(1, shift.size // 500)
+    for part, share in zip(np.array_split(shift, parts), np.array_split(weight, parts), strict=True):
+        total += of(np.add.outer(m, part)) @ share
+    return total
 
 
-class NominalTable:
-    """logit p(x) as a function of m(x), by visible class of the user and class of the item; exact to about 1e-8.
+class HiddenMean:
+    """The mean over what is hidden of a function of m(x) + hidden, by visible class of the user and class of the item.
 
-    The hidden h are cosines of uniform angles, so expectations over them are Gauss–Chebyshev sums. p depends on a
-    pair only through m(x) and its visible class: one spline per class.
+    With expit it is the nominal propensity p(x), with the mean of an ordinal rating E[r | x]. The bounded h are cosines
+    of uniform angles, so expectations over them are Gauss–Chebyshev sums, exact to about 1e-8. The mean depends on a
+    pair only through m(x) and its visible class: one spline per class, of `form` of the mean.
     """
 
-    def __init__(self, strengths: Strengths, exposure_strength: float) -> None:
+    def __init__(
+        self,
+        strengths: Strengths,
+        strength: float,
+        of: Callable[[np.ndarray], np.ndarray],
+        form: Callable[[np.ndarray], np.ndarray],
+    ) -> None:
         n_items = strengths.item.size
         shift = np.empty((_GRID.size, strengths.n_groups * n_items))
         for group in range(strengths.n_groups):
             for item in range(n_items):
-                p = np.zeros_like(_GRID)
+                mean = np.zeros_like(_GRID)
                 for c in np.flatnonzero((strengths.group == group) & (strengths.share > 0)):
-                    parts = (strengths.user[c], strengths.gate[c] * strengths.item[item], strengths.pair[c])
-                    p += strengths.share[c] * mean_exposure(_GRID, tuple(exposure_strength * a for a in parts))
-                shift[:, group * n_items + item] = logit(p) - _GRID
+                    parts = (
+                        strengths.user[c], strengths.gate[c] * strengths.item[item], strengths.genre[c],
+                        strengths.pair[c],
+                    )  # fmt: skip
+                    scaled = tuple(strength * a for a in parts)
+                    mean += strengths.share[c] * average_over_hidden(of, _GRID, scaled, heavy=strengths.heavy)
+                shift[:, group * n_items + item] = form(mean) - _GRID
         self._coefficients = CubicSpline(_GRID, shift).c
         self._n_items = n_items
 
-    def logit(self, m: np.ndarray, user_group: np.ndarray, item_class: np.ndarray) -> np.ndarray:
-        """logit p(x) of pairs with exposure index m."""
+    def mean(self, m: np.ndarray, user_group: np.ndarray, item_class: np.ndarray) -> np.ndarray:
+        """`form` of the mean for pairs with the index m."""
         position = (m - _GRID[0]) * 16.0
         cell = np.clip(position.astype(np.int64), 0, _GRID.size - 2)
         column = user_group.astype(np.int64) * self._n_items + item_class

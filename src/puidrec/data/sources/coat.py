@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import Dataset
+from puidrec.data.overlap import OverlapRule
 from puidrec.data.schema import check_choice
 from puidrec.data.sources.reading import (
     AnyPath,
@@ -39,6 +40,7 @@ def load(
     dim: int = 32,
     bins: int = 4,
     rng: Rng = 0,
+    overlap: OverlapRule = "drop",
 ) -> Dataset:
     """Load Coat. `propensities` adds the published learned ones as a column where their file is there.
 
@@ -59,6 +61,7 @@ def load(
         items,
         scale=SCALE,
         unknown_ids="keep",
+        overlap=overlap,
         name="coat",
         origins={"logged": logged_file, "uniform": uniform_file, "users": folder, "items": folder},
         notes={"files": [logged_file.name, uniform_file.name], "features": features},

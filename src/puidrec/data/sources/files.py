@@ -14,6 +14,7 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset, UnknownIds
 from puidrec.data.on_disk import shard_log
+from puidrec.data.overlap import OverlapRule
 from puidrec.data.schema import (
     INTERACTION_COLUMNS,
     OPTIONAL_COLUMNS,
@@ -48,6 +49,7 @@ def load(
     multi_valued: Sequence[str] = (),
     categorical: Sequence[str] = (),
     shards: AnyPath | None = None,
+    overlap: OverlapRule = "drop",
 ) -> Dataset:
     """Load the caller's own tables; a path given by name wins over what the folder holds.
 
@@ -57,6 +59,7 @@ def load(
     multi_valued: columns of the side tables whose text is a list, `drama|war`; they are never guessed.
     categorical: columns of numbers that are names of things, such as a postcode.
     shards: a folder for a log larger than memory (Parquet): it is sorted there once and stays on disk.
+    overlap: whether uniform rows whose pair is in the log are dropped or kept.
     """
     given = {"logged": logged, "uniform": uniform, "users": users, "items": items}
     named = {"multi_valued": multi_valued, "categorical": categorical}
@@ -84,6 +87,7 @@ def load(
             scale=scale,
             duplicates=duplicates,
             unknown_ids=unknown_ids,
+            overlap=overlap if shards is None else "keep",
             name="files",
             origins=files,
             notes={"files": {key: file.name for key, file in files.items()}},
@@ -97,7 +101,7 @@ def load(
     if header is not None or table_files(files["logged"]) != [files["logged"]]:
         raise InputError("a log on disk is sorted from one Parquet file", file=files["logged"],
                          hint="Write its parts into one file, or leave shards out.")  # fmt: skip
-    return shard_log(files["logged"], shards, build, scale=scale, names=names)
+    return shard_log(files["logged"], shards, build, scale=scale, names=names, overlap=overlap)
 
 
 def _require_kinds(paths: Mapping[str, Any], renaming: Any, names: Mapping[str, Any]) -> None:

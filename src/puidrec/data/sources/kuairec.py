@@ -26,6 +26,7 @@ import polars as pl
 
 from puidrec.atomic import atomic_folder, atomic_path, refuse_other_files
 from puidrec.data.dataset import Dataset
+from puidrec.data.overlap import OverlapRule
 from puidrec.data.schema import Origin, check_choice, require_columns, require_rows
 from puidrec.data.sources.reading import (
     AnyPath,
@@ -100,6 +101,7 @@ def load(
     p_negative: float = P_NEGATIVE,
     features: Features = "paper",
     rng: Rng = 0,
+    overlap: OverlapRule = "drop",
 ) -> Dataset:
     """Load KuaiRec with the paper's synthesised log, or with the platform's own (`log="big-matrix"`).
 
@@ -109,6 +111,12 @@ def load(
     check_choice("log", log, ("synthesised", "big-matrix"))
     check_choice("evaluation", evaluation, ("held-out", "overlapping-as-in-paper"))
     check_choice("features", features, ("paper", "all", "none"))
+    if evaluation != "held-out" and overlap != "keep":
+        raise InputError(
+            "these uniform rows hold the log's pairs, and without them would lack positives",
+            found=f"evaluation={evaluation}", expected="evaluation=held-out",
+            hint="For comparison with print keep them: overlap='keep' (--overlap keep).",
+        )  # fmt: skip
     folder = data_folder(path, "kuairec")
     file = first_file(folder, (SMALL, SMALL_COMPACT), "kuairec")
     block = LabelBlock.read_csv(file) if file.name == SMALL else LabelBlock.read_npz(file)
@@ -134,6 +142,7 @@ def load(
         *_side_tables(folder, features),
         scale=(0.0, 1.0),
         unknown_ids="drop",
+        overlap=overlap,
         name="kuairec",
         origins={"logged": file, "uniform": file, "users": folder / "user_features.csv", "items": folder},
         notes=notes,

@@ -12,6 +12,7 @@ from typing import Literal
 import polars as pl
 
 from puidrec.data.dataset import Dataset
+from puidrec.data.overlap import OverlapRule
 from puidrec.data.schema import check_choice
 from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_ratings
 from puidrec.errors import InputError
@@ -31,6 +32,7 @@ def load(
     dim: int = 64,
     bins: int = 4,
     rng: Rng = 0,
+    overlap: OverlapRule = "drop",
 ) -> Dataset:
     """Load Yahoo!R3. It has ids only; `features="pseudo"` makes the paper's 64 pseudo-features from the log."""
     check_choice("features", features, FEATURES)
@@ -50,6 +52,7 @@ def load(
         frames["logged"],
         frames["uniform"],
         scale=SCALE,
+        overlap=overlap,
         name="yahoo-r3",
         origins=files,
         notes={

@@ -130,6 +130,6 @@ OVERLAPPING = Preset(
     settings=PAPER.settings,
     personalised=PAPER.personalised,
     by_data=PAPER.by_data,
-    options={"kuairec": {"evaluation": "overlapping-as-in-paper"}},
+    options={"kuairec": {"evaluation": "overlapping-as-in-paper", "overlap": "keep"}},
 )
 PRESETS = {preset.name: preset for preset in (OWN, PAPER, OVERLAPPING)}
