@@ -22,7 +22,7 @@ LEVEL = {name: level for level, name in enumerate(LAYERS)}
 ARRAYS_ONLY = ("sensitivity", "evaluation", "auditing")
 """These see arrays: no tensors, no settings, no models."""
 REACHES_UP = {
-    ("auditing.audit", "report"),  # a finished audit can show itself: `to_html` looks the page up when it is called
+    ("auditing.result", "report"),  # a finished audit can show itself: `to_html` looks the page up when called
     ("sensitivity.certificate", "report"),  # so can a certificate, in a notebook
     ("model", "store"),  # `save` and `load` are methods of the model
     ("methods", "train"),  # a row names what builds it, so that listing methods imports no torch

@@ -184,7 +184,7 @@ def tipping() -> None:
     outcome, p, here, everywhere = _held_out()
     gap = (here["signed-rd"] - outcome) ** 2 - (here["mf"] - outcome) ** 2
     pairs = Pairs(gap, p, strata(here["mf"] - here["signed-rd"]))
-    star = tipping_point(pairs)
+    star = tipping_point(pairs, np.arange(pairs.value.size))
     truth = (world().truth.matrix("rating") - 1.0) / 4.0
     true_gap = float(((everywhere["signed-rd"] - truth) ** 2 - (everywhere["mf"] - truth) ** 2).mean())
     steps = np.geomspace(1, 2, 41)

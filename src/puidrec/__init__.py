@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from puidrec.auditing.audit import Audit as Audit
     from puidrec.auditing.audit import audit as audit
+    from puidrec.auditing.result import Audit as Audit
     from puidrec.data.dataset import Dataset as Dataset
     from puidrec.data.sources import load_dataset as load_dataset
     from puidrec.errors import InputError as InputError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "Audit": "puidrec.auditing.audit",
+    "Audit": "puidrec.auditing.result",
     "Certificate": "puidrec.sensitivity.certificate",
     "Dataset": "puidrec.data.dataset",
     "InputError": "puidrec.errors",

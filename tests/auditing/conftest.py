@@ -16,7 +16,7 @@ class Table:
 
     def __init__(self, data: Dataset, scores: np.ndarray, **params: Any) -> None:
         self.data, self.scores = data, scores
-        self.params = {"method": "table", "seed": 0, "select": "uniform", **params}
+        self.params = {"method": "table", "seed": 0, "select": "uniform", "target": "rating", **params}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return self.params

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +12,12 @@ import polars as pl
 import pytest
 
 import puidrec
-from puidrec.auditing.audit import Audit, audit
+from puidrec.auditing.audit import audit as audit_models
+from puidrec.auditing.result import Audit
 from puidrec.data.dataset import Dataset
+
+audit = partial(audit_models, unseen=True)
+"""The models of these tests were made, not trained."""
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +30,7 @@ def without_uniform(data: Dataset) -> Dataset:
 
 
 def test_the_public_name_is_the_function(simulation, good) -> None:
-    assert puidrec.audit(good, simulation.data, replicates=0).verdict == "single"
+    assert puidrec.audit(good, simulation.data, replicates=0, unseen=True).verdict == "single"
 
 
 def test_the_summary_starts_with_the_conclusion(found: Audit) -> None:
@@ -50,15 +55,16 @@ def test_its_values_are_plain_and_complete(found: Audit) -> None:
     values = found.to_dict()
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     expected = {
-        "version", "sentence", "verdict", "model", "against", "data", "rows", "gamma_grid", "envelopes", "personal",
-        "tipping", "benchmarks", "certificate", "uniform", "gamma_map", "gamma", "segments", "diagnostics", "limits",
+        "version", "sentence", "verdict", "metric", "error", "ranking", "ndcg", "model", "against", "data", "rows",
+        "gamma_grid", "envelopes", "personal", "tipping", "benchmarks", "groups", "scenarios", "reference", "leakage",
+        "certificate", "uniform", "gamma_map", "gamma", "segments", "diagnostics", "limits",
     }  # fmt: skip
     assert set(values) == expected
-    assert set(values["envelopes"]) == {"loss_gap", "model_loss", "against_loss", "dcg_gap"}
+    assert set(values["envelopes"]) == {"loss_gap", "model_loss", "against_loss", "dcg_gap", "ndcg_gap"}
     assert set(values["personal"]["envelopes"]) == {"loss_gap", "dcg_gap"}
     n = len(values["gamma_grid"])
-    for curves in values["envelopes"].values():
-        for kind in ("box", "normalised", "sharp"):
+    for name, curves in values["envelopes"].items():
+        for kind in ("box",) if name == "ndcg_gap" else ("box", "normalised", "sharp"):
             curve = curves[kind]
             assert len(curve["low"]) == len(curve["high"]) == len(curve["band"]["low"]) == n
             assert curve["low"][0] == pytest.approx(curves["point"])
@@ -102,32 +108,61 @@ def test_the_truth_lies_within(simulation, good, poor, found: Audit) -> None:
 def test_the_same_seed_gives_the_same_audit_and_models_can_be_swapped(simulation, good, poor, found: Audit) -> None:
     assert audit(good, simulation.data, against=poor, replicates=60).to_dict() == found.to_dict()
     swapped = audit(poor, simulation.data, against=good, replicates=20)
-    assert swapped.verdict == "overturned"
-    assert swapped.tipping_point == pytest.approx(1.0 / found.tipping_point, rel=1e-9)  # Γ* of a swap is 1/Γ*
+    assert (swapped.error.verdict, swapped.error.tipping_point) == ("refuted", 1.0)
+    assert "uniform ratings show good ahead" in swapped.summary().splitlines()[0]
+    bare = without_uniform(simulation.data)
+    swapped = audit(type(poor)(bare, poor.scores), bare, against=type(good)(bare, good.scores), replicates=0)
+    assert (swapped.error.verdict, swapped.error.tipping_point) == ("undecided", 1.0)
+    assert "the log shows" in swapped.summary().splitlines()[0]
+    swapped = audit(poor, simulation.data, against=good, replicates=20)
     assert swapped.to_dict()["envelopes"]["loss_gap"]["point"] == pytest.approx(
         -found.to_dict()["envelopes"]["loss_gap"]["point"]
     )
 
 
-def test_rows_held_out_are_preferred(simulation, good) -> None:
-    trained = audit(good, simulation.data, replicates=0).to_dict()
-    assert trained["rows"]["source"] == "training"
-    assert "trained on" in trained["limits"][0]
-    cases = ((without_uniform(simulation.data), "uniform", "test"), (simulation.data, "observational", "validation"))
-    for data, select, part in cases:
-        model = type(good)(data, good.scores, select=select)
-        values = audit(model, data, replicates=0).to_dict()
-        assert (values["rows"]["source"], values["rows"]["part"]) == ("held-out", part)
-        assert any("chose the epoch" in text for text in values["limits"]) is (part == "validation")
-        assert values["rows"]["n"] == pytest.approx(0.1 * len(data.logged), rel=0.01)
-        assert not any("trained on" in text for text in values["limits"])
+def test_error_and_ranking_stand_side_by_side(found: Audit, simulation, good, poor) -> None:
+    for lead in (found.error, found.ranking, found.ndcg):
+        assert lead.verdict in ("robust", "fragile", "undecided", "refuted")
+        assert 1.0 <= lead.interval[0] <= lead.tipping_point <= lead.interval[1]
+        assert lead.lead[1] < lead.lead[0] < lead.lead[2]
+        assert lead.uniform is not None
+    assert (found.verdict, found.tipping_point) == (found.error.verdict, found.error.tipping_point)
+    for metric in ("ranking", "ndcg"):
+        asked = audit(good, simulation.data, against=poor, replicates=0, metric=metric)
+        lead = getattr(asked, metric)
+        assert (asked.verdict, asked.tipping_point) == (lead.verdict, lead.tipping_point)
+        assert lead.metric in asked.summary().splitlines()[0]
+        assert asked.error == found.error
+    assert found.ranking.metric == "DCG@10"
+    assert audit(good, simulation.data, against=poor, replicates=0, k=3).ndcg.metric == "NDCG@3"
+
+
+@pytest.mark.parametrize("shape", ["same", "stars", "constant"])
+def test_models_that_do_not_differ_are_undecided(simulation, good, shape: str) -> None:
+    """The same model in stars is the same model; so are two that say one number for all."""
+    data, scores = simulation.data, good.scores.astype(np.float32)
+    pair = {"same": (scores, scores), "stars": (scores, 1 + 4 * scores), "constant": (np.full_like(scores, 0.5),) * 2}
+    models = [lambda u, i, s=s: s[data.user_ids.encode(u), data.item_ids.encode(i)] for s in pair[shape]]
+    found = audit(models[0], data, against=models[1], replicates=20)
+    assert (found.error.verdict, found.error.tipping_point) == ("undecided", 1.0)
+    assert found.ranking.verdict == "undecided"
+    assert "do not tell them apart" in found.summary().splitlines()[0]
+
+
+def test_a_gap_of_one_size_on_every_row_is_no_proof(simulation) -> None:
+    """Predictions of 0.5 and 0.5 ± a step: whichever way it goes, the sentence agrees with the figures under it."""
+    data = simulation.data
+    found = audit(lambda u, i: np.full(len(u), 0.5), data, against=lambda u, i: np.full(len(u), 0.6), replicates=0)
+    assert found.ranking.verdict == "undecided"
+    assert np.isfinite(found.tipping_point)
+    assert found.tipping_point < 20
 
 
 def test_one_model_alone(simulation, good) -> None:
     found = audit(good, simulation.data, replicates=20)
     values = found.to_dict()
     assert (found.tipping_point, values["tipping"], values["against"]) == (None, None, None)
-    assert list(values["envelopes"]) == ["model_loss", "model_dcg"]
+    assert list(values["envelopes"]) == ["model_loss", "model_dcg", "model_ndcg"]
     assert "good" in found.summary().splitlines()[0]
 
 
@@ -141,18 +176,63 @@ def test_without_uniform_rows_or_features(simulation, good, poor) -> None:
     assert "band" not in values["envelopes"]["loss_gap"]
 
 
-def test_a_model_better_on_every_pair_has_no_finite_tipping_point(simulation) -> None:
+def test_a_memoriser_is_told_and_never_robust(simulation) -> None:
     data = simulation.data
-    perfect = np.full((data.n_users, data.n_items), 0.5)
-    perfect[data.logged.user, data.logged.item] = data.scale.unit(data.logged.rating)
-    worse = type("Off", (), {"predict": lambda self, users, items: np.full(len(users), 9.0)})()
-    model = type("Exact", (), {"predict": lambda self, u, i: perfect[data.user_ids.encode(u), data.item_ids.encode(i)]})
-    found = audit(model(), data, against=worse, replicates=20)
+    learned = np.full((data.n_users, data.n_items), 0.5)
+    learned[data.logged.user, data.logged.item] = data.scale.unit(data.logged.rating)
+    noisy = learned + np.random.default_rng(0).normal(0, 0.1, learned.shape)
+    worse = type("Off", (), {"predict": lambda self, users, items: np.full(len(users), 0.9)})()
+    for scores in (learned, noisy, 10 * learned - 50):
+        model = type(
+            "Memory", (), {"predict": lambda _, u, i, s=scores: s[data.user_ids.encode(u), data.item_ids.encode(i)]}
+        )
+        found = audit(model(), data, against=worse, replicates=20)
+        leads = (found.error, found.ranking, found.ndcg)
+        assert {lead.verdict for lead in leads} <= {"undecided", "refuted"}
+        assert found.to_dict()["leakage"]["model"] > 0.5
+        assert any(text.startswith("Leakage: scores of Memory") for text in found.to_dict()["limits"])
+        json.dumps(found.to_dict(), allow_nan=False)
+    rows = audit(learned_rows(data), data, against=worse, replicates=0)
+    assert "reproduce the ratings" in rows.summary()
+
+
+def learned_rows(data: Dataset) -> pl.DataFrame:
+    """The logged ratings themselves as scores."""
+    return data.logged.to_frame().select("user_id", "item_id", score=pl.col("rating"))
+
+
+def test_a_model_better_on_every_pair_has_no_finite_tipping_point(simulation, good) -> None:
+    data = simulation.data
+    worse = type("Off", (), {"predict": lambda self, users, items: np.full(len(users), 2.0)})()
+    worse.get_params = lambda: {"target": "rating"}  # its scores are said to be on [0, 1]
+    found = audit(good, data, against=worse, replicates=20)
     assert found.tipping_point == np.inf
     assert found.to_dict()["tipping"]["gamma"] is None
     assert found.to_dict()["tipping"]["gamma_infinite"] is True
+    assert found.error.interval == (np.inf, np.inf)
     assert "Γ* = ∞" in found.summary()
+    assert "no finite Γ overturns it" in found.summary()
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_the_curves_are_a_table(found: Audit) -> None:
+    table = found.to_frame()
+    assert table.columns == ["quantity", "kind", "gamma", "low", "high", "band_low", "band_high"]
+    values = found.to_dict()
+    assert table.height == len(values["gamma_grid"]) * (4 * 3 + 1)
+    sharp = table.filter((pl.col("quantity") == "loss_gap") & (pl.col("kind") == "sharp"))
+    assert sharp["low"].to_list() == values["envelopes"]["loss_gap"]["sharp"]["low"]
+    assert (sharp["band_low"] <= sharp["low"]).all()
+
+
+def test_a_notebook_shows_verdicts_and_a_chart(found: Audit, simulation, good) -> None:
+    shown = found._repr_html_()
+    assert found.to_dict()["sentence"].split("Γ")[0] in shown
+    assert shown.count("<tr>") == 4
+    assert audit(good, simulation.data, replicates=0)._repr_html_().count("<tr>") == 0
+    drawing = found.plot()
+    assert any("Γ* = " in text.get_text() for text in drawing.axes[0].texts)
+    assert audit(good, simulation.data, replicates=0).plot().axes
 
 
 def test_labels_are_audited_on_their_own_scale(simulation, good) -> None:
@@ -206,6 +286,10 @@ def test_tiny_and_extreme_logs(good) -> None:
 def test_what_cannot_be_audited_is_refused(simulation, good, poor, refusal) -> None:
     data, kind = simulation.data, type(good)
     refusal(lambda: audit(object(), data), "predict")
+    refusal(lambda: audit_models(good, data), "cannot be trained again", "unseen=True")
+    refusal(lambda: audit(good, data, poor, metric="rmse"), "metric", "rmse")
+    refusal(lambda: audit(good, data, poor, k=0), "k must be")
+    refusal(lambda: audit(good, data, poor, groups={"body": ["height"]}), "no such feature", "height")
     refusal(lambda: audit(good, data, kind(data, good.scores, target="binary")), "different things", "binary")
     refusal(lambda: audit(good, data, kind(data, good.scores, seed=1)), "different seeds", "0 and 1")
     refusal(lambda: audit(good, data, kind(data, good.scores, select="observational")), "different selects")
@@ -219,7 +303,7 @@ def test_what_cannot_be_audited_is_refused(simulation, good, poor, refusal) -> N
     unknown_user = kind(data, good.scores)
     unknown_user.user_ids_ = replace(data.user_ids, ids=data.user_ids.ids + 1)
     refusal(lambda: audit(unknown_user, data), "other users")
-    audit(good, data, kind(data, poor.scores, seed=1), split=data.split(), replicates=0)  # a split is the caller's word
+    audit(good, data, kind(data, poor.scores, seed=1), split=data.split(), replicates=0)
 
 
 def test_files_appear_whole_and_replace_only_an_audit(found: Audit, tmp_path, refusal) -> None:

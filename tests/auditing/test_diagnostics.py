@@ -14,8 +14,10 @@ from puidrec.auditing.diagnostics import (
     population_pairs,
     reliability,
     weight_tails,
+    without_support,
 )
 from puidrec.errors import InputError
+from puidrec.features.counts import ExposureCounts
 
 
 def test_effective_size() -> None:
@@ -94,11 +96,22 @@ def test_everything_together_is_plain() -> None:
     table = rng.uniform(0.1, 0.5, (40, 30))
     user, item = np.nonzero(rng.random((40, 30)) < table)
     p = table[user, item]
+    bins = np.arange(40) // 20, np.arange(30) // 10
+    counts = ExposureCounts.from_pairs(user, item, *bins)
     found = diagnose(
-        item, p, p, np.bincount(item, minlength=30), lambda u, i: table[u, i], (40, 30),
+        item, p, p, counts, lambda u, i: table[u, i], (40, 30),
         about={"name": "given", "low": 0.01, "share_clipped": 0.25},
     )  # fmt: skip
     json.dumps(found, allow_nan=False)
     assert found["share_clipped"] == 0.25
     assert found["calibration_error"] < 0.2
+    assert found["share_without_support"] == 0.0
     assert sum(row["rows"] for row in found["ess_by_item_decile"]) == item.size
+
+
+def test_pairs_in_groups_without_a_logged_row_have_no_support() -> None:
+    """Users 0, 1 | 2 and items 0 | 1, 2: only the first group of users has seen the second group of items."""
+    counts = ExposureCounts.from_pairs(
+        np.array([0, 1, 2]), np.array([0, 1, 0]), np.array([0, 0, 1]), np.array([0, 1, 1])
+    )
+    assert without_support(counts) == pytest.approx(2 / 9)

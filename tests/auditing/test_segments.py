@@ -9,7 +9,7 @@ import pytest
 from puidrec.auditing import segments
 from puidrec.auditing.envelope import Pairs, sharp
 from puidrec.auditing.inputs import AuditArrays
-from puidrec.auditing.ranks import Ranked
+from puidrec.auditing.ranks import Recommended
 from puidrec.auditing.segments import SegmentSide, changes, grouped_mean, grouped_quantile, largest, segment_side
 
 
@@ -70,14 +70,11 @@ def test_very_many_rows_are_thinned(arrays: AuditArrays, side: SegmentSide, monk
 
 
 def test_changes_of_recommendations() -> None:
-    ranked = Ranked(
-        np.array([1, 3]), np.zeros(0, int), np.zeros(0), np.zeros(0), np.array([0.5, 1.0]), np.array([2, 0, 1]),
-        np.array([0, 2, 1]),
-    )  # fmt: skip
+    ranked = Recommended(np.array([1, 3]), np.array([0.5, 1.0]), np.array([2, 0, 1]), np.array([0, 2, 1]))
     users, items = changes(ranked, 4)
     np.testing.assert_array_equal(users["top10_overlap"], [np.nan, 0.5, np.nan, 1.0])
     np.testing.assert_array_equal(items["change_per_100"], [100.0, -100.0, 0.0])
-    alone = Ranked(ranked.users, ranked.rows, ranked.credit, None, None, ranked.slots, None)
+    alone = Recommended(ranked.users, None, ranked.slots, None)
     assert changes(alone, 4)[0] == {}
     assert list(changes(alone, 4)[1]) == ["recommended_per_100"]
 

@@ -69,7 +69,7 @@ def test_mistakes_are_one_line(puid, runs: Path) -> None:
     puid("audit", a, "--against", runs / "other", *DATA).refused("differ in seed", "1 and 2")
     puid("audit", a, "--against", b, "--data", "simulated").refused("not the data", "simulated", "--other-data")
     puid("audit", runs, *DATA).refused("not a run folder")
-    puid("audit", a, "--against", runs / "none", *DATA).refused("not a run folder", "none")
+    puid("audit", a, "--against", runs / "none", *DATA).refused("no such run or file", "none")
     puid("audit", a, *DATA, "--gamma-limit", 0.5).refused("limit")
     puid("audit", a, *DATA, "--gamma", "nonsense").refused("Γ rule")
     puid("audit", a, *DATA, "--set", "epochs=3").refused("unknown setting")

@@ -41,7 +41,7 @@ def test_the_audit_sees_without_the_truth_that_the_lead_in_the_log_proves_nothin
     assert values["rows"]["source"] == "held-out"
     assert values["tipping"]["low"] > 1.0
     assert found.audit.tipping_point < values["certificate"]["low"]
-    assert found.audit.verdict == "overturned"
+    assert found.audit.verdict == "refuted"
 
 
 def test_the_page_shows_every_method_and_the_audit(found: demo.Demo) -> None:

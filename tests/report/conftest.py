@@ -61,9 +61,16 @@ def audit_values() -> Callable[..., dict[str, Any]]:
         kappa = [k / 10 for k in range(31)]
         features = [("age", 1.31), ("gender", 1.12), ("genre", 1.62), ("price", 1.58), ("brand", 1.05), ("shelf", 1.4)]
         values: dict[str, Any] = {
-            "version": 1,
+            "version": 2,
             "sentence": "puid-dr stays ahead of mf unless hidden factors change the odds of being seen by over 2.46.",
             "verdict": "robust",
+            "metric": "error",
+            "ranking": {
+                "metric": "DCG@10", "verdict": "undecided", "lead": {"value": 0.4, "low": -0.1, "high": 0.9},
+                "tipping": {"gamma": 1.3, "low": 1.0, "high": 2.0, "no_lead": False}, "uniform": None, "replaced": 41,
+            },
+            "reference": {"words": "hiding the feature genre", "gamma": 1.62},
+            "scenarios": [{"scenario": "a hidden trait", "gamma": 1.67, "survived": True}],
             "model": {"name": "puid-dr", "method": "puid-dr", "settings": {"dim": 16, "lr": 0.02, "alpha": 2.0}},
             "against": {"name": "mf", "method": "mf", "settings": {"dim": 16, "lr": 0.02}},
             "data": {
@@ -82,7 +89,7 @@ def audit_values() -> Callable[..., dict[str, Any]]:
             },
             "tipping": {
                 "gamma": math.exp(0.9), "low": 1.9, "high": None, "high_infinite": True, "sharp": math.exp(1.5),
-                "kappa": 1.8, "kappa_low": 1.1, "kappa_high": 2.4, "kappa_mean_gamma": 2.2, "overturned": False,
+                "kappa": 1.8, "kappa_low": 1.1, "kappa_high": 2.4, "kappa_mean_gamma": 2.2, "no_lead": False,
                 "closed_form": {"T": 188.2, "S_plus": 900.1, "S_minus": 410.6},
             },
             "benchmarks": [
@@ -128,7 +135,13 @@ def audit_values() -> Callable[..., dict[str, Any]]:
             },
             "limits": ["It does not say that anything is hidden.", "Γ is a bound for every pair, not an average."],
         }  # fmt: skip
-        return values | changes
+        values |= changes
+        error = {
+            "metric": "squared error", "verdict": values["verdict"], "tipping": values["tipping"], "replaced": 18,
+            "lead": {"value": 0.027, "low": 0.01, "high": 0.04}, "uniform": (values["uniform"] or {}).get("loss_gap"),
+        }  # fmt: skip
+        alone = {"error": None, "ranking": None} if values["against"] is None else {"error": error}
+        return values | {name: lead for name, lead in alone.items() if name not in changes}
 
     return make
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from puidrec.report.audit import audit_page, diagnostics, gamma_map, methods, names_of, segments, yardsticks
+from puidrec.report.audit import audit_page, diagnostics, gamma_map, leads, methods, names_of, segments, yardsticks
 from puidrec.report.audit_envelope import ModelNames
 from puidrec.report.blocks import Block, Callout, Details, Facts, HeatMap, Page, Paragraph, Section, Table
 from puidrec.report.html import render
 
 Values = Callable[..., dict[str, Any]]
 PAIR = ModelNames("puid-dr", "mf")
-PARTS = ["envelope", "strength", "map", "segments", "diagnostics", "limits", "methods"]
+PARTS = ["leads", "envelope", "strength", "map", "segments", "diagnostics", "limits", "methods"]
 
 
 def ids(page: Page) -> list[str]:
@@ -56,7 +56,8 @@ def test_a_file_of_nothing_is_still_a_page() -> None:
     [
         ("robust", "good", "Robust"),
         ("fragile", "warn", "Fragile"),
-        ("overturned", "bad", "Already overturned"),
+        ("undecided", "info", "Undecided"),
+        ("refuted", "bad", "Refuted"),
         ("single", "info", "One model alone"),
         ("new kind", "info", "new kind"),
     ],
@@ -72,10 +73,10 @@ def test_headline_figures(audit_values: Values) -> None:
     found = audit_page(audit_values()).verdict
     assert found is not None
     assert list(found.facts) == [
-        ("tipping point Γ* (95 %: 1.90 to ∞)", "2.46"),
-        ("Γ of the strongest feature, genre", "1.62"),
+        ("Γ* by squared error (95 %: 1.90 to ∞)", "2.46"),
+        ("Γ* by DCG@10 (95 %: 1.00 to 2.00)", "1.30"),
+        ("Γ of the largest yardstick: hiding the feature genre", "1.62"),
         ("Γ proved by uniform ratings", "≥ 1.52"),
-        ("Γ of the median pair, by rule", "1.42"),
     ]
 
 
@@ -84,29 +85,44 @@ def test_a_conclusion_that_nothing_overturns_has_an_infinite_tipping_point(audit
         audit_values(tipping={"gamma": None, "gamma_infinite": True, "low": 5.0, "high": None, "high_infinite": True})
     ).verdict
     assert found is not None
-    assert found.facts[0] == ("tipping point Γ* (95 %: 5.00 to ∞)", "∞")
+    assert found.facts[0] == ("Γ* by squared error (95 %: 5.00 to ∞)", "∞")
 
 
 def test_without_resampling_there_is_no_interval(audit_values: Values) -> None:
     found = audit_page(audit_values(tipping={"gamma": 2.0, "low": None, "high": None})).verdict
     assert found is not None
-    assert found.facts[0] == ("tipping point Γ*", "2.00")
+    assert found.facts[0] == ("Γ* by squared error", "2.00")
 
 
-@pytest.mark.parametrize(
-    "changes", [{"tipping": {"gamma": 1.0, "overturned": True}}, {"against": None, "tipping": None}]
-)
-def test_no_tipping_point_is_claimed_where_there_is_none(audit_values: Values, changes: dict[str, Any]) -> None:
-    found = audit_page(audit_values(**changes)).verdict
-    assert found is not None
-    assert "tipping" not in str(found.facts)
+@pytest.mark.parametrize("changes", [{"tipping": {"gamma": 1.0, "no_lead": True}}, {"against": None, "tipping": None}])
+def test_no_tipping_point_is_listed_where_there_is_none(audit_values: Values, changes: dict[str, Any]) -> None:
+    page = audit_page(audit_values(**changes))
+    blocks = next(part.blocks for part in page.sections if part.id == "envelope")
+    assert not [block for block in blocks if isinstance(block, Facts)]
+    assert ("leads" in ids(page)) == (changes.get("against", 1) is not None)
+
+
+def test_error_and_ranking_stand_in_one_table_the_metric_asked_for_first(audit_values: Values) -> None:
+    for asked, order in (("error", ["squared error", "DCG@10"]), ("ranking", ["DCG@10", "squared error"])):
+        table = tables(leads(audit_values(metric=asked)))["By error and by ranking"]
+        assert [texts(table, k)[0] for k in range(2)] == order
+    assert texts(table, 1)[1:6] == [
+        "robust",
+        "2.46",
+        "1.90 to ∞",
+        "0.0270 (0.0100 to 0.0400)",
+        "0.0363 (0.0314 to 0.0413)",
+    ]
+    assert [texts(table, k)[-1] for k in range(2)] == ["41", "18"]
 
 
 def test_the_title_names_both_models_and_the_data(audit_values: Values) -> None:
     assert audit_page(audit_values()).title == "puid-dr against mf on coat"
     assert audit_page(audit_values(against=None)).title == "puid-dr on coat"
     assert "1,392 held-out logged pairs" in audit_page(audit_values()).lead
-    assert "1,392 training pairs" in audit_page(audit_values(rows={"source": "training", "n": 1392})).lead
+    assert (
+        "1,392 cross-fitted logged pairs" in audit_page(audit_values(rows={"source": "cross-fitted", "n": 1392})).lead
+    )
 
 
 def test_models_called_alike_are_told_apart() -> None:
@@ -197,7 +213,7 @@ def box(values: dict[str, Any], title: str) -> Callout | None:
 @pytest.mark.parametrize(
     ("low", "high", "tone", "words"),
     [
-        (0.01, 0.05, "good", "confirm the lead"),
+        (0.01, 0.05, "good", "show the audited model ahead"),
         (-0.05, -0.01, "bad", "show the other model ahead"),
         (-0.05, 0.01, "info", "leave open which one is ahead"),
         (None, None, "info", "leave open which one is ahead"),
@@ -230,7 +246,8 @@ def test_what_uniform_ratings_prove_is_said_only_if_they_do(audit_values: Values
 
 
 def test_benchmarks_are_sorted_by_strength(audit_values: Values) -> None:
-    (table,) = (block for block in parts(audit_values()) if isinstance(block, Table))
+    table, scenarios = (block for block in parts(audit_values()) if isinstance(block, Table))
+    assert texts(scenarios, 0) == ["a hidden trait", "1.67", "yes"]
     assert [row[0] for row in table.rows] == ["genre", "price", "shelf", "age", "gender", "brand"]
     assert [column.name for column, _ in table.head] == ["feature", "of", "Γ", "Γ* in features"]
 

@@ -92,7 +92,7 @@ def test_the_page_loads_from_a_file_without_network_or_complaint(opened: Open) -
     assert len(seen.requests) == 1
     assert seen.page.title() == "puid-dr against mf on coat"
     assert "Robust" in seen.text(".verdict")
-    assert seen.page.locator("main section").count() == 8
+    assert seen.page.locator("main section").count() == 9
 
 
 def test_the_script_says_at_first_what_the_server_wrote(opened: Open) -> None:
@@ -289,7 +289,7 @@ def test_the_first_stop_of_the_keyboard_skips_to_the_report(opened: Open) -> Non
     assert seen.page.evaluate("document.activeElement.id") == "main"
 
 
-@pytest.mark.parametrize("verdict", ["fragile", "overturned", "single"])
+@pytest.mark.parametrize("verdict", ["fragile", "undecided", "refuted", "single"])
 def test_other_verdicts_load_as_well(opened: Open, audit_values: Callable[..., dict[str, Any]], verdict: str) -> None:
     changes: dict[str, Any] = {"against": None, "tipping": None} if verdict == "single" else {}
     seen = opened(values=audit_values(verdict=verdict, **changes))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from puidrec.errors import InputError
+from puidrec.features.counts import ExposureCounts
 from puidrec.rng import Rng, generator
 
 Ask = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -71,6 +72,12 @@ def concentration(item_degree: np.ndarray) -> dict[str, float]:
     return {"gini": gini, **shares}
 
 
+def without_support(counts: ExposureCounts) -> float:
+    """Share of D in cells (bins of users × bins of items) without a logged row: there a finite Γ says nothing."""
+    pairs = counts.pairs
+    return float(pairs[counts.cells == 0].sum() / pairs.sum())
+
+
 def population_pairs(
     n_users: int, n_items: int, draw: np.random.Generator, most: int = MAX_PAIRS
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -124,14 +131,14 @@ def diagnose(
     item: np.ndarray,
     propensity: np.ndarray,
     seen_propensity: np.ndarray,
-    item_degree: np.ndarray,
+    counts: ExposureCounts,
     ask: Ask,
     shape: tuple[int, int],
     *,
     about: dict[str, Any],
     rng: Rng = 0,
 ) -> dict[str, Any]:
-    """All diagnostics: of the audit's rows (item, propensity) and of the whole log (seen_propensity, item_degree)."""
+    """All diagnostics: of the audit's rows (item, propensity) and of the whole log (seen_propensity, counts)."""
     spread = overlap(ask, seen_propensity, shape, rng)
     tails = weight_tails(propensity)
     return {
@@ -139,10 +146,11 @@ def diagnose(
         "ess_share": tails["ess_share"],
         "share_clipped": float(about.get("share_clipped", 0.0)),
         "calibration_error": spread["calibration_error"],
-        **concentration(item_degree),
+        "share_without_support": without_support(counts),
+        **concentration(counts.item_degree),
         "weights": {k: v for k, v in tails.items() if k not in ("ess", "ess_share")},
         "propensity": {"name": about.get("name"), "smallest_allowed": about.get("low"), **quantiles(seen_propensity)},
         "propensity_all_pairs": spread["population"],
         "calibration": spread["reliability"],
-        "ess_by_item_decile": by_popularity(item, propensity, item_degree),
+        "ess_by_item_decile": by_popularity(item, propensity, counts.item_degree),
     }

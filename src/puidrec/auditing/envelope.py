@@ -388,19 +388,36 @@ def contributions(pairs: Pairs, kind: Kind, gamma: Strength, end: End) -> tuple[
 def band(
     pairs: Pairs, kind: Kind, strengths: Sequence[Strength], user: np.ndarray, bootstrap: Bootstrap = BOOTSTRAP
 ) -> Curve:
-    """The band of an envelope over resampled users: the lower tail of its low end, the upper tail of its high end.
+    """The band of an envelope over resampled users, for all strengths at once (`simultaneous_band`).
 
     A replicate would sort its own rows; by the envelope theorem that is not needed. The thresholds of the whole sample
     are kept, and only the users' sums behind them are drawn again: wrong by the square of the sampling error only. For
-    the sharp set the multipliers of the balance are kept (its dual), which errs outwards. All strengths share their
-    replicates, so that a band is as smooth as its envelope.
+    the sharp set the multipliers of the balance are kept (its dual), which errs outwards.
     """
 
-    def drawn(end: End, tail: float) -> np.ndarray:
-        columns = [sums_by_user(user, *contributions(pairs, kind, gamma, end)) for gamma in strengths]
-        sums = resampled_sums(np.concatenate(columns, axis=1), bootstrap.replicates, generator(bootstrap.rng, "band"))
-        quantiles: np.ndarray = np.quantile(sums[:, 0::2] / sums[:, 1::2], tail, axis=0)
-        return quantiles
+    def columns(end: End) -> np.ndarray:
+        parts = [sums_by_user(user, *contributions(pairs, kind, gamma, end)) for gamma in strengths]
+        return np.concatenate(parts, axis=1)
 
-    tail = (1.0 - bootstrap.level) / 2.0
-    return Curve(drawn("low", tail), drawn("high", 1.0 - tail))
+    return simultaneous_band(columns("low"), columns("high"), bootstrap)
+
+
+def simultaneous_band(low: np.ndarray, high: np.ndarray, bootstrap: Bootstrap) -> Curve:
+    """A band that holds both ends of an envelope over the whole axis of Γ at once, with the level's probability.
+
+    low, high: [users, 2 × strengths], numerators and denominators of each end in turn. Each end has its own standard
+    error at every strength; the factor by which these are multiplied (sup-t) is the level's quantile of the largest
+    standardised deviation outwards, over all strengths and both ends. All share their replicates.
+    """
+    centres, deviations, errors = [], [], []
+    for sums, outwards in ((low, -1.0), (high, 1.0)):
+        drawn = resampled_sums(sums, bootstrap.replicates, generator(bootstrap.rng, "band"))
+        total = sums.sum(axis=0)
+        centre, values = total[0::2] / total[1::2], drawn[:, 0::2] / drawn[:, 1::2]
+        error = values.std(axis=0)
+        centres.append(centre)
+        errors.append(error)
+        moved = outwards * (values - centre)
+        deviations.append(np.divide(moved, error, out=np.zeros_like(moved), where=error > 0.0).max(axis=1))
+    factor = float(np.quantile(np.maximum(*deviations), bootstrap.level, method="higher"))
+    return Curve(centres[0] - factor * errors[0], centres[1] + factor * errors[1])

@@ -1,136 +1,42 @@
-"""The inputs of an audit, from a data set, a split and one or two models: rows, predictions, propensities, Γ.
+"""The inputs of an audit, from a data set, a split and one or two models: rows, scores, ranks, propensities, Γ.
 
-`AuditedModel` is a model as the audit asks it, `AuditInputs` all that the log says, `AuditArrays` the rows an audit
-looks at, as plain arrays. Anything with `predict(users, items)` can be audited; `get_params()` (as scikit-learn has
-it) tells target and seed.
+`AuditInputs` is all that the log says, `AuditArrays` the rows an audit looks at, as plain arrays, `RankedRows` their
+ranks under both models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from puidrec.auditing.envelope import Pairs, sums_by_user
-from puidrec.auditing.ranks import Scorer
+from puidrec.auditing.models import IsotonicMap, ScoreScale, isotonic_map, outcome_scale, to_unit
+from puidrec.auditing.ndcg import LikedRows
+from puidrec.auditing.ranks import catalogue_credits, rated_credits, sample_users, seen_items
+from puidrec.auditing.tipping import Limits, limits
+from puidrec.auditing.unseen import LEAK, Fits, Judged, leakage
+from puidrec.auditing.yardsticks import group_calibration
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
 from puidrec.errors import InputError
-from puidrec.evaluation.evaluator import Predictor
-from puidrec.evaluation.metrics import unit_labels
-from puidrec.evaluation.significance import Estimate, PerUser, mean_interval
+from puidrec.evaluation.evaluator import evaluate_scores
 from puidrec.rng import Rng
-from puidrec.sensitivity.certify import Certificate
+from puidrec.sensitivity.calibrate import Calibration
+from puidrec.sensitivity.certificate import Certificate
 from puidrec.sensitivity.gamma import Gamma, GammaSpec
 from puidrec.sensitivity.nominal import NominalExposure, Outcome
 
-Source = Literal["held-out", "training"]
-SplitPart = Literal["test", "validation", "train"]
 MAX_HIDING = 500_000
 """Rows in which features are hidden one by one: odds ratios do not depend on how many rows there are."""
-CHUNK = 1_000_000
-"""Rows predicted at a time."""
-PLAIN = (str, int, float, bool, type(None))
 ROWS_PER_STRATUM = 200
 MAX_STRATA = 50
-
-
-@dataclass(frozen=True)
-class AuditedModel:
-    """A model as an audit sees it."""
-
-    model: Predictor
-    params: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, model: Predictor, data: Dataset) -> AuditedModel:
-        """Refuse what cannot predict, and a model that was trained on other users or items."""
-        if not callable(getattr(model, "predict", None)):
-            raise InputError("an audit needs a model with predict(users, items)", found=type(model).__name__)
-        for side, ids in (("user", data.user_ids), ("item", data.item_ids)):
-            own = getattr(model, f"{side}_ids_", None)
-            if own is not None and not own.ids.equals(ids.ids):
-                raise InputError(
-                    f"the model was trained on other {side}s than the data set holds",
-                    found=f"{len(own):,} {side}s", expected=f"the {len(ids):,} of {data.name}",
-                )  # fmt: skip
-        ask = getattr(model, "get_params", None)
-        return cls(model, ask() if callable(ask) else {})
-
-    @property
-    def method(self) -> str:
-        """The method's name, or that of the class."""
-        return str(self.params.get("method", type(self.model).__name__))
-
-    @property
-    def target(self) -> Literal["rating", "binary"]:
-        """What it predicts: ratings scaled to [0, 1] (also where it does not say), or labels."""
-        return "binary" if self.params.get("target") == "binary" else "rating"
-
-    @property
-    def signed(self) -> bool:
-        """Whether its predictions of labels run from -1 to 1; a method may say that it stays on [0, 1]."""
-        spec = getattr(getattr(self.model, "settings", None), "spec", None)
-        return self.target == "binary" and getattr(spec, "target_scale", "signed") == "signed"
-
-    def unit(self, rows: Interactions) -> np.ndarray:
-        """Predictions of rows on the scale of the outcome, [0, 1] for a model that never leaves it."""
-        found = np.empty(len(rows))
-        for start in range(0, len(rows), CHUNK):
-            part = slice(start, start + CHUNK)
-            pair = rows.users.decode(rows.user[part]), rows.items.decode(rows.item[part])
-            found[part] = np.asarray(self.model.predict(*pair), np.float64)
-        if not np.isfinite(found).all():
-            raise InputError("predictions must be finite numbers", found="NaN or infinite values")
-        return unit_labels(found) if self.signed else found
-
-    def scorer(self, data: Dataset) -> Scorer:
-        """Scores of all items for a block of users: a product of factors where the model has them."""
-        left, right = (getattr(self.model, f"{side}_factors_", None) for side in ("user", "item"))
-        if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
-            return lambda users: left[users] @ right.T
-
-        def ask(users: np.ndarray) -> np.ndarray:
-            user = data.user_ids.decode(np.repeat(users, data.n_items))
-            item = data.item_ids.decode(np.tile(np.arange(data.n_items), users.size))
-            return np.array(self.model.predict(user, item), np.float64).reshape(users.size, data.n_items)
-
-        return ask
-
-    def describe(self, name: str) -> dict[str, Any]:
-        """Name, method and settings, in plain values."""
-        settings = {key: value for key, value in self.params.items() if isinstance(value, PLAIN)}
-        report = getattr(self.model, "report_", None) or {}
-        trained = {key: value for key, value in report.items() if isinstance(value, PLAIN)}
-        return {"name": name, "method": self.method, "settings": settings, "training": trained}
-
-
-def names_of(model: AuditedModel, against: AuditedModel | None, names: tuple[str, str] | None) -> tuple[str, str]:
-    """What to call the two; told apart where their methods are the same."""
-    if names is not None:
-        return names
-    first, second = model.method, against.method if against is not None else ""
-    return (first, second) if first != second else (f"{first} (audited)", f"{second} (compared with)")
-
-
-def check_comparable(model: AuditedModel, against: AuditedModel, split_given: bool) -> None:
-    """Refuse two models whose errors are on different scales, or whose held-out rows differ."""
-    if model.target != against.target:
-        raise InputError(
-            "the two models predict different things, so their errors do not compare",
-            found=f"target {model.target} and {against.target}", expected="one target",
-        )  # fmt: skip
-    for key in ("seed", "select"):
-        own, other = (m.params.get(key) for m in (model, against))
-        if own != other and own is not None and other is not None and not split_given:
-            raise InputError(
-                f"the two models were trained with different {key}s, so that one has seen what the other has not",
-                found=f"{own} and {other}", expected="one split for both",
-                hint="Train both alike, or pass the split that holds for both.",
-            )  # fmt: skip
+SAME = 1e-6
+"""Predictions of [0, 1] that differ by less are the same: rounding must not decide which model is ahead."""
+Lists = Literal["catalogue", "rated"]
 
 
 @dataclass(frozen=True)
@@ -171,9 +77,24 @@ class AuditArrays:
 
         Given the difference of the predictions the gap is linear in the rating, so that difference makes the strata.
         """
+        return Pairs(self.gap_at(self.outcome), self.propensity, strata(self.model - self._other))
+
+    def gap_at(self, outcome: np.ndarray | float) -> np.ndarray:
+        """The gap if the outcomes were these."""
+        apart = np.abs(self.model - self._other) > SAME
+        gap: np.ndarray = np.where(apart, (self._other - outcome) ** 2 - (self.model - outcome) ** 2, 0.0)
+        return gap
+
+    @property
+    def least_favourable(self) -> np.ndarray:
+        """The gap at the outcome, 0 or 1, that favours the model least."""
+        worst: np.ndarray = np.minimum(self.gap_at(0.0), self.gap_at(1.0))
+        return worst
+
+    @property
+    def _other(self) -> np.ndarray:
         assert self.against is not None  # noqa: S101 (asked for with two models only)
-        value = (self.against - self.outcome) ** 2 - (self.model - self.outcome) ** 2
-        return Pairs(value, self.propensity, strata(self.model - self.against))
+        return self.against
 
     def losses(self, prediction: np.ndarray) -> Pairs:
         """Squared error of one model; strata of its predictions."""
@@ -193,45 +114,52 @@ def strata(known: np.ndarray, per_stratum: int = ROWS_PER_STRATUM, most: int = M
 
 
 @dataclass(frozen=True)
+class RankedRows:
+    """Rows with the earned of their ranks under both models."""
+
+    lists: Lists
+    """Ranked among the catalogue, or among the rated items of the user."""
+    users: np.ndarray
+    """Codes of the users that were ranked."""
+    rows: np.ndarray
+    """Positions among the rows of the audit."""
+    credit: np.ndarray
+    against: np.ndarray | None
+    length: float
+    """Items of a list, on average."""
+
+    @property
+    def known(self) -> np.ndarray:
+        """The credit, or the difference of both models' earned: known of every pair, seen or not."""
+        return self.credit if self.against is None else self.credit - self.against
+
+
+@dataclass(frozen=True)
 class AuditInputs:
     """Everything an audit needs of the log and the models; each part is made when first asked for, once."""
 
     data: Dataset
     split: Split
-    model: AuditedModel
-    against: AuditedModel | None
+    judged: Judged
+    model: Fits
+    against: Fits | None
     propensity_name: str
     min_propensity: float | None
     rule: GammaSpec
     seed: int
-
-    @cached_property
-    def part(self) -> SplitPart:
-        """The part of the split whose logged rows are audited: held-out rows where it has some, else training rows.
-
-        Errors on training rows flatter the model that fits them more closely, so held-out rows come first: the test
-        rows of a data set without uniform rows, or the validation rows under `select="observational"`.
-        """
-        if self.split.evaluation == "logged" and len(self.split.test):
-            return "test"
-        if self.split.selection == "logged" and len(self.split.validation):
-            return "validation"
-        return "train"
-
-    @cached_property
-    def rows(self) -> Interactions:
-        """The logged rows that are audited; there must be some."""
-        rows: Interactions = getattr(self.split, self.part)
-        if not len(rows):
-            raise InputError(
-                "no logged row to audit with", found=f"protocol {self.split.protocol.name}", expected="some"
-            )
-        return rows
+    k: int = 10
+    groups: Mapping[str, Sequence[str]] | None = None
+    level: float = 0.95
 
     @property
-    def source(self) -> Source:
-        """Whether the models were trained on the rows."""
-        return "training" if self.part == "train" else "held-out"
+    def rows(self) -> Interactions:
+        """The logged rows that are audited."""
+        return self.judged.rows
+
+    @property
+    def fits(self) -> tuple[Fits, ...]:
+        """The models, one or two."""
+        return (self.model,) if self.against is None else (self.model, self.against)
 
     @cached_property
     def seen(self) -> Interactions:
@@ -247,25 +175,133 @@ class AuditInputs:
         )  # fmt: skip
 
     @cached_property
+    def group_calibration(self) -> Calibration | None:
+        """The shift that hiding groups of features causes."""
+        return group_calibration(self.nominal.evidence, self.groups)
+
+    @cached_property
     def gamma(self) -> Gamma:
         """Γ_ui by the rule."""
         return self.nominal.gamma(self.rule)
 
     @cached_property
+    def scores(self) -> tuple[np.ndarray, ...]:
+        """The scores of the rows as each model gives them."""
+        return tuple(fits.scores(self.judged) for fits in self.fits)
+
+    @cached_property
+    def scales(self) -> tuple[ScoreScale, ...]:
+        """The scale of each model's scores."""
+        outcome = self.outcome(self.rows)
+        return tuple(
+            fits.own.scale or outcome_scale(score, outcome, self.data.scale)
+            for fits, score in zip(self.fits, self.scores, strict=True)
+        )
+
+    @property
+    def mapped(self) -> bool:
+        """Whether scores had to be mapped to ratings: both models' are, so that neither gains by it alone."""
+        return "other" in self.scales
+
+    @cached_property
+    def maps(self) -> tuple[IsotonicMap, ...]:
+        """Maps from scores to ratings, where they are needed."""
+        outcome = self.outcome(self.rows)
+        return tuple(isotonic_map(score, outcome, self.seed) for score in self.scores)
+
+    @cached_property
+    def predictions(self) -> tuple[np.ndarray, ...]:
+        """Scores of the rows on the scale of the outcome."""
+        if self.mapped:
+            return tuple(own.own(score) for own, score in zip(self.maps, self.scores, strict=True))
+        return tuple(to_unit(s, kind, self.data.scale) for s, kind in zip(self.scores, self.scales, strict=True))
+
+    def predicted(self, which: int, rows: Interactions) -> np.ndarray:
+        """Predictions of other rows (uniform ones) by a model as it is, on the scale of the outcome."""
+        score = self.fits[which].own.scores(rows)
+        return self.maps[which].whole(score) if self.mapped else to_unit(score, self.scales[which], self.data.scale)
+
+    @cached_property
+    def leaks(self) -> tuple[float, ...]:
+        """What each model explains of these ratings beyond user and item means (`unseen.leakage`)."""
+        outcome = self.outcome(self.rows)
+        return tuple(leakage(prediction, outcome, self.rows, self.seed) for prediction in self.predictions)
+
+    def leak(self, names: tuple[str, str]) -> str:
+        """Whose scores reproduce the ratings, in words; empty where none do."""
+        found = [f"{name} ({share:.0%})" for name, share in zip(names, self.leaks, strict=False) if share > LEAK]
+        if not found:
+            return ""
+        return (
+            f"scores of {' and '.join(found)} reproduce the ratings: they explain more of what user and item means "
+            "leave open than rows that a model has not seen allow"
+        )
+
+    @cached_property
     def arrays(self) -> AuditArrays:
         """The audited rows as arrays."""
-        rows, model, against = self.rows, self.model, self.against
+        rows, predictions = self.rows, self.predictions
         return AuditArrays(
-            rows.user, rows.item, self.outcome(rows), rows.label, model.unit(rows),
-            against.unit(rows) if against is not None else None,
+            rows.user, rows.item, self.outcome(rows), rows.label, predictions[0],
+            predictions[1] if len(predictions) > 1 else None,
             self.nominal.seen_propensity if len(rows) == len(self.seen) else self.nominal.propensity_of(rows),
             self.gamma.log_at(rows.user, rows.item),
         )  # fmt: skip
 
     def outcome(self, rows: Interactions) -> np.ndarray:
         """What predictions are compared with, in [0, 1]."""
-        unit = rows.label if self.model.target == "binary" else self.data.scale.unit(rows.rating)
+        unit = rows.label if self.model.own.target == "binary" else self.data.scale.unit(rows.rating)
         return unit.astype(np.float64)
+
+    @cached_property
+    def ranked_users(self) -> np.ndarray:
+        """Users whose lists are ranked: all of the rows, or a sample where that is too much."""
+        return sample_users(self.rows.user, self.data.n_items, self.seed)
+
+    @cached_property
+    def ranked(self) -> RankedRows:
+        """The audited rows ranked: among all items where every fit can score all, else among the rated ones."""
+        scorers = [fits.scorers(self.data) for fits in self.fits]
+        rows = self.rows
+        if any(own is None for own in scorers):
+            earned = [rated_credits(rows.user, score, self.k) for score in self.scores]
+            users, everything = np.unique(rows.user), np.arange(len(rows))
+            return RankedRows(
+                "rated", users, everything, earned[0], earned[1] if len(earned) > 1 else None, len(rows) / users.size
+            )
+        positions, parts = [], [[] for _ in self.fits]  # type: ignore[var-annotated]
+        for part in range(len(self.judged.trained_on)):
+            mine = np.flatnonzero(self.judged.part == part)
+            users = np.intersect1d(self.ranked_users, rows.user[mine])
+            seen = self.judged.seen(part, self.data.n_users)
+            for m, own in enumerate(scorers):
+                assert own is not None  # noqa: S101 (looked at above)
+                scorer = own[min(part, len(own) - 1)]
+                found, credit = catalogue_credits(users, rows.user[mine], rows.item[mine], scorer, self.k, seen)
+                parts[m].append(credit)
+            positions.append(mine[found])
+        earned = [np.concatenate(own) for own in parts]
+        return RankedRows(
+            "catalogue", self.ranked_users, np.concatenate(positions), earned[0],
+            earned[1] if len(earned) > 1 else None, float(self.data.n_items),
+        )  # fmt: skip
+
+    @cached_property
+    def dcg(self) -> Pairs:
+        """DCG@K, or its difference, as a mean over D of label × credit × items of a list."""
+        ranked, arrays = self.ranked, self.arrays
+        value = arrays.label[ranked.rows] * ranked.known * ranked.length
+        return Pairs(value, arrays.propensity[ranked.rows], strata(ranked.known))
+
+    @cached_property
+    def liked(self) -> LikedRows:
+        """The liked rows, for NDCG@K."""
+        ranked, arrays = self.ranked, self.arrays
+        liked = np.flatnonzero(arrays.label[ranked.rows] > 0)
+        odds = self.dcg.odds
+        n_users = int(np.unique(arrays.user[ranked.rows]).size)
+        scale = ranked.length * n_users / self.dcg.nominal
+        return LikedRows.of(arrays.user[ranked.rows][liked], ranked.known[liked], odds[liked], scale, self.k)
 
     @cached_property
     def uniform(self) -> Interactions | None:
@@ -273,12 +309,12 @@ class AuditInputs:
         rows = self.data.uniform.labelled(self.split.protocol) if self.data.uniform is not None else None
         return rows if rows is not None and len(rows) else None
 
-    def certificate(self, replicates: int, rng: Rng) -> tuple[Certificate, str] | None:
+    def certificate(self, rng: Rng) -> tuple[Certificate, str] | None:
         """The smallest Γ that the uniform rows prove beyond the nominal propensity, by rating level or by label."""
         uniform = self.uniform
         if uniform is None:
             return None
-        by_level = self.model.target == "rating" and self.nominal.certifies_levels(uniform)
+        by_level = self.model.own.target == "rating" and self.nominal.certifies_levels(uniform)
         kind: Outcome = "rating" if by_level else "label"
         try:
             found = self.nominal.certificate(kind, uniform, rng=rng)
@@ -286,23 +322,62 @@ class AuditInputs:
             return None  # everything was seen: there is no unseen part to certify
         return found, "rating levels" if kind == "rating" else "labels"
 
-    def uniform_check(self) -> dict[str, Any] | None:
-        """Errors on the uniform test rows: they need no propensity and no Γ, and no model was trained on them."""
+    @cached_property
+    def uniform_test(self) -> Interactions | None:
+        """Uniform rows that trained and chose nothing, where every model can score them; else None."""
         rows = self.split.test
-        if self.split.evaluation != "uniform" or not len(rows):
+        if self.split.evaluation != "uniform" or not len(rows) or any(fits.own.lacks(rows) for fits in self.fits):
             return None
+        return rows
+
+    @cached_property
+    def uniform_differences(self) -> dict[str, Limits]:
+        """Leads on the uniform test rows, which need no propensity and no Γ: in error, DCG@K and NDCG@K."""
+        rows = self.uniform_test
+        if rows is None:
+            return {}
         outcome, user = self.outcome(rows), rows.user
-        own = (self.model.unit(rows) - outcome) ** 2
-        found = {"n": len(rows), "model_loss": _estimate(user, own)}
-        if self.against is not None:
-            other = (self.against.unit(rows) - outcome) ** 2
-            found |= {"against_loss": _estimate(user, other), "loss_gap": _estimate(user, other - own)}
-        return found
+        losses = [(self.predicted(m, rows) - outcome) ** 2 for m in range(len(self.fits))]
+        found = {"model_loss": self._mean(user, losses[0])}
+        if self.against is None:
+            return found
+        found |= {"against_loss": self._mean(user, losses[1]), "loss_gap": self._mean(user, losses[1] - losses[0])}
+        earned, length = self._uniform_credits(rows)
+        found["dcg_gap"] = self._mean(user, rows.label * (earned[0] - earned[1]) * length)
+        return found | self._uniform_ndcg(rows)
+
+    def _uniform_credits(self, rows: Interactions) -> tuple[list[np.ndarray], float]:
+        """Rank earned of uniform rows by the models as they are."""
+        scorers = [fits.own.scorer(self.data) for fits in self.fits]
+        trained = self.split.train if any(fits.own.refits for fits in self.fits) else None
+        if self.ranked.lists == "rated" or len(np.unique(rows.user)) * self.data.n_items > 2 * 10**7:
+            scores = [fits.own.scores(rows) for fits in self.fits]
+            return [rated_credits(rows.user, score, self.k) for score in scores], len(rows) / np.unique(rows.user).size
+        seen = None if trained is None else seen_items(trained.user, trained.item, self.data.n_users)
+        found = []
+        for scorer in scorers:
+            assert scorer is not None  # noqa: S101 (the catalogue was ranked)
+            positions, credit = catalogue_credits(np.unique(rows.user), rows.user, rows.item, scorer, self.k, seen)
+            placed = np.empty(len(rows))
+            placed[positions] = credit
+            found.append(placed)
+        return found, float(self.data.n_items)
+
+    def _uniform_ndcg(self, rows: Interactions) -> dict[str, Limits]:
+        """The difference of NDCG@K as tests of the field measure it: each user's uniform rows ranked."""
+        name = f"ndcg@{self.k}"
+        own, other = (
+            evaluate_scores(rows.user, fits.own.scores(rows), rows.label, metrics=[name]).per_user[name]
+            for fits in self.fits
+        )
+        return {"ndcg_gap": limits((own.values - other.values) / own.values.size, self.level)} if len(own) else {}
+
+    def _mean(self, user: np.ndarray, value: np.ndarray) -> Limits:
+        """A mean over rows with its interval over users."""
+        return limits(sums_by_user(user, value)[:, 0] / value.size, self.level)
 
 
-def _estimate(user: np.ndarray, value: np.ndarray) -> dict[str, float | None]:
-    """A mean over rows with its interval over users."""
-    sums = sums_by_user(user, value, np.ones(value.size))
-    found: Estimate = mean_interval(PerUser(np.arange(sums.shape[0]), sums[:, 0] / sums[:, 1], sums[:, 1]))
-    ends = [end if np.isfinite(end) else None for end in (found.low, found.high)]
-    return {"value": found.value, "low": ends[0], "high": ends[1]}
+def describe_limits(found: Limits) -> dict[str, float | None]:
+    """As plain values; an end that is not known is null."""
+    ends = {"value": found.value, "low": found.low, "high": found.high}
+    return {name: float(end) if np.isfinite(end) else None for name, end in ends.items()}

@@ -10,7 +10,7 @@ import polars as pl
 
 from puidrec.auditing.envelope import Pairs, Strength, sharp_by_stratum
 from puidrec.auditing.inputs import AuditArrays
-from puidrec.auditing.ranks import Ranked
+from puidrec.auditing.ranks import Recommended
 from puidrec.features.bins import ColumnBins, bin_column
 from puidrec.sensitivity.fitted import bin_mean
 
@@ -80,7 +80,7 @@ def segment_side(
     return sorted(records, key=lambda record: -record["gamma_mean"])[:MAX_ROWS]
 
 
-def changes(ranked: Ranked, n_users: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def changes(ranked: Recommended, n_users: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """What recommendations change, per user and per item.
 
     Users: share of ten recommendations that both models make. Items: how often each is recommended per 100 users.

@@ -6,15 +6,22 @@ S₋ = Σ_{δ<0} k|δ|, the least favourable weights within Γ give T + S₊/Γ 
     Γ* = (T + √(T² + 4 S₋S₊)) / (2 S₋).
 
 Dividing by the weights' sum moves no sign, so box and normalised envelopes tip at the same Γ*; the sharp one later.
-Γ* < 1: the weighted log favours the other model to begin with. Γ* = ∞: the model does better on every pair.
+Γ* = 1: the weighted log shows no lead to begin with. Γ* = ∞: the model does better on every pair.
+
+The interval of Γ* inverts a test: its lower end is the largest Γ at which the worst case is still above 0 beyond
+chance, with users as independent clusters. A few users who carry all of a lead do not make it certain: Student's
+quantile is taken with as many degrees of freedom as users effectively contribute.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.special import stdtrit
 
 from puidrec.auditing.envelope import BOOTSTRAP, Bootstrap, Pairs, sharp, sums_by_user
 from puidrec.evaluation.significance import resampled_sums
@@ -23,19 +30,33 @@ from puidrec.rng import generator
 MAX_GAMMA = 1e6
 """A Γ* beyond this is called infinite."""
 MAX_LOG = float(np.log(MAX_GAMMA))
+STEPS = 24
+"""Points of log Γ between which a limit is bracketed."""
+WorstCase = Callable[[float], np.ndarray]
+"""Γ → the least favourable value of every user; their sum decides."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A sum over users with its confidence limits."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
 class Tipping:
-    """Γ* with its interval, the sums it comes from, and the Γ* of the sharp set; infinite values are `inf`."""
+    """Γ* with its interval, the lead if nothing is hidden, and the Γ* of the sharp set; infinite values are `inf`."""
 
     gamma: float
     low: float
     high: float
-    sharp: float
-    T: float
-    S_plus: float
-    S_minus: float
+    lead: Limits
+    """The mean gap over all pairs at Γ = 1."""
+    sharp: float | None = None
+    sums: tuple[float, float, float] | None = None
+    """T, S₊ and S₋ of the closed form, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -48,34 +69,94 @@ class PersonalTipping:
 
 
 def tipping_gamma(T: np.ndarray, S_plus: np.ndarray, S_minus: np.ndarray) -> np.ndarray:
-    """Γ* from the three sums, elementwise; 1 where no pair differs, so that there is nothing to overturn."""
+    """Γ* from the three sums, elementwise; 1 where the weighted log shows no lead, or where no pair differs."""
     root = np.sqrt(T**2 + 4.0 * S_minus * S_plus)
     with np.errstate(divide="ignore", invalid="ignore"):
         # the two forms are equal; each is used where it does not cancel
         gamma = np.where(T >= 0.0, (T + root) / (2.0 * S_minus), 2.0 * S_plus / (root - T))
     nothing = (T == 0.0) & (S_plus == 0.0) & (S_minus == 0.0)
-    result: np.ndarray = np.where(nothing, 1.0, gamma)
+    result: np.ndarray = np.where(nothing, 1.0, np.maximum(gamma, 1.0))
     return np.where(result > MAX_GAMMA, np.inf, result)
 
 
-def tipping_point(pairs: Pairs, user: np.ndarray | None = None, bootstrap: Bootstrap = BOOTSTRAP) -> Tipping:
-    """Γ* of the gaps in `pairs`, its percentile interval over resampled users, and the sharp one.
-
-    Without users or replicates the interval is empty of information: both ends are Γ*.
-    """
+def tipping_point(pairs: Pairs, user: np.ndarray, level: float = 0.95) -> Tipping:
+    """Γ* of the gaps in `pairs`, its interval over users, and the Γ* of the sharp set."""
     plus, minus = pairs.signed
+    moved = pairs.odds * pairs.value
+    own = sums_by_user(user, pairs.value, np.maximum(moved, 0.0), np.maximum(-moved, 0.0)).T / pairs.nominal
+
+    def worst(gamma: float) -> np.ndarray:
+        value: np.ndarray = own[0] + own[1] / gamma - own[2] * gamma
+        return value
+
     star = float(tipping_gamma(*(np.array(x) for x in (pairs.seen, plus, minus))))
-    low = high = star
-    if user is not None and bootstrap.replicates > 0:
-        moved = pairs.odds * pairs.value
-        sums = sums_by_user(user, pairs.value, np.maximum(moved, 0.0), np.maximum(-moved, 0.0))
-        draws = resampled_sums(sums, bootstrap.replicates, generator(bootstrap.rng, "tipping"))
-        low, high = percentiles(tipping_gamma(*draws.T), bootstrap.level)
-    return Tipping(star, low, high, sharp_tipping(pairs), pairs.seen, plus, minus)
+    low, high = tipping_interval(worst, level)
+    return Tipping(star, low, high, limits(worst(1.0), level), sharp_tipping(pairs), (pairs.seen, plus, minus))
+
+
+def limits(value: np.ndarray, level: float) -> Limits:
+    """The sum of users' values with its two-sided interval: users are independent, and few that matter count as few.
+
+    Users effectively contributing: (Σ|v|)² / Σv². Where all weight lies on one user, nothing is certain.
+    """
+    total, square, n = float(value.sum()), float(value @ value), value.size
+    if square == 0.0:
+        return Limits(0.0, 0.0, 0.0)
+    effective = float(np.abs(value).sum()) ** 2 / square
+    if n < 2 or effective <= 1.0 + 1e-9:
+        return Limits(total, -np.inf, np.inf)
+    variance = max(square - total**2 / n, 0.0) * n / (n - 1)
+    reach = quantile(level, round(min(effective, n) - 1.0, 3)) * np.sqrt(variance)
+    return Limits(total, total - float(reach), total + float(reach))
+
+
+@lru_cache(maxsize=4096)
+def quantile(level: float, degrees: float) -> float:
+    """Student's two-sided quantile."""
+    return float(stdtrit(degrees, 0.5 + level / 2.0))
+
+
+def tipping_interval(worst: WorstCase, level: float) -> tuple[float, float]:
+    """Between which Γ the worst case is neither above nor below 0 beyond chance; 1 where it is not above at Γ = 1."""
+
+    def below(log_gamma: float) -> float:
+        return limits(worst(float(np.exp(log_gamma))), level).low
+
+    def above(log_gamma: float) -> float:
+        return limits(worst(float(np.exp(log_gamma))), level).high
+
+    return first_zero(below), first_zero(above)
+
+
+def first_zero(curve: Callable[[float], float]) -> float:
+    """The Γ at which a curve over log Γ, above 0 at the start, first reaches 0; 1 where it never was above, else ∞."""
+    grid = np.linspace(0.0, MAX_LOG, STEPS)
+    before = 0.0
+    if not curve(0.0) > 0.0:
+        return 1.0
+    for at in grid[1:]:
+        if not curve(float(at)) > 0.0:
+            return float(np.exp(bisect(curve, before, float(at))))
+        before = float(at)
+    return float("inf")
+
+
+def bisect(curve: Callable[[float], float], low: float, high: float) -> float:
+    """Where a curve leaves the values above 0, between two points; it may be infinite there, so no secant."""
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if curve(middle) > 0.0 else (low, middle)
+    return low
+
+
+def tipping_of(worst: WorstCase, level: float = 0.95) -> Tipping:
+    """Γ* of a quantity without a closed form, from its worst case per user."""
+    star = first_zero(lambda log_gamma: float(worst(float(np.exp(log_gamma))).sum()))
+    return Tipping(star, *tipping_interval(worst, level), limits(worst(1.0), level))
 
 
 def sharp_tipping(pairs: Pairs) -> float:
-    """Γ at which the sharp envelope reaches 0: a root on log Γ; below 1 is not told apart from 1."""
+    """Γ at which the sharp envelope reaches 0: a root on log Γ; 1 where the log shows no lead."""
     if pairs.point <= 0.0:
         return 1.0
 

@@ -1,4 +1,4 @@
-"""`puid audit`: how strong must hidden confounding be to overturn what a log says of a run, or of its lead?"""
+"""`puid audit`: how strong must hidden confounding be to overturn what a log says of a model, or of its lead?"""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from puidrec.cli.output import print_json, say, steps
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
-    from puidrec.auditing.audit import Audit
-    from puidrec.model import Recommender
+    from puidrec.auditing.result import Audit
+    from puidrec.data.dataset import Dataset
 
 SHARED = {"data_sha256": "data", "protocol": "protocol", "seed": "seed", "select": "rows that chose the epoch"}
 """What two runs must have in common, and what to call it."""
@@ -25,18 +25,40 @@ SHARED = {"data_sha256": "data", "protocol": "protocol", "seed": "seed", "select
 class AuditOptions(options.Options):
     """What the audit assumes, and how far it looks."""
 
+    rows: Path | None = options.path_option(
+        "Logged pairs to judge by, which no model has seen: user_id, item_id.", "FILE"
+    )
+    unseen: bool = option(False, "My word: models given as scores have seen none of the logged ratings.", "--unseen")
+    folds: int = option(
+        5, "Parts of the log: runs are trained again without each; 1 holds a part out once.", min=1, max=50
+    )
+    metric: str = option("auto", "What the verdict is about: auto, error, ranking or ndcg.", metavar="NAME")
+    k: int = option(10, "Where ranked lists are cut: DCG@K, NDCG@K.", min=1)
+    protocol: str = option("", options.PROTOCOLS, metavar="NAME", show_default="the run's own, or rd")
     gamma_limit: float | None = option(None, "Largest Γ to look at; chosen to fit when left out.", metavar="NUMBER")
     gamma: str = option("information", "Rule of the personalised shape: information, exposure-gap, …", metavar="RULE")
     propensity: str = option("two-way", options.PROPENSITY, metavar="NAME")
-    replicates: int = option(200, "Bootstrap draws of users; 0 for none.", min=0, max=100_000)
+    replicates: int = option(200, "Bootstrap draws of users for the bands; 0 for none.", min=0, max=100_000)
     seed: int = option(0, "Seed of everything random.", min=0)
+
+
+Audited = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder written by puid train, or scores as CSV or Parquet: user_id, item_id, score.",
+        metavar="RUN|SCORES", readable=False,
+    ),
+]  # fmt: skip
 
 
 @options.command("puid audit runs/puid-dr --against runs/mf --out audit-coat", writes="out")
 def audit(
-    run: options.RunFolder,
+    run: Audited,
     against: Annotated[
-        Path | None, typer.Option(help="Another run: audit the lead over it.", metavar="RUN2", readable=False)
+        Path | None,
+        typer.Option(
+            help="Another run or file of scores: audit the lead over it.", metavar="RUN2|SCORES2", readable=False
+        ),
     ] = None,
     device: options.Device = None,
     *,
@@ -44,25 +66,32 @@ def audit(
     asked: AuditOptions,
     output: options.OutputOptions,
 ) -> None:
-    """Say how strong hidden confounding must be to overturn a run's result, or its lead over another run.
+    """Say how strong hidden confounding must be to overturn a model's result, or its lead over another.
 
     The runs remember their data. Other data, recognised by their content, are refused, unless --other-data insists.
+    Models are judged by logged rows that they have not seen: runs are trained again where their split holds none out.
+    Scores of a model trained elsewhere need --data, and --rows or --unseen.
     Writes audit.json, summary.txt and report.html.
     """
     from puidrec.auditing.audit import audit as audit_models
-    from puidrec.auditing.audit import check_target
+    from puidrec.auditing.result import check_target
+    from puidrec.auditing.unseen import read_rows
 
     if output.out is not None:
         check_target(output.out)
     with steps("reading") as step:
-        runs = [_open_run(folder, device or "cpu") for folder in (run, against) if folder is not None]
+        audited = [_open(path, device or "cpu") for path in (run, against) if path is not None]
+        runs = [one for one in audited if one.facts is not None]
         _require_alike(runs)
-        loaded, _ = data.load_for(run)
+        loaded = _load(data, runs)
+        own = runs[0].facts["protocol"] if runs and runs[0].facts is not None else "rd"
         step("auditing")
         found = audit_models(
-            runs[0].model, loaded, runs[1].model if len(runs) > 1 else None,
-            protocol=runs[0].facts["protocol"], gamma=asked.gamma, gamma_limit=asked.gamma_limit,
-            propensity=asked.propensity, replicates=asked.replicates, rng=asked.seed, names=_names(runs),
+            audited[0].model, loaded, audited[1].model if len(audited) > 1 else None,
+            rows=None if asked.rows is None else read_rows(asked.rows), unseen=asked.unseen, folds=asked.folds,
+            metric=asked.metric, k=asked.k, protocol=asked.protocol or own,  # type: ignore[arg-type]
+            gamma=asked.gamma, gamma_limit=asked.gamma_limit, propensity=asked.propensity,
+            replicates=asked.replicates, rng=asked.seed, names=_names(audited), progress=step,
         )  # fmt: skip
         if output.out is not None:
             step("writing")
@@ -74,26 +103,51 @@ def audit(
 
 
 @dataclass(frozen=True)
-class _Run:
-    """A run folder: its model, and what it was trained on."""
+class _Audited:
+    """What the command line names: the model of a run folder with what it was trained on, or a file of scores."""
 
-    folder: Path
-    model: Recommender
-    facts: dict[str, Any]
+    path: Path
+    model: Any
+    facts: dict[str, Any] | None
+
+    @property
+    def method(self) -> str:
+        return self.path.stem if self.facts is None else str(self.model.settings.method)
 
 
-def _open_run(folder: Path, device: str) -> _Run:
+def _open(path: Path, device: str) -> _Audited:
     from puidrec.experiments.run import load_run, read_environment
 
-    model, _ = load_run(folder, device)
-    environment = read_environment(folder, "data_sha256", "protocol", "seed")
-    return _Run(folder, model, {"data": None, **environment, "select": model.settings.select})
+    if path.is_file():
+        return _Audited(path, path, None)
+    if not path.exists():
+        raise InputError(
+            "no such run or file",
+            file=path,
+            expected="a run folder, or scores as CSV or Parquet",
+            hint="Check the path.",
+        )
+    model, _ = load_run(path, device)
+    environment = read_environment(path, "data_sha256", "protocol", "seed")
+    return _Audited(path, model, {"data": None, **environment, "select": model.settings.select})
 
 
-def _require_alike(runs: list[_Run]) -> None:
+def _load(data: options.RunDataOptions, runs: list[_Audited]) -> Dataset:
+    """The data of a run, or those that the options name."""
+    if runs:
+        return data.load_for(runs[0].path)[0]
+    if not data.data:
+        raise InputError(
+            "scores do not say which data they are of", expected="--data NAME, or --data files --logged FILE",
+            hint="Give the log that the model was trained on, and --rows or --unseen.",
+        )  # fmt: skip
+    return data.load()
+
+
+def _require_alike(runs: list[_Audited]) -> None:
     """Two runs compare only where both had the same rows to learn from."""
     for key, word in SHARED.items():
-        values = [run.facts[key] for run in runs]
+        values = [run.facts[key] for run in runs if run.facts is not None]
         if len(set(map(str, values))) > 1:
             short = [str(value)[:12] for value in values]
             raise InputError(
@@ -102,12 +156,12 @@ def _require_alike(runs: list[_Run]) -> None:
             )  # fmt: skip
 
 
-def _names(runs: list[_Run]) -> tuple[str, str] | None:
+def _names(audited: list[_Audited]) -> tuple[str, str] | None:
     """Methods tell two runs apart; where they are the same, folders do."""
-    methods = [run.model.settings.method for run in runs]
-    if len(runs) == 1 or methods[0] != methods[1]:
+    methods = [one.method for one in audited]
+    if len(audited) == 1 or methods[0] != methods[1]:
         return None
-    first, second = (run.folder.resolve().name for run in runs)
+    first, second = (one.path.resolve().name for one in audited)
     return (first, second) if first != second else None
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from puidrec.auditing.audit import Audit, audit
+from puidrec.auditing.audit import audit
+from puidrec.auditing.result import Audit
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Selection
 from puidrec.data.synthetic import Simulation, simulate

@@ -27,16 +27,25 @@ from puidrec.report.blocks import (
 from puidrec.report.formatting import MISSING, Value, bin_values, finite, short_labels, show
 
 LABEL = 48
+METRICS = ("error", "ranking", "ndcg")
 """Characters of a group's label on the map of Γ."""
+SOURCES = {
+    "held-out": "held-out logged", "hold-out": "held-out logged", "cross-fitted": "cross-fitted logged",
+    "given": "unseen logged", "claimed": "logged",
+}  # fmt: skip
 VERDICTS: dict[str, tuple[Tone, str]] = {
     "robust": ("good", "Robust"),
     "fragile": ("warn", "Fragile"),
-    "overturned": ("bad", "Already overturned"),
+    "undecided": ("info", "Undecided"),
+    "refuted": ("bad", "Refuted"),
     "single": ("info", "One model alone"),
 }
 DOCS = (
     ("docs/equations.md", "every formula, the function that computes it, and the test that checks it"),
-    ("docs/gamma-truth.md", "which rules for Γ rank pairs by how confounded they are, where the truth is known"),
+    (
+        "docs/gamma-truth.md",
+        "which rules for Γ rank pairs by the strength of hidden confounding, where the truth is known",
+    ),
     ("docs/deviations.md", "what the paper leaves open, and what is done instead"),
     ("docs/truth.md", "what each method repairs in worlds where the truth is known"),
 )
@@ -58,7 +67,9 @@ SEGMENT = {
 QUANTILES = {"min": "least", "p1": "1 %", "p5": "5 %", "median": "median", "p95": "95 %", "p99": "99 %", "max": "most"}
 HEADLINES = {
     "ess": ("effective sample size", ",.0f"), "ess_share": ("as a share of the rows", ".1%"),
-    "share_clipped": ("propensities clipped", ".1%"), "calibration_error": ("calibration error", ".1%"),
+    "share_clipped": ("propensities clipped", ".1%"),
+    "share_without_support": ("pairs in groups without a logged row", ".1%"),
+    "calibration_error": ("calibration error", ".1%"),
     "gini": ("Gini coefficient of exposure", ".2f"), "top1_items_share": ("log taken by 1 % of items", ".1%"),
     "top10_items_share": ("log taken by 10 % of items", ".1%"),
 }  # fmt: skip
@@ -75,8 +86,8 @@ def audit_page(audit: Mapping[str, Any]) -> Page:
     where = f" on {data['name']}" if data.get("name") else ""
     title = f"{names.model}{where}" if names.other is None else f"{names.model} against {names.other}{where}"
     parts = (
-        _envelopes(audit, names), yardsticks(audit), gamma_map(audit), segments(audit, names), diagnostics(audit),
-        _limits(audit), methods(audit, names),
+        leads(audit), _envelopes(audit, names), yardsticks(audit), gamma_map(audit), segments(audit, names),
+        diagnostics(audit), _limits(audit), methods(audit, names),
     )  # fmt: skip
     return Page(
         title=title, lead=_lead(audit, names), sections=[part for part in parts if part], verdict=_verdict(audit),
@@ -98,7 +109,7 @@ def names_of(audit: Mapping[str, Any]) -> ModelNames:
 
 def _lead(audit: Mapping[str, Any], names: ModelNames) -> str:
     rows = audit.get("rows") or {}
-    held = {"held-out": "held-out logged", "training": "training"}.get(str(rows.get("source")), "logged")
+    held = SOURCES.get(str(rows.get("source")), "logged")
     count = f"{show(rows['n'])} {held} pairs" if rows.get("n") is not None else f"{held} pairs"
     if names.other is None:
         return f"The error of one recommender, from {count}, and its range if something hidden drove the log."
@@ -107,26 +118,64 @@ def _lead(audit: Mapping[str, Any], names: ModelNames) -> str:
 
 def _verdict(audit: Mapping[str, Any]) -> VerdictBox:
     tone, label = VERDICTS.get(str(audit.get("verdict")), ("info", str(audit.get("verdict") or "Audit")))
-    tipping, certificate = audit.get("tipping") or {}, audit.get("certificate") or {}
-    rows = [row for row in audit.get("benchmarks") or [] if finite(row.get("gamma")) is not None]
+    certificate, reference = audit.get("certificate") or {}, audit.get("reference") or {}
     shown: list[tuple[str, Value]] = []
-    if _tips(audit):
-        shown.append((f"tipping point Γ*{interval(tipping, 'low', 'high')}", factor(tipping, "gamma")))
-    if rows:
-        top = max(rows, key=lambda row: float(row["gamma"]))
-        shown.append((f"Γ of the strongest feature, {top['feature']}", show(top["gamma"], ".2f")))
+    for lead in judged_leads(audit)[:2]:
+        tipping = lead.get("tipping") or {}
+        shown.append((f"Γ* by {lead.get('metric')}{interval(tipping, 'low', 'high')}", factor(tipping, "gamma")))
+    if finite(reference.get("gamma")) is not None:
+        shown.append((f"Γ of the largest yardstick: {reference.get('words')}", show(reference["gamma"], ".2f")))
     if finite(certificate.get("low")) is not None:
         shown.append(("Γ proved by uniform ratings", f"≥ {show(certificate['low'], '.2f')}"))
-    gamma = audit.get("gamma") or {}
-    if finite(gamma.get("median")) is not None:
-        shown.append(("Γ of the median pair, by rule", show(gamma["median"], ".2f")))
     return VerdictBox(tone, label, str(audit.get("sentence") or ""), shown[:4])
+
+
+def judged_leads(audit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The leads by each metric, the one asked for first."""
+    asked = str(audit.get("metric") or "error")
+    order = [asked, *(name for name in METRICS if name != asked)]
+    return [audit[name] for name in order if isinstance(audit.get(name), Mapping)]
+
+
+def leads(audit: Mapping[str, Any]) -> Section | None:
+    """The verdict by each metric, with what it rests on."""
+    columns = [
+        Column("metric"), Column("verdict"), Column("Γ*", ".2f", "the least Γ at which the lead could vanish; 1: none"),
+        Column("95 %"), Column("lead in the log", "", "if nothing is hidden, with its 95 % interval"),
+        Column("lead on uniform rows", "", "needs no Γ"),
+        Column("ratings replaced", ",d", "the fewest whose replacement by the least favourable would end the lead"),
+    ]  # fmt: skip
+    rows: list[list[Any]] = []
+    for lead in judged_leads(audit):
+        tipping = lead.get("tipping") or {}
+        tone = VERDICTS.get(str(lead.get("verdict")), ("info", ""))[0]
+        rows.append([
+            str(lead.get("metric")), Cell(str(lead.get("verdict")), tone=tone),
+            Cell(finite(tipping.get("gamma")), factor(tipping, "gamma")),
+            f"{factor(tipping, 'low')} to {factor(tipping, 'high')}", span(lead.get("lead")),
+            span(lead.get("uniform")), lead.get("replaced"),
+        ])  # fmt: skip
+    if not rows:
+        return None
+    keep = [k for k in range(len(columns)) if k < 5 or any(row[k] not in (None, MISSING) for row in rows)]
+    table = Table([columns[k] for k in keep], [[row[k] for k in keep] for row in rows], "", sortable=False)
+    table = replace(table, caption="By error and by ranking. Above 0, the audited model is ahead.")
+    return Section("leads", "By error and by ranking", [table], short="Verdicts")
+
+
+def span(found: Mapping[str, Any] | None) -> str:
+    """A difference with its interval."""
+    if not found or finite(found.get("value")) is None:
+        return MISSING
+    low, high = finite(found.get("low")), finite(found.get("high"))
+    ends = "" if low is None or high is None else f" ({show(low, '.4f')} to {show(high, '.4f')})"
+    return f"{show(found['value'], '.4f')}{ends}"
 
 
 def _tips(audit: Mapping[str, Any]) -> bool:
     """Whether there is a lead in the log, and so a strength that would end it."""
     tipping = audit.get("tipping")
-    return bool(audit.get("against") and tipping and not tipping.get("overturned"))
+    return bool(audit.get("against") and tipping and not tipping.get("no_lead"))
 
 
 def factor(tipping: Mapping[str, Any], key: str) -> str:
@@ -179,7 +228,7 @@ def _limits(audit: Mapping[str, Any]) -> Section | None:
 
 def yardsticks(audit: Mapping[str, Any]) -> Section | None:
     """What is a large Γ here? Each yardstick that the data offer."""
-    found: list[Block] = [*_uniform(audit), *_certificate(audit), *_benchmarks(audit)]
+    found: list[Block] = [*_uniform(audit), *_certificate(audit), *_benchmarks(audit), *_scenarios(audit)]
     gamma = audit.get("gamma") or {}
     words = {"median": "median pair", "p95": "one pair in twenty is above", "max": "largest", "rule": "rule"}
     items = [(words.get(key, key), value if key == "rule" else show(value, ".2f")) for key, value in gamma.items()]
@@ -198,7 +247,10 @@ def _uniform(audit: Mapping[str, Any]) -> list[Block]:
     span = f" (95 %: {show(low, '.4f')} to {show(high, '.4f')})" if low is not None and high is not None else ""
     ahead, behind = low is not None and low > 0.0, high is not None and high < 0.0
     tone: Tone = "good" if ahead else "bad" if behind else "info"
-    word = "confirm the lead" if ahead else "show the other model ahead" if behind else "leave open which one is ahead"
+    word = (
+        "show the audited model ahead" if ahead else "show the other model ahead" if behind
+        else "leave open which one is ahead"
+    )  # fmt: skip
     text = (
         f"On {show(uniform.get('n'))} ratings of items that nobody chose, the difference in error is "
         f"**{show(gap['value'], '.4f')}**{span}: they {word}."
@@ -211,18 +263,20 @@ def _certificate(audit: Mapping[str, Any]) -> list[Block]:
     if not certificate:
         return []
     low = finite(certificate.get("low"))
+    title = "What uniform ratings prove of Γ"
     if low is None or low <= 1.0:
         text = "The uniform ratings prove no hidden confounding. They do not prove that there is none."
-        return [Callout("info", "What uniform ratings prove of Γ", text)]
+        return [Callout("info", title, text)]
     text = (
-        f"They refute every Γ below **{show(low, '.2f')}** (95 % confidence; best estimate "
-        f"{show(certificate.get('gamma_min'), '.2f')}): hidden confounding in this log is at least that strong."
+        f"They refute every Γ below **{show(low, '.2f')}** (95 % confidence): at least that much of who saw what was "
+        "hidden, or missed by the propensity."
     )
-    return [Callout("info", "What uniform ratings prove of Γ", text)]
+    return [Callout("info", title, text)]
 
 
 def _benchmarks(audit: Mapping[str, Any]) -> list[Block]:
-    rows = sorted(audit.get("benchmarks") or [], key=lambda row: -(finite(row.get("gamma")) or 0.0))
+    everything = [*(audit.get("benchmarks") or []), *(audit.get("groups") or [])]
+    rows = sorted(everything, key=lambda row: -(finite(row.get("gamma")) or 0.0))
     if not rows:
         return []
     text = (
@@ -241,6 +295,19 @@ def _benchmarks(audit: Mapping[str, Any]) -> list[Block]:
     keep = [k for k, column in enumerate(columns) if k < 3 or any(finite(row[k]) is not None for row in cells)]
     table = [[row[k] for k in keep] for row in cells]
     return [Paragraph(text), Table([columns[k] for k in keep], table, "Features as a yardstick for Γ.")]
+
+
+def _scenarios(audit: Mapping[str, Any]) -> list[Block]:
+    """Hidden traits that are easy to imagine, as Γ."""
+    rows: list[list[Any]] = [
+        [str(row.get("scenario")), row.get("gamma"), {True: "yes", False: "no"}.get(row.get("survived"), MISSING)]
+        for row in audit.get("scenarios") or []
+    ]
+    columns = [
+        Column("scenario"), Column("Γ", ".2f", "for a pair of average exposure"),
+        Column("below Γ*", "", "whether it is too weak to overturn the lead"),
+    ]  # fmt: skip
+    return [Table(columns, rows, "Scenarios as a yardstick for Γ.", sortable=False)] if rows else []
 
 
 def gamma_map(audit: Mapping[str, Any]) -> Section | None:

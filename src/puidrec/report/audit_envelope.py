@@ -51,13 +51,29 @@ def envelope_of(audit: Mapping[str, Any], names: ModelNames) -> Envelope | None:
         ("Γ per user and item", "κ", personal.get("kappa_grid") or [], personal.get("envelopes") or personal),
     )
     for group, symbol, grid, envelopes in kinds:
-        for key, quantity in quantities(names).items():
+        for key, quantity in _asked_first(audit, quantities(names)).items():
             curves = envelopes.get(key)
             if isinstance(curves, Mapping) and len(grid) > 1:
-                panels.append(_panel(group, symbol, grid, curves, quantity, names, audit, decisive=key == "loss_gap"))
+                panels.append(_panel(group, symbol, grid, curves, quantity, names, audit, tipping_of(audit, key)))
     if not panels:
         return None
     return Envelope(panels, caption=CAPTION, title="Range of the result by strength of hidden confounding")
+
+
+LEADS = {"loss_gap": "error", "dcg_gap": "ranking", "ndcg_gap": "ndcg"}
+"""The part of an audit that judges a difference."""
+
+
+def tipping_of(audit: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The tipping point of a difference; empty where there is none."""
+    lead = audit.get(LEADS.get(key, "")) or {}
+    return lead.get("tipping") or (audit.get("tipping") if key == "loss_gap" else None) or {}
+
+
+def _asked_first(audit: Mapping[str, Any], found: dict[str, Quantity]) -> dict[str, Quantity]:
+    """The quantity of the metric asked for comes first."""
+    asked = next((key for key, name in LEADS.items() if name == audit.get("metric")), "loss_gap")
+    return dict(sorted(found.items(), key=lambda item: item[0] != asked))
 
 
 CAPTION = (
@@ -78,7 +94,8 @@ def quantities(names: ModelNames) -> dict[str, Quantity]:
 
     if names.other is None:
         return {
-            "model_loss": one("Error", "error", model, names.model), "model_dcg": one("DCG", "DCG", model, names.model)
+            "model_loss": one("Error", "error", model, names.model),
+            "model_dcg": one("DCG", "DCG", model, names.model), "model_ndcg": one("NDCG", "NDCG", model, names.model),
         }  # fmt: skip
     better = f"above 0, {model} is better"
     return {
@@ -88,6 +105,9 @@ def quantities(names: ModelNames) -> dict[str, Quantity]:
         "dcg_gap": Quantity(
             "Difference in DCG", f"DCG of {model} minus {other}; {better}", "the difference in DCG", gap=True
         ),
+        "ndcg_gap": Quantity(
+            "Difference in NDCG", f"NDCG of {model} minus {other}; {better}", "the difference in NDCG", gap=True
+        ),
         "model_loss": one(f"Error of {model}", "error", model, names.model),
         "against_loss": one(f"Error of {other}", "error", other, names.other),
     }
@@ -95,10 +115,10 @@ def quantities(names: ModelNames) -> dict[str, Quantity]:
 
 def _panel(
     group: str, symbol: str, grid: Sequence[float], curves: Mapping[str, Any], quantity: Quantity, names: ModelNames,
-    audit: Mapping[str, Any], *, decisive: bool,
+    audit: Mapping[str, Any], tipping: Mapping[str, Any],
 ) -> Panel:  # fmt: skip
     ways = [key for key in WAYS if key in curves]
-    exact = {key: _exact(audit, key, symbol) if decisive else None for key in ways}
+    exact = {key: _exact(tipping, key, symbol) for key in ways}
     bands = [_band(key, curves, grid, symbol, quantity.gap, exact[key]) for key in ways]
     point = finite(curves.get("point"))
     says = bands[0].says
@@ -141,13 +161,13 @@ def _numbers(curve: Mapping[str, Any], end: str) -> list[Number]:
     return [finite(v) for v in curve.get(end) or ()]
 
 
-def _exact(audit: Mapping[str, Any], key: str, symbol: str) -> Number:
+def _exact(tipping: Mapping[str, Any], key: str, symbol: str) -> Number:
     """The tipping point that the audit has computed for a way of finding the range; box and normalised share theirs."""
     names = {
         "Γ": {"box": "gamma", "normalised": "gamma", "sharp": "sharp"},
         "κ": {"box": "kappa", "normalised": "kappa"},
     }
-    return finite((audit.get("tipping") or {}).get(names[symbol].get(key, "")))
+    return finite(tipping.get(names[symbol].get(key, "")))
 
 
 def crossing(grid: Sequence[float], values: Sequence[Number], *, log: bool) -> Number:
