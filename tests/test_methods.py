@@ -24,7 +24,7 @@ OTHERS = (
 )  # fmt: skip
 REWEIGHTED = ("mrdr", "dr-mse", "tdr", "d-ips", "d-dr", "stable-dr", "bal-ips", "bal-dr")
 """IPS and DR with other weights, from the field."""
-FIELD = (*REWEIGHTED,)
+FIELD = (*REWEIGHTED, "dcf", "idcf")
 
 
 @pytest.mark.parametrize("name", GRID)

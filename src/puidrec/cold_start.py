@@ -31,15 +31,17 @@ Features = Mapping[str, Any]
 
 
 class ColdStart:
-    """Factors [n, dim + 2] of users and items known by features only, on the scale of the model's own factors.
+    """Factors of users and items known by features only, on the scale of the model's own factors.
 
     What features say comes from the towers that read them; what belongs to single entities (IDs) is unknown and taken
     at its mean over the training population. So an entity with average features is the average entity, which is also
-    what an id without features gets.
+    what an id without features gets. Columns that a method puts before those of the backbone (`dcf`: exposure, which
+    cold-start users have none of) are 0.
     """
 
     def __init__(self, model: Recommender) -> None:
         self.encoders = _encoders(model)
+        self._width = model.user_factors_.shape[1]
         self._heads: SharedHeads | None = None
         self._backbone: Backbone | None = None
         if self.encoders:
@@ -72,8 +74,8 @@ class ColdStart:
         factors[:, bias] += own[dim]
         if self._heads is not None:
             factors = _rating_factors(self._heads, factors, side)
-        result: np.ndarray = factors.numpy()
-        return result
+        found: np.ndarray = factors.numpy()
+        return np.pad(found, ((0, 0), (self._width - found.shape[1], 0)))
 
 
 def _encoders(model: Recommender) -> dict[Side, FeatureEncoder]:

@@ -58,6 +58,8 @@ class MethodSpec:
     """What weighs logged pairs in place of 1/p: `module:function`, from the prepared log to a function of p."""
     imputation_weights: str = ""
     """The same for the imputation model, up to scale; empty: the weights of the log."""
+    user_columns: str = ""
+    """Features of users that are made from the log, for the backbone: `module:function`, from the log to a table."""
     exposure_head: bool = False
     """Whether exposure is learned together with the ratings, on shared representations."""
     losses: tuple[str, ...] = ALL_LOSSES
@@ -128,6 +130,7 @@ MULTI = "puidrec.train.multi:stages"
 UNSEEN = "puidrec.train.unseen:stages"
 BASELINE = "puidrec.train.baselines:stages"
 WEIGHTS = "puidrec.train.log_weights:"
+DECONFOUNDED = "puidrec.train.deconfounded:"
 FROM_LOG = "a log of ratings; propensities are estimated from it"
 FROM_UNIFORM = "a log of ratings and at least 50 uniform ratings beside those that validate and test; it trains on both"
 UNIFORM_WEIGHTS = "training (weights of the log)"
@@ -220,6 +223,19 @@ _BUILT_IN = (
     ),
     _balanced(
         "bal-dr", "uniform", "dr", "doubly robust, weights balanced by the loss of uniform rows", UNIFORM_WEIGHTS
+    ),
+    MethodSpec(
+        "dcf",
+        f"{DECONFOUNDED}deconfounded_stages",
+        "matrix factorisation beside the reconstructed exposure of each user",
+        losses=("squared",),
+    ),
+    MethodSpec(
+        "idcf",
+        f"{DECONFOUNDED}identified_stages",
+        "matrix factorisation with users described by what they chose to see",
+        user_columns=f"{DECONFOUNDED}exposure_columns",
+        needs="a log of ratings; features of users help to read their exposure",
     ),
     _multi("multi-ips", "ips", "exposure and rating heads share representations, IPS"),
     _multi("multi-dr", "dr", "exposure, rating and imputation heads share representations"),

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+import polars as pl
 import torch
 
 from puidrec.backbones import make_backbone
@@ -26,6 +27,7 @@ from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.features.counts import count_codes
 from puidrec.features.encode import FeatureEncoder
+from puidrec.features.exposure_factors import ExposureFactors
 from puidrec.methods import named
 from puidrec.objective.pointwise import PointwiseError, TargetScale, pointwise_error
 from puidrec.objective.signed import MIN_UNIFORM, raise_to_default_gamma, require_uniform
@@ -164,21 +166,35 @@ class TrainingLog:
         return total / (self.inverse_mean * len(self.rows))
 
     @cached_property
+    def exposure_factors(self) -> ExposureFactors:
+        """What users saw, as at most `dim` factors."""
+        ones = self.matrix(lambda part: np.ones(len(part)))
+        return ExposureFactors.fit(ones, self.settings.dim, self.settings.seed)
+
+    @cached_property
+    def side_tables(self) -> dict[str, pl.DataFrame | None]:
+        """The side tables as the backbone reads them: with the columns of users that the method makes from the log."""
+        users, columns = self.data.users, self.settings.spec.user_columns
+        if columns:
+            made: pl.DataFrame = named(columns)(self)
+            parts = [table for table in (users, made) if table is not None and table.width]
+            users = pl.concat(parts, how="horizontal") if parts else None
+        return {"user_id": users, "item_id": self.data.items}
+
+    @cached_property
     def encoders(self) -> dict[str, FeatureEncoder]:
         """How the side tables become feature matrices; empty for a backbone without features."""
-        tables = {"user_id": self.data.users, "item_id": self.data.items}
         if self.settings.backbone == "mf":
             return {}
-        return {key: FeatureEncoder.fit(table, key) for key, table in tables.items() if table is not None}
+        return {key: FeatureEncoder.fit(table, key) for key, table in self.side_tables.items() if table is not None}
 
     @cached_property
     def designs(self) -> dict[str, Design]:
         """The feature matrices of users and items."""
-        tables = {"user_id": self.data.users, "item_id": self.data.items}
         return {
             key: Design.of(encoder.encode(table)).to(self.settings.device)
             for key, encoder in self.encoders.items()
-            if (table := tables[key]) is not None
+            if (table := self.side_tables[key]) is not None
         }
 
     @property

@@ -1,0 +1,138 @@
+"""Exposure factors: what the rows that users chose to see say of the users, whatever they rated.
+
+    o_ui ≈ d_u d_i/|O| + Σ_k σ_k a_uk b_ik
+
+d are numbers of seen pairs; the first term is what exposure would be if users and items met by their activity alone.
+The rest is a truncated SVD, of which only directions are kept that rise above chance: above the largest singular value
+of logs of the same degrees in which users and items are paired at random. Nothing of |users| × |items| is made.
+
+A confounder that drives both exposure and rating leaves its mark in exposure, where it can be read off before any
+rating is looked at: the idea of the deconfounded recommender (Wang, Liang, Charlin, Blei, "Causal inference for
+recommender systems", RecSys 2020; its Poisson factors are replaced by least squares here) and of iDCF (Zhang et al.,
+"Debiasing recommendation by learning identifiable latent confounders", KDD 2023).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator, lsqr, svds
+
+from puidrec.data.row_matrix import RowMatrix
+from puidrec.rng import generator
+
+NULLS = 5
+"""Logs paired at random, the largest singular value of which is the edge of chance."""
+REPAIRED = 20
+"""Times that rows are paired anew where a pair was met twice."""
+PRIOR_USERS = 10.0
+"""Users that the absence of an effect of a feature is worth."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExposureFactors:
+    """A low-rank reconstruction of who saw what."""
+
+    user_rate: np.ndarray
+    """d_u/√|O| of each user."""
+    item_rate: np.ndarray
+    users: np.ndarray
+    """√σ_k a_uk, [users, k]; k may be 0."""
+    items: np.ndarray
+    """√σ_k b_ik, [items, k]."""
+
+    @classmethod
+    def fit(cls, exposure: RowMatrix, dim: int, seed: int) -> ExposureFactors:
+        """Decompose a matrix of ones at the seen pairs into at most `dim` directions."""
+        root = np.sqrt(max(exposure.nnz, 1))
+        user, item = np.diff(exposure.row_start) / root, exposure.item_count / root
+        shape, rank = exposure.shape, min(dim, min(exposure.shape) - 1)
+        if rank < 1:
+            return cls(user, item, np.zeros((shape[0], 0)), np.zeros((shape[1], 0)))
+        start = generator(seed, "exposure factors").standard_normal(min(shape))
+        left, strength, right = svds(_less_rates(exposure.operator, user, item), k=rank, v0=start)
+        kept = np.flatnonzero(strength > _edge(user * root, item * root, seed))
+        order = kept[np.argsort(-strength[kept], kind="stable")]
+        sign = np.sign(right[order, np.argmax(np.abs(right[order]), 1)])  # else rounding may turn a direction round
+        size = sign * np.sqrt(strength[order])
+        return cls(user, item, left[:, order] * size, right[order].T * size)
+
+    @property
+    def reconstruction(self) -> tuple[np.ndarray, np.ndarray]:
+        """â as factors, [users, k + 1] and [items, k + 1]."""
+        return (
+            np.column_stack([self.user_rate, self.users]),
+            np.column_stack([self.item_rate, self.items]),
+        )
+
+    @cached_property
+    def noise(self) -> np.ndarray:
+        """Variance of each user factor that chance alone would give, [k]: that of Σ_i b_ik o_ui for independent o."""
+        squares = self.items**2 / np.maximum(np.sum(self.items**2, 0), 1e-300)
+        chance = self.item_rate * float(self.user_rate.mean())
+        variance: np.ndarray = (chance * np.maximum(1.0 - chance, 0.0)) @ squares
+        return np.asarray(variance / np.maximum(np.sum(self.items**2, 0), 1e-300))
+
+    def given_features(self, features: sp.csr_array | None) -> np.ndarray:
+        """User factors given exposure and features: the posterior mean of z_u ~ N(B x_u, λ), ẑ_u | z_u ~ N(z_u, ν).
+
+        z = B x + λ/(λ + ν) (ẑ − B x), direction by direction, with ν of `noise` and λ the variance that is left. A
+        user of few rows is so described by features as far as these predict the factors: the role of the proxies in
+        iDCF, whose variational autoencoder has the same two ingredients (a prior given features, a likelihood of the
+        exposure row). Without features B = 0.
+        """
+        prior = np.zeros_like(self.users)
+        if features is not None and features.shape[1]:
+            for k in range(self.users.shape[1]):
+                prior[:, k] = features @ lsqr(features, self.users[:, k], damp=np.sqrt(PRIOR_USERS))[0]
+        rest = self.users - prior
+        signal = np.maximum(np.mean(rest**2, 0) - self.noise, 0.0)
+        return np.asarray(prior + rest * (signal / np.maximum(signal + self.noise, 1e-300)))
+
+
+def _less_rates(exposure: LinearOperator, user: np.ndarray, item: np.ndarray) -> LinearOperator:
+    """O − user itemᵀ, by products with vectors and blocks of them."""
+
+    def times(x: np.ndarray) -> np.ndarray:
+        return np.asarray(exposure @ x - np.multiply.outer(user, item @ x))
+
+    def turned(x: np.ndarray) -> np.ndarray:
+        product = exposure.rmatmat(x) if x.ndim > 1 else exposure.rmatvec(x)
+        return np.asarray(product - np.multiply.outer(item, user @ x))
+
+    functions = {"matvec": times, "matmat": times, "rmatvec": turned, "rmatmat": turned}
+    return LinearOperator(exposure.shape, **functions, dtype=np.float64)
+
+
+def _edge(user_degree: np.ndarray, item_degree: np.ndarray, seed: int) -> float:
+    """The largest singular value of logs with these degrees, paired at random."""
+    found = []
+    for k in range(NULLS):
+        null = _random_log(user_degree, item_degree, generator(seed, "exposure null", k))
+        root = np.sqrt(max(null.nnz, 1))
+        rates = np.asarray(null.sum(1)).ravel() / root, np.asarray(null.sum(0)).ravel() / root
+        start = np.random.default_rng(0).standard_normal(min(null.shape))
+        whole = _less_rates(RowMatrix.of(null).operator, *rates)
+        found.append(float(svds(whole, k=1, v0=start, tol=1e-3, return_singular_vectors=False)[0]))
+    return max(found)
+
+
+def _random_log(user_degree: np.ndarray, item_degree: np.ndarray, rng: np.random.Generator) -> sp.csr_matrix:
+    """Rows of users and of items paired at random; what meets a pair again is paired anew, a few times."""
+    degrees = (np.rint(degree).astype(np.int64) for degree in (user_degree, item_degree))
+    users, items = (np.repeat(np.arange(degree.size), degree) for degree in degrees)
+    n_items, pairs = item_degree.size, np.zeros(0, np.int64)
+    for _ in range(REPAIRED):
+        drawn = users * n_items + rng.permutation(items)
+        fresh = np.unique(drawn, return_index=True)[1]
+        fresh = fresh[~np.isin(drawn[fresh], pairs)]
+        pairs = np.concatenate([pairs, drawn[fresh]])
+        again = np.delete(drawn, fresh)
+        users, items = np.divmod(again, n_items)
+        if not users.size:
+            break
+    shape = (user_degree.size, item_degree.size)
+    return sp.csr_matrix((np.ones(pairs.size), np.divmod(pairs, n_items)), shape=shape)
