@@ -22,7 +22,7 @@ OTHERS = (
     "multi-ips", "multi-dr", "signed-rd", "signed-puid", "sharp-rd", "sharp-puid", "item-rate", "bias", "pure-svd",
     "all-rank", "ease",
 )  # fmt: skip
-REWEIGHTED = ("mrdr", "dr-mse", "tdr", "d-ips", "d-dr", "stable-dr", "bal-ips", "bal-dr")
+REWEIGHTED = ("mrdr", "dr-mse", "tdr", "d-ips", "d-dr", "stable-dr", "bal-ips", "bal-dr", "res-ips", "res-dr")
 """IPS and DR with other weights, from the field."""
 FIELD = (*REWEIGHTED, "dcf", "idcf")
 

@@ -165,6 +165,15 @@ def _balanced(name: str, kind: str, estimator: Estimator, words: str, uniform: s
     )  # fmt: skip
 
 
+def _residual(name: str, estimator: Estimator, words: str) -> MethodSpec:
+    """A first fit, then one whose propensities (and imputation) agree with uniform rows."""
+    return MethodSpec(
+        name, "puidrec.train.residual:residual_stages", words, estimator, uses_propensity=True,
+        uses_uniform="training (residuals of the propensity)", losses=("squared",),
+        search_space=(*TRAINED, "min_propensity"), needs=FROM_UNIFORM,
+    )  # fmt: skip
+
+
 def _multi(name: str, estimator: Estimator, words: str) -> MethodSpec:
     return MethodSpec(name, MULTI, words, estimator, exposure_head=True, losses=("squared",))
 
@@ -224,6 +233,8 @@ _BUILT_IN = (
     _balanced(
         "bal-dr", "uniform", "dr", "doubly robust, weights balanced by the loss of uniform rows", UNIFORM_WEIGHTS
     ),
+    _residual("res-ips", "ips", "IPS, residual of the propensity learned from uniform rows"),
+    _residual("res-dr", "dr", "doubly robust, residuals of propensity and imputation learned from uniform rows"),
     MethodSpec(
         "dcf",
         f"{DECONFOUNDED}deconfounded_stages",

@@ -1,0 +1,88 @@
+"""Residuals learned from uniform rows: a shift that is known, limits in which there is none, and brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from puidrec.data.synthetic import simulate
+from puidrec.model import Recommender
+from puidrec.settings import Settings
+from puidrec.train.adam import Trainer
+from puidrec.train.prepare import Prepared
+from puidrec.train.residual import corrected_labels, corrected_weights, log_odds_shift
+from puidrec.train.stages import stages_of
+
+
+@pytest.fixture(scope="module")
+def data():
+    return simulate("mixed", 40, 25, density=0.3, n_uniform=1_000, rng=3).data
+
+
+def prepared_for(method, data, **given):
+    settings = Settings.of(method, **{"dim": 3, "epochs": 30, "propensity": "cells", "seed": 0, **given})
+    return Prepared.of(data, data.split("rd", 0, select=settings.select), settings)
+
+
+def world(shift: np.ndarray, n: int = 200_000):
+    """Pairs with a nominal propensity, a true one that is off by a log-odds shift, errors, and a uniform sample."""
+    rng = np.random.default_rng(0)
+    basis = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
+    nominal = rng.uniform(0.1, 0.5, n)
+    true = 1.0 / (1.0 + (1.0 / nominal - 1.0) * np.exp(-basis @ shift))
+    errors = rng.gamma(2.0, 0.5, n) * np.exp(0.3 * basis[:, 1])
+    seen, uniform = rng.random(n) < true, rng.choice(n, 20_000, replace=False)
+    return nominal, basis, errors, seen, uniform
+
+
+@pytest.mark.parametrize("shift", [(0.0, 0.0, 0.0), (0.4, -0.3, 0.2), (-0.5, 0.2, 0.3)])
+def test_a_known_shift_of_the_log_odds_is_found(shift) -> None:
+    nominal, basis, errors, seen, uniform = world(np.array(shift))
+    at = errors[uniform, None] * basis[uniform]
+    found = log_odds_shift(1 / nominal[seen], basis[seen], errors[seen], at, nominal.size)
+    assert found == pytest.approx(shift, abs=0.06)
+
+
+def first_fit(prepared):
+    first = stages_of(prepared)[0]
+    return Trainer(first.build({}), prepared.settings, None, stage=first.name, save=None).run()
+
+
+def test_labels_move_by_shrunk_means_of_what_they_miss(data, dense_scores) -> None:
+    prepared = prepared_for("res-dr", data)
+    done, uniform = first_fit(prepared), prepared.uniform_rows()
+    before, after = (dense_scores(x) for x in (done.theta, corrected_labels(prepared, done.theta, uniform)))
+    moved = after - before
+    assert moved - moved.mean(0) - moved.mean(1, keepdims=True) + moved.mean() == pytest.approx(
+        0.0, abs=1e-5
+    )  # additive
+    at = (uniform.user, uniform.item)
+    missed = [np.mean((prepared.log.target(uniform) - x[at]) ** 2) for x in (before, after)]
+    assert missed[1] < missed[0]
+
+
+def test_the_second_stage_is_dr_with_these_labels_and_weights(data, dense_scores) -> None:
+    prepared = prepared_for("res-dr", data)
+    done, uniform, rows = first_fit(prepared), prepared.uniform_rows(), prepared.rows
+    problem = stages_of(prepared)[1].build({"first": done})
+    w = corrected_weights(prepared, done, uniform)
+    assert (w >= 1.0).all()
+    label, score = dense_scores(corrected_labels(prepared, done.theta, uniform)), dense_scores(problem.factors())
+    imputed, at = (score - label) ** 2, (rows.user, rows.item)
+    error = (score[at] - prepared.log.target(rows)) ** 2
+    expected = (imputed.sum() + w @ (error - imputed[at])) / imputed.size
+    assert float(problem.prediction_loss(0, problem.n_users).detach()) == pytest.approx(expected, rel=1e-5)
+    assert [step.name for step in problem.steps] == ["phi"]
+
+
+@pytest.mark.parametrize("solver", ["adam", "least-squares"])
+@pytest.mark.parametrize("method", ["res-ips", "res-dr"])
+def test_both_solvers_train_it_and_reports_name_the_uniform_rows(method, solver, data) -> None:
+    model = Recommender(method, rng=0, dim=3, epochs=20, solver=solver).fit(data)
+    assert np.isfinite(model.user_factors_).all()
+    assert "training (residuals" in model.report_["uniform_rows_used"]
+
+
+def test_without_uniform_rows_it_is_refused(refusal) -> None:
+    few = simulate("mixed", 40, 25, density=0.3, n_uniform=200, rng=3).data
+    refusal(lambda: Recommender("res-dr").fit(few), "res-dr trains on uniform ratings", "at least 50")
