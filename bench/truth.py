@@ -1,10 +1,9 @@
-"""Methods against the truth: how much of the damage done by hidden confounding does each repair?
+"""Methods against the truth: what does each gain where its assumption holds, and cost where it is false?
 
     python bench/truth.py [--seeds 10] [--workers 2] [--out docs/truth.md]
 
-In a simulated world the error on all pairs is known. For a model of recorded features, the gap between naive training
-and IPS with the true propensities is what confounding costs and knowledge would repair; a method's figure is the share
-of that gap it closes, seed by seed, with a paired interval over seeds.
+In a simulated world the error on all pairs is known. A figure is the change of that error against `mf` with the same
+backbone, seed by seed, with a paired interval over seeds: for models with IDs (the default) and of features alone.
 """
 
 from __future__ import annotations
@@ -24,96 +23,85 @@ import numpy as np
 from scipy import stats
 
 from puidrec.atomic import write_json, write_text
-from puidrec.data.synthetic import simulate
+from puidrec.data.synthetic import WORLDS, simulate
 from puidrec.experiments.demo import FEATURES_ONLY, with_true_propensity
+from puidrec.methods import METHODS as TABLE
 from puidrec.model import Recommender
 
-WORLDS = ("entity", "pair", "mixed", "half-complete", "no-confounding")
-BASE: dict[str, Any] = {**FEATURES_ONLY, "select": "none", "epochs": 120}
-N_UNIFORM = 10_000
-"""Of which the protocol sets 5 % apart: the 500 ratings that `certified` rows use."""
-
+SIZE: dict[str, Any] = {"n_users": 400, "n_items": 300, "density": 0.08, "n_uniform": 11_000}
+"""Uniform rows of which the protocol holds 5 % out for calibration: about 500 outside the log."""
+BACKBONES: dict[str, dict[str, Any]] = {"IDs and features": {}, "features only": FEATURES_ONLY}
+BASE: dict[str, Any] = {"select": "none", "solver": "least-squares"}
 METHODS: dict[str, dict[str, Any]] = {
-    "item-rate": {"method": "item-rate"},
     "bias": {"method": "bias"},
-    "ips, cells": {"method": "ips", "propensity": "cells"},
-    "ips, logistic": {"method": "ips", "propensity": "logistic"},
     "ips": {"method": "ips"},
-    "dr, cells": {"method": "dr", "propensity": "cells"},
     "dr": {"method": "dr"},
-    "rd-ips": {"method": "rd-ips"},
-    "rd-ips, normalised": {"method": "rd-ips", "normalise": True},
-    "rd-dr": {"method": "rd-dr"},
-    "brd-ips": {"method": "brd-ips"},
-    "brd-dr": {"method": "brd-dr"},
-    "puid-ips": {"method": "puid-ips"},
     "puid-dr": {"method": "puid-dr"},
-    "puid-ips, random Γ": {"method": "puid-ips", "gamma": "random"},
-    "puid-dr, random Γ": {"method": "puid-dr", "gamma": "random"},
-    "bpuid-ips": {"method": "bpuid-ips"},
-    "bpuid-dr": {"method": "bpuid-dr"},
-    "multi-ips": {"method": "multi-ips"},
-    "multi-dr": {"method": "multi-dr"},
+    "all-rank": {"method": "all-rank"},
     "signed-rd": {"method": "signed-rd"},
-    "signed-puid": {"method": "signed-puid"},
-    "sharp-rd": {"method": "sharp-rd"},
-    "sharp-puid": {"method": "sharp-puid"},
     "signed-rd, 500 uniform": {"method": "signed-rd", "uniform": True},
-    "signed-puid, 500 uniform": {"method": "signed-puid", "uniform": True},
-    "sharp-rd, 500 uniform": {"method": "sharp-rd", "uniform": True},
-    "rd-dr, certified Γ, 500 uniform": {"method": "rd-dr", "gamma": "certified", "uniform": True},
+    "spectrum": {"method": "spectrum"},
+    "spectrum, 500 uniform": {"method": "spectrum", "uniform": True},
 }
+TRUE_P = "ips, true propensities"
 RESULTS = Path("bench/out/truth.json")
 
 
+def measured() -> dict[str, dict[str, Any]]:
+    """The methods of the page that there are."""
+    return {name: options for name, options in METHODS.items() if options["method"] in TABLE}
+
+
 def one_seed(job: tuple[str, int, str]) -> dict[str, Any]:
-    """True full-matrix errors of the methods whose names match, in one draw of one world."""
+    """True full-matrix errors of the methods whose names match, in one draw of one world, for each backbone."""
     world, seed, only = job
-    simulation = simulate(world, rng=seed, n_uniform=N_UNIFORM)
+    simulation = simulate(world, rng=seed, **SIZE)
     truth = simulation.data.scale.unit(simulation.truth.matrix("rating"))
 
-    def error(data: Any, uniform: bool = False, **options: Any) -> float:
+    def error(data: Any, backbone: dict[str, Any], uniform: bool = False, **options: Any) -> float:
         split = data.split("rd", seed)
-        model = Recommender(rng=seed, **{**BASE, **options})
-        model.fit(data, split if uniform else replace(split, propensity=None))
+        none = split.validation.take(np.zeros(len(split.validation), bool))
+        model = Recommender(rng=seed, **{**BASE, **backbone, **options})
+        model.fit(data, replace(split, validation=none, propensity=split.propensity if uniform else None))
         return float(((model.user_factors_ @ model.item_factors_.T - truth) ** 2).mean())
 
-    naive = error(simulation.data, method="mf")
-    oracle = error(with_true_propensity(simulation), method="ips", propensity="given")
-    errors = {name: error(simulation.data, **options) for name, options in METHODS.items() if re.search(only, name)}
-    return {"world": world, "seed": seed, "naive": naive, "oracle": oracle, "errors": errors}
+    errors = {}
+    for name, backbone in BACKBONES.items():
+        found = {"mf": error(simulation.data, backbone, method="mf")}
+        if re.search(only, TRUE_P):
+            found[TRUE_P] = error(with_true_propensity(simulation), backbone, method="ips", propensity="given")
+        for method, options in measured().items():
+            if re.search(only, method):
+                found[method] = error(simulation.data, backbone, **options)
+        errors[name] = found
+    return {"world": world, "seed": seed, "errors": errors}
 
 
-def summarise(rows: list[dict[str, Any]], world: str, name: str) -> str:
-    """Mean share of the gap closed with a 95 % interval over seeds; in an unconfounded world, percent lost."""
-    own = [row for row in rows if row["world"] == world]
-    if world == "no-confounding":
-        values = np.array([100 * (row["errors"][name] / row["naive"] - 1) for row in own])
-        pattern = "{:+.1f} % ± {:.1f}"
-    else:
-        values = np.array([100 * (r["naive"] - r["errors"][name]) / (r["naive"] - r["oracle"]) for r in own])
-        pattern = "{:.0f} % ± {:.0f}"
-    half = stats.t.ppf(0.975, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size) if values.size > 1 else 0.0
-    return pattern.format(values.mean(), half)
+def change(rows: list[dict[str, Any]], backbone: str, world: str, name: str) -> str:
+    """Mean change of the true error in percent, with a 95 % interval over seeds."""
+    own = [row["errors"][backbone] for row in rows if row["world"] == world]
+    values = np.array([100 * (errors[name] / errors["mf"] - 1) for errors in own])
+    if values.size < 2:
+        return f"{values.mean():+.1f}"
+    half = stats.t.ppf(0.975, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size)
+    return f"{values.mean():+.1f} ± {half:.1f}"
 
 
 def page(rows: list[dict[str, Any]], seeds: int) -> str:
-    """The table as Markdown, under the text that explains it."""
-    intro = (Path(__file__).parent / "truth_intro.md").read_text(encoding="utf-8").format(seeds=seeds)
-    head = ["method", "propensity", *WORLDS[:-1], "no confounding: error against naive"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for name, options in METHODS.items():
-        plain = options["method"] in ("item-rate", "bias") or options["method"].startswith("multi")
-        propensity = "–" if plain else options.get("propensity", "two-way")
-        cells = [summarise(rows, world, name) for world in WORLDS]
-        lines.append("| " + " | ".join([name, propensity, *cells]) + " |")
-    gaps = []
-    for world in WORLDS[:-1]:
-        own = [row for row in rows if row["world"] == world]
-        naive, oracle = (np.mean([row[key] for row in own]) for key in ("naive", "oracle"))
-        gaps.append(f"{world} {naive:.4f} → {oracle:.4f}")
-    errors = "Mean squared errors on all pairs, naive → true-propensity IPS: " + "; ".join(gaps) + "."
-    return f"{intro}\n{chr(10).join(lines)}\n\n{errors}\n"
+    """A table per backbone as Markdown, under the text that explains them."""
+    worlds = "\n".join(f"* `{name}`: {world.description};" for name, world in WORLDS.items()).rstrip(";") + "."
+    size = f"{SIZE['n_users']} users × {SIZE['n_items']} items, {SIZE['density']:.0%} of the pairs logged"
+    intro = (Path(__file__).parent / "truth_intro.md").read_text(encoding="utf-8")
+    parts = [intro.format(seeds=seeds, size=size, worlds=worlds)]
+    names = [*measured(), TRUE_P]
+    for backbone in BACKBONES:
+        lines = ["| world | " + " | ".join(names) + " | error of mf |", "|" + "---|" * (len(names) + 2)]
+        for world in WORLDS:
+            own = [row["errors"][backbone]["mf"] for row in rows if row["world"] == world]
+            cells = [change(rows, backbone, world, name) for name in names]
+            lines.append("| " + " | ".join([world, *cells, f"{np.mean(own):.4f}"]) + " |")
+        parts.append(f"## {backbone[0].upper()}{backbone[1:]}\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
 
 
 def main() -> None:
@@ -131,10 +119,11 @@ def main() -> None:
             print(f"{len(rows)}/{len(jobs)} {row['world']} seed {row['seed']}", flush=True)
     if options.only:
         known = {(row["world"], row["seed"]): row["errors"] for row in json.loads(RESULTS.read_text())}
-        rows = [{**row, "errors": known[row["world"], row["seed"]] | row["errors"]} for row in rows]
+        for row in rows:
+            before = known[row["world"], row["seed"]]
+            row["errors"] = {name: before[name] | errors for name, errors in row["errors"].items()}
     write_json(RESULTS, rows)
     write_text(options.out, page(rows, options.seeds))
-    print(json.dumps({world: summarise(rows, world, "signed-rd") for world in WORLDS}, ensure_ascii=False))
 
 
 if __name__ == "__main__":
