@@ -50,7 +50,7 @@ WORLDS = {
         World("trait-genre", "trait-genre"),
         World("reversed", "pair", sign="reversed"),
         World("mixed-sign", "pair", sign="mixed"),
-        World("misfit", "misfit", exposure=0.9, rating=1.0),
+        World("misfit", "misfit", exposure=1.0, rating=1.2),
     )
 }
 
@@ -164,10 +164,9 @@ def _hidden(
         return rng.standard_t(4, (n_users, n_items)) / np.sqrt(2.0)
     if world.hidden == "trait-genre":
         return trait[:, None] * rng.choice([-1.0, 1.0], N_GENRES)[genre]
-    if world.hidden == "misfit":
-        return (
-            np.where(np.sign(age)[:, None] == np.sign(price), 1.0, -1.0) * np.minimum(np.abs(age)[:, None], 1.5) / 0.9
-        )
+    if world.hidden == "misfit":  # two waves over quantiles of age and price, and their product
+        waves = [np.sin(3.0 * np.pi * ndtr(x)) for x in (age, price)]
+        return 0.9 * (waves[0][:, None] + waves[1]) + 1.2 * np.multiply.outer(*waves)
     return np.zeros((n_users, n_items))
 
 

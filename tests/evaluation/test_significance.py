@@ -161,3 +161,28 @@ def test_join_keeps_order_and_sizes() -> None:
 def test_shapes_and_levels_are_checked(refusal) -> None:
     refusal(lambda: PerUser(np.arange(2), np.arange(3)), "one length")
     refusal(lambda: mean_interval(PerUser(np.arange(2), np.arange(2)), 95), "95")
+
+
+def test_two_runs_of_one_method_rarely_differ_and_would_without_seeds_in_the_interval() -> None:
+    """Training noise moves every user a little, the same way within a seed: the interval must count it."""
+    rng, users = np.random.default_rng(0), np.arange(150)
+    wrong = {"hierarchical": 0, "users": 0}
+    for _ in range(250):
+        people = rng.normal(0.7, 0.1, 150)
+        runs = [
+            [PerUser(users, people + rng.normal(0, 0.012) + rng.normal(0, 0.05, 150)) for _ in range(4)] for _ in "ab"
+        ]
+        for kind in wrong:
+            found = compare(*runs, resample=kind, replicates=400)
+            wrong[kind] += found.verdict != "ties"
+    assert wrong["hierarchical"] <= 0.06 * 250 + 2.3 * np.sqrt(0.06 * 0.94 * 250)
+    assert wrong["users"] > 0.25 * 250
+
+
+def test_more_seeds_than_one_widen_the_interval_and_one_is_users_only() -> None:
+    rng, users = np.random.default_rng(0), np.arange(80)
+    runs = [[PerUser(users, rng.normal(0.7 + shift, 0.1, 80)) for shift in (0.0, 0.1, -0.1)] for _ in "ab"]
+    wide, narrow = (compare(*runs, resample=kind) for kind in ("hierarchical", "users"))
+    assert wide.high - wide.low > narrow.high - narrow.low
+    one, same = (compare(runs[0][:1], runs[1][:1], resample=kind) for kind in ("hierarchical", "users"))
+    assert (one.low, one.high) == (same.low, same.high)

@@ -114,3 +114,11 @@ def test_the_table_is_sorted_and_says_what_it_stands_under(results: list[Result]
     assert "wins" in text
     assert "| reference |" in text
     assert "* x on y, seed 1: no" in text
+
+
+def test_one_seed_says_what_its_intervals_leave_out(results: list[Result]) -> None:
+    one = [result for result in results if result.job.seed == 0]
+    for chosen, said in ((one, True), (results, False)):
+        page = markdown(summarise(chosen, "mf", ["uauc"]), ["uauc"], "mf")
+        assert ("training noise is not in the intervals" in page) is said
+        assert "* uauc: " in page  # one headline per metric

@@ -13,14 +13,16 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
+from scipy import stats
 
 from puidrec.errors import InputError
 from puidrec.rng import Rng, bootstrap_counts, generator
 
 Resample = Literal["users", "users-per-seed", "hierarchical"]
-"""What a replicate draws anew. `users` (default): one draw of users that all seeds share, since seeds re-split and
-re-train but meet the same people; `users-per-seed`: a draw for each seed, as if each met new people (narrower);
-`hierarchical`: the shared draw of users, and of seeds (wider: speaks of seeds not run as well)."""
+"""What a replicate draws anew. `hierarchical` (default): one draw of users that all seeds share, since seeds re-split
+and re-train but meet the same people, and a draw of seeds: training again gives other figures, and an interval must
+count that. `users`: users only (narrower: speaks of these seeds, as one seed alone must). `users-per-seed`: a draw of
+users for each seed, as if each met new people (narrower still)."""
 
 Verdict = Literal["wins", "ties", "loses"]
 
@@ -137,7 +139,7 @@ def compare(
     higher_is_better: bool = True,
     replicates: int = 2_000,
     level: float = 0.95,
-    resample: Resample = "users",
+    resample: Resample = "hierarchical",
     rng: Rng = 0,
 ) -> Comparison:
     """Compare two methods on one metric: one `PerUser` per seed each, in the same order of seeds."""
@@ -154,7 +156,7 @@ def compare_all(
     higher_is_better: bool = True,
     replicates: int = 2_000,
     level: float = 0.95,
-    resample: Resample = "users",
+    resample: Resample = "hierarchical",
     rng: Rng = 0,
 ) -> dict[str, Comparison]:
     """Compare every method with the named reference on one metric, p-values adjusted for their number (Holm).
@@ -255,13 +257,26 @@ def _replicates(
     for first in range(0, replicates, step):
         rows = min(step, replicates - first)
         counts = bootstrap_counts(rows, n_users, rng)
-        seeds = bootstrap_counts(rows, n_seeds, rng) if resample == "hierarchical" else np.ones((rows, n_seeds))
+        seeds = seed_weights(rows, n_seeds, rng) if resample == "hierarchical" else np.ones((rows, n_seeds))
         block = np.zeros((rows, drawn.shape[1]))
         for s, (part, column) in enumerate(zip(paired, columns, strict=True)):
             own = bootstrap_counts(rows, column.size, rng) if resample == "users-per-seed" else counts[:, column]
             block += seeds[:, [s]] / n_seeds * part.means(own)
         drawn[first : first + rows] = block
     return drawn
+
+
+def seed_weights(replicates: int, n_seeds: int, rng: np.random.Generator) -> np.ndarray:
+    """How much each seed counts in each replicate, 1 on average: a bootstrap of seeds, widened for their small number.
+
+    Draws from a handful of seeds vary less than seeds do: by √((n − 1)/n), and as a normal law where Student's t holds.
+    Deviations from 1 are stretched by both, so that the interval of n seeds has its level. One seed counts 1.
+    """
+    if n_seeds < 2:
+        return np.ones((replicates, n_seeds))
+    wider = np.sqrt(n_seeds / (n_seeds - 1.0)) * stats.t.isf(0.025, n_seeds - 1) / stats.norm.isf(0.025)
+    weights: np.ndarray = 1.0 + wider * (bootstrap_counts(replicates, n_seeds, rng) - 1.0)
+    return weights
 
 
 def _two_sided(drawn: np.ndarray) -> np.ndarray:

@@ -52,7 +52,7 @@ class SummaryRow:
     """To the reference, paired."""
     difference_low: float | None = None
     difference_high: float | None = None
-    """Paired bootstrap over users."""
+    """Paired bootstrap over users and seeds; with one seed, over users only."""
     p_value: float | None = None
     """Adjusted for the number of methods compared (Holm)."""
     verdict: Verdict | None = None
@@ -71,7 +71,7 @@ def summarise(
     *,
     level: float = LEVEL,
     replicates: int = 2_000,
-    resample: Resample = "users",
+    resample: Resample = "hierarchical",
     rng: int = 0,
 ) -> list[SummaryRow]:
     """One row per (data, preset, protocol), label and metric, the best label by the first metric on top.
@@ -84,7 +84,7 @@ def summarise(
         for metric in metrics:
             better = parse_metric(metric)[0].higher_is_better
             draw = {"level": level, "replicates": replicates, "resample": resample, "rng": rng}
-            intervals = _intervals(group, metric, draw)
+            intervals = _intervals(group, metric, {**draw, "resample": "users"})
             compared = _compared(group, reference, metric, {**draw, "higher_is_better": better})
             for label, seeds in group.items():
                 row = _row(label, seeds, metric, better, level, intervals.get(label))
@@ -208,10 +208,31 @@ def _sorted(block: list[SummaryRow], metrics: Sequence[str]) -> list[SummaryRow]
 
 
 NOTES = (
-    "±: 95 % t-interval over seeds. [ ]: 95 % interval of the difference, from a paired bootstrap over users. "
+    "±: 95 % t-interval over seeds. [ ]: 95 % interval of the difference, from a paired bootstrap over users and "
+    "seeds: it counts which users were met and how training happened to go. "
     "A method wins or loses where that interval excludes 0 and the p-value, corrected for the number of methods "
     "(Holm), is at most 0.05; else it ties. A seed changes split and initialisation."
 )
+ONE_SEED = (
+    "With one seed, training noise is not in the intervals: the same method under another seed may differ by more. "
+    "Run several seeds (--seeds 5) before you call a winner."
+)
+
+
+def notes(rows: Sequence[SummaryRow]) -> str:
+    """How to read a table; with one seed, first what its intervals leave out."""
+    return f"{ONE_SEED} {NOTES}" if rows and max(row.n_seeds for row in rows) == 1 else NOTES
+
+
+def headline(rows: Sequence[SummaryRow], metric: str, reference: str) -> str:
+    """One metric of one table in a sentence: who wins, how many tie and lose."""
+    own = [row for row in rows if row.metric == metric and row.verdict is not None]
+    count = {word: [row.label for row in own if row.verdict == word] for word in ("wins", "ties", "loses")}
+    if not own:
+        return f"{metric}: nothing to compare with {reference}."
+    best = f" ({', '.join(count['wins'][:3])}{', …' if len(count['wins']) > 3 else ''})" if count["wins"] else ""
+    sizes = {word: len(names) for word, names in count.items()}
+    return f"{metric}: {sizes['wins']} of {len(own)} win{best}, {sizes['ties']} tie, {sizes['loses']} lose."
 
 
 def by(rows: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:
@@ -240,8 +261,9 @@ def markdown(rows: Sequence[SummaryRow], metrics: Sequence[str], reference: str,
             [label, *(text for metric in metrics for text in _texts(at.get((label, metric))))]
             for label in dict.fromkeys(row.label for row in group)
         ]
-        parts.append(f"## {title(group)}\n\n{markdown_table(columns, body)}\n")
-    parts.append(NOTES + "\n")
+        said = "\n".join(f"* {headline(group, metric, reference)}" for metric in metrics)
+        parts.append(f"## {title(group)}\n\n{said}\n\n{markdown_table(columns, body)}\n")
+    parts.append(notes(rows) + "\n")
     if failures:
         parts.append("Not finished:\n\n" + "\n".join(f"* {failure}" for failure in failures) + "\n")
     return "\n".join(parts)

@@ -12,7 +12,17 @@ from matplotlib.lines import Line2D
 
 from puidrec.atomic import atomic_path
 from puidrec.experiments.job import Result
-from puidrec.experiments.summary import NOTES, SummaryRow, conditions, figure, grouped, interval, title
+from puidrec.experiments.summary import (
+    ONE_SEED,
+    SummaryRow,
+    conditions,
+    figure,
+    grouped,
+    headline,
+    interval,
+    notes,
+    title,
+)
 from puidrec.report.blocks import (
     Block,
     Callout,
@@ -63,7 +73,9 @@ def dot_chart(rows: Sequence[SummaryRow], reference: str) -> Drawing:
     first = rows[0]
     order = sorted(rows, key=lambda row: row.mean, reverse=not first.higher_is_better)
     base = next((row for row in rows if row.is_reference), None)
-    compared = f"bars: 95 % interval of the paired difference to {reference}, over users" if base else "no reference"
+    compared = (
+        f"bars: 95 % interval of the paired difference to {reference}, over users and seeds" if base else "no reference"
+    )
     drawing, axes = canvas(
         7.2,
         1.9 + 0.27 * len(rows),
@@ -111,27 +123,24 @@ def study_page(results: Sequence[Result], rows: Sequence[SummaryRow], reference:
         )
         for number, group in enumerate(groups, 1)
     ]  # fmt: skip
-    basis: list[Block] = [Paragraph(NOTES), _basis(results)]
+    basis: list[Block] = [Paragraph(notes(rows)), _basis(results)]
     if failures:
         basis.append(Callout("bad", f"{len(failures)} jobs are missing", points=failures))
     return Page(
         title=f"Comparison with {reference}", kind="Comparison",
         lead=f"{len({row.label for row in rows})} methods on {', '.join(dict.fromkeys(row.data for row in rows))}.",
-        verdict=_verdict(groups, reference, metrics[0]),
+        verdict=_verdict(groups, reference, metrics),
         sections=[*sections, Section("basis", "How to read it", basis)],
     )  # fmt: skip
 
 
-def _verdict(groups: Sequence[Sequence[SummaryRow]], reference: str, metric: str) -> VerdictBox:
-    """How many methods win, tie and lose on the first metric."""
-    words = []
-    wins = 0
-    for group in groups:
-        own = [row for row in group if row.metric == metric and row.verdict is not None]
-        count = {word: sum(row.verdict == word for row in own) for word in MARKS}
-        wins += count["wins"]
-        words.append(f"{group[0].data}: {count['wins']} win, {count['ties']} tie, {count['loses']} lose")
-    sentence = f"Against {reference} on {metric}. {'; '.join(words)}."
+def _verdict(groups: Sequence[Sequence[SummaryRow]], reference: str, metrics: Sequence[str]) -> VerdictBox:
+    """One headline per table and metric; with one seed, what it leaves out."""
+    wins = sum(row.verdict == "wins" for group in groups for row in group if row.metric == metrics[0])
+    words = [f"{group[0].data}, {headline(group, metric, reference)}" for group in groups for metric in metrics]
+    sentence = f"Against {reference}. {' '.join(words)}"
+    if max(row.n_seeds for group in groups for row in group) == 1:
+        sentence += f" {ONE_SEED}"
     return VerdictBox("good" if wins else "info", "Wins" if wins else "No win", sentence)
 
 
@@ -150,7 +159,8 @@ def _blocks(group: Sequence[SummaryRow], reference: str, metrics: Sequence[str])
 def _table(rows: Sequence[SummaryRow], reference: str) -> Table:
     columns = (
         "method", Column(rows[0].metric, ".4f"), Column("sd", ".4f", "over seeds"),
-        Column(f"to {reference}", "+.4f", "paired difference"), Column("interval", "", "95 %, bootstrap over users"),
+        Column(f"to {reference}", "+.4f", "paired difference"),
+        Column("interval", "", "95 %, bootstrap over users and seeds"),
         Column("p", ".3f", "adjusted for the number of methods (Holm)"), "verdict",
     )  # fmt: skip
     body = [

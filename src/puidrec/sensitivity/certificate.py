@@ -98,8 +98,8 @@ class Certificate:
         proved = f"{rows} prove Γ ≥ {self.lower:.2f}{around} ({level})"
         if self.finding == "misfit":
             return (
-                f"{proved}, but not around a richer one of boosted trees: recorded features explain it, in a form that "
-                "the propensity misses (misfit). Nothing hidden is proved."
+                f"{proved}, but not around a richer one of boosted trees: features, activity and popularity explain "
+                "it, in a form that the propensity misses (misfit). Nothing hidden is proved."
             )
         also = f", and Γ ≥ {self.placebo.lower:.2f} around one of boosted trees" if self.placebo is not None else ""
         return f"{proved}{also}: something that drives both choices and ratings is hidden, or missed by the propensity."

@@ -27,6 +27,7 @@ from puidrec.sensitivity.certificate import (
 )
 from puidrec.sensitivity.melding import UniformRows
 from puidrec.sensitivity.nominal import NominalExposure, Outcome
+from puidrec.sensitivity.placebo import placebo_certificate
 
 __all__ = ["Certificate", "certify", "certify_exposure"]
 
@@ -80,7 +81,8 @@ def certify_exposure(
     found = nominal.certificate(outcome, uniform, confidence=confidence)
     if not checks:
         return found
-    return replace(found, segments=_segments(nominal, uniform, outcome, confidence))
+    placebo = placebo_certificate(nominal, outcome, uniform, confidence) if found.lower > 1.0 else None
+    return replace(found, segments=_segments(nominal, uniform, outcome, confidence), placebo=placebo)
 
 
 def _segments(
