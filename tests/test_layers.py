@@ -14,8 +14,8 @@ from puidrec.plugins import GROUPS
 ROOT = Path(puidrec.__file__).parent
 LAYERS = (
     "errors", "rng", "atomic", "plugins", "data", "features", "propensity", "evaluation", "sensitivity", "data.sources",
-    "backbones", "objective", "methods", "settings", "train", "cold_start", "model", "store", "auditing", "experiments",
-    "report", "serve", "export", "testing", "cli",
+    "backbones", "objective", "methods", "settings", "train", "spectrum", "cold_start", "model", "store", "auditing",
+    "experiments", "report", "serve", "export", "testing", "cli",
 )  # fmt: skip
 """From the bottom up; a layer imports layers before it only, so that no two import each other."""
 LEVEL = {name: level for level, name in enumerate(LAYERS)}
@@ -25,6 +25,7 @@ REACHES_UP = {
     ("auditing.result", "report"),  # a finished audit can show itself: `to_html` looks the page up when called
     ("sensitivity.certificate", "report"),  # so can a certificate, in a notebook
     ("model", "store"),  # `save` and `load` are methods of the model
+    ("methods", "spectrum"),  # so does this row
     ("methods", "train"),  # a row names what builds it, so that listing methods imports no torch
 }
 """Module and layer above it: looked up when called, never at import."""

@@ -20,7 +20,7 @@ GRID = {
 }
 OTHERS = (
     "multi-ips", "multi-dr", "signed-rd", "signed-puid", "sharp-rd", "sharp-puid", "item-rate", "bias", "pure-svd",
-    "all-rank", "ease",
+    "all-rank", "ease", "spectrum",
 )  # fmt: skip
 REWEIGHTED = ("mrdr", "dr-mse", "tdr", "d-ips", "d-dr", "stable-dr", "bal-ips", "bal-dr", "res-ips", "res-dr")
 """IPS and DR with other weights, from the field."""

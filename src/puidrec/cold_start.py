@@ -44,7 +44,10 @@ class ColdStart:
         self._width = model.user_factors_.shape[1]
         self._heads: SharedHeads | None = None
         self._backbone: Backbone | None = None
-        if self.encoders:
+        self._linear = with_prefix(model.parameters_, "cold.")
+        if self.encoders and self._linear:
+            _check_linear(self._linear, self.encoders, model.user_factors_.shape[1])
+        elif self.encoders:
             self._heads, self._backbone = _rebuilt(model, self.encoders)
 
     def names(self, side: Side) -> list[str]:
@@ -63,6 +66,10 @@ class ColdStart:
     @torch.no_grad()
     def represent_table(self, side: Side, table: pl.DataFrame) -> np.ndarray:
         """Factors of the rows of a table that has the encoder's columns and types."""
+        if self._linear:  # factors are linear in features: nothing has to be rebuilt
+            rows = Design.of(self.encoders[side].encode(table)) @ self._linear[f"{side}.weight"]
+            linear: np.ndarray = (rows + self._linear[f"{side}.offset"]).numpy()
+            return linear
         backbone = self._backbone
         assert backbone is not None  # noqa: S101 (there is one wherever there is an encoder)
         design = Design.of(self.encoders[side].encode(table))
@@ -112,6 +119,14 @@ def _rebuilt(model: Recommender, encoders: Mapping[Side, FeatureEncoder]) -> tup
             "the saved parameters do not fit the saved settings", found=str(error).split("\n")[-1].strip()[:60]
         ) from error
     return heads, backbone
+
+
+def _check_linear(linear: Mapping[str, Tensor], encoders: Mapping[Side, FeatureEncoder], width: int) -> None:
+    """Refuse saved maps from features to factors that do not fit the model."""
+    for side, encoder in encoders.items():
+        shapes = [tuple(linear[name].shape) for name in (f"{side}.weight", f"{side}.offset") if name in linear]
+        if shapes != [(encoder.width, width), (width,)]:
+            raise InputError("the saved parameters do not fit the saved settings", found=shapes)
 
 
 def _rating_factors(heads: SharedHeads, rows: Tensor, side: Side) -> Tensor:

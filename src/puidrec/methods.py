@@ -200,7 +200,19 @@ def _all_rank() -> MethodSpec:
     )  # fmt: skip
 
 
+def _spectrum() -> MethodSpec:
+    return MethodSpec(
+        "spectrum", "puidrec.spectrum.members:stages",
+        "models along Γ and exposure factors, mixed by what a few uniform ratings show",
+        target_scale="unit", uses_uniform="mixing weights", losses=("squared",),
+        search_space=("l2", "l2_features", "dim", "min_propensity"),
+        needs="a log of ratings; uniform ratings, from 20 on, mix the members, else mf and what held-out rows support",
+        defaults={"solver": "least-squares"},
+    )  # fmt: skip
+
+
 _BUILT_IN = (
+    _spectrum(),
     MethodSpec("mf", ROBUST, "matrix factorisation on the log as it is"),
     *_grid("", "none", False, ""),
     *_grid("rd-", "global", False, ", worst case within one Γ"),

@@ -23,6 +23,7 @@ from puidrec.data.split import Split
 from puidrec.errors import InputError, not_fitted
 from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.settings import Settings
+from puidrec.spectrum.stability import gamma_max
 from puidrec.train.adam import Progress
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.train.devices import require_device, threads_for
@@ -162,8 +163,12 @@ class Recommender:
         *,
         user_features: Frame | None = None,
         item_features: Frame | None = None,
+        stable: bool = False,
     ) -> pl.DataFrame:
         """The k best items of each user: `user_id, item_id, score, rank`; ties are broken by item order.
+
+        stable: add `gamma_max`, the largest Γ up to which the item would stay among the k best; for models with a path
+        along Γ (`spectrum`).
 
         users: ids in any one-dimensional container, or a single id.
         user_features: a side table (id and features) of users who were not in training, and are asked for.
@@ -181,20 +186,24 @@ class Recommender:
                 expected=f"users of the training data ({self.user_ids_.ids.dtype} ids), or of user_features",
             )  # fmt: skip
         k = min(int(k), len(right.ids))
+        if stable:
+            self._require_path(user_features, item_features)
         factors = left.factors, torch.from_numpy(right.factors).to(self.device_)
         parts = [
-            self._best(codes[start : start + USERS_PER_BLOCK], k, exclude_seen, factors)
+            self._best(codes[start : start + USERS_PER_BLOCK], k, exclude_seen, factors, stable)
             for start in range(0, codes.size, USERS_PER_BLOCK)
         ]
         if not parts:
-            parts = [(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32))]
-        items, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
+            parts = [(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32), np.zeros((0, k)))]
+        items, scores, last = (np.concatenate(part) for part in zip(*parts, strict=True))
         frame = pl.DataFrame({
             "user_id": left.ids.decode(np.repeat(codes, k)),
             "item_id": right.ids.decode(items.ravel()),
             "score": scores.ravel(),  # unseen items only: what was seen scores -inf
             "rank": np.tile(np.arange(1, k + 1, dtype=np.int32), codes.size),
         })  # fmt: skip
+        if stable:
+            frame = frame.with_columns(gamma_max=last.ravel())
         frame = frame.filter(pl.col("score").is_finite())
         return frame.with_columns(score=self.settings.target_scale.of_scores(frame["score"].to_numpy()))
 
@@ -222,13 +231,23 @@ class Recommender:
         return Entities(*trained).with_cold_start(self._cold_start, side, table)
 
     def _best(
-        self, codes: np.ndarray, k: int, exclude_seen: bool, factors: tuple[np.ndarray, torch.Tensor]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Best items of a block of users: one product, then a partial sort."""
+        self, codes: np.ndarray, k: int, exclude_seen: bool, factors: tuple[np.ndarray, torch.Tensor], stable: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Best items of a block of users, one product, then a partial sort; and up to which Γ they stay, if asked."""
         scores = (torch.from_numpy(factors[0][codes]).to(self.device_) @ factors[1].T).cpu().numpy()
         if exclude_seen:
             mask_seen(scores, codes, *self.seen_)
-        return top_k(scores, k)
+        items, best = top_k(scores, k)
+        return items, best, gamma_max(scores, codes, items, self.parameters_) if stable else np.ones(items.shape)
+
+    def _require_path(self, *features: Frame | None) -> None:
+        """Refuse to speak of stability where the model has no path along Γ, or for entities that are not on it."""
+        if "path.gamma" not in self.parameters_:
+            raise InputError(
+                "stable recommendations need a path along Γ", found=self.settings.method, expected="a spectrum model"
+            )
+        if any(table is not None for table in features):
+            raise InputError("stable recommendations are for users and items of training", found="features")
 
     def _resume(self, path: Path, fingerprint: dict[str, Any]) -> Checkpoint:
         checkpoint = load_checkpoint(path)

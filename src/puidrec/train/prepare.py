@@ -394,6 +394,13 @@ class Prepared:
             return self.penalty_factors
         return self.log.noise_at(level).penalty_factors(REFERENCE_L2, max(level, LEAST_LEVEL), most=MOST_L2)
 
+    def penalty_factors_between(self, level: float) -> PenaltyFactors:
+        """`penalty_factors_at` any level, between those at 1 and at `LEAST_LEVEL`: the noise is measured there only."""
+        ends = [self.penalty_factors_at(end) for end in (LEAST_LEVEL, 1.0)]
+        share = float(np.clip((level - LEAST_LEVEL) / (1.0 - LEAST_LEVEL), 0.0, 1.0))
+        ids = ends[0].ids ** (1.0 - share) * ends[1].ids ** share
+        return ends[1]._replace(ids=ids)
+
     def backbone(
         self,
         stage: str,

@@ -115,6 +115,8 @@ class Stage:
     build: Callable[[Done], Problem | Fitted]
     warm: bool = False
     """Whether the problem comes with parameters to start from, and should not leave them at once."""
+    sweeps: int | None = None
+    """Most sweeps of least squares, where a stage need not be at its optimum; None: as the settings say."""
 
 
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:

@@ -73,9 +73,8 @@ def _trainer(
     """Least squares where the loss is quadratic in linear scores, Adam elsewhere."""
     parts = parts_to_solve(problem, settings, partition)
     if parts is not None:
-        return Solver(
-            problem, parts, settings, validator, stage=stage.name, save=save, partition=partition, warm=stage.warm
-        )
+        own = settings if stage.sweeps is None else settings.replace(epochs=min(settings.epochs, stage.sweeps))
+        return Solver(problem, parts, own, validator, stage=stage.name, save=save, partition=partition, warm=stage.warm)
     lr = settings.lr * (REFINING if stage.warm else 1.0)
     return Trainer(problem, settings, validator, stage=stage.name, save=save, lr=lr, partition=partition)
 

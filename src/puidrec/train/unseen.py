@@ -179,6 +179,19 @@ def all_rank_problem(prepared: Prepared, stage: str, partition: UserPartition) -
     return UnseenProblem(settings, prepared.logged("unit"), phi, LowRank.of(*constant), prepared.gamma, *nothing)
 
 
+def signed_problem(
+    prepared: Prepared, stage: str, partition: UserPartition, q: LowRank, gamma: float, unseen_weight: float
+) -> UnseenProblem:
+    """`signed-rd` at one (Γ, λ), given q: a point of a path along Γ."""
+    settings = prepared.settings.replace(unseen_weight=unseen_weight)
+    level = (1.0 + unseen_weight / gamma) / (1.0 + unseen_weight)
+    phi = prepared.backbone(f"{stage} phi", shard=partition.shard, factors=prepared.penalty_factors_between(level))
+    like = q.lefts[0]
+    logs = like.new_full((q.n_users,), float(np.log(gamma))), like.new_zeros(q.n_items)
+    observed = prepared.logged("inverse" if settings.adjusts else "unit")
+    return UnseenProblem(settings, observed, phi, q, prepared.gamma, *logs)
+
+
 def _unseen_problem(prepared: Prepared, done: Done, partition: UserPartition) -> UnseenProblem:
     settings, q = prepared.settings, done["seen"].phi
     observed = prepared.logged("inverse" if settings.adjusts else "unit")

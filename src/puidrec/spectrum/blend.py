@@ -1,0 +1,283 @@
+"""From fitted members to one model: which rows calibrate, the prior, the mixture, and what the report says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from puidrec.backbones.features import Design
+from puidrec.backbones.low_rank import LowRank
+from puidrec.data.dataset import Interactions
+from puidrec.rng import generator
+from puidrec.sensitivity.sign_check import SignCheck, sign_check
+from puidrec.spectrum.exposure import exposure_factors
+from puidrec.spectrum.mixture import Interval, Mixture, fit_mixture, paired_interval, pays
+from puidrec.spectrum.modulators import modulators
+from puidrec.spectrum.stability import path_parameters
+from puidrec.spectrum.terms import Compressed, Term, compress, one
+from puidrec.train.baselines import closed_form
+from puidrec.train.prepare import Prepared
+from puidrec.train.problem import Done, Fitted, with_prefix
+
+FEWEST = 20
+"""Uniform rows below which they are not used."""
+SAMPLED = 20_000
+"""Pairs drawn from D for the standard deviations of scores."""
+CLEAR_MEAN = 2.0
+"""t of the uniform rows' mean residual from which people are taken to pick what they like."""
+PERSONAL = 0.5
+"""Scale of personal columns: their coefficients are shrunk four times as much."""
+
+
+class Rows(NamedTuple):
+    """Rows that calibrate: none of them trained the members, none of them tests."""
+
+    user: np.ndarray
+    item: np.ndarray
+    target: np.ndarray
+    uniform: bool
+
+
+class Prior(NamedTuple):
+    """The member that the mixture is centred on, and why."""
+
+    name: str
+    reason: str
+    check: SignCheck | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Ingredients:
+    """All scores that may be mixed."""
+
+    members: Mapping[str, LowRank]
+    exposure: Mapping[str, LowRank]
+    spread: Mapping[str, float]
+    """Standard deviation over pairs drawn from D."""
+
+
+def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted:
+    """The mixture of the stages done, as one low-rank model."""
+    rows = calibration_rows(prepared)
+    given = _ingredients(prepared, done, gammas)
+    prior = choose_prior(prepared, given, rows)
+    terms, notes = _mix(prepared, given, rows, prior)
+    small = compress(terms)
+    path = path_parameters(small.scores, given.members, gammas, prior.name)
+    notes |= {"rank": small.scores.lefts[0].shape[1], "lost_by_compression": small.lost, "stable": path.shares}
+    cold = _cold_start(prepared, done, terms, small)
+    phi = LowRank.of(*(side.to(prepared.settings.device) for side in (small.scores.lefts[0], small.scores.rights[0])))
+    used = f"mixing weights ({rows.user.size:,} rows)" if rows.uniform else "none"
+    return Fitted(phi, parameters=cold | path.tensors, notes={"uniform_rows_used": used, "spectrum": notes})
+
+
+def calibration_rows(prepared: Prepared) -> Rows:
+    """Uniform rows held out for calibration and validation, without pairs of the log; else held-out logged rows."""
+    split, select = prepared.split, prepared.settings.select
+    parts = [split.propensity] if split.propensity is not None else []
+    if split.selection == "uniform" and select != "none":
+        parts.append(split.validation)
+    rows = _rows(prepared, parts, uniform=True)
+    if rows.user.size >= FEWEST:
+        return rows
+    return _rows(prepared, [split.validation] if split.selection == "logged" else [], uniform=False)
+
+
+def _rows(prepared: Prepared, parts: Sequence[Interactions], *, uniform: bool) -> Rows:
+    n_items = prepared.data.n_items
+    user, item, target = (
+        np.concatenate([np.zeros(0), *columns])
+        for columns in (
+            [part.user for part in parts], [part.item for part in parts], [prepared.log.target(part) for part in parts],
+        )
+    )  # fmt: skip
+    key = user.astype(np.int64) * n_items + item.astype(np.int64)
+    logged = np.zeros(key.size, bool)
+    for part in prepared.log.parts():
+        logged |= np.isin(key, part.user.astype(np.int64) * n_items + part.item)
+    kept = ~logged
+    return Rows(user[kept].astype(np.int64), item[kept].astype(np.int64), target[kept].astype(np.float64), uniform)
+
+
+def _ingredients(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Ingredients:
+    ratings, data = prepared.log.ratings, prepared.data
+    members = {"bias": closed_form("bias", ratings, 1, 0)}
+    for name in ("mf", "ips", *gammas):
+        phi = done[name].phi
+        members[name] = LowRank.of(phi.lefts[0].detach().cpu(), phi.rights[0].detach().cpu())
+    exposure = exposure_factors(ratings, prepared.settings.seed).named
+    rng = generator(prepared.settings.seed, "spectrum")
+    user, item = rng.integers(data.n_users, size=SAMPLED), rng.integers(data.n_items, size=SAMPLED)
+    everything = {**members, **exposure}
+    spread = {name: float(Term(name, scores).at(user, item).std()) for name, scores in everything.items()}
+    centre = Term("mf", members["mf"]).at(user, item)
+    for name, scores in members.items():
+        spread[f"{name} - mf"] = float((Term(name, scores).at(user, item) - centre).std())
+    return Ingredients(members, exposure, spread)
+
+
+def choose_prior(prepared: Prepared, given: Ingredients, rows: Rows) -> Prior:
+    """`mf`, or the mild member where the caller, uniform rows or the log say that people pick what they like."""
+    settings = prepared.settings
+    if isinstance(settings.gamma, float) or settings.liked is not None:
+        word = f"Γ = {settings.gamma:g}" if isinstance(settings.gamma, float) else f"liked = {settings.liked}"
+        return Prior("mild", f"the caller's word: {word}")
+    if not rows.user.size:
+        return Prior("mf", "no rows to check the sign of selection with")
+    mean = Term("mf", given.members["mf"]).at(rows.user, rows.item)
+    if rows.uniform:
+        gap = paired_interval(rows.target - mean, rows.user)
+        t = gap.mean / gap.standard_error if gap.standard_error > 0.0 else 0.0
+        words = f"uniform ratings are {gap.mean:+.3f} from what mf predicts (t = {t:+.1f})"
+        return Prior("mild" if t < -CLEAR_MEAN else "mf", words)
+    check = _check_sign(prepared, given, rows, mean)
+    words = f"held-out logged ratings rise with exposure factors at t = {check.t:+.1f}; above 4 licenses Γ > 1"
+    return Prior("mild" if check.liked else "mf", words, check)
+
+
+def _check_sign(prepared: Prepared, given: Ingredients, rows: Rows, prediction: np.ndarray) -> SignCheck:
+    ratings = prepared.log.ratings
+    activity, popularity = np.log1p(np.diff(ratings.row_start)), np.log1p(ratings.item_count)
+    controls = np.column_stack([activity[rows.user], popularity[rows.item]])
+    finest = [name for name in given.exposure if name != "exposure × rating"]
+    name = finest[min(1, len(finest) - 1)] if finest else ""
+    exposure = Term(name, given.exposure[name]).at(rows.user, rows.item) if finest else np.zeros(rows.user.size)
+    return sign_check(rows.target, prediction, exposure, rows.user, controls)
+
+
+def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tuple[list[Term], dict[str, Any]]:
+    """The terms of the sum with their weights, and what to say of them."""
+    notes: dict[str, Any] = {"prior": prior.name, "prior_because": prior.reason}
+    centre = Term("prior", given.members[prior.name], stage=prior.name)
+    if prior.check is not None:
+        notes["sign_check"] = {"t": round(prior.check.t, 2), "rows": prior.check.rows}
+    kind = "uniform" if rows.uniform else "held-out logged"
+    notes["calibrated_on"] = f"{rows.user.size:,} {kind} rows outside the training log" if rows.user.size else "none"
+    if not rows.user.size:
+        return [centre], notes
+    columns = _columns(prepared, given, prior.name, uniform=rows.uniform)
+    base = centre.at(rows.user, rows.item)
+    x = _values(columns, rows, base)
+    mixture, residual = fit_mixture(x, rows.target - base, rows.user), rows.target - base
+    notes |= {"alpha": _number(mixture.alpha), "gain": _interval(mixture.gain)}
+    if rows.uniform:
+        personal = _personal(prepared, given, prior.name)
+        wide = np.column_stack([x, _values(personal, rows, base)])
+        richer = fit_mixture(wide, residual, rows.user)
+        worth = pays(mixture.error, richer.error, rows.user)
+        on = worth.mean > worth.standard_error > 0.0
+        notes["personal"] = {"used": bool(on), "gain": _interval(worth)}
+        if on:
+            columns, mixture = [*columns, *personal], richer
+    return _weighted(columns, mixture, centre, notes), notes
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A standardised column of the mixture: scale · (term − prior), or scale · term."""
+
+    term: Term
+    scale: float
+    against_prior: bool = False
+
+
+def _columns(prepared: Prepared, given: Ingredients, prior: str, *, uniform: bool) -> list[Column]:
+    data = prepared.data
+    found = [Column(Term(name, scores), _inverse(given.spread[name])) for name, scores in given.exposure.items()]
+    if not uniform:
+        return found
+    for name, scores in given.members.items():
+        if name != prior:
+            spread = given.spread[f"{name} - mf"] or given.spread[f"{prior} - mf"]
+            found.append(Column(Term(name, scores, stage=name), _inverse(spread), True))
+    found.append(Column(Term("prior", given.members[prior], stage=prior), _inverse(given.spread[prior])))
+    return [*found, Column(Term("one", one(data.n_users, data.n_items)), 1.0)]
+
+
+def _personal(prepared: Prepared, given: Ingredients, prior: str) -> list[Column]:
+    """Products of modulators (activity, popularity, dispersion, features) with the prior, all-rank and exposure."""
+    data, found = prepared.data, list[Column]()
+    constant = one(data.n_users, data.n_items)
+    bases = [("one", constant, 1.0), (prior, given.members[prior], _inverse(given.spread[prior]))]
+    bases.append(("all-rank", given.members["all-rank"], _inverse(given.spread["all-rank"])))
+    bases += [(name, scores, _inverse(given.spread[name])) for name, scores in list(given.exposure.items())[-2:]]
+    for side, name, values in modulators(prepared):
+        by_user, by_item = (values, None) if side == "user" else (None, values)
+        for base, scores, size in bases:
+            stage = base if base in given.members else ""
+            found.append(Column(Term(f"{base} by {name}", scores, 1.0, by_user, by_item, stage), PERSONAL * size))
+    return found
+
+
+def _values(columns: Sequence[Column], rows: Rows, prior: np.ndarray) -> np.ndarray:
+    values = [
+        column.scale * (column.term.at(rows.user, rows.item) - (prior if column.against_prior else 0.0))
+        for column in columns
+    ]
+    return np.column_stack(values) if values else np.zeros((rows.user.size, 0))
+
+
+def _weighted(columns: Sequence[Column], mixture: Mixture, prior: Term, notes: dict[str, Any]) -> list[Term]:
+    """The columns with their coefficients; what members gain, the prior loses."""
+    if not mixture.coefficient.any():
+        return [prior]
+    weights = [column.scale * float(c) for column, c in zip(columns, mixture.coefficient, strict=True)]
+    notes["weights"] = {column.term.name: round(weight, 5) for column, weight in zip(columns, weights, strict=True)}
+    moved = sum(weight for column, weight in zip(columns, weights, strict=True) if column.against_prior)
+    terms = [replace(column.term, weight=weight) for column, weight in zip(columns, weights, strict=True)]
+    return [replace(prior, weight=1.0 - moved), *terms]
+
+
+def _cold_start(prepared: Prepared, done: Done, terms: Sequence[Term], small: Compressed) -> dict[str, torch.Tensor]:
+    """How features become factors of entities that were not in training, where members read features.
+
+    Members with linear features are affine in them. What belongs to single entities, exposure included, is at its mean;
+    a modulator is at its mean, 0.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for side, key, to in (("user", "user_id", small.users), ("item", "item_id", small.items)):
+        design = prepared.log.designs.get(key)
+        if design is None or not design.n_columns:
+            continue
+        parts = [_cold_rows(prepared, done, term, side, design.n_columns) for term in terms]
+        whole = torch.cat(parts, 1) @ to
+        found |= {f"cold.{side}.offset": whole[0].float(), f"cold.{side}.weight": (whole[1:] - whole[0]).float()}
+    return found
+
+
+@torch.no_grad()
+def _cold_rows(prepared: Prepared, done: Done, term: Term, side: str, width: int) -> torch.Tensor:
+    """A term's side for an entity without features, and for one with each feature alone, [1 + features, columns]."""
+    trained = (term.left if side == "user" else term.right).mean(0, keepdim=True)
+    if (term.user_scale if side == "user" else term.item_scale) is not None:
+        return torch.zeros_like(trained).expand(width + 1, -1)
+    if term.stage not in done:  # features had no part in it
+        return trained.expand(width + 1, -1)
+    backbone = prepared.backbone("cold").cpu()
+    backbone.load_state_dict(with_prefix(done[term.stage].parameters, "phi."))
+    design = Design.of(sparse.csr_array(sparse.eye(width + 1, width, -1, format="csr")))
+    cold = backbone.cold_users(design) if side == "user" else backbone.cold_items(design)
+    towers = backbone.user_towers if side == "user" else backbone.item_towers
+    for tower in towers:
+        if tower.uses_ids:
+            mean = tower(slice(None)).mean(0)
+            cold[:, : backbone.dim] += mean[: backbone.dim]
+            cold[:, backbone.dim if side == "user" else backbone.dim + 1] += mean[backbone.dim]
+    return cold.double() * (term.weight if side == "user" else 1.0)
+
+
+def _inverse(spread: float) -> float:
+    return 1.0 / spread if spread > 1e-9 else 0.0
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _interval(interval: Interval) -> dict[str, float]:
+    return {"mean": round(interval.mean, 7), "low": round(interval.low, 7), "high": round(interval.high, 7)}
