@@ -56,11 +56,12 @@ class Settings(BaseModel):
         None, description="People pick what they like (False: dislike); None: signed assumes it, spectrum asks the log."
     )
     warm_start: bool = Field(True, description="Benchmarked methods start at the benchmark.")
-    solver: Literal["adam", "least-squares"] = Field(
-        "adam", description="adam: with early stopping; least-squares: to the optimum, where the loss is quadratic."
+    solver: Literal["auto", "least-squares", "adam"] = Field(
+        "auto",
+        description="least-squares: to the optimum; adam: with early stopping; auto: adam only where the first cannot.",
     )
-    epochs: int = Field(300, ge=1, description="Most passes over the log.")
-    patience: int = Field(50, ge=0, description="Epochs without a better smoothed score before stopping; 0 runs all.")
+    epochs: int = Field(300, ge=1, description="Most passes over the log (least-squares: sweeps).")
+    patience: int = Field(50, ge=0, description="adam: epochs without a better smoothed score before stopping; 0 runs all.")
     lr: float = Field(0.02, gt=0, description="Adam's step size.")
     l2: float = Field(0.1, ge=0, description="L2 per entity on ID embeddings and biases.")
     l2_features: float = Field(0.02, ge=0, description="L2 on feature weights, which are shared.")

@@ -102,9 +102,9 @@ class Dense:
         return (total + np.maximum(coef * self.a, coef * self.b).sum()) / pairs
 
     def imputation_loss(self, theta):
-        """`eq:puid-dr-imp` for pseudo-labels."""
+        """`eq:puid-dr-imp` for pseudo-labels, with weights that average 1."""
         mismatch = (self.label(dense(theta))[self.at] - self.target) ** 2
-        return (mismatch * self.b).sum() / mismatch.size
+        return (mismatch * self.b).sum() / self.b.sum()
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -84,9 +85,8 @@ def _show_run(run: Run, data: str, out: Path | None) -> None:
         [(name, f"{value:.4f}") for name, value in run.evaluation.items()],
     )  # fmt: skip
     say(
-        f"{facts['test_rows']:,} {facts['evaluated_on']} test rows, {facts['positive_rate']:.1%} liked; best epoch "
-        f"{facts['best_epoch']} of {facts['epochs']}, {facts['seconds']:.1f} s; uniform rows used for: "
-        f"{facts['uniform_rows_used']}."
+        f"{facts['test_rows']:,} {facts['evaluated_on']} test rows, {facts['positive_rate']:.1%} liked; "
+        f"{_training_of(facts)}, {facts['seconds']:.1f} s; uniform rows used for: {facts['uniform_rows_used']}."
     )
     say_overlap(facts)
     if "gamma_set_by" in facts:
@@ -102,6 +102,13 @@ def say_overlap(facts: dict[str, Any]) -> None:
     words = overlap_words(facts["overlap"], facts["uniform_rows"], facts["uniform_rows_in_log"])
     if words:
         say(f"{words[0].upper()}{words[1:]}.")
+
+
+def _training_of(facts: Mapping[str, Any]) -> str:
+    """What trained the model, and for how long."""
+    if facts["solver"] == "adam":
+        return f"adam, best epoch {facts['best_epoch']} of {facts['epochs']}"
+    return f"{facts['solver']}, {facts['epochs']} sweeps" if facts["epochs"] else str(facts["solver"])
 
 
 @options.command("puid evaluate runs/puid-dr --metrics uauc,ndcg@5")

@@ -74,7 +74,8 @@ class Trainer:
         if phi is None:
             raise TypeError("a problem without a prediction model")
         best = change_user_rows(self.best, self._axes, self.partition.gather)
-        return Fitted(phi, theta, best, self.history, self.stopping.best_epoch + 1, score, self.problem.gamma_scale)
+        scale, epoch = self.problem.gamma_scale, self.stopping.best_epoch + 1
+        return Fitted(phi, theta, best, self.history, epoch, score, scale, solver="adam")
 
     def state(self) -> Checkpoint:
         """All that the next epoch depends on.

@@ -51,11 +51,21 @@ class Solvable(Protocol):
 
 
 def parts_to_solve(problem: Problem, settings: Settings, partition: UserPartition) -> Sequence[LeastSquares] | None:
-    """What a problem has to solve by least squares; None where Adam must train it."""
-    if settings.solver != "least-squares" or settings.block_users or not isinstance(problem, Solvable):
+    """What a problem has to solve by least squares; None where Adam trains it."""
+    if settings.solver == "adam":
         return None
-    parts = problem.least_squares(partition)
-    return parts if parts and all(is_linear(part.backbone) for part in parts) else None
+    can = not settings.block_users and isinstance(problem, Solvable)
+    parts = problem.least_squares(partition) if can and isinstance(problem, Solvable) else None
+    if parts and all(is_linear(part.backbone) for part in parts):
+        return parts
+    if settings.solver == "least-squares":
+        raise InputError(
+            f"{settings.method} cannot be solved by least squares with these settings",
+            found=f"backbone {settings.backbone}, loss {settings.loss}, head {settings.head}",
+            expected="a loss that is quadratic in scores that are linear in the parameters",
+            hint="Use solver=auto, which takes adam there.",
+        )
+    return None
 
 
 def is_linear(backbone: Backbone) -> bool:
@@ -100,7 +110,11 @@ class Solver:
             raise TypeError("a problem without a prediction model")
         score = self.validator.score(phi) if self.validator is not None else None
         parameters = change_user_rows(self._parameters(), self._axes(), self.partition.gather)
-        return Fitted(phi, theta, parameters, self.history, len(self.history), score, self.problem.gamma_scale)
+        scale, sweeps = self.problem.gamma_scale, self._sweeps_of(self.parts[-1])
+        return Fitted(phi, theta, parameters, self.history, sweeps, score, scale, solver="least-squares")
+
+    def _sweeps_of(self, part: LeastSquares) -> int:
+        return sum(f"loss_{part.name}" in row for row in self.history)
 
     def admissible(self) -> bool:
         """Whether the model may be chosen: a benchmarked loss must not be above 0."""

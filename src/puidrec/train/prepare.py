@@ -360,10 +360,8 @@ class Prepared:
         """The row's weights for the imputation model, scaled to the mean of the log's weights, so that L2 means the
         same; where they are 0 on all rows (p = 1 everywhere), those of the log."""
         rule: WeightRule = named(self.settings.spec.imputation_weights)(self)
-        own = total = 0.0
-        for part in self.log.parts():
-            own += float(np.sum(rule(self.log.nominal.propensity_of(part))))
-            total += float(self.weights_of(part).b.sum())
+        own = sum(float(np.sum(rule(self.log.nominal.propensity_of(part)))) for part in self.log.parts())
+        total = self.mean_weight * len(self.rows)
         return (lambda p: rule(p) * (total / own)) if own > 0.0 else (lambda p: 1.0 / p)
 
     def _imputation_weights(self, rows: Interactions) -> np.ndarray:
@@ -372,21 +370,29 @@ class Prepared:
     @property
     def noise_weight(self) -> float:
         """How much noise the losses take in: once per model or head fitted to the log, times the weights of rows."""
-        settings, spec, log = self.settings, self.settings.spec, self.log
+        settings, spec = self.settings, self.settings.spec
         if spec.uses_propensity is not True or settings.normalise:
             return float(spec.models_on_log)
-        total = 0.0
-        for part in log.parts():
-            total += float(self.weights_of(part).b.sum())
-        return spec.models_on_log * total / (self.data.n_users * self.data.n_items)
+        return spec.models_on_log * self.mean_weight * len(self.rows) / (self.data.n_users * self.data.n_items)
+
+    @cached_property
+    def mean_weight(self) -> float:
+        """The mean over the training rows of the largest weight that Γ allows."""
+        log = self.log
+        total = sum(float(self.weights_of(part).b.sum()) for part in log.parts())
+        return total / len(log.rows)
 
     @cached_property
     def penalty_factors(self) -> PenaltyFactors:
+        """L2 penalty factors of the vectors of the prediction model."""
+        return self.factors_for(self.noise_weight)
+
+    def factors_for(self, noise_weight: float) -> PenaltyFactors:
         """L2 penalty factors of vectors: as the settings say, or estimated from the noise of the log."""
         given = self.settings.l2_vectors
         if given != "auto":
             return PenaltyFactors(ids=given)
-        return self.log.noise.penalty_factors(REFERENCE_L2, self.noise_weight)
+        return self.log.noise.penalty_factors(REFERENCE_L2, noise_weight)
 
     def penalty_factors_at(self, level: float) -> PenaltyFactors:
         """The same for a loss over all pairs that pulls scores down to this share of those of seen pairs."""

@@ -101,6 +101,8 @@ class Fitted:
     """κ: the power to which Γ entered, 1 unless it was calibrated."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """What the method itself wants its report to say, in plain values."""
+    solver: str = ""
+    """What trained it: least-squares, adam, or nothing where there is a closed form."""
 
 
 Done = Mapping[str, Fitted]

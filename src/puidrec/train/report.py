@@ -16,6 +16,7 @@ def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[
     """What is worth knowing of one training, in plain values."""
     spec = prepared.settings.spec
     report: dict[str, Any] = {
+        "solver": fitted.solver or "closed form",
         "epochs": len(fitted.history),
         "best_epoch": fitted.best_epoch,
         "seconds": round(seconds, 3),
@@ -31,7 +32,7 @@ def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[
         report["gamma"] = {"median": float(median), "p95": float(high), "max": float(largest)}
     if calibrates_gamma(prepared):
         report["gamma_set_by"] = gamma_set_by(prepared)
-    report["uniform_rows_used"] = uniform_use(prepared)
+    report["uniform_rows_used"] = uniform_use(prepared, fitted)
     return report | dict(fitted.notes)
 
 
@@ -50,7 +51,7 @@ def gamma_set_by(prepared: Prepared) -> str:
     return f"the default {DEFAULT_GAMMA:g}: {found} held out for calibration, at least {MIN_UNIFORM} are needed"
 
 
-def uniform_use(prepared: Prepared) -> str:
+def uniform_use(prepared: Prepared, fitted: Fitted) -> str:
     """How uniform rows entered the model, in words."""
     uses = []
     if prepared.split.uniform_in_training:
@@ -64,7 +65,7 @@ def uniform_use(prepared: Prepared) -> str:
         uses.append(GAMMA_SCALE)
     if prepared.settings.spec.uses_uniform not in ("", GAMMA_SCALE):
         uses.append(prepared.settings.spec.uses_uniform)
-    chooses = prepared.settings.select != "none" and prepared.settings.spec.trains
+    chooses = prepared.settings.select != "none" and "adam" in fitted.solver
     if chooses and prepared.split.selection == "uniform" and len(prepared.split.validation):
         uses.append("choice of the epoch")
     return ", ".join(uses) or "none"

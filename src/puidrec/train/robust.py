@@ -51,6 +51,8 @@ class RobustProblem:
     gamma_scale: float = 1.0
     imputation_log: Log | None = None
     """The same pairs with the weights of θ's step, where they are not those of φ's."""
+    mean_weight: float = 1.0
+    """Mean over O of the largest weights: the imputation model's loss is a weighted mean, so its weights average 1."""
     _reference: dict[tuple[str, int, int], Terms] = field(default_factory=dict)
 
     @property
@@ -103,7 +105,8 @@ class RobustProblem:
         else:
             phi, theta = self.phi.factors(rows).detach(), self.theta.factors(rows) if theta is None else theta
             terms = estimators.imputation(observed, phi, theta, self.error, self.head)
-        return self._mean_over_log(self._relative("theta", start, stop, terms), observed, start, stop)
+        loss = self._mean_over_log(self._relative("theta", start, stop, terms), observed, start, stop)
+        return loss / self.mean_weight
 
     @property
     def benchmarked(self) -> bool:
@@ -118,8 +121,8 @@ class RobustProblem:
         phi = LeastSquares("phi", self.phi, lambda: self._phi_objective(log))
         if self.theta is None:
             return [phi]
-        own = LogBlocks(self.imputation_log or self.observed, partition)
-        return [LeastSquares("theta", self.theta, lambda: self._errors(own, "theta", len(self.observed))), phi]
+        own, pairs = LogBlocks(self.imputation_log or self.observed, partition), len(self.observed) * self.mean_weight
+        return [LeastSquares("theta", self.theta, lambda: self._errors(own, "theta", pairs)), phi]
 
     def _phi_objective(self, log: LogBlocks) -> Objective:
         if self.theta is not None:
@@ -127,7 +130,7 @@ class RobustProblem:
         naive = self.settings.spec.estimator == "naive"
         return self._errors(log, "phi", len(self.observed) if naive else self.n_users * self.phi.n_items)
 
-    def _errors(self, log: LogBlocks, step: Literal["phi", "theta"], pairs: int) -> Objective:
+    def _errors(self, log: LogBlocks, step: Literal["phi", "theta"], pairs: float) -> Objective:
         """Σ_O w (s − r)²/pairs: errors are at least 0, so the worst weight is b; against a benchmark it depends."""
         if self.benchmark is None:
             unit = 1.0 / pairs if self.settings.spec.estimator == "naive" else None
@@ -293,10 +296,15 @@ def robust_problem(prepared: Prepared, stage: str, partition: UserPartition) -> 
     spec = prepared.settings.spec
     observed = prepared.logged("unit" if spec.estimator == "naive" else "box")
     start = None if prepared.settings.head in ("label", "label-squared") else 0.0  # a residual or an error starts at 0
-    theta = prepared.backbone(f"{stage} theta", start, partition.shard) if spec.imputes else None
+    theta = None
+    if spec.imputes:  # its weights average 1, so its loss takes in the noise of the log once
+        theta = prepared.backbone(f"{stage} theta", start, partition.shard, prepared.factors_for(1.0))
     phi = prepared.backbone(f"{stage} phi", shard=partition.shard)
     own = prepared.logged("imputation") if spec.imputation_weights else None
-    return RobustProblem(prepared.settings, observed, prepared.error, phi, theta, imputation_log=own)
+    mean_weight = prepared.mean_weight if spec.imputes else 1.0
+    return RobustProblem(
+        prepared.settings, observed, prepared.error, phi, theta, imputation_log=own, mean_weight=mean_weight
+    )
 
 
 def _benchmarked(prepared: Prepared, base: Fitted, partition: UserPartition) -> RobustProblem:

@@ -28,7 +28,7 @@ from puidrec.train.sides import STEPS, Features, Model, Point, Side, UnsolvableE
 
 __all__ = ["Features", "Model", "Point", "Side", "Sweep", "UnsolvableError", "best_step", "solve", "sweep"]
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-5
 """Change of scores per sweep below which the solver ends: root mean square, as the objective weighs pairs, against that
 of the residuals. Near the optimum its square is the gain over the objective, exact however users are divided."""
 SETTLED = 2

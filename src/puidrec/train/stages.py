@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -59,7 +59,15 @@ def train_stages(
         fitted = trainer.run(progress)
         done[stage.name] = fitted if trainer.admissible() else _benchmark_of(fitted, done)
     history = [{"stage": stage.name, **row} for stage in stages for row in done[stage.name].history]
-    return replace(done[stages[-1].name], history=history)  # type: ignore[arg-type]
+    used = {stage.name: done[stage.name].solver for stage in stages if done[stage.name].solver}
+    return replace(done[stages[-1].name], history=history, solver=_in_words(used))  # type: ignore[arg-type]
+
+
+def _in_words(used: Mapping[str, str]) -> str:
+    """One solver for all stages, or which stage had which."""
+    if len(set(used.values())) <= 1:
+        return next(iter(used.values()), "")
+    return ", ".join(f"{solver} ({stage})" for stage, solver in used.items())
 
 
 def _trainer(
@@ -108,7 +116,10 @@ def _with_done(save: SaveState | None, done: Done) -> SaveState | None:
                 tensors[f"done.{name}.{part}.left"] = factors.lefts[0]
                 tensors[f"done.{name}.{part}.right"] = factors.rights[0]
         tensors |= {f"done.{name}.parameter.{key}": value for key, value in fitted.parameters.items()}
-    finished = {name: {"history": fitted.history, "best_epoch": fitted.best_epoch} for name, fitted in done.items()}
+    finished = {
+        name: {"history": fitted.history, "best_epoch": fitted.best_epoch, "solver": fitted.solver}
+        for name, fitted in done.items()
+    }
     return lambda state: save(Checkpoint({**state.tensors, **tensors}, {**state.state, "done": finished}))
 
 
@@ -128,6 +139,7 @@ def _unpack(checkpoint: Checkpoint, name: str, device: str) -> Fitted:
         phi = factors("phi")
         if phi is None:
             raise KeyError(f"done.{name}.phi.left")
-        return Fitted(phi, factors("theta"), parameters, list(finished["history"]), int(finished["best_epoch"]))
+        history, epoch, solver = list(finished["history"]), int(finished["best_epoch"]), str(finished["solver"])
+        return Fitted(phi, factors("theta"), parameters, history, epoch, solver=solver)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error
