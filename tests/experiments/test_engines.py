@@ -46,7 +46,7 @@ def test_a_killed_worker_is_replaced_failures_are_one_line_and_nothing_is_left_r
 
     monkeypatch.setattr(engines, "_ask", ask)
     good = jobs_of(2)
-    wild = Job(SMALL, "mf", 0, settings={"lr": 1e30, "epochs": 3})
+    wild = Job(SMALL, "mf", 0, settings={"lr": 1e30, "solver": "adam", "epochs": 3})
     foreign = Job(DataSpec("coat", tmp_path / "none"), "mf")
     endless = Job(SMALL, "mf", 0, settings={"epochs": 10**7, "patience": 0})
     running = local([*good, wild, foreign, endless], tmp_path, 1)

@@ -39,7 +39,7 @@ def test_a_job_comes_back_as_files_and_known_trials_travel_along(tmp_path: Path)
     assert first is not None
     assert second is not None
     assert first.row() == second.row()
-    wild = Job(SMALL, "mf", 0, settings={**QUICK, "lr": 1e30})
+    wild = Job(SMALL, "mf", 0, settings={**QUICK, "lr": 1e30, "solver": "adam"})
     assert "diverged" in (run_remotely(wild.to_plain(), {})[0] or "")
 
 
@@ -90,7 +90,7 @@ def test_a_local_cluster_gives_the_same_bytes_and_survives_a_killed_worker(
 
     deadly.__module__ = "__main__"  # so that it travels by value: no worker can import a test
     monkeypatch.setattr(ray_engine, "run_remotely", deadly)
-    wild = Job(SMALL, "ips", 0, settings={**QUICK, "lr": 1e30})
+    wild = Job(SMALL, "ips", 0, settings={**QUICK, "lr": 1e30, "solver": "adam"})
     for engine in ("ray", "inline"):
         results = run_study([*JOBS, wild], tmp_path / engine, engine=engine, workers=2)
         assert len(results) == 4

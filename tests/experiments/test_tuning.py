@@ -65,7 +65,7 @@ def test_failures_rank_last_and_are_said(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def wild(job: Job, draws_seed: int | None = None) -> list[Job]:
         made = original(job, draws_seed)
-        return [replace(made[0], settings={**made[0].settings, "lr": 1e30}), *made[1:]]
+        return [replace(made[0], settings={**made[0].settings, "lr": 1e30, "solver": "adam"}), *made[1:]]
 
     monkeypatch.setattr(study, "trials", wild)
     ranked = tune(JOB, [0], engine="inline")

@@ -158,17 +158,17 @@ def test_patience_ends_a_run(prepare) -> None:
 
 @pytest.mark.parametrize("epochs", [1, 2, 5, 19])
 def test_a_short_run_returns_a_trained_model(epochs, world) -> None:
-    model = Recommender("mf", epochs=epochs, dim=3, backbone="mf").fit(world(0))
+    model = Recommender("mf", epochs=epochs, dim=3, backbone="mf", solver="adam").fit(world(0))
     assert 1 <= model.report_["best_epoch"] <= epochs
     untrained = model.user_factors_[:, :3].std()
-    start = Recommender("mf", epochs=1, dim=3, backbone="mf", lr=1e-12).fit(world(0))
+    start = Recommender("mf", epochs=1, dim=3, backbone="mf", lr=1e-12, solver="adam").fit(world(0))
     assert not np.allclose(start.user_factors_, model.user_factors_, atol=1e-4)
     assert untrained > 0
 
 
 def test_progress_tells_stage_epochs_and_figures(prepare, world) -> None:
     calls = []
-    Recommender("brd-ips", epochs=3, dim=2).fit(world(0), progress=lambda *call: calls.append(call))
+    Recommender("brd-ips", epochs=3, dim=2, solver="adam").fit(world(0), progress=lambda *call: calls.append(call))
     assert [call[:3] for call in calls] == [(s, e, 3) for s in ("benchmark", "main") for e in (1, 2, 3)]
     assert all({"epoch", "loss_phi", "score"} <= call[3].keys() for call in calls)
 

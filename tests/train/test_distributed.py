@@ -38,7 +38,7 @@ FITS = {
     "disk": {"method": "signed-rd", "block_users": 25},
 }
 """`disk` trains on a log that stays on disk, without uniform rows."""
-COMMON = {"dim": 3, "epochs": 12, "propensity": "cells", "checkpoint_every": 2}
+COMMON = {"dim": 3, "epochs": 12, "propensity": "cells", "checkpoint_every": 2, "solver": "adam"}
 SCRIPT = """
 import json, sys
 import numpy as np
@@ -113,7 +113,7 @@ def test_two_processes_train_the_model_of_one(tmp_path: Path) -> None:
         np.testing.assert_allclose(together["item"], alone.item_factors_, atol=1e-4, err_msg=name)
 
 
-SETTINGS = {"dim": 3, "epochs": 150, "patience": 0, "checkpoint_every": 1, "method": "dr"}
+SETTINGS = {"dim": 3, "epochs": 150, "patience": 0, "checkpoint_every": 1, "method": "dr", "solver": "adam"}
 TRAIN = ["train", "--data", "simulated"]
 for key, value in {"data.n_users": 60, "data.n_items": 40, **SETTINGS}.items():
     TRAIN += ["--set", f"{key}={value}"]

@@ -20,7 +20,9 @@ from puidrec.train.adam import Trainer
 from puidrec.train.least_squares import Solver, load_point, parts_to_solve, point_of
 from puidrec.train.stages import partition_of, stages_of
 
-METHODS_SOLVED = [name for name, spec in METHODS.items() if spec.trains and name[:5] not in ("multi", "sharp")]
+METHODS_SOLVED = [
+    name for name, spec in METHODS.items() if spec.trains and name[:5] not in ("multi", "sharp", "bal-i", "bal-d")
+]
 COMMON = {"dim": 3, "propensity": "cells", "solver": "least-squares"}
 
 
@@ -97,15 +99,21 @@ def test_parameters_go_to_the_solver_and_back(ids, prepare) -> None:
     {"method": "rd-ips", "normalise": True}, {"method": "dr", "head": "residual"}, {"method": "multi-ips"},
     {"method": "mf", "block_users": 10}, {"method": "mf", "solver": "adam"},
 ], ids=lambda given: "-".join(map(str, given.values())))  # fmt: skip
-def test_what_is_not_quadratic_is_left_to_adam(given, prepare) -> None:
-    prepared = prepare(**{**COMMON, **given, "epochs": 3})
+def test_what_is_not_quadratic_is_left_to_adam(given, prepare, refusal) -> None:
+    prepared = prepare(**{**COMMON, "solver": "auto", **given, "epochs": 3})
     partition, done = partition_of(prepared), {}
     stages = stages_of(prepared, partition)
     if len(stages) > 1:
         first = stages[0].build(done)
         done[stages[0].name] = Trainer(first, prepared.settings, None, stage="seen", save=None).run()
-    assert parts_to_solve(stages[-1].build(done), prepared.settings, partition) is None
-    assert Recommender(**{**COMMON, **given, "epochs": 3}).fit(prepared.data).report_["epochs"] > 0
+    problem = stages[-1].build(done)
+    assert parts_to_solve(problem, prepared.settings, partition) is None
+    report = Recommender(**{**COMMON, "solver": "auto", **given, "epochs": 3}).fit(prepared.data).report_
+    assert report["epochs"] > 0
+    assert report["solver"] == ("least-squares (seen), adam (main)" if "sharp" in given["method"] else "adam")
+    if given.get("solver") != "adam":
+        settings = prepared.settings.replace(solver="least-squares")
+        refusal(lambda: parts_to_solve(problem, settings, partition), given["method"], "solver=auto")
 
 
 @pytest.mark.parametrize("method", ["mf", "puid-ips", "dr", "bpuid-dr", "signed-puid"])

@@ -34,7 +34,7 @@ def test_imputation_losses_equal_brute_force(method, prepare, dense_scores) -> N
     expected = np.sum(weight * mismatch**2)
     assert float(problem.imputation_loss(0, problem.n_users).detach()) == pytest.approx(expected, rel=1e-5)
     plain = np.average(mismatch**2, weights=1 / p)
-    assert abs(plain - expected) > 1e-3  # the weights matter here
+    assert abs(plain - expected) > 1e-4  # the weights matter here
 
 
 @pytest.mark.parametrize("method", [*LOG, "tdr"])

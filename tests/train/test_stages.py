@@ -14,9 +14,9 @@ from puidrec.methods import METHODS
 from puidrec.model import Recommender
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
-TRAINED = [name for name, spec in METHODS.items() if spec.trains]
+TRAINED = [name for name, spec in METHODS.items() if spec.trains and not name.startswith("bal-")]
 TWO_STAGES = [name for name in TRAINED if METHODS[name].benchmark or METHODS[name].calibrates_gamma]
-OPTIONS = {"dim": 3, "epochs": 11, "checkpoint_every": 3, "propensity": "cells", "patience": 4}
+OPTIONS = {"dim": 3, "epochs": 11, "checkpoint_every": 3, "propensity": "cells", "patience": 4, "solver": "adam"}
 
 
 class Killed(Exception):

@@ -282,7 +282,8 @@ def _centred(model: Model, point: Point) -> Point:
     """Move what all own biases of a side share into the mean: the same scores at a lower penalty."""
     for name, side, reduce in (("users", model.users, model.reduce), ("items", model.items, alone)):
         biases = point[name][:, -1]
-        total, count = reduce(torch.stack([biases.sum(dtype=torch.float64), biases.new_tensor(len(biases)).double()]))
+        own = biases.sum(dtype=torch.float64)
+        total, count = reduce(torch.stack([own, torch.full_like(own, len(biases))]))
         shift = (total / count.clamp_min(1.0)).to(biases) * side.free[-1]
         point[name] = torch.cat([point[name][:, :-1], (biases - shift)[:, None]], 1)
         point["mean"] = point["mean"] + shift

@@ -169,8 +169,8 @@ def _inner(model: Model, first: Point, second: Point) -> float:
     means = []
     for name, side, reduce in (("user", model.users, model.reduce), ("item", model.items, alone)):
         a, b = (side.rows(point[f"{name}s"], point.get(f"{name}_features")) for point in (first, second))
-        count = torch.tensor(len(a), dtype=torch.float64, device=a.device)
-        total, count = reduce(torch.stack([exact_sum(a * b), count]))
+        own = exact_sum(a * b)
+        total, count = reduce(torch.stack([own, torch.full_like(own, len(a))]))
         means.append(float(total / count.clamp_min(1.0)))
     return sum(means)
 
