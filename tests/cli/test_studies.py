@@ -101,7 +101,20 @@ def test_a_config_file_holds_options_and_settings(puid, tmp_path: Path) -> None:
 
 
 def test_a_failed_job_is_named_and_the_rest_is_there(puid, tmp_path: Path) -> None:
-    outcome = puid("compare", "--methods", "mf,item-rate", "--seeds", 1, *QUICK, "--set", "solver=adam", "--set", "lr=1e30", "--out", tmp_path)
+    outcome = puid(
+        "compare",
+        "--methods",
+        "mf,item-rate",
+        "--seeds",
+        1,
+        *QUICK,
+        "--set",
+        "solver=adam",
+        "--set",
+        "lr=1e30",
+        "--out",
+        tmp_path,
+    )
     assert outcome.code == 1
     assert "1 of 6 jobs failed: mf on simulated, seed 0: training of mf diverged" in outcome.err
     assert len(outcome.err.splitlines()) == 1
@@ -181,7 +194,12 @@ def test_mistakes_in_tune_are_one_line_and_write_nothing(puid, tmp_path: Path) -
     puid("tune", "--method", "mf", *to, "--set", "nope=1").refused("unknown setting")
     puid("tune", "--method", "mf", "--data", "coat", "--data-dir", tmp_path / "none", "--out", out).refused("none")
     assert not out.exists()
-    assert puid("tune", "--method", "mf", *TUNE, "--set", "solver=adam", "--set", "lr=1e30", "--budget", 1, "--out", out).code == 1
+    assert (
+        puid(
+            "tune", "--method", "mf", *TUNE, "--set", "solver=adam", "--set", "lr=1e30", "--budget", 1, "--out", out
+        ).code
+        == 1
+    )
 
 
 @pytest.fixture

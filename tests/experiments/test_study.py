@@ -76,7 +76,9 @@ def test_ten_seeds_are_ten_splits_and_ten_initialisations(monkeypatch: pytest.Mo
         return model
 
     monkeypatch.setattr(running.JobData, "fit", fit)
-    wanted = [Job(SMALL, "mf", seed, settings={"epochs": 1, "lr": 1e-9, "dim": 4, "solver": "adam"}) for seed in range(10)]
+    wanted = [
+        Job(SMALL, "mf", seed, settings={"epochs": 1, "lr": 1e-9, "dim": 4, "solver": "adam"}) for seed in range(10)
+    ]
     results = run_study(wanted, engine="inline")
     assert len(splits) == len(starts) == len({r.metrics["uauc"] for r in results}) == 10
 
@@ -157,7 +159,8 @@ def test_a_search_meets_the_test_rows_once_and_goes_on_after_a_stop(
 def test_a_trial_that_diverges_is_out_of_the_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = Job(SMALL, "ips", 0, settings=QUICK, budget=3)
     wild = [
-        replace(t, settings={**t.settings, "lr": 1e30, "solver": "adam"}) if k != 1 else t for k, t in enumerate(running.trials(wanted))
+        replace(t, settings={**t.settings, "lr": 1e30, "solver": "adam"}) if k != 1 else t
+        for k, t in enumerate(running.trials(wanted))
     ]
     monkeypatch.setattr(running, "trials", lambda job: wild)
     result = run_study([wanted], engine="inline")[0]
