@@ -58,13 +58,16 @@ def test_sections_are_told_apart() -> None:
 
 
 def test_help_names_every_method_propensity_and_metric() -> None:
+    from puidrec.data.protocol import PROTOCOLS
     from puidrec.evaluation.metrics import METRICS
     from puidrec.methods import METHODS
     from puidrec.propensity import PROPENSITIES
 
     assert re.split(r", | or ", options.METHODS.removesuffix(".")) == list(METHODS)
     assert re.split(r", | or ", options.PROPENSITIES) == list(PROPENSITIES)
-    assert [name.removesuffix("@K") for name in options.METRICS.split(", ")] == list(METRICS)
+    names = [name.removesuffix("@K") for name in options.METRICS.split(", ")]
+    assert [name for name in names if name != "catalogue-recall"] == list(METRICS)
+    assert all(f"{name} (" in options.PROTOCOLS for name in PROTOCOLS)
 
 
 def test_the_scale() -> None:

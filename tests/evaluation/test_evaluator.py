@@ -113,7 +113,7 @@ def test_bad_arrays_are_refused(arguments, parts, refusal) -> None:
 def test_bad_options_are_refused(refusal) -> None:
     rows = ([0, 0], [1.0, 2.0], [0, 1])
     refusal(lambda: evaluate_scores(*rows, target="stars"), "stars")
-    refusal(lambda: evaluate_scores(*rows, users="all"), "both-labels")
+    refusal(lambda: evaluate_scores(*rows, users="some"), "both-labels")
     refusal(lambda: evaluate_scores(*rows, weight=[1.0, 0.0]), "weight", "row 2")
     refusal(lambda: evaluate(MODEL, pl.DataFrame(ROWS)), "scale=(1, 5)")
     refusal(lambda: evaluate(MODEL, pl.DataFrame(ROWS).drop("item_id")), "item_id")

@@ -32,8 +32,11 @@ METHODS = (
 """Written out, as the other names here, so that help needs no torch; tests compare them with the tables of names."""
 PROPENSITIES = "cells, logistic, two-way, naive-bayes or given"
 PROPENSITY = f"Nominal propensity: {PROPENSITIES}. What it explains does not count as hidden confounding."
-METRICS = "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, precision@K, map@K, mse, mae, logloss"
-PROTOCOLS = "What counts as liked: rd (4 and 5), paper (4 and 5, without 3) or ge3 (3 to 5)."
+METRICS = "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, catalogue-recall@K, precision@K, map@K, mse, mae, logloss"
+PROTOCOLS = (
+    "What is liked and tested: rd (4 and 5), paper (without 3), ge3 (3 to 5), cvib (3 to 5, all uniform rows test), "
+    "idcf (30 % validate), unlogged (as rd, never logged pairs) or big-small (KuaiRec)."
+)
 OVERLAP = "Uniform rows whose pair is in the log: drop, or keep (for comparison with print)."
 MODEL_SETTINGS = "A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, one of the data source."
 SOURCES = "coat, yahoo-r3, kuairec, ml-100k, simulated, recbole or files."

@@ -7,6 +7,7 @@ which all protocols agree.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from puidrec.errors import InputError
 class Protocol:
     """What counts as liked, how the uniform rows are divided, and how rankings are scored.
 
-    Users are scored on their own test items, and only those with both labels count; ties are averaged in
-    UAUC; NDCG has 0/1 gains.
+    Users are scored on their own test items; ties are averaged in UAUC; NDCG has 0/1 gains. A new protocol is a row of
+    `PROTOCOLS`.
     """
 
     name: str
@@ -33,6 +34,14 @@ class Protocol:
     validation_share: float = 0.05
     logged_validation_share: float = 0.10
     """Without uniform rows, the share of the log held out for validation; the same again is the test set."""
+    users: Literal["both-labels", "any-positive", "all"] = "both-labels"
+    """Whose lists count: users with both labels, with a positive (`any-positive`), or `all`: then NDCG is 1 for a user
+    without a positive, as some papers have it."""
+    unlogged: bool = False
+    """Only pairs that were never logged are tested on, also where repeated pairs are kept (`overlap="keep"`)."""
+    log_note: str = ""
+    """What the source must say of its log (`notes["log"]`), where a protocol belongs to one form of a data set."""
+    log_hint: str = ""
 
     def label(self, rating: np.ndarray, scale: RatingScale) -> np.ndarray:
         """Return 1 (positive), 0 (negative) or -1 (dropped) per rating, as int8."""
@@ -49,8 +58,25 @@ PROTOCOLS = {
         Protocol("rd", 4.0, _JUST_BELOW_4, "4 and 5 stars are positive, the rest negative (public RD code)"),
         Protocol("paper", _JUST_ABOVE_3, 2.0, "above 3 positive, 2 and below negative, 3 dropped (as printed)"),
         Protocol("ge3", 3.0, _JUST_BELOW_3, "3 stars and above positive (what the paper's figures fit)"),
+        Protocol(
+            "cvib", 3.0, _JUST_BELOW_3,
+            "3 stars and above positive, all uniform rows are test, NDCG = 1 for users without a positive (CVIB)",
+            propensity_share=0.0, validation_share=0.0, users="all",
+        ),
+        Protocol(
+            "idcf", 4.0, _JUST_BELOW_4, "4 and 5 stars positive, 30 % of uniform rows validate, 70 % test (iDCF)",
+            propensity_share=0.0, validation_share=0.3,
+        ),
+        Protocol(
+            "unlogged", 4.0, _JUST_BELOW_4, "as rd, but only pairs that were never logged are ranked", unlogged=True
+        ),
+        Protocol(
+            "big-small", 4.0, _JUST_BELOW_4, "KuaiRec: the platform's log (big matrix) trains, the small matrix tests",
+            propensity_share=0.0, validation_share=0.0, log_note="big_matrix",
+            log_hint="Load KuaiRec with log='big-matrix' (--data kuairec --set data.log=big-matrix).",
+        ),
     )
-}
+}  # fmt: skip
 
 
 def get_protocol(protocol: str | Protocol) -> Protocol:

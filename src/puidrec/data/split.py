@@ -62,10 +62,13 @@ def split_dataset(
     """Divide a data set. With uniform rows: train on the log, evaluate on them. Without: hold rows of the log out.
 
     select="observational" takes the validation rows from the log even where uniform rows exist, so that no uniform
-    row influences the model; the test rows do not change.
+    row influences the model; the test rows do not change. So does a protocol that tests on all uniform rows.
     """
     rule = get_protocol(protocol)
     rng = generator(seed, "split")
+    _require_log(data, rule)
+    if rule.unlogged:
+        data = data.with_overlap("drop")
     if data.uniform is None:
         if add_uniform:
             raise InputError(
@@ -80,7 +83,7 @@ def split_dataset(
     propensity, validation, test = _divide(data.uniform, (rule.propensity_share, rule.validation_share), rng)
     train = data.logged
     selection: Regime = "uniform"
-    if select == "observational":
+    if select == "observational" or not rule.validation_share:
         validation, _, train = _divide(data.logged, (rule.logged_validation_share, 0.0), generator(seed, "hold-out"))
         selection = "logged"
     if add_uniform:
@@ -89,6 +92,13 @@ def split_dataset(
         train = _union(train, propensity)
     parts = (train.labelled(rule), propensity.labelled(rule), validation.labelled(rule), test.labelled(rule))
     return Split(*parts, rule, seed, "uniform", selection, add_uniform, data.overlap)
+
+
+def _require_log(data: Dataset, rule: Protocol) -> None:
+    """Refuse a protocol that belongs to another log than the data set's."""
+    if rule.log_note and rule.log_note not in str(data.notes.get("log", "")):
+        found = f"{data.name}, {data.notes.get('log', 'another log')}"
+        raise InputError(f"protocol {rule.name} belongs to another log", found=found, hint=rule.log_hint)
 
 
 def mask_logged(data: Dataset, ratio: float, kind: MaskKind, rng: Rng, protocol: str | Protocol) -> Dataset:

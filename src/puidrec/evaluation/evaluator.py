@@ -24,6 +24,7 @@ from puidrec.data.schema import (
     to_polars,
 )
 from puidrec.errors import InputError
+from puidrec.evaluation.catalogue import PREFIX, catalogue_recall, cutoff_of
 from puidrec.evaluation.metrics import Scored, compute_metrics, signed_labels
 from puidrec.evaluation.ndcg import Users, counted_lists
 from puidrec.evaluation.ranking import check_rows, dense_codes
@@ -153,6 +154,9 @@ def evaluate(
     require_rows(frame, Origin("interactions"))
     frame, n_trained_on = _apart_from_training(model, frame, overlap)
     ids = IdMap(frame["user_id"].unique().sort())
+    whole = [name for name in metrics if name.startswith(PREFIX)]
+    catalogue = _catalogue(model, interactions) if whole else np.zeros(0)
+    metrics = [name for name in metrics if name not in whole]
     result = evaluate_scores(
         ids.encode(frame["user_id"]), model.predict(frame["user_id"].to_numpy(), frame["item_id"].to_numpy()),
         frame["label"].to_numpy(), frame["rating"].to_numpy() if "rating" in frame.columns else None, metrics=metrics,
@@ -160,7 +164,21 @@ def evaluate(
         weight=None if propensity is None else 1.0 / frame["propensity"].to_numpy(),
     )  # fmt: skip
     named = {name: replace(v, users=ids.decode(v.users).to_numpy()) for name, v in result.per_user.items()}
+    liked = frame.filter(pl.col("label") == 1)
+    for name in whole:
+        arrays = liked["user_id"].to_numpy(), liked["item_id"].to_numpy()
+        named[name] = catalogue_recall(model.predict, *arrays, catalogue, cutoff_of(name))
+        result.means[name] = named[name].mean
     return replace(result, per_user=named, n_trained_on=n_trained_on)
+
+
+def _catalogue(model: Predictor, interactions: Interactions | Frame) -> np.ndarray:
+    """Ids of all items that a list could show: those of the data set, or of the model."""
+    known = interactions.items if isinstance(interactions, Interactions) else getattr(model, "item_ids_", None)
+    if known is None:
+        raise InputError("a recall over the catalogue needs all items", expected="a part of a Dataset")
+    ids: np.ndarray = known.ids.to_numpy()
+    return ids
 
 
 def _apart_from_training(model: Predictor, frame: pl.DataFrame, overlap: OverlapRule) -> tuple[pl.DataFrame, int]:

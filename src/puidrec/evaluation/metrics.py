@@ -11,6 +11,8 @@ import numpy as np
 
 from puidrec.errors import InputError
 from puidrec.evaluation.auc import auc, list_auc
+from puidrec.evaluation.catalogue import PREFIX as CATALOGUE_PREFIX
+from puidrec.evaluation.catalogue import cutoff_of
 from puidrec.evaluation.ndcg import (
     WHOLE_LIST,
     Users,
@@ -163,6 +165,8 @@ class Metric:
     """Whether a name takes `@k`: never, optional (the whole list without it), or always."""
     both_labels: bool = False
     """Whether only lists with both labels have a value, whatever the rule for users."""
+    without_positive: float | None = None
+    """The value of lists without a positive row where all users count; None: they are left out."""
 
     @property
     def higher_is_better(self) -> bool:
@@ -175,16 +179,26 @@ class Metric:
             return rows.mean_error(self.pointwise(rows))
         if self.ranking is None:
             raise TypeError(f"{self.description}: no values per user")
+        values, empty = self.ranking(rows, k), rows.n_positive == 0
         counted = rows.both_labels if self.both_labels else rows.counted
-        return PerUser(rows.ids[counted], self.ranking(rows, k)[counted])
+        if rows.users == "all" and self.without_positive is not None:
+            values = np.where(empty, self.without_positive, values)
+        elif rows.users == "all":
+            counted = counted & ~empty
+        return PerUser(rows.ids[counted], values[counted])
 
 
 _BUILT_IN: dict[str, Metric] = {
     "uauc": Metric("mean AUC over users, ties half", ranking=lambda d, k: list_auc(d.positive), both_labels=True),
     "auc": Metric("AUC over all rows, ties half", pooled=lambda d: auc(d.score, d.label, d.weight)),
-    "ndcg": Metric("NDCG, gains 0/1", ranking=lambda d, k: binary_ndcg(d.positive, k), cutoff="optional"),
+    "ndcg": Metric(
+        "NDCG, gains 0/1", ranking=lambda d, k: binary_ndcg(d.positive, k), cutoff="optional", without_positive=1.0
+    ),
     "ndcg-graded": Metric(
-        "NDCG, gains 2^relevance − 1", ranking=lambda d, k: graded_ndcg(*d.graded, k), cutoff="optional"
+        "NDCG, gains 2^relevance − 1",
+        ranking=lambda d, k: graded_ndcg(*d.graded, k),
+        cutoff="optional",
+        without_positive=1.0,
     ),
     "recall": Metric("share found in first k", ranking=lambda d, k: recall(d.positive, k), cutoff="always"),
     "precision": Metric("share positive of first k", ranking=lambda d, k: precision(d.positive, k), cutoff="always"),
@@ -196,9 +210,17 @@ _BUILT_IN: dict[str, Metric] = {
 METRICS = Registry("puidrec.metrics", _BUILT_IN, lambda _, row: row if isinstance(row, Metric) else None, "a Metric")
 
 
+_CATALOGUE = Metric(
+    "share of liked items among the first k of all items", ranking=lambda d, k: d.counted, cutoff="always"
+)
+"""Needs the scores of all items, so `evaluate` computes it; here it has a name and a direction."""
+
+
 def parse_metric(name: str) -> tuple[Metric, int]:
     """Look up `name` or `name@k` (no cut-off: the whole list); the error lists what there is."""
     base, at, tail = name.partition("@")
+    if name.startswith(CATALOGUE_PREFIX):
+        return _CATALOGUE, cutoff_of(name)
     if base not in METRICS:
         raise InputError("unknown metric", found=name, expected=f"one of {METRICS.names()} (ranking ones with @k)")
     metric = METRICS[base]

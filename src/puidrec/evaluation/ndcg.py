@@ -6,15 +6,16 @@ scikit-learn's `ndcg_score`.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from puidrec.errors import InputError
 from puidrec.evaluation.ranking import Blocks
 
-Users = Literal["both-labels", "any-positive"]
-"""Whose lists count: users with both labels (protocols of the field), or with at least one positive row."""
+Users = Literal["both-labels", "any-positive", "all"]
+"""Whose lists count: users with both labels (most protocols), with at least one positive row, or all: then NDCG is 1
+where there is no positive row, and other metrics of lists leave such users out."""
 
 WHOLE_LIST = 10**9
 """A cut-off beyond any list."""
@@ -108,8 +109,10 @@ def average_precision(positive: Blocks) -> np.ndarray:
 
 def counted_lists(n_positive: np.ndarray, rows: np.ndarray, users: Users) -> np.ndarray:
     """Mask of the lists that count under the `users` rule."""
-    if users not in ("both-labels", "any-positive"):
-        raise InputError("unknown choice of users", found=users, expected="both-labels or any-positive")
+    if users not in get_args(Users):
+        raise InputError("unknown choice of users", found=users, expected=" or ".join(get_args(Users)))
+    if users == "all":
+        return np.ones(n_positive.shape, bool)
     some = n_positive > 0
     counted: np.ndarray = some if users == "any-positive" else some & (n_positive < rows)
     return counted

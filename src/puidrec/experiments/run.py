@@ -20,13 +20,14 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError
 from puidrec.evaluation import Evaluation, evaluate
+from puidrec.evaluation.evaluator import evaluate_scores
 from puidrec.model import Recommender
 from puidrec.settings import Settings
 from puidrec.store import read_json
 from puidrec.train.adam import Progress
 from puidrec.train.distributed import ALONE, World
 
-METRICS = ("uauc", "ndcg@5", "ndcg@50", "auc", "recall@5", "mse")
+METRICS = ("uauc", "ndcg@5", "ndcg@20", "ndcg@50", "auc", "recall@5", "catalogue-recall@20", "mse")
 CONFIG, CHECKPOINT, ENVIRONMENT = "config.toml", "checkpoint.safetensors", "environment.json"
 FILES = (CONFIG, CHECKPOINT, "history.jsonl", ENVIRONMENT, "metrics.json", "model")
 """All that a run folder ever holds."""
@@ -80,9 +81,10 @@ def train_run(
 def measure(model: Recommender, split: Split, metrics: Sequence[str] = METRICS) -> tuple[Evaluation, dict[str, Any]]:
     """Metrics on the test rows, flat, with the protocol and positive rate behind them."""
     target, overlap = model.settings.target_scale.target, split.overlap.rule
-    evaluation = evaluate(model, split.test, metrics, target=target, overlap=overlap)
+    evaluation = evaluate(model, split.test, metrics, target=target, overlap=overlap, users=split.protocol.users)
     finite = {name: float(value) for name, value in evaluation.items() if np.isfinite(value)}
     context = {
+        **_chance(split, metrics),
         "method": model.settings.method,
         "seed": model.settings.seed,
         "protocol": split.protocol.name,
@@ -94,6 +96,16 @@ def measure(model: Recommender, split: Split, metrics: Sequence[str] = METRICS) 
         **split.overlap.plain(),
     }
     return evaluation, {**finite, **context, **model.report_}
+
+
+def _chance(split: Split, metrics: Sequence[str]) -> dict[str, float]:
+    """What random orders score in NDCG: far above 0 where users without a positive count as 1."""
+    names = [name for name in metrics if name.startswith("ndcg@")]
+    if not names or split.protocol.users == "both-labels":
+        return {}
+    test = split.test
+    found = evaluate_scores(test.user, np.zeros(len(test)), test.label, metrics=names, users=split.protocol.users)
+    return {f"chance_{name}": value for name, value in found.items()}
 
 
 def load_run(folder: Path, device: str = "cpu") -> tuple[Recommender, dict[str, Any]]:

@@ -59,6 +59,9 @@ class SummaryRow:
     overlap: str = ""
     """How many uniform rows are logged pairs, and whether they count; empty where there are no uniform rows."""
 
+    chance: float | None = None
+    """What random orders score, where the protocol's convention puts it far above 0."""
+
     def plain(self) -> dict[str, Any]:
         """A row of `summary.json`."""
         return asdict(self)
@@ -136,8 +139,14 @@ def _row(
         n_seeds=len(values), n_users=None if users is None else users.n_users,
         mean=mean, sd=float(np.std(values, ddof=1)) if len(values) > 1 else None, seed_low=low, seed_high=high,
         user_low=None if users is None else users.low, user_high=None if users is None else users.high,
-        overlap=_overlap(next(iter(seeds.values())).context),
+        overlap=_overlap(next(iter(seeds.values())).context), chance=_chance(seeds, metric),
     )  # fmt: skip
+
+
+def _chance(seeds: Seeds, metric: str) -> float | None:
+    """The mean over seeds of what random orders score."""
+    found = [r.context[key] for r in seeds.values() if (key := f"chance_{metric}") in r.context]
+    return float(np.mean(found)) if found else None
 
 
 def _overlap(context: Mapping[str, Any]) -> str:
@@ -283,10 +292,11 @@ def title(rows: Sequence[SummaryRow]) -> str:
 def conditions(rows: Sequence[SummaryRow]) -> str:
     """Protocol, positive rate, seeds and preset: without them no figure can be compared with another."""
     first, seeds = rows[0], max(row.n_seeds for row in rows)
+    chance = {row.metric: f"; chance scores {row.chance:.3f} in {row.metric}" for row in rows if row.chance is not None}
     return (
         f"protocol {first.protocol}, {first.positive_rate:.1%} of test rows positive, "
         f"{seeds} seed{'s' if seeds != 1 else ''}, {first.preset} settings"
-        f"{'; ' + first.overlap if first.overlap else ''}"
+        f"{'; ' + first.overlap if first.overlap else ''}{''.join(chance.values())}"
     )
 
 
