@@ -11,7 +11,8 @@ from puidrec.data.schema import RatingScale
 
 STARS = np.array([1, 2, 3, 4, 5], np.float32)
 EXPECTED = {"rd": [0, 0, 0, 1, 1], "paper": [0, 0, -1, 1, 1], "ge3": [0, 0, 1, 1, 1]}
-EXPECTED |= {"cvib": EXPECTED["ge3"], **{name: EXPECTED["rd"] for name in ("idcf", "unlogged", "big-small")}}
+EXPECTED |= {"cvib": EXPECTED["ge3"], "idcf": EXPECTED["rd"], "unlogged": EXPECTED["rd"]}
+EXPECTED["big-small"] = EXPECTED["rd"]
 
 
 @pytest.mark.parametrize("name", EXPECTED)

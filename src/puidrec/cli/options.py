@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from puidrec.experiments.job import DataSpec, RunData
 
 METHODS = (
-    "mf, ips, dr, rd-ips, rd-dr, brd-ips, brd-dr, puid-ips, puid-dr, bpuid-ips, bpuid-dr, multi-ips, multi-dr, "
-    "signed-rd, signed-puid, sharp-rd, sharp-puid, item-rate, bias, pure-svd, "
-    "all-rank or ease."
+    "spectrum, mf, ips, dr, rd-ips, rd-dr, brd-ips, brd-dr, puid-ips, puid-dr, bpuid-ips, bpuid-dr, mrdr, dr-mse, "
+    "tdr, d-ips, d-dr, stable-dr, bal-ips, bal-dr, res-ips, res-dr, dcf, idcf, multi-ips, multi-dr, signed-rd, "
+    "signed-puid, sharp-rd, sharp-puid, item-rate, bias, pure-svd, all-rank or ease."
 )
 """Written out, as the other names here, so that help needs no torch; tests compare them with the tables of names."""
 PROPENSITIES = "cells, logistic, two-way, naive-bayes or given"
