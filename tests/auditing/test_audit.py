@@ -57,7 +57,7 @@ def test_its_values_are_plain_and_complete(found: Audit) -> None:
     expected = {
         "version", "sentence", "verdict", "metric", "error", "ranking", "ndcg", "model", "against", "data", "rows",
         "gamma_grid", "envelopes", "personal", "tipping", "benchmarks", "groups", "scenarios", "reference", "leakage",
-        "certificate", "uniform", "gamma_map", "gamma", "segments", "diagnostics", "limits",
+        "certificate", "uniform", "sequential", "gamma_map", "gamma", "segments", "diagnostics", "limits",
     }  # fmt: skip
     assert set(values) == expected
     assert set(values["envelopes"]) == {"loss_gap", "model_loss", "against_loss", "dcg_gap", "ndcg_gap"}
@@ -329,3 +329,17 @@ def test_the_page_is_written(found: Audit, tmp_path) -> None:
     assert "good" in (tmp_path / "report.html").read_text()
     found.save(tmp_path / "audit")
     assert (tmp_path / "audit" / "report.html").exists()
+
+
+def test_random_ratings_settle_a_clear_lead_and_say_how_many_more_otherwise(found: Audit, simulation, good) -> None:
+    settled = found.to_dict()["sequential"]
+    assert settled["leader"] in ("model", "against", None)
+    assert settled["n"] == found.to_dict()["uniform"]["n"]
+    assert (found.ratings_needed == 0) is (settled["leader"] is not None)
+    if settled["leader"] is not None:
+        assert (settled["leader"] == "model") is (settled["difference"] > 0)
+        assert settled["settled_after"] <= settled["n"]
+    same = audit(good, simulation.data, against=good, replicates=0, names=("a", "b"))
+    assert same.ratings_needed is None  # a model against itself: no number of ratings tells them apart
+    assert "no end is in sight" in same.to_dict()["sequential"]["sentence"]
+    assert audit(good, simulation.data, replicates=0).ratings_needed is None

@@ -31,7 +31,7 @@ def test_compare_prints_tables_and_writes_the_files(puid, tmp_path: Path) -> Non
     outcome = puid(*command)
     assert outcome.code == 0, outcome
     assert outcome.err == ""
-    for word in ("rd-ips", "item-rate", "bias", "reference", "± seeds", "95 % over users", "protocol rd", str(out)):
+    for word in ("rd-ips", "item-rate", "bias", "reference", "± seeds", "95 % interval", "protocol rd", str(out)):
         assert word in outcome.out
     files = {path.name for path in out.iterdir()}
     assert files == {

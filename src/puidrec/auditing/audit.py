@@ -44,6 +44,7 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError
+from puidrec.rng import Rng
 from puidrec.sensitivity.certificate import Certificate
 from puidrec.sensitivity.gamma import GammaSpec
 
@@ -170,6 +171,7 @@ def audit_values(
         "reference": {"words": yardsticks.largest.words, "gamma": yardsticks.largest.gamma},
         "certificate": _certificate(inputs, *certificate) if certificate is not None else None,
         "uniform": _uniform(inputs),
+        "sequential": _sequential(inputs, names, bootstrap.rng),
         **_gamma(inputs),
         "segments": _segments(inputs, listed),
         "diagnostics": diagnose(
@@ -396,6 +398,17 @@ def _kappa(kappa: PersonalTipping | None, arrays: AuditArrays) -> dict[str, Any]
 def _finite(marks: Mapping[str, float]) -> dict[str, Any]:
     plain = {name: float(value) if np.isfinite(value) else None for name, value in marks.items()}
     return {**plain, **{f"{name}_infinite": bool(np.isinf(value)) for name, value in marks.items()}}
+
+
+def _sequential(inputs: AuditInputs, names: tuple[str, str], rng: Rng) -> dict[str, Any] | None:
+    """What the random ratings settle so far; None without them, or without another model."""
+    found = inputs.settlement(rng)
+    if found is None:
+        return None
+    return {
+        "leader": found.leader, "settled_after": found.settled_after, "n": found.n, "more_needed": found.more_needed,
+        "e_value": float(found.evidence[-1]), "difference": found.difference, "sentence": found.say(*names),
+    }  # fmt: skip
 
 
 def _certificate(inputs: AuditInputs, certificate: Certificate, kind: str) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.evaluation.evaluator import evaluate_scores
-from puidrec.rng import Rng
+from puidrec.evaluation.sequential import Settlement, settle
+from puidrec.rng import Rng, generator
 from puidrec.sensitivity.calibrate import Calibration
 from puidrec.sensitivity.certificate import Certificate
 from puidrec.sensitivity.gamma import Gamma, GammaSpec
@@ -329,6 +330,23 @@ class AuditInputs:
         if self.split.evaluation != "uniform" or not len(rows) or any(fits.own.lacks(rows) for fits in self.fits):
             return None
         return rows
+
+    def settlement(self, rng: Rng) -> Settlement | None:
+        """Whether the uniform test rows settle who is ahead in squared error, however often one looks.
+
+        In the order of their timestamps; without these users come in random order, each with all rows at once.
+        """
+        rows = self.uniform_test
+        if rows is None or self.against is None:
+            return None
+        outcome = self.outcome(rows)
+        losses = [(np.clip(self.predicted(m, rows), 0.0, 1.0) - outcome) ** 2 for m in range(2)]
+        if "timestamp" in rows.frame.columns:
+            order = np.argsort(rows.frame["timestamp"].to_numpy(), kind="stable")
+        else:
+            place = generator(rng, "arrival").permutation(self.data.n_users)
+            order = np.argsort(place[rows.user], kind="stable")
+        return settle((losses[1] - losses[0])[order], rows.user[order], alpha=1.0 - self.level)
 
     @cached_property
     def uniform_differences(self) -> dict[str, Limits]:

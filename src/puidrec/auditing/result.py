@@ -86,6 +86,16 @@ class Audit:
         return None if lead is None else lead.tipping_point
 
     @property
+    def ratings_needed(self) -> int | None:
+        """About how many more random ratings settle who is ahead in squared error; 0: settled.
+
+        None: no random ratings yet, or no end in sight.
+        """
+        found = self.values.get("sequential")
+        needed: int | None = None if found is None else found["more_needed"]
+        return needed
+
+    @property
     def verdict(self) -> str:
         """`robust`, `fragile`, `undecided` or `refuted` by the metric asked for; `single` for one model alone."""
         return str(self.values["verdict"])

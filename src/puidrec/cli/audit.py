@@ -35,6 +35,9 @@ class AuditOptions(options.Options):
     metric: str = option("auto", "What the verdict is about: auto, error, ranking or ndcg.", metavar="NAME")
     k: int = option(10, "Where ranked lists are cut: DCG@K, NDCG@K.", min=1)
     protocol: str = option("", options.PROTOCOLS, metavar="NAME", show_default="the run's own, or rd")
+    sequential: bool = option(
+        False, "Say whether the random ratings (--uniform) settle it, valid whenever you look.", "--sequential"
+    )
     gamma_limit: float | None = option(None, "Largest Γ to look at; chosen to fit when left out.", metavar="NUMBER")
     gamma: str = option("information", "Rule of the personalised shape: information, exposure-gap, …", metavar="RULE")
     propensity: str = option("two-way", options.PROPENSITY, metavar="NAME")
@@ -93,6 +96,10 @@ def audit(
             gamma=asked.gamma, gamma_limit=asked.gamma_limit, propensity=asked.propensity,
             replicates=asked.replicates, rng=asked.seed, names=_names(audited), progress=step,
         )  # fmt: skip
+        if asked.sequential and found.values["sequential"] is None:
+            raise InputError(
+                "--sequential needs random ratings and two models", expected="--uniform FILE and --against RUN2"
+            )
         if output.out is not None:
             step("writing")
             found.save(output.out)
@@ -100,6 +107,8 @@ def audit(
         print_json(found.to_dict())
     else:
         _show(found, output.out)
+        if asked.sequential:
+            say(found.values["sequential"]["sentence"], bold=True)
 
 
 @dataclass(frozen=True)

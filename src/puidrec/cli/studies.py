@@ -150,7 +150,7 @@ def _tables(results: Results, reference: str, metrics: Sequence[str], out: Path 
 
 def _show_comparison(rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str], out: Path | None) -> None:
     """Print one table per metric, and where the files are."""
-    from puidrec.experiments.summary import interval, title
+    from puidrec.experiments.summary import ONE_SEED, grouped, headline, interval, title
 
     for metric in metrics:
         own = [row for row in rows if row.metric == metric]
@@ -164,8 +164,12 @@ def _show_comparison(rows: Sequence[SummaryRow], reference: str, metrics: Sequen
             )
             for row in own
         ]  # fmt: skip
-        head = ("method", metric, "± seeds", f"to {reference}", "95 % over users", "verdict")
+        head = ("method", metric, "± seeds", f"to {reference}", "95 % interval", "verdict")
         print_table(title(own), head, body)
+        for group in grouped(own):
+            say(headline(group, metric, reference), bold=True)
+    if rows and max(row.n_seeds for row in rows) == 1:
+        say(ONE_SEED)
     if out is not None:
         files = "report.html, table.md, results.json, summary.json, charts"
         say(f"wrote {out}: {files}\nnext: open {out}/report.html", wrap=False)

@@ -46,10 +46,14 @@ class Settlement:
     @property
     def sentence(self) -> str:
         """What to do now."""
+        return self.say("the model", "the other model")
+
+    def say(self, model: str, against: str) -> str:
+        """The sentence with the names of the two."""
         sure = f"{100 * (1 - self.alpha):g} % confidence, valid whenever one looks"
         if self.leader is not None:
-            who = "The model is" if self.leader == "model" else "The other model is"
-            return f"Settled after {self.settled_after:,} random ratings: {who.lower()} ahead ({sure})."
+            who = model if self.leader == "model" else against
+            return f"Settled after {self.settled_after:,} random ratings: {who} is ahead in squared error ({sure})."
         if self.more_needed is None:
             return f"Not settled by {self.n:,} random ratings, and no end is in sight: hardly any difference ({sure})."
         return f"Not settled by {self.n:,} random ratings; about {self.more_needed:,} more are needed ({sure})."
