@@ -60,6 +60,8 @@ class MethodSpec:
     """The same for the imputation model, up to scale; empty: the weights of the log."""
     user_columns: str = ""
     """Features of users that are made from the log, for the backbone: `module:function`, from the log to a table."""
+    needs_levels: bool = True
+    """Whether the log must hold at least two rating levels; methods that look at unseen pairs can do with likes."""
     exposure_head: bool = False
     """Whether exposure is learned together with the ratings, on shared representations."""
     losses: tuple[str, ...] = ALL_LOSSES
@@ -182,7 +184,7 @@ def _unseen(name: str, uncertainty: Uncertainty, end: Literal["signed", "worst"]
     gamma = ["gamma"] if uncertainty == "global" else []
     return MethodSpec(
         name, UNSEEN, words, "naive", uncertainty, end=end, target_scale="unit", uses_propensity="without ids",
-        uses_uniform=GAMMA_SCALE, losses=("squared",),
+        uses_uniform=GAMMA_SCALE, needs_levels=end == "worst", losses=("squared",),
         search_space=(*TRAINED, "min_propensity", *gamma, "unseen_weight"),
         needs="a log of ratings; at least 50 uniform ratings set the scale of Γ, else it is 1.1",
     )  # fmt: skip
@@ -195,7 +197,7 @@ def _baseline(name: str, words: str) -> MethodSpec:
 def _all_rank() -> MethodSpec:
     return MethodSpec(
         "all-rank", "puidrec.train.unseen:all_rank_stages", "least squares over all pairs, unseen = lowest rating",
-        target_scale="unit", losses=("squared",), search_space=(*TRAINED, "unseen_weight"),
+        target_scale="unit", needs_levels=False, losses=("squared",), search_space=(*TRAINED, "unseen_weight"),
         needs="a log of ratings, or of positives alone", defaults={"epochs": 15},
     )  # fmt: skip
 
@@ -275,6 +277,7 @@ _BUILT_IN = (
         "puidrec.train.baselines:ease_stages",
         "items predict each other by one ridge regression, unseen = 0",
         target_scale="unit",
+        needs_levels=False,
         trains=False,
         losses=("squared",),
         search_space=(),
@@ -287,6 +290,21 @@ METHODS: Registry[MethodSpec] = Registry(
     "puidrec.methods", {spec.name: spec for spec in _BUILT_IN},
     lambda name, row: row if isinstance(row, MethodSpec) and row.name == name else None, "a MethodSpec of that name",
 )  # fmt: skip
+
+
+def learning_from_likes() -> list[str]:
+    """Names of the methods that a log without rating levels is enough for."""
+    return [name for name in METHODS if not METHODS[name].needs_levels]
+
+
+def require_levels(spec: MethodSpec, rating: float) -> None:
+    """Refuse a method that needs rating levels for a log in which every row is a like."""
+    if spec.needs_levels:
+        raise InputError(
+            f"{spec.name} needs rating levels, and the log holds likes only (implicit feedback)",
+            found=f"{rating:g} in every row", expected=f"one of {', '.join(learning_from_likes())}",
+            hint="Choose one of these methods, or add what was shown and not liked.",
+        )  # fmt: skip
 
 
 def get_method(method: str | MethodSpec) -> MethodSpec:

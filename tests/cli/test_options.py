@@ -65,7 +65,7 @@ def test_help_names_every_method_propensity_and_metric() -> None:
 
     assert re.split(r", | or ", options.METHODS.removesuffix(".")) == list(METHODS)
     assert re.split(r", | or ", options.PROPENSITIES) == list(PROPENSITIES)
-    names = [name.removesuffix("@K") for name in options.METRICS.split(", ")]
+    names = [name.removesuffix("@K") for name in options.METRICS.split(";")[0].split(", ")]
     assert [name for name in names if name != "catalogue-recall"] == list(METRICS)
     assert all(f"{name} (" in options.PROTOCOLS for name in PROTOCOLS)
 

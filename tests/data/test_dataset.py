@@ -195,7 +195,10 @@ def test_a_log_of_one_user_item_or_rating_teaches_nothing(column: str, refusal) 
     log = pl.DataFrame({"user_id": [1, 2, 3], "item_id": [1, 2, 3], "rating": [1.0, 2.0, 3.0]})
     one = log.with_columns(pl.col(column).first())
     refusal(
-        lambda: Dataset.from_frame(one, origins={"logged": "log.csv"}), "log.csv", f"column '{column}'", "at least two"
+        lambda: Dataset.from_frame(one, scale=(0, 5), origins={"logged": "log.csv"}),
+        "log.csv",
+        f"column '{column}'",
+        "at least two",
     )
     refusal(lambda: Dataset.from_frame(one, scale=(0, 5)), f"column '{column}'", "at least two")
 

@@ -32,7 +32,10 @@ METHODS = (
 """Written out, as the other names here, so that help needs no torch; tests compare them with the tables of names."""
 PROPENSITIES = "cells, logistic, two-way, naive-bayes or given"
 PROPENSITY = f"Nominal propensity: {PROPENSITIES}. What it explains does not count as hidden confounding."
-METRICS = "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, catalogue-recall@K, precision@K, map@K, mse, mae, logloss"
+METRICS = (
+    "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, catalogue-recall@K, precision@K, map@K, mse, mae, logloss; likes "
+    "among all unseen items: unseen-recall@K, -ndcg, -hit, -mrr, -coverage, -novelty"
+)
 PROTOCOLS = (
     "What is liked and tested: rd (4 and 5), paper (without 3), ge3 (3 to 5), cvib (3 to 5, all uniform rows test), "
     "idcf (30 % validate), unlogged (as rd, never logged pairs) or big-small (KuaiRec)."
@@ -213,6 +216,7 @@ class DataOptions(Options):
     users: Path | None = path_option("files: user table, user_id and features.", "FILE")
     items: Path | None = path_option("files: item table, item_id and features.", "FILE")
     scale: str | None = option(None, "files: lowest and highest possible rating.", metavar="LOW,HIGH")
+    liked_from: float | None = option(None, "files: ratings from here on are likes (1), lower ones are not (0).")
     columns: str | None = option(
         None, "files: columns of a log without header line, in order (- skips one), or ours=theirs,…", metavar="NAMES"
     )
@@ -233,11 +237,12 @@ class DataOptions(Options):
         files = {
             "logged": self.logged, "uniform": self.uniform, "users": self.users, "items": self.items,
             "scale": parse_scale(self.scale), "shards": shards, "columns": parse_columns(self.columns),
+            "liked_from": self.liked_from,
         }  # fmt: skip
         given: dict[str, Any] = {key: value for key, value in files.items() if value is not None}
         if given and self.data not in ("files", "recbole"):
             raise InputError(
-                f"--{next(iter(given))} belongs to --data files",
+                f"--{next(iter(given)).replace('_', '-')} belongs to --data files",
                 found=f"--data {self.data}",
                 hint="Use --data files, or leave the option out.",
             )
@@ -249,7 +254,7 @@ class DataOptions(Options):
             raise InputError("unknown setting", found=f"data.{reserved}", hint="Use --data NAME and --data-dir DIR.")
         twice = next((key for key in given if key in more), None)
         if twice is not None:
-            found = f"--{twice} and --set data.{twice}"
+            found = f"--{twice.replace('_', '-')} and --set data.{twice}"
             raise InputError(f"{twice} was given twice", found=found, expected="one of them")
         if self.data == "files":  # paths, so that they are found again from any folder
             more |= {key: Path(value) for key, value in more.items() if key in PATHS and isinstance(value, str)}

@@ -116,8 +116,13 @@ def evaluate(
     run: options.RunFolder,
     data: options.RunDataOptions,
     metrics: Annotated[
-        str, typer.Option(help=f"Separated by commas: {options.METRICS}.", metavar="NAMES")
-    ] = "uauc,ndcg@5,auc,mse",
+        str | None,
+        typer.Option(
+            help=f"Separated by commas: {options.METRICS}.",
+            metavar="NAMES",
+            show_default="uauc,ndcg@5,auc,mse; for a log of likes rankings of all unseen items",
+        ),
+    ] = None,
     protocol: Annotated[
         str | None, typer.Option(help=options.PROTOCOLS, metavar="NAME", show_default="the run's own")
     ] = None,
@@ -129,6 +134,7 @@ def evaluate(
 
     The run remembers its data. Other data are refused, unless --other-data insists.
     """
+    from puidrec.evaluation.evaluator import DEFAULT_METRICS
     from puidrec.experiments.run import load_run, measure
 
     model, _ = load_run(run, device or "cpu")
@@ -137,7 +143,9 @@ def evaluate(
         step("measuring")
         protocol = protocol or own.protocol
         split = loaded.split(protocol, model.settings.seed, select=model.settings.select)
-        evaluation, figures = measure(model, split, [name.strip() for name in metrics.split(",") if name.strip()])
+        names = None if metrics is None else options.parse_names(metrics, "metric")
+        likes = loaded.positives_only and loaded.uniform is None
+        evaluation, figures = measure(model, split, names or (None if likes else DEFAULT_METRICS), loaded)
     if common.as_json:
         print_json(figures)
         return

@@ -15,6 +15,7 @@ from puidrec.cli.output import LiveTable, print_json, print_table, progress_bar,
 from puidrec.errors import InputError, PuidError
 
 if TYPE_CHECKING:
+    from puidrec.data.dataset import Dataset
     from puidrec.experiments.job import DataSpec, Job
     from puidrec.experiments.reproduce.run import ReproductionPlan
     from puidrec.experiments.study import Results, Trial
@@ -68,14 +69,28 @@ class TableOptions(options.Options):
     )
     budget: int = option(1, "Settings tried per method and seed, chosen on validation rows; 1: the defaults.")
     reference: str | None = option(None, "The method that others are compared with; by default mf.", metavar="NAME")
-    metrics: str = option("uauc,ndcg@5", "Metrics of the tables, the first one sorts.")
+    metrics: str | None = option(
+        None, "Metrics of the tables, the first one sorts.",
+        show_default="uauc,ndcg@5; for a log of likes unseen-recall@10,unseen-ndcg@10",
+    )  # fmt: skip
 
-    def names(self) -> tuple[list[str], str]:
-        """The methods of the table, baselines included, and the reference among them."""
-        from puidrec.methods import METHODS, get_method
+    def metric_names(self, likes: bool) -> list[str]:
+        """The metrics of the table, all of them measured: a log of likes is judged by ranking all unseen items."""
+        from puidrec.evaluation.unseen_items import UNSEEN_METRICS
+        from puidrec.experiments.run import METRICS
 
-        asked = list(METHODS) if self.methods.strip() == "all" else options.parse_names(self.methods, "method")
-        names = [get_method(name).name for name in dict.fromkeys([*asked, *BASELINES])]
+        default = "unseen-recall@10,unseen-ndcg@10" if likes else "uauc,ndcg@5"
+        return options.parse_names(self.metrics or default, "metric", UNSEEN_METRICS if likes else METRICS)
+
+    def names(self, data: Dataset) -> tuple[list[str], str]:
+        """The methods of the table, baselines included, and the reference among them; those that can learn from it."""
+        from puidrec.methods import METHODS, get_method, learning_from_likes, require_levels
+
+        able = learning_from_likes() if data.positives_only else list(METHODS)
+        asked = able if self.methods.strip() == "all" else options.parse_names(self.methods, "method")
+        for name in asked if data.positives_only else ():
+            require_levels(get_method(name), data.scale.high)
+        names = [get_method(name).name for name in dict.fromkeys([*asked, *(b for b in BASELINES if b in able)])]
         reference = self.reference or ("mf" if "mf" in names else asked[0])
         if reference not in names:
             expected = f"one of {', '.join(names)}"
@@ -83,10 +98,10 @@ class TableOptions(options.Options):
         return names, reference
 
 
-def data_spec(data: options.DataOptions) -> DataSpec:
+def data_spec(data: options.DataOptions) -> tuple[DataSpec, Dataset]:
     """The data set that the options name, loaded once here so that a mistake is reported before anything starts."""
-    data.load()
-    return data.spec()
+    loaded = data.load()
+    return data.spec(), loaded
 
 
 @options.command(
@@ -105,14 +120,13 @@ def compare(
     Another command in the same folder trains only what is new; the tables are those of the last command.
     """
     from puidrec.experiments.job import Job
-    from puidrec.experiments.run import METRICS
     from puidrec.experiments.study import run_study
     from puidrec.methods import get_method
 
     chosen = study.model_settings(context, data)
-    names, reference = table.names()
-    metrics = options.parse_names(table.metrics, "metric", METRICS)
-    seeds, spec = study.seed_numbers(), data_spec(data)
+    seeds, (spec, loaded) = study.seed_numbers(), data_spec(data)
+    names, reference = table.names(loaded)
+    metrics = table.metric_names(likes=loaded.positives_only and loaded.uniform is None)
     jobs = [
         Job(spec, name, seed, study.protocol, get_method(name).own_settings(chosen), budget=table.budget)
         for seed in seeds
@@ -207,12 +221,14 @@ def tune(
     from puidrec.experiments.job import Job
     from puidrec.experiments.study import tune as run
     from puidrec.experiments.study import write_tuning
-    from puidrec.methods import get_method
+    from puidrec.methods import get_method, require_levels
 
     row = get_method(method)
     name = row.name
     chosen = study.model_settings(context, data)
-    seeds, spec = study.seed_numbers(), data_spec(data)
+    seeds, (spec, loaded) = study.seed_numbers(), data_spec(data)
+    if loaded.positives_only:
+        require_levels(row, loaded.scale.high)
     job = Job(spec, name, study.seed, study.protocol, row.own_settings(chosen), budget=budget).check()
     with LiveTable(f"{name} on {spec.title}", ("validation",)) as live:
         ranked = run(job, seeds, output.out, engine=study.engine, workers=study.workers, progress=live)

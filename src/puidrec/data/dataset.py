@@ -14,7 +14,18 @@ from scipy import sparse
 
 from puidrec.data.overlap import Overlap, OverlapRule, check_overlap, pairs_among, require_fresh, row_starts
 from puidrec.data.protocol import Protocol
-from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, check_choice, clean_interactions, clean_side
+from puidrec.data.schema import (
+    Duplicates,
+    Frame,
+    Origin,
+    RatingScale,
+    check_choice,
+    clean_interactions,
+    clean_side,
+    refuse_near_rating,
+    to_polars,
+    with_our_names,
+)
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
@@ -160,6 +171,7 @@ class Dataset:
         items: Frame | None = None,
         *,
         scale: tuple[float, float] | None = None,
+        liked_from: float | None = None,
         duplicates: Duplicates = "error",
         unknown_ids: UnknownIds = "error",
         overlap: OverlapRule = "drop",
@@ -172,7 +184,10 @@ class Dataset:
         logged, uniform: `user_id, item_id, rating`, optionally `propensity`, `timestamp`.
         users, items: `user_id` / `item_id` and feature columns; text is categorical, lists are multi-valued.
         scale: lowest and highest possible rating; taken from the ratings when not given.
-        duplicates: what to do with a pair rated twice. unknown_ids: what to do with rows of a side table whose
+        A log without `rating`, or with one rating throughout, is implicit feedback: every row is a like, on the scale
+        0 to 1 unless `scale` says otherwise. liked_from: ratings from here on become 1, lower ones 0 (clicks, likes).
+        duplicates: what to do with a pair rated twice (`first` and `last` by timestamp, where there is one; `max`: a
+        click counts although the item was also shown without). unknown_ids: what to do with rows of a side table whose
         id was never rated: refuse, keep (the entity belongs to the population), or drop. overlap: what to do with
         uniform rows whose pair is in the log; they are dropped, for a model that memorises its log knows them.
         origins: names for messages, such as the paths the tables were read from.
@@ -183,16 +198,27 @@ class Dataset:
         origin = {key: Origin((origins or {}).get(key, key)) for key in tables}
         given = {key: table for key, table in tables.items() if key == "logged" or table is not None}
         limits = RatingScale.of(scale)
-        rated = {k: clean_interactions(given[k], limits, origin[k]) for k in given if k in ("logged", "uniform")}
+        like = 1.0 if limits is None or liked_from is not None else limits.high
+        logs = {k: with_our_names(to_polars(given[k], origin[k])) for k in given if k in ("logged", "uniform")}
+        likes = "rating" not in logs["logged"].columns
+        if likes:
+            refuse_near_rating(logs["logged"].columns, origin["logged"])
+            logs["logged"] = logs["logged"].with_columns(rating=pl.lit(like))
+        rated = {k: clean_interactions(frame, limits, origin[k]) for k, frame in logs.items()}
+        if liked_from is not None:
+            rated, limits = _liked(rated, liked_from, skip="logged" if likes else None), RatingScale(0.0, 1.0)
         side = {k: clean_side(given[k], f"{k[:-1]}_id", origin[k]) for k in given if k in ("users", "items")}
         _same_id_types(rated, side, origin)
-        limits = limits or _scale_of(rated, origin["logged"])
+        if limits is None:
+            rated, limits = _scaled(rated, likes, origin)
         maps = {key: _id_map(key, rated, side.get(key), unknown_ids, origin[key]) for key in ("users", "items")}
         parts = {
             key: Interactions(_encode(frame, maps, duplicates, origin[key]), maps["users"], maps["items"], limits)
             for key, frame in rated.items()
         }
         _require_signal(parts["logged"], origin["logged"])
+        if _is_positive(parts["logged"]):
+            notes = {**(notes or {}), "feedback": "implicit: every logged row is a like"}
         data = cls(
             name=name,
             logged=parts["logged"],
@@ -304,6 +330,11 @@ class Dataset:
         return mask_logged(self, ratio, kind, rng, protocol)
 
     @cached_property
+    def positives_only(self) -> bool:
+        """Whether the log is implicit feedback: every row has the highest rating, so that none tells of dislike."""
+        return _is_positive(self.logged)
+
+    @cached_property
     def _default_split(self) -> Split:
         return self.split()
 
@@ -391,13 +422,39 @@ def _same_id_types(
                 )  # fmt: skip
 
 
-def _scale_of(rated: Mapping[str, pl.DataFrame], origin: Origin) -> RatingScale:
-    """The range of the ratings, when the caller names none."""
-    lows = [float(frame["rating"].min()) for frame in rated.values()]  # type: ignore[arg-type]
-    highs = [float(frame["rating"].max()) for frame in rated.values()]  # type: ignore[arg-type]
-    if min(lows) == max(highs):
-        raise _one_class(origin, min(lows))
-    return RatingScale(min(lows), max(highs))
+def _scaled(
+    rated: Mapping[str, pl.DataFrame], likes: bool, origin: Mapping[str, Origin]
+) -> tuple[dict[str, pl.DataFrame], RatingScale]:
+    """The ratings and their range, when the caller names none; equal ratings throughout are likes, 1 on 0 to 1."""
+    frames = dict(rated)
+    low = min(float(frame["rating"].min()) for frame in frames.values())  # type: ignore[arg-type]
+    high = max(float(frame["rating"].max()) for frame in frames.values())  # type: ignore[arg-type]
+    if likes and "uniform" in frames and (low < 0.0 or high > 1.0):
+        raise origin["uniform"].error(
+            "ratings of another kind than the log's likes", column="rating", found=f"{low:g} to {high:g}",
+            expected="0 (not liked) or 1 (liked)", hint="Say from where on they are likes, such as --liked-from 4.",
+        )  # fmt: skip
+    if low == high:
+        return {key: _rerated(frame, pl.lit(1.0)) for key, frame in frames.items()}, RatingScale(0.0, 1.0)
+    return frames, RatingScale(0.0, 1.0) if likes else RatingScale(low, high)
+
+
+def _liked(rated: Mapping[str, pl.DataFrame], liked_from: float, skip: str | None) -> dict[str, pl.DataFrame]:
+    """Ratings as likes: 1 from a threshold on, 0 below it. A log that came without ratings holds likes already."""
+    if isinstance(liked_from, bool) or not isinstance(liked_from, int | float) or not np.isfinite(liked_from):
+        raise InputError("liked_from is no rating", found=liked_from, expected="a number, such as 4")
+    like = (pl.col("rating") >= liked_from).cast(pl.Float32)
+    return {key: frame if key == skip else _rerated(frame, like) for key, frame in rated.items()}
+
+
+def _rerated(frame: pl.DataFrame, rating: pl.Expr) -> pl.DataFrame:
+    return frame.with_columns(rating.cast(pl.Float32).alias("rating"))
+
+
+def _is_positive(logged: Interactions) -> bool:
+    """Whether every row has the highest rating of the scale; a log on disk is read some rows at a time."""
+    rating, high, n = logged.rating, np.float32(logged.scale.high), len(logged)
+    return all(bool((np.asarray(rating[k : k + 2**20]) == high).all()) for k in range(0, n, 2**20))
 
 
 def _id_map(
@@ -440,12 +497,15 @@ def _encode(frame: pl.DataFrame, maps: Mapping[str, IdMap], duplicates: Duplicat
         raise origin.error(
             f"pair rated twice ({repeated.size:,} repeated rows)", row=row + 1, column="user_id, item_id",
             found=f"{frame['user_id'][row]}, {frame['item_id'][row]}", expected="one row per user and item",
-            hint="Remove repeats, or choose duplicates='first', 'last' or 'mean' (--set data.duplicates=mean).",
+            hint="Remove repeats, or choose duplicates='first', 'last', 'mean' or 'max' (--set data.duplicates=mean).",
         )  # fmt: skip
+    if "timestamp" in coded.columns:  # first and last in time; rows without one, and of one time, as in the file
+        coded = coded.sort("user", "item", "timestamp", nulls_last=duplicates != "last", maintain_order=True)
     by = coded.group_by("user", "item", maintain_order=True)
-    if duplicates == "mean":
+    if duplicates in ("mean", "max"):
         first = [pl.col(c).first() for c in coded.columns if c not in ("user", "item", "rating")]
-        return by.agg(pl.col("rating").mean(), *first).select(coded.columns)
+        rating = pl.col("rating").mean() if duplicates == "mean" else pl.col("rating").max()
+        return by.agg(rating, *first).select(coded.columns)
     return by.first() if duplicates == "first" else by.last()
 
 
@@ -458,16 +518,12 @@ def _require_signal(logged: Interactions, origin: Origin) -> None:
                 found=getattr(logged, f"{name}s").decode(codes[:1])[0], expected=f"at least two {name}s",
                 hint="Check that the right column was read.",
             )  # fmt: skip
-    if logged.rating.min() == logged.rating.max():
-        raise _one_class(origin, float(logged.rating[0]))
-
-
-def _one_class(origin: Origin, value: float) -> InputError:
-    return origin.error(
-        "all ratings are equal", column="rating", found=f"{value:g} in every row",
-        expected="at least two different ratings",
-        hint="A log of likes only needs its dislikes (or exposures) as well.",
-    )  # fmt: skip
+    if logged.rating.min() == logged.rating.max() != logged.scale.high:
+        raise origin.error(
+            "all ratings are equal", column="rating", found=f"{logged.rating[0]:g} in every row",
+            expected=f"at least two different ratings, or likes only ({logged.scale.high:g} throughout)",
+            hint="For a log of likes, leave the scale (and the column rating) out.",
+        )  # fmt: skip
 
 
 def _align(side: pl.DataFrame | None, ids: IdMap) -> pl.DataFrame | None:

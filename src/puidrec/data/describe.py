@@ -10,6 +10,7 @@ from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.overlap import Overlap
 from puidrec.data.protocol import Protocol, get_protocol
 
+IMPLICIT = "Every logged row is a like (implicit feedback): only methods that look at unseen pairs can learn from it."
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -19,6 +20,7 @@ def describe_dataset(data: Dataset, protocol: str | Protocol = "rd") -> dict[str
     regimes = {"logged": _describe_part(data, data.logged, rule)}
     if data.uniform is not None:
         regimes["uniform"] = _describe_part(data, data.uniform, rule)
+    sentences = (IMPLICIT if data.positives_only else "", _sentence(regimes), _overlap_sentence(data.overlap))
     return {
         "name": data.name,
         "n_users": data.n_users,
@@ -31,7 +33,7 @@ def describe_dataset(data: Dataset, protocol: str | Protocol = "rd") -> dict[str
             for side, table in (("users", data.users), ("items", data.items))
         },
         "overlap": data.overlap.plain(),
-        "sentence": " ".join(part for part in (_sentence(regimes), _overlap_sentence(data.overlap)) if part),
+        "sentence": " ".join(part for part in sentences if part),
         "notes": dict(data.notes),
         "sha256": data.sha256,
     }

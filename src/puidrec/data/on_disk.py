@@ -250,6 +250,11 @@ def shard_log(
     source, target = ParquetLog(Path(logged), RatingScale.of(scale), dict(names or {})), Path(folder)
     summary = source.summary()
     data = build(summary.skeleton())
+    if summary.low == summary.high != data.scale.high:
+        raise InputError(
+            "all ratings of the log are equal", file=source.path, found=f"{summary.low:g} in every row",
+            expected="1 where every row is a like", hint="Write 1, or leave the shards out.",
+        )  # fmt: skip
     facts = {
         "format": FORMAT, "source": source.state(), "users": len(data.user_ids), "items": len(data.item_ids),
         "rows": summary.n_rows,

@@ -7,7 +7,9 @@ Rows are counted from 1 at the first data row, so row 1 of a CSV file is the lin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from os import PathLike
 from typing import Any, Literal
 
@@ -20,7 +22,12 @@ INTERACTION_COLUMNS = ("user_id", "item_id", "rating")
 OPTIONAL_COLUMNS = ("propensity", "timestamp")
 OTHER_NAMES = {"user": "user_id", "item": "item_id", "weight": "rating", "datetime": "timestamp"}
 """What RecTools and LensKit call our columns; taken where ours is absent."""
-Duplicates = Literal["error", "first", "last", "mean"]
+Duplicates = Literal["error", "first", "last", "mean", "max"]
+RATING_WORDS = (
+    "ratings", "stars", "star", "score", "value", "label", "like", "liked", "click", "clicked", "clicks", "is_click",
+    "feedback", "target", "y", "count", "play_count", "plays", "watch_ratio", "preference",
+)  # fmt: skip
+"""Names under which a column is most likely the rating."""
 MAX_RATING = 1e38
 """What single precision holds."""
 MAX_FEATURE = 1e100
@@ -224,6 +231,20 @@ def reject(bad: pl.Series, column: pl.Series, problem: str, expected: str, hint:
     more = f" (and {count - 1:,} more rows)" if count > 1 else ""
     found = "nothing" if value is None else value
     raise origin.error(problem + more, row=row + 1, column=column.name, found=found, expected=expected, hint=hint)
+
+
+def refuse_near_rating(names: Sequence[str], origin: Origin) -> None:
+    """Refuse a log without `rating` that has a column which may well be it: it would be taken for likes only."""
+    if "rating" in names:
+        return
+    lower = {name.lower(): name for name in names}
+    near = [*(name for name in RATING_WORDS if name in lower), *get_close_matches("rating", lower, 1)]
+    if near:
+        own = lower[near[0]]
+        raise origin.error(
+            "missing column rating", found=", ".join(names[:12]), expected="a column rating, or none like it",
+            hint=f"Is it {own}? Rename it (--columns rating={own}), or drop it if every row is a like.",
+        )  # fmt: skip
 
 
 def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) -> pl.DataFrame:

@@ -29,6 +29,7 @@ from puidrec.evaluation.metrics import Scored, compute_metrics, signed_labels
 from puidrec.evaluation.ndcg import Users, counted_lists
 from puidrec.evaluation.ranking import check_rows, dense_codes
 from puidrec.evaluation.significance import Estimate, PerUser, mean_interval
+from puidrec.evaluation.unseen_items import UNSEEN, find_liked, parse_unseen_metric, unseen_values
 
 Target = Literal["rating", "binary", "label"]
 """What scores are compared with: ratings scaled to [0, 1] (labels 0/1 where there are none), ±1, or 0/1."""
@@ -129,6 +130,7 @@ def evaluate(
     target: Target = "rating",
     propensity: np.ndarray | None = None,
     overlap: OverlapRule = "drop",
+    exclude: Interactions | None = None,
 ) -> Evaluation:
     """Evaluate anything with `predict(users, items)` on rated pairs, under the caller's own ids.
 
@@ -140,8 +142,27 @@ def evaluate(
     shrinks with the rows per user; it is meant for comparing models on the same rows where no uniform rows exist.
     overlap: rows whose pair the model was trained on are dropped (it says which: `trained_on`), or kept, to measure a
     training error or to compare with print.
+    Metrics `unseen-…` rank all items that are not in the model's training rows (nor in `exclude`, such as validation
+    rows) and look for the positive rows among the best; of these only `…-propensity` are weighted by `propensity`.
     """
     check_overlap(overlap)
+    unseen = [name for name in metrics if name.startswith(UNSEEN)]
+    if unseen:
+        own = None if any("-propensity@" in name for name in unseen) else propensity
+        rest = [name for name in metrics if name not in unseen]
+        found = _evaluate_unseen(model, interactions, unseen, propensity, exclude)
+        if not rest:
+            return found
+        options: dict[str, Any] = {
+            "users": users,
+            "protocol": protocol,
+            "scale": scale,
+            "target": target,
+            "overlap": overlap,
+        }
+        result = evaluate(model, interactions, rest, **options, propensity=own)
+        means = {name: {**result.means, **found.means}[name] for name in metrics}
+        return replace(result, means=means, per_user={**result.per_user, **found.per_user})
     if isinstance(interactions, Interactions):
         part = interactions
         if propensity is not None:
@@ -192,6 +213,40 @@ def _apart_from_training(model: Predictor, frame: pl.DataFrame, overlap: Overlap
         return frame, n_known
     require_fresh(frame.height, n_known, "most of these rows were trained on")
     return frame.filter(~known), n_known
+
+
+def _evaluate_unseen(
+    model: Any, rows: Any, names: Sequence[str], propensity: np.ndarray | None, exclude: Interactions | None
+) -> Evaluation:
+    """Metrics of whole rankings; they need a model of this package, and rows of its users and items."""
+    for name in names:
+        parse_unseen_metric(name)
+    if not isinstance(rows, Interactions) or not hasattr(model, "seen_"):
+        raise InputError(
+            "metrics of unseen items rank all items of a fitted Recommender, on a part of a Dataset",
+            found=f"{type(model).__name__} and {type(rows).__name__}", hint="Use data.split(…).test, or other metrics.",
+        )  # fmt: skip
+    if not (rows.users.ids.equals(model.user_ids_.ids) and rows.items.ids.equals(model.item_ids_.ids)):
+        raise InputError("the rows are of other users or items than the model's", hint="Use the data it was fitted on.")
+    liked = rows.label == 1 if "label" in rows.frame.columns else np.ones(len(rows), bool)
+    if not liked.any():
+        raise InputError("no positive rows to look for", found=f"{len(rows)} rows", expected="at least one")
+    pairs = rows.user[liked], rows.item[liked]
+    given = None if propensity is None else _propensity(propensity, len(rows)).to_numpy()[liked]
+    seen = [model.seen_]
+    if exclude is not None:
+        counts = np.bincount(exclude.user, minlength=len(rows.users))
+        seen.append((np.concatenate([[0], np.cumsum(counts)]), exclude.item))
+    factors = model.user_factors_, model.item_factors_
+    values = unseen_values(names, lambda k: find_liked(factors, pairs, seen, k, given))
+    per_user = {
+        name: replace(value, users=rows.users.decode(value.users).to_numpy())
+        for name, value in values.items()
+        if isinstance(value, PerUser)
+    }
+    means = {name: value.mean if isinstance(value, PerUser) else value for name, value in values.items()}
+    n_users = int(np.unique(pairs[0]).size)
+    return Evaluation(means, per_user, n_users, len(rows), float(liked.mean()), "any-positive")
 
 
 def _labelled_frame(

@@ -21,13 +21,17 @@ from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError
 from puidrec.evaluation import Evaluation, evaluate
 from puidrec.evaluation.evaluator import evaluate_scores
+from puidrec.evaluation.unseen_items import UNSEEN_METRICS
 from puidrec.model import Recommender
+from puidrec.sensitivity.nominal import NominalExposure
 from puidrec.settings import Settings
 from puidrec.store import read_json
 from puidrec.train.adam import Progress
 from puidrec.train.distributed import ALONE, World
 
 METRICS = ("uauc", "ndcg@5", "ndcg@20", "ndcg@50", "auc", "recall@5", "catalogue-recall@20", "mse")
+PROPENSITY = "-propensity@"
+"""In the name of metrics that are weighted by inverse propensity."""
 CONFIG, CHECKPOINT, ENVIRONMENT = "config.toml", "checkpoint.safetensors", "environment.json"
 FILES = (CONFIG, CHECKPOINT, "history.jsonl", ENVIRONMENT, "metrics.json", "model")
 """All that a run folder ever holds."""
@@ -50,7 +54,7 @@ def train_run(
     protocol: str = "rd",
     out: Path | None = None,
     progress: Progress | None = None,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] | None = None,
     world: World = ALONE,
     source: Mapping[str, Any] | None = None,
 ) -> Run:
@@ -69,7 +73,7 @@ def train_run(
     with locked(out if world.first else None):
         with _claimed(out, settings, world) if out is not None else contextlib.nullcontext():
             model.fit(data, split, checkpoint=checkpoint, progress=progress, world=world)
-        evaluation, figures = measure(model, split, metrics)
+        evaluation, figures = measure(model, split, metrics, data)
         if out is not None and world.first:
             _write(out, model, data, split, figures, source)
             with output_errors(out):
@@ -78,10 +82,28 @@ def train_run(
     return Run(model, evaluation, figures)
 
 
-def measure(model: Recommender, split: Split, metrics: Sequence[str] = METRICS) -> tuple[Evaluation, dict[str, Any]]:
-    """Metrics on the test rows, flat, with the protocol and positive rate behind them."""
-    target, overlap = model.settings.target_scale.target, split.overlap.rule
-    evaluation = evaluate(model, split.test, metrics, target=target, overlap=overlap, users=split.protocol.users)
+def measure(
+    model: Recommender, split: Split, metrics: Sequence[str] | None = None, data: Dataset | None = None
+) -> tuple[Evaluation, dict[str, Any]]:
+    """Metrics on the test rows, flat, with the protocol and positive rate behind them.
+
+    metrics: by default `METRICS`, or rankings of all unseen items where all test rows are liked. data: needed for
+    metrics weighted by propensity.
+    """
+    likes = len(split.test) > 0 and bool(split.test.label.all())
+    metrics = metrics or (UNSEEN_METRICS if likes else METRICS)
+    propensity = None
+    if any(PROPENSITY in name for name in metrics) and data is not None:
+        chosen = model.settings
+        nominal = NominalExposure(
+            data, split.train, split.propensity, chosen.propensity, chosen.min_propensity, chosen.seed
+        )
+        propensity = nominal.propensity_of(split.test)
+    evaluation = evaluate(
+        model, split.test, metrics, target=model.settings.target_scale.target, propensity=propensity,
+        overlap=split.overlap.rule, users=split.protocol.users,
+        exclude=split.validation if split.selection == "logged" else None,
+    )  # fmt: skip
     finite = {name: float(value) for name, value in evaluation.items() if np.isfinite(value)}
     context = {
         **_chance(split, metrics),

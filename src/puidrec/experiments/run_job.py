@@ -128,7 +128,7 @@ def _unmeasured(job: Job, model: Recommender) -> Result:
 
 def _measured(job: Job, model: Recommender, shared: JobData, outcomes: Sequence[Result]) -> Result:
     """The chosen model on the test rows, with what its figures depend on."""
-    evaluation, measured = measure(model, shared.split)
+    evaluation, measured = measure(model, shared.split, data=shared.data)
     metrics = {name: measured[name] for name in evaluation if name in measured}
     known = {*metrics, "seconds", "validation", "method", "seed", "protocol"}
     context = {name: value for name, value in measured.items() if name not in known}

@@ -13,6 +13,7 @@ from puidrec.data.overlap import overlap_words
 from puidrec.errors import InputError
 from puidrec.evaluation.metrics import parse_metric
 from puidrec.evaluation.significance import Comparison, PerUser, Resample, Verdict, compare_all
+from puidrec.evaluation.unseen_items import UNSEEN
 from puidrec.experiments.job import Result
 
 T = TypeVar("T")
@@ -85,7 +86,7 @@ def summarise(
     for group in by_table(results).values():
         block: list[SummaryRow] = []
         for metric in metrics:
-            better = parse_metric(metric)[0].higher_is_better
+            better = metric.startswith(UNSEEN) or parse_metric(metric)[0].higher_is_better
             draw = {"level": level, "replicates": replicates, "resample": resample, "rng": rng}
             intervals = _intervals(group, metric, {**draw, "resample": "users"})
             compared = _compared(group, reference, metric, {**draw, "higher_is_better": better})

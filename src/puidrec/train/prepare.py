@@ -28,12 +28,12 @@ from puidrec.errors import InputError
 from puidrec.features.counts import count_codes
 from puidrec.features.encode import FeatureEncoder
 from puidrec.features.exposure_factors import ExposureFactors
-from puidrec.methods import named
+from puidrec.methods import named, require_levels
 from puidrec.objective.pointwise import PointwiseError, TargetScale, pointwise_error
 from puidrec.objective.signed import MIN_UNIFORM, raise_to_default_gamma, require_uniform
 from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
-from puidrec.rng import derive_seed
+from puidrec.rng import derive_seed, generator
 from puidrec.sensitivity.bounds import Bounds
 from puidrec.sensitivity.gamma import Gamma, GammaSpec
 from puidrec.sensitivity.nominal import NominalExposure
@@ -43,7 +43,7 @@ from puidrec.train.blocks import PAIRS_IN_MEMORY
 from puidrec.train.log_weights import WeightRule
 from puidrec.train.problem import Log
 from puidrec.train.regularisation import Noise, half_slope, measure_noise
-from puidrec.train.stopping import Validator, pair_scores
+from puidrec.train.stopping import Validator, pair_scores, with_drawn_pairs
 
 PAIRS_FROM_DISK = 2_000_000
 """Logged pairs of a log on disk in memory at once: about 500 MB with all that is made of them."""
@@ -250,6 +250,8 @@ class Prepared:
             raise InputError("no training rows", found=f"protocol {split.protocol.name}", expected="at least one")
         if isinstance(split.train, StoredInteractions) and settings.propensity == "given":
             raise InputError("propensity needs the log in memory", found="given", expected="one that is estimated")
+        if data.positives_only:
+            require_levels(settings.spec, data.scale.high)
         return cls(TrainingLog(data, split, settings), settings)
 
     def first_stage(self, method: str) -> Prepared:
@@ -434,6 +436,9 @@ class Prepared:
             return None
         rows, metric, scale = self.split.validation, self.settings.metric, self.log.scale
         if self.split.selection == "uniform":
+            return Validator.from_rows(rows, metric, scale=scale)
+        if self.data.positives_only:
+            rows = with_drawn_pairs(rows, (self.log.row_start, self.log.items), generator(self.settings.seed, "drawn"))
             return Validator.from_rows(rows, metric, scale=scale)
         weight = 1.0 / self.log.nominal.propensity_of(rows) if len(rows) else None
         return Validator.from_rows(rows, metric, weight, scale)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import polars as pl
 import torch
 
 from puidrec.backbones.low_rank import LowRank
@@ -106,6 +107,28 @@ class Validator:
             return float(user_auc(self.user, prediction, self.label, self.weight).mean)
         value = self.scale.of_scores(prediction).astype(np.float64)
         return -float(np.average((value - self.target) ** 2, weights=self.weight))
+
+
+def with_drawn_pairs(
+    liked: Interactions, seen: tuple[np.ndarray, np.ndarray], rng: np.random.Generator
+) -> Interactions:
+    """Held-out likes, and as many pairs of the same users drawn from what neither they nor the training rows hold.
+
+    A log of likes has no dislikes to validate with. The AUC of likes against drawn pairs is that against the whole
+    catalogue up to sampling error, which is the same for all models (other sampled metrics would be biased).
+    """
+    n_items, user = len(liked.items), liked.user.astype(np.int64)
+    row_start, items = seen
+    trained = np.repeat(np.arange(row_start.size - 1), np.diff(row_start)) * n_items + np.asarray(items, np.int64)
+    taken = np.concatenate([trained, user * n_items + liked.item])
+    drawn = user * n_items + rng.integers(n_items, size=user.size)
+    drawn = np.setdiff1d(drawn, taken)
+    more = pl.DataFrame({
+        "user": (drawn // n_items).astype(np.int32), "item": (drawn % n_items).astype(np.int32),
+        "rating": np.full(drawn.size, liked.scale.low, np.float32), "label": np.zeros(drawn.size, np.int8),
+    })  # fmt: skip
+    both = pl.concat([liked.frame.select(more.columns), more]).sort("user", "item")
+    return replace(liked, frame=both)
 
 
 @torch.no_grad()

@@ -13,21 +13,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puidrec.backbones.base import Backbone
+from puidrec.backbones.base import Backbone, PenaltyFactors
 from puidrec.backbones.low_rank import LowRank
+from puidrec.errors import InputError
 from puidrec.objective import signed
 from puidrec.objective.sharp import worst_unseen_sum
 from puidrec.objective.terms import Observed
-from puidrec.objective.whole_space import square_sum
+from puidrec.objective.whole_space import linear_sum, square_sum
 from puidrec.sensitivity.fitted import Gamma
 from puidrec.settings import Settings
 from puidrec.train.blocks import UserPartition
 from puidrec.train.least_squares import LeastSquares, LogBlocks
 from puidrec.train.prepare import Prepared
-from puidrec.train.problem import Done, Log, Stage, Step, backbone_penalty
+from puidrec.train.problem import Log, Stage, Step, backbone_penalty
 from puidrec.train.quadratic import Quadratic
 from puidrec.train.robust import robust_problem
 
+LEAST_GAP = 1e-3
+"""1 − m below which seen and unseen pairs are alike: Γ is next to 1."""
 SMALL_POPULATION = 16_000_000
 """Pairs up to which the tiles of Γ are kept (64 MB)."""
 
@@ -152,11 +155,19 @@ class UnseenProblem:
 
 def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     """First q from the seen pairs, then the model that also fits the unseen ones."""
+    if prepared.data.positives_only:
+        return [Stage("main", lambda done: _unseen_problem(prepared, _certain(prepared), partition))]
     first = prepared.first_stage("ips" if prepared.settings.adjusts else "mf")
     return [
         Stage("seen", lambda done: robust_problem(first, "seen", partition)),
-        Stage("main", lambda done: _unseen_problem(prepared, done, partition)),
+        Stage("main", lambda done: _unseen_problem(prepared, done["seen"].phi, partition)),
     ]
+
+
+def _certain(prepared: Prepared) -> LowRank:
+    """q = 1: where the log holds likes only, what is seen is liked, and nothing is left to fit."""
+    data, device = prepared.data, prepared.settings.device
+    return LowRank.of(torch.ones(data.n_users, 1, device=device), torch.ones(data.n_items, 1, device=device))
 
 
 def all_rank_stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
@@ -192,13 +203,33 @@ def signed_problem(
     return UnseenProblem(settings, observed, phi, q, prepared.gamma, *logs)
 
 
-def _unseen_problem(prepared: Prepared, done: Done, partition: UserPartition) -> UnseenProblem:
-    settings, q = prepared.settings, done["seen"].phi
+def _unseen_problem(prepared: Prepared, q: LowRank, partition: UserPartition) -> UnseenProblem:
+    settings = prepared.settings
     observed = prepared.logged("inverse" if settings.adjusts else "unit")
     users, items = signed.additive_log_gamma(prepared.gamma, q.lefts[0])
     scale = _gamma_scale(prepared, q, users, items)
-    phi = prepared.backbone("main phi", shard=partition.shard)
+    factors = None
+    if prepared.data.positives_only:
+        m = signed.unseen_scores(q, scale * users, scale * items, liked=settings.picks_liked)
+        factors = _factors_of_likes(prepared, float(linear_sum(m)) / q.n_pairs)
+    phi = prepared.backbone("main phi", shard=partition.shard, factors=factors)
     return UnseenProblem(settings, observed, phi, q, prepared.gamma, users, items, scale)
+
+
+def _factors_of_likes(prepared: Prepared, mean: float) -> PenaltyFactors:
+    """L2 factors where seen pairs are 1 and unseen ones m: those of `all-rank`, times 1 − m.
+
+    r̂ = m + (1 − m)·s turns the loss into (1 − m)² times that of `all-rank` for s, and vectors shrink by √(1 − m), their
+    L2 by 1 − m: with the same factor, a mild Γ would leave no vector at all.
+    """
+    settings = prepared.settings
+    if 1.0 - mean < LEAST_GAP:
+        raise InputError(
+            f"{settings.method} has nothing to learn from likes only: with Γ = 1 unseen pairs are liked like seen ones",
+            found=f"gamma={settings.gamma}", expected="Γ above 1", hint="Set gamma to a number, or use all-rank.",
+        )  # fmt: skip
+    own = prepared.penalty_factors_at(1.0 / (1.0 + settings.unseen_weight))
+    return own._replace(ids=own.ids * (1.0 - mean)) if settings.l2_vectors == "auto" else own
 
 
 def _gamma_scale(prepared: Prepared, q: LowRank, users: Tensor, items: Tensor) -> float:

@@ -65,7 +65,7 @@ def test_a_path_given_by_name_wins_over_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "content", "parts"),
     [
-        ("logged", "user_id,item_id\n1,2\n", ("missing column rating", "user_id, item_id")),
+        ("logged", "user_id,item_id,stars\n1,2,3\n", ("missing column rating", "user_id, item_id, stars")),
         ("logged", "user_id item_id rating\n1 2 3\n", ("missing column", "separator")),
         ("logged", "user_id,item_id,rating\n", ("empty", "0 rows")),
         ("logged", "", ("empty",)),

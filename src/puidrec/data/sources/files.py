@@ -21,10 +21,11 @@ from puidrec.data.schema import (
     OTHER_NAMES,
     Duplicates,
     Origin,
+    refuse_near_rating,
     require_columns,
     with_our_names,
 )
-from puidrec.data.sources.formats import SKIPPED, read_table, table_files
+from puidrec.data.sources.formats import SKIPPED, column_names, read_table
 from puidrec.data.sources.reading import AnyPath, data_folder, has_file
 from puidrec.errors import InputError
 
@@ -43,6 +44,7 @@ def load(
     users: AnyPath | None = None,
     items: AnyPath | None = None,
     scale: tuple[float, float] | None = None,
+    liked_from: float | None = None,
     duplicates: Duplicates = "error",
     unknown_ids: UnknownIds = "error",
     columns: Mapping[str, str] | Sequence[str] | None = None,
@@ -76,7 +78,9 @@ def load(
     names = _checked_names(columns if isinstance(columns, Mapping) else {})
     in_memory = {key: file for key, file in files.items() if key != "logged" or shards is None}
     tables = {
-        key: _rated(file, names, header) if key in RATED else _side(file, key, names, multi_valued, categorical)
+        key: _rated(file, names, header, likes=key == "logged")
+        if key in RATED
+        else _side(file, key, names, multi_valued, categorical)
         for key, file in in_memory.items()
     }
     _require_side_columns(tables, (*multi_valued, *categorical))
@@ -85,6 +89,7 @@ def load(
         return Dataset.from_frame(
             **{**tables, "logged": logged},
             scale=scale,
+            liked_from=liked_from,
             duplicates=duplicates,
             unknown_ids=unknown_ids,
             overlap=overlap if shards is None else "keep",
@@ -95,12 +100,15 @@ def load(
 
     if shards is None:
         return build(tables["logged"])
+    if liked_from is not None:
+        raise InputError("a log on disk keeps its ratings", found=f"liked_from={liked_from}",
+                         hint="Write 0 and 1 into the file, or leave shards out.")  # fmt: skip
     if duplicates != "error":
         raise InputError("in a log on disk every pair must occur once", found=f"duplicates={duplicates}",
                          hint="Remove repeats before, or leave shards out.")  # fmt: skip
-    if header is not None or table_files(files["logged"]) != [files["logged"]]:
-        raise InputError("a log on disk is sorted from one Parquet file", file=files["logged"],
-                         hint="Write its parts into one file, or leave shards out.")  # fmt: skip
+    if header is not None:
+        raise InputError("a log on disk is read as Parquet, which names its columns", file=files["logged"],
+                         hint="Rename them with ours=theirs, or leave shards out.")  # fmt: skip
     return shard_log(files["logged"], shards, build, scale=scale, names=names, overlap=overlap)
 
 
@@ -161,13 +169,15 @@ def _checked_header(columns: Sequence[str]) -> list[str]:
     return names
 
 
-def _rated(path: Path, names: Mapping[str, str], header: Sequence[str] | None) -> pl.DataFrame:
-    """A table of rated pairs under our column names, without other columns."""
+def _rated(path: Path, names: Mapping[str, str], header: Sequence[str] | None, *, likes: bool) -> pl.DataFrame:
+    """A table of rated pairs under our column names, without other columns. likes: it may do without ratings."""
     ours = {**{name: name for name in COLUMNS}, **OTHER_NAMES, **names}
     text = [theirs for theirs, name in ours.items() if name in QUOTED]
     frame = read_table(path, names=header, wanted=(*COLUMNS, *OTHER_NAMES, *names), text=text)
     frame = with_our_names(_renamed(frame, names))
-    require_columns(frame, INTERACTION_COLUMNS, Origin(path))
+    if "rating" not in frame.columns and likes:
+        refuse_near_rating(column_names(path) or frame.columns, Origin(path))
+    require_columns(frame, INTERACTION_COLUMNS[: 2 if likes else 3], Origin(path))
     return frame.select([name for name in frame.columns if name in COLUMNS])
 
 

@@ -75,6 +75,12 @@ def read_table(
     return pl.concat([part for _, part in parts], how="vertical_relaxed")
 
 
+def column_names(path: Path) -> list[str] | None:
+    """All columns of a Parquet table, of which `wanted` ones were read; None for other forms, which are read whole."""
+    first = table_files(path)[0]
+    return pl.scan_parquet(first, glob=False).collect_schema().names() if is_parquet(first) else None
+
+
 def _read_file(
     path: Path, names: Sequence[str] | None, wanted: Sequence[str] | None, text: Sequence[str]
 ) -> pl.DataFrame:

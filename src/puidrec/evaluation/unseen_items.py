@@ -1,0 +1,188 @@
+"""Ranking the whole catalogue: what of the items that users liked later is among the K best that they had not seen.
+
+Logs of likes (implicit feedback) have nothing else to be judged by: their test rows are all liked, so nothing can be
+ranked within them. Users are taken in blocks: no array of users × items is made. Ties fall as in `recommend`.
+
+A later like is itself a matter of exposure: popular items are found more easily, and shown more often. So recall and
+NDCG also come with liked rows weighted by 1/popularity (Steck 2011) and by inverse propensity (self-normalised).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from puidrec.errors import InputError
+from puidrec.evaluation.ranking import dense_codes, mask_seen, ranges, top_k
+from puidrec.evaluation.significance import PerUser
+
+UNSEEN = "unseen-"
+BLOCK_PAIRS = 2**24
+"""User-item pairs scored at once: 64 MB."""
+Seen = tuple[np.ndarray, np.ndarray]
+"""Pairs to leave out, sorted by user: items of user u are items[row_start[u]:row_start[u + 1]]."""
+Weighting = Literal["plain", "popularity", "propensity"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The K best unseen items of users who liked something, and where among them their liked items are."""
+
+    users: np.ndarray
+    """Codes of the users, sorted."""
+    top: np.ndarray
+    """Item codes, [users, K]; −1 where a user has fewer unseen items."""
+    row_user: np.ndarray
+    """Position in `users` of each liked row."""
+    rank: np.ndarray
+    """Rank of each liked row, from 1; 0 where it is not among the K best."""
+    popularity: np.ndarray
+    """Training rows of each item of the unseen_items."""
+    n_users: int
+    """All users of training, with liked rows or not."""
+    row_item: np.ndarray
+    propensity: np.ndarray | None = field(default=None, repr=False)
+    """Of each liked row, where it is known."""
+
+    def weight(self, weighting: Weighting) -> np.ndarray:
+        """Weight of each liked row."""
+        if weighting == "plain":
+            return np.ones(self.rank.size)
+        if weighting == "popularity":
+            return np.asarray(1.0 / np.maximum(self.popularity[self.row_item], 1.0))
+        if self.propensity is None:
+            raise InputError("propensity-weighted metrics need propensities", hint="Give evaluate(…, propensity=…).")
+        return np.asarray(1.0 / self.propensity)
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Sums of a value per liked row over users."""
+        return np.bincount(self.row_user, weights=values, minlength=self.users.size)
+
+    @cached_property
+    def n_liked(self) -> np.ndarray:
+        """Liked rows of each user."""
+        return self.sums(np.ones(self.rank.size))
+
+    def within(self, k: int) -> np.ndarray:
+        """Mask of the liked rows among the first k."""
+        return (self.rank > 0) & (self.rank <= k)
+
+
+def find_liked(
+    factors: tuple[np.ndarray, np.ndarray],
+    liked: tuple[np.ndarray, np.ndarray],
+    seen: Sequence[Seen],
+    k: int,
+    propensity: np.ndarray | None = None,
+) -> Found:
+    """Rank the catalogue for every user with a liked row, in blocks of users.
+
+    factors: of all users and all items; a score is their inner product. liked: user and item codes of the liked rows.
+    seen: logs whose pairs are no candidates; the first is that of training, which says how popular items are.
+    """
+    (left, right), (user, item) = factors, liked
+    users, row_user = dense_codes(user)
+    k = min(k, right.shape[0])
+    top = np.full((users.size, k), -1, np.int64)
+    step = max(1, BLOCK_PAIRS // max(right.shape[0], 1))
+    for start in range(0, users.size, step):
+        block = users[start : start + step]
+        scores = left[block] @ right.T
+        for row_start, items in seen:
+            mask_seen(scores, block, row_start, items)
+        best, value = top_k(scores, k)
+        top[start : start + step] = np.where(np.isfinite(value), best, -1)
+    popularity = np.bincount(np.asarray(seen[0][1]), minlength=right.shape[0])
+    return Found(users, top, row_user, _ranks(top, row_user, item), popularity, left.shape[0], item, propensity)
+
+
+def _ranks(top: np.ndarray, row_user: np.ndarray, item: np.ndarray) -> np.ndarray:
+    """Where each row's item is in its user's list, some rows at a time."""
+    rank = np.zeros(item.size, np.int64)
+    step = max(1, BLOCK_PAIRS // max(top.shape[1], 1))
+    for start in range(0, item.size, step):
+        rows = slice(start, start + step)
+        place = top[row_user[rows]] == item[rows, None]
+        rank[rows] = np.where(place.any(1), place.argmax(1) + 1, 0)
+    return rank
+
+
+def recall(found: Found, k: int, weighting: Weighting = "plain") -> PerUser:
+    """Share of a user's liked rows (by weight) among the first k; weighted, users count by their weight."""
+    weight = found.weight(weighting)
+    mass = found.sums(weight)
+    return PerUser(found.users, found.sums(weight * found.within(k)) / mass, None if weighting == "plain" else mass)
+
+
+def ndcg(found: Found, k: int, weighting: Weighting = "plain") -> PerUser:
+    """Σ weight / log2(rank + 1) over what is found, over that of the best order; weighted, users count by weight."""
+    weight = found.weight(weighting)
+    gain = np.where(found.within(k), weight / np.log2(np.maximum(found.rank, 1) + 1), 0.0)
+    order = np.lexsort((-weight, found.row_user))
+    ideal_rank = ranges(np.zeros_like(found.n_liked, dtype=np.int64), found.n_liked.astype(np.int64)) + 1
+    ideal = np.where(ideal_rank <= k, weight[order] / np.log2(ideal_rank + 1), 0.0)
+    best = np.bincount(found.row_user[order], weights=ideal, minlength=found.users.size)
+    return PerUser(found.users, found.sums(gain) / best, None if weighting == "plain" else found.sums(weight))
+
+
+def hit(found: Found, k: int) -> PerUser:
+    """Whether anything liked is among the first k."""
+    return PerUser(found.users, (found.sums(found.within(k)) > 0).astype(np.float64))
+
+
+def mrr(found: Found, k: int) -> PerUser:
+    """1 / rank of the first liked item; 0 where none is among the first k."""
+    first = np.zeros(found.users.size)
+    np.maximum.at(first, found.row_user, np.where(found.within(k), 1.0 / np.maximum(found.rank, 1), 0.0))
+    return PerUser(found.users, first)
+
+
+def novelty(found: Found, k: int) -> PerUser:
+    """Mean self-information −log2 of the share of users who have an item, over the first k; in bits."""
+    top = found.top[:, :k]
+    bits = -np.log2((found.popularity + 1.0) / (found.n_users + 1.0))
+    there = top >= 0
+    total = np.where(there, bits[np.maximum(top, 0)], 0.0).sum(1)
+    return PerUser(found.users, total / np.maximum(there.sum(1), 1))
+
+
+def coverage(found: Found, k: int) -> float:
+    """Share of the catalogue that is among the first k of at least one user."""
+    shown = np.unique(found.top[:, :k])
+    return float((shown >= 0).sum() / max(found.popularity.size, 1))
+
+
+_METRICS: Mapping[str, Callable[[Found, int], PerUser | float]] = {
+    "recall": recall,
+    "recall-popularity": lambda found, k: recall(found, k, "popularity"),
+    "recall-propensity": lambda found, k: recall(found, k, "propensity"),
+    "ndcg": ndcg,
+    "ndcg-popularity": lambda found, k: ndcg(found, k, "popularity"),
+    "ndcg-propensity": lambda found, k: ndcg(found, k, "propensity"),
+    "hit": hit,
+    "mrr": mrr,
+    "novelty": novelty,
+    "coverage": coverage,
+}
+UNSEEN_METRICS = tuple(f"{UNSEEN}{name}@10" for name in _METRICS)
+"""What a log of likes is judged by where nobody asks for something else."""
+
+
+def parse_unseen_metric(name: str) -> tuple[Callable[[Found, int], PerUser | float], int]:
+    """Look up `unseen-NAME@k`."""
+    base, _, tail = name.removeprefix(UNSEEN).partition("@")
+    if base not in _METRICS or not (tail.isascii() and tail.isdigit() and 0 < int(tail) <= 10**6):
+        expected = f"{UNSEEN}NAME@K with NAME one of {', '.join(_METRICS)}"
+        raise InputError("unknown metric", found=name, expected=expected)
+    return _METRICS[base], int(tail)
+
+
+def unseen_values(names: Sequence[str], found: Callable[[int], Found]) -> dict[str, PerUser | float]:
+    """All named metrics from one ranking; every name is checked before any work. found: the ranking to a depth."""
+    parsed = {name: parse_unseen_metric(name) for name in names}
+    ranked = found(max(k for _, k in parsed.values()))
+    return {name: metric(ranked, k) for name, (metric, k) in parsed.items()}
