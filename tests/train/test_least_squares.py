@@ -24,8 +24,6 @@ METHODS_SOLVED = [
     name for name, spec in METHODS.items()
     if spec.build in (ROBUST, UNSEEN) and spec.end == "signed" and not (spec.log_weights or spec.imputation_weights)
 ]  # fmt: skip
-    name for name, spec in METHODS.items() if spec.trains and name[:5] not in ("multi", "sharp", "bal-i", "bal-d")
-]
 COMMON = {"dim": 3, "propensity": "cells", "solver": "least-squares"}
 
 
