@@ -49,11 +49,11 @@ def path(gamma: float = MILD) -> tuple[Member, ...]:
 def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     """Members one after the other, then the mixture in closed form; every process computes that."""
     settings = prepared.settings
-    if settings.backbone not in ("mf", "mf-linear") or settings.solver != "least-squares" or settings.block_users:
+    if settings.backbone not in ("mf", "mf-linear") or settings.solver == "adam" or settings.block_users:
         found = f"backbone {settings.backbone}, solver {settings.solver}, block_users {settings.block_users}"
         raise InputError(
             "spectrum is solved by least squares", found=found,
-            expected="backbone mf or mf-linear, solver least-squares, block_users 0",
+            expected="backbone mf or mf-linear, solver auto or least-squares, block_users 0",
             hint="Leave these settings out, or choose another method.",
         )  # fmt: skip
     members = path(settings.gamma if isinstance(settings.gamma, float) else MILD)
