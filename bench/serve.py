@@ -1,10 +1,11 @@
-"""Serving, measured from another process: latency at a fixed rate, a batch against single requests, many clients.
+"""Serving, measured from another process: latency at a fixed rate, alone and under bulk load, batches, many clients.
 
     python bench/serve.py [--items N] [--dim N] [--rate R] [--seconds S] [--clients N] [--json FILE]
 
 The server is one process. Requests of the first part leave at fixed times whether or not earlier ones were answered
-(open loop), and latency counts from the time a request was due, so that waiting in a queue is not hidden. The last
-part keeps `--clients` connections busy (closed loop).
+(open loop), and latency counts from the time a request was due, so that waiting in a queue is not hidden. The second
+part alternates such windows without and with a client that asks for 1,000 users × 100 items again and again, and
+compares their medians. The last part keeps `--clients` connections busy (closed loop).
 
 On a machine that does other work, latency is mostly waiting for a core; `stolen` is the share of the processors' time
 that went to other guests of the host during the first part (Linux). `chrt -f 5 python bench/serve.py` (as root, on
@@ -61,28 +62,40 @@ def serve(n_items: int, dim: int) -> None:
 class Client:
     """One connection, kept alive; as little work per request as HTTP allows, so that the server is what is measured."""
 
-    def __init__(self, port: int) -> None:
-        self.port, self.streams = port, None
+    def __init__(self, port: int, key: str | None = None, source: str = "127.0.0.1") -> None:
+        self.port, self.source, self.streams, self.answer = port, source, None, b""
+        self.head = "host: localhost\r\n" + (f"authorization: Bearer {key}\r\n" if key else "")
 
-    async def post(self, body: bytes) -> int:
+    async def post(self, body: bytes, path: str = "/recommend") -> int:
+        more = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        return await self.ask(f"POST {path} HTTP/1.1\r\n{self.head}{more}\r\n".encode() + body)
+
+    async def get(self, path: str) -> int:
+        return await self.ask(f"GET {path} HTTP/1.1\r\n{self.head}\r\n".encode())
+
+    async def ask(self, request: bytes) -> int:
+        """Send a request, take its answer; returns the status."""
         if self.streams is None or self.streams[0].at_eof():  # new, or idle for so long that the server closed it
-            self.streams = await asyncio.open_connection("127.0.0.1", self.port)
+            self.close()
+            self.streams = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(self.source, 0))
         reader, writer = self.streams
-        head = (
-            f"POST /recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        )
-        writer.write(head.encode() + b"\r\n" + body)
+        writer.write(request)
         answer = await reader.readuntil(b"\r\n\r\n")
         length = next(int(line[15:]) for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-        await reader.readexactly(length)
+        self.answer = await reader.readexactly(length)
         return int(answer[9:12])
+
+    def close(self) -> None:
+        if self.streams is not None:
+            self.streams[1].close()
+            self.streams = None
 
 
 def request(users: list[int]) -> bytes:
     return json.dumps({"users": users, "k": 10}).encode()
 
 
-async def open_loop(port: int, rate: float, seconds: float) -> dict[str, Any]:
+async def open_loop(port: int, rate: float, seconds: float, key: str | None = None) -> dict[str, Any]:
     """Single users at fixed times; a free connection is taken, or a new one opened."""
     rng = np.random.default_rng(1)
     free: list[Client] = []
@@ -91,7 +104,7 @@ async def open_loop(port: int, rate: float, seconds: float) -> dict[str, Any]:
     start = time.perf_counter() + 0.5
 
     async def one(due: float, user: int) -> None:
-        client = free.pop() if free else Client(port)
+        client = free.pop() if free else Client(port, key)
         statuses.append(await client.post(request([user])))
         latency.append(time.perf_counter() - due)
         free.append(client)
@@ -102,7 +115,39 @@ async def open_loop(port: int, rate: float, seconds: float) -> dict[str, Any]:
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         tasks.append(asyncio.create_task(one(due, int(rng.integers(USERS)))))
     await asyncio.gather(*tasks)
+    for client in free:
+        client.close()
     return {"rate": rate, "requests": len(latency), **summary(latency, statuses)}
+
+
+async def bulk(port: int, stop: asyncio.Event, key: str | None = None) -> list[float]:
+    """1,000 users × 100 items, again and again; returns the seconds of each answer."""
+    client, rng, seconds = Client(port, key), np.random.default_rng(5), []
+    while not stop.is_set():
+        started = time.perf_counter()
+        status = await client.post(json.dumps({"users": rng.integers(0, USERS, 1000).tolist(), "k": 100}).encode())
+        assert status == 200, client.answer[:200]
+        seconds.append(time.perf_counter() - started)
+    client.close()
+    return seconds
+
+
+async def under_bulk(port: int, rate: float, seconds: float, rounds: int = 4) -> dict[str, Any]:
+    """Single users alone, then beside a bulk client, in turns: medians over the rounds, and their ratios."""
+    alone, beside, answers = [], [], []
+    for _ in range(rounds):
+        alone.append(await open_loop(port, rate, seconds / rounds / 2))
+        stop = asyncio.Event()
+        load = asyncio.create_task(bulk(port, stop))
+        await asyncio.sleep(0.3)
+        beside.append(await open_loop(port, rate, seconds / rounds / 2))
+        stop.set()
+        answers += await load
+    found: dict[str, Any] = {"bulk_answers": len(answers), "bulk_seconds": float(np.median(answers))}
+    for name in ("p50_ms", "p99_ms", "max_ms"):
+        one, other = (float(np.median([part[name] for part in parts])) for parts in (alone, beside))
+        found[name] = {"alone": one, "beside_bulk": other, "ratio": other / one}
+    return found
 
 
 def stolen() -> np.ndarray:
@@ -164,6 +209,7 @@ async def measure(port: int, options: argparse.Namespace) -> dict[str, Any]:
         "items": options.items,
         "dim": options.dim,
         "open_loop": {**first, "stolen": float(taken / max(ticks, 1))},
+        "bulk": await under_bulk(port, options.rate, options.seconds),
         "batch": await batch_or_single(port, 5),
         "closed_loop": await closed_loop(port, options.clients, options.seconds),
     }

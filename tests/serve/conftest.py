@@ -11,11 +11,12 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.model import Recommender
-from puidrec.serve import Unknown
+from puidrec.serve import Seen, Unknown
 from puidrec.serve.answers import Answers
 from puidrec.serve.app import create_app
 from puidrec.serve.limits import Limits
 from puidrec.serve.schema import ProblemResponse
+from puidrec.serve.service import Policy
 
 ENVIRONMENT = {"data": "simulated", "data_sha256": "ab" * 32}
 
@@ -77,9 +78,15 @@ class Client:
 def client_of() -> Any:
     """From a model to a client of the application that answers for it."""
 
-    def make(model: Recommender, unknown: Unknown = Unknown.PRIOR, **limits: Any) -> Client:
+    def make(
+        model: Recommender,
+        unknown: Unknown = Unknown.PRIOR,
+        seen: Seen = Seen.CATALOGUE,
+        policy: Policy | None = None,
+        **limits: Any,
+    ) -> Client:
         metrics = {"protocol": "rd", "uauc": 0.7, **model.report_}
-        return Client(create_app(Answers(model, unknown, Limits(**limits)), metrics, ENVIRONMENT))
+        return Client(create_app(Answers(model, unknown, Limits(**limits), seen), metrics, ENVIRONMENT, policy))
 
     return make
 

@@ -11,7 +11,7 @@ import pytest
 
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
-from puidrec.serve import Unknown
+from puidrec.serve import Seen, Unknown
 from puidrec.serve import app as module
 from puidrec.serve.schema import Health, ModelCard, RecommendResponse, ScoreResponse
 
@@ -199,7 +199,8 @@ RAW = [
     (b"{", 400, "malformed"),
     (b"nonsense", 400, "malformed"),
     (b"\xff\xfe\x00", 400, "malformed"),
-    (b"[" * 200_000, 400, "malformed"),
+    (b"[" * 90_000, 400, "malformed"),
+    (b"[" * 200_000, 422, "too_many"),
     (b'{"users": [' + b"9" * 10_000 + b"]}", 400, "malformed"),
     (b'{"users": [NaN]}', 422, "invalid"),
     (b'{"users": [{"id": 1, "features": {"age": Infinity}}]}', 422, "invalid"),
@@ -235,7 +236,7 @@ def test_an_internal_error_tells_the_client_nothing_of_its_cause(
     client_of: Any, model: Recommender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = client_of(model)
-    monkeypatch.setattr(client.app.state.answers, "plan", lambda body: 1 / 0)
+    monkeypatch.setattr(client.app.state.serving.service.answers, "plan", lambda body: 1 / 0)
     client.refused("/recommend", {"users": [1]}, 500, "internal", "log")
 
 
@@ -243,7 +244,7 @@ def test_an_answer_has_a_time(client_of: Any, model: Recommender, monkeypatch: p
     import time
 
     client = client_of(model, seconds=0.05)
-    engine = client.app.state.answers.engine
+    engine = client.app.state.serving.service.answers.engine
     monkeypatch.setattr(engine, "best_of_each", lambda queries: time.sleep(0.5))
     client.refused("/recommend", {"users": [1]}, 503, "overloaded", "0.05 s")
 
@@ -256,7 +257,7 @@ def test_the_document_states_the_limits_and_the_names(client_of: Any, model: Rec
     assert forms["ScoreRequest"]["properties"]["pairs"]["maxItems"] == 9
     assert forms["Method"]["enum"] == list(METHODS)
     assert forms["Basis"]["enum"] == ["trained", "features", "prior"]
-    assert set(document["paths"]) == {"/health", "/model", "/recommend", "/score"}
+    assert set(document["paths"]) == {"/health", "/livez", "/model", "/readyz", "/recommend", "/score"}
 
 
 def test_the_page_loads_nothing(client: Any) -> None:
@@ -272,7 +273,7 @@ def test_the_page_loads_nothing(client: Any) -> None:
 
 def test_the_page_escapes_what_it_shows(client_of: Any, text_model: Recommender) -> None:
     client = client_of(text_model)
-    client.app.state.card["data"] = "<script>alert(1)</script>"
+    client.app.state.serving.service.card["data"] = "<script>alert(1)</script>"
     assert "<script" not in client.get("/docs").text
 
 
@@ -282,4 +283,76 @@ def test_serve_run_reads_a_run_folder(model: Recommender, tmp_path, refusal) -> 
     (tmp_path / "metrics.json").write_text(json.dumps({"protocol": "rd"}))
     refusal(lambda: module.serve_run(tmp_path), "environment.json")
     (tmp_path / "environment.json").write_text(json.dumps({"data_sha256": "cd"}))
-    assert module.serve_run(tmp_path).state.card["data_sha256"] == "cd"
+    assert module.serve_run(tmp_path).state.serving.service.card["data_sha256"] == "cd"
+
+
+def test_what_users_rated_is_not_told_item_by_item(client: Any, client_of: Any, model: Recommender) -> None:
+    """A list of all items with what was rated left out of it was the user's whole history."""
+    start, item = model.seen_
+    rated, everything = set(item[start[5] : start[6]].tolist()), list(range(40))
+    assert rated
+    body = {"users": [5], "items": everything, "k": 40}
+    problem = client.refused("/recommend", {**body, "exclude_seen": True}, 422, "invalid", "exclude")
+    assert problem["field"] == "exclude_seen"
+    assert sorted(recommended(client.post("/recommend", body))[0]["items"]) == everything  # and not by default either
+    trusting = client_of(model, seen=Seen.ALWAYS)
+    left = recommended(trusting.post("/recommend", {**body, "exclude_seen": True}))[0]["items"]
+    assert set(everything) - set(left) == rated
+    forgetful = client_of(model, seen=Seen.NEVER)
+    assert len(recommended(forgetful.post("/recommend", {"users": [5], "k": 40}))[0]["items"]) == 40
+    forgetful.refused("/recommend", {"users": [5], "exclude_seen": True}, 422, "invalid", "forgot")
+
+
+def test_items_can_be_left_out_and_ranks_skipped(client: Any) -> None:
+    body = {"users": [5, 7], "k": 40, "exclude_seen": False}
+    whole = [entry["items"] for entry in recommended(client.post("/recommend", body))]
+    pages = [recommended(client.post("/recommend", {**body, "k": 15, "offset": offset})) for offset in (0, 15, 30, 45)]
+    for row in (0, 1):
+        assert [item for page in pages for item in page[row]["items"]] == whole[row]
+        assert all(len(page[row]["items"]) == len(page[row]["scores"]) for page in pages)
+    unwanted = [*whole[0][:3], 999]
+    left = [entry["items"] for entry in recommended(client.post("/recommend", {**body, "exclude": unwanted}))]
+    assert left == [[item for item in row if item not in unwanted] for row in whole]
+    new = {"id": 777, "features": {"quality": 3.0}}
+    some = {**body, "items": [1, 2, 3], "new_items": [new], "exclude": [2, 777]}
+    assert sorted(recommended(client.post("/recommend", some))[0]["items"]) == [1, 3]
+    client.refused("/recommend", {**body, "exclude": ["x"]}, 422, "wrong_id_type")
+    client.refused("/recommend", {**body, "k": 1, "offset": 1001}, 422, "too_many", "offset")
+
+
+def test_large_answers_are_those_of_single_users(client: Any, model: Recommender) -> None:
+    users = [int(user) for user in np.random.default_rng(0).integers(0, 60, 300)]
+    found = recommended(client.post("/recommend", {"users": users, "k": 30}))
+    single = {user: recommended(client.post("/recommend", {"users": [user], "k": 30}))[0] for user in set(users)}
+    assert [entry["user_id"] for entry in found] == users
+    for entry in found:
+        assert entry["items"] == single[entry["user_id"]]["items"]
+
+
+def test_work_that_cannot_be_done_in_time_is_refused_at_once(client_of: Any, model: Recommender) -> None:
+    client = client_of(model, seconds=2)
+    worker = client.app.state.worker
+    worker._waiting_scores, worker._seconds_per_score = 1000, 0.01  # ten seconds of work
+    answer = client.post("/recommend", {"users": [1]})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/livez").status_code == client.ask("HEAD", "/livez").status_code == 200
+
+
+def test_what_is_under_way_is_counted_by_client_and_for_all(client_of: Any, model: Recommender) -> None:
+    from puidrec.serve.limits import Admission, Limits, Refused
+
+    admission = Admission(client_of(model).app, Limits(client_results=100, all_results=150))
+    here, there = ({"client": (address, 1)} for address in ("192.0.2.1", "192.0.2.2"))
+    with admission.holding(here, 90):
+        with pytest.raises(Refused, match="one client") as own, admission.holding(here, 20):
+            pass
+        with pytest.raises(Refused, match="under way") as all_of_us, admission.holding(there, 80):
+            pass
+        with admission.holding(there, 60):
+            pass
+    assert (own.value.code.status, all_of_us.value.code.status) == (429, 503)
+    assert own.value.response().headers["retry-after"] == "1"
+    assert not admission.results
+    with admission.holding(here, 10**6):  # a single request may be as large as its own limits let it be
+        pass

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from puidrec.data.dataset import Dataset
 from puidrec.model import Recommender
@@ -118,8 +119,8 @@ def engine(model: Recommender, monkeypatch: pytest.MonkeyPatch) -> Slow:
 
 async def gathered(engine: Slow, queries: list[Query]) -> list[Ranking | BaseException]:
     """All queries are waiting before the first product begins, save the first, which is in it."""
-    worker = Worker(engine)
-    tasks = [asyncio.create_task(worker.best(one)) for one in queries]
+    worker = Worker()
+    tasks = [asyncio.create_task(worker.best(engine, one)) for one in queries]
     await asyncio.sleep(0.05)
     engine.gate.set()
     found = await asyncio.gather(*tasks, return_exceptions=True)
@@ -154,11 +155,11 @@ def test_a_single_user_does_not_wait_for_a_giant(engine: Slow) -> None:
     done: list[str] = []
 
     async def ask(worker: Worker, name: str, users: list[int], k: int) -> None:
-        await worker.best(query(engine, users, k))
+        await worker.best(engine, query(engine, users, k))
         done.append(name)
 
     async def story() -> None:
-        worker = Worker(engine)
+        worker = Worker()
         giant = asyncio.create_task(ask(worker, "giant", list(range(60)) * 5, 5))
         await asyncio.sleep(0.05)
         single = asyncio.create_task(ask(worker, "single", [1], 6))
@@ -174,10 +175,10 @@ def test_a_single_user_does_not_wait_for_a_giant(engine: Slow) -> None:
 
 def test_what_nobody_waits_for_is_not_computed(engine: Slow) -> None:
     async def story() -> None:
-        worker = Worker(engine)
-        first = asyncio.create_task(worker.best(query(engine, [0])))
+        worker = Worker()
+        first = asyncio.create_task(worker.best(engine, query(engine, [0])))
         await asyncio.sleep(0.05)
-        second = asyncio.create_task(worker.best(query(engine, list(range(60)), k=7)))
+        second = asyncio.create_task(worker.best(engine, query(engine, list(range(60)), k=7)))
         await asyncio.sleep(0.05)
         second.cancel()
         await asyncio.sleep(0)
@@ -195,3 +196,60 @@ def test_a_failure_reaches_its_own_request_only(engine: Slow) -> None:
     assert isinstance(found[1], RuntimeError)
     assert isinstance(found[0], Ranking)
     assert isinstance(found[2], Ranking)
+
+
+def test_large_requests_take_turns_and_small_ones_go_first_but_not_for_ever(
+    engine: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slices of a giant between single users: one at least after every four products of theirs."""
+    monkeypatch.setattr(module, "SLICE_SCORES", 40 * 2)
+    order: list[str] = []
+
+    async def ask(worker: Worker, name: str, users: list[int], k: int) -> None:
+        await worker.parts(engine, query(engine, users, k), lambda ranking, start: order.append(name))
+
+    async def story() -> None:
+        worker = Worker()
+        giants = [asyncio.create_task(ask(worker, name, list(range(8)), 5)) for name in ("a", "b")]
+        await asyncio.sleep(0.05)
+        singles = [asyncio.create_task(ask(worker, "single", [1], 20 + n)) for n in range(10)]  # none joins another
+        await asyncio.sleep(0.05)
+        engine.gate.set()
+        await asyncio.gather(*giants, *singles)
+        worker.close()
+
+    asyncio.run(story())
+    assert order[0] == "a"  # it was being computed when the others came
+    assert order[1:14] == ["single"] * 4 + ["b"] + ["single"] * 4 + ["a"] + ["single"] * 2 + ["b"]
+    assert sorted(order[14:]) == ["a"] * 2 + ["b"] * 2
+
+
+def test_a_slice_is_bounded_by_scores_and_by_results(model: Recommender) -> None:
+    engine = Engine(model)
+    assert engine.slice_users(query(engine, [0], 1000)) == 1
+    assert engine.slice_users(query(engine, [0], 5)) == module.SLICE_RESULTS // 5
+    many = module.Candidates(torch.zeros(module.SLICE_SCORES // 3, 6))
+    assert engine.slice_users(query(engine, [0], 1, candidates=many)) == 3
+
+
+def test_what_waits_is_estimated_by_the_pace_of_the_last_products(engine: Slow) -> None:
+    async def story() -> list[float]:
+        worker, waits = Worker(), []
+        engine.gate.set()
+        await worker.best(engine, query(engine, [0]))
+        waits.append(worker.waiting_seconds)
+        engine.gate.clear()
+        tasks = [asyncio.create_task(worker.best(engine, query(engine, [user], k=3 + user))) for user in range(3)]
+        await asyncio.sleep(0.05)
+        waits.append(worker.waiting_seconds)
+        tasks[2].cancel()
+        engine.gate.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0.1)
+        waits.append(worker.waiting_seconds)
+        worker.close()
+        return waits
+
+    before, during, after = asyncio.run(story())
+    assert (before, after) == (0, 0)
+    assert during > 0

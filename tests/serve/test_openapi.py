@@ -54,4 +54,4 @@ def test_answers_conform(api: Any, verb: str, path: str, mode: GenerationMode) -
 
 
 def test_every_path_is_drawn_from(api: Any) -> None:
-    assert set(api.raw_schema["paths"]) == {"/health", "/model", "/recommend", "/score"}
+    assert set(api.raw_schema["paths"]) == {"/health", "/livez", "/model", "/readyz", "/recommend", "/score"}

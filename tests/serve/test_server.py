@@ -23,6 +23,7 @@ from puidrec.serve.answers import Answers
 from puidrec.serve.app import create_app
 from puidrec.serve.limits import Limits
 from puidrec.serve.server import TimedProtocol, make_server, open_socket
+from puidrec.serve.service import Policy
 
 ANSWERED = b"HTTP/1.1 200 OK\r\n"
 
@@ -46,7 +47,8 @@ class Running:
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # inherited: answers must not fit into it
         self.listener.listen()
         self.port = self.listener.getsockname()[1]
-        self.app = create_app(Answers(model, limits=Limits(**limits)), {}, {})
+        own = Limits(**limits)
+        self.app = create_app(Answers(model, limits=own), {}, {}, Policy(limits=own))
         self.server = make_server(self.app)
         self.thread = threading.Thread(target=self.server.run, args=([self.listener],), daemon=True)
         self.thread.start()
@@ -164,7 +166,7 @@ def test_a_slow_reader_who_reads_gets_everything(running: Running) -> None:
 
 
 def test_those_who_left_are_not_worked_for(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, computed = running.app.state.answers.engine, []
+    engine, computed = running.app.state.serving.service.answers.engine, []
     real = engine.best_of_each
 
     def slow(queries: list[Any]) -> Any:
@@ -212,7 +214,7 @@ def test_memory_for_a_whole_block_is_there_before_anybody_asks() -> None:
     with running.connect() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
         read_answer(connection)
-    engine = running.app.state.answers.engine
+    engine = running.app.state.serving.service.answers.engine
     assert engine._buffer.numel() == engine.users_per_block * 20_000
     running.stop()
 
@@ -234,7 +236,7 @@ def test_a_stop_lets_the_answer_under_way_finish() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_asks_for_an_end_and_is_not_raised_again(number: signal.Signals) -> None:
-    server, before = make_server(lambda: None), signal.getsignal(number)
+    server, before = make_server(create_app(Answers(random_model(3, 3, 2)), {}, {})), signal.getsignal(number)
     with server.capture_signals():
         signal.raise_signal(number)
         assert server.should_exit
@@ -278,3 +280,101 @@ def test_sixty_four_clients_are_all_answered() -> None:
     running.stop()
     assert set(statuses) == {200}
     assert answered == [requests] * 64
+
+
+def test_idle_connections_of_one_client_keep_nobody_out() -> None:
+    """1,040 of them gave 503 to everyone, `/health` included. Each new one takes the place of the longest idle one."""
+    running = Running(random_model(20, 50, 4), client_connections=30, connections=60)
+    idle = [running.connect() for _ in range(100)]
+    with running.connect() as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert read_answer(connection).startswith(ANSWERED)
+    assert len(running.connections) <= 31
+    for one in idle:
+        one.close()
+    running.stop()
+
+
+def test_busy_connections_beyond_the_limit_are_told_when_to_come_back() -> None:
+    running = Running(random_model(20, 50, 4), client_connections=4, read_seconds=30)
+    busy = [running.connect() for _ in range(4)]
+    for one in busy:
+        one.sendall(post({"users": [1]})[:-5])  # a request is under way: these are not idle
+    assert running.wait(lambda: sum(c.cycle is not None for c in running.connections) == 4)
+    with running.connect() as connection:
+        connection.sendall(post({"users": [1]}))
+        answer = read_answer(connection)
+        assert answer.startswith(b"HTTP/1.1 429 ")
+        assert b"retry-after: 1" in answer
+    with running.connect() as connection:
+        connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert read_answer(connection).startswith(ANSWERED)
+    for one in busy:  # nobody who was at work has lost anything
+        one.sendall(post({"users": [1]})[-5:])
+        assert read_answer(one).startswith(ANSWERED)
+        one.close()
+    running.stop()
+
+
+def test_requests_under_way_are_limited_by_client_and_for_all() -> None:
+    for limits, status in (({"client_requests": 3}, b"429"), ({"requests": 3}, b"503")):
+        running = Running(random_model(20, 50, 4), read_seconds=30, **limits)
+        busy = [running.connect() for _ in range(3)]
+        for one in busy:
+            one.sendall(post({"users": [1]})[:-5])
+        assert running.wait(lambda running=running: sum(c.cycle is not None for c in running.connections) == 3)
+        with running.connect() as connection:
+            connection.sendall(post({"users": [1]}))
+            answer = read_answer(connection)
+            assert answer.startswith(b"HTTP/1.1 " + status)
+            assert b"retry-after: 1" in answer
+            connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert read_answer(connection).startswith(ANSWERED)
+        for one in busy:
+            one.close()
+        running.stop()
+
+
+def test_an_answer_that_is_read_byte_by_byte_is_dropped(running: Running) -> None:
+    """It would hold its memory for as long as the client likes."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(10)
+        connection.connect(("127.0.0.1", running.port))
+        connection.sendall(post({"users": list(range(100)), "k": 1000}) * 8)
+        for _ in range(200):
+            try:
+                if not connection.recv(64):
+                    break
+            except OSError:
+                break
+            if not running.connections:
+                break
+            time.sleep(0.05)
+        assert running.wait(lambda: not running.connections)
+
+
+def test_results_are_counted_until_their_client_has_taken_them(running: Running) -> None:
+    body = {"users": list(range(100)), "k": 1000}
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", running.port))
+        connection.sendall(post(body))  # and does not read
+        with running.connect() as other:
+            for _ in range(2):
+                other.sendall(post(body))
+                assert read_answer(other).startswith(ANSWERED)
+        assert running.wait(lambda: not running.connections)  # the server gives up on it, and on its count
+    with running.connect() as other:
+        other.sendall(post(body))
+        assert read_answer(other).startswith(ANSWERED)
+
+
+def test_a_process_may_open_as_many_files_as_it_has_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (256, 5000))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append(limits))
+    for number in (100, 2000, 9000):
+        module.allow_files(number)
+    assert asked == [(2000, 5000), (5000, 5000)]

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from puidrec.cli import audit, data, gamma, runs, studies
+from puidrec.cli import audit, data, gamma, runs, serving, studies
 from puidrec.cli.options import add_commands
 from puidrec.cli.output import another_process_prints
 from puidrec.errors import PuidError, one_line
@@ -27,7 +27,8 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 add_commands(app, studies.demo, gamma.gamma, runs.train, runs.evaluate, runs.recommend, audit.audit)
-add_commands(app, studies.compare, studies.tune, studies.reproduce, runs.serve, runs.export)
+add_commands(app, studies.compare, studies.tune, studies.reproduce, runs.export)
+add_commands(app, serving.serve, serving.sign, serving.verify)
 
 INTERRUPTED = 130
 """The exit code of a command that was stopped by Ctrl+C."""

@@ -1,9 +1,8 @@
-"""Commands on one model: `puid train`, `evaluate`, `recommend`, `serve` and `export`."""
+"""Commands on one model: `puid train`, `evaluate`, `recommend` and `export`."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -16,7 +15,6 @@ from puidrec.cli import options
 from puidrec.cli.options import option, path_option
 from puidrec.cli.output import print_json, print_table, progress_bar, say, steps
 from puidrec.errors import InputError
-from puidrec.serve import Unknown
 
 if TYPE_CHECKING:
     import polars as pl
@@ -216,55 +214,6 @@ def _ids(text: str, integers: bool) -> list[Any]:
         return [int(part) for part in parts]
     except ValueError:
         raise InputError("user ids of this model are integers", found=text, expected="for example 0,1,2") from None
-
-
-@dataclass(frozen=True)
-class ServeOptions(options.CommonOptions):
-    """Where the server listens, and what clients get."""
-
-    host: str = option("127.0.0.1", "Address to listen on; the default answers this machine only.")
-    port: int = option(8000, "Port; 0 takes a free one.", min=0, max=65535)
-    unknown: Unknown = option(
-        Unknown.PRIOR, "Users without training rows or features: the average user's answer, or 404."
-    )
-    max_k: int = option(1000, "Most items per user that a client may ask for.", min=1, max=100_000)
-    device: str | None = option(None, options.DEVICES, show_default="cpu")
-    as_json: bool = option(False, "Print the address as JSON, once it answers.", "--json")
-
-
-@options.command("puid serve runs/puid-dr --port 8000")
-def serve(run: options.RunFolder, asked: ServeOptions) -> None:
-    """Serve recommendations over HTTP until Ctrl+C: POST /recommend and /score, GET /health and /model.
-
-    The page /docs says what they take and give; it needs no network.
-    """
-    try:
-        from puidrec.serve.app import serve_run
-        from puidrec.serve.limits import Limits
-        from puidrec.serve.server import address_of, open_socket, serve_forever
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"serving needs {error.name}, which is not installed", hint="pip install 'puidrec[serve]'"
-        ) from error
-
-    with open_socket(asked.host, asked.port) as listener:
-        limits = Limits(k=asked.max_k, results=max(Limits.results, asked.max_k))
-        app = serve_run(run, asked.unknown, limits, asked.device or "cpu")
-        listener.listen()  # from here on clients may connect, and are answered as soon as the loop runs
-        _announce(app.state.card, address_of(listener), asked.as_json)
-        serve_forever(app, listener)
-    if not asked.as_json:
-        say("stopped")
-
-
-def _announce(card: dict[str, Any], url: str, as_json: bool) -> None:
-    """Say what is served and where."""
-    if as_json:
-        print_json({"url": url, "method": card["method"]})
-        sys.stdout.flush()  # the reader waits for it
-    else:
-        what = f"{card['method']}, {card['users']:,} users × {card['items']:,} items"
-        say(f"{what}, on {url} (what it answers: {url}/docs)", wrap=False)
 
 
 class ExportFormat(StrEnum):

@@ -33,7 +33,7 @@ METRICS = ("uauc", "ndcg@5", "ndcg@20", "ndcg@50", "auc", "recall@5", "catalogue
 PROPENSITY = "-propensity@"
 """In the name of metrics that are weighted by inverse propensity."""
 CONFIG, CHECKPOINT, ENVIRONMENT = "config.toml", "checkpoint.safetensors", "environment.json"
-FILES = (CONFIG, CHECKPOINT, "history.jsonl", ENVIRONMENT, "metrics.json", "model")
+FILES = (CONFIG, CHECKPOINT, "history.jsonl", ENVIRONMENT, "metrics.json", "model", "signature.json")
 """All that a run folder ever holds."""
 LIBRARIES = ("puidrec", "torch", "numpy", "scipy", "polars", "scikit-learn")
 

@@ -11,7 +11,7 @@ import numpy as np
 from puidrec.cold_start import ColdStart, Entities, Side
 from puidrec.errors import InputError
 from puidrec.model import Recommender
-from puidrec.serve import Unknown
+from puidrec.serve import Seen, Unknown
 from puidrec.serve.engine import Engine, Query, Ranking
 from puidrec.serve.limits import Code, Limits, Refused, require_at_most
 from puidrec.serve.schema import Basis, Entity, RecommendRequest, ScoreRequest
@@ -44,13 +44,17 @@ class EntityLookup:
         """How ids are written in JSON."""
         return "integer" if self.integers else "text"
 
-    def resolve(self, named: Sequence[Named], field: str, unknown: Unknown) -> Resolved:
-        """Factors of everyone named; of unknown ids without features the average, or a refusal."""
-        ids = [one.id if isinstance(one, Entity) else one for one in named]
+    def require_type(self, ids: Sequence[int | str], field: str) -> None:
+        """Refuse ids that cannot be of this model."""
         wrong = next((at for at, own in enumerate(ids) if isinstance(own, int) is not self.integers), None)
         if wrong is not None:
             kind = "integers" if self.integers else "text"
             raise Refused(Code.WRONG_ID_TYPE, f"{self.side} ids of this model are {kind}", f"{field}.{wrong}")
+
+    def resolve(self, named: Sequence[Named], field: str, unknown: Unknown) -> Resolved:
+        """Factors of everyone named; of unknown ids without features the average, or a refusal."""
+        ids = [one.id if isinstance(one, Entity) else one for one in named]
+        self.require_type(ids, field)
         codes = np.array([self.code.get(own, -1) for own in ids], dtype=np.int64)
         factors = self.entities.with_average[codes]  # the average is the last row, -1
         basis = [Basis.PRIOR if code < 0 else Basis.TRAINED for code in codes.tolist()]
@@ -72,12 +76,26 @@ class EntityLookup:
         return Resolved(ids, codes, factors, basis)
 
 
+def nothing_seen(model: Recommender) -> tuple[np.ndarray, np.ndarray]:
+    """The list of rated items of a model whose users rated nothing."""
+    return np.zeros(len(model.user_ids_) + 1, np.int64), np.zeros(0, np.int32)
+
+
 class Answers:
     """Everything between HTTP and the engine; knows the limits and what unknown ids get."""
 
-    def __init__(self, model: Recommender, unknown: Unknown = Unknown.PRIOR, limits: Limits | None = None) -> None:
-        self.model, self.unknown, self.limits = model, unknown, limits or Limits()
-        self.engine, cold_start = Engine(model), ColdStart(model)
+    def __init__(
+        self,
+        model: Recommender,
+        unknown: Unknown = Unknown.PRIOR,
+        limits: Limits | None = None,
+        seen: Seen = Seen.CATALOGUE,
+    ) -> None:
+        self.model, self.unknown, self.limits, self.seen = model, unknown, limits or Limits(), seen
+        self.engine, cold_start = (
+            Engine(model, nothing_seen(model) if seen is Seen.NEVER else model.seen_),
+            ColdStart(model),
+        )
         self.users = EntityLookup("user", Entities(model.user_ids_, self.engine.user_factors), cold_start)
         self.items = EntityLookup("item", Entities(model.item_ids_, self.engine.item_factors), cold_start)
 
@@ -87,37 +105,67 @@ class Answers:
         Candidates are the items asked for (or all), and unknown ones with features. A new item that is known after all
         is ranked as such.
         """
+        depth = request.k + request.offset
         require_at_most("k", request.k, self.limits.k)
-        require_at_most("users", len(request.users) * request.k, self.limits.results, "users × k")
+        require_at_most("offset", request.offset, self.limits.k)
+        require_at_most("users", len(request.users) * depth, self.limits.results, "users × (offset + k)")
+        excluding = self._excludes_seen(request)
         users = self.users.resolve(request.users, "users", self.unknown)
         listed = None if request.items is None else self.items.resolve(request.items, "items", self.unknown)
         new = self.items.resolve(request.new_items, "new_items", Unknown.REFUSE)
         asked = (new,) if listed is None else (listed, new)
         cold: dict[int | str, np.ndarray] = {}
         left_out: dict[int | str, None] = {}
+        unwanted_ids = set(request.exclude)
         for part in asked:
             for at in np.flatnonzero(part.codes < 0).tolist():
+                if part.ids[at] in unwanted_ids:
+                    continue
                 if part.basis[at] is Basis.FEATURES:
                     cold[part.ids[at]] = part.factors[at]
                 else:
                     left_out[part.ids[at]] = None
         codes = None if listed is None else np.concatenate([part.codes[part.codes >= 0] for part in asked])
         rows = np.array(list(cold.values()), np.float32).reshape(-1, self.engine.item_factors.shape[1])
-        excluding = (users.codes >= 0) & request.exclude_seen
-        seen_by = np.where(excluding, users.codes, len(self.users.ids))
-        query = Query(users.factors, seen_by, request.k, self.engine.choose(codes, rows))
-        return Plan(query, users, list(cold), list(left_out))
+        seen_by = np.where((users.codes >= 0) & excluding, users.codes, len(self.users.ids))
+        unwanted = self._unwanted(request)
+        query = Query(users.factors, seen_by, depth, self.engine.choose(codes, rows), unwanted)
+        return Plan(query, users, list(cold), list(left_out), request.offset)
+
+    def _excludes_seen(self, request: RecommendRequest) -> bool:
+        """Whether what a user rated is left out; refused where the answer would tell a client what the user rated."""
+        filtered = request.items is not None
+        allowed = self.seen is Seen.ALWAYS or (self.seen is Seen.CATALOGUE and not filtered)
+        if request.exclude_seen and not allowed:
+            why = "with a list of items it would tell which of them the user rated" if filtered else "it forgot them"
+            raise Refused(
+                Code.INVALID, f"this server does not leave out rated items here ({why}): use exclude", "exclude_seen"
+            )
+        return allowed if request.exclude_seen is None else request.exclude_seen
+
+    def _unwanted(self, request: RecommendRequest) -> np.ndarray | None:
+        """Codes of the items of the catalogue to leave out; ids that are not in it change nothing."""
+        if not request.exclude:
+            return None
+        self.items.require_type(request.exclude, "exclude")
+        codes = [self.items.code.get(own, -1) for own in request.exclude]
+        return np.unique(np.array([code for code in codes if code >= 0], dtype=np.int64))
+
+    def entries(self, plan: Plan, ranking: Ranking, start: int = 0) -> list[dict[str, Any]]:
+        """The answer for some of the users, in the caller's ids. start: the number of the first of them."""
+        names, first, codes = self.items.ids, plan.offset, ranking.codes.tolist()
+        kept = np.isfinite(ranking.scores).sum(1).tolist()
+        cold, known = plan.cold_items, len(names)
+        found = []
+        for at, (row, scores, n) in enumerate(zip(codes, ranking.scores.tolist(), kept, strict=True), start):
+            items = [names[c] if c < known else cold[c - known] for c in row[first:n]]
+            entry = {"user_id": plan.users.ids[at], "basis": plan.users.basis[at], "items": items}
+            found.append({**entry, "scores": scores[first:n]})
+        return found
 
     def recommendations(self, plan: Plan, ranking: Ranking) -> dict[str, Any]:
-        """The answer, in the caller's ids."""
-        names = self.items.ids if not plan.cold_items else [*self.items.ids, *plan.cold_items]
-        kept = np.isfinite(ranking.scores).sum(1).tolist()
-        rows = zip(plan.users.ids, plan.users.basis, ranking.codes.tolist(), ranking.scores.tolist(), kept, strict=True)
-        found = [
-            {"user_id": own, "basis": basis, "items": [names[c] for c in codes[:n]], "scores": scores[:n]}
-            for own, basis, codes, scores, n in rows
-        ]
-        return {"recommendations": found, "unknown_items": plan.unknown_items}
+        """The whole answer."""
+        return {"recommendations": self.entries(plan, ranking), "unknown_items": plan.unknown_items}
 
     def scores(self, request: ScoreRequest) -> dict[str, Any]:
         """Scores of pairs, on the scale of the target."""
@@ -135,3 +183,4 @@ class Plan:
     users: Resolved
     cold_items: list[int | str]
     unknown_items: list[int | str]
+    offset: int = 0

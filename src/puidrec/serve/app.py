@@ -1,157 +1,278 @@
-"""The web application: five paths, typed both ways, and a page that explains them without a network."""
+"""The web application: its paths, typed both ways, what stands before them, and a page that explains them.
+
+From the outside in: `Observe` (id, log line, figures), CORS where it was asked for, `AllowedHosts`, API keys,
+`Admission` (how much is under way), `Guard` (bodies), then the paths.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.routing import APIRoute
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Receive, Scope, Send
 
 from puidrec import __version__
-from puidrec.errors import one_line
-from puidrec.experiments.run import load_run, read_environment
-from puidrec.serve import Unknown
-from puidrec.serve.answers import Answers
-from puidrec.serve.engine import Worker
-from puidrec.serve.limits import Code, Guard, Limits, Refused
-from puidrec.serve.openapi import make_exact, render_page
+from puidrec.serve.access import PROBES, AllowedHosts, unauthorised
+from puidrec.serve.answers import Answers, Plan
+from puidrec.serve.engine import Ranking, Worker
+from puidrec.serve.limits import Admission, Code, Guard, Refused
+from puidrec.serve.observe import Metrics, Observe
+from puidrec.serve.openapi import render_page
+from puidrec.serve.reading import read_body, refuse_validation
 from puidrec.serve.schema import (
     Health,
     ModelCard,
+    Probe,
     ProblemResponse,
     RecommendRequest,
     RecommendResponse,
     ScoreRequest,
     ScoreResponse,
 )
+from puidrec.serve.service import Policy, Serving, load_service, make_service
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ProblemResponse, "description": words}
     for status, words in (
-        (400, "The body is not JSON."),
+        (400, "The body is not JSON, or the server is not called by this name."),
+        (401, "No API key, where the server asks for one."),
         (404, "A user or item is unknown, and the server was told to refuse those."),
         (408, "The body did not arrive in time."),
         (413, "The body is too large."),
         (422, "The body is JSON but not a valid request."),
-        (503, "The answer took too long; try again."),
+        (429, "This client asks for too much at once; Retry-After says when to come back."),
+        (
+            503,
+            "All clients together ask for too much, or the answer took too long; Retry-After says when to come back.",
+        ),
     )
 }
+SMALL_BODY = 4096
+"""Bytes of a body that is read on the event loop; larger ones are read on a thread, so that others go on meanwhile."""
 
 
-def serve_run(
-    folder: Path, unknown: Unknown = Unknown.PRIOR, limits: Limits | None = None, device: str = "cpu"
+def serve_run(folder: Path, policy: Policy | None = None) -> FastAPI:
+    """The application that answers for a run folder, and takes it anew when it is told to."""
+    policy = policy or Policy()
+    load = partial(load_service, folder, policy)
+    service = load()
+    app = _application(service.answers, service.card, policy)
+    app.state.serving.reload_from = load
+    return app
+
+
+def create_app(
+    answers: Answers, metrics: dict[str, Any], environment: dict[str, Any], policy: Policy | None = None
 ) -> FastAPI:
-    """The application that answers for a run folder, its scores made on a device."""
-    model, metrics = load_run(folder, device)
-    return create_app(Answers(model, unknown, limits), metrics, read_environment(folder))
-
-
-def create_app(answers: Answers, metrics: dict[str, Any], environment: dict[str, Any]) -> FastAPI:
     """The application for a fitted model; metrics and environment are what `/model` tells of its making."""
+    return _application(answers, make_service(answers, metrics, environment).card, policy or Policy())
 
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        answers.engine.warm_up()
-        yield
-        app.state.worker.close()
+
+def _application(answers: Answers, card: dict[str, Any], policy: Policy) -> FastAPI:
+    from puidrec.serve.service import Service
 
     app = FastAPI(
-        title="puidrec", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan,
-        description=f"Recommendations of a {answers.model.settings.method} model.",
-    )  # fmt: skip
-    app.state.answers, app.state.worker = answers, Worker(answers.engine)
-    app.state.card = model_card(answers, metrics, environment)
+        title="puidrec", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_lifespan
+    )
+    paths: set[str] = set()
+    app.state.metrics = Metrics(lambda: paths)
+    app.state.serving = Serving(app, Service(answers, card), app.state.metrics, policy)
+    app.state.worker, app.state.reader = Worker(), ThreadPoolExecutor(1, "puid-read")
+    _add_paths(app)
+    paths |= {str(getattr(route, "path", "")) for route in app.routes}
     app.add_middleware(Guard, limits=answers.limits)
+    app.add_middleware(Admission, limits=answers.limits)
+    if policy.keys is not None:
+        app.add_middleware(AuthenticationMiddleware, backend=policy.keys, on_error=unauthorised)
+    app.add_middleware(AllowedHosts, hosts=policy.hosts)
+    if policy.origins:
+        headers = ["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"]
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(policy.origins), allow_methods=["GET", "POST"], allow_headers=headers
+        )
+    app.add_middleware(Observe, metrics=app.state.metrics, probes=dict(zip(PROBES, (livez, readyz), strict=True)))
     _add_errors(app)
-    app.get("/health", response_model=Health, summary="Whether the server is up")(health)
-    app.head("/health", include_in_schema=False)(health)
-    app.get("/model", response_model=ModelCard, summary="What is being served")(model)
+    app.state.serving.start()
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    app.state.serving.service.answers.engine.warm_up()
+    yield
+    await app.state.serving.wait()
+    app.state.worker.close()
+    app.state.reader.shutdown(wait=False, cancel_futures=True)
+    app.state.reader = ThreadPoolExecutor(1, "puid-read")  # it has a thread from the first use on only
+
+
+def _add_paths(app: FastAPI) -> None:
+    busy: dict[int | str, dict[str, Any]] = {
+        503: {"model": ProblemResponse, "description": "More work waits than can be done in time."}
+    }
+    app.get("/livez", response_model=Probe, summary="Whether the process answers")(livez)
+    app.get("/readyz", response_model=Probe, responses=busy, summary="Whether requests would be answered now")(readyz)
+    get = partial(app.get, responses={status: REFUSALS[status] for status in (400, 401, 429, 503)})
+    get("/health", response_model=Health, summary="Whether the server is up, and what it serves")(health)
+    for path, probe in (("/livez", livez), ("/readyz", readyz), ("/health", health)):
+        app.head(path, include_in_schema=False)(probe)
+    get("/model", response_model=ModelCard, summary="What is being served")(model)
+    app.router.route_class = ReadingRoute
     post = partial(app.post, responses=REFUSALS)
     post("/recommend", response_model=RecommendResponse, summary="Best items of users")(recommend)
     post("/score", response_model=ScoreResponse, summary="Scores of pairs")(score)
+    app.router.route_class = APIRoute
+    app.get("/metrics", include_in_schema=False)(metrics)
     app.get("/docs", include_in_schema=False)(docs)
     app.get("/", include_in_schema=False)(lambda: RedirectResponse("/docs"))
-    make_exact(app.openapi(), answers)  # FastAPI makes the document once and keeps it
-    return app
+
+
+class ReadingRoute(APIRoute):
+    """A path whose body is read by `read_body`: FastAPI would read it on the event loop, whatever its size."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Read, then answer."""
+        form: type[BaseModel] = get_type_hints(self.endpoint)["body"]
+
+        async def handle(request: Request) -> Response:
+            body = await request.body()
+            kind = request.headers.get("content-type", "")
+            read = partial(read_body, body, kind, form, request.app.state.serving.service.answers.limits)
+            large = len(body) > SMALL_BODY
+            answer: Response = await self.endpoint(request, await on_thread(request, read, large))
+            return answer
+
+        return handle
+
+
+async def on_thread(request: Request, call: Callable[[], Any], needed: bool = True) -> Any:
+    """Call on the thread for large requests, where that is needed; small ones are quicker than the way there."""
+    if not needed:
+        return call()
+    return await asyncio.get_running_loop().run_in_executor(request.app.state.reader, call)
+
+
+async def livez(request: Request) -> Response:
+    """Says that the process answers; needs no key."""
+    return _json({"status": "ok"})
+
+
+async def readyz(request: Request) -> Response:
+    """Says that a request would be answered in time; 503 while more work waits than that. Needs no key."""
+    limit = request.app.state.serving.service.answers.limits.seconds
+    if request.app.state.worker.waiting_seconds > limit:
+        return Refused(Code.OVERLOADED, "more work waits than can be done in time; try again").response()
+    return _json({"status": "ok"})
 
 
 async def health(request: Request) -> Response:
     """Says that the server is up, and what it serves."""
-    card = request.app.state.card
+    card = request.app.state.serving.service.card
     return _json({"status": "ok", **{key: card[key] for key in ("method", "users", "items")}})
 
 
 async def model(request: Request) -> Response:
     """Method, data, metrics, Γ, settings, and the features that unknown users and items may bring."""
-    return _json(request.app.state.card)
+    return _json(request.app.state.serving.service.card)
+
+
+async def metrics(request: Request) -> Response:
+    """Figures in the text form of Prometheus."""
+    figures: Metrics = request.app.state.metrics
+    figures.waiting.set(request.app.state.worker.waiting_seconds)
+    return Response(generate_latest(figures.registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 async def recommend(request: Request, body: RecommendRequest) -> Response:
     """The k best items of each user. Unknown users get the average user's, unless the server refuses them; with
     features, and a model that reads them, their own."""
-    answers: Answers = request.app.state.answers
-    plan = answers.plan(body)
+    answers: Answers = request.app.state.serving.service.answers
+    large = len(body.users) > 1 or bool(body.new_items or body.items or body.exclude)
+    plan: Plan = await on_thread(request, partial(answers.plan, body), large)
+    worker: Worker = request.app.state.worker
+    waiting, most = worker.waiting_seconds, answers.limits.seconds
+    if waiting > most:
+        raise Refused(Code.OVERLOADED, "more work waits than can be done in time; try again", retry_after=waiting)
+
+    def render(ranking: Ranking, start: int) -> bytes:
+        return to_json(answers.entries(plan, ranking, start), inf_nan_mode="null")[1:-1]
+
+    # The results are counted until the answer is sent: `Pieces` ends the count.
+    held = contextlib.ExitStack()
+    held.enter_context(request.state.admission.holding(request.scope, len(body.users) * (body.k + body.offset)))
     try:
-        ranking = await asyncio.wait_for(request.app.state.worker.best(plan.query), answers.limits.seconds)
-    except TimeoutError:
-        raise Refused(Code.OVERLOADED, f"no answer within {answers.limits.seconds:g} s; try again") from None
-    return _json(answers.recommendations(plan, ranking))
+        parts = await asyncio.wait_for(worker.parts(answers.engine, plan.query, render), most)
+    except BaseException as error:
+        held.close()
+        if isinstance(error, TimeoutError):
+            raise Refused(Code.OVERLOADED, f"no answer within {most:g} s; try again", retry_after=waiting) from None
+        raise
+    rest = to_json({"unknown_items": plan.unknown_items})[1:]
+    return Pieces([b'{"recommendations":[', *_between(parts), b"],", rest], held.close)
 
 
 async def score(request: Request, body: ScoreRequest) -> Response:
     """Scores of user-item pairs, on the scale of the model's target."""
-    answers: Answers = request.app.state.answers
-    return _json(answers.scores(body))
+    answers: Answers = request.app.state.serving.service.answers
+    answer: Response = await on_thread(request, lambda: _json(answers.scores(body)), len(body.pairs) > 1)
+    return answer
 
 
 async def docs(request: Request) -> HTMLResponse:
     """This service in one page, without anything loaded from elsewhere."""
     headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-    answers: Answers = request.app.state.answers
-    user, item = answers.users.ids[0], answers.items.ids[0]
+    service = request.app.state.serving.service
+    user, item = service.answers.users.ids[0], service.answers.items.ids[0]
     examples = {"/recommend": {"users": [user], "k": 5}, "/score": {"pairs": [{"user": user, "item": item}]}}
     base = str(request.base_url).rstrip("/")
-    page = render_page(request.app.openapi(), request.app.state.card, examples, base)
-    return HTMLResponse(page, headers=headers)
-
-
-def model_card(answers: Answers, metrics: dict[str, Any], environment: dict[str, Any]) -> dict[str, Any]:
-    """What `/model` answers."""
-    model, users, items = answers.model, answers.users, answers.items
-    apart = ("method", "gamma", "protocol")
-    return {
-        "method": model.settings.method,
-        "description": model.settings.spec.description,
-        "data": environment.get("data"),
-        "data_sha256": environment.get("data_sha256"),
-        "protocol": metrics.get("protocol"),
-        "metrics": {key: value for key, value in metrics.items() if key not in apart},
-        "gamma": model.report_.get("gamma"),
-        "settings": model.settings.model_dump(),
-        "users": len(users.ids),
-        "items": len(items.ids),
-        "user_id_type": users.id_type,
-        "item_id_type": items.id_type,
-        "user_features": users.cold_start.names("user"),
-        "item_features": items.cold_start.names("item"),
-        "unknown": answers.unknown.value,
-        "limits": asdict(answers.limits),
-        "version": __version__,
-    }
+    return HTMLResponse(render_page(request.app.openapi(), service.card, examples, base), headers=headers)
 
 
 def _json(content: dict[str, Any]) -> Response:
     """Checked by tests against the schema, not on every request: an answer of 10,000 scores has no time for that."""
     return Response(to_json(content, inf_nan_mode="null"), media_type="application/json")
+
+
+def _between(parts: list[bytes]) -> list[bytes]:
+    """Parts of a JSON list, with commas between them."""
+    return [piece for part in parts for piece in (b",", part)][1:]
+
+
+class Pieces(Response):
+    """A JSON answer that is sent piece by piece, as fast as its client takes it, then lets go of what it held."""
+
+    media_type = "application/json"
+
+    def __init__(self, pieces: list[bytes], then: Callable[[], None]) -> None:
+        super().__init__()
+        self.pieces, self.then = pieces, then
+        self.headers["Content-Length"] = str(sum(map(len, pieces)))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send; the server waits before each piece until the client has room for it."""
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            for piece in self.pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self.then()
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -161,7 +282,7 @@ def _add_errors(app: FastAPI) -> None:
         if isinstance(error, Refused):
             return error.response()
         if isinstance(error, RequestValidationError):
-            return _from_validation(error).response()
+            return refuse_validation(error.errors()).response()
         if isinstance(error, HTTPException):
             code = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 400: Code.MALFORMED}.get(error.status_code)
             response = Refused(code or Code.INVALID, str(error.detail)).response()
@@ -171,30 +292,3 @@ def _add_errors(app: FastAPI) -> None:
 
     for kind in (Refused, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, refused)
-
-
-def _from_validation(error: RequestValidationError) -> Refused:
-    """The validation error deepest in the body. Input is never echoed: no client can put words into an answer."""
-    deepest: dict[str, Any] = max(error.errors(), key=lambda one: len(one["loc"]))
-    if deepest["type"] == "json_invalid":
-        return Refused(Code.MALFORMED, f"the body is not JSON: {deepest.get('ctx', {}).get('error', '')}")
-    place = [part for part in deepest["loc"][1:] if isinstance(part, int) or not _is_alternative(part)]
-    field = ".".join(one_line(str(part))[:40] for part in place[:5]) or None
-    if field is None:
-        return Refused(Code.INVALID, "expected a JSON object, sent with content-type: application/json")
-    if _is_alternative(deepest["loc"][-1]):
-        return Refused(Code.INVALID, _alternatives(place), field)
-    return Refused(Code.INVALID, {"extra_forbidden": "unknown field"}.get(deepest["type"], deepest["msg"]), field)
-
-
-def _is_alternative(part: object) -> bool:
-    """Whether a part of a place names one of several types that a field may have, which pydantic adds to its path."""
-    return (
-        str(part) in ("int", "str", "bool", "float", "User", "Item") or "[" in str(part) or "constrained" in str(part)
-    )
-
-
-def _alternatives(place: list[int | str]) -> str:
-    if "features" in place:
-        return "expected text, a finite number, true, false, null, or a list of text"
-    return "expected an id (an integer or text), or an object with id and features"

@@ -1,20 +1,23 @@
 """The best candidates of users, in blocks: one product per block, then a partial sort. Codes in, codes out.
 
 Scores of a block are written into one buffer that is kept, so that memory does not grow with requests. One thread
-computes (`Worker`): requests that fit together share a product, and a request of many users is cut into blocks that
-take turns with other requests: its first block competes with their first blocks, its second with their second. So a
-single user waits for about one block, whatever else is under way.
+computes (`Worker`): small requests that fit together share a product, and a request of many users is cut into slices
+that take about as long as one user does. Small requests go first; slices of large ones take turns, and one of them runs
+after every few products of small ones. So a single user waits for about one slice, whatever else is under way, and
+nobody waits for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +28,12 @@ from puidrec.train.devices import threads_for
 
 BLOCK_SCORES = 2**23
 """Scores held at once: 32 MB, 83 users against 100,000 items."""
+SLICE_SCORES = 2**18
+"""Scores of one slice of a large request: the scores, and the results below, are what a single user may wait for."""
+SLICE_RESULTS = 500
+"""Results of one slice: they are turned into text at once, during which no other thread runs."""
+SMALL_IN_A_ROW = 4
+"""Products of small requests after which a slice of a large one runs, where one waits."""
 FEW_PRODUCTS = 50_000_000
 """Multiplications up to which one thread answers: it need not wait for others, and leaves them their cores."""
 
@@ -49,14 +58,22 @@ class Query:
     """For each of them, the user code whose rated items are left out; the number of users: nothing is left out."""
     k: int
     candidates: Candidates
+    left_out: np.ndarray | None = None
+    """Codes of items that none of them gets."""
+
+    @property
+    def cost(self) -> int:
+        """Scores to be computed."""
+        return len(self.users) * len(self.candidates.factors)
 
     def part(self, start: int, stop: int) -> Query:
         """Some of the users."""
-        return Query(self.users[start:stop], self.seen_by[start:stop], self.k, self.candidates)
+        return Query(self.users[start:stop], self.seen_by[start:stop], self.k, self.candidates, self.left_out)
 
     def joins(self, other: Query) -> bool:
         """Whether one product can answer both."""
-        return self.candidates is other.candidates and self.k == other.k
+        same = self.candidates is other.candidates and self.left_out is other.left_out
+        return same and self.k == other.k
 
 
 @dataclass(frozen=True)
@@ -70,8 +87,8 @@ class Ranking:
 class Engine:
     """A fitted model's factors, ready for top-K. `best` is for one thread at a time."""
 
-    def __init__(self, model: Recommender) -> None:
-        self.scale, self.device, self.seen = model.settings.target_scale, model.device_, model.seen_
+    def __init__(self, model: Recommender, seen: tuple[np.ndarray, np.ndarray] | None = None) -> None:
+        self.scale, self.device, self.seen = model.settings.target_scale, model.device_, seen or model.seen_
         self.user_factors = np.ascontiguousarray(model.user_factors_)
         self.item_factors = np.ascontiguousarray(model.item_factors_)
         self.catalogue = Candidates(torch.from_numpy(self.item_factors).to(self.device))
@@ -81,6 +98,10 @@ class Engine:
     def users_per_block(self) -> int:
         """Users whose scores fit into the buffer."""
         return max(1, BLOCK_SCORES // max(len(self.item_factors), 1))
+
+    def slice_users(self, query: Query) -> int:
+        """Users of a query whose scores and results fit into one slice."""
+        return max(1, min(SLICE_SCORES // max(len(query.candidates.factors), 1), SLICE_RESULTS // query.k))
 
     def warm_up(self) -> None:
         """Answer once for as many users as fit into the buffer, so that no client waits for memory to be found."""
@@ -107,7 +128,7 @@ class Engine:
     def best_of_each(self, queries: list[Query]) -> list[Ranking]:
         """Answers to queries that join each other, from one product."""
         users, seen_by = (np.concatenate(parts) for parts in zip(*((q.users, q.seen_by) for q in queries), strict=True))
-        ranking = self.best(Query(users, seen_by, queries[0].k, queries[0].candidates))
+        ranking = self.best(Query(users, seen_by, queries[0].k, queries[0].candidates, queries[0].left_out))
         ends = np.cumsum([len(q.users) for q in queries])[:-1]
         pairs = zip(np.split(ranking.codes, ends), np.split(ranking.scores, ends), strict=True)
         return [Ranking(*pair) for pair in pairs]
@@ -126,6 +147,9 @@ class Engine:
             torch.mm(torch.from_numpy(query.users).to(self.device), candidates.factors.T, out=scores)
             array: np.ndarray = scores.cpu().numpy()
             mask_seen(array, query.seen_by, *self.seen, candidates.rows)
+            if query.left_out is not None:
+                rows = query.left_out if candidates.rows is None else candidates.rows[query.left_out]
+                array[:, rows[rows >= 0]] = -np.inf
             row, value = top_k(array, query.k)
         codes = row if candidates.codes is None else candidates.codes[row]
         return Ranking(codes, np.where(np.isfinite(value), self.scale.of_scores(value), -np.inf))
@@ -136,39 +160,63 @@ def _joined(rankings: Sequence[Ranking]) -> Ranking:
     return Ranking(np.concatenate([r.codes for r in rankings]), np.concatenate([r.scores for r in rankings]))
 
 
+Render = Callable[[Ranking, int], Any]
+"""What is made of the ranking of a part of the users, on the worker's thread; the number is that of its first user."""
+
+
 @dataclass(frozen=True)
 class _QueryPart:
     turn: int
     number: int
+    start: int
+    engine: Engine
     query: Query
-    answer: asyncio.Future[Ranking]
+    render: Render
+    answer: asyncio.Future[Any]
 
     def __lt__(self, other: _QueryPart) -> bool:
         return (self.turn, self.number) < (other.turn, other.number)
 
 
 class Worker:
-    """Answers queries on one thread; belongs to one event loop."""
+    """Answers queries on one thread; belongs to one event loop. Engines may change while it works."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self._waiting: list[_QueryPart] = []
+    def __init__(self) -> None:
+        self._small: list[_QueryPart] = []
+        self._large: list[_QueryPart] = []
+        self._in_a_row = 0
         self._numbers = count()
+        self._waiting_scores = 0
+        self._seconds_per_score = 0.0
         self._busy: asyncio.Task[None] | None = None
         self._thread: ThreadPoolExecutor | None = None
 
-    async def best(self, query: Query) -> Ranking:
-        """The answer to a query; where the caller gives up (cancellation), what has not begun is not computed."""
-        loop, size = asyncio.get_running_loop(), self.engine.users_per_block
+    @property
+    def waiting_seconds(self) -> float:
+        """How long all that waits now will take, by the pace of the last products."""
+        return self._waiting_scores * self._seconds_per_score
+
+    async def best(self, engine: Engine, query: Query) -> Ranking:
+        """The answer to a query."""
+        return _joined(await self.parts(engine, query, lambda ranking, start: ranking))
+
+    async def parts(self, engine: Engine, query: Query, render: Render) -> list[Any]:
+        """The answer in parts, in the order of the users, each as `render` makes it of a ranking.
+
+        Where the caller gives up (cancellation), what has not begun is not computed.
+        """
+        loop, size, n_users = asyncio.get_running_loop(), engine.slice_users(query), len(query.users)
+        lane = self._small if n_users <= size else self._large
         parts = [
-            _QueryPart(turn, next(self._numbers), query.part(start, start + size), loop.create_future())
-            for turn, start in enumerate(range(0, len(query.users), size))
+            _QueryPart(turn, next(self._numbers), at, engine, query.part(at, at + size), render, loop.create_future())
+            for turn, at in enumerate(range(0, n_users, size))
         ]
         for part in parts:
-            heapq.heappush(self._waiting, part)
+            heapq.heappush(lane, part)
+            self._waiting_scores += part.query.cost
         if self._busy is None or self._busy.done():
             self._busy = asyncio.create_task(self._work())
-        return _joined(await asyncio.gather(*(part.answer for part in parts)))
+        return await asyncio.gather(*(part.answer for part in parts))
 
     def close(self) -> None:
         """Let the thread end; a query after that starts another."""
@@ -180,33 +228,60 @@ class Worker:
         loop = asyncio.get_running_loop()
         self._thread = self._thread or ThreadPoolExecutor(1, "puid-serve")
         while batch := self._batch():
+            began, scores = time.perf_counter(), sum(part.query.cost for part in batch)
             try:
-                rankings = await loop.run_in_executor(
-                    self._thread, self.engine.best_of_each, [part.query for part in batch]
-                )
+                answers = await loop.run_in_executor(self._thread, _compute, batch)
             except Exception as error:  # the requests fail, the worker goes on
                 for part in batch:
                     if not part.answer.done():
                         part.answer.set_exception(error)
                 continue
-            for part, ranking in zip(batch, rankings, strict=True):
+            pace = (time.perf_counter() - began) / max(scores, 1)
+            self._seconds_per_score = 0.9 * self._seconds_per_score + 0.1 * pace if self._seconds_per_score else pace
+            for part, answer in zip(batch, answers, strict=True):
                 if not part.answer.done():
-                    part.answer.set_result(ranking)
+                    part.answer.set_result(answer)
 
     def _batch(self) -> list[_QueryPart]:
-        """The next part and those that can share its product, up to one block; without those of clients that left."""
+        """A slice of a large request, or small requests that share a product, up to one block of users.
+
+        Parts of clients that left are dropped. A large request gives way to small ones, but not for ever.
+        """
+        self._drop(self._small)
+        self._drop(self._large)
+        if self._large and (not self._small or self._in_a_row >= SMALL_IN_A_ROW):
+            self._in_a_row = 0
+            return [self._take(self._large)]
+        self._in_a_row += 1
         batch: list[_QueryPart] = []
         others: list[_QueryPart] = []
-        room = self.engine.users_per_block
-        while self._waiting and room > 0:
-            part = heapq.heappop(self._waiting)
+        room = self._small[0].engine.users_per_block if self._small else 0
+        while self._small and room > 0:
+            part = self._take(self._small)
             if part.answer.done():
                 continue
-            if (batch and not batch[0].query.joins(part.query)) or (batch and len(part.query.users) > room):
+            if batch and (not batch[0].query.joins(part.query) or len(part.query.users) > room):
                 others.append(part)
                 continue
             batch.append(part)
             room -= len(part.query.users)
         for part in others:
-            heapq.heappush(self._waiting, part)
+            heapq.heappush(self._small, part)
+            self._waiting_scores += part.query.cost
         return batch
+
+    def _take(self, lane: list[_QueryPart]) -> _QueryPart:
+        part = heapq.heappop(lane)
+        self._waiting_scores -= part.query.cost
+        return part
+
+    def _drop(self, lane: list[_QueryPart]) -> None:
+        """Take away the next parts for as long as nobody waits for them."""
+        while lane and lane[0].answer.done():
+            self._take(lane)
+
+
+def _compute(batch: list[_QueryPart]) -> list[Any]:
+    """The answers of parts that join each other, from one product."""
+    rankings = batch[0].engine.best_of_each([part.query for part in batch])
+    return [part.render(ranking, part.start) for part, ranking in zip(batch, rankings, strict=True)]

@@ -6,13 +6,16 @@ is one that the server answers, and clients can be made from it. The page loads 
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 from typing import Any
 
-from jinja2 import Environment
+from jinja2 import Environment, Template
 
 from puidrec.data.schema import MAX_FEATURE
+from puidrec.serve import Seen
+from puidrec.serve.access import PROBES
 from puidrec.serve.answers import Answers, EntityLookup
 
 Form = dict[str, Any]
@@ -23,20 +26,34 @@ KINDS: dict[str, list[Form]] = {
 }
 
 
-def make_exact(document: Form, answers: Answers) -> None:
-    """Narrow the general document, in place, to what this server accepts."""
+def make_exact(document: Form, answers: Answers, *, keyed: bool = False) -> None:
+    """Narrow the general document, in place, to what this server accepts. keyed: it asks for an API key."""
+    if keyed:
+        bearer, header = {"type": "http", "scheme": "bearer"}, {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+        document["components"]["securitySchemes"] = {"bearer": bearer, "header": header}
+        document["security"] = [{"bearer": []}, {"header": []}]
+        for path in PROBES:
+            for operation in document["paths"][path].values():
+                operation["security"] = []
     forms = document["components"]["schemas"]
     recommend, score = forms["RecommendRequest"]["properties"], forms["ScoreRequest"]["properties"]
     users, items, limits = answers.users, answers.items, answers.limits
     some = next(form for form in recommend["items"]["anyOf"] if form["type"] == "array")
     recommend["k"]["maximum"], recommend["users"]["maxItems"] = limits.k, limits.users
-    some["maxItems"] = recommend["new_items"]["maxItems"] = limits.items
+    some["maxItems"] = recommend["new_items"]["maxItems"] = recommend["exclude"]["maxItems"] = limits.items
+    recommend["offset"]["maximum"] = limits.k
+    if answers.seen is not Seen.ALWAYS:
+        told: Form = {"properties": {"exclude_seen": {"const": True}}, "required": ["exclude_seen"]}
+        if answers.seen is Seen.CATALOGUE:
+            told["properties"]["items"] = {"type": "array"}
+            told["required"].append("items")
+        forms["RecommendRequest"]["not"] = told
     score["pairs"]["maxItems"] = limits.pairs
     pair, answer = forms["Pair"]["properties"], forms["UserItems"]["properties"]
     for entities, places in (
         (users, (recommend["users"]["items"], pair["user"], forms["User"]["properties"]["id"], answer["user_id"])),
         (items, (some["items"], pair["item"], forms["Item"]["properties"]["id"], answer["items"]["items"])),
-        (items, (forms["RecommendResponse"]["properties"]["unknown_items"]["items"],)),
+        (items, (forms["RecommendResponse"]["properties"]["unknown_items"]["items"], recommend["exclude"]["items"])),
     ):
         other = "string" if entities.integers else "integer"  # not the type that the model's ids have
         for place in places:
@@ -68,8 +85,14 @@ def render_page(schema: dict[str, Any], card: dict[str, Any], examples: dict[str
     parts = {name.lower(): _fields(forms[name]) for name in PARTS}
     bodies = {path: shlex.quote(json.dumps(body, ensure_ascii=False)) for path, body in examples.items()}
     shown = {"info": schema["info"], "card": card, "paths": paths, "codes": forms["Code"]["enum"]}
-    template = Environment(autoescape=True).from_string(TEMPLATE)
-    return template.render(**shown, parts=parts, examples=bodies, base=base)
+    key = " -H 'Authorization: Bearer KEY'" if "security" in schema else ""
+    return _template().render(**shown, parts=parts, examples=bodies, base=base, key=key, probes=PROBES)
+
+
+@functools.cache
+def _template() -> Template:
+    """Compiled once: that takes longer than everything else on the page."""
+    return Environment(autoescape=True).from_string(TEMPLATE)
 
 
 def _operation(schema: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
@@ -141,8 +164,8 @@ The machine-readable form of this page is <a href="/openapi.json">/openapi.json<
 <h2><span class="verb">{{ verb | upper }}</span> {{ path }}</h2>
 <p>{{ operation.summary }}. {{ operation.description }}</p>
 {% if operation.fields %}{{ table(operation.fields) }}
-<pre>curl -s {{ base }}{{ path }} -H 'content-type: application/json' -d {{ examples[path] }}</pre>
-{% else %}<pre>curl -s {{ base }}{{ path }}</pre>{% endif %}
+<pre>curl -s {{ base }}{{ path }}{{ key }} -H 'content-type: application/json' -d {{ examples[path] }}</pre>
+{% else %}<pre>curl -s {{ base }}{{ path }}{{ key if path not in probes else "" }}</pre>{% endif %}
 <p>Answer:</p>{{ table(operation.answer) }}
 <table><tr><th>status</th><th>meaning</th></tr>{% for status, text in operation.statuses %}
 <tr><td>{{ status }}</td><td>{{ text }}</td></tr>{% endfor %}</table>

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationInfo
 
 from puidrec.methods import METHODS
-from puidrec.serve import Unknown
-from puidrec.serve.limits import CURRENT, Code, require_at_most
+from puidrec.serve import Seen, Unknown
+from puidrec.serve.limits import Code, require_at_most
 
 
 def _whole(value: Any) -> Any:
@@ -18,21 +18,30 @@ def _whole(value: Any) -> Any:
 
 
 def _at_most(limit: str) -> BeforeValidator:
-    """Count a list before its entries are checked: a body of 300,000 users would hold up every client for seconds."""
+    """Count a list before its entries are checked: a body of 300,000 users would hold up every client for seconds.
+
+    The limits are the context of the validation; a request that is made in Python has none.
+    """
 
     def count(value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, list) and (limits := CURRENT.get(None)) is not None:
-            require_at_most(str(info.field_name), len(value), getattr(limits, limit))
+        if isinstance(value, list | dict) and info.context is not None:
+            field = str(info.field_name) if info.field_name else limit
+            require_at_most(field, len(value), getattr(info.context, limit))
         return value
 
     return BeforeValidator(count)
 
 
+_FIRST_ERROR: Any = Field(fail_fast=True)
+"""A list is refused at its first wrong entry; messages about a million of them would take minutes."""
 Integer = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Id = Integer | Text
 """Ids of the caller's own type, as in the training data."""
-Feature = Annotated[bool, Field(strict=True)] | Integer | FiniteFloat | str | list[Integer | str] | None
+Feature = (
+    Annotated[bool, Field(strict=True)] | Integer | FiniteFloat | str
+    | Annotated[list[Integer | str], _FIRST_ERROR, _at_most("list_entries")] | None
+)  # fmt: skip
 Method = StrEnum("Method", {name.replace("-", "_"): name for name in METHODS})  # type: ignore[misc]
 
 
@@ -52,7 +61,7 @@ class Entity(_Message):
     """A user or an item that the model may not know, with its features."""
 
     id: Id = Field(description="Any id, known or not; a known one is answered from training.")
-    features: dict[str, Feature] = Field(
+    features: Annotated[dict[str, Feature], _at_most("features")] = Field(
         default_factory=dict, description="By name, as in the side table; names left out count as unknown values."
     )
 
@@ -68,17 +77,23 @@ class Item(Entity):
 class RecommendRequest(_Message):
     """Whose best items, how many, and of which items."""
 
-    users: Annotated[list[Id | User], _at_most("users")] = Field(
+    users: Annotated[list[Id | User], _FIRST_ERROR, _at_most("users")] = Field(
         min_length=1, description="Ids, or objects with id and features."
     )
     k: Annotated[int, Field(strict=True, ge=1), BeforeValidator(_whole)] = Field(10, description="Items per user.")
-    exclude_seen: Annotated[bool, Field(strict=True)] = Field(
-        True, description="Leave out what the user rated in training."
+    offset: Annotated[int, Field(strict=True, ge=0), BeforeValidator(_whole)] = Field(
+        0, description="Leave out that many of the best: with k = 10, offset 10 gives ranks 11 to 20."
     )
-    items: Annotated[list[Id | Item] | None, _at_most("items")] = Field(
+    exclude_seen: Annotated[bool, Field(strict=True)] | None = Field(
+        None, description="Leave out what the user rated in training; when left out, as the server does by default."
+    )
+    exclude: Annotated[list[Id], _FIRST_ERROR, _at_most("items")] = Field(
+        default_factory=list, description="Leave out these items, for every user of the request."
+    )
+    items: Annotated[Annotated[list[Id | Item], _FIRST_ERROR] | None, _at_most("items")] = Field(
         None, min_length=1, description="Rank these items only; all items of the training data when left out."
     )
-    new_items: Annotated[list[Item], _at_most("items")] = Field(
+    new_items: Annotated[list[Item], _FIRST_ERROR, _at_most("items")] = Field(
         default_factory=list, description="Items with features to rank beside the others; needs a feature model."
     )
 
@@ -86,7 +101,9 @@ class RecommendRequest(_Message):
 class ScoreRequest(_Message):
     """Pairs to score."""
 
-    pairs: Annotated[list[Pair], _at_most("pairs")] = Field(min_length=1, description="One score per pair, in order.")
+    pairs: Annotated[list[Pair], _FIRST_ERROR, _at_most("pairs")] = Field(
+        min_length=1, description="One score per pair, in order."
+    )
 
 
 class Pair(_Message):
@@ -120,6 +137,12 @@ class ScoreResponse(_Message):
     item_basis: list[Basis]
 
 
+class Probe(_Message):
+    """The process answers."""
+
+    status: Annotated[str, Field(pattern="^ok$")]
+
+
 class Health(_Message):
     """The server answers."""
 
@@ -147,6 +170,9 @@ class ModelCard(_Message):
     user_features: list[str] = Field(description="Features that unknown users may bring.")
     item_features: list[str]
     unknown: Unknown
+    seen: Seen = Field(description="Which rankings leave out what a user rated: of the catalogue, always, never.")
+    signed: bool = Field(description="Whether a signature of the model was required and found right.")
+    loaded: str = Field(description="When the model was loaded (UTC).")
     limits: dict[str, float]
     version: str
 

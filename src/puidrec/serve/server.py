@@ -1,4 +1,7 @@
-"""The process: a socket, an event loop, time limits for slow clients, and an orderly end on SIGINT or SIGTERM."""
+"""The process: a socket, an event loop, limits of connections and of slow clients, signals.
+
+SIGHUP takes the model anew, SIGINT and SIGTERM end it in order.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +10,86 @@ import contextlib
 import gc
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 import torch
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from puidrec.errors import InputError
+from puidrec.serve.limits import REFUSAL, Code, Limits, Refused
+from puidrec.serve.observe import logging_to
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 KEEP_ALIVE_SECONDS = 15
 SHUTDOWN_SECONDS = 10
-MAX_CONNECTIONS = 1024
+SWITCH_SECONDS = 0.0005
+"""After how long a thread that computes lets the event loop go on; Python's own 5 ms are as long as a whole answer."""
+LEAST_READ = 16_384
+"""Bytes that a client must read between two looks at it; one that takes less holds memory for nothing."""
 
 
 class TimedProtocol(H11Protocol):
     """HTTP/1.1 with time limits for the request line and headers (the head) and for taking the answer.
 
-    uvicorn waits for slow clients without end. The time limit of the body is in `limits.Guard`.
+    uvicorn waits for slow clients without end. The time limit of the body is in `limits.Guard`. Connections are counted
+    here: one too many takes the place of the longest idle one (of its own client, where that client has too many), so
+    that connections which nobody uses keep nobody out.
     """
 
     head_seconds = 10.0
     """For the head of a request to arrive, from the connection or from its first byte on."""
+    limits = Limits()
+    proxies: frozenset[str] = frozenset()
+    """Addresses of which each stands for many clients."""
+    idle_since = 0.0
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer of the first head."""
+        """Make room where there is none, and start the timer of the first head."""
         super().connection_made(transport)
-        self._arm()
+        self.idle_since = self.loop.time()
+        if self._make_room():
+            self._arm()
+        else:
+            transport.abort()
+
+    def _make_room(self) -> bool:
+        """Whether the connection may stay; it may be told on its first request that it is one too many."""
+        everyone = [
+            one for one in self.connections if isinstance(one, TimedProtocol) and not one.transport.is_closing()
+        ]
+        own = [one for one in everyone if one._address == self._address]
+        crowd, most, refused = everyone, self.limits.connections, Refused(Code.OVERLOADED, "too many connections")
+        if self._address not in self.proxies and len(own) > self.limits.client_connections:
+            crowd, most = own, self.limits.client_connections
+            refused = Refused(Code.TOO_MANY_REQUESTS, f"at most {most:,} connections of one client")
+        if len(crowd) <= most:
+            return True
+        idle = [one for one in crowd if one is not self and one._idle]
+        if idle:
+            min(idle, key=lambda one: one.idle_since).transport.abort()
+            return True
+        self.app_state = {**self.app_state, REFUSAL: refused}
+        return len(crowd) <= most + most // 4
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else "unknown"
+
+    @property
+    def _idle(self) -> bool:
+        """Whether no request is under way and no answer is being read."""
+        done = self.cycle is None or self.cycle.response_complete
+        return done and not self.transport.get_write_buffer_size()
 
     def data_received(self, data: bytes) -> None:
         """Stop the timer when a head is complete; start it again at the first bytes of the next one."""
@@ -45,6 +99,11 @@ class TimedProtocol(H11Protocol):
             self._disarm()
         elif self._head_timer is None:
             self._arm()
+
+    def on_response_complete(self) -> None:
+        """From here on it is idle."""
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer: no head will come."""
@@ -64,9 +123,12 @@ class TimedProtocol(H11Protocol):
             super().timeout_keep_alive_handler()
 
     def _watch(self, before: int = -1) -> None:
-        """Abort when the client has read nothing since the last look; stop looking when it has read everything."""
+        """Abort when the client has read next to nothing since the last look; stop looking when it has everything.
+
+        More than before means that it has read, and that another answer was written.
+        """
         unsent = self.transport.get_write_buffer_size()
-        if unsent and unsent == before:
+        if unsent and 0 <= before - unsent < LEAST_READ:
             self.transport.abort()
         elif unsent and not self.transport.is_closing():
             self.loop.call_later(self.timeout_keep_alive, self._watch, unsent)
@@ -87,7 +149,25 @@ class TimedProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn that ends with exit code 0 when it is told to: a stop is what was asked for, not a failure."""
+    """uvicorn that ends with exit code 0 when it is told to: a stop is what was asked for, not a failure.
+
+    On SIGHUP it takes the model and the API keys anew, where the system has that signal.
+    """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and listen for SIGHUP."""
+        await super().startup(sockets)
+        if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reload)
+
+    def reload(self) -> None:
+        """Take the model and the keys anew; requests under way end with what they began with."""
+        self.config.app.state.serving.reload()  # type: ignore[union-attr]
+
+    async def on_tick(self, counter: int) -> bool:
+        """Keep the figure of open connections."""
+        self.config.app.state.metrics.connections.set(len(self.server_state.connections))  # type: ignore[union-attr]
+        return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -126,25 +206,50 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def make_server(app: Any) -> Server:
-    """A server for an application, with bounds on connections and on time."""
+def make_server(app: FastAPI, proxies: Sequence[str] = ()) -> Server:
+    """A server for an application, with bounds on connections and on time.
+
+    proxies: addresses that stand before it, whose X-Forwarded-For says who asks.
+    """
+    own = {"limits": app.state.serving.policy.limits, "proxies": frozenset(proxies)}
     config = uvicorn.Config(
-        app, http=TimedProtocol, ws="none", lifespan="on", log_level="warning", access_log=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        limit_concurrency=MAX_CONNECTIONS, server_header=False, proxy_headers=False,
+        app, http=type("Protocol", (TimedProtocol,), own), ws="none", lifespan="on", log_config=None, access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=SHUTDOWN_SECONDS, server_header=False,
+        proxy_headers=bool(proxies), forwarded_allow_ips=list(proxies),
     )  # fmt: skip
     return Server(config)
 
 
-def serve_forever(app: Any, listener: socket.socket) -> None:
-    """Serve until told to stop, computing on one thread.
+def serve_forever(
+    app: FastAPI, listener: socket.socket, *, proxies: Sequence[str] = (), log: TextIO | None = None
+) -> None:
+    """Serve until told to stop, computing on one thread. log: where lines of requests go; None: nowhere.
 
     A product for one user is over before a second thread has woken, requests that wait share a product anyway, and
     the event loop needs a core of its own: with two threads on a busy machine, requests took ten times as long.
     """
     torch.set_num_threads(1)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    allow_files(2 * app.state.serving.policy.limits.connections + 256)
     settle()
-    make_server(app).run([listener])
+    with logging_to(log, app.state.metrics):
+        make_server(app, proxies).run([listener])
+
+
+def survive_hangup() -> None:
+    """Take no harm from a SIGHUP that comes before the server can act on it: by default it ends a process."""
+    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def allow_files(number: int) -> None:
+    """Let this process open as many files as it may need for its connections, where the system lets it."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def settle() -> None:

@@ -1,0 +1,246 @@
+"""A server under mixed traffic for a long time: what its operators would see of memory, refusals and latency.
+
+    python bench/soak.py [--minutes M] [--items N] [--json FILE]
+
+`puid serve` runs as a process of its own, with an API key and a signed model. At the same time: single users at a fixed
+rate; in every second window of 20 s a client that asks for 1,000 users × 100 items again and again; a new signed model
+and SIGHUP every 25 s; /livez every second; and from another address hostile clients: idle connections by the hundred,
+heads and bodies that never end, answers that are hardly read, bodies of megabytes of small values, garbage, requests
+without a key and under another name. Exit code 1 where something was not as promised (`failures`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from puidrec.atomic import atomic_folder, write_json
+from puidrec.signing import make_keys, sign
+from serve import USERS, Client, bulk, open_loop, random_model
+
+RATE, WINDOW, HOSTILE = 20.0, 20.0, "127.0.0.2"
+VALUES = json.dumps({"users": [{"id": 1, "features": {"age": [{}] * 1_000_000}}]}).encode()
+"""The request that once took half a minute and 6 GB."""
+
+
+class Soak:
+    """The server, the clients, and what they saw."""
+
+    def __init__(self, folder: Path, items: int, minutes: float) -> None:
+        self.run, self.items, self.folder = folder / "run", items, folder
+        self.ends = time.monotonic() + 60 * minutes
+        self.key, self.secret, self.public = secrets.token_hex(32), folder / "signing.pem", folder / "signing.pem.pub"
+        (folder / "api.key").write_text(self.key + "\n")
+        make_keys(self.secret)
+        self.statuses: dict[str, Counter[int]] = {}
+        self.failures: Counter[str] = Counter()
+        self.alone: list[dict[str, Any]] = []
+        self.beside: list[dict[str, Any]] = []
+        self.livez: list[float] = []
+        self.memory: list[tuple[float, float]] = []
+        self.reloads, self.bulk_answers = 0, 0
+        self.port, self.process = 0, 0
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() > self.ends
+
+    def write_model(self, version: int) -> None:
+        """A signed run folder, in the place of the one before it."""
+        model = random_model(self.items, 16)
+        model.item_factors_ = model.item_factors_ * np.float32(1 + version % 2)
+        with atomic_folder(self.run) as folder:
+            model.save(folder / "model")
+            write_json(folder / "metrics.json", {"protocol": "rd", "version": version})
+            write_json(folder / "environment.json", {"data": "random", "data_sha256": f"{version:064x}"})
+            sign(folder, self.secret)
+
+    def note(self, kind: str, status: int, allowed: set[int]) -> None:
+        self.statuses.setdefault(kind, Counter())[status] += 1
+        if status not in allowed:
+            self.failures[f"{kind}: status {status}"] += 1
+
+    async def every(self, seconds: float, act: Callable[[], Awaitable[None]], kind: str) -> None:
+        """Act again and again; what fails without being refused is a failure."""
+        while not self.over:
+            began = time.monotonic()
+            try:
+                await asyncio.wait_for(act(), 120)
+            except (OSError, EOFError, TimeoutError, StopIteration, RuntimeError) as error:
+                self.failures[f"{kind}: {error!r}"[:200]] += 1
+            await asyncio.sleep(max(0.0, seconds - (time.monotonic() - began)))
+
+    async def honest(self) -> None:
+        """Windows of single users: one alone, the next one beside a bulk client."""
+        for windows, loaded in ((self.alone, False), (self.beside, True)):
+            if self.over:
+                return
+            stop = asyncio.Event()
+            load = asyncio.create_task(bulk(self.port, stop, self.key)) if loaded else None
+            left = max(2.0, min(WINDOW, self.ends - time.monotonic()))
+            windows.append(await open_loop(self.port, RATE, left, self.key))
+            stop.set()
+            self.bulk_answers += len(await load) if load else 0
+
+    async def probe(self) -> None:
+        client, began = Client(self.port), time.perf_counter()
+        self.note("livez", await client.get("/livez"), {200})
+        self.livez.append(time.perf_counter() - began)
+        self.note("readyz", await client.get("/readyz"), {200, 503})
+        client.close()
+        pages = int(Path(f"/proc/{self.process}/statm").read_text().split()[1])
+        self.memory.append((time.monotonic(), pages * os.sysconf("SC_PAGE_SIZE") / 2**20))
+
+    async def reload(self) -> None:
+        self.reloads += 1
+        await asyncio.to_thread(self.write_model, self.reloads)
+        os.kill(self.process, signal.SIGHUP)
+
+    async def refused(self) -> None:
+        """Requests that must be refused, each in its way."""
+        for kind, client, body, expected in (
+            ("values", Client(self.port, self.key, HOSTILE), VALUES, {422}),
+            ("no key", Client(self.port, None, HOSTILE), b"{}", {401}),
+            ("wrong key", Client(self.port, "x" * 64, HOSTILE), VALUES, {401}),
+            ("malformed", Client(self.port, self.key, HOSTILE), b"[" * 90_000, {400}),
+        ):
+            self.note(kind, await client.post(body), expected)
+            client.close()
+        stranger = Client(self.port, self.key, HOSTILE)
+        stranger.head = stranger.head.replace("localhost", "evil.example")
+        self.note("other name", await stranger.get("/model"), {400})
+        stranger.close()
+
+    async def idle(self) -> None:
+        """Hundreds of connections that ask for nothing; the server may hang up on them."""
+        opened = []
+        for _ in range(400):
+            with contextlib.suppress(OSError):
+                opened.append(await asyncio.open_connection("127.0.0.1", self.port, local_addr=(HOSTILE, 0)))
+        await asyncio.sleep(8)
+        for _, writer in opened:
+            writer.close()
+
+    async def slow(self) -> None:
+        """A head, a body and an answer that take for ever; and bytes that are no HTTP."""
+        request = json.dumps({"users": list(range(1000)), "k": 100}).encode()
+        begin = f"POST /recommend HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {self.key}\r\n".encode()
+        length = f"content-type: application/json\r\ncontent-length: {len(request)}\r\n\r\n".encode()
+        opened = []
+        for first in (begin, begin + length + request[:50], begin + length + request, b"\x16\x03\x01 \xff\r\n\r\n"):
+            with contextlib.suppress(OSError):
+                streams = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(HOSTILE, 0), limit=1024)
+                streams[1].write(first)
+                opened.append(streams[1])
+        await asyncio.sleep(12)
+        for writer in opened:
+            writer.transport.abort()
+
+    async def all(self) -> None:
+        await asyncio.gather(
+            self.every(0, self.honest, "honest"), self.every(1, self.probe, "probe"),
+            self.every(25, self.reload, "reload"), self.every(3, self.refused, "refused"),
+            self.every(1, self.idle, "idle"), self.every(1, self.slow, "slow"),
+        )  # fmt: skip
+
+    def figures(self, reloads: dict[str, float]) -> dict[str, Any]:
+        """What was seen. Memory counts from a sixth of the time on, when every path has been taken."""
+        assert self.memory, self.failures
+        start, end = self.memory[0][0], self.memory[-1][0]
+        settled = np.array([one for one in self.memory if one[0] > start + (end - start) / 6])
+        thirds = [float(np.median(part[:, 1])) for part in np.array_split(settled, 3)]
+        for window in (*self.alone, *self.beside):
+            if window["not_ok"]:
+                self.failures["honest: not 200"] += window["not_ok"]
+        if reloads["failed"] or reloads["done"] < self.reloads - 1:
+            self.failures["reload: not all done"] += 1
+        p99 = [float(np.median([one["p99_ms"] for one in part])) for part in (self.alone, self.beside)]
+        return {
+            "minutes": (end - start) / 60,
+            "single_requests": sum(one["requests"] for one in (*self.alone, *self.beside)),
+            "bulk_answers": self.bulk_answers,
+            "reloads": reloads,
+            "statuses": {kind: dict(found) for kind, found in self.statuses.items()},
+            "p50_ms": [float(np.median([one["p50_ms"] for one in part])) for part in (self.alone, self.beside)],
+            "p99_ms": {"alone": p99[0], "beside_bulk": p99[1], "ratio": p99[1] / p99[0]},
+            "livez_ms": {"p50": 1e3 * float(np.median(self.livez)), "max": 1e3 * max(self.livez)},
+            "rss_mb": {"thirds": thirds, "peak": float(settled[:, 1].max()), "growth": thirds[2] / thirds[0] - 1},
+            "failures": dict(self.failures),
+        }
+
+
+def soak(minutes: float, items: int) -> dict[str, Any]:
+    """Start a server, press on it, end it in order."""
+    with tempfile.TemporaryDirectory() as name:
+        own = Soak(Path(name), items, minutes)
+        own.write_model(0)
+        code = "from puidrec.cli.main import run; run()"
+        command = [
+            sys.executable, "-c", code, "serve", str(own.run), "--port", "0", "--json", "--api-key-file",
+            str(own.folder / "api.key"), "--require-signature", str(own.public),
+        ]  # fmt: skip
+        log = own.folder / "log"
+        with (
+            log.open("w") as stream,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stream, text=True) as server,
+        ):
+            try:
+                assert server.stdout is not None
+                told = json.loads("".join(server.stdout.readline() for _ in range(4)))
+                own.port, own.process = int(told["url"].rsplit(":", 1)[1]), server.pid
+                own.ends = time.monotonic() + 60 * minutes
+                asyncio.run(own.all())
+                figures = own.figures(asyncio.run(reload_figures(own)))
+                server.terminate()
+                figures["exit_code"] = server.wait(30)
+            finally:
+                server.kill()
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        levels = Counter(line["level"] for line in lines)
+        traces = [line["trace"] for line in lines if "trace" in line]
+        server_errors = Counter(line["status"] for line in lines if line.get("status", 0) >= 500)
+        return {**figures, "log_levels": dict(levels), "server_errors": dict(server_errors), "traces": traces[:3]}
+
+
+async def reload_figures(own: Soak) -> dict[str, float]:
+    """How many reloads the server counted; the last one is given time to end."""
+    await asyncio.sleep(3)
+    client = Client(own.port, own.key)
+    assert await client.get("/metrics") == 200
+    client.close()
+    lines = [line for line in client.answer.decode().splitlines() if line.startswith("puid_reloads_total")]
+    return {line.split('"')[1]: float(line.rsplit(" ", 1)[1]) for line in lines}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--items", type=int, default=20_000)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    assert USERS > 1000
+    figures = soak(options.minutes, options.items)
+    text = json.dumps(figures, indent=2)
+    print(text)
+    if options.json:
+        options.json.write_text(text + "\n")
+    return 1 if figures["failures"] or figures["traces"] or figures["exit_code"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""What operators see: an id and one line of JSON per request, and figures for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import queue
+import re
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
+from typing import Any, TextIO
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from puidrec.errors import one_line
+from puidrec.serve.limits import client_of
+
+LOG = logging.getLogger("puidrec.serve")
+MAX_WAITING = 10_000
+"""Lines that wait to be written; when whoever reads the log is slower than that, lines are dropped and counted."""
+MAX_PATH = 200
+CLIENT_LEFT = 499
+"""The status, of nginx's making, of a request whose client did not wait for the answer."""
+BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """Figures of one application, in a registry of its own."""
+
+    def __init__(self, paths: Callable[[], set[str]]) -> None:
+        self.registry, self._paths = CollectorRegistry(), paths
+        ProcessCollector(registry=self.registry)
+        own: dict[str, Any] = {"registry": self.registry}
+        self.requests = Counter("puid_requests", "Requests answered.", ["path", "status"], **own)
+        self.seconds = Histogram("puid_request_seconds", "Time to answer.", ["path"], buckets=BUCKETS, **own)
+        self.under_way = Gauge("puid_requests_under_way", "Requests under way.", **own)
+        self.connections = Gauge("puid_connections", "Open connections.", **own)
+        self.waiting = Gauge("puid_waiting_seconds", "Estimated time until work that waits now is done.", **own)
+        self.reloads = Counter("puid_reloads", "Times that a model was taken anew.", ["outcome"], **own)
+        self.dropped = Counter("puid_log_lines_dropped", "Log lines that nobody took in time.", **own)
+        self.model = Gauge("puid_model_loaded_timestamp_seconds", "When the model was loaded.", ["method"], **own)
+        for outcome in ("done", "failed"):
+            self.reloads.labels(outcome)
+
+    def path(self, asked: str) -> str:
+        """The path of a request as a label; what clients make up is one label, or they could fill the memory."""
+        return asked if asked in self._paths() else "other"
+
+
+class Observe:
+    """ASGI middleware around all others: gives a request its id, times it, counts it, writes its line.
+
+    Probes are answered here: a load balancer has no key, calls us by our address, and must be answered however much is
+    under way.
+    """
+
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, probes: Mapping[str, Callable[[Request], Awaitable[Response]]]
+    ) -> None:
+        self.app, self.metrics, self.probes = app, metrics, probes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, then tell."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        state["request_id"] = _request_id(scope)
+        sent = {"status": CLIENT_LEFT, "bytes": 0}
+
+        async def note(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                sent["status"] = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = state["request_id"]
+            sent["bytes"] += len(message.get("body", b""))
+            await send(message)
+
+        probe = self.probes.get(scope["path"]) if scope["method"] in ("GET", "HEAD") else None
+        began = time.perf_counter()
+        try:
+            with self.metrics.under_way.track_inprogress():
+                answer = self.app if probe is None else await probe(Request(scope))
+                await answer(scope, receive, note)
+        except Exception:
+            sent["status"] = 500
+            raise
+        finally:
+            self._tell(scope, sent, time.perf_counter() - began)
+
+    def _tell(self, scope: Scope, sent: dict[str, int], seconds: float) -> None:
+        path = self.metrics.path(scope["path"])
+        self.metrics.requests.labels(path, str(sent["status"])).inc()
+        self.metrics.seconds.labels(path).observe(seconds)
+        LOG.info(
+            "request",
+            extra={
+                "fields": {
+                    "request_id": scope["state"]["request_id"], "client": client_of(scope), "method": scope["method"],
+                    "path": scope["path"][:MAX_PATH], **sent, "seconds": round(seconds, 6),
+                }
+            },
+        )  # fmt: skip
+
+
+def _request_id(scope: Scope) -> str:
+    """The caller's own id where it is a short plain word, so that a request can be followed; else a new one."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else uuid.uuid4().hex
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per record: time, level, event, and the fields of the record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A line; a failure's trace is in it, its line breaks escaped."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": moment, "level": record.levelname.lower(), "event": one_line(record.getMessage())}
+        line |= getattr(record, "fields", {})
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True)
+
+
+class _Handler(QueueHandler):
+    """Puts records into a queue that never blocks: a reader that sleeps must not hold up the server."""
+
+    def __init__(self, waiting: queue.Queue[Any], dropped: Callable[[], None]) -> None:
+        super().__init__(waiting)
+        self._dropped = dropped
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """As it is: it goes to a thread, not to another process."""
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Put or drop."""
+        try:
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self._dropped()
+
+
+@contextlib.contextmanager
+def logging_to(stream: TextIO | None, metrics: Metrics) -> Iterator[None]:
+    """Write a line per request, and uvicorn's warnings and errors, on a thread of its own; None: only the latter."""
+    waiting: queue.Queue[Any] = queue.Queue(MAX_WAITING)
+    writer = logging.StreamHandler(stream or sys.stderr)
+    writer.setFormatter(JsonLines())
+    listener = QueueListener(waiting, writer)
+    handler = _Handler(waiting, metrics.dropped.inc)
+    loggers = {LOG: logging.INFO if stream is not None else logging.WARNING}
+    loggers |= {logging.getLogger("uvicorn.error"): logging.WARNING}
+    before = [(logger, logger.level, logger.propagate) for logger in loggers]
+    for logger, level in loggers.items():
+        logger.setLevel(level)
+        logger.propagate = False
+        logger.addHandler(handler)
+    listener.start()
+    try:
+        yield
+    finally:
+        listener.stop()
+        for logger, level, propagate in before:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate

@@ -1,0 +1,171 @@
+"""What is being served: a model with all that is derived from it, taken from a run folder, and anew when asked."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from puidrec import __version__
+from puidrec.errors import PuidError
+from puidrec.experiments.run import load_run, read_environment
+from puidrec.model import Recommender
+from puidrec.serve import Seen, Unknown
+from puidrec.serve.access import ApiKeys
+from puidrec.serve.answers import Answers, nothing_seen
+from puidrec.serve.limits import Limits
+from puidrec.serve.observe import LOG, Metrics
+from puidrec.serve.openapi import make_exact
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a server behaves, whatever model it serves."""
+
+    unknown: Unknown = Unknown.PRIOR
+    seen: Seen = Seen.CATALOGUE
+    limits: Limits = Limits()  # noqa: RUF009 (it cannot be changed)
+    device: str = "cpu"
+    keys: ApiKeys | None = None
+    hosts: Sequence[str] = ("*",)
+    origins: Sequence[str] = ()
+    """Of pages whose scripts may ask (CORS)."""
+    signers: Sequence[Path] = ()
+    """Files of public keys; a model must be signed by one of them. None: no signature is asked for."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A model that is being served; a request keeps the one that it began with."""
+
+    answers: Answers
+    card: dict[str, Any]
+
+
+def load_service(folder: Path, policy: Policy) -> Service:
+    """Load a run folder, warm up, and check its signature where one is required.
+
+    The signature is checked before and after: a folder that was exchanged in between is not served.
+    """
+    from puidrec.signing import verify
+
+    if policy.signers:
+        verify(folder, policy.signers)
+    model, metrics = load_run(folder, policy.device)
+    environment = read_environment(folder)
+    if policy.signers:
+        verify(folder, policy.signers)
+    _copy_arrays(model)
+    if policy.seen is Seen.NEVER:
+        model.seen_ = nothing_seen(model)
+    service = make_service(Answers(model, policy.unknown, policy.limits, policy.seen), metrics, environment)
+    service.answers.engine.warm_up()
+    return replace(service, card={**service.card, "signed": bool(policy.signers)})
+
+
+def _copy_arrays(model: Recommender) -> None:
+    """Take a model out of its files, which a loaded model maps into memory.
+
+    Else a file that is written over in place changes the answers, and one that is cut short ends the process.
+    """
+    model.user_factors_, model.item_factors_ = model.user_factors_.copy(), model.item_factors_.copy()
+    model.seen_ = (model.seen_[0].copy(), model.seen_[1].copy())
+    model.parameters_ = {name: tensor.clone() for name, tensor in model.parameters_.items()}
+
+
+def make_service(answers: Answers, metrics: dict[str, Any], environment: dict[str, Any]) -> Service:
+    """A fitted model; metrics and environment are what `/model` tells of its making."""
+    model, users, items = answers.model, answers.users, answers.items
+    apart = ("method", "gamma", "protocol")
+    card = {
+        "method": model.settings.method,
+        "description": model.settings.spec.description,
+        "data": environment.get("data"),
+        "data_sha256": environment.get("data_sha256"),
+        "protocol": metrics.get("protocol"),
+        "metrics": {key: value for key, value in metrics.items() if key not in apart},
+        "gamma": model.report_.get("gamma"),
+        "settings": model.settings.model_dump(),
+        "users": len(users.ids),
+        "items": len(items.ids),
+        "user_id_type": users.id_type,
+        "item_id_type": items.id_type,
+        "user_features": users.cold_start.names("user"),
+        "item_features": items.cold_start.names("item"),
+        "unknown": answers.unknown.value,
+        "seen": answers.seen.value,
+        "signed": False,
+        "loaded": datetime.now(UTC).isoformat(timespec="seconds"),
+        "limits": asdict(answers.limits),
+        "version": __version__,
+    }
+    return Service(answers, card)
+
+
+class Serving:
+    """The service of an application now, and how another one takes its place."""
+
+    def __init__(self, app: FastAPI, service: Service, metrics: Metrics, policy: Policy) -> None:
+        self.app, self.metrics, self.policy = app, metrics, policy
+        self.reload_from: Callable[[], Service] | None = None
+        self._general: dict[str, Any] = {}
+        self._under_way: asyncio.Task[None] | None = None
+        self.service = service
+
+    def start(self) -> None:
+        """Describe the first service, once all paths are known."""
+        app = self.app
+        self._general = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        self._install(self.service, self._document(self.service))
+
+    def _document(self, service: Service) -> dict[str, Any]:
+        document = copy.deepcopy(self._general)
+        document["info"]["description"] = f"Recommendations of a {service.card['method']} model."
+        make_exact(document, service.answers, keyed=self.policy.keys is not None)
+        return document
+
+    def _install(self, service: Service, document: dict[str, Any]) -> None:
+        self.service = service
+        self.app.openapi = lambda: document  # type: ignore[method-assign]  # as FastAPI's own documents are extended
+        self.metrics.model.clear()
+        self.metrics.model.labels(service.card["method"]).set(time.time())
+
+    def reload(self) -> None:
+        """Take the model and the keys anew, beside the requests under way; called on the event loop."""
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.get_running_loop().create_task(self._reload())
+
+    async def wait(self) -> None:
+        """Until the reload under way has ended."""
+        if self._under_way is not None:
+            await self._under_way
+
+    async def _reload(self) -> None:
+        try:
+            service, document = await asyncio.to_thread(self._load)
+        except Exception as error:  # whatever is wrong with the new one, the old one goes on
+            self.metrics.reloads.labels("failed").inc()
+            words = str(error) if isinstance(error, PuidError) else repr(error)
+            LOG.error("reload failed; the model before it stays", extra={"fields": {"error": words[:400]}})
+            return
+        self._install(service, document)
+        self.metrics.reloads.labels("done").inc()
+        LOG.info("reloaded", extra={"fields": {"method": service.card["method"], "loaded": service.card["loaded"]}})
+
+    def _load(self) -> tuple[Service, dict[str, Any]]:
+        """On another thread. Keys last: a model that is refused leaves everything as it was."""
+        service = self.service if self.reload_from is None else self.reload_from()
+        document = self._document(service)
+        if self.policy.keys is not None:
+            self.policy.keys.reload()
+        return service, document

@@ -1,0 +1,126 @@
+"""A new model takes the place of the old one: requests under way end with the old one, which is then gone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import weakref
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from puidrec.errors import InputError
+from puidrec.model import Recommender
+from puidrec.serve import Seen
+from puidrec.serve.app import serve_run
+from puidrec.serve.service import Policy, load_service
+
+
+@pytest.fixture
+def run(model: Recommender, tmp_path: Path) -> Path:
+    folder = tmp_path / "served"
+    model.save(folder / "model")
+    (folder / "metrics.json").write_text(json.dumps({"protocol": "rd", "uauc": 0.5}))
+    (folder / "environment.json").write_text("{}")
+    return folder
+
+
+async def ask(app: Any, users: list[int]) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as session:
+        return await session.post("/recommend", json={"users": users, "k": 5})
+
+
+def test_no_request_is_dropped_when_a_model_is_exchanged(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = serve_run(run)
+    serving, old = app.state.serving, app.state.serving.service.answers
+    expected = asyncio.run(ask(app, [3])).json()
+    model = Recommender.load(run / "model")
+    model.item_factors_ = -model.item_factors_
+    model.save(run / "model")
+
+    async def story() -> list[httpx.Response]:
+        gate, best = asyncio.Event(), app.state.worker.parts
+
+        async def held(*args: Any) -> Any:
+            await gate.wait()
+            return await best(*args)
+
+        monkeypatch.setattr(app.state.worker, "parts", held)
+        first = asyncio.create_task(ask(app, [3]))
+        await asyncio.sleep(0.1)
+        serving.reload()
+        serving.reload()  # while one is under way, another is not begun
+        await serving.wait()
+        second = asyncio.create_task(ask(app, [3]))
+        await asyncio.sleep(0.1)
+        gate.set()
+        return [await first, await second]
+
+    before, after = asyncio.run(story())
+    assert before.json() == expected
+    assert after.json() != expected
+    assert serving.service.answers is not old
+    app.state.worker.close()
+
+
+def test_the_old_model_is_forgotten(run: Path) -> None:
+    app = serve_run(run)
+    old = weakref.ref(app.state.serving.service.answers.engine)
+
+    async def story() -> None:
+        await ask(app, list(range(40)))
+        app.state.serving.reload()
+        await app.state.serving.wait()
+        await ask(app, [1])
+
+    asyncio.run(story())
+    gc.collect()
+    assert old() is None
+    app.state.worker.close()
+
+
+@pytest.mark.parametrize("damage", ["model/model.json", "environment.json", "model/model.safetensors"])
+def test_a_damaged_model_does_not_replace_a_good_one(run: Path, damage: str) -> None:
+    app = serve_run(run)
+    service = app.state.serving.service
+    (run / damage).write_text("{")
+
+    async def story() -> None:
+        app.state.serving.reload()
+        await app.state.serving.wait()
+
+    asyncio.run(story())
+    assert app.state.serving.service is service
+    assert asyncio.run(ask(app, [3])).status_code == 200
+    assert app.state.metrics.reloads.labels("failed")._value.get() == 1
+    app.state.worker.close()
+
+
+def test_a_folder_exchanged_between_check_and_loading_is_not_served(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from puidrec.serve import service as module
+    from puidrec.signing import make_keys, sign
+
+    public = make_keys(tmp_path / "key.pem")
+    sign(run, tmp_path / "key.pem")
+    policy, load = Policy(signers=[public]), module.load_run
+    assert load_service(run, policy).card["signed"] is True
+
+    def exchanged(folder: Path, device: str) -> Any:
+        (folder / "metrics.json").write_text(json.dumps({"uauc": 1.0}))
+        return load(folder, device)
+
+    monkeypatch.setattr(module, "load_run", exchanged)
+    with pytest.raises(InputError, match=r"was changed.*metrics\.json"):
+        load_service(run, policy)
+
+
+def test_a_server_that_forgets_holds_nothing_that_was_rated(run: Path) -> None:
+    service = load_service(run, Policy(seen=Seen.NEVER))
+    assert service.answers.model.seen_[1].size == service.answers.engine.seen[1].size == 0
+    assert np.array_equal(np.unique(service.answers.engine.seen[0]), [0])
