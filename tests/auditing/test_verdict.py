@@ -83,9 +83,9 @@ def test_error_and_ranking_stand_side_by_side_and_a_disagreement_is_said() -> No
     ranked = lead(1.0, 1.0, 1.0, metric="DCG@10")
     text = sentence(("a", "b"), lead(4.2, 3.9, 5.0), (ranked,), AGE)
     assert "in squared error is robust" in text
-    assert "DCG@10 disagrees: by it the lead is undecided (the log shows b ahead, not a" in text
+    assert "DCG@10 disagrees, by it the lead is undecided: the log shows b ahead, not a" in text
     same = sentence(("a", "b"), lead(4.2, 3.9, 5.0), (lead(3.2, 3.0, 4.0, metric="DCG@10"),), AGE)
-    assert "by DCG@10 it is robust too (Γ* = 3.20, 95 % 3.00 to 4.00)" in same
+    assert "by DCG@10 it is robust too: Γ* = 3.20, 95 % 3.00 to 4.00." in same
     assert "disagrees" not in same
 
 

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 
 from puidrec.experiments.job import DataSpec
@@ -102,3 +104,35 @@ def test_other_data_are_audited_only_when_told(puid, runs: Path) -> None:
     asked = ("audit", runs / "a", "--set", "data.seed=5", "--replicates", 0, "--json")
     puid(*asked).refused("not the data", "--other-data")
     assert puid(*asked, "--other-data").code == 0
+
+
+def scores_of(path: Path, shift: float) -> Path:
+    """Scores of every pair of the runs' data, written as a file."""
+    data = DataSpec("simulated", options={"n_users": 60, "n_items": 40}).load()
+    user, item = (axis.ravel() for axis in np.indices((60, 40)))
+    ids = {"user_id": data.user_ids.decode(user), "item_id": data.item_ids.decode(item)}
+    score = 3.0 + shift * np.sin(user + 3 * item)
+    frame = pl.DataFrame({**ids, "score": score})
+    frame.write_csv(path) if path.suffix == ".csv" else frame.write_parquet(path)
+    return path
+
+
+def test_files_of_scores_are_audited_against_each_other_and_against_a_run(puid, runs: Path) -> None:
+    a, b = scores_of(runs / "a.parquet", 0.1), scores_of(runs / "b.csv", 0.6)
+    data = ("--data", "simulated", *DATA)
+    found = json.loads(puid("audit", a, "--against", b, *data, "--unseen", "--replicates", 0, "--json").out)
+    assert (found["model"]["name"], found["against"]["name"]) == ("a", "b")
+    assert found["rows"]["source"] == "claimed"
+    assert found["rows"]["lists"] == "catalogue"
+    rows = runs / "rows.csv"
+    log = DataSpec("simulated", options={"n_users": 60, "n_items": 40}).load().logged.to_frame()
+    log.select("user_id", "item_id")[::2].write_csv(rows)
+    asked = ("audit", runs / "a", "--against", b, "--rows", rows, "--replicates", 0, "--folds", 2, "--json")
+    found = json.loads(puid(*asked, "--metric", "ranking", "--k", 5).out)
+    assert found["rows"]["n"] == -(-log.height // 2)
+    assert found["ranking"]["metric"] == "DCG@5"
+    assert found["verdict"] == found["ranking"]["verdict"]
+    puid("audit", a, "--against", b, *data).refused("has not seen", "--unseen")
+    puid("audit", a, "--against", b, "--unseen").refused("which data", "--data")
+    puid("audit", a, *data, "--unseen", "--metric", "rmse").refused("metric", "rmse")
+    puid("audit", a, *data, "--rows", runs / "none.csv").refused("no such file", "none.csv")

@@ -103,9 +103,9 @@ def sentence(names: tuple[str, str], asked: Lead, others: tuple[Lead, ...], yard
     for lead in others:
         verdict = judge(lead, yardsticks)
         if verdict == main:
-            text += f"; by {lead.metric} it is {verdict} too ({_short(names, lead, verdict)})"
+            text += f"; by {lead.metric} it is {verdict} too: {_short(names, lead, verdict)}"
         else:
-            text += f"; {lead.metric} disagrees: by it the lead is {verdict} ({_short(names, lead, verdict)})"
+            text += f"; {lead.metric} disagrees, by it the lead is {verdict}: {_short(names, lead, verdict)}"
     return f"{text}."
 
 

@@ -23,8 +23,8 @@ from puidrec.objective.whole_space import linear_sum, unseen_square_sum
 from puidrec.sensitivity.fitted import Gamma, TableGamma
 
 DEFAULT_GAMMA = 1.1
-"""Γ where nothing is known: in the simulated worlds it repairs most of the confounding (`docs/truth.md`), and where
-there is none it costs less than one percent of the error."""
+"""Γ where nothing is known: in the simulated worlds, where people pick what they like, it repairs most of the
+confounding (`docs/truth.md`). That people do so is an assumption: where they do not, it costs some of the error."""
 MIN_UNIFORM = 50
 """Uniform ratings below which their mean says too little."""
 MAX_LOG = float(np.log(20.0))
