@@ -54,6 +54,8 @@ class MethodSpec:
     """Whether logged pairs are weighted by inverse propensities; some methods do so for models without IDs only."""
     uses_uniform: str = ""
     """What uniform rows decide during training, beside choosing the model; empty where they decide nothing."""
+    needs_uniform: bool = False
+    """Whether it cannot be trained without uniform rows."""
     log_weights: str = ""
     """What weighs logged pairs in place of 1/p: `module:function`, from the prepared log to a function of p."""
     imputation_weights: str = ""
@@ -163,7 +165,8 @@ def _balanced(name: str, kind: str, estimator: Estimator, words: str, uniform: s
     """A first fit, then weights of the log tilted to a mean that is known otherwise."""
     return MethodSpec(
         name, f"puidrec.train.balanced:{kind}_stages", words, estimator, uses_propensity=True, uses_uniform=uniform,
-        search_space=(*TRAINED, "min_propensity"), needs=FROM_UNIFORM if uniform else FROM_LOG,
+        needs_uniform=bool(uniform), search_space=(*TRAINED, "min_propensity"),
+        needs=FROM_UNIFORM if uniform else FROM_LOG,
     )  # fmt: skip
 
 
@@ -171,7 +174,7 @@ def _residual(name: str, estimator: Estimator, words: str) -> MethodSpec:
     """A first fit, then one whose propensities (and imputation) agree with uniform rows."""
     return MethodSpec(
         name, "puidrec.train.residual:residual_stages", words, estimator, uses_propensity=True,
-        uses_uniform="training (residuals of the propensity)", losses=("squared",),
+        uses_uniform="training (residuals of the propensity)", needs_uniform=True, losses=("squared",),
         search_space=(*TRAINED, "min_propensity"), needs=FROM_UNIFORM,
     )  # fmt: skip
 

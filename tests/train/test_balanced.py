@@ -17,7 +17,7 @@ from puidrec.train.stages import stages_of
 
 @pytest.fixture(scope="module")
 def data():
-    return simulate("mixed", 40, 25, density=0.3, n_uniform=1_000, rng=3).data
+    return simulate("mixed", 60, 40, density=0.2, n_uniform=2_000, rng=3).data
 
 
 def prepared_for(method, data, **given):
@@ -80,7 +80,7 @@ def test_a_log_of_all_pairs_needs_no_balancing() -> None:
     """Everything is seen, so that means over the log are means over D: the weights stay equal, and stable-dr is mf."""
     pair, rng = np.arange(600), np.random.default_rng(0)
     rows = pl.DataFrame({"user_id": pair // 20, "item_id": pair % 20, "rating": rng.integers(1, 6, 600)})
-    data = Dataset.from_frame(rows, rows, scale=(1.0, 5.0))
+    data = Dataset.from_frame(rows, rows, scale=(1.0, 5.0), overlap="keep")
     prepared = prepared_for("stable-dr", data)
     _, problem = both_stages(prepared)
     w = problem.observed.bounds.b.numpy()

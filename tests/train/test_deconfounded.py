@@ -100,7 +100,7 @@ def test_without_factors_idcf_is_matrix_factorisation() -> None:
     """Everybody saw everything: there is nothing to tell users apart by."""
     user, item = np.divmod(np.arange(600), 20)
     rows = pl.DataFrame({"user_id": user, "item_id": item, "rating": np.random.default_rng(3).integers(1, 6, 600)})
-    data = Dataset.from_frame(rows, rows, scale=(1.0, 5.0))
+    data = Dataset.from_frame(rows, rows, scale=(1.0, 5.0), overlap="keep")
     one, other = (Recommender(name, **OPTIONS).fit(data) for name in ("idcf", "mf"))
     assert not one.encoders_.get("user_id")
     assert np.array_equal(one.user_factors_, other.user_factors_)

@@ -16,7 +16,7 @@ from puidrec.train.stages import stages_of
 
 @pytest.fixture(scope="module")
 def data():
-    return simulate("mixed", 40, 25, density=0.3, n_uniform=1_000, rng=3).data
+    return simulate("mixed", 60, 40, density=0.2, n_uniform=2_000, rng=3).data
 
 
 def prepared_for(method, data, **given):

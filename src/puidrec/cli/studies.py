@@ -65,7 +65,9 @@ class TableOptions(options.Options):
     """What a comparison shows."""
 
     methods: str = option(
-        "all", "a,b,… or all; item-rate, bias, pure-svd, all-rank and ease are always shown.", metavar="NAMES"
+        "all",
+        "a,b,… or all that need no uniform rows; item-rate, bias, pure-svd, all-rank and ease are always shown.",
+        metavar="NAMES",
     )
     budget: int = option(1, "Settings tried per method and seed, chosen on validation rows; 1: the defaults.")
     reference: str | None = option(None, "The method that others are compared with; by default mf.", metavar="NAME")
@@ -87,7 +89,8 @@ class TableOptions(options.Options):
         from puidrec.methods import METHODS, get_method, learning_from_likes, require_levels
 
         able = learning_from_likes() if data.positives_only else list(METHODS)
-        asked = able if self.methods.strip() == "all" else options.parse_names(self.methods, "method")
+        every = [name for name in able if not METHODS[name].needs_uniform]
+        asked = every if self.methods.strip() == "all" else options.parse_names(self.methods, "method")
         for name in asked if data.positives_only else ():
             require_levels(get_method(name), data.scale.high)
         names = [get_method(name).name for name in dict.fromkeys([*asked, *(b for b in BASELINES if b in able)])]
@@ -274,7 +277,12 @@ class ReproduceOptions(options.EngineOptions):
 @options.command("puid reproduce all --data-root data --seeds 3 --out reproduction", writes="out")
 def reproduce(
     questions: Annotated[
-        list[str], typer.Argument(help="rq1, rq2, rq3, rq4, ablation, or all.", metavar="QUESTION…", show_default=False)
+        list[str],
+        typer.Argument(
+            help="rq1, rq2, rq3, rq4, ablation, or all; or field, alone or with names of data sets and protocols.",
+            metavar="QUESTION…",
+            show_default=False,
+        ),
     ],
     data_root: Annotated[Path, typer.Option(help=DATA_ROOT, metavar="DIR", readable=False)],
     out: options.OutFolder,
@@ -284,8 +292,12 @@ def reproduce(
     """Run the paper's questions again: its figure, ours with an interval, the difference, and what does not hold.
 
     Finished parts are kept in OUT and never run again: repeat the command to go on after an interruption, or to write
-    the tables, charts, report.html and results.md anew.
+    the tables, charts, report.html and results.md anew. `field` compares the methods of other papers instead, under one
+    protocol and tuning budget, and writes field.md.
     """
+    if questions[0] == "field":
+        _reproduce_field(questions, data_root, out, study, common)
+        return
     from puidrec.experiments.reproduce.questions import RunSize
     from puidrec.experiments.reproduce.run import plan_reproduction
     from puidrec.experiments.reproduce.run import reproduce as run
@@ -309,6 +321,42 @@ def reproduce(
     failed = made.summary["failed"]
     named = [f"{row['label']} on {row['data']}, seed {row['seed']}: {row['error']}" for row in failed]
     _raise_failures(named, len(plan.jobs))
+
+
+def _reproduce_field(
+    questions: list[str], data_root: Path, out: Path, study: ReproduceOptions, common: options.CommonOptions
+) -> None:
+    """`puid reproduce field`."""
+    import json
+
+    from puidrec.atomic import write_text
+    from puidrec.experiments.reproduce.field import PROTOCOLS_OF, FieldSize, field_jobs, run_field, seconds_by_method
+    from puidrec.experiments.reproduce.run import find_sources
+    from puidrec.report.field import field_text, findings
+
+    size = FieldSize(1 if study.quick else study.seeds, study.quick)
+    found = find_sources(data_root, PROTOCOLS_OF)
+    for line in found.missing.values():
+        typer.echo(f"puid: {line}", err=True)
+    jobs = field_jobs(found.folders, size, questions[1:])
+    with progress_bar() as bar:
+        task = bar.add_task("reading", total=None)
+        made = run_field(
+            jobs, out, engine=study.engine, workers=study.workers,
+            tell=lambda words, done, total: bar.update(task, description=words, completed=done, total=total),
+        )  # fmt: skip
+    seconds = seconds_by_method(json.loads((out / "timings.json").read_text(encoding="utf-8"))["cells"])
+    words = ["puid reproduce", *questions, "--data-root DIR", f"--seeds {size.seeds}"]
+    command = " ".join([*words, *(["--quick"] if size.quick else []), "--out DIR"])
+    write_text(out / "field.md", field_text(made, seconds, command))
+    if common.as_json:
+        print_json(made)
+    else:
+        for line in findings(made):
+            say(f"* {line}")
+        say(f"wrote {out}: field.md, results.json, summary.json, timings.json")
+    named = [f"{row['label']} on {row['data']}, seed {row['seed']}: {row['error']}" for row in made["failed"]]
+    _raise_failures(named, len(jobs))
 
 
 def _show_reproduction(summary: dict[str, Any], out: Path, paths: Sequence[Path]) -> None:

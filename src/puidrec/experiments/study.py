@@ -120,8 +120,8 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 
 WRITTEN = (
-    "results.json", "summary.json", "timings.json", "table.md", "results.md", "report.html", "trials.json", "best.toml",
-    "entropy", "chart-*.png", "rq[1-4]*.png", "ablation-*.png",
+    "results.json", "summary.json", "timings.json", "table.md", "results.md", "field.md", "report.html", "trials.json",
+    "best.toml", "entropy", "chart-*.png", "rq[1-4]*.png", "ablation-*.png",
 )  # fmt: skip
 """What comparisons, searches and reproductions put beside their jobs."""
 

@@ -1,0 +1,122 @@
+"""The page of `puid reproduce field`: findings that follow from the results, tables, published figures, times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from puidrec.experiments.reproduce.field import FIELD_METRICS, PRINTED_GAIN, PUBLISHED
+from puidrec.experiments.summary import by, markdown_table
+
+Row = Mapping[str, Any]
+FAMILY = ("mrdr", "dr-mse", "tdr", "stable-dr", "d-dr", "bal-dr", "res-dr")
+"""Variants of DR."""
+INTRODUCTION = """# The field's methods, side by side
+
+Published tables of debiasing methods disagree by more than the gains they claim: protocols, tuning and seeds differ.
+Here every method has the same data, protocol and tuning budget, and every difference has an interval. What each method
+minimises, and what was assumed where its paper leaves room, is in its docstring; [equations](equations.md) lists them.
+"""
+
+
+def field_text(summary: Mapping[str, Any], seconds: Mapping[str, Mapping[str, float]], command: str) -> str:
+    """The whole page as Markdown."""
+    budgets = ", ".join(f"{name} {count}" for name, count in summary["budgets"].items())
+    seeds = summary["seeds"]
+    made = (
+        f"Made by `{command}`: {seeds} seed{'s' if seeds != 1 else ''}; settings tried per method and seed, chosen by "
+        f"validation rows: {budgets}. Intervals of differences are 95 %, paired, over seeds and users; p-values are "
+        "adjusted for the number of methods (Holm). Uniform rows whose pair is in the log are left out.\n"
+    )
+    parts = [INTRODUCTION, made, "## What follows from it\n", *(f"* {line}" for line in findings(summary)), ""]
+    for group in by(summary["tables"]["mf"], _table).values():
+        parts += [_section(group, summary), ""]
+    parts += ["## How long a method took\n", _times(seconds), ""]
+    if summary["failed"]:
+        parts.append(
+            "Not finished: " + "; ".join(f"{r['label']} on {r['data']}: {r['error']}" for r in summary["failed"])
+        )
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def findings(summary: Mapping[str, Any]) -> list[str]:
+    """Sentences that follow from the rows."""
+    lines = []
+    against = {ref: {(*_table(r), r["label"], r["metric"]): r for r in rows} for ref, rows in summary["tables"].items()}
+    for (data, protocol), group in by(summary["tables"]["mf"], _table).items():
+        first = [row for row in group if row["metric"] == FIELD_METRICS[0]]
+        best = max(first, key=lambda row: row["mean"])
+        better = [row["label"] for row in first if row["verdict"] == "wins"]
+        where = f"On {data} (protocol {protocol}, {FIELD_METRICS[0]})"
+        lines.append(
+            f"{where} the best mean is that of {best['label']} ({best['mean']:.3f}). Better than plain `mf` beyond "
+            f"chance: {', '.join(better) or 'none'}, of {len(first) - 1} methods."
+        )
+        variants = [against["dr"].get((data, protocol, name, FIELD_METRICS[0])) for name in FAMILY]
+        lines += _variants(where, [row for row in variants if row is not None and row["difference"] is not None])
+    return lines
+
+
+def _variants(where: str, rows: Sequence[Row]) -> list[str]:
+    """Which variants of DR improve on DR; those with a printed gain that does not appear, with their interval."""
+    if not rows:
+        return []
+    better = [row["label"] for row in rows if row["verdict"] == "wins"]
+    absent = [
+        f"{row['label']} {_difference(row)} (printed: {PRINTED_GAIN[row['label']][1]})"
+        for row in rows
+        if row["label"] in PRINTED_GAIN and row["data"] == "coat" and row["verdict"] != "wins"
+    ]
+    text = f"{where} {', '.join(better) or 'none'} of the {len(rows)} variants of DR improve on `dr` beyond chance."
+    return [text + (f" The printed gain does not appear for {'; '.join(absent)}." if absent else "")]
+
+
+def _table(row: Row) -> tuple[str, str]:
+    return row["data"], row["protocol"]
+
+
+def _difference(row: Row) -> str:
+    if row["difference"] is None:
+        return "–"
+    low, high = row["difference_low"], row["difference_high"]
+    return f"{row['difference']:+.3f}" + (f" [{low:+.3f}, {high:+.3f}]" if low is not None else "")
+
+
+def _section(group: Sequence[Row], summary: Mapping[str, Any]) -> str:
+    """One table: every metric, the differences to mf and dr by the first metric, what uniform rows were used for."""
+    data, protocol = _table(group[0])
+    to_dr = {(*_table(r), r["label"], r["metric"]): r for r in summary["tables"]["dr"]}
+    at = {(row["label"], row["metric"]): row for row in group}
+    metrics = [metric for metric in FIELD_METRICS if any(key[1] == metric for key in at)]
+    body = []
+    for label in dict.fromkeys(row["label"] for row in group):
+        first, other = at[label, metrics[0]], to_dr.get((data, protocol, label, metrics[0]))
+        means = [f"{at[label, m]['mean']:.3f}" if (label, m) in at else "–" for m in metrics]
+        body.append([
+            f"`{label}`", *means, "reference" if first["is_reference"] else _difference(first),
+            "–" if other is None else "reference" if other["is_reference"] else _difference(other),
+            _training_use(summary["uniform"].get(label, "")),
+        ])  # fmt: skip
+    columns = ("method", *metrics, f"{metrics[0]} against mf", f"{metrics[0]} against dr", "uniform rows train")
+    share = f"{group[0]['positive_rate']:.1%} of test rows positive"
+    parts = [f"## {data}, protocol {protocol}\n", f"{share}.\n", markdown_table(columns, body)]
+    printed = [p for p in PUBLISHED if (p.data, p.protocol) == (data, protocol)]
+    if printed:
+        words = "; ".join(f"{p.method} {p.metric} {p.value:g}" for p in printed)
+        parts.append(f"\nIn print, under the protocol that each paper calls by this name: {words}.")
+    return "\n".join(parts)
+
+
+def _training_use(words: str) -> str:
+    """Uses beside the choice of the epoch, which is the same for all."""
+    uses = [use for use in words.split(", ") if use and use not in ("choice of the epoch", "none")]
+    return ", ".join(uses) or "no"
+
+
+def _times(seconds: Mapping[str, Mapping[str, float]]) -> str:
+    methods = dict.fromkeys(name for rows in seconds.values() for name in rows)
+    body = [
+        [f"`{name}`", *(f"{rows[name]:.1f}" if name in rows else "–" for rows in seconds.values())] for name in methods
+    ]
+    text = markdown_table(("method", *seconds), body)
+    return f"Seconds of a job, its search included, mean over seeds and worlds, one thread.\n\n{text}"
