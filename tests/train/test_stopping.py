@@ -67,6 +67,15 @@ def test_equal_scores_keep_the_first() -> None:
     assert run(Stopping(patience=9, warm_up=0), [1.0] * 5) == [0]
 
 
+@pytest.mark.parametrize("rounding", [-1e-7, 0.0, 1e-7])
+def test_rounding_does_not_choose_between_epochs_that_are_as_good(rounding) -> None:
+    """Two maxima, 40 epochs apart: whichever is larger in the seventh digit, the first is kept."""
+    scores = [0.70, *[0.65] * 39, 0.70 + rounding, *[0.65] * 9]
+    assert run(Stopping(patience=60, smoothing=0.0, warm_up=0), scores) == [0]
+    better = [0.70, *[0.65] * 39, 0.701]
+    assert run(Stopping(patience=60, smoothing=0.0, warm_up=0), better) == [0, 40]
+
+
 @pytest.mark.parametrize("cut", range(1, 9))
 def test_it_goes_on_where_it_left_off(cut) -> None:
     scores = [3.0, 4, 2, 5, 5, 6, 1, 1, 1, 1, 1]

@@ -21,7 +21,7 @@ from puidrec.rng import generator
 from puidrec.settings import Settings
 from puidrec.train.blocks import UserPartition, change_user_rows, stored_axes
 from puidrec.train.checkpoint import HINT, Checkpoint
-from puidrec.train.problem import Fitted, Problem, with_prefix
+from puidrec.train.problem import ADMISSIBLE, Fitted, Problem, with_prefix
 from puidrec.train.stopping import WARM_UP, Stopping, Validator
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
@@ -91,7 +91,7 @@ class Trainer:
 
     def admissible(self) -> bool:
         """Whether the parameters as they stand may be chosen: a benchmarked loss must not be above 0."""
-        return not self.problem.benchmarked or self.partition.total(self.problem.steps[0]) <= 0.0
+        return not self.problem.benchmarked or self.partition.total(self.problem.steps[0]) <= ADMISSIBLE
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of this stage."""

@@ -24,13 +24,10 @@ from puidrec.settings import Settings
 from puidrec.train.adam import Progress, SaveState
 from puidrec.train.blocks import UserPartition, change_user_rows, entity_axes
 from puidrec.train.checkpoint import HINT, Checkpoint
-from puidrec.train.problem import BlockLoss, Fitted, Log, Problem, with_prefix
+from puidrec.train.problem import ADMISSIBLE, BlockLoss, Fitted, Log, Problem, with_prefix
 from puidrec.train.quadratic import Block, Objective, Quadratic, Reduce
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, solve
 from puidrec.train.stopping import Validator
-
-ADMISSIBLE = 1e-6
-"""A benchmarked loss up to this much above 0 counts as 0: at the benchmark itself it is 0 up to rounding."""
 
 
 class LeastSquares(NamedTuple):

@@ -17,6 +17,9 @@ from puidrec.backbones.low_rank import LowRank
 from puidrec.objective.terms import Observed
 from puidrec.settings import Settings
 
+ADMISSIBLE = 1e-6
+"""A benchmarked loss up to this much above 0 counts as 0: at the benchmark itself it is 0 up to rounding."""
+
 
 class Log(Protocol):
     """The logged pairs of any block of users: all in memory (`Observed`), or read when asked for."""

@@ -22,6 +22,9 @@ PLAIN = TargetScale()
 WARM_UP = 20
 """Epochs before the first candidate: early scores of a random start are luck."""
 
+MARGIN = 1e-4
+"""What a later epoch must gain over the best: less than that is rounding or luck, and a tie goes to the earlier one."""
+
 
 @dataclass
 class Stopping:
@@ -43,7 +46,7 @@ class Stopping:
             score if self.smoothed is None else self.smoothing * self.smoothed + (1 - self.smoothing) * score
         )
         ready = self.patience == 0 or self.epoch >= self.warm_up
-        better = self.patience == 0 or self.best is None or self.smoothed > self.best
+        better = self.patience == 0 or self.best is None or self.smoothed > self.best + MARGIN
         if admissible and ready and better:
             self.best, self.best_epoch = self.smoothed, self.epoch
             return True
