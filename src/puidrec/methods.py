@@ -212,7 +212,6 @@ def _spectrum() -> MethodSpec:
         target_scale="unit", uses_uniform="mixing weights", losses=("squared",),
         search_space=("l2", "l2_features", "dim", "min_propensity"),
         needs="a log of ratings; uniform ratings, from 20 on, mix the members, else mf and what held-out rows support",
-        defaults={"solver": "least-squares"},
     )  # fmt: skip
 
 

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from puidrec.backbones.low_rank import LowRank
+from puidrec.data.dataset import Dataset
+from puidrec.data.synthetic import simulate
+from puidrec.errors import InputError
+from puidrec.model import Recommender
+from puidrec.spectrum.terms import Term, compress
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = {"dim": 3, "epochs": 20, "rng": 0}
+
+
+@pytest.fixture(scope="module")
+def world():
+    return simulate("mixed", 80, 40, density=0.15, n_uniform=1_500, rng=0)
+
+
+@pytest.fixture(scope="module")
+def model(world):
+    return Recommender("spectrum", **SMALL).fit(world.data)
+
+
+def dense(model) -> np.ndarray:
+    return model.user_factors_ @ model.item_factors_.T
+
+
+def test_compression_keeps_weighted_sums_and_reports_what_it_lost() -> None:
+    draw = np.random.default_rng(0)
+
+    def term(width, **rest):
+        sides = (torch.from_numpy(draw.standard_normal((n, width))).float() for n in (30, 20))
+        return Term("x", LowRank.of(*sides), **rest)
+
+    terms = [term(3, weight=0.5), term(2, user_scale=draw.standard_normal(30)), term(4, item_scale=np.ones(20) * 2)]
+    whole = sum((t.left @ t.right.T).numpy() for t in terms)
+    np.testing.assert_allclose(compress(terms).scores.tile().numpy(), whole, atol=2e-3)
+    few = compress(terms, most=4)
+    error = np.sum((few.scores.tile().numpy() - whole) ** 2) / np.sum(whole**2)
+    assert few.lost == pytest.approx(error, rel=1e-3)
+    strength = np.linalg.svd(whole)[1]
+    assert error == pytest.approx(np.sum(strength[4:] ** 2) / np.sum(strength**2), rel=1e-3)
+
+
+def test_rows_that_calibrate_are_uniform_outside_the_log_and_reported(world, model) -> None:
+    split = world.data.split("rd", 0)
+    most = len(split.propensity) + len(split.validation)
+    rows = int(model.report_["spectrum"]["calibrated_on"].split()[0])
+    assert 0 < rows <= most
+    assert model.report_["uniform_rows_used"] == f"mixing weights ({rows} rows)"
+
+
+def test_without_uniform_rows_and_evidence_it_is_mf(world) -> None:
+    data = Dataset.from_frame(world.data.logged.to_frame().select("user_id", "item_id", "rating"), scale=(1, 5))
+    split = data.split("rd", 0)
+    model = Recommender("spectrum", backbone="mf", **SMALL).fit(data, split)
+    naive = Recommender("mf", backbone="mf", **SMALL).fit(data, split)
+    notes = model.report_["spectrum"]
+    assert model.report_["uniform_rows_used"] == "none"
+    assert notes["prior"] == ("mild" if notes["sign_check"]["t"] > 4 else "mf")
+    if "weights" not in notes and notes["prior"] == "mf":
+        np.testing.assert_allclose(dense(model), dense(naive), atol=2e-3)
+
+
+@pytest.mark.parametrize("word", [{"liked": True}, {"gamma": 2.0}])
+def test_the_callers_word_overrides(word, world) -> None:
+    model = Recommender("spectrum", **SMALL, **word).fit(world.data)
+    assert model.report_["spectrum"]["prior"] == "mild"
+    assert "the caller's word" in model.report_["spectrum"]["prior_because"]
+
+
+def test_cold_start_of_a_known_users_features_is_affine_in_them(world, model) -> None:
+    table = world.data.users.head(3)
+    new = table.with_columns(user_id=table["user_id"] + 10_000)
+    scores = model.predict(new["user_id"], [0, 1, 2], user_features=new)
+    assert np.isfinite(scores).all()
+    assert np.ptp(model.predict(new["user_id"], 0, user_features=new)) > 0.0
+
+
+def test_stable_recommendations_stay_up_to_their_gamma(model) -> None:
+    users, gammas = model.user_ids_.ids[:10], model.parameters_["path.gamma"].numpy()
+    frame = model.recommend(users, 5, exclude_seen=False, stable=True)
+    assert set(frame["gamma_max"]) <= set(gammas.astype(float))
+    for step, gamma in enumerate(gammas[1:]):
+        left, right = (model.parameters_[f"path.{step}.{side}"].numpy() for side in ("left", "right"))
+        moved = dense(model)[:10] + left[:10] @ right.T
+        best = np.argsort(-moved, axis=1)[:, :5]
+        for u, item, last in frame.select("user_id", "item_id", "gamma_max").rows():
+            row = int(model.user_ids_.encode([u])[0])
+            if last >= gamma:
+                assert int(model.item_ids_.encode([item])[0]) in best[row]
+    assert frame.drop("gamma_max").equals(model.recommend(users, 5, exclude_seen=False))
+
+
+def test_models_without_a_path_and_settings_without_least_squares_are_refused(world) -> None:
+    with pytest.raises(InputError, match="path along Γ"):
+        Recommender("bias").fit(world.data).recommend([0], stable=True)
+    with pytest.raises(InputError, match="solved by least squares"):
+        Recommender("spectrum", backbone="mf-mlp", **SMALL).fit(world.data)
