@@ -98,7 +98,8 @@ def test_the_sdist_can_be_built_and_tested_and_holds_no_data(built: Built) -> No
         names = {PurePosixPath(name).relative_to(f"puidrec-{built.version}") for name in sdist.getnames()}
     top = {name.parts[0] for name in names}
     assert top == {
-        ".ci", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "SECURITY.md", "Makefile", "PKG-INFO",
+        ".ci", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile",
+        "PKG-INFO", "SECURITY.md",
         "README.md", "bench", "constraints.txt", "docs", "mkdocs.yml", "pyproject.toml", "src", "tests",
     }  # fmt: skip
     assert {f"src/{name}" for name in _sources()} <= {str(name) for name in names}
