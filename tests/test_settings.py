@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from puidrec.methods import METHODS
 from puidrec.sensitivity.gamma import PRESETS
-from puidrec.settings import Settings
+from puidrec.settings import Parameters, Settings
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -87,3 +89,22 @@ def test_replace_checks_and_leaves_the_original_alone(refusal) -> None:
 
 def test_the_method_is_given_by_position_or_by_name() -> None:
     assert Settings.of("ips") == Settings.of(method="ips")
+
+
+def test_the_constructor_is_typed_as_the_settings_are() -> None:
+    from typing import get_type_hints
+
+    own = {name: field.annotation for name, field in Settings.model_fields.items() if name != "method"}
+    assert get_type_hints(Parameters) == {**own, "l2_vectors": float | Literal["auto"]}
+
+
+@pytest.mark.slow
+def test_a_type_checker_sees_a_misspelt_parameter(tmp_path: Path) -> None:
+    """`Recommender(dimm=4)` used to pass mypy and fail when run."""
+    api = pytest.importorskip("mypy.api")
+    script = tmp_path / "script.py"
+    script.write_text('import puidrec as pr\n\npr.Recommender("mf", dim=4)\npr.Recommender("mf", dimm=4)\n')
+    out, _, code = api.run(["--follow-imports=silent", "--cache-dir", str(tmp_path / "cache"), str(script)])
+    assert code == 1, out
+    assert 'script.py:4: error: Unexpected keyword argument "dimm"' in out
+    assert "script.py:3" not in out

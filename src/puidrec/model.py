@@ -6,7 +6,7 @@ import hashlib
 import time
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,7 @@ from puidrec.data.schema import Frame
 from puidrec.data.split import Split
 from puidrec.errors import InputError, not_fitted
 from puidrec.evaluation.ranking import mask_seen, top_k
-from puidrec.settings import Settings
+from puidrec.settings import Parameters, Settings
 from puidrec.spectrum.stability import gamma_max
 from puidrec.train.adam import Progress
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -51,7 +51,12 @@ class Recommender:
     """What features say of users and items that were not in training; made when first asked for."""
 
     def __init__(
-        self, method: str = "puid-dr", *, rng: int | None = None, random_state: int | None = None, **params: Any
+        self,
+        method: str = "puid-dr",
+        *,
+        rng: int | None = None,
+        random_state: int | None = None,
+        **params: Unpack[Parameters],
     ) -> None:
         self.settings = Settings.of(method, **_with_seed({**params, "rng": rng, "random_state": random_state}))
 

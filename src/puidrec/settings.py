@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -16,6 +16,45 @@ from puidrec.propensity import PROPENSITIES
 from puidrec.sensitivity.gamma import PRESETS
 
 VALIDATION_METRICS = ("auto", "auc", "uauc", "mse")
+
+
+class Parameters(TypedDict, total=False):
+    """The fields of `Settings` beside the method, as a type checker sees them: `Recommender(dimm=4)` is an error there.
+
+    A test compares names and types with `Settings`, where they are declared, described and checked.
+    """
+
+    backbone: str
+    ids: bool | Literal["bias"]
+    dim: int
+    hidden: int
+    target: Literal["rating", "binary"]
+    loss: str
+    head: str
+    propensity: str
+    min_propensity: float
+    gamma: str | float
+    alpha: float | None
+    beta: float | None
+    normalise: bool
+    unseen_weight: float
+    bias_share: float
+    adjust: bool | None
+    liked: bool | None
+    warm_start: bool
+    solver: Literal["auto", "least-squares", "adam"]
+    epochs: int
+    patience: int
+    lr: float
+    l2: float
+    l2_features: float
+    l2_vectors: float | Literal["auto"]
+    block_users: int
+    metric: str
+    select: Literal["uniform", "observational", "none"]
+    checkpoint_every: int
+    device: str
+    seed: int
 
 
 class Settings(BaseModel):

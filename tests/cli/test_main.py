@@ -176,3 +176,10 @@ def test_the_installed_command_refuses_in_one_line() -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("puid: unknown data set; found 'nothing'; expected one of coat")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_of_shells(puid: Any, shell: str) -> None:
+    done = puid("--show-completion", shell)
+    assert done.code == 0, done
+    assert "_PUID_COMPLETE" in done.out
