@@ -87,8 +87,9 @@ def change(rows: list[dict[str, Any]], backbone: str, world: str, name: str) -> 
     return f"{values.mean():+.1f} ± {half:.1f}"
 
 
-def page(rows: list[dict[str, Any]], seeds: int) -> str:
+def page(rows: list[dict[str, Any]]) -> str:
     """A table per backbone as Markdown, under the text that explains them."""
+    seeds = len({row["seed"] for row in rows})
     worlds = "\n".join(f"* `{name}`: {world.description};" for name, world in WORLDS.items()).rstrip(";") + "."
     size = f"{SIZE['n_users']} users × {SIZE['n_items']} items, {SIZE['density']:.0%} of the pairs logged"
     intro = (Path(__file__).parent / "truth_intro.md").read_text(encoding="utf-8")
@@ -117,13 +118,15 @@ def main() -> None:
         for row in pool.map(one_seed, jobs):
             rows.append(row)
             print(f"{len(rows)}/{len(jobs)} {row['world']} seed {row['seed']}", flush=True)
+            if not options.only:
+                write_json(RESULTS, rows)  # what is done is kept, should the run be interrupted
     if options.only:
         known = {(row["world"], row["seed"]): row["errors"] for row in json.loads(RESULTS.read_text())}
         for row in rows:
             before = known[row["world"], row["seed"]]
             row["errors"] = {name: before[name] | errors for name, errors in row["errors"].items()}
     write_json(RESULTS, rows)
-    write_text(options.out, page(rows, options.seeds))
+    write_text(options.out, page(rows))
 
 
 if __name__ == "__main__":

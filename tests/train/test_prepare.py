@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.experiments.gamma_study import study_gamma
 from puidrec.model import Recommender
+from puidrec.sensitivity.nominal import NominalExposure
 from puidrec.settings import Settings
 from puidrec.train import prepare as prepare_module
 from puidrec.train.prepare import DEFAULT_GAMMA, Prepared
@@ -320,3 +322,18 @@ def test_the_penalty_is_a_mean_over_the_entities_of_each_side(l2, l2_features, p
         power = linear.design.column_power().float()
         expected += l2_features * float((power * linear.weight.detach().square().sum(1)).sum())
     assert float(backbone_penalty(backbone, prepared.settings).detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_without_features_a_personal_gamma_comes_from_exposure_residuals() -> None:
+    data = simulate("mixed", 60, 40, density=0.2, rng=0).data
+    bare = replace(data, users=None, items=None)
+    for method, settings in (("puid-dr", {}), ("signed-puid", {})):
+        found = {
+            name: Prepared.of(own, own.split("rd", 0), Settings.of(method, **settings)).gamma
+            for name, own in (("features", data), ("none", bare))
+        }
+        users, items = np.divmod(np.arange(2400), 40)
+        expected = NominalExposure(bare, bare.split("rd", 0).train).gamma("exposure-gap")
+        np.testing.assert_allclose(found["none"].at(users, items), expected.at(users, items), rtol=1e-9)
+        assert np.ptp(found["none"].at(users, items)) > 0.1
+        assert not np.allclose(found["none"].at(users, items), found["features"].at(users, items))

@@ -51,6 +51,8 @@ DEFAULT_GAMMA = 1.5
 """One Γ for all pairs, where the caller gives none: about what the uniform ratings of Coat prove on binary labels."""
 DEFAULT_RULE = "information"
 """The rule for a Γ per pair, where the caller gives none."""
+RULE_WITHOUT_FEATURES = "exposure-gap"
+"""The same where the log has no features: information gains are 0 there, so Γ is read from exposure residuals."""
 MAX_GAMMA = 20.0
 """A Γ set by uniform rows is at most this."""
 REFERENCE_L2 = 0.1
@@ -313,8 +315,14 @@ class Prepared:
         if settings.gamma == "certified" and not spec.calibrates_gamma:
             return self._certified()
         if settings.gamma in ("auto", "certified"):
-            return DEFAULT_GAMMA if spec.uncertainty == "global" else DEFAULT_RULE
+            return DEFAULT_GAMMA if spec.uncertainty == "global" else self._default_rule
         return settings.gamma
+
+    @property
+    def _default_rule(self) -> str:
+        """What a Γ per pair is read from: features, or exposure alone where there are none."""
+        without = self.data.users is None and self.data.items is None
+        return RULE_WITHOUT_FEATURES if without else DEFAULT_RULE
 
     def _certified(self) -> float:
         """The Γ that the labels of uniform rows prove, beyond what the propensity explains: the lower limit."""
