@@ -333,8 +333,10 @@ def test_work_that_cannot_be_done_in_time_is_refused_at_once(client_of: Any, mod
     client = client_of(model, seconds=2)
     worker = client.app.state.worker
     worker._waiting_scores, worker._seconds_per_score = 1000, 0.01  # ten seconds of work
-    answer = client.post("/recommend", {"users": [1]})
+    answer = client.post("/recommend", {"users": [1] * 60})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+    assert client.post("/recommend", {"users": [1]}).status_code == 200  # it goes before what waits
+    worker._waiting_scores, worker._seconds_per_score = 1000, 0.01
     assert client.get("/readyz").status_code == 503
     assert client.get("/livez").status_code == client.ask("HEAD", "/livez").status_code == 200
 

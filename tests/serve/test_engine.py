@@ -232,6 +232,15 @@ def test_a_slice_is_bounded_by_scores_and_by_results(model: Recommender) -> None
     assert engine.slice_users(query(engine, [0], 1, candidates=many)) == 3
 
 
+def test_a_small_product_that_was_held_up_is_no_measure_of_large_ones() -> None:
+    worker = Worker()
+    for _ in range(20):
+        worker._note_pace(0.003, 260_000)
+    usual = worker._seconds_per_score
+    worker._note_pace(1.0, 1000)  # a busy machine
+    assert worker._seconds_per_score < 40 * usual  # not the 86,000-fold pace of that product
+
+
 def test_what_waits_is_estimated_by_the_pace_of_the_last_products(engine: Slow) -> None:
     async def story() -> list[float]:
         worker, waits = Worker(), []

@@ -206,7 +206,7 @@ async def recommend(request: Request, body: RecommendRequest) -> Response:
     large = len(body.users) > 1 or bool(body.new_items or body.items or body.exclude)
     plan: Plan = await on_thread(request, partial(answers.plan, body), large)
     worker: Worker = request.app.state.worker
-    waiting, most = worker.waiting_seconds, answers.limits.seconds
+    waiting, most = worker.waiting_for(answers.engine, plan.query), answers.limits.seconds
     if waiting > most:
         raise Refused(Code.OVERLOADED, "more work waits than can be done in time; try again", retry_after=waiting)
 

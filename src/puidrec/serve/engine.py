@@ -187,7 +187,7 @@ class Worker:
         self._in_a_row = 0
         self._numbers = count()
         self._waiting_scores = 0
-        self._seconds_per_score = 0.0
+        self._seconds_per_score, self._pace = 0.0, (0.0, 0.0)
         self._busy: asyncio.Task[None] | None = None
         self._thread: ThreadPoolExecutor | None = None
 
@@ -195,6 +195,17 @@ class Worker:
     def waiting_seconds(self) -> float:
         """How long all that waits now will take, by the pace of the last products."""
         return self._waiting_scores * self._seconds_per_score
+
+    def waiting_for(self, engine: Engine, query: Query) -> float:
+        """How long what goes before a query will take: a small one does not wait for large ones."""
+        if len(query.users) > engine.slice_users(query):
+            return self.waiting_seconds
+        return sum(part.query.cost for part in self._small) * self._seconds_per_score
+
+    def _note_pace(self, seconds: float, scores: int) -> None:
+        """Sums that forget: one small product that was held up says little about the time of large ones."""
+        self._pace = (0.95 * self._pace[0] + seconds, 0.95 * self._pace[1] + max(scores, 1))
+        self._seconds_per_score = self._pace[0] / self._pace[1]
 
     async def best(self, engine: Engine, query: Query) -> Ranking:
         """The answer to a query."""
@@ -236,8 +247,7 @@ class Worker:
                     if not part.answer.done():
                         part.answer.set_exception(error)
                 continue
-            pace = (time.perf_counter() - began) / max(scores, 1)
-            self._seconds_per_score = 0.9 * self._seconds_per_score + 0.1 * pace if self._seconds_per_score else pace
+            self._note_pace(time.perf_counter() - began, scores)
             for part, answer in zip(batch, answers, strict=True):
                 if not part.answer.done():
                     part.answer.set_result(answer)
