@@ -190,7 +190,7 @@ def test_a_memoriser_is_told_and_never_robust(simulation) -> None:
         leads = (found.error, found.ranking, found.ndcg)
         assert {lead.verdict for lead in leads} <= {"undecided", "refuted"}
         assert found.to_dict()["leakage"]["model"] > 0.5
-        assert any(text.startswith("Leakage: scores of Memory") for text in found.to_dict()["limits"])
+        assert any(text.startswith("Leakage, scores of Memory") for text in found.to_dict()["limits"])
         json.dumps(found.to_dict(), allow_nan=False)
     rows = audit(learned_rows(data), data, against=worse, replicates=0)
     assert "reproduce the ratings" in rows.summary()
@@ -343,3 +343,15 @@ def test_random_ratings_settle_a_clear_lead_and_say_how_many_more_otherwise(foun
     assert same.ratings_needed is None  # a model against itself: no number of ratings tells them apart
     assert "no end is in sight" in same.to_dict()["sequential"]["sentence"]
     assert audit(good, simulation.data, replicates=0).ratings_needed is None
+
+
+def test_likes_alone_are_judged_by_ranking() -> None:
+    """Where every rating is the same, a model that says one number for all has no error; that is no lead."""
+    rng = np.random.default_rng(0)
+    user, item = np.nonzero(rng.random((60, 40)) < 0.2)
+    data = Dataset.from_frame(pl.DataFrame({"user_id": user, "item_id": item}))
+    other = rng.random((60, 40))
+    found = audit(lambda u, i: np.ones(len(u)), data, against=lambda u, i: other[u, i], replicates=0)
+    assert found.error.verdict == "undecided"
+    assert found.to_dict()["metric"] == "ranking"
+    assert found.ranking.verdict == "undecided"

@@ -60,7 +60,7 @@ def test_thresholds(found: Lead, yardsticks: Yardsticks, expected: str) -> None:
         (lead(1.3, 1.1, 3.0, "ahead"), AGE, ("fragile", "the uniform ratings confirm the lead, which needs no Γ")),
         (lead(2.2, 2.1, 3.0, "behind"), Yardsticks(), ("refuted", "the log shows a ahead, and 400 uniform")),
         (lead(INF, INF, INF), AGE, ("robust", "no finite Γ overturns it", "on any of these rows")),
-        (lead(9.0, 8.0, INF, leak="scores of a (97 %) reproduce the ratings"), AGE, ("undecided", "leakage", "97 %")),
+        (lead(9.0, 8.0, INF, leak="leakage, scores of a (97 %)"), AGE, ("undecided", "show nothing: leakage", "97 %")),
     ],
 )
 def test_one_plain_sentence(found: Lead, yardsticks: Yardsticks, parts: tuple[str, ...]) -> None:

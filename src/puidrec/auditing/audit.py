@@ -140,7 +140,7 @@ def audit_values(
     proved = certificate[0].lower if certificate is not None else 1.0
     rate = evidence.counts.rate
     yardsticks = yardsticks_of(evidence.calibration, inputs.group_calibration, rate, proved)
-    asked = ("ranking" if inputs.mapped else "error") if metric == "auto" else metric
+    asked = ("ranking" if inputs.mapped or inputs.one_outcome else "error") if metric == "auto" else metric
     leads = _leads(inputs, names) if arrays.against is not None else {}
     if asked not in leads:  # one model alone, or no liked row to rank
         asked = "error"
@@ -197,7 +197,8 @@ def _leads(inputs: AuditInputs, names: tuple[str, str]) -> dict[str, Lead]:
     words = {"error": "squared error", "ranking": f"DCG@{inputs.k}", "ndcg": f"NDCG@{inputs.k}"}
     gaps = {"error": "loss_gap", "ranking": "dcg_gap", "ndcg": "ndcg_gap"}
     return {
-        name: Lead(words[name], tipping, uniform.get(gaps[name]), n, leak) for name, tipping in tips.items()
+        name: Lead(words[name], tipping, uniform.get(gaps[name]), n, (name == "error" and inputs.one_outcome) or leak)
+        for name, tipping in tips.items()
     }  # fmt: skip
 
 

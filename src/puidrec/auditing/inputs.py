@@ -222,6 +222,14 @@ class AuditInputs:
         score = self.fits[which].own.scores(rows)
         return self.maps[which].whole(score) if self.mapped else to_unit(score, self.scales[which], self.data.scale)
 
+    @property
+    def one_outcome(self) -> str:
+        """Why squared error says nothing where all audited ratings are one number (likes); empty where they are not."""
+        outcome = self.outcome(self.rows)
+        if outcome.min() < outcome.max():
+            return ""
+        return "all audited ratings are the same, which a model that says one number for all would fit best"
+
     @cached_property
     def leaks(self) -> tuple[float, ...]:
         """What each model explains of these ratings beyond user and item means (`unseen.leakage`)."""
@@ -234,8 +242,8 @@ class AuditInputs:
         if not found:
             return ""
         return (
-            f"scores of {' and '.join(found)} reproduce the ratings: they explain more of what user and item means "
-            "leave open than rows that a model has not seen allow"
+            f"leakage, scores of {' and '.join(found)} reproduce the ratings: they explain more of what user and item "
+            "means leave open than rows that a model has not seen allow"
         )
 
     @cached_property

@@ -68,7 +68,7 @@ class Lead:
     """The same difference on uniform test rows, which needs no Γ; above 0 where the model is ahead."""
     n_uniform: int = 0
     leak: str = ""
-    """Whose scores reproduce the ratings, in words; empty where none do."""
+    """Why the rows show nothing (scores that reproduce the ratings), in words; empty where they may."""
 
     @property
     def level(self) -> bool:
@@ -167,7 +167,7 @@ def _why(names: tuple[str, str], lead: Lead) -> str:
     """Why the log shows no lead."""
     found = lead.tipping.lead
     if lead.leak:
-        return f"{lead.leak}, so these rows show nothing (leakage)"
+        return f"these rows show nothing: {lead.leak}"
     if lead.level:
         return "their scores do not tell them apart on these rows"
     if found.high < 0.0:

@@ -43,7 +43,7 @@ def _about_rows(rows: dict[str, Any], leakage: dict[str, Any]) -> list[str]:
     """Which rows the models were judged by, and by whose word these are unseen."""
     texts = []
     if leakage["words"]:
-        texts.append(f"Leakage: {leakage['words']}.")
+        texts.append(f"{leakage['words'][0].upper()}{leakage['words'][1:]}.")
     if rows["source"] == "claimed":
         texts.append(
             "That the models were not trained on these rows is the caller's word (unseen=True). If it is not so, the "
