@@ -83,6 +83,10 @@ def test_both_solvers_train_it_and_reports_name_the_uniform_rows(method, solver,
     assert "training (residuals" in model.report_["uniform_rows_used"]
 
 
+def test_only_pseudo_labels_are_corrected(data, refusal) -> None:
+    refusal(lambda: Recommender("res-dr", head="residual").fit(data), "pseudo-labels", "head residual")
+
+
 def test_without_uniform_rows_it_is_refused(refusal) -> None:
     few = simulate("mixed", 40, 25, density=0.3, n_uniform=200, rng=3).data
     refusal(lambda: Recommender("res-dr").fit(few), "res-dr trains on uniform ratings", "at least 50")

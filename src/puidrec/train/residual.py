@@ -26,6 +26,7 @@ from puidrec.backbones.base import Backbone
 from puidrec.backbones.low_rank import LowRank
 from puidrec.data.dataset import Interactions
 from puidrec.data.row_matrix import RowMatrix
+from puidrec.errors import InputError
 from puidrec.train.balanced import uniform_errors, weighted
 from puidrec.train.baselines import closed_form
 from puidrec.train.blocks import UserPartition
@@ -85,6 +86,9 @@ def log_odds_shift(
 
 def residual_stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     """A plain fit, then one with residuals."""
+    spec, head = prepared.settings.spec, prepared.settings.head
+    if spec.imputes and not head.startswith("label"):
+        raise InputError(f"{spec.name} corrects pseudo-labels", found=f"head {head}", expected="head label")
     base, rows = prepared.first_stage(prepared.settings.spec.estimator), prepared.uniform_rows()
     return [
         Stage("first", lambda done: robust_problem(base, "first", partition)),
