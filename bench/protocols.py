@@ -31,7 +31,7 @@ from puidrec.experiments.summary import (
 from puidrec.methods import METHODS
 
 SHOWN = (
-    "item-rate", "bias", "pure-svd", "mf", "ips", "dr", "puid-dr", "multi-ips", "all-rank", "ease", "signed-rd",
+    "item-rate", "bias", "pure-svd", "mf", "ips", "dr", "puid-dr", "all-rank", "ease", "signed-rd",
     "spectrum",
 )  # fmt: skip
 METRICS = ("uauc", "ndcg@5", "auc", "mse")
