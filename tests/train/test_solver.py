@@ -157,6 +157,10 @@ def test_the_value_along_a_step_is_its_polynomial(name: str) -> None:
         assert np.polynomial.polynomial.polyval(t, polynomial) == pytest.approx(expected, rel=1e-9)
 
 
+def test_a_direction_of_zeros_is_no_step() -> None:
+    assert best_step(np.array([3.0, 0.0, 0.0, 0.0, 0.0])) == (0.0, 0.0)
+
+
 def test_the_best_step_is_the_lowest_stationary_point() -> None:
     t, change = best_step(np.array([3.0, -1.0, -2.0, 0.1, 1.0]))
     grid = np.linspace(-3, 3, 100_001)

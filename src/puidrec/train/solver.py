@@ -180,7 +180,10 @@ def best_step(polynomial: np.ndarray) -> tuple[float, float]:
     gains = np.concatenate([[0.0], polynomial[1:]])
     if not np.isfinite(gains).all():
         return 0.0, float("nan")
-    roots = np.polynomial.polynomial.polyroots(np.trim_zeros(np.polynomial.polynomial.polyder(gains), "b"))
+    slope = np.trim_zeros(np.polynomial.polynomial.polyder(gains), "b")
+    if slope.size == 0:  # nothing to move: the step is 0 everywhere
+        return 0.0, 0.0
+    roots = np.polynomial.polynomial.polyroots(slope)
     real = [0.0, *(float(root.real) for root in np.atleast_1d(roots) if abs(root.imag) <= 1e-6 * (1 + abs(root)))]
     values = np.polynomial.polynomial.polyval(np.array(real), gains)
     best = int(np.argmin(values))
