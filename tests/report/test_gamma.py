@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,16 @@ import pytest
 
 from puidrec.data.synthetic import simulate
 from puidrec.experiments.gamma_study import GammaStudy, study_gamma
-from puidrec.report.gamma import FILES, gamma_summary, heat_map_of, histogram_of, sentence, write_gamma_study
+from puidrec.report.gamma import (
+    FILES,
+    gamma_page,
+    gamma_summary,
+    heat_map_of,
+    histogram_of,
+    sentence,
+    write_gamma_study,
+)
+from puidrec.report.html import render
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +110,14 @@ def test_writing_replaces_a_study_and_nothing_else(
     (tmp_path / "out" / "letter.txt").write_text("keep me")
     refusal(lambda: write_gamma_study(study, tmp_path / "out"), "other files", "letter.txt")
     assert (tmp_path / "out" / "letter.txt").read_text() == "keep me"
+
+
+def test_the_page_says_what_is_proved_and_what_a_rule_measures(study: GammaStudy) -> None:
+    text = render(gamma_page(study))
+    assert study.proved is not None
+    assert f"must reach {study.proved:.2f} somewhere" in text
+    assert "unexplained exposure, not confounding" in text
+    assert "biased upward, used for nothing" in text
+    assert "hidden or missed by the propensity" in text.lower().replace("hidden, or", "hidden or")
+    bare = gamma_page(study_gamma(replace(study.data, uniform=None), "2", propensity="cells"))
+    assert "nothing in these data proves" in render(bare)

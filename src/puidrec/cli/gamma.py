@@ -107,7 +107,7 @@ def _show(summary: dict[str, Any], rule: str, out: Path | None) -> None:
     _show_certificates(summary)
     say(summary["sentence"], bold=True)
     if out is not None:
-        say(f"wrote {out}: gamma.parquet, summary.json, two charts")
+        say(f"wrote {out}: report.html, gamma.parquet, summary.json, two charts")
 
 
 def _show_entropies(entropies: dict[str, dict[str, Any]]) -> None:

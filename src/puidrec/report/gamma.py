@@ -1,4 +1,4 @@
-"""A study of Γ as files: `gamma.parquet`, `summary.json`, and two charts."""
+"""A study of Γ as files: `gamma.parquet`, `summary.json`, two charts, and a page."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawing
 
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.experiments.gamma_study import GammaStudy
 from puidrec.features.bins import SideBins
+from puidrec.report.blocks import Block, Column, Figure, Page, Paragraph, Section, Table, Tone, VerdictBox
 from puidrec.report.charts import MAX_GROUPS, heat_map, histogram, save_png
-from puidrec.report.formatting import clip_text, short_labels
+from puidrec.report.formatting import Value, clip_text, short_labels
+from puidrec.report.html import write_page
+from puidrec.sensitivity.certificate import Certificate
 
+MEASURES = "A rule measures unexplained exposure, not confounding: only uniform ratings prove that something is hidden."
+"""Said beside every rule's Γ: benign variation of activity raises it where nothing is hidden."""
 QUANTILES = {"q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
-FILES = ("gamma.parquet", "summary.json", "gamma_histogram.png", "gamma_heatmap.png")
+FILES = ("gamma.parquet", "summary.json", "gamma_histogram.png", "gamma_heatmap.png", "report.html")
 
 
 def gamma_summary(study: GammaStudy) -> dict[str, Any]:
@@ -61,15 +66,19 @@ def sentence(study: GammaStudy) -> str:
             f"What is hidden may multiply or divide the odds of exposure by {median:.2f} for the median pair "
             f"and by {high:.2f} or more for one pair in twenty."
         )
+    text = f"{text} {MEASURES}"
     limit = study.proved
     if limit is None:
         return text
     if limit <= 1.0:
         return f"{text} The uniform ratings do not prove any hidden confounding."
     below = float((study.pairs < limit).mean())
+    main = next(proof.certificate for proof in reversed(study.proofs) if proof.certificate.adjusted)
+    what = "; boosted trees explain it, so it is misfit of the propensity" if main.finding == "misfit" else ""
     return (
         f"{text} Around propensity {study.propensity}, the uniform ratings prove that Γ must reach {limit:.2f} "
-        f"somewhere (95 % confidence); this rule stays below that for {below:.1%} of the pairs."
+        f"somewhere (95 % confidence), hidden or missed by the propensity{what}; this rule stays below that for "
+        f"{below:.1%} of the pairs."
     )
 
 
@@ -86,14 +95,66 @@ def _write_files(study: GammaStudy, folder: Path) -> None:
         write_json(temporary / "summary.json", gamma_summary(study))
         save_png(histogram_of(study), temporary / "gamma_histogram.png")
         save_png(heat_map_of(study), temporary / "gamma_heatmap.png")
+        write_page(temporary / "report.html", gamma_page(study))
+
+
+def gamma_page(study: GammaStudy) -> Page:
+    """The study as one self-contained page: what is proved first, then Γ pair by pair, and what it rests on."""
+    main = next((proof.certificate for proof in reversed(study.proofs) if proof.certificate.adjusted), None)
+    proved: list[Block] = [Paragraph("No uniform rows: nothing in these data proves how large Γ must be.")]
+    if main is not None:
+        proved = [Paragraph(main.sentence), _levels(main), *([_segments(main)] if main.segments else [])]
+    features = [
+        [row["feature"], row["side"], row["gamma_mean"], row["gamma_90"]]
+        for row in study.calibration.to_frame().to_dicts()
+    ]
+    columns = ("feature", "of", Column("Γ, mean pair", ".3f"), Column("Γ, 1 pair in 10", ".3f"))
+    sections = [
+        Section("proved", "What uniform ratings prove", proved),
+        Section(
+            "pairs", "Γ of the rule, pair by pair",
+            [
+                Paragraph(MEASURES),
+                Figure.of(histogram_of(study), alt=f"Histogram of Γ; median {np.median(study.pairs):.2f}"),
+                Figure.of(heat_map_of(study), alt="Γ by group of users and group of items"),
+            ],
+        ),
+        Section("features", "What hiding a feature is worth", [Table(columns, features, caption="By feature.")]),
+    ]  # fmt: skip
+    tone: Tone = "warn" if main is not None and main.finding == "hidden or missed" else "info"
+    label = "No uniform rows" if main is None else main.finding.capitalize()
+    return Page(
+        title=f"Γ of {study.data.name}", lead=f"{_basis(study)}, protocol {study.split.protocol.name}.", kind="Γ",
+        sections=sections if features else sections[:-1], verdict=VerdictBox(tone, label, sentence(study)),
+    )  # fmt: skip
+
+
+def _levels(main: Certificate) -> Table:
+    columns = (
+        "event", Column("seen", ".1%", "reweighted to unseen pairs"), Column("unseen", ".1%"),
+        Column("Γ ≥", ".3f", "95 %, simultaneous"), Column("estimate", ".2f", "biased upward, used for nothing"),
+        Column("p", ".3f", "Holm"),
+    )  # fmt: skip
+    body: list[list[Value]] = [
+        [row.name, row.seen, row.unseen, row.lower, row.gamma, row.p_value] for row in main.levels
+    ]
+    return Table(columns, body, caption=f"{main.n_uniform:,} uniform rows of pairs that are not in the log.")
+
+
+def _segments(main: Certificate) -> Table:
+    columns = ("segment", "of", Column("uniform rows", ",d"), Column("Γ ≥", ".3f"), Column("p", ".3f", "Holm"))
+    body: list[list[Value]] = [
+        [row.name, f"{row.side}s", row.n_uniform, row.lower, row.p_value] for row in main.segments
+    ]
+    return Table(columns, body, caption="Segments with at least 50 uniform rows; limits hold together.")
 
 
 def check_target(folder: Path) -> None:
     """Refuse a folder that holds anything that a study did not write: it would be lost."""
-    refuse_other_files(folder, FILES, "an earlier study of Γ", always=FILES)
+    refuse_other_files(folder, FILES, "an earlier study of Γ", always=FILES[:-1])
 
 
-def histogram_of(study: GammaStudy) -> Figure:
+def histogram_of(study: GammaStudy) -> Drawing:
     """Γ over the pairs, with its median, and what uniform data prove."""
     pairs = study.pairs
     marks = [(float(np.median(pairs)), f"median pair: {np.median(pairs):.2f}")]
@@ -109,7 +170,7 @@ def histogram_of(study: GammaStudy) -> Figure:
     )  # fmt: skip
 
 
-def heat_map_of(study: GammaStudy) -> Figure:
+def heat_map_of(study: GammaStudy) -> Drawing:
     """Γ by group of users and group of items, strongest first; only the largest groups where there are many."""
     table = np.exp(study.gamma.cell_mean_log())
     users, items = study.sides
