@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from puidrec.experiments.reproduce import paper_tables as paper
+from puidrec.experiments.reproduce.field import FieldSize
 from puidrec.experiments.reproduce.presets import DATA, OURS, OWN, PAPER, PRESETS, TRIVIAL, Variant
 from puidrec.experiments.reproduce.questions import (
     RunSize,
@@ -21,7 +22,8 @@ FOLDERS = {data: Path(data) for data in DATA}
 
 def test_all_methods_are_shown_with_trivial_baselines_and_controls() -> None:
     own = {variant.name for variant in OWN.variants}
-    assert set(METHODS) <= own
+    field = set(FieldSize(seeds=1).methods)  # rows of `puid reproduce field`
+    assert set(METHODS) <= own | field
     assert {"puid-ips, random Γ", "puid-dr, random Γ", "puid-ips, Γ = 1"} <= own
     printed = {variant.name for variant in PAPER.variants}
     assert printed >= {method for method, *_ in paper.RQ1} | set(TRIVIAL)

@@ -24,7 +24,7 @@ PAPER_METHODS = (
 )  # fmt: skip
 """In the order of its first table."""
 TRIVIAL = ("item-rate", "bias", "pure-svd", "all-rank", "ease")
-OURS = ("signed-rd", "signed-puid", "sharp-rd", "sharp-puid")
+OURS = ("spectrum", "signed-rd", "signed-puid", "sharp-rd", "sharp-puid")
 
 
 @dataclass(frozen=True)
