@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from puidrec.report.envelope import (
@@ -161,10 +161,18 @@ def test_names_are_escaped(nasty: str) -> None:
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(3, 9))
+@example(368298.0, 1e-05, 4)  # far from 0 a multiple of the step is off by more than the range forgives
 def test_ticks_are_round_inside_and_not_too_many(low: float, width: float, count: int) -> None:
     found = ticks(low, low + width, count)
     assert len(found) <= count + 1
     assert all(low - 1e-6 * width <= v <= low + width * (1 + 1e-6) for v in found)
+
+
+def test_ticks_are_the_decimals_a_reader_expects() -> None:
+    assert ticks(0.0, 0.5, 6) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert ticks(-0.3, 0.3, 7) == [-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3]
+    assert ticks(-1_000.0, 2_000.0, 4) == [-1_000.0, 0.0, 1_000.0, 2_000.0]
+    assert ticks(1e6, 1e6 + 1e-6, 4) == [1e6, 1000000.0000005, 1000000.000001]
 
 
 @given(st.floats(1.05, 1e4))

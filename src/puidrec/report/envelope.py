@@ -223,10 +223,12 @@ def ticks(low: float, high: float, count: int, *, log: bool = False) -> list[flo
         if len(inside) >= 4:
             return inside if len(inside) <= count else [v for v in inside if f"{v:e}"[:3] in ("1.0", "2.0", "5.0")]
     raw = (high - low) / max(count - 1, 1)
-    power = 10.0 ** math.floor(math.log10(raw)) if raw > 0 else 1.0
-    step = next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= raw * (1 - 1e-9))
-    first = math.ceil(low / step - 1e-9)
-    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+    digit = math.floor(math.log10(raw)) if raw > 0 else 0
+    step = next(m * 10.0**digit for m in (1.0, 2.0, 5.0, 10.0) if m * 10.0**digit >= raw * (1 - 1e-9))
+    # far from 0 a multiple is off by more than a narrow range forgives: rounded, and looked at again
+    near = range(math.floor(low / step), math.ceil(high / step) + 1)
+    slack = 1e-9 * (high - low)
+    return [v for k in near if low - slack <= (v := round(k * step, -digit)) <= high + slack]
 
 
 def _range(panel: Panel, band: Band) -> tuple[float, float]:
