@@ -109,10 +109,13 @@ def matched(quoted: str, printed: str) -> Iterator[tuple[str, str | None]]:
 
 
 def from_file(folder: Path, file: str, key: str, style: str) -> str:
-    """A figure from a JSON file, written in the given format."""
+    """A figure from a JSON file, written in the given format; rows of a list are found by place or by method."""
     value: Any = json.loads((folder / file).read_text(encoding="utf-8"))
     for part in key.split("."):
-        value = value[int(part)] if isinstance(value, list) else value[part]
+        if isinstance(value, list):
+            value = value[int(part)] if part.isdigit() else next(row for row in value if row["method"] == part)
+        else:
+            value = value[part]
     return format(value, style)
 
 

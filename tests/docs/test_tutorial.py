@@ -67,6 +67,14 @@ def test_a_page_that_misquotes_is_told(pages: ModuleType, tmp_path: Path) -> Non
     assert len(wrong) == 1
 
 
+def test_a_figure_stays_with_its_method_when_rows_are_added(pages: ModuleType, tmp_path: Path) -> None:
+    rows = [{"method": "mf", "x": 1.0}, {"method": "signed-rd", "x": 2.0}]
+    for table in (rows, [{"method": "bias", "x": 3.0}, *rows]):
+        (tmp_path / "f.json").write_text(json.dumps({"rows": table}))
+        assert pages.from_file(tmp_path, "f.json", "rows.signed-rd.x", ".1f") == "2.0"
+    assert pages.from_file(tmp_path, "f.json", "rows.0.x", ".1f") == "3.0"
+
+
 def test_a_command_that_fails_fails_the_page(pages: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="exit code 3"):
         pages.run_page("```console\necho fine\n(exit 3)\necho never\n```\n", tmp_path)
