@@ -21,6 +21,10 @@ LOG = pl.DataFrame({
     "user_id": [196, 186, 22, 196], "item_id": [242, 302, 377, 302], "rating": [3.0, 3.0, 1.0, 5.0],
     "timestamp": [881250949, 891717742, 878887116, 881250950],
 })  # fmt: skip
+UNIFORM = pl.DataFrame({
+    "user_id": [186, 22], "item_id": [377, 242], "rating": [4.0, 2.0], "timestamp": [891717800, 878887200],
+})  # fmt: skip
+"""Pairs outside the log."""
 HEADER = ["user_id", "item_id", "rating", "timestamp"]
 ROWS = LOG.with_columns(pl.col("rating").cast(pl.Int64)).rows()
 
@@ -153,7 +157,7 @@ def test_recbole_features_have_the_types_of_their_header(tmp_path: Path) -> None
 @pytest.mark.parametrize("form", ["recbole", "csr", "rectools", "csv", "parquet", "jsonl"])
 def test_what_goes_out_comes_in_again(form: str, tmp_path: Path) -> None:
     items = pl.DataFrame({"item_id": [242, 302, 377], "genres": [["war"], ["love", "war"], ["sport"]]})
-    data = Dataset.from_frame(LOG, LOG[:2], items=items)
+    data = Dataset.from_frame(LOG, UNIFORM, items=items)
     rows = write_dataset(data, form, tmp_path)
     assert sum(rows.values()) == len(data.logged) + 2 + (0 if form == "csr" else 3)
     names = {"recbole": ("log.inter", "uniform.inter", "log.item"), "csr": ("logged.npz", "uniform.npz", None)}
