@@ -86,8 +86,8 @@ def test_every_command_speaks_json_and_describes_its_options(path: tuple[str, ..
     assert all(parameter.help for parameter in parameters if parameter.name != "help")
 
 
-FOREIGN = {"--help", "--version", "--nproc-per-node", "--num-gpus", "--strict"}
-"""Options of every command or none, of torchrun, Ray and mkdocs."""
+FOREIGN = {"--help", "--version", "--nproc-per-node", "--num-gpus", "--strict", "--logs"}
+"""Options of every command or none, of torchrun, Ray, mkdocs and the scripts in bench."""
 
 
 def test_messages_and_pages_name_options_that_exist() -> None:
@@ -178,8 +178,34 @@ def test_the_installed_command_refuses_in_one_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_of_shells(puid: Any, shell: str) -> None:
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
+def test_completion_of_shells(puid: Any, shell: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The shell is the one that is named, wherever the command runs; nothing is asked about the parent process."""
     done = puid("--show-completion", shell)
     assert done.code == 0, done
     assert "_PUID_COMPLETE" in done.out
+    assert f"complete_{shell}" in done.out
+    if shell == "powershell":
+        return  # installed by asking the shell itself where
+    monkeypatch.setenv("HOME", str(tmp_path))
+    installed = puid("--install-completion", shell)
+    assert installed.code == 0, installed
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and "_PUID_COMPLETE" in path.read_text()]
+    assert [str(path) in installed.out for path in files] == [True]
+
+
+def test_completion_without_a_known_shell_is_bad_usage(puid: Any) -> None:
+    for arguments in (("--show-completion",), ("--show-completion", "tcsh"), ("--install-completion", "")):
+        done = puid(*arguments)
+        assert (done.code, done.out) == (2, ""), done
+        assert arguments[0] in done.err
+
+
+@pytest.mark.parametrize(("words", "found"), [("puid tra", "train"), ("puid train --meth", "--method")])
+def test_a_shell_gets_completions(words: str, found: str) -> None:
+    code = "import sys; from puidrec.cli.main import run; sys.argv[0] = 'puid'; run()"
+    asked = {"_PUID_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **asked}
+    )
+    assert done.stdout.split() == [found]

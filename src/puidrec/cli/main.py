@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ app = typer.Typer(
     help="Train, evaluate and audit recommenders learned from logs with hidden confounding.",
     epilog="Start with: puid demo",
     no_args_is_help=True,
-    add_completion=True,
+    add_completion=False,  # it asks the parent process which shell this is; here the caller says so
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -32,6 +33,18 @@ add_commands(app, serving.serve, serving.sign, serving.verify)
 
 INTERRUPTED = 130
 """The exit code of a command that was stopped by Ctrl+C."""
+COMPLETE = "_PUID_COMPLETE"
+"""The variable by which a shell asks for completions."""
+
+
+class Shell(StrEnum):
+    """Shells that complete commands and options of `puid`."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+    POWERSHELL = "powershell"
+    PWSH = "pwsh"
 
 
 def _version(wanted: bool) -> None:
@@ -42,11 +55,36 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _show_completion(shell: Shell | None) -> None:
+    if shell:
+        from typer._completion_shared import get_completion_script
+
+        typer.echo(get_completion_script(prog_name="puid", complete_var=COMPLETE, shell=shell.value))
+        raise typer.Exit
+
+
+def _install_completion(shell: Shell | None) -> None:
+    if shell:
+        from typer._completion_shared import install
+
+        _, path = install(shell.value, prog_name="puid", complete_var=COMPLETE)
+        typer.echo(f"Completion for {shell} is in {path}; new terminals have it.")
+        raise typer.Exit
+
+
 @app.callback()
 def main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    install_completion: Annotated[
+        Shell | None,
+        typer.Option(callback=_install_completion, is_eager=True, help="Install completion for a shell and exit."),
+    ] = None,
+    show_completion: Annotated[
+        Shell | None,
+        typer.Option(callback=_show_completion, is_eager=True, help="Print the completion script of a shell and exit."),
+    ] = None,
 ) -> None:
     """Train, evaluate and audit recommenders learned from logs with hidden confounding."""
 
@@ -56,6 +94,10 @@ def run() -> None:
     if another_process_prints():
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open until the process ends)
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its remarks on caches are no output of ours
+    if COMPLETE in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
     try:
         try:
             app()
