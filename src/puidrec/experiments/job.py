@@ -306,7 +306,9 @@ def _pack(per_user: Mapping[str, PerUser]) -> tuple[dict[str, torch.Tensor], lis
 
 
 def _unpack(tensors: Mapping[str, torch.Tensor], ids: list[str] | None) -> dict[str, PerUser]:
+    """Arrays in memory: tensors as they are read map the file, which would stay on the disk while a result lives."""
     table = None if ids is None else np.array(ids, dtype=object)
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     per_user = {}
     for key in sorted(name for name in tensors if name.startswith("values ")):
         name = key.removeprefix("values ")
