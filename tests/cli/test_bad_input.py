@@ -29,6 +29,10 @@ def table(*extra: str, head: str = HEAD) -> bytes:
     return "\n".join([head, *GOOD, *extra, ""]).encode()
 
 
+def equal_ratings(rating: int) -> bytes:
+    return "\n".join([HEAD, *(f"u{k},{j},{rating}" for k in range(4) for j in range(4)), ""]).encode()
+
+
 def parquet(folder: Path, cut: int) -> Path:
     path = folder / "logged.parquet"
     pl.read_csv(table()).write_parquet(path)
@@ -38,7 +42,8 @@ def parquet(folder: Path, cut: int) -> Path:
 
 LAST = len(GOOD) + 1
 CASES: dict[str, tuple[bytes, tuple[str, ...]]] = {
-    "missing column": (table(head="user_id,item,rating"), ("item_id",)),
+    "missing column": (table(head="user_id,product,rating"), ("missing column", "item_id", "product")),
+    "missing columns, one of them the rating": (table(head="user_id,product,stars"), ("missing column", "item_id")),
     "text for a rating": (table("u1,99,good"), (f"row {LAST}", "rating", "'good'")),
     "nan": (table("u1,99,nan"), (f"row {LAST}", "rating")),
     "infinite": (table("u1,99,inf"), (f"row {LAST}", "rating")),
@@ -48,7 +53,7 @@ CASES: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "no byte": (b"", ("empty",)),
     "no row": (f"{HEAD}\n".encode(), ("empty",)),
     "one user": ("\n".join([HEAD, "u1,1,5", "u1,2,4", "u1,3,1", ""]).encode(), ("user",)),
-    "one rating value": ("\n".join([HEAD, *(f"u{k},{j},5" for k in range(4) for j in range(4)), ""]).encode(), ()),
+    "one rating value": (equal_ratings(3), ("all ratings are equal", "3 in every row")),
     "a field of a megabyte": (table("u1,99," + "x" * 2**20), ("rating",)),
     "not text": (b"\x00\xff\xfe\x01" * 50, ()),
     "no gzip": (b"\x1f\x8b\x08 broken", ()),
@@ -108,6 +113,18 @@ def test_bad_uniform_rows(case: str, tmp_path: Path, refusal: Any) -> None:
     data = load()
     model = Recommender("dr", epochs=1, dim=2).fit(data)
     assert np.isfinite(model.predict(data.user_ids.ids.head(5), data.item_ids.ids.head(5))).all()
+
+
+def test_the_highest_rating_throughout_is_a_log_of_likes(puid: Any, tmp_path: Path) -> None:
+    """It is described as such, and refused by what needs rating levels."""
+    path, out = tmp_path / "logged.csv", tmp_path / "out"
+    path.write_bytes(equal_ratings(5))
+    told = ("--data", "files", "--logged", path, "--scale", "1,5")
+    assert "implicit" in puid("data", "describe", *told).out
+    words = ("needs rating levels", "5 in every row", "all-rank")
+    puid("train", *told, "--method", "mf", "--out", out).refused(*words)
+    puid("compare", *told, "--methods", "mf", "--engine", "inline", "--out", out).refused(*words)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_missing_file(both: Callable[..., str], tmp_path: Path) -> None:

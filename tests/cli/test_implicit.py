@@ -46,6 +46,12 @@ def test_a_misspelt_rating_is_no_log_of_likes(likes: pl.DataFrame, tmp_path: Pat
             refusal(lambda file=file: pr.load_dataset("files", logged=file), "missing column rating", name)
 
 
+def test_a_missing_id_is_told_before_a_missing_rating(likes: pl.DataFrame, refusal: Any) -> None:
+    table = likes.rename({"item_id": "product"}).with_columns(stars=2)
+    for given in (table, table.drop("stars")):
+        refusal(lambda given=given: pr.Dataset.from_frame(given), "missing column item_id", "product")
+
+
 def test_uniform_rows_beside_likes(likes: pl.DataFrame, refusal: Any) -> None:
     random = pl.DataFrame({"user_id": [0, 1, 2], "item_id": [1, 1, 5], "rating": [0, 1, 0]})
     data = pr.Dataset.from_frame(likes, random)
@@ -84,7 +90,7 @@ def test_methods_that_need_levels_name_those_that_do_not(likes: pl.DataFrame, re
     assert not {name for name in able if METHODS[name].needs_levels}
 
 
-@pytest.mark.parametrize("method", ["all-rank", "ease", "signed-rd"])
+@pytest.mark.parametrize("method", ["all-rank", "ease", "signed-rd", "signed-puid"])
 def test_the_groups_are_found(method: str, likes: pl.DataFrame) -> None:
     data = pr.Dataset.from_frame(likes)
     model = pr.Recommender(method, rng=0, **({"dim": 4} if METHODS[method].trains else {})).fit(data)
@@ -95,7 +101,8 @@ def test_the_groups_are_found(method: str, likes: pl.DataFrame) -> None:
 
 def test_without_a_gamma_nothing_is_learned_from_likes(likes: pl.DataFrame, refusal: Any) -> None:
     refusal(lambda: pr.Recommender("signed-rd", gamma=1.0).fit(likes), "nothing to learn", "gamma=1.0", "all-rank")
-    refusal(lambda: pr.Recommender("signed-puid").fit(likes), "nothing to learn", "Set gamma to a number")
+    by_features = pr.Recommender("signed-puid", gamma="information")  # there are none: Γ is 1 for every pair
+    refusal(lambda: by_features.fit(likes), "nothing to learn", "gamma=information", "Set gamma to a number")
 
 
 def test_validation_draws_unseen_pairs(likes: pl.DataFrame) -> None:

@@ -15,6 +15,7 @@ from scipy import sparse
 from puidrec.data.overlap import Overlap, OverlapRule, check_overlap, pairs_among, require_fresh, row_starts
 from puidrec.data.protocol import Protocol
 from puidrec.data.schema import (
+    INTERACTION_COLUMNS,
     Duplicates,
     Frame,
     Origin,
@@ -23,6 +24,7 @@ from puidrec.data.schema import (
     clean_interactions,
     clean_side,
     refuse_near_rating,
+    require_columns,
     to_polars,
     with_our_names,
 )
@@ -202,6 +204,7 @@ class Dataset:
         logs = {k: with_our_names(to_polars(given[k], origin[k])) for k in given if k in ("logged", "uniform")}
         likes = "rating" not in logs["logged"].columns
         if likes:
+            require_columns(logs["logged"], INTERACTION_COLUMNS[:2], origin["logged"])
             refuse_near_rating(logs["logged"].columns, origin["logged"])
             logs["logged"] = logs["logged"].with_columns(rating=pl.lit(like))
         rated = {k: clean_interactions(frame, limits, origin[k]) for k, frame in logs.items()}

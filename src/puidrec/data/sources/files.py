@@ -175,9 +175,9 @@ def _rated(path: Path, names: Mapping[str, str], header: Sequence[str] | None, *
     text = [theirs for theirs, name in ours.items() if name in QUOTED]
     frame = read_table(path, names=header, wanted=(*COLUMNS, *OTHER_NAMES, *names), text=text)
     frame = with_our_names(_renamed(frame, names))
+    require_columns(frame, INTERACTION_COLUMNS[: 2 if likes else 3], Origin(path))
     if "rating" not in frame.columns and likes:
         refuse_near_rating(column_names(path) or frame.columns, Origin(path))
-    require_columns(frame, INTERACTION_COLUMNS[: 2 if likes else 3], Origin(path))
     return frame.select([name for name in frame.columns if name in COLUMNS])
 
 
