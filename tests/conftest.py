@@ -95,6 +95,28 @@ def tiny_data() -> Dataset:
 
 
 @pytest.fixture(scope="session")
+def suited() -> Callable[..., tuple[Dataset, dict[str, Any]]]:
+    """(method, data, options) → the same, or what a method that refuses them can do with.
+
+    Methods that train on uniform ratings get a world with enough of them; options that a method refuses are left out:
+    `spectrum` is solved by least squares alone, `idcf` needs a backbone that reads features.
+    """
+    from puidrec.data.synthetic import simulate
+    from puidrec.methods import METHODS
+
+    uniform = simulate("mixed", **TINY, density=0.2, n_uniform=2_000, rng=3).data
+    refused = {("spectrum", "solver", "adam"), ("spectrum", "backbone", "mf-mlp"), ("idcf", "backbone", "mf")}
+
+    def suit(method: str, data: Dataset, options: dict[str, Any]) -> tuple[Dataset, dict[str, Any]]:
+        own = {key: value for key, value in options.items() if (method, key, value) not in refused}
+        if method == "spectrum":
+            own.pop("block_users", None)
+        return uniform if METHODS[method].needs_uniform else data, own
+
+    return suit
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tiny_data: Dataset) -> Recommender:
     """A model of `tiny_data` with ID embeddings and linear features; do not change it."""
     from puidrec.model import Recommender

@@ -14,7 +14,7 @@ from puidrec.methods import METHODS
 from puidrec.model import Recommender
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
-TRAINED = [name for name, spec in METHODS.items() if spec.trains and not name.startswith("bal-")]
+TRAINED = [name for name, spec in METHODS.items() if spec.trains]
 TWO_STAGES = [name for name in TRAINED if METHODS[name].benchmark or METHODS[name].calibrates_gamma]
 OPTIONS = {"dim": 3, "epochs": 11, "checkpoint_every": 3, "propensity": "cells", "patience": 4, "solver": "adam"}
 
@@ -47,17 +47,17 @@ def assert_same(one, other) -> None:
 
 
 @pytest.mark.parametrize("method", TRAINED)
-def test_killed_at_any_epoch_and_resumed_every_method_ends_the_same(method, world, tmp_path) -> None:
-    data, rng = world(3), random.Random(method)
-    whole = Recommender(method, **OPTIONS).fit(data)
+def test_killed_at_any_epoch_and_resumed_every_method_ends_the_same(method, world, suited, tmp_path) -> None:
+    data, options = suited(method, world(3), OPTIONS)
+    rng, whole = random.Random(method), Recommender(method, **options).fit(data)
     epochs = len(whole.history_)
     per_stage = [rng.randrange(epochs // 2), rng.randrange(epochs // 2, epochs)]
     for number, moment in enumerate(per_stage):
         path = tmp_path / f"{number}.safetensors"
         with pytest.raises(Killed):
-            Recommender(method, **OPTIONS).fit(data, checkpoint=path, progress=killer(moment))
+            Recommender(method, **options).fit(data, checkpoint=path, progress=killer(moment))
         assert path.exists() == (moment >= 3)
-        assert_same(Recommender(method, **OPTIONS).fit(data, checkpoint=path), whole)
+        assert_same(Recommender(method, **options).fit(data, checkpoint=path), whole)
 
 
 @pytest.mark.parametrize("method", ["bpuid-dr", "signed-rd"])
@@ -86,8 +86,8 @@ def test_blocks_resume_too(method, world, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("method", TRAINED)
-def test_two_runs_with_one_seed_are_one(method, world) -> None:
-    data, options = world(1), {**OPTIONS, "epochs": 5, "block_users": 15}
+def test_two_runs_with_one_seed_are_one(method, world, suited) -> None:
+    data, options = suited(method, world(1), {**OPTIONS, "epochs": 5, "block_users": 15})
     first, second = (Recommender(method, rng=5, **options).fit(data) for _ in range(2))
     assert_same(first, second)
     other = Recommender(method, rng=6, **options).fit(data, data.split("rd", 5))
