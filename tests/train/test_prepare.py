@@ -293,7 +293,7 @@ print(len(data.logged))
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory limits are those of Linux")
 def test_a_log_that_does_not_fit_trains_from_disk(tmp_path: Path) -> None:
-    """In memory this log takes about 250 MB beyond the libraries, from disk 155; the limit is 200."""
+    """In memory this log takes more than 300 MB beyond the libraries, from disk about 200; the limit is 250."""
     rng = np.random.default_rng(0)
     for name, n in (("logged", 1_000_000), ("uniform", 2_000)):
         key = rng.permutation(np.unique(rng.integers(0, 20_000 * 2_000, round(1.1 * n))))[:n]
@@ -302,7 +302,7 @@ def test_a_log_that_does_not_fit_trains_from_disk(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
     outcome = {}
     for how in ("disk", "memory"):
-        command = [sys.executable, "-c", FIT, str(tmp_path), how, "200"]
+        command = [sys.executable, "-c", FIT, str(tmp_path), how, "250"]
         outcome[how] = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=120, check=False
         )  # fmt: skip
