@@ -45,6 +45,12 @@ def prepare(world):
     return make
 
 
+@pytest.fixture(scope="session")
+def many_uniform():
+    """A log with uniform rows enough to train on."""
+    return simulate("mixed", 60, 40, density=0.2, n_uniform=2_000, rng=3).data
+
+
 def dense(factors) -> np.ndarray:
     """All scores as a float64 matrix."""
     parts = zip(factors.lefts, factors.rights, strict=True)

@@ -9,20 +9,8 @@ import pytest
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
-from puidrec.settings import Settings
 from puidrec.train.adam import Trainer
-from puidrec.train.prepare import Prepared
 from puidrec.train.stages import stages_of
-
-
-@pytest.fixture(scope="module")
-def data():
-    return simulate("mixed", 60, 40, density=0.2, n_uniform=2_000, rng=3).data
-
-
-def prepared_for(method, data, **given):
-    settings = Settings.of(method, **{"dim": 3, "epochs": 30, "propensity": "cells", "seed": 0, **given})
-    return Prepared.of(data, data.split("rd", 0, select=settings.select), settings)
 
 
 def both_stages(prepared):
@@ -40,11 +28,11 @@ def parts(prepared, done, problem, dense_scores):
     return problem.observed.bounds.b.double().numpy(), error, imputed[rows.user, rows.item], imputed.mean()
 
 
-def test_stable_dr_balances_imputed_errors_to_their_mean_over_all_pairs(data, dense_scores) -> None:
-    prepared = prepared_for("stable-dr", data)
+def test_stable_dr_balances_imputed_errors_to_their_mean_over_all_pairs(many_uniform, dense_scores, prepare) -> None:
+    prepared = prepare("stable-dr", data=many_uniform, epochs=30)
     done, problem = both_stages(prepared)
     w, _, imputed, mean = parts(prepared, done, problem, dense_scores)
-    assert w.sum() == pytest.approx(data.n_users * data.n_items, rel=1e-5)
+    assert w.sum() == pytest.approx(many_uniform.n_users * many_uniform.n_items, rel=1e-5)
     assert w @ imputed / w.sum() == pytest.approx(mean, rel=1e-3)
     plain = 1 / prepared.log.nominal.propensity_of(prepared.rows)
     assert abs(plain @ imputed / plain.sum() - mean) > 10 * abs(w @ imputed / w.sum() - mean)
@@ -58,8 +46,8 @@ def test_stable_dr_balances_imputed_errors_to_their_mean_over_all_pairs(data, de
 
 
 @pytest.mark.parametrize("method", ["bal-ips", "bal-dr"])
-def test_bal_moves_the_loss_of_the_log_to_that_of_uniform_rows(method, data, dense_scores) -> None:
-    prepared = prepared_for(method, data)
+def test_bal_moves_the_loss_of_the_log_to_that_of_uniform_rows(method, many_uniform, dense_scores, prepare) -> None:
+    prepared = prepare(method, data=many_uniform, epochs=30)
     done, problem = both_stages(prepared)
     w, error, imputed, mean = parts(prepared, done, problem, dense_scores)
     uniform = prepared.split.propensity
@@ -76,12 +64,12 @@ def test_bal_moves_the_loss_of_the_log_to_that_of_uniform_rows(method, data, den
     assert -slope * slack == pytest.approx(above(w), abs=1e-4)  # the optimality condition of the penalised problem
 
 
-def test_a_log_of_all_pairs_needs_no_balancing() -> None:
+def test_a_log_of_all_pairs_needs_no_balancing(prepare) -> None:
     """Everything is seen, so that means over the log are means over D: the weights stay equal, and stable-dr is mf."""
     pair, rng = np.arange(600), np.random.default_rng(0)
     rows = pl.DataFrame({"user_id": pair // 20, "item_id": pair % 20, "rating": rng.integers(1, 6, 600)})
     data = Dataset.from_frame(rows, rows, scale=(1.0, 5.0), overlap="keep")
-    prepared = prepared_for("stable-dr", data)
+    prepared = prepare("stable-dr", data=data, epochs=30)
     _, problem = both_stages(prepared)
     w = problem.observed.bounds.b.numpy()
     assert len(prepared.rows) == 600
@@ -90,14 +78,14 @@ def test_a_log_of_all_pairs_needs_no_balancing() -> None:
 
 @pytest.mark.parametrize("solver", ["adam", "least-squares"])
 @pytest.mark.parametrize("method", ["stable-dr", "bal-ips", "bal-dr"])
-def test_both_solvers_train_it_and_reports_name_the_uniform_rows(method, solver, data) -> None:
-    model = Recommender(method, rng=0, dim=3, epochs=20, solver=solver).fit(data)
+def test_both_solvers_train_it_and_reports_name_the_uniform_rows(method, solver, many_uniform) -> None:
+    model = Recommender(method, rng=0, dim=3, epochs=20, solver=solver).fit(many_uniform)
     assert np.isfinite(model.user_factors_).all()
     assert ("weights of the log" in model.report_["uniform_rows_used"]) is method.startswith("bal")
 
 
-def test_rows_that_train_neither_validate_nor_test(data) -> None:
-    prepared = prepared_for("bal-dr", data)
+def test_rows_that_train_neither_validate_nor_test(many_uniform, prepare) -> None:
+    prepared = prepare("bal-dr", data=many_uniform, epochs=30)
     key = lambda rows: set(zip(rows.user.tolist(), rows.item.tolist(), strict=True))  # noqa: E731
     used = key(prepared.uniform_rows())
     assert len(used) >= 50

@@ -169,7 +169,7 @@ except PuidError as error:
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_lone_process_says_that_it_waits_and_does_not_wait_for_ever(rank: str) -> None:
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind(("", 0))  # free at every address: the store listens on all
         port = str(free.getsockname()[1])
     variables = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     told = subprocess.run(

@@ -7,21 +7,9 @@ import pytest
 
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
-from puidrec.settings import Settings
 from puidrec.train.adam import Trainer
-from puidrec.train.prepare import Prepared
 from puidrec.train.residual import corrected_labels, corrected_weights, log_odds_shift
 from puidrec.train.stages import stages_of
-
-
-@pytest.fixture(scope="module")
-def data():
-    return simulate("mixed", 60, 40, density=0.2, n_uniform=2_000, rng=3).data
-
-
-def prepared_for(method, data, **given):
-    settings = Settings.of(method, **{"dim": 3, "epochs": 30, "propensity": "cells", "seed": 0, **given})
-    return Prepared.of(data, data.split("rd", 0, select=settings.select), settings)
 
 
 def world(shift: np.ndarray, n: int = 200_000):
@@ -48,8 +36,8 @@ def first_fit(prepared):
     return Trainer(first.build({}), prepared.settings, None, stage=first.name, save=None).run()
 
 
-def test_labels_move_by_shrunk_means_of_what_they_miss(data, dense_scores) -> None:
-    prepared = prepared_for("res-dr", data)
+def test_labels_move_by_shrunk_means_of_what_they_miss(many_uniform, dense_scores, prepare) -> None:
+    prepared = prepare("res-dr", data=many_uniform, epochs=30)
     done, uniform = first_fit(prepared), prepared.uniform_rows()
     before, after = (dense_scores(x) for x in (done.theta, corrected_labels(prepared, done.theta, uniform)))
     moved = after - before
@@ -61,8 +49,8 @@ def test_labels_move_by_shrunk_means_of_what_they_miss(data, dense_scores) -> No
     assert missed[1] < missed[0]
 
 
-def test_the_second_stage_is_dr_with_these_labels_and_weights(data, dense_scores) -> None:
-    prepared = prepared_for("res-dr", data)
+def test_the_second_stage_is_dr_with_these_labels_and_weights(many_uniform, dense_scores, prepare) -> None:
+    prepared = prepare("res-dr", data=many_uniform, epochs=30)
     done, uniform, rows = first_fit(prepared), prepared.uniform_rows(), prepared.rows
     problem = stages_of(prepared)[1].build({"first": done})
     w = corrected_weights(prepared, done, uniform)
@@ -77,14 +65,14 @@ def test_the_second_stage_is_dr_with_these_labels_and_weights(data, dense_scores
 
 @pytest.mark.parametrize("solver", ["adam", "least-squares"])
 @pytest.mark.parametrize("method", ["res-ips", "res-dr"])
-def test_both_solvers_train_it_and_reports_name_the_uniform_rows(method, solver, data) -> None:
-    model = Recommender(method, rng=0, dim=3, epochs=20, solver=solver).fit(data)
+def test_both_solvers_train_it_and_reports_name_the_uniform_rows(method, solver, many_uniform) -> None:
+    model = Recommender(method, rng=0, dim=3, epochs=20, solver=solver).fit(many_uniform)
     assert np.isfinite(model.user_factors_).all()
     assert "training (residuals" in model.report_["uniform_rows_used"]
 
 
-def test_only_pseudo_labels_are_corrected(data, refusal) -> None:
-    refusal(lambda: Recommender("res-dr", head="residual").fit(data), "pseudo-labels", "head residual")
+def test_only_pseudo_labels_are_corrected(many_uniform, refusal) -> None:
+    refusal(lambda: Recommender("res-dr", head="residual").fit(many_uniform), "pseudo-labels", "head residual")
 
 
 def test_without_uniform_rows_it_is_refused(refusal) -> None:

@@ -8,6 +8,7 @@ for comparison with figures that were printed so.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -86,6 +87,15 @@ def row_starts(user: np.ndarray, n_users: int, chunk: int = 1 << 20) -> np.ndarr
     for start in range(0, user.size, chunk):
         count += np.bincount(user[start : start + chunk], minlength=n_users)
     return np.concatenate([[0], np.cumsum(count)])
+
+
+def pairs_in(user: np.ndarray, item: np.ndarray, n_items: int, parts: Iterable[Any]) -> np.ndarray:
+    """Which pairs are in a log of any order, that comes in parts with `user` and `item`."""
+    key = user.astype(np.int64) * n_items + item
+    found = np.zeros(key.size, bool)
+    for part in parts:
+        found |= np.isin(key, part.user.astype(np.int64) * n_items + part.item)
+    return found
 
 
 def pairs_among(user: np.ndarray, item: np.ndarray, row_start: np.ndarray, items: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator
+from scipy.sparse.linalg import LinearOperator, svds
 
 from puidrec.data.on_disk import Scratch
 
@@ -27,6 +27,21 @@ def user_blocks(row_start: np.ndarray, max_pairs: int) -> list[tuple[int, int]]:
         stop = int(np.searchsorted(row_start, limit, side="right")) - 1
         edges.append(min(max(stop, edges[-1] + 1), last))
     return list(pairwise(edges))
+
+
+def leading_svd(
+    matrix: sp.csr_matrix | sp.csr_array | LinearOperator, rank: int, start: np.ndarray, tol: float = 0.0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The first `rank` singular directions by falling strength: left [rows, k], strength [k], right [k, columns].
+
+    The largest entry of each right vector is positive, else rounding may turn a direction round.
+    """
+    left, strength, right = svds(matrix, k=rank, v0=start, tol=tol)
+    order = np.argsort(-strength, kind="stable")
+    left, strength, right = left[:, order], strength[order], right[order]
+    largest = right[np.arange(rank), np.abs(right).argmax(1)]
+    sign = np.where(largest < 0.0, -1.0, 1.0)
+    return left * sign, strength, right * sign[:, None]
 
 
 class Part(NamedTuple):

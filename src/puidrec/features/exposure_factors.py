@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, lsqr, svds
 
-from puidrec.data.row_matrix import RowMatrix
+from puidrec.data.row_matrix import RowMatrix, leading_svd
 from puidrec.rng import generator
 
 NULLS = 5
@@ -53,12 +53,10 @@ class ExposureFactors:
         if rank < 1:
             return cls(user, item, np.zeros((shape[0], 0)), np.zeros((shape[1], 0)))
         start = generator(seed, "exposure factors").standard_normal(min(shape))
-        left, strength, right = svds(_less_rates(exposure.operator, user, item), k=rank, v0=start)
-        kept = np.flatnonzero(strength > _edge(user * root, item * root, seed))
-        order = kept[np.argsort(-strength[kept], kind="stable")]
-        sign = np.sign(right[order, np.argmax(np.abs(right[order]), 1)])  # else rounding may turn a direction round
-        size = sign * np.sqrt(strength[order])
-        return cls(user, item, left[:, order] * size, right[order].T * size)
+        left, strength, right = leading_svd(_less_rates(exposure.operator, user, item), rank, start)
+        kept = strength > _edge(user * root, item * root, seed)
+        size = np.sqrt(strength[kept])
+        return cls(user, item, left[:, kept] * size, right[kept].T * size)
 
     @property
     def reconstruction(self) -> tuple[np.ndarray, np.ndarray]:

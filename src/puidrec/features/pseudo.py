@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 from scipy.sparse import csr_array
-from scipy.sparse.linalg import svds
 
 from puidrec.data.dataset import Dataset, IdMap
+from puidrec.data.row_matrix import leading_svd
 from puidrec.errors import InputError
 from puidrec.rng import Rng, generator
 
@@ -42,12 +42,9 @@ def pseudo_features(
     if not table.count_nonzero():
         return np.zeros((n_users, dim)), np.zeros((n_items, dim))
     start = generator(rng, "pseudo-features").standard_normal(min(n_users, n_items))
-    left, size, right = svds(table, k=dim, v0=start)
-    order = np.argsort(-size)
-    left, size, right = left[:, order], size[order], right[order].T
-    sign = np.sign(right[np.abs(right).argmax(axis=0), np.arange(dim)])
-    weight = np.where(sign == 0, 1.0, sign) * np.sqrt(size)
-    return left * weight, right * weight
+    left, strength, right = leading_svd(table, dim, start)
+    size = np.sqrt(strength)
+    return left * size, right.T * size
 
 
 def _centred(user: np.ndarray, item: np.ndarray, rating: np.ndarray, n_users: int, n_items: int) -> np.ndarray:

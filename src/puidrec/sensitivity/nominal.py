@@ -18,6 +18,7 @@ import numpy as np
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions, row_slices
+from puidrec.data.overlap import pairs_in
 from puidrec.errors import InputError
 from puidrec.propensity import Exposure, Propensity, make_propensity, require_propensity
 from puidrec.propensity.clip import DEFAULT_LOW
@@ -172,10 +173,7 @@ class NominalExposure:
 
     def unseen(self, uniform: Interactions) -> Interactions:
         """Uniform rows whose pair is not among the seen rows: a random sample of what nobody chose."""
-        key = uniform.user.astype(np.int64) * self.data.n_items + uniform.item
-        logged = np.zeros(len(uniform), bool)
-        for rows in self._parts():
-            logged |= np.isin(key, rows.user.astype(np.int64) * self.data.n_items + rows.item)
+        logged = pairs_in(uniform.user, uniform.item, self.data.n_items, self._parts())
         if logged.all():
             raise InputError(
                 "no uniform row of an unseen pair", found=f"{len(uniform):,} uniform rows, all of pairs in the log",

@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from scipy import sparse
 
+from puidrec.backbones.base import Backbone
 from puidrec.backbones.features import Design
 from puidrec.backbones.low_rank import LowRank
 from puidrec.data.dataset import Interactions
+from puidrec.data.overlap import pairs_in
 from puidrec.rng import generator
 from puidrec.sensitivity.sign_check import SignCheck, sign_check
-from puidrec.spectrum.exposure import exposure_factors
+from puidrec.spectrum.from_log import exposure_scores, modulators
 from puidrec.spectrum.mixture import Interval, Mixture, fit_mixture, paired_interval, pays
-from puidrec.spectrum.modulators import modulators
 from puidrec.spectrum.stability import path_parameters
 from puidrec.spectrum.terms import Compressed, Term, compress, one
 from puidrec.train.baselines import closed_form
@@ -89,19 +90,11 @@ def calibration_rows(prepared: Prepared) -> Rows:
 
 
 def _rows(prepared: Prepared, parts: Sequence[Interactions], *, uniform: bool) -> Rows:
-    n_items = prepared.data.n_items
-    user, item, target = (
-        np.concatenate([np.zeros(0), *columns])
-        for columns in (
-            [part.user for part in parts], [part.item for part in parts], [prepared.log.target(part) for part in parts],
-        )
-    )  # fmt: skip
-    key = user.astype(np.int64) * n_items + item.astype(np.int64)
-    logged = np.zeros(key.size, bool)
-    for part in prepared.log.parts():
-        logged |= np.isin(key, part.user.astype(np.int64) * n_items + part.item)
-    kept = ~logged
-    return Rows(user[kept].astype(np.int64), item[kept].astype(np.int64), target[kept].astype(np.float64), uniform)
+    user = np.concatenate([np.zeros(0, np.int64), *(part.user for part in parts)])
+    item = np.concatenate([np.zeros(0, np.int64), *(part.item for part in parts)])
+    target = np.concatenate([np.zeros(0), *(prepared.log.target(part) for part in parts)])
+    kept = ~pairs_in(user, item, prepared.data.n_items, prepared.log.parts())
+    return Rows(user[kept], item[kept], target[kept], uniform)
 
 
 def _ingredients(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Ingredients:
@@ -110,7 +103,7 @@ def _ingredients(prepared: Prepared, done: Done, gammas: Mapping[str, float]) ->
     for name in ("mf", "ips", *gammas):
         phi = done[name].phi
         members[name] = LowRank.of(phi.lefts[0].detach().cpu(), phi.rights[0].detach().cpu())
-    exposure = exposure_factors(ratings, prepared.settings.seed).named
+    exposure = exposure_scores(ratings, prepared.settings.seed).named
     rng = generator(prepared.settings.seed, "spectrum")
     user, item = rng.integers(data.n_users, size=SAMPLED), rng.integers(data.n_items, size=SAMPLED)
     everything = {**members, **exposure}
@@ -240,26 +233,33 @@ def _cold_start(prepared: Prepared, done: Done, terms: Sequence[Term], small: Co
     a modulator is at its mean, 0.
     """
     found: dict[str, torch.Tensor] = {}
+    backbones = {name: _backbone(prepared, done[name]) for name in {term.stage for term in terms} & done.keys()}
     for side, key, to in (("user", "user_id", small.users), ("item", "item_id", small.items)):
         design = prepared.log.designs.get(key)
         if design is None or not design.n_columns:
             continue
-        parts = [_cold_rows(prepared, done, term, side, design.n_columns) for term in terms]
+        parts = [_cold_rows(backbones, term, side, design.n_columns) for term in terms]
         whole = torch.cat(parts, 1) @ to
         found |= {f"cold.{side}.offset": whole[0].float(), f"cold.{side}.weight": (whole[1:] - whole[0]).float()}
     return found
 
 
+def _backbone(prepared: Prepared, fitted: Fitted) -> Backbone:
+    """The model of a stage as it was trained."""
+    backbone = prepared.backbone("cold").cpu()
+    backbone.load_state_dict(with_prefix(fitted.parameters, "phi."))
+    return backbone
+
+
 @torch.no_grad()
-def _cold_rows(prepared: Prepared, done: Done, term: Term, side: str, width: int) -> torch.Tensor:
+def _cold_rows(backbones: Mapping[str, Backbone], term: Term, side: str, width: int) -> torch.Tensor:
     """A term's side for an entity without features, and for one with each feature alone, [1 + features, columns]."""
     trained = (term.left if side == "user" else term.right).mean(0, keepdim=True)
     if (term.user_scale if side == "user" else term.item_scale) is not None:
         return torch.zeros_like(trained).expand(width + 1, -1)
-    if term.stage not in done:  # features had no part in it
+    if term.stage not in backbones:  # features had no part in it
         return trained.expand(width + 1, -1)
-    backbone = prepared.backbone("cold").cpu()
-    backbone.load_state_dict(with_prefix(done[term.stage].parameters, "phi."))
+    backbone = backbones[term.stage]
     design = Design.of(sparse.csr_array(sparse.eye(width + 1, width, -1, format="csr")))
     cold = backbone.cold_users(design) if side == "user" else backbone.cold_items(design)
     towers = backbone.user_towers if side == "user" else backbone.item_towers

@@ -50,13 +50,6 @@ class Term:
         return _scaled(self.scores.rights[0], self.item_scale)
 
 
-class Affine(NamedTuple):
-    """Factors of a cold-start entity: offset + x W, x its encoded features."""
-
-    offset: Tensor
-    weight: Tensor
-
-
 class Compressed(NamedTuple):
     """Scores of fewer columns, the maps that took the long rows of both sides there, and the share of squares lost."""
 

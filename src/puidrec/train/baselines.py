@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator, eigsh, svds
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from puidrec.backbones.low_rank import LowRank
-from puidrec.data.row_matrix import RowMatrix
+from puidrec.data.row_matrix import RowMatrix, leading_svd
 from puidrec.errors import InputError
 from puidrec.train.problem import Done, Fitted, Stage
 from puidrec.train.regularisation import SHARE, largest_singular_value, noise_like
@@ -146,15 +146,12 @@ def _user_bias(ratings: RowMatrix, mean: float, item_bias: np.ndarray) -> np.nda
 
 def _truncated_svd(residual: RowMatrix, dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Best fit of the residuals, zero where nothing was rated, by the first `dim` directions that rise above noise."""
-    from sklearn.utils.extmath import svd_flip
-
     shape = residual.shape
     rank = min(dim, min(shape) - 1)
     if rank < 1 or not residual.any():  # nothing to decompose
         return np.zeros((shape[0], 0)), np.zeros((shape[1], 0))
     start = np.random.default_rng(seed).standard_normal(min(shape))
-    left, strength, right = svds(residual.operator, k=rank, v0=start)
-    left, right = svd_flip(left, right, u_based_decision=False)  # else rounding may turn a direction round
+    left, strength, right = leading_svd(residual.operator, rank, start)
     kept = strength > np.mean([largest_singular_value(noise) for noise in noise_like(residual, seed)])
     root = np.sqrt(strength[kept])
     return left[:, kept] * root, right[kept].T * root

@@ -1,0 +1,115 @@
+"""What a log says of its users and items beside the fitted members: exposure factors as scores, and modulators.
+
+Exposure factors are rank-r reconstructions of D_u^-½ O D_i^-½, O the matrix of logged pairs and D the counts plus 1.
+Hidden tastes drive exposure, so exposure carries them. The leading direction is activity times popularity; it is taken
+off, since members and modulators have both.
+
+Modulators are what mixing weights may depend on: activity, popularity, dispersion and level of an item's ratings,
+features. Each is a standardised number per user or item, so that 0 is the average entity. A mixture that varies with
+them is a personal Γ that was learned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from puidrec.backbones.features import Design
+from puidrec.backbones.low_rank import LowRank
+from puidrec.data.row_matrix import RowMatrix, leading_svd
+from puidrec.train.prepare import Prepared
+
+RANKS = (4, 16, 48)
+RATED_RANK = 16
+SHRINK = 10.0
+"""Ratings that a spread is worth before an item has any of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExposureScores:
+    """Singular vectors of scaled exposure and of scaled ratings, as scores of all pairs."""
+
+    seen: LowRank
+    """Exposure alone, the leading direction taken off; columns by falling strength."""
+    rated: LowRank
+    """The same with ratings in [0, 1] in place of ones."""
+
+    @property
+    def named(self) -> dict[str, LowRank]:
+        """The reconstructions, from coarse to fine."""
+        left, right = self.seen.lefts[0], self.seen.rights[0]
+        cuts = [rank - 1 for rank in RANKS if rank - 1 < left.shape[1]] + [left.shape[1]]
+        parts = {f"exposure {cut + 1}": LowRank.of(left[:, :cut], right[:, :cut]) for cut in dict.fromkeys(cuts) if cut}
+        return parts | ({"exposure × rating": self.rated} if self.rated.lefts[0].shape[1] else {})
+
+
+def exposure_scores(ratings: RowMatrix, seed: int) -> ExposureScores:
+    """Factors of a log; `ratings` are its targets in [0, 1]."""
+    seen = _leading(ratings.map(lambda part: np.ones(part.values.size)), max(RANKS), seed)
+    rated = _leading(ratings, RATED_RANK, seed)
+    return ExposureScores(_scores(seen, 1), _scores(rated, 1))
+
+
+def _leading(matrix: RowMatrix, rank: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Singular vectors of D_u^-½ M D_i^-½ by falling strength."""
+    users = 1.0 / np.sqrt(np.diff(matrix.row_start) + 1.0)
+    items = 1.0 / np.sqrt(matrix.item_count + 1.0)
+    scaled = matrix.map(lambda part: part.values * users[part.user] * items[part.item])
+    rank = min(rank, min(matrix.shape) - 1)
+    if rank < 1 or not scaled.any():
+        return np.zeros((matrix.shape[0], 0)), np.zeros(0), np.zeros((0, matrix.shape[1]))
+    start = np.random.default_rng(seed).standard_normal(min(matrix.shape))
+    return leading_svd(scaled.operator, rank, start, tol=1e-3)
+
+
+def _scores(found: tuple[np.ndarray, np.ndarray, np.ndarray], without: int) -> LowRank:
+    """The reconstruction without its first directions."""
+    left, strength, right = (found[0][:, without:], found[1][without:], found[2][without:])
+    size = np.sqrt(strength)
+    return LowRank.of(torch.from_numpy(left * size).float(), torch.from_numpy((right.T * size).copy()).float())
+
+
+def modulators(prepared: Prepared) -> list[tuple[Literal["user", "item"], str, np.ndarray]]:
+    """(side, name, standardised values) of each modulator of a log."""
+    ratings = prepared.log.ratings
+    count, users = ratings.item_count, np.diff(ratings.row_start)
+    total, squares = ratings.sum_by_item(lambda part: part.values), ratings.sum_by_item(lambda part: part.values**2)
+    mean = total.sum() / max(ratings.nnz, 1)
+    spread = squares.sum() / max(ratings.nnz, 1) - mean**2
+    level = (total + SHRINK * mean) / (count + SHRINK)
+    own = squares - total**2 / np.maximum(count, 1)
+    found: list[tuple[Literal["user", "item"], str, np.ndarray]] = [
+        ("user", "activity", np.log1p(users)),
+        ("item", "popularity", np.log1p(count)),
+        ("item", "dispersion", np.sqrt(np.maximum((own + SHRINK * spread) / (count + SHRINK), 0.0))),
+        ("item", "level", level),
+    ]
+    designs = prepared.log.designs
+    if "user_id" in designs:
+        found.append(("user", "user features", leading_feature(designs["user_id"])))
+    if "item_id" in designs:
+        found.append(("item", "item features", leading_feature(designs["item_id"])))
+    return [(side, name, standard) for side, name, values in found if (standard := standardised(values)).any()]
+
+
+def standardised(values: np.ndarray) -> np.ndarray:
+    """Mean 0 and standard deviation 1, within three of them; 0 where all are alike."""
+    spread = float(values.std())
+    return np.clip((values - values.mean()) / spread, -3.0, 3.0) if spread > 1e-9 else np.zeros(values.size)
+
+
+def leading_feature(design: Design) -> np.ndarray:
+    """The second singular direction of a feature matrix: the first is what all entities share."""
+    pattern = design.pattern
+    x = sparse.csr_matrix(
+        (design.values.cpu().numpy().astype(np.float64), pattern.col.cpu().numpy(), pattern.row_start.cpu().numpy()),
+        shape=(design.n_rows, design.n_columns),
+    )
+    if min(x.shape) < 4:
+        return np.zeros(design.n_rows)
+    start = np.random.default_rng(0).standard_normal(min(x.shape))
+    return leading_svd(x, 2, start)[0][:, 1]
