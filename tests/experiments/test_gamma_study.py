@@ -13,6 +13,7 @@ from puidrec.data.synthetic import simulate
 from puidrec.experiments import gamma_study
 from puidrec.experiments.gamma_study import study_gamma
 from puidrec.sensitivity.gamma import PRESETS, resolve_gamma
+from puidrec.sensitivity.sign_check import DISLIKED, LIKED
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +132,32 @@ def test_features_explain_part_of_what_coat_proves(data_root: Path) -> None:
     assert 1.0 <= adjusted.lower < adjusted.gamma < plain.gamma
     assert plain.lower > 1.4
     assert study.proved == adjusted.lower
+
+
+def turned(data: Dataset, side: str) -> Dataset:
+    """The data with ratings turned round: for all users, or for every second one, who is called so in a column."""
+    high, low = data.scale.high, data.scale.low
+    odd = pl.col("user_id") % 2 == 1 if side == "half" else pl.lit(value=True)
+    other = pl.when(odd).then(high + low - pl.col("rating")).otherwise(pl.col("rating"))
+    frames = [rows.to_frame().with_columns(rating=other) for rows in (data.logged, data.uniform)]  # type: ignore[union-attr]
+    users = data.user_ids.ids.to_frame("user_id").with_columns(
+        kind=pl.when(pl.col("user_id") % 2 == 1).then(pl.lit("odd")).otherwise(pl.lit("even"))
+    )
+    return Dataset.from_frame(*frames, users=users, scale=(low, high))
+
+
+def test_the_sign_is_read_from_uniform_rows_by_segment_too() -> None:
+    data = simulate("pair", 300, 200, density=0.1, n_uniform=6_000, rng=0).data
+    assert study_gamma(data, 1.5).sign.means[0].finding == LIKED
+    assert study_gamma(turned(data, "all"), 1.5).sign.means[0].finding == DISLIKED
+    mixed = study_gamma(turned(data, "half"), 1.5).sign
+    by_kind = {gap.name: gap.finding for gap in mixed.means if gap.name.startswith("kind")}
+    assert by_kind == {"kind: even": LIKED, "kind: odd": DISLIKED}
+
+
+def test_the_log_is_asked_where_there_are_no_uniform_rows(data: Dataset) -> None:
+    sign = study_gamma(replace(data, uniform=None), 1.5).sign
+    assert not sign.means
+    assert sign.log is not None
+    assert sign.log.rows == len(study_gamma(replace(data, uniform=None), 1.5).split.train)
+    assert sign.log.finding in sign.sentence

@@ -105,6 +105,7 @@ def _show(summary: dict[str, Any], rule: str, out: Path | None) -> None:
     )
     _show_calibration(summary["calibration"])
     _show_certificates(summary)
+    say(f"Do people pick what they like? {summary['sign']['sentence']}\n")
     say(summary["sentence"], bold=True)
     if out is not None:
         say(f"wrote {out}: report.html, gamma.parquet, summary.json, two charts")

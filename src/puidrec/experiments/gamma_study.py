@@ -8,24 +8,32 @@ from functools import cached_property
 
 import numpy as np
 import polars as pl
+from scipy.sparse import csr_matrix
 
 from puidrec.auditing.diagnostics import MAX_PAIRS, population_pairs
 from puidrec.data.dataset import Dataset
+from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.protocol import Protocol
+from puidrec.data.row_matrix import RowMatrix
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.features.bins import SideBins
+from puidrec.model import Recommender
 from puidrec.rng import generator
 from puidrec.sensitivity.calibrate import Calibration
 from puidrec.sensitivity.certificate import Certificate
-from puidrec.sensitivity.certify import all_labelled, certify_exposure
+from puidrec.sensitivity.certify import all_labelled, certify_exposure, sign_by_means
 from puidrec.sensitivity.entropy import ESTIMATORS, Gains
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
 from puidrec.sensitivity.nominal import NominalExposure, Outcome
+from puidrec.sensitivity.sign_check import OPEN, MeanGap, SignCheck, log_controls, sign_check
+from puidrec.spectrum.from_log import exposure_at, exposure_scores
 
 PAPER_WEIGHTS = float(PRESETS["paper"].alpha), float(PRESETS["paper"].beta)
 """α and β of the paper: 2 and 5."""
+SIGN_PARTS, SIGN_ROWS = 5, 1_000_000
+"""Parts of the log that the sign check holds out in turn; of a log of more rows, one of them."""
 
 Progress = Callable[[str], None]
 """Called with the name of each step as it starts."""
@@ -54,6 +62,42 @@ class Proof:
 
 
 @dataclass(frozen=True)
+class SignStudy:
+    """Whether people pick what they like: by means of uniform rows, and by what the log itself shows."""
+
+    means: tuple[MeanGap, ...]
+    """All pairs first, then segments; empty without enough uniform rows."""
+    log: SignCheck | None
+    """Of held-out logged rows; None for a log on disk, or one that holds none out."""
+
+    @property
+    def sentence(self) -> str:
+        """What is shown and by what; an assumption is called one."""
+        log = None if self.log is None or self.log.finding == OPEN else self.log
+        if self.means:
+            whole = self.means[0]
+            shown = (
+                whole.finding if whole.finding != OPEN else "these means do not show whether people pick what they like"
+            )
+            found = (
+                f"Seen pairs, reweighted to unseen ones, are rated {whole.seen - whole.unseen:+.3f} against uniform "
+                f"rows (95 % interval {whole.low:+.3f} to {whole.high:+.3f}): {shown}."
+            )
+            if {gap.finding for gap in self.means[1:]} - {whole.finding, OPEN}:
+                found += " In some segments it is the other way round."
+            if whole.finding == OPEN and log is not None:
+                found += f" The log does: held-out ratings change with exposure at t = {log.t:+.1f}, so {log.finding}."
+            return found
+        if self.log is None:
+            return "Nothing here shows whether people pick what they like: that they do is an assumption."
+        shown = "" if self.log.finding != OPEN else " (t above 4 or below -4 would); that they like it is an assumption"
+        return (
+            f"Held-out ratings change with exposure at t = {self.log.t:+.1f} beyond model, activity and popularity: "
+            f"{self.log.finding}{shown}."
+        )
+
+
+@dataclass(frozen=True)
 class GammaStudy:
     """The result for one data set, rule, protocol and seed."""
 
@@ -70,6 +114,8 @@ class GammaStudy:
     propensity: str
     """The nominal propensity that adjusted certificates take out."""
     proofs: tuple[Proof, ...]
+    means: tuple[MeanGap, ...]
+    """Ratings of seen and of unseen pairs."""
 
     @property
     def sampled(self) -> bool:
@@ -91,6 +137,11 @@ class GammaStudy:
         """
         adjusted = [proof.certificate.lower for proof in self.proofs if proof.certificate.adjusted]
         return adjusted[-1] if adjusted else None
+
+    @cached_property
+    def sign(self) -> SignStudy:
+        """Whether people pick what they like; asked of the log too, which takes fits of `mf`."""
+        return SignStudy(self.means, _sign_of_log(self.data, self.split))
 
     @cached_property
     def sides(self) -> tuple[SideBins, SideBins]:
@@ -145,10 +196,12 @@ def study_gamma(
     tell("hiding features")
     calibration = evidence.calibration
     tell("certifying")
-    proofs = _prove(nominal, split.protocol)
+    proofs, means = _prove(nominal, split.protocol)
     pairs = gamma.at(*population_pairs(data.n_users, data.n_items, generator(seed, "gamma-study"), MAX_PAIRS))
     printed = printed_equation(evidence, gains["plugin"], *_weights(chosen))
-    return GammaStudy(data, split, chosen, evidence, gamma, pairs, gains, printed, calibration, propensity, proofs)
+    return GammaStudy(
+        data, split, chosen, evidence, gamma, pairs, gains, printed, calibration, propensity, proofs, means
+    )
 
 
 def printed_equation(evidence: Evidence, gains: Gains, alpha: float, beta: float) -> PrintedEquation:
@@ -167,14 +220,38 @@ def _weights(rule: GammaRule) -> tuple[float, float]:
     return alpha, beta
 
 
-def _prove(nominal: NominalExposure, protocol: Protocol) -> tuple[Proof, ...]:
+def _sign_of_log(data: Dataset, split: Split) -> SignCheck | None:
+    """The sign that the log shows by itself: every row against a model and exposure factors made without its part."""
+    if isinstance(data.logged, StoredInteractions) or data.positives_only:
+        return None
+    rows, seed = split.train, split.seed
+    part = generator(seed, "sign").permutation(len(rows)) % SIGN_PARTS
+    found = []
+    for k in range(SIGN_PARTS if len(rows) <= SIGN_ROWS else 1):
+        train, held = rows.take(part != k), rows.take(part == k)
+        if not len(train) or not len(held):
+            return None
+        model = Recommender("mf", rng=seed, backbone="mf", select="none").fit(data, replace(split, train=train))
+        q = np.einsum("rd,rd->r", model.user_factors_[held.user], model.item_factors_[held.item])
+        target = data.scale.unit(train.rating)
+        ratings = RowMatrix.of(csr_matrix((target, (train.user, train.item)), shape=(data.n_users, data.n_items)))
+        exposure = exposure_at(exposure_scores(ratings, seed).named, held.user, held.item)
+        spread = float(exposure.std()) or 1.0
+        controls = log_controls(ratings, held.user, held.item)
+        found.append((data.scale.unit(held.rating), q, exposure / spread, held.user, controls))
+    rating, q, exposure, user, controls = (np.concatenate(column) for column in zip(*found, strict=True))
+    return sign_check(rating, q, exposure, user, controls)
+
+
+def _prove(nominal: NominalExposure, protocol: Protocol) -> tuple[tuple[Proof, ...], tuple[MeanGap, ...]]:
     """Certificates from all uniform rows: by label and by rating level, plain and adjusted for the features.
 
-    The last one, adjusted, is the one that counts: its segments and its placebo are looked at as well.
+    The last one, adjusted, is the one that counts: its segments and its placebo are looked at as well, and the means
+    of its outcome.
     """
     data, rule = nominal.data, all_labelled(protocol)
     if data.uniform is None or not len(data.uniform):
-        return ()
+        return (), ()
     uniform, logged = data.uniform.labelled(rule), data.logged.labelled(rule)
     if len(logged) != len(nominal.seen):  # the protocol drops ratings, but shares are of all pairs
         nominal = replace(nominal, seen=logged)
@@ -184,7 +261,8 @@ def _prove(nominal: NominalExposure, protocol: Protocol) -> tuple[Proof, ...]:
         Proof(outcome, certify_exposure(nominal, uniform, outcome, checks=outcome == outcomes[-1]))
         for outcome in outcomes
     ]
-    return tuple(proof for pair in zip(plain, adjusted, strict=True) for proof in pair)
+    proofs = tuple(proof for pair in zip(plain, adjusted, strict=True) for proof in pair)
+    return proofs, sign_by_means(nominal, uniform, outcomes[-1])
 
 
 def _side(codes: np.ndarray, bins: SideBins | None, side: str) -> SideBins:

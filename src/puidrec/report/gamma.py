@@ -47,6 +47,11 @@ def gamma_summary(study: GammaStudy) -> dict[str, Any]:
         "groups": {"users": study.sides[0].n_bins, "items": study.sides[1].n_bins},
         "calibration": study.calibration.to_frame().to_dicts(),
         "certificates": [{"outcome": proof.outcome, **asdict(proof.certificate)} for proof in study.proofs],
+        "sign": {
+            "sentence": study.sign.sentence,
+            "means": [{**gap._asdict(), "finding": gap.finding} for gap in study.sign.means],
+            "log": None if study.sign.log is None else {**study.sign.log._asdict(), "finding": study.sign.log.finding},
+        },
         "certificate_rows": {
             "seen": len(study.split.train), "propensity": study.propensity,
             "uniform": "all uniform rows" if study.proofs else "none",
@@ -109,8 +114,10 @@ def gamma_page(study: GammaStudy) -> Page:
         for row in study.calibration.to_frame().to_dicts()
     ]
     columns = ("feature", "of", Column("Γ, mean pair", ".3f"), Column("Γ, 1 pair in 10", ".3f"))
+    sign: list[Block] = [Paragraph(study.sign.sentence), *([_means(study)] if study.sign.means else [])]
     sections = [
         Section("proved", "What uniform ratings prove", proved),
+        Section("sign", "Do people pick what they like?", sign),
         Section(
             "pairs", "Γ of the rule, pair by pair",
             [
@@ -147,6 +154,28 @@ def _segments(main: Certificate) -> Table:
         [row.name, f"{row.side}s", row.n_uniform, row.lower, row.p_value] for row in main.segments
     ]
     return Table(columns, body, caption="Segments with at least 50 uniform rows; limits hold together.")
+
+
+def _means(study: GammaStudy) -> Table:
+    columns = (
+        "pairs", "of", Column("seen", ".3f", "mean, reweighted to unseen pairs"), Column("unseen", ".3f", "mean"),
+        Column("low", "+.3f", "95 % interval of seen - unseen"), Column("high", "+.3f"),
+        Column("p", ".3f", "Holm over segments"), "finding",
+    )  # fmt: skip
+    body: list[list[Value]] = [
+        [
+            gap.name,
+            f"{gap.side}s" if gap.side else "",
+            gap.seen,
+            gap.unseen,
+            gap.low,
+            gap.high,
+            gap.p_value,
+            gap.finding,
+        ]
+        for gap in study.sign.means
+    ]
+    return Table(columns, body, caption="Mean ratings of seen and of unseen pairs, in whole and by segment.")
 
 
 def check_target(folder: Path) -> None:

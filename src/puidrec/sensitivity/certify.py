@@ -28,6 +28,7 @@ from puidrec.sensitivity.certificate import (
 from puidrec.sensitivity.melding import UniformRows
 from puidrec.sensitivity.nominal import NominalExposure, Outcome
 from puidrec.sensitivity.placebo import placebo_certificate
+from puidrec.sensitivity.sign_check import MeanGap, mean_gap
 
 __all__ = ["Certificate", "certify", "certify_exposure"]
 
@@ -113,6 +114,34 @@ def _segments(
     adjusted = holm(np.array([row.p_value for row in found]), n_segments)
     rows_found = [replace(row, p_value=float(p)) for row, p in zip(found, adjusted, strict=True)]
     return tuple(sorted(rows_found, key=lambda row: (-row.lower, row.p_value)))
+
+
+def sign_by_means(nominal: NominalExposure, uniform: Interactions, outcome: Outcome) -> tuple[MeanGap, ...]:
+    """Whether seen pairs are rated above unseen ones: over all pairs first, then in segments with enough uniform rows.
+
+    Means of seen pairs are reweighted to the unseen ones by the propensity; p-values of segments are adjusted (Holm).
+    """
+    rows = nominal.unseen(uniform)
+    value = getattr(rows, outcome).astype(np.float64)
+    levels = all_levels(value, np.array([0.0, 1.0]) if outcome == "label" else nominal.seen_levels())
+    sums = nominal.seen_sums(outcome, levels, rng=nominal.seed)
+    whole = mean_gap(sums.weight[0], levels, value, rows.user, name="all pairs")
+    if whole is None:
+        return ()
+    found = list[MeanGap]()
+    for part in partitions_of(nominal):
+        own = part.of(rows.user, rows.item)
+        enough = np.flatnonzero(np.bincount(own, minlength=part.n) >= MIN_SEGMENT)
+        if not enough.size:
+            continue
+        weight = nominal.seen_sums(outcome, levels, segments=part, rng=nominal.seed).weight
+        for code in enough.tolist():
+            kept = own == code
+            gap = mean_gap(weight[code], levels, value[kept], rows.user[kept], name=part.names[code], side=part.side)
+            found += [gap] if gap is not None else []
+    adjusted = holm(np.array([gap.p_value for gap in found])).tolist() if found else []
+    segments = [gap._replace(p_value=p) for gap, p in zip(found, adjusted, strict=True)]
+    return (whole, *sorted(segments, key=lambda gap: (gap.p_value, gap.name)))
 
 
 def partitions_of(nominal: NominalExposure) -> Iterator[Segments]:

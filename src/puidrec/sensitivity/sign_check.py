@@ -1,8 +1,9 @@
-"""Do people pick what they like? What a log can say of the sign of its own selection.
+"""Do people pick what they like? What uniform ratings, or a log alone, can say of the sign of its selection.
 
-The sign is an assumption wherever unseen ratings are put below seen ones. Held-out logged rows can support it:
-where people pick what they like, ratings rise with how much others like them were exposed to the item, beyond what a
-rating model, activity and popularity say. A clear positive t licenses Γ > 1. Nothing else in a log does: where taste
+The sign is an assumption wherever unseen ratings are put below seen ones. Uniform rows show it by their means: those of
+seen pairs, reweighted to the unseen ones, less those of unseen pairs. Without them, held-out logged rows can support
+it: where people pick what they like, ratings rise with how much others like them were exposed to the item, beyond what
+a rating model, activity and popularity say. A clear positive t licenses Γ > 1. Nothing else in a log does: where taste
 varies from pair to pair, t is about 0 whichever the sign.
 """
 
@@ -11,12 +12,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
+from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
 
 CLEAR_T = 4.0
 """t from which the sign is taken to be shown. In logs where nothing is hidden it stays below 3."""
 FEW_USERS = 20
+LIKED, DISLIKED, OPEN = "people pick what they like", "people pick what they dislike", "the sign is not shown"
 
 
 class SignCheck(NamedTuple):
@@ -37,6 +41,59 @@ class SignCheck(NamedTuple):
     def disliked(self) -> bool:
         """Whether they show clearly that people pick what they dislike."""
         return self.t < -CLEAR_T
+
+    @property
+    def finding(self) -> str:
+        """What the rows say, in words."""
+        return LIKED if self.liked else DISLIKED if self.disliked else OPEN
+
+
+class MeanGap(NamedTuple):
+    """Mean rating of seen pairs, reweighted to the unseen ones, less that of uniform rows of unseen pairs."""
+
+    name: str
+    side: str
+    """`user` or `item` for a segment; empty for the whole."""
+    seen: float
+    unseen: float
+    low: float
+    """95 % interval of seen − unseen, with errors that may be correlated within a user."""
+    high: float
+    p_value: float
+    n_uniform: int
+
+    @property
+    def finding(self) -> str:
+        """What the two means say, in words."""
+        return OPEN if self.p_value >= 0.05 else LIKED if self.seen > self.unseen else DISLIKED
+
+
+def mean_gap(
+    weight: np.ndarray, levels: np.ndarray, rating: np.ndarray, user: np.ndarray, *, name: str, side: str = ""
+) -> MeanGap | None:
+    """The gap of the means; None where fewer than `FEW_USERS` users or groups of users have ratings.
+
+    weight: Σ(1/p − 1) of the seen rows, [groups of users, levels]. rating, user: of the uniform rows.
+    """
+    total, of_group = weight.sum(), weight.sum(axis=1)
+    code = np.unique(user, return_inverse=True)[1]
+    n_users, n_groups = int(code.max(initial=-1)) + 1, int((of_group > 0.0).sum())
+    if min(n_users, n_groups) < FEW_USERS:
+        return None
+    seen, unseen = float(weight.sum(axis=0) @ levels / total), float(rating.mean())
+    by_group, by_user = weight @ levels - seen * of_group, np.bincount(code, rating - unseen)
+    variance = (by_group @ by_group) / total**2 * n_groups / (n_groups - 1)
+    variance += (by_user @ by_user) / rating.size**2 * n_users / (n_users - 1)
+    error, gap = float(np.sqrt(variance)), seen - unseen
+    reach = float(stats.norm.ppf(0.975)) * error
+    p_value = float(2.0 * stats.norm.sf(abs(gap) / error)) if error > 0.0 else float(gap == 0.0)
+    return MeanGap(name, side, seen, unseen, gap - reach, gap + reach, p_value, rating.size)
+
+
+def log_controls(ratings: RowMatrix, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+    """Activity and popularity of pairs in a log, as `sign_check` takes them."""
+    activity, popularity = np.log1p(np.diff(ratings.row_start)), np.log1p(ratings.item_count)
+    return np.column_stack([activity[user], popularity[item]])
 
 
 def sign_check(

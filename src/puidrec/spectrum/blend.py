@@ -16,8 +16,8 @@ from puidrec.backbones.low_rank import LowRank
 from puidrec.data.dataset import Interactions
 from puidrec.data.overlap import pairs_in
 from puidrec.rng import generator
-from puidrec.sensitivity.sign_check import SignCheck, sign_check
-from puidrec.spectrum.from_log import exposure_scores, modulators
+from puidrec.sensitivity.sign_check import SignCheck, log_controls, sign_check
+from puidrec.spectrum.from_log import exposure_at, exposure_scores, modulators
 from puidrec.spectrum.mixture import Interval, Mixture, fit_mixture, paired_interval, pays
 from puidrec.spectrum.stability import path_parameters
 from puidrec.spectrum.terms import Compressed, Term, compress, one
@@ -134,12 +134,8 @@ def choose_prior(prepared: Prepared, given: Ingredients, rows: Rows) -> Prior:
 
 
 def _check_sign(prepared: Prepared, given: Ingredients, rows: Rows, prediction: np.ndarray) -> SignCheck:
-    ratings = prepared.log.ratings
-    activity, popularity = np.log1p(np.diff(ratings.row_start)), np.log1p(ratings.item_count)
-    controls = np.column_stack([activity[rows.user], popularity[rows.item]])
-    finest = [name for name in given.exposure if name != "exposure × rating"]
-    name = finest[min(1, len(finest) - 1)] if finest else ""
-    exposure = Term(name, given.exposure[name]).at(rows.user, rows.item) if finest else np.zeros(rows.user.size)
+    exposure = exposure_at(given.exposure, rows.user, rows.item)
+    controls = log_controls(prepared.log.ratings, rows.user, rows.item)
     return sign_check(rows.target, prediction, exposure, rows.user, controls)
 
 

@@ -11,6 +11,7 @@ them is a personal Γ that was learned.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,10 +22,12 @@ from scipy import sparse
 from puidrec.backbones.features import Design
 from puidrec.backbones.low_rank import LowRank
 from puidrec.data.row_matrix import RowMatrix, leading_svd
+from puidrec.spectrum.terms import Term
 from puidrec.train.prepare import Prepared
 
 RANKS = (4, 16, 48)
 RATED_RANK = 16
+RATED = "exposure × rating"
 SHRINK = 10.0
 """Ratings that a spread is worth before an item has any of its own."""
 
@@ -44,7 +47,7 @@ class ExposureScores:
         left, right = self.seen.lefts[0], self.seen.rights[0]
         cuts = [rank - 1 for rank in RANKS if rank - 1 < left.shape[1]] + [left.shape[1]]
         parts = {f"exposure {cut + 1}": LowRank.of(left[:, :cut], right[:, :cut]) for cut in dict.fromkeys(cuts) if cut}
-        return parts | ({"exposure × rating": self.rated} if self.rated.lefts[0].shape[1] else {})
+        return parts | ({RATED: self.rated} if self.rated.lefts[0].shape[1] else {})
 
 
 def exposure_scores(ratings: RowMatrix, seed: int) -> ExposureScores:
@@ -52,6 +55,12 @@ def exposure_scores(ratings: RowMatrix, seed: int) -> ExposureScores:
     seen = _leading(ratings.map(lambda part: np.ones(part.values.size)), max(RANKS), seed)
     rated = _leading(ratings, RATED_RANK, seed)
     return ExposureScores(_scores(seen, 1), _scores(rated, 1))
+
+
+def exposure_at(named: Mapping[str, LowRank], user: np.ndarray, item: np.ndarray) -> np.ndarray:
+    """The exposure scores that the sign check looks at, of pairs: of medium rank; 0 where there are none."""
+    finest = [scores for name, scores in named.items() if name != RATED]
+    return Term("", finest[min(1, len(finest) - 1)]).at(user, item) if finest else np.zeros(user.size)
 
 
 def _leading(matrix: RowMatrix, rank: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
