@@ -56,6 +56,10 @@ class OutputError(PuidError):
     """Results could not be written (full disk, read-only folder); what was there before is untouched."""
 
 
+class FutureRowsWarning(UserWarning):
+    """A log with timestamps was divided at random, so that some training rows lie after test rows."""
+
+
 def not_fitted(what: str) -> PuidError:
     """An error for calls before `fit`: a PuidError that is scikit-learn's NotFittedError as well.
 

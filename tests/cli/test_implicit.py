@@ -141,3 +141,38 @@ def test_from_a_file_through_every_command(likes: pl.DataFrame, tmp_path: Path, 
     table = json.loads(puid("compare", *told, "--methods", "all-rank", "--json").out)
     assert {row["label"] for row in table["rows"]} == {"all-rank", "ease"}
     assert {row["metric"] for row in table["rows"]} == {"unseen-recall@10", "unseen-ndcg@10"}
+
+
+@pytest.mark.parametrize("protocol", ["temporal", "leave-last-out"])
+def test_by_time_through_the_commands(protocol: str, likes: pl.DataFrame, tmp_path: Path, puid: Any) -> None:
+    log, run = tmp_path / "clicks.csv", tmp_path / "run"
+    likes.write_csv(log)
+    told = ("--data", "files", "--logged", log, "--protocol", protocol)
+    done = puid("train", *told, "--method", "all-rank", "--set", "dim=4", "--out", run)
+    assert done.code == 0, done
+    assert done.err == ""
+    facts = json.loads((run / "metrics.json").read_text())
+    assert facts["unseen-recall@10"] > 0.2
+    assert (facts["protocol"], facts["evaluated_on"]) == (protocol, "logged")
+    assert json.loads(puid("evaluate", run, "--json").out)["unseen-mrr@10"] == pytest.approx(facts["unseen-mrr@10"])
+    told = (*told, "--seeds", "1", "--engine", "inline")
+    table = json.loads(puid("compare", *told, "--methods", "all-rank", "--json").out)
+    assert {row["metric"] for row in table["rows"]} == {"unseen-recall@10", "unseen-ndcg@10"}
+    likes.drop("timestamp").write_csv(log)
+    puid("train", *told[:4], "--protocol", protocol, "--method", "ease", "--out", tmp_path / "none").refused(
+        "timestamps"
+    )
+    puid("compare", *told, "--methods", "ease", "--out", tmp_path / "none").refused("needs timestamps")
+    assert not (tmp_path / "none").exists()
+
+
+def test_ratings_by_time_are_ranked_too(likes: pl.DataFrame, tmp_path: Path, puid: Any) -> None:
+    log = tmp_path / "stars.csv"
+    likes.with_columns(rating=4 + (pl.col("user_id") + pl.col("item_id")) % 2 * -2).write_csv(log)
+    told = ("--data", "files", "--logged", log, "--scale", "1,5", "--method", "bias", "--json")
+    timed = puid("train", *told, "--protocol", "temporal")
+    assert {"unseen-recall@10", "unseen-coverage@10", "auc", "mse"} <= set(json.loads(timed.out))
+    assert timed.err == ""
+    warned = puid("train", *told)
+    assert "uauc" in json.loads(warned.out)
+    assert warned.err.count("\n") == warned.err.count("puid: warning: ") == 1

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import numpy as np
 import polars as pl
 import pytest
 
 from puidrec.data import split as split_module
 from puidrec.data.dataset import Dataset, Interactions
+from puidrec.errors import FutureRowsWarning
 
 RNG = np.random.default_rng(0)
 
@@ -109,3 +113,70 @@ def test_of_a_large_log_no_more_is_held_out_than_says_something(monkeypatch) -> 
     assert keys(data.split("rd", 0).test) == keys(parts.test)
     drawn = np.concatenate([split_module._draw(200, 150, np.random.default_rng(k)) for k in range(200)])
     assert np.bincount(drawn, minlength=200).std() < 10  # 150 each on average, by chance ± 6
+
+
+def timed(n: int = 400, times: int = 10_000) -> pl.DataFrame:
+    rng = np.random.default_rng(1)
+    pair = rng.permutation(50 * 40)[:n]
+    return pl.DataFrame({
+        "user_id": pair // 40, "item_id": pair % 40, "rating": rng.integers(1, 6, n),
+        "timestamp": rng.integers(times, size=n),
+    })  # fmt: skip
+
+
+def test_temporal_trains_on_the_past(refusal: Any) -> None:
+    data = Dataset.from_frame(timed())
+    split = data.split("temporal", 7)
+    train, validation, test = ([*part.frame["timestamp"]] for part in (split.train, split.validation, split.test))
+    assert sorted(train + validation + test) == sorted(timed()["timestamp"])
+    assert max(train) < min(validation) <= max(validation) < min(test)
+    assert (len(validation), len(test)) == (40, 40)
+    assert (split.evaluation, split.selection) == ("logged", "logged")
+    assert split.test.frame.equals(data.split("temporal", 8).test.frame)  # a seed moves nothing
+    days = Dataset.from_frame(timed(times=6)).split("temporal")  # rows of one day stay together
+    assert [part.frame["timestamp"].unique().sort().to_list() for part in (days.train, days.validation, days.test)] == [
+        [0, 1, 2, 3], [4], [5],
+    ]  # fmt: skip
+    refusal(lambda: Dataset.from_frame(timed(times=1)).split("temporal"), "leaves no rows to train on", "1 different")
+
+
+def test_leave_last_out_takes_the_last_row_of_each_user() -> None:
+    log = pl.DataFrame({
+        "user_id": [1, 1, 1, 2, 2, 3, 4, 4, 4], "item_id": [5, 6, 7, 5, 6, 5, 7, 6, 5],
+        "rating": [1, 5, 3, 2, 4, 5, 1, 2, 3], "timestamp": [30, 10, 20, 1, 2, 9, 4, 4, 4],
+    })  # fmt: skip
+    split = Dataset.from_frame(log).split("leave-last-out")
+    pairs = lambda rows: sorted(rows.to_frame().select("user_id", "item_id").rows())  # noqa: E731
+    assert pairs(split.test) == [(1, 5), (2, 6), (4, 7)]  # who has one row is only trained on
+    assert pairs(split.validation) == [(1, 7), (4, 6)]
+    assert len(split.train) == 4
+
+
+@pytest.mark.parametrize("protocol", ["temporal", "leave-last-out"])
+def test_a_log_without_time_has_no_order(protocol: str, refusal: Any) -> None:
+    log = timed()
+    refusal(lambda: Dataset.from_frame(log.drop("timestamp")).split(protocol), f"{protocol} needs timestamps", "rating")
+    some = log.with_columns(pl.when(pl.col("timestamp") > 5000).then("timestamp").alias("timestamp"))
+    refusal(lambda: Dataset.from_frame(some).split(protocol), "rows without one", "one in every row")
+
+
+def test_by_time_uniform_rows_calibrate_and_never_repeat_a_tested_pair() -> None:
+    uniform = table(50, 40, 0.3)
+    data = Dataset.from_frame(timed(), uniform, overlap="keep")
+    split = data.split("temporal")
+    assert split.evaluation == "logged"
+    assert not keys(split.propensity) & keys(data.logged)
+    assert keys(split.propensity) == keys(data.uniform) - keys(data.logged)
+    added = data.split("temporal", add_uniform=True)
+    assert keys(added.train) == keys(split.train) | keys(split.propensity)
+
+
+def test_a_random_split_of_timed_rows_warns_of_the_future() -> None:
+    with pytest.warns(FutureRowsWarning, match="--protocol temporal"):
+        Dataset.from_frame(timed()).split("rd")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Dataset.from_frame(timed()).split("temporal")
+        Dataset.from_frame(timed().with_columns(timestamp=7)).split("rd")
+        Dataset.from_frame(timed().drop("timestamp")).split("rd")
+        Dataset.from_frame(timed(), table(50, 40, 0.3)).split("rd")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from puidrec.cli import audit, data, gamma, runs, serving, studies
 from puidrec.cli.options import add_commands
 from puidrec.cli.output import another_process_prints
-from puidrec.errors import PuidError, one_line
+from puidrec.errors import FutureRowsWarning, PuidError, one_line
 
 app = typer.Typer(
     name="puid",
@@ -100,7 +103,8 @@ def run() -> None:
         completion_init()
     try:
         try:
-            app()
+            with _warnings_in_one_line():
+                app()
         finally:
             sys.stdout.flush()  # here, where a reader that left early can still be caught
     except PuidError as error:
@@ -121,6 +125,29 @@ def run() -> None:
             raise
         name = type(error).__name__
         _leave(f"puid: internal error ({name}: {one_line(str(error))[:300]}); PUID_DEBUG=1 shows the trace", 1)
+
+
+@contextlib.contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Print warnings of this package when a command is done, one line each; a refusal is the only line there is."""
+    told: dict[str, None] = {}
+
+    def keep(message: Warning | str, *rest: Any) -> None:
+        if isinstance(message, FutureRowsWarning):
+            told[str(message)] = None
+        else:
+            show(message, *rest)
+
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+        warnings.simplefilter("always", FutureRowsWarning)
+        warnings.showwarning = keep  # type: ignore[assignment]
+        try:
+            yield
+        except SystemExit as left:  # how a command ends, also a successful one
+            for words in told if not left.code and not another_process_prints() else ():
+                typer.echo(f"puid: warning: {words}", err=True)
+            raise
 
 
 def _leave(line: str, code: int) -> None:

@@ -118,7 +118,7 @@ def evaluate(
         typer.Option(
             help=f"Separated by commas: {options.METRICS}.",
             metavar="NAMES",
-            show_default="uauc,ndcg@5,auc,mse; for a log of likes rankings of all unseen items",
+            show_default="uauc,ndcg@5,auc,mse; rankings of all unseen items for likes and splits by time",
         ),
     ] = None,
     protocol: Annotated[
@@ -142,8 +142,8 @@ def evaluate(
         protocol = protocol or own.protocol
         split = loaded.split(protocol, model.settings.seed, select=model.settings.select)
         names = None if metrics is None else options.parse_names(metrics, "metric")
-        likes = loaded.positives_only and loaded.uniform is None
-        evaluation, figures = measure(model, split, names or (None if likes else DEFAULT_METRICS), loaded)
+        ranks_all = (loaded.positives_only and split.evaluation == "logged") or split.protocol.order != "random"
+        evaluation, figures = measure(model, split, names or (None if ranks_all else DEFAULT_METRICS), loaded)
     if common.as_json:
         print_json(figures)
         return

@@ -73,16 +73,16 @@ class TableOptions(options.Options):
     reference: str | None = option(None, "The method that others are compared with; by default mf.", metavar="NAME")
     metrics: str | None = option(
         None, "Metrics of the tables, the first one sorts.",
-        show_default="uauc,ndcg@5; for a log of likes unseen-recall@10,unseen-ndcg@10",
+        show_default="uauc,ndcg@5; for likes and splits by time unseen-recall@10,unseen-ndcg@10",
     )  # fmt: skip
 
-    def metric_names(self, likes: bool) -> list[str]:
-        """The metrics of the table, all of them measured: a log of likes is judged by ranking all unseen items."""
-        from puidrec.evaluation.unseen_items import UNSEEN_METRICS
-        from puidrec.experiments.run import METRICS
+    def metric_names(self, protocol: str, likes: bool) -> list[str]:
+        """The metrics of the table, all of them measured: likes and splits by time are judged by ranking all items."""
+        from puidrec.experiments.run import default_metrics
 
-        default = "unseen-recall@10,unseen-ndcg@10" if likes else "uauc,ndcg@5"
-        return options.parse_names(self.metrics or default, "metric", UNSEEN_METRICS if likes else METRICS)
+        measured = default_metrics(protocol, likes)
+        default = "uauc,ndcg@5" if "uauc" in measured else "unseen-recall@10,unseen-ndcg@10"
+        return options.parse_names(self.metrics or default, "metric", measured)
 
     def names(self, data: Dataset) -> tuple[list[str], str]:
         """The methods of the table, baselines included, and the reference among them; those that can learn from it."""
@@ -128,8 +128,9 @@ def compare(
 
     chosen = study.model_settings(context, data)
     seeds, (spec, loaded) = study.seed_numbers(), data_spec(data)
+    split = loaded.split(study.protocol, study.seed)  # what it refuses or warns of is said here, not by every job
     names, reference = table.names(loaded)
-    metrics = table.metric_names(likes=loaded.positives_only and loaded.uniform is None)
+    metrics = table.metric_names(study.protocol, likes=loaded.positives_only and split.evaluation == "logged")
     jobs = [
         Job(spec, name, seed, study.protocol, get_method(name).own_settings(chosen), budget=table.budget)
         for seed in seeds
@@ -232,6 +233,7 @@ def tune(
     seeds, (spec, loaded) = study.seed_numbers(), data_spec(data)
     if loaded.positives_only:
         require_levels(row, loaded.scale.high)
+    loaded.split(study.protocol, study.seed)  # what it refuses or warns of is said here, not by every trial
     job = Job(spec, name, study.seed, study.protocol, row.own_settings(chosen), budget=budget).check()
     with LiveTable(f"{name} on {spec.title}", ("validation",)) as live:
         ranked = run(job, seeds, output.out, engine=study.engine, workers=study.workers, progress=live)

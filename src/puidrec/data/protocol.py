@@ -39,6 +39,9 @@ class Protocol:
     without a positive, as some papers have it."""
     unlogged: bool = False
     """Only pairs that were never logged are tested on, also where repeated pairs are kept (`overlap="keep"`)."""
+    order: Literal["random", "time", "last"] = "random"
+    """How rows of the log are held out: at random, the latest of all (`time`), or the last of each user (`last`). By
+    time, the log is tested on even where there are uniform rows; these then calibrate."""
     log_note: str = ""
     """What the source must say of its log (`notes["log"]`), where a protocol belongs to one form of a data set."""
     log_hint: str = ""
@@ -74,6 +77,16 @@ PROTOCOLS = {
             "big-small", 4.0, _JUST_BELOW_4, "KuaiRec: the platform's log (big matrix) trains, the small matrix tests",
             propensity_share=0.0, validation_share=0.0, log_note="big_matrix",
             log_hint="Load KuaiRec with log='big-matrix' (--data kuairec --set data.log=big-matrix).",
+        ),
+        Protocol(
+            "temporal", 4.0, _JUST_BELOW_4, "4 and 5 stars positive, the latest 10 % of the log test, the 10 % before "
+            "them validate; all unseen items are ranked",
+            order="time",
+        ),
+        Protocol(
+            "leave-last-out", 4.0, _JUST_BELOW_4, "4 and 5 stars positive, the last row of each user tests, the one "
+            "before validates; all unseen items are ranked",
+            order="last",
         ),
     )
 }  # fmt: skip

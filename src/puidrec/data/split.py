@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -13,7 +14,7 @@ from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.overlap import Overlap
 from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.schema import check_choice
-from puidrec.errors import InputError
+from puidrec.errors import FutureRowsWarning, InputError
 from puidrec.rng import Rng, generator
 
 MaskKind = Literal["random", "positives"]
@@ -22,6 +23,11 @@ Regime = Literal["uniform", "logged"]
 
 MOST_HELD_OUT = 1_000_000
 """Most rows held out for validation or test: more would cost as much as training and add no precision."""
+
+FUTURE = (
+    "rows of this log were held out at random, so that training rows lie after test rows: figures may be better than "
+    "in use; protocol 'temporal' tests on the latest rows (--protocol temporal)"
+)
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,10 @@ def split_dataset(
     rule = get_protocol(protocol)
     rng = generator(seed, "split")
     _require_log(data, rule)
-    if rule.unlogged:
+    if rule.unlogged or rule.order != "random":
         data = data.with_overlap("drop")
+    if rule.order != "random":
+        return _split_by_time(data, rule, seed, add_uniform)
     if data.uniform is None:
         if add_uniform:
             raise InputError(
@@ -78,6 +86,7 @@ def split_dataset(
             )
         share = rule.logged_validation_share
         validation, test, train = _divide(data.logged, (share, share), rng)
+        _warn_of_future(train, test)
         held_out = (validation.labelled(rule), test.labelled(rule))
         return Split(train.labelled(rule), None, *held_out, rule, seed, "logged", "logged", overlap=data.overlap)
     propensity, validation, test = _divide(data.uniform, (rule.propensity_share, rule.validation_share), rng)
@@ -87,11 +96,73 @@ def split_dataset(
         validation, _, train = _divide(data.logged, (rule.logged_validation_share, 0.0), generator(seed, "hold-out"))
         selection = "logged"
     if add_uniform:
-        if isinstance(train, StoredInteractions):
-            raise InputError("uniform rows cannot join a log on disk", hint="Leave add_uniform out.")
         train = _union(train, propensity)
     parts = (train.labelled(rule), propensity.labelled(rule), validation.labelled(rule), test.labelled(rule))
     return Split(*parts, rule, seed, "uniform", selection, add_uniform, data.overlap)
+
+
+def _split_by_time(data: Dataset, rule: Protocol, seed: int, add_uniform: bool) -> Split:
+    """Train on the past, validate on what follows, test on what comes last; uniform rows are left to calibration."""
+    time = _times(data.logged, rule)
+    cut = (
+        _latest(time, rule.logged_validation_share) if rule.order == "time" else _last_of_users(data.logged.user, time)
+    )
+    validation, test = (data.logged.take(rows) for rows in cut)
+    train, uniform = data.logged.without(np.concatenate(cut)), data.uniform
+    if not len(train) or not len(test):
+        raise InputError(
+            f"protocol {rule.name} leaves no rows to {'test' if len(train) else 'train'} on",
+            found=f"{np.unique(time).size:,} different timestamps in {time.size:,} rows",
+            hint="Give a longer log, or take --protocol rd.",
+        )  # fmt: skip
+    if add_uniform and uniform is not None:
+        train = _union(train, uniform)
+    parts = (train.labelled(rule), None if uniform is None else uniform.labelled(rule), validation.labelled(rule))
+    return Split(*parts, test.labelled(rule), rule, seed, "logged", "logged", add_uniform, data.overlap)
+
+
+def _times(rows: Interactions, rule: Protocol) -> np.ndarray:
+    """The timestamp of each row; refused where one is missing."""
+    hint = "Give a log with a column timestamp, or take --protocol rd."
+    if isinstance(rows, StoredInteractions):
+        raise InputError(f"protocol {rule.name} needs timestamps, which shards on disk do not keep", hint=hint)
+    if "timestamp" not in rows.frame.columns:
+        found = f"columns {', '.join(name for name in rows.to_frame().columns if name != 'label')}"
+        raise InputError(f"protocol {rule.name} needs timestamps", found=found, expected="timestamp", hint=hint)
+    missing = rows.frame["timestamp"].null_count()
+    if missing:
+        found = f"{missing:,} of {len(rows):,} rows without one"
+        raise InputError(f"protocol {rule.name} needs timestamps", found=found, expected="one in every row", hint=hint)
+    return rows.frame["timestamp"].to_numpy()
+
+
+def _latest(time: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of validation and test rows: the latest shares; rows of one time are never divided."""
+    ordered, size = np.sort(time), min(round(share * time.size), MOST_HELD_OUT)
+    test_from = ordered[time.size - max(size, 1)]
+    past = ordered[: np.searchsorted(ordered, test_from)]
+    validate_from = past[past.size - size] if 0 < size <= past.size else test_from
+    return np.flatnonzero((time >= validate_from) & (time < test_from)), np.flatnonzero(time >= test_from)
+
+
+def _last_of_users(user: np.ndarray, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the last but one row of each user of three or more, and of the last one of each user of two or more.
+
+    Among rows of one time, the one with the larger item id is the later.
+    """
+    order = np.lexsort((time, user))
+    end = np.flatnonzero(np.append(np.diff(user[order]) != 0, True))
+    rows = np.diff(end, prepend=-1)
+    return order[end[rows >= 3] - 1], order[end[rows >= 2]]
+
+
+def _warn_of_future(train: Interactions, test: Interactions) -> None:
+    """Say so once where rows held out at random have training rows after them: a model in use knows the past only."""
+    if isinstance(train, StoredInteractions) or not {"timestamp"} <= set(train.frame.columns) & set(test.frame.columns):
+        return
+    first, last = test.frame["timestamp"].min(), train.frame["timestamp"].max()
+    if first is not None and last is not None and last > first:  # type: ignore[operator]
+        warnings.warn(FUTURE, FutureRowsWarning, stacklevel=4)
 
 
 def _require_log(data: Dataset, rule: Protocol) -> None:
@@ -136,6 +207,8 @@ def _draw(n: int, size: int, rng: np.random.Generator) -> np.ndarray:
 
 def _union(logged: Interactions, uniform: Interactions) -> Interactions:
     """Logged rows and uniform rows together; a pair in both keeps its logged row."""
+    if isinstance(logged, StoredInteractions):
+        raise InputError("uniform rows cannot join a log on disk", hint="Leave add_uniform out.")
     both = pl.concat([logged.frame, uniform.frame], how="diagonal")
     kept = both.unique(["user", "item"], keep="first", maintain_order=True).sort("user", "item")
     return replace(logged, frame=kept)

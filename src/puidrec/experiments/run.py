@@ -17,6 +17,7 @@ import numpy as np
 
 from puidrec.atomic import locked, output_errors, refuse_other_files, sweep, write_json, write_text
 from puidrec.data.dataset import Dataset
+from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError
 from puidrec.evaluation import Evaluation, evaluate
@@ -87,11 +88,10 @@ def measure(
 ) -> tuple[Evaluation, dict[str, Any]]:
     """Metrics on the test rows, flat, with the protocol and positive rate behind them.
 
-    metrics: by default `METRICS`, or rankings of all unseen items where all test rows are liked. data: needed for
-    metrics weighted by propensity.
+    metrics: by default `default_metrics`. data: needed for metrics weighted by propensity.
     """
     likes = len(split.test) > 0 and bool(split.test.label.all())
-    metrics = metrics or (UNSEEN_METRICS if likes else METRICS)
+    metrics = metrics or default_metrics(split.protocol, likes)
     propensity = None
     if any(PROPENSITY in name for name in metrics) and data is not None:
         chosen = model.settings
@@ -118,6 +118,13 @@ def measure(
         **split.overlap.plain(),
     }
     return evaluation, {**finite, **context, **model.report_}
+
+
+def default_metrics(protocol: str | Protocol, likes: bool) -> tuple[str, ...]:
+    """What is measured: `METRICS`; rankings of all unseen items where rows are held out by time, or all are likes."""
+    if get_protocol(protocol).order != "random":
+        return UNSEEN_METRICS if likes else (*UNSEEN_METRICS, "auc", "mse")
+    return UNSEEN_METRICS if likes else METRICS
 
 
 def _chance(split: Split, metrics: Sequence[str]) -> dict[str, float]:
