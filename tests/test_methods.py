@@ -22,9 +22,24 @@ OTHERS = (
     "multi-ips", "multi-dr", "signed-rd", "signed-puid", "sharp-rd", "sharp-puid", "item-rate", "bias", "pure-svd",
     "all-rank", "ease", "spectrum",
 )  # fmt: skip
-REWEIGHTED = ("mrdr", "dr-mse", "tdr", "d-ips", "d-dr", "stable-dr", "bal-ips", "bal-dr", "res-ips", "res-dr")
+REWEIGHTED = (
+    "mrdr",
+    "dr-mse",
+    "tdr",
+    "d-ips",
+    "d-dr",
+    "stable-dr",
+    "bal-ips",
+    "bal-dr",
+    "res-ips",
+    "res-dr",
+    "ips-v2",
+    "dr-v2",
+    "kernel-ips",
+    "kernel-dr",
+)
 """IPS and DR with other weights, from the field."""
-FIELD = (*REWEIGHTED, "dcf", "idcf")
+FIELD = (*REWEIGHTED, "dcf", "idcf", "auto-debias", "cvib")
 
 
 @pytest.mark.parametrize("name", GRID)
@@ -48,7 +63,7 @@ def test_what_other_modules_may_ask_of_a_row() -> None:
         assert set(spec.search_space) <= fields
         assert bool(spec.search_space) is spec.trains
         assert ("gamma" in spec.search_space) <= (spec.uncertainty != "none")
-        assert spec.losses[0] == "squared"
+        assert Settings.of(spec.name).loss == spec.losses[0]
         assert spec.needs
 
 

@@ -75,7 +75,9 @@ def test_a_source_is_found_by_name(install: Any) -> None:
 
 def test_the_message_about_an_unknown_name_lists_plug_ins(install: Any, refusal: Any) -> None:
     install("puidrec.propensities", {"mine": "Mine"})
-    refusal(lambda: make_propensity("mien"), "mien", "cells, logistic, two-way, naive-bayes, given, mine")
+    refusal(
+        lambda: make_propensity("mien"), "mien", "cells, logistic, two-way, balanced, kernel, naive-bayes, given, mine"
+    )
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,14 @@ def _residual(name: str, estimator: Estimator, words: str) -> MethodSpec:
     )  # fmt: skip
 
 
+def _with_propensity(name: str, estimator: Estimator, propensity: str, words: str) -> MethodSpec:
+    """IPS or DR under a propensity of its own."""
+    return MethodSpec(
+        name, ROBUST, words, estimator, uses_propensity=True, search_space=(*TRAINED, "min_propensity"),
+        needs=FROM_LOG, defaults={"propensity": propensity},
+    )  # fmt: skip
+
+
 def _multi(name: str, estimator: Estimator, words: str) -> MethodSpec:
     return MethodSpec(name, MULTI, words, estimator, exposure_head=True, losses=("squared",))
 
@@ -251,6 +259,32 @@ _BUILT_IN = (
     ),
     _residual("res-ips", "ips", "IPS, residual of the propensity learned from uniform rows"),
     _residual("res-dr", "dr", "doubly robust, residuals of propensity and imputation learned from uniform rows"),
+    _with_propensity("ips-v2", "ips", "balanced", "IPS, propensities that balance the features of pairs"),
+    _with_propensity("dr-v2", "dr", "balanced", "doubly robust, propensities that balance the features of pairs"),
+    _with_propensity("kernel-ips", "ips", "kernel", "IPS, weights of most entropy that balance kernels of pairs"),
+    _with_propensity(
+        "kernel-dr", "dr", "kernel", "doubly robust, weights of most entropy that balance kernels of pairs"
+    ),
+    MethodSpec(
+        "auto-debias",
+        "puidrec.train.auto_debias:stages",
+        "weights and imputed values learned so that a step on the log lowers the error of uniform rows",
+        target_scale="unit",
+        uses_uniform="training (weights and imputed values)",
+        needs_uniform=True,
+        losses=("squared",),
+        search_space=(*TRAINED, "unseen_weight"),
+        needs=FROM_UNIFORM,
+    ),
+    MethodSpec(
+        "cvib",
+        "puidrec.train.information:stages",
+        "cross-entropy, means of logged and unseen pairs drawn together by an information term",
+        target_scale="unit",
+        losses=("cross-entropy",),
+        search_space=(*TRAINED, "information_weight", "confidence_penalty"),
+        defaults={"loss": "cross-entropy"},
+    ),
     MethodSpec(
         "dcf",
         f"{DECONFOUNDED}deconfounded_stages",

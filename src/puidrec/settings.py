@@ -39,6 +39,8 @@ class Parameters(TypedDict, total=False):
     normalise: bool
     unseen_weight: float
     bias_share: float
+    information_weight: float
+    confidence_penalty: float
     adjust: bool | None
     liked: bool | None
     warm_start: bool
@@ -76,7 +78,7 @@ class Settings(BaseModel):
     head: str = Field(
         "label", description="What the imputation model predicts: label, label-squared, residual or direct."
     )
-    propensity: str = Field("two-way", description="cells, logistic, two-way, naive-bayes or given.")
+    propensity: str = Field("two-way", description="cells, logistic, two-way, balanced, kernel, naive-bayes or given.")
     min_propensity: float = Field(0.01, gt=0, lt=1, description="Propensities are clipped from below here.")
     gamma: str | float = Field(
         "auto", description="A Γ rule, a number, certified (by uniform rows) or auto (as the method needs)."
@@ -84,10 +86,16 @@ class Settings(BaseModel):
     alpha: float | None = Field(None, ge=0, description="User-side weight of the Γ rule; None: the rule's own.")
     beta: float | None = Field(None, ge=0, description="Item-side weight of the Γ rule; None: the rule's own.")
     normalise: bool = Field(False, description="Divide the worst case by its weights (Hájek), as IPS with one Γ needs.")
-    unseen_weight: float = Field(1.0, ge=0, description="λ of the unseen pairs in the signed and sharp methods.")
+    unseen_weight: float = Field(
+        1.0, ge=0, description="λ of the unseen pairs in signed, sharp, all-rank and auto-debias."
+    )
     bias_share: float = Field(
         0.5, ge=0, le=1, description="dr-mse: share of the bias in what the imputation minimises; 0: variance only."
     )
+    information_weight: float = Field(
+        0.1, ge=0, description="cvib: α, weight of the information term between logged and unseen pairs."
+    )
+    confidence_penalty: float = Field(0.01, ge=0, description="cvib: γ, weight of the entropy of predictions.")
     adjust: bool | None = Field(
         None, description="signed, sharp: weigh seen pairs by inverse propensity; None: where the model has no IDs."
     )

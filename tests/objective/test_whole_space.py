@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from puidrec.backbones.low_rank import LowRank
 from puidrec.objective import whole_space
-from puidrec.objective.whole_space import linear_sum, square_sum, unseen_square_sum
+from puidrec.objective.whole_space import inner_sum, linear_sum, square_sum, unseen_square_sum
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -35,6 +35,13 @@ def test_square_sum_equals_brute_force(make_scores, monkeypatch, dtype, weighted
         brute if alpha is None or beta is None else alpha[:, None].square().double() * brute * beta.square().double()
     )
     assert_same(square_sum(phi.minus(theta).scaled(alpha, beta)), brute.sum(), (phi, theta), TOLERANCE[dtype])
+
+
+def test_inner_sum_equals_brute_force(make_scores):
+    phi, theta = make_scores(0, 7, torch.float64), make_scores(1, 4, torch.float64)
+    assert_same(
+        inner_sum(phi.minus(theta), theta), ((phi.tile() - theta.tile()) * theta.tile()).sum(), (phi, theta), 1e-9
+    )
 
 
 @settings(max_examples=25, deadline=None)

@@ -41,6 +41,16 @@ class TestTwoWay(PropensityContract):
         return make_propensity("two-way")
 
 
+class TestBalanced(PropensityContract):
+    def make(self) -> Propensity:
+        return make_propensity("balanced")
+
+
+class TestKernel(PropensityContract):
+    def make(self) -> Propensity:
+        return make_propensity("kernel")
+
+
 class TestNaiveBayes(PropensityContract):
     def make(self) -> Propensity:
         return make_propensity("naive-bayes")
@@ -54,7 +64,7 @@ class TestGivenColumn(PropensityContract):
 
 
 def test_the_table_names_every_kind():
-    assert set(PROPENSITIES) == {"cells", "logistic", "two-way", "naive-bayes", "given"}
+    assert set(PROPENSITIES) == {"cells", "logistic", "two-way", "balanced", "kernel", "naive-bayes", "given"}
     data = small_exposure()
     assert [make_propensity(name).fit(data).describe()["name"] for name in PROPENSITIES] == list(PROPENSITIES)
     assert [name for name in PROPENSITIES if make_propensity(name).uses_uniform] == ["naive-bayes"]

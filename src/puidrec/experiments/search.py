@@ -59,6 +59,8 @@ SPACE = (
     ),
     Parameter("unseen_weight", log_uniform(0.3, 3.0)),
     Parameter("bias_share", one_of(0.1, 0.25, 0.5, 0.75, 0.9)),
+    Parameter("information_weight", log_uniform(0.01, 1.0)),
+    Parameter("confidence_penalty", log_uniform(0.001, 0.1)),
 )  # fmt: skip
 """The ranges of all settings that are searched; a method's `search_space` names those that mean something to it."""
 

@@ -37,6 +37,15 @@ def linear_sum(scores: LowRank) -> Tensor:
     return torch.stack(sums).sum()
 
 
+def inner_sum(scores: LowRank, others: LowRank) -> Tensor:
+    """Σ_D s_ui t_ui = ⟨PᵀM, QᵀN⟩, as a float64 scalar that can be differentiated in all factors."""
+    left, right, other_left, other_right = (
+        torch.cat([part.double() for part in parts], 1)
+        for parts in (scores.lefts, scores.rights, others.lefts, others.rights)
+    )
+    return ((left.T @ other_left) * (right.T @ other_right)).sum()
+
+
 def unseen_square_sum(scores: LowRank, observed: Tensor) -> Tensor:
     """Σ_{D∖O} s_ui² = Σ_D − Σ_O, given the same scores on the observed pairs."""
     return square_sum(scores) - torch.sum(observed.square(), dtype=torch.float64)

@@ -26,6 +26,8 @@ _BUILT_IN: dict[str, str | Callable[..., Propensity]] = {
     "cells": "puidrec.propensity.cells:Cells",
     "logistic": "puidrec.propensity.logistic:Logistic",
     "two-way": "puidrec.propensity.two_way:TwoWay",
+    "balanced": "puidrec.propensity.balancing:Balanced",
+    "kernel": "puidrec.propensity.balancing:Kernel",
     "naive-bayes": "puidrec.propensity.naive_bayes:NaiveBayes",
     "given": "puidrec.propensity.given:Given",
 }

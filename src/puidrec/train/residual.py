@@ -118,7 +118,7 @@ def corrected_labels(prepared: Prepared, theta: LowRank, uniform: Interactions) 
 
 def corrected_weights(prepared: Prepared, first: Fitted, uniform: Interactions) -> np.ndarray:
     """w̃ of every training row."""
-    log, sides = prepared.log, _activity(prepared)
+    log, sides = prepared.log, activity(prepared)
 
     def basis(rows: Interactions) -> np.ndarray:
         return np.column_stack([np.ones(len(rows)), sides[0][rows.user], sides[1][rows.item]])
@@ -132,7 +132,7 @@ def corrected_weights(prepared: Prepared, first: Fitted, uniform: Interactions) 
     return np.asarray(1.0 + (inverse - 1.0) * np.exp(-np.clip(own @ delta, -20.0, 20.0)))
 
 
-def _activity(prepared: Prepared) -> tuple[np.ndarray, np.ndarray]:
+def activity(prepared: Prepared) -> tuple[np.ndarray, np.ndarray]:
     """z of users and of items: log(1 + rows), standardised."""
     counts = prepared.log.nominal.exposure.counts
     logs = (np.log1p(counts.user_degree), np.log1p(counts.item_degree))
