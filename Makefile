@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_DEMO := $(VENV)/.ready-demo
 DATA ?= data
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Formulas, tables, the audit, rules of the code base, and the pages: what most changes break first.
@@ -21,9 +22,15 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt --editable ".[dev,bench]"
 	touch $(READY)
 
+$(READY_DEMO): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet -c constraints.txt --editable .
+	touch $(READY_DEMO)
+
 setup: $(READY) ## make the virtual environment
 
-demo: $(READY) ## simulate a confounded log, show what the confounding does and what repairs it
+# Only what puid itself needs, unless the developers' tools are there already.
+demo: $(if $(wildcard $(READY)),$(READY),$(READY_DEMO)) ## simulate a confounded log, show what the confounding does and what repairs it
 	$(BIN)/puid demo
 
 quick: $(READY) ## run the quick part of the tests, under a minute

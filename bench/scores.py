@@ -34,7 +34,7 @@ def scores(folder: str | None) -> dict[str, np.ndarray]:
     for name, rows in data.items():
         for method in METHODS:
             model = pr.Recommender(method, rng=int(name[-1])).fit(rows)
-            found[f"{name}/{method}"] = np.asarray(model.predict(users, items))
+            found[f"{name}/{method}"] = np.asarray(model.predict(users, items, scale="unit"))
     return found
 
 

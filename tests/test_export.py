@@ -50,7 +50,7 @@ def all_pairs(model: Recommender) -> tuple[np.ndarray, np.ndarray]:
 
 
 def predicted(model: Recommender, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-    return model.predict(model.user_ids_.decode(users), model.item_ids_.decode(items))
+    return model.predict(model.user_ids_.decode(users), model.item_ids_.decode(items), scale="unit")
 
 
 @pytest.mark.parametrize("name", [*SETTINGS, "text"])
@@ -96,7 +96,7 @@ def test_onnx_scores_are_predictions(
     unknown_scores = session.run(None, {"user": np.array([unknown[0], 0]), "item": np.array([3, unknown[1]])})[0]
     nobody: Any = ["nobody"] if name == "text" else [10**6]
     known_user, known_item = model.user_ids_.ids[:1], model.item_ids_.ids[3:4]
-    expected = [model.predict(nobody, known_item)[0], model.predict(known_user, [10**6])[0]]
+    expected = [model.predict(nobody, known_item, scale="unit")[0], model.predict(known_user, [10**6], scale="unit")[0]]
     np.testing.assert_allclose(unknown_scores, expected, atol=1e-5)
 
 

@@ -29,8 +29,8 @@ REACHES_UP = {
     ("methods", "train"),  # a row names what builds it, so that listing methods imports no torch
 }
 """Module and layer above it: looked up when called, never at import."""
-DISPATCHERS = {"__init__"}
-"""The public names are looked up by name, downwards from the top; it belongs to no layer."""
+DISPATCHERS = {"__init__", "__main__"}
+"""Public names are looked up by name, downwards from the top; `python -m` starts the command. They have no layer."""
 
 
 def layer(module: str) -> str:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import json
+import sys
+import types
 from dataclasses import replace
 
 import numpy as np
@@ -8,11 +11,13 @@ import polars as pl
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 import puidrec.model
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.errors import PuidError
+from puidrec.evaluation import evaluate
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
 
@@ -124,9 +129,29 @@ class TestPredict:
     def test_scores_are_inner_products(self, model, data) -> None:
         full = model.user_factors_ @ model.item_factors_.T
         users, items = np.repeat(np.arange(40), 25), np.tile(np.arange(25), 40)
-        got = model.predict(data.user_ids.decode(users), data.item_ids.decode(items))
+        got = model.predict(data.user_ids.decode(users), data.item_ids.decode(items), scale="unit")
         np.testing.assert_allclose(got, full.ravel(), atol=1e-6)
         assert got.dtype == np.float32
+
+    def test_ratings_come_on_the_scale_of_the_log(self, model, data, refusal, tmp_path) -> None:
+        low, high = data.scale.low, data.scale.high
+        unit, stars = model.predict(1, [2, 3], scale="unit"), model.predict(1, [2, 3])
+        np.testing.assert_allclose(stars, low + (high - low) * unit, rtol=1e-6)
+        assert stars.dtype == np.float32
+        np.testing.assert_array_equal(model.predict(1, [2, 3], scale="rating"), stars)
+        best = model.recommend(1, k=2)
+        np.testing.assert_allclose(best["score"], model.predict(1, best["item_id"]), rtol=1e-6)
+        in_unit = model.recommend(1, k=2, scale="unit")
+        np.testing.assert_allclose(in_unit["score"], model.predict(1, best["item_id"], scale="unit"), rtol=1e-6)
+        model.save(tmp_path / "m")
+        np.testing.assert_array_equal(Recommender.load(tmp_path / "m").predict(1, [2, 3]), stars)
+        refusal(lambda: model.predict(1, 2, scale="stars"), "scale", "'stars'", "rating, unit")
+        refusal(lambda: model.recommend(1, scale=5), "scale", "rating, unit")
+        errors = evaluate(model, data.test, ["mse", "rmse", "mae"])
+        truth, guess = data.test.rating, model.predict(*(data.test.to_frame()[k] for k in ("user_id", "item_id")))
+        assert errors["mae"] == pytest.approx(float(np.abs(guess - truth).mean()), rel=1e-5)
+        assert errors["rmse"] == pytest.approx(float(np.sqrt(np.mean((guess - truth) ** 2))), rel=1e-5)
+        assert errors["rmse"] == pytest.approx((high - low) * errors["mse"] ** 0.5)
 
     def test_ids_of_any_container(self, model) -> None:
         lists = model.predict([0, 1], [2, 3])
@@ -156,7 +181,7 @@ class TestPredict:
     def test_unknown_ids_get_the_average_entity(self, model) -> None:
         average_user, average_item = model.user_factors_.mean(0), model.item_factors_.mean(0)
         known_user, known_item = model.user_factors_[1], model.item_factors_[2]
-        got = model.predict([999, 1, 999, None], [2, 999, 999, 2])
+        got = model.predict([999, 1, 999, None], [2, 999, 999, 2], scale="unit")
         expected = [
             average_user @ known_item, known_user @ average_item, average_user @ average_item, average_user @ known_item
         ]  # fmt: skip
@@ -170,7 +195,7 @@ class TestPredict:
     @pytest.mark.parametrize("target", ["rating", "binary"])
     def test_cross_entropy_predicts_on_the_scale_of_the_target(self, data, target) -> None:
         model = Recommender("ips", loss="cross-entropy", target=target, **OPTIONS).fit(data)
-        score = model.predict(data.user_ids.ids.gather([0] * 25), data.item_ids.ids)
+        score = model.predict(data.user_ids.ids.gather([0] * 25), data.item_ids.ids, scale="unit")
         assert score.min() > (-1 if target == "binary" else 0)
         assert score.max() < 1
         assert model.recommend([0], k=1)["score"][0] == pytest.approx(
@@ -352,3 +377,77 @@ def test_a_model_knows_the_pairs_it_was_trained_on(named) -> None:
     mixed = pl.concat([frame.select("user_id", "item_id", "rating") for frame in (fresh, rows.head(20))])
     found = puidrec.evaluate(model, mixed, ["auc"], scale=(1, 5))
     assert (found.n_rows, found.n_trained_on) == (fresh.height, 20)
+
+
+class TestScikitLearn:
+    """A log is one table, `rating` in it: scikit-learn's tools take it without a second argument."""
+
+    @pytest.fixture
+    def log(self, data) -> pl.DataFrame:
+        return data.logged.to_frame().select("user_id", "item_id", "rating")
+
+    def test_cross_validation_is_minus_the_rmse_of_each_fold(self, log) -> None:
+        folds = KFold(3, shuffle=True, random_state=0)
+        found = cross_val_score(Recommender("bias"), log.to_pandas(), cv=folds)
+        for value, (train, test) in zip(found, folds.split(log), strict=True):
+            model, rows = Recommender("bias").fit(log[train]), log[test]
+            error = model.predict(rows["user_id"], rows["item_id"]) - rows["rating"].to_numpy()
+            assert value == pytest.approx(-float(np.sqrt(np.mean(error**2))), rel=1e-6)
+
+    def test_grid_search_finds_and_fits_the_best(self, log) -> None:
+        search = GridSearchCV(Recommender("mf", rng=0, dim=2), {"method": ["item-rate", "bias"]}, cv=3).fit(log)
+        assert search.best_params_["method"] in ("item-rate", "bias")
+        assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+        assert search.best_estimator_.recommend(1, k=2).height == 2
+        own = GridSearchCV(
+            Recommender("bias"), {"dim": [2]}, cv=2, scoring=lambda model, rows, y=None: model.score(rows)
+        )
+        assert own.fit(log).best_score_ < 0
+
+    def test_likes_are_looked_for_among_the_best(self, log) -> None:
+        likes = log.select("user_id", "item_id")
+        model = Recommender("all-rank", dim=2).fit(likes[::2])
+        top = set(model.recommend(model.user_ids_.ids, k=10).select("user_id", "item_id").rows())
+        known = likes[1::2].filter(
+            pl.col("user_id").is_in(model.user_ids_.ids.implode()),
+            pl.col("item_id").is_in(model.item_ids_.ids.implode()),
+        )
+        assert model.score(likes[1::2]) == pytest.approx(np.mean([pair in top for pair in known.rows()]))
+        assert model.score(likes[:1].with_columns(user_id=10**6)) == 0.0
+
+    def test_ratings_beside_the_table_are_refused(self, log, model, refusal) -> None:
+        refusal(lambda: Recommender("bias").fit(log, log["rating"].to_numpy()), "split", "ndarray", "column rating")
+        refusal(lambda: model.score(log, log["rating"]), "column rating", "y")
+        labels = Recommender("bias", target="binary").fit(log)
+        refusal(lambda: labels.score(log), "no RMSE", "scoring=")
+
+
+class TestProgress:
+    def test_a_bar_is_asked_for_or_not(self, data, capsys, refusal) -> None:
+        for asked in (True, False, None):
+            Recommender("mf", solver="adam", **OPTIONS).fit(data, progress=asked)
+        calls = []
+        Recommender("mf", solver="adam", **OPTIONS).fit(data, progress=lambda *told: calls.append(told))
+        assert [told[1:3] for told in calls] == [(k, 4) for k in range(1, 5)]
+        refusal(lambda: Recommender("mf", **OPTIONS).fit(data, progress="bar"), "progress", "str", "True, False")
+
+    def test_a_notebook_shows_one_output_that_is_rewritten(self, data, monkeypatch) -> None:
+        shown = []
+
+        class Handle:
+            def update(self, what, raw) -> None:
+                shown.append(("again", what))
+
+        def display(what, raw, display_id):
+            shown.append(("new", what))
+            return Handle()
+
+        notebook = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace(kernel=1))
+        monkeypatch.setitem(sys.modules, "IPython", notebook)
+        monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+        clock = itertools.count(0.0, 0.4)  # seconds at each look
+        monkeypatch.setattr("puidrec.train.report.time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+        Recommender("mf", solver="adam", **OPTIONS).fit(data)
+        assert [kind for kind, _ in shown] == ["new"] + ["again"] * (len(shown) - 1)
+        assert shown[-1][1]["text/plain"].startswith("main: 4 of 4, loss ")
+        assert '<progress max="4" value="4">' in shown[-1][1]["text/html"]

@@ -216,7 +216,7 @@ def _check(model: Recommender, path: Path) -> float:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     found = session.run(["score"], {"user": users, "item": items})[0]
     known = (users < n_users) & (items < n_items)
-    expected = model.predict(model.user_ids_.decode(users[known]), model.item_ids_.decode(items[known]))
+    expected = model.predict(model.user_ids_.decode(users[known]), model.item_ids_.decode(items[known]), scale="unit")
     difference = float(np.abs(found[known] - expected).max(initial=0.0))
     if not (difference <= TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0))) and np.isfinite(found).all()):
         raise PuidError(f"the ONNX graph differs from predict by {difference:g}; nothing was written")

@@ -6,7 +6,7 @@ import hashlib
 import time
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack, get_args
 
 import numpy as np
 import polars as pl
@@ -18,10 +18,19 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.overlap import pairs_among
 from puidrec.data.protocol import Protocol
-from puidrec.data.schema import Frame
+from puidrec.data.schema import (
+    Frame,
+    Origin,
+    RatingScale,
+    check_choice,
+    clean_interactions,
+    to_polars,
+    with_our_names,
+)
 from puidrec.data.split import Split
 from puidrec.errors import InputError, not_fitted
 from puidrec.evaluation.ranking import mask_seen, top_k
+from puidrec.evaluation.unseen_items import find_liked
 from puidrec.settings import Parameters, Settings
 from puidrec.spectrum.stability import gamma_max
 from puidrec.train.adam import Progress
@@ -29,11 +38,12 @@ from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from puidrec.train.devices import require_device, threads_for
 from puidrec.train.distributed import ALONE, World
 from puidrec.train.prepare import Prepared
-from puidrec.train.report import training_report
+from puidrec.train.report import shown_progress, training_report
 from puidrec.train.stages import train_stages
 from puidrec.train.stopping import pair_scores
 
 USERS_PER_BLOCK = 1024
+ScoreScale = Literal["rating", "unit"]
 
 
 class Recommender:
@@ -41,12 +51,14 @@ class Recommender:
 
     `rng` is the seed; `random_state`, scikit-learn's name for it, is accepted as well.
 
-    Fitted state: `user_factors_`, `item_factors_` (score = inner product), `user_ids_`, `item_ids_`, `seen_`,
+    Fitted state: `user_factors_`, `item_factors_` (inner product = score on 0..1, or log-odds for a cross-entropy),
+    `rating_scale_` (which maps it to ratings), `user_ids_`, `item_ids_`, `seen_`,
     `history_`, `report_` (what was estimated on the way: propensity, Γ, seconds, epochs).
     """
 
     device_: str = "cpu"
     """Where scores are computed; the factors themselves stay arrays."""
+    rating_scale_: RatingScale
     _cold_start: ColdStart | None = None
     """What features say of users and items that were not in training; made when first asked for."""
 
@@ -88,7 +100,7 @@ class Recommender:
         *,
         protocol: str | Protocol = "rd",
         checkpoint: str | PathLike[str] | None = None,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
         world: World = ALONE,
     ) -> Self:
         """Train on the logged rows of `data`; uniform rows only choose the epoch (`select`), unless the method says.
@@ -96,11 +108,18 @@ class Recommender:
         data: a data set, or a log alone as a Polars, pandas or Arrow table (`user_id, item_id, rating`).
         split: which rows train and validate; by default the protocol's with the model's seed.
         checkpoint: a file to write while training and to resume from where it exists.
+        progress: True shows a bar, as a notebook does by itself where a fit takes longer than a second; False none; or
+        a function that is called with stage, epochs done, all epochs, and figures.
         world: the processes that train this model together (`train.distributed.join_world`); all end with all of it.
         """
         started = time.perf_counter()
         require_device(self.settings.device)
         data = data if isinstance(data, Dataset) else Dataset.from_frame(data)
+        if not isinstance(split, Split | None):
+            raise InputError(
+                "split is no Split", found=type(split).__name__, expected="data.split(…), or nothing",
+                hint="Ratings belong into the column rating of the log, not into a second argument.",
+            )  # fmt: skip
         split = split or data.split(protocol, self.settings.seed, select=self.settings.select)
         prepared = Prepared.of(data, split, self.settings)
         path = Path(checkpoint) if checkpoint is not None else None
@@ -115,12 +134,12 @@ class Recommender:
             if path is not None and world.first:
                 save_checkpoint(path, Checkpoint(state.tensors, {**state.state, "run": fingerprint}))
 
-        with threads_for(len(split.train), self.settings.dim):
-            fitted = train_stages(prepared, save if path is not None else None, resume, progress, world)
+        with threads_for(len(split.train), self.settings.dim), shown_progress(progress) as told:
+            fitted = train_stages(prepared, save if path is not None else None, resume, told, world)
         users, items = (side[0].cpu().contiguous().numpy() for side in (fitted.phi.lefts, fitted.phi.rights))
         self.user_factors_, self.item_factors_ = users, items  # laid out as they will be loaded
         self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
-        self.seen_ = (prepared.log.row_start, prepared.log.items)
+        self.seen_, self.rating_scale_ = (prepared.log.row_start, prepared.log.items), data.scale
         self._cold_start = None
         self.history_ = fitted.history
         self.parameters_ = {name: value.detach().cpu() for name, value in fitted.parameters.items()}
@@ -135,22 +154,60 @@ class Recommender:
         return self
 
     def predict(
-        self, users: Any, items: Any, *, user_features: Frame | None = None, item_features: Frame | None = None
+        self,
+        users: Any,
+        items: Any,
+        *,
+        scale: ScoreScale = "rating",
+        user_features: Frame | None = None,
+        item_features: Frame | None = None,
     ) -> np.ndarray:
-        """Scores of pairs given by ids, float32, on the scale of the target. Unknown ids get the average entity.
+        """Predicted ratings of pairs given by ids, float32. Unknown ids get the average entity.
 
+        scale: `rating`, on the scale of the log's ratings (such as 1 to 5), or `unit`, as the model was trained:
+        ratings scaled to 0..1. A model of labels (`target="binary"`) predicts labels, 0..1 or ±1, on either scale.
         user_features, item_features: side tables (id and features) of users and items that were not in training; where
         an id has a row there, its score rests on the features. Those that were in training are scored as trained.
         A single id goes with every id of the other side; two single ids give an array of one score.
         """
         self._require_fitted()
+        check_choice("scale", scale, get_args(ScoreScale))
         users, items = _paired(users, items)
         left, right = self._entities("user", user_features), self._entities("item", item_features)
         user, item = left.rows(users), right.rows(items)
         if user.shape != item.shape:
             raise InputError("users and items must be of one length", found=f"{user.size} and {item.size}")
         factors = LowRank.of(*(torch.from_numpy(side.with_average).to(self.device_) for side in (left, right)))
-        return self.settings.target_scale.of_scores(pair_scores(factors, user, item))
+        return self._on_scale(pair_scores(factors, user, item), scale)
+
+    def score(self, rows: Frame, y: None = None) -> float:
+        """How good predictions are, higher is better: what scikit-learn's `cross_val_score` and `GridSearchCV` ask for.
+
+        rows: a table as for `fit`. Minus the RMSE of its ratings; of a log of likes (no column `rating`) the share of
+        rows of known users and items that are among their user's 10 best unseen ones.
+        """
+        self._require_fitted()
+        if y is not None:
+            raise InputError("ratings belong into the column rating of the table", found="y", expected="nothing")
+        table, origin = with_our_names(to_polars(rows, Origin("rows"))), Origin("rows")
+        likes = "rating" not in table.columns
+        frame = clean_interactions(table.with_columns(rating=1.0) if likes else table, None, origin)
+        if likes:
+            pair = self.user_ids_.encode(frame["user_id"]), self.item_ids_.encode(frame["item_id"])
+            known = (pair[0] >= 0) & (pair[1] >= 0)
+            factors = self.user_factors_, self.item_factors_
+            found = find_liked(factors, (pair[0][known], pair[1][known]), [self.seen_], 10)
+            return float(found.within(10).mean()) if known.any() else 0.0
+        if self.settings.target_scale.labels:
+            raise InputError("a model of labels has no RMSE", found="target=binary", hint="Give scoring= a function.")
+        error = self.predict(frame["user_id"], frame["item_id"]) - frame["rating"].to_numpy()
+        return -float(np.sqrt(np.mean(error.astype(np.float64) ** 2)))
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn may assume: no target apart from the table."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
 
     def trained_on(self, users: Any, items: Any) -> np.ndarray:
         """Which pairs, given by ids, are among the training rows: `evaluate` leaves them out, for they are known."""
@@ -169,9 +226,11 @@ class Recommender:
         user_features: Frame | None = None,
         item_features: Frame | None = None,
         stable: bool = False,
+        scale: ScoreScale = "rating",
     ) -> pl.DataFrame:
         """The k best items of each user: `user_id, item_id, score, rank`; ties are broken by item order.
 
+        scale: of the scores, as in `predict`.
         stable: add `gamma_max`, the largest Γ up to which the item would stay among the k best; for models with a path
         along Γ (`spectrum`).
 
@@ -180,6 +239,7 @@ class Recommender:
         item_features: the same of items; those that were not in training join the candidates, after the others.
         """
         self._require_fitted()
+        check_choice("scale", scale, get_args(ScoreScale))
         if not isinstance(k, int | np.integer) or k < 1:
             raise InputError("k must be a positive integer", found=k)
         users = [users] if is_single_id(users) else require_ids(users, "users")
@@ -210,7 +270,7 @@ class Recommender:
         if stable:
             frame = frame.with_columns(gamma_max=last.ravel())
         frame = frame.filter(pl.col("score").is_finite())
-        return frame.with_columns(score=self.settings.target_scale.of_scores(frame["score"].to_numpy()))
+        return frame.with_columns(score=self._on_scale(frame["score"].to_numpy(), scale))
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model as safetensors and JSON, atomically."""
@@ -225,6 +285,12 @@ class Recommender:
         from puidrec.store import load_model
 
         return load_model(Path(folder))
+
+    def _on_scale(self, scores: np.ndarray, scale: ScoreScale) -> np.ndarray:
+        """Inner products of factors as what they predict."""
+        target = self.settings.target_scale
+        values = target.of_scores(scores)
+        return self.rating_scale_.of_unit(values) if scale == "rating" and not target.labels else values
 
     def _entities(self, side: Side, table: Frame | None) -> Entities:
         """One side as trained, and after it the cold-start entities of a table."""

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.data.dataset import IdMap
+from puidrec.data.schema import RatingScale
 from puidrec.errors import InputError
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -41,6 +42,8 @@ class Description(BaseModel):
     encoders: dict[str, list[dict[str, Any]]]
     history: list[dict[str, Any]]
     report: dict[str, Any]
+    scale: list[float] | None = None
+    """Lowest and highest rating; not in folders of earlier versions."""
 
 
 FORMAT = "puidrec-model-1"
@@ -56,6 +59,7 @@ def save_model(model: Recommender, folder: Path) -> None:
         encoders=model.encoders_,
         history=model.history_,
         report=model.report_,
+        scale=[model.rating_scale_.low, model.rating_scale_.high],
     )
     tensors = {"user_factors": model.user_factors_, "item_factors": model.item_factors_}
     tensors |= {"seen_start": model.seen_[0].astype(np.int64), "seen_item": model.seen_[1].astype(np.int32, copy=False)}
@@ -91,6 +95,7 @@ def load_model(folder: Path) -> Recommender:
     model.seen_ = (arrays["seen_start"], arrays["seen_item"])
     prefix = "parameter."
     model.parameters_ = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    model.rating_scale_ = RatingScale.of(description.scale) or RatingScale(0.0, 1.0)
     model.encoders_, model.history_, model.report_ = description.encoders, description.history, description.report
     return model
 
@@ -127,7 +132,8 @@ def _finite(text: str) -> float:
 
 def _digest(description: Description) -> str:
     """What answers depend on: a changed id would answer for another. The report is left out, for it holds the clock."""
-    content = json.dumps(description.model_dump(exclude={"report"}), sort_keys=True)
+    left_out = {"report"} if description.scale is not None else {"report", "scale"}
+    content = json.dumps(description.model_dump(exclude=left_out), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 

@@ -59,6 +59,12 @@ def test_help_has_a_short_name(path: tuple[str, ...], puid: Any) -> None:
     assert short.out == puid(*path, "--help").out
 
 
+def test_python_m_is_the_command() -> None:
+    command = [sys.executable, "-m", "puidrec", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("puid ")
+
+
 def test_no_color_is_respected() -> None:
     command = [sys.executable, "-c", "from puidrec.cli.main import run; run()", "data", "describe"]
     sizes = ["--set", "data.n_users=30", "--set", "data.n_items=20"]
@@ -76,7 +82,7 @@ def test_no_color_is_respected() -> None:
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_command_can_be_quiet(path: tuple[str, ...]) -> None:
     names = {name for parameter in COMMANDS[path].params for name in parameter.opts}
-    assert {"-q", "--quiet"} <= names
+    assert {"-q", "--quiet", "-v", "--verbose"} <= names
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

@@ -95,7 +95,7 @@ def test_a_line_of_progress_after_two_seconds_and_then_every_thirty() -> None:
 def test_lines_are_for_pipes_and_not_with_quiet(shown: bool, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
     monkeypatch.setattr(output, "FIRST_LINE", 0.0)
-    monkeypatch.setattr(output, "_progress_is_shown", shown)
+    monkeypatch.setattr(output, "_progress", "shown" if shown else "quiet")
     stream = io.StringIO()
 
     def line() -> str:
@@ -118,13 +118,26 @@ def test_a_bar_in_words() -> None:
 
 
 def test_quiet_hides_bar_and_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "_progress_is_shown", False)
+    monkeypatch.setattr(output, "_progress", "quiet")
     stream = io.StringIO()
     with LiveTable("coat", ("uauc",), Console(file=stream, force_terminal=True, width=90)) as live:
         live(Event(1, 1, result(0.7), resumed=False))
     assert stream.getvalue() == ""
     with output.progress_bar() as bar:
         assert bar.disable
+
+
+def test_verbose_is_a_line_per_step(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(output, "_progress", "verbose")
+    with output.steps("reading") as step:
+        step("measuring")
+        step("measuring")
+        step("writing \x1b[2J")
+    assert capsys.readouterr().err == "puid: measuring, 0:00\npuid: writing \\x1b[2J, 0:00\n"
+    stream = io.StringIO()
+    with LiveTable("coat", ("uauc",), Console(file=stream, force_terminal=True, width=90)) as live:
+        live(Event(1, 2, result(0.7), resumed=True))
+    assert stream.getvalue() == "puid: coat: 1 of 2 jobs, time left unknown; mf [x], seed 0\n"
 
 
 HOSTILE = "a\x1b]0;owned\x07\x9b2J\u202eb\rc"

@@ -103,6 +103,13 @@ def test_quiet_turns_progress_off_for_its_command_only(puid, run_folder: Path, m
     assert told == ["puid: at work\n", "", "", "puid: at work\n"]
 
 
+def test_verbose_tells_every_step(puid, run_folder: Path) -> None:
+    told = puid("evaluate", run_folder, "--json", "--verbose")
+    assert told.err == "puid: measuring, 0:00\n"
+    assert json.loads(told.out)
+    puid("evaluate", run_folder, "-q", "-v").refused("--quiet and --verbose contradict")
+
+
 def test_ids_with_control_characters_do_not_reach_the_terminal(puid, files: Path, tmp_path: Path) -> None:
     log = pl.read_csv(files / "logged.csv").with_columns(pl.format("i\x1b[31m{}", "item_id").alias("item_id"))
     log.write_csv(files / "log.csv")

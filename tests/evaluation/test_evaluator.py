@@ -68,7 +68,7 @@ def test_targets() -> None:
     found = {
         t: evaluate_scores(*rows, metrics=["mae"], scale=scale, target=t)["mae"] for t in ("rating", "binary", "label")
     }
-    assert found == pytest.approx({"rating": 0.25, "binary": 1.0, "label": 0.5})
+    assert found == pytest.approx({"rating": 1.0, "binary": 1.0, "label": 0.5})
 
 
 def test_graded_gains_count_stars_above_the_lowest() -> None:

@@ -13,7 +13,20 @@ from puidrec.evaluation.ndcg import WHOLE_LIST
 from puidrec.evaluation.ranking import dense_codes
 from puidrec.testing.metric import MetricContract
 
-NAMES = ["uauc", "auc", "ndcg@5", "ndcg", "ndcg-graded@3", "recall@2", "precision@4", "map", "mse", "mae", "logloss"]
+NAMES = [
+    "uauc",
+    "auc",
+    "ndcg@5",
+    "ndcg",
+    "ndcg-graded@3",
+    "recall@2",
+    "precision@4",
+    "map",
+    "mse",
+    "rmse",
+    "mae",
+    "logloss",
+]
 
 
 def _contract(metric: str) -> type[MetricContract]:

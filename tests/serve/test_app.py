@@ -55,7 +55,7 @@ def test_seen_items_are_left_out_unless_wanted(client: Any, model: Recommender) 
 
 def test_unknown_users_get_the_average_user(client: Any, model: Recommender) -> None:
     entry = recommended(client.post("/recommend", {"users": [10**6], "k": 40}))[0]
-    scores = model.predict([10**6] * 40, np.arange(40))
+    scores = model.predict([10**6] * 40, np.arange(40), scale="unit")
     assert entry["basis"] == "prior"
     np.testing.assert_allclose(entry["scores"], np.sort(scores)[::-1], atol=1e-6)
 
@@ -80,7 +80,7 @@ def test_a_filter_limits_the_items(client: Any, model: Recommender) -> None:
     body = {"users": [5], "k": 10, "items": [3, 30, 3, 999], "exclude_seen": False}
     answer = client.post("/recommend", body)
     entry = recommended(answer)[0]
-    scores = dict(zip([3, 30], model.predict([5, 5], [3, 30]), strict=True))
+    scores = dict(zip([3, 30], model.predict([5, 5], [3, 30], scale="unit"), strict=True))
     assert entry["items"] == sorted(scores, key=scores.get, reverse=True)
     assert answer.json()["unknown_items"] == [999]
 
@@ -118,7 +118,9 @@ def test_scores_are_predictions(client: Any, model: Recommender) -> None:
     pairs = [(1, 2), (59, 39), (10**6, 3), (4, 10**6)]
     answer = client.post("/score", {"pairs": [{"user": user, "item": item} for user, item in pairs]})
     ScoreResponse.model_validate(answer.json())
-    np.testing.assert_allclose(answer.json()["scores"], model.predict(*zip(*pairs, strict=True)), atol=1e-6)
+    np.testing.assert_allclose(
+        answer.json()["scores"], model.predict(*zip(*pairs, strict=True), scale="unit"), atol=1e-6
+    )
     assert answer.json()["user_basis"] == ["trained", "trained", "prior", "trained"]
     assert answer.json()["item_basis"] == ["trained", "trained", "trained", "prior"]
 

@@ -84,7 +84,9 @@ def test_exposure_that_tells_taste_helps(method, grouped) -> None:
         model = Recommender(name, dim=2, l2=0.6, l2_features=0.02, rng=0, select="none", solver="least-squares").fit(
             grouped
         )
-        error.append(np.mean((model.predict(uniform.user, uniform.item) - grouped.scale.unit(uniform.rating)) ** 2))
+        error.append(
+            np.mean((model.predict(uniform.user, uniform.item, scale="unit") - grouped.scale.unit(uniform.rating)) ** 2)
+        )
     assert error[1] < error[0]
 
 

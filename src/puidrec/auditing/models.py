@@ -23,6 +23,7 @@ from puidrec.data.schema import Origin, RatingScale, check_ids, check_number, re
 from puidrec.data.sources.reading import is_parquet, read_delimited, read_parquet, typed_columns
 from puidrec.data.split import Split
 from puidrec.errors import InputError
+from puidrec.evaluation.evaluator import unit_scores
 from puidrec.evaluation.metrics import unit_labels
 from puidrec.rng import generator
 
@@ -199,7 +200,7 @@ class AuditedModel:
 
     def _asked(self, users: pl.Series, items: pl.Series) -> np.ndarray:
         try:
-            given = np.asarray(self.model.predict(users.to_numpy(), items.to_numpy()), np.float64)
+            given = np.asarray(unit_scores(self.model, users.to_numpy(), items.to_numpy()), np.float64)
         except (TypeError, ValueError) as error:
             if isinstance(error, InputError):
                 raise

@@ -16,7 +16,7 @@ import typer
 
 from puidrec.cli import audit, data, gamma, runs, serving, studies
 from puidrec.cli.options import add_commands
-from puidrec.cli.output import another_process_prints
+from puidrec.cli.output import another_process_prints, is_verbose
 from puidrec.errors import FutureRowsWarning, PuidError, one_line
 
 app = typer.Typer(
@@ -121,10 +121,12 @@ def run() -> None:
     except MemoryError:
         _leave("puid: out of memory; use a smaller data set or a machine with more of it", 1)
     except Exception as error:
-        if os.environ.get("PUID_DEBUG"):
+        if os.environ.get("PUID_DEBUG") or is_verbose():
             raise
         name = type(error).__name__
-        _leave(f"puid: internal error ({name}: {one_line(str(error))[:300]}); PUID_DEBUG=1 shows the trace", 1)
+        _leave(
+            f"puid: internal error ({name}: {one_line(str(error))[:300]}); PUID_DEBUG=1 or --verbose shows the trace", 1
+        )
 
 
 @contextlib.contextmanager

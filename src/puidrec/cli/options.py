@@ -34,8 +34,8 @@ METHODS = (
 PROPENSITIES = "cells, logistic, two-way, balanced, kernel, naive-bayes or given"
 PROPENSITY = f"Nominal propensity: {PROPENSITIES}. What it explains does not count as hidden confounding."
 METRICS = (
-    "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, catalogue-recall@K, precision@K, map@K, mse, mae, logloss; likes "
-    "among all unseen items: unseen-recall@K, -ndcg, -hit, -mrr, -coverage, -novelty"
+    "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, catalogue-recall@K, precision@K, map@K, mse, rmse, mae, logloss; "
+    "likes among all unseen items: unseen-recall@K, -ndcg, -hit, -mrr, -coverage, -novelty"
 )
 PROTOCOLS = (
     "What is liked and tested: rd (4 and 5), paper (without 3), ge3 (3 to 5), cvib (3 to 5, all uniform rows test), "
@@ -163,9 +163,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError("not TOML", file=path, found=str(error)[:80], hint="One KEY = VALUE per line.") from error
 
 
-def _set_quiet(quiet: bool) -> bool:
-    show_progress(not quiet)
-    return quiet
+def _set_progress(context: typer.Context, parameter: typer.CallbackParam, given: bool) -> bool:
+    """Tell progress as --quiet and --verbose say; the parser calls this once for each of them."""
+    asked = {**context.meta.get("progress", {}), parameter.name: given}
+    context.meta["progress"] = asked
+    if asked.get("quiet") and asked.get("verbose"):
+        raise InputError("--quiet and --verbose contradict each other", hint="Leave one of them out.")
+    show_progress("quiet" if asked.get("quiet") else "verbose" if asked.get("verbose") else "shown")
+    return given
 
 
 # Options that commands take one by one, not in groups.
@@ -193,7 +198,11 @@ class CommonOptions(Options):
         metavar="FILE", readable=False, callback=_load_config, is_eager=True,
     )  # fmt: skip
     as_json: bool = option(False, "Print JSON for machines instead of tables.", "--json")
-    quiet: bool = option(False, "No progress on standard error.", "-q", "--quiet", callback=_set_quiet)
+    quiet: bool = option(False, "No progress on standard error.", "-q", "--quiet", callback=_set_progress)
+    verbose: bool = option(
+        False, "Every step on a line of standard error, and the trace of an internal error.", "-v", "--verbose",
+        callback=_set_progress,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -29,13 +29,18 @@ if TYPE_CHECKING:
 console = Console(highlight=False)
 FIRST_LINE, NEXT_LINE = 2.0, 30.0
 """Seconds to the first line of progress where there is no terminal, and from one to the next."""
-_progress_is_shown = True
+_progress: Literal["shown", "quiet", "verbose"] = "shown"
 
 
-def show_progress(shown: bool) -> None:
-    """Whether progress is shown from now on; `--quiet` turns it off."""
-    global _progress_is_shown  # noqa: PLW0603 (the command line of this process, read once)
-    _progress_is_shown = shown
+def show_progress(how: Literal["shown", "quiet", "verbose"]) -> None:
+    """How progress is told from now on: `--quiet` turns it off, `--verbose` writes every step on a line of its own."""
+    global _progress  # noqa: PLW0603 (the command line of this process, read once)
+    _progress = how
+
+
+def is_verbose() -> bool:
+    """Whether every step is told."""
+    return _progress == "verbose"
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -85,17 +90,29 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 def progress_bar() -> Iterator[Progress]:
     """A progress bar on standard error; where that is not a terminal, lines now and then; with --quiet, nothing."""
     terminal = Console(stderr=True)
-    bar = Progress(
+    bar = _Steps(
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        console=terminal, transient=True, disable=not terminal.is_terminal or not tells_progress(),
+        console=terminal, transient=True, disable=not terminal.is_terminal or not tells_progress() or is_verbose(),
     )  # fmt: skip
     with bar, progress_lines(lambda: _task_line(bar), terminal):
         yield bar
 
 
+class _Steps(Progress):
+    """A bar that with --verbose is lines instead: one whenever its words change."""
+
+    _told = ""
+
+    def update(self, *args: Any, **changes: Any) -> None:
+        super().update(*args, **changes)
+        if is_verbose() and changes.get("description", self._told) != self._told and tells_progress():
+            self._told = changes["description"]
+            write_line(_task_line(self), self.console)
+
+
 def tells_progress() -> bool:
     """Whether this process tells its progress at all."""
-    return _progress_is_shown and not another_process_prints()
+    return _progress != "quiet" and not another_process_prints()
 
 
 def _task_line(bar: Progress) -> str:
@@ -115,7 +132,7 @@ def _clock(seconds: float) -> str:
 @contextlib.contextmanager
 def progress_lines(line: Callable[[], str], terminal: Console) -> Iterator[None]:
     """Write a line on standard error now and then, if that is not a terminal: a log shows that work goes on."""
-    if terminal.is_terminal or not tells_progress():
+    if terminal.is_terminal or not tells_progress() or is_verbose():
         yield
         return
     over = threading.Event()
@@ -132,11 +149,15 @@ def tell(line: Callable[[], str], terminal: Console, over: Callable[[float], boo
     """Write lines until `over`, which waits for so many seconds, says that the work is done."""
     pause = FIRST_LINE
     while not over(pause):
-        words = line()
-        with contextlib.suppress(OSError, ValueError):  # the reader has left: the work goes on without
-            terminal.file.write(f"puid: {visible(words)}\n" if words else "")
-            terminal.file.flush()
+        write_line(line(), terminal)
         pause = NEXT_LINE
+
+
+def write_line(words: str, terminal: Console) -> None:
+    """A line of progress, unless there is nothing to say."""
+    with contextlib.suppress(OSError, ValueError):  # the reader has left: the work goes on without
+        terminal.file.write(f"puid: {visible(words)}\n" if words else "")
+        terminal.file.flush()
 
 
 @contextlib.contextmanager
@@ -174,7 +195,8 @@ class LiveTable:
         self.live = Live(
             get_renderable=self.render, console=terminal, transient=True, auto_refresh=True, refresh_per_second=2
         )
-        self.shown = terminal.is_terminal and tells_progress()
+        self.shown = terminal.is_terminal and tells_progress() and not is_verbose()
+        self.terminal = terminal
         self.lines = progress_lines(self.line, terminal)
 
     def __enter__(self) -> Self:
@@ -199,6 +221,8 @@ class LiveTable:
             self.values.setdefault(name, []).append(outcome)
         else:
             self.failed[name] = self.failed.get(name, 0) + 1
+        if is_verbose() and tells_progress():
+            write_line(f"{self.line()}; {name}, seed {outcome.job.seed}", self.terminal)
 
     def line(self) -> str:
         """How far the study is."""

@@ -150,6 +150,12 @@ class RatingScale:
         unit = (np.asarray(rating, dtype=np.float64) - self.low) / (self.high - self.low)
         return np.clip(unit, 0.0, 1.0).astype(np.float32)  # a rating stored in 32 bits may round past its scale
 
+    def of_unit(self, unit: np.ndarray) -> np.ndarray:
+        """The inverse of `unit`, also for predictions beyond [0, 1]; in their own type."""
+        width, low = unit.dtype.type(self.high - self.low), unit.dtype.type(self.low)
+        rating: np.ndarray = unit * width + low
+        return rating
+
     def stars(self, rating: np.ndarray) -> np.ndarray:
         """Map ratings to 1..5, rounded so that a level of the scale is exactly a level of the stars."""
         unit = (np.asarray(rating, dtype=np.float64) - self.low) / (self.high - self.low)

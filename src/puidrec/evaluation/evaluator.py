@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -90,8 +91,9 @@ def evaluate_scores(
 ) -> Evaluation:
     """Evaluate scores given as arrays, one entry per row, in any order.
 
-    rating: for `mse`, `mae` (scaled to [0, 1] by `scale`) and graded gains (in stars above the lowest, 0..4);
-    taken as it is where no scale is given, and replaced by the label where there is none.
+    rating: for `mse`, `rmse`, `mae` and graded gains (in stars above the lowest, 0..4). With a `scale`, scores are
+    compared with ratings scaled to [0, 1], and `rmse` and `mae` are put back into ratings; without one, ratings are
+    taken as they are; labels replace them where there are none.
     weight: 1 / propensity for rows of a biased log; every metric is then its self-normalised (SNIPS) form.
     """
     user, score, label = np.asarray(user), _float(score), np.asarray(label)
@@ -107,7 +109,9 @@ def evaluate_scores(
         weight = _float(weight).astype(np.float64)
         check_rows("weight", weight, user.size, kind="finite numbers above 0", positive=True)
     relevance = _relevance(label, rating, scale)
-    rows = Scored(*dense_codes(user), score, label, _target(target, label, rating, scale), relevance, users, weight)
+    width = scale.high - scale.low if scale is not None and rating is not None and target == "rating" else 1.0
+    aim = _target(target, label, rating, scale)
+    rows = Scored(*dense_codes(user), score, label, aim, relevance, users, weight, width)
     computed = compute_metrics(rows, metrics)
     n_rows = np.bincount(rows.code)
     n_positive = np.bincount(rows.code[label > 0], minlength=n_rows.size)
@@ -179,7 +183,7 @@ def evaluate(
     catalogue = _catalogue(model, interactions) if whole else np.zeros(0)
     metrics = [name for name in metrics if name not in whole]
     result = evaluate_scores(
-        ids.encode(frame["user_id"]), model.predict(frame["user_id"].to_numpy(), frame["item_id"].to_numpy()),
+        ids.encode(frame["user_id"]), unit_scores(model, frame["user_id"].to_numpy(), frame["item_id"].to_numpy()),
         frame["label"].to_numpy(), frame["rating"].to_numpy() if "rating" in frame.columns else None, metrics=metrics,
         users=users, scale=rating_scale, target=target,
         weight=None if propensity is None else 1.0 / frame["propensity"].to_numpy(),
@@ -188,9 +192,14 @@ def evaluate(
     liked = frame.filter(pl.col("label") == 1)
     for name in whole:
         arrays = liked["user_id"].to_numpy(), liked["item_id"].to_numpy()
-        named[name] = catalogue_recall(model.predict, *arrays, catalogue, cutoff_of(name))
+        named[name] = catalogue_recall(partial(unit_scores, model), *arrays, catalogue, cutoff_of(name))
         result.means[name] = named[name].mean
     return replace(result, per_user=named, n_trained_on=n_trained_on)
+
+
+def unit_scores(model: Predictor, users: Any, items: Any) -> Any:
+    """Scores that compare with ratings scaled to [0, 1]: a model that knows its rating scale is asked for these."""
+    return model.predict(users, items, **({"scale": "unit"} if hasattr(model, "rating_scale_") else {}))
 
 
 def _catalogue(model: Predictor, interactions: Interactions | Frame) -> np.ndarray:

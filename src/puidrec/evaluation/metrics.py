@@ -44,11 +44,13 @@ class Scored:
     label: np.ndarray
     """1 positive, 0 negative (int8)."""
     target: np.ndarray
-    """What `mse` and `mae` compare scores with."""
+    """What `mse`, `rmse` and `mae` compare scores with."""
     relevance: np.ndarray
     """What graded gains are made of."""
     users: Users = "both-labels"
     weight: np.ndarray | None = None
+    width: float = 1.0
+    """Highest minus lowest rating, where targets are ratings scaled to [0, 1]: `rmse` and `mae` are in ratings."""
 
     @cached_property
     def lists(self) -> RankedLists:
@@ -134,6 +136,11 @@ def deviation(rows: Scored) -> np.ndarray:
     return difference
 
 
+def root_mean_square(rows: Scored) -> float:
+    """The root of the mean squared error, in the unit of the ratings."""
+    return rows.width * float(np.sqrt(np.average(deviation(rows) ** 2, weights=rows.weight)))
+
+
 def cross_entropy(score: np.ndarray, target: np.ndarray) -> np.ndarray:
     """−log of the probability given to the label, with probabilities kept one rounding step from 0 and 1."""
     low, high = float(score.min()), float(score.max())
@@ -165,13 +172,15 @@ class Metric:
     """Whether a name takes `@k`: never, optional (the whole list without it), or always."""
     both_labels: bool = False
     """Whether only lists with both labels have a value, whatever the rule for users."""
+    is_error: bool = False
+    """Whether a pooled number is an error; pointwise ones always are."""
     without_positive: float | None = None
     """The value of lists without a positive row where all users count; None: they are left out."""
 
     @property
     def higher_is_better(self) -> bool:
         """Errors are to be small, all else large."""
-        return self.pointwise is None
+        return self.pointwise is None and not self.is_error
 
     def per_user(self, rows: Scored, k: int) -> PerUser:
         """The values of the users who count."""
@@ -203,8 +212,9 @@ _BUILT_IN: dict[str, Metric] = {
     "recall": Metric("share found in first k", ranking=lambda d, k: recall(d.positive, k), cutoff="always"),
     "precision": Metric("share positive of first k", ranking=lambda d, k: precision(d.positive, k), cutoff="always"),
     "map": Metric("mean average precision", ranking=lambda d, k: average_precision(d.positive)),
-    "mse": Metric("mean squared error", pointwise=lambda d: deviation(d) ** 2),
-    "mae": Metric("mean absolute error", pointwise=lambda d: np.abs(deviation(d))),
+    "mse": Metric("mean squared error, ratings on 0..1", pointwise=lambda d: deviation(d) ** 2),
+    "rmse": Metric("root mean squared error, in ratings", pooled=root_mean_square, is_error=True),
+    "mae": Metric("mean absolute error, in ratings", pointwise=lambda d: np.abs(deviation(d)) * d.width),
     "logloss": Metric("mean cross-entropy", pointwise=lambda d: cross_entropy(d.score, d.label)),
 }
 METRICS = Registry("puidrec.metrics", _BUILT_IN, lambda _, row: row if isinstance(row, Metric) else None, "a Metric")

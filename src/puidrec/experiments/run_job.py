@@ -68,7 +68,7 @@ class JobData:
 
     def fit(self, job: Job) -> Recommender:
         """Train the settings of a job."""
-        return Recommender(**job.resolved.model_dump()).fit(self.data, self.split)
+        return Recommender(**job.resolved.model_dump()).fit(self.data, self.split, progress=False)
 
 
 def run_job(job: Job, files: ResultFolder) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from html import escape
 from typing import Any
 
 import numpy as np
 
+from puidrec.errors import InputError
 from puidrec.methods import GAMMA_SCALE
 from puidrec.objective.signed import DEFAULT_GAMMA, MIN_UNIFORM
+from puidrec.train.adam import Progress
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import Fitted
 
@@ -34,6 +41,70 @@ def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[
         report["gamma_set_by"] = gamma_set_by(prepared)
     report["uniform_rows_used"] = uniform_use(prepared, fitted)
     return report | dict(fitted.notes)
+
+
+@contextlib.contextmanager
+def shown_progress(progress: Progress | bool | None) -> Iterator[Progress | None]:
+    """What training calls with its progress: a function as given; a bar where one is asked for; None shows nothing.
+
+    Left open (None), a notebook shows a bar once a fit has taken a second.
+    """
+    notebook = _in_notebook()
+    if callable(progress):
+        yield progress
+    elif not isinstance(progress, bool | None):
+        found = type(progress).__name__
+        raise InputError(
+            "progress is no function", found=found, expected="True, False, or a function of four arguments"
+        )
+    elif progress is False or (progress is None and not notebook):
+        yield None
+    elif notebook:
+        yield _NotebookBar()
+    else:
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        with Bar(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("training", total=None)
+            yield lambda stage, done, total, figures: bar.update(
+                task, completed=done, total=total, description=_progress_words(stage, done, total, figures)
+            )
+
+
+def _in_notebook() -> bool:
+    """Whether this runs in a Jupyter kernel."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
+
+
+def _progress_words(stage: str, done: int, total: int, figures: dict[str, float]) -> str:
+    loss = next((f", loss {value:.4f}" for name, value in figures.items() if name.startswith("loss_")), "")
+    return f"{stage}: {done} of {total}{loss}"
+
+
+class _NotebookBar:
+    """An output cell that is rewritten while training goes on; the browser draws the bar."""
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        self.due = time.monotonic() + 1.0
+
+    def __call__(self, stage: str, done: int, total: int, figures: dict[str, float]) -> None:
+        if time.monotonic() < self.due and not (self.handle is not None and done == total):
+            return
+        from IPython.display import display
+
+        self.due = time.monotonic() + 0.2
+        words = _progress_words(stage, done, total, figures)
+        shown = {
+            "text/plain": words,
+            "text/html": f'<progress max="{total}" value="{done}"></progress> {escape(words)}',
+        }
+        if self.handle is None:
+            self.handle = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self.handle.update(shown, raw=True)
 
 
 def calibrates_gamma(prepared: Prepared) -> bool:
