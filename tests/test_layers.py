@@ -24,6 +24,7 @@ ARRAYS_ONLY = ("sensitivity", "evaluation", "auditing")
 REACHES_UP = {
     ("auditing.result", "report"),  # a finished audit can show itself: `to_html` looks the page up when called
     ("sensitivity.certificate", "report"),  # so can a certificate, in a notebook
+    ("experiments.comparison", "report"),  # and a comparison
     ("model", "store"),  # `save` and `load` are methods of the model
     ("methods", "spectrum"),  # so does this row
     ("methods", "train"),  # a row names what builds it, so that listing methods imports no torch

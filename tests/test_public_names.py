@@ -11,7 +11,12 @@ from pathlib import Path
 import puidrec
 
 ROOT = Path(puidrec.__file__).parent
-FUNCTIONS = {"audit": ("model", "data", "against"), "certify": ("data",), "evaluate": ("model", "interactions")}
+FUNCTIONS = {
+    "audit": ("model", "data", "against"),
+    "certify": ("data",),
+    "compare": ("data", "methods"),
+    "evaluate": ("model", "interactions"),
+}
 """Public functions and their leading parameters."""
 
 

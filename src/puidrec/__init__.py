@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from puidrec.errors import InputError as InputError
     from puidrec.errors import PuidError as PuidError
     from puidrec.evaluation import evaluate as evaluate
+    from puidrec.experiments.comparison import Comparison as Comparison
+    from puidrec.experiments.comparison import compare as compare
     from puidrec.model import Recommender as Recommender
     from puidrec.sensitivity.certificate import Certificate as Certificate
     from puidrec.sensitivity.certify import certify as certify
@@ -26,6 +28,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Audit": "puidrec.auditing.result",
     "Certificate": "puidrec.sensitivity.certificate",
+    "Comparison": "puidrec.experiments.comparison",
     "Dataset": "puidrec.data.dataset",
     "InputError": "puidrec.errors",
     "PuidError": "puidrec.errors",
@@ -33,6 +36,7 @@ _HOME = {
     "Settings": "puidrec.settings",
     "audit": "puidrec.auditing.audit",
     "certify": "puidrec.sensitivity.certify",
+    "compare": "puidrec.experiments.comparison",
     "evaluate": "puidrec.evaluation.evaluator",
     "load_dataset": "puidrec.data.sources",
 }
@@ -40,6 +44,7 @@ _HOME = {
 __all__ = [
     "Audit",
     "Certificate",
+    "Comparison",
     "Dataset",
     "InputError",
     "PuidError",
@@ -47,6 +52,7 @@ __all__ = [
     "Settings",
     "audit",
     "certify",
+    "compare",
     "evaluate",
     "load_dataset",
 ]

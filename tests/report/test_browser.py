@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from puidrec.report.audit import audit_page
+from puidrec.report.blocks import Figure, Page, Section
+from puidrec.report.charts import DARK, canvas
 from puidrec.report.html import write_page
 
 pytestmark = pytest.mark.timeout(120)
@@ -277,6 +279,27 @@ def test_the_theme_button_overrides_what_the_system_says(opened: Open) -> None:
     button.click()
     assert button.inner_text() == "Theme: dark"
     assert seen.page.evaluate(ground) != light
+
+
+@pytest.mark.parametrize(
+    ("scheme", "clicks", "shown"), [("light", 0, "day"), ("dark", 0, "night"), ("light", 2, "night")]
+)
+def test_charts_follow_the_theme_and_print_is_light(
+    browser: Any, tmp_path: Path, scheme: str, clicks: int, shown: str
+) -> None:
+    drawing, axes = canvas(4, 3, "Title", "caption")
+    axes.plot([0, 1], color=DARK, label="line")
+    axes.legend()
+    charts = Section("charts", "Charts", [Figure.of(drawing, alt="a line")])
+    write_page(tmp_path / "page.html", Page(title="Charts", lead="A page.", sections=[charts]))
+    with browser.new_context(color_scheme=scheme, offline=True) as context:
+        page = context.new_page()
+        page.goto((tmp_path / "page.html").as_uri())
+        for _ in range(clicks):
+            page.get_by_role("button", name="Theme").click()
+        assert [img.get_attribute("class") for img in page.locator("figure img:visible").all()] == [f"by-{shown}"]
+        page.emulate_media(media="print")
+        assert [img.get_attribute("class") for img in page.locator("figure img:visible").all()] == ["by-day"]
 
 
 def test_without_a_script_everything_can_be_read(opened: Open) -> None:

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from puidrec.report.charts import heat_map, histogram, save_png
+from puidrec.report.charts import heat_map, histogram, in_dark, save_png
 
 WORDS = {"title": "What it shows", "caption": "How it was made.", "x": "words for x", "y": "words for y"}
 
@@ -105,3 +105,29 @@ def test_no_global_plotting_state() -> None:
     code = "import puidrec.report.charts, sys; print('matplotlib.pyplot' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_dark_figure_keeps_no_dark_ink_and_no_white_paper() -> None:
+    figure = histogram(
+        np.linspace(1, 3, 50), title="T", caption="C", x="x", y="y", start=1.0, marks=[(2.0, "here"), (2.5, "there")]
+    )
+    light = pixels(figure)
+    dark = pixels(in_dark(figure))
+    assert light.shape == dark.shape
+    assert tuple(light[2, 2]) == (255, 255, 255)
+    assert tuple(dark[2, 2]) == (21, 24, 28)
+    assert (light < 60).all(axis=2).sum() > 500  # ink
+    assert (dark > 200).all(axis=2).sum() > 500
+    assert (dark == 255).all(axis=2).sum() == 0  # no box of white paper
+
+
+def test_figures_on_a_heat_map_keep_the_colour_that_reads_on_it() -> None:
+    figure = heat_map(np.array([[1.0, 4.0]]), ["a"], ["b", "c"], title="T", caption="C", x="x", y="y", unit="u")
+    before = [text.get_color() for text in figure.axes[0].texts]
+    assert before == ["white", "black"]
+    assert [text.get_color() for text in in_dark(figure).axes[0].texts] == before
+
+
+def pixels(figure) -> np.ndarray:
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)

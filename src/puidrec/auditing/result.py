@@ -107,9 +107,9 @@ class Audit:
 
     def _repr_html_(self) -> str:
         """The verdict, the leads and the chart, as a notebook shows them."""
-        from puidrec.report.audit_notebook import notebook_view
+        from puidrec.report.notebook import audit_view
 
-        return notebook_view(self.values)
+        return audit_view(self.values)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; a copy."""
@@ -122,7 +122,7 @@ class Audit:
 
     def plot(self) -> Figure:
         """The chart of the metric asked for: the range of the lead (or of the error) as Γ grows."""
-        from puidrec.report.audit_notebook import audit_chart
+        from puidrec.report.notebook import audit_chart
 
         return audit_chart(self.values)
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from puidrec.experiments.study import Results, Trial
     from puidrec.experiments.summary import SummaryRow
 
-BASELINES = ("item-rate", "bias", "pure-svd", "all-rank", "ease")
-"""Shown in every table: what does not beat them has learned nothing about people."""
 SHOWN_TRIALS = 10
 DATA_ROOT = "Folder with the folders coat, yahoo-r3, kuairec, ml-100k; those absent are skipped."
 SEEDS = "Number of seeds; each has its own split and initialisation."
@@ -78,14 +76,15 @@ class TableOptions(options.Options):
 
     def metric_names(self, protocol: str, likes: bool) -> list[str]:
         """The metrics of the table, all of them measured: likes and splits by time are judged by ranking all items."""
+        from puidrec.experiments.comparison import shown_metrics
         from puidrec.experiments.run import default_metrics
 
         measured = default_metrics(protocol, likes)
-        default = "uauc,ndcg@5" if "uauc" in measured else "unseen-recall@10,unseen-ndcg@10"
-        return options.parse_names(self.metrics or default, "metric", measured)
+        return options.parse_names(self.metrics or ",".join(shown_metrics(measured)), "metric", measured)
 
     def names(self, data: Dataset) -> tuple[list[str], str]:
         """The methods of the table, baselines included, and the reference among them; those that can learn from it."""
+        from puidrec.experiments.comparison import BASELINES
         from puidrec.methods import METHODS, get_method, learning_from_likes, require_levels
 
         able = learning_from_likes() if data.positives_only else list(METHODS)

@@ -62,9 +62,12 @@ class JobData:
     @classmethod
     def of(cls, job: Job) -> JobData:
         """Load the job's data and divide them by the job's seed."""
-        data = job.load()
-        split = data.split(job.protocol, job.seed, select=job.resolved.select)
-        return cls(data, split, job.data.load().sha256)
+        return cls.given(job, job.load(), job.data.load().sha256)
+
+    @classmethod
+    def given(cls, job: Job, data: Dataset, digest: str = "") -> JobData:
+        """Data in memory, divided by the job's seed."""
+        return cls(data, data.split(job.protocol, job.seed, select=job.resolved.select), digest)
 
     def fit(self, job: Job) -> Recommender:
         """Train the settings of a job."""
@@ -82,11 +85,16 @@ def run_job(job: Job, files: ResultFolder) -> None:
     if not job.measured:
         result = _unmeasured(job, shared.fit(job))
     elif len(candidates) == 1:
-        model = shared.fit(job)
-        result = _measured(job, model, shared, [_unmeasured(job, model)])
+        result = measured_job(job, shared)
     else:
         result = _measured(job, *_search(candidates, shared, files))
     files.save(result, shared.digest)
+
+
+def measured_job(job: Job, shared: JobData) -> Result:
+    """Train the settings of a job and look at the test rows."""
+    model = shared.fit(job)
+    return _measured(job, model, shared, [_unmeasured(job, model)])
 
 
 def _search(

@@ -222,20 +222,39 @@ class Figure:
     """What a reader who cannot see it needs to know."""
     caption: str = ""
 
+    dark: bytes | None = None
+    """The same for a dark page, where there is one."""
+
     @classmethod
     def of(cls, drawing: Drawing, alt: str, caption: str = "") -> Figure:
-        """From a Matplotlib figure; equal figures give equal bytes."""
-        from puidrec.report.charts import DPI
+        """From a Matplotlib figure, which becomes dark; equal figures give equal bytes."""
+        from puidrec.report.charts import in_dark
 
-        buffer = io.BytesIO()
-        drawing.savefig(buffer, dpi=DPI, format="png", metadata={"Software": None})
-        return cls(buffer.getvalue(), alt, caption)
+        light = _png(drawing)
+        return cls(light, alt, caption, _png(in_dark(drawing)))
 
     @property
     def uri(self) -> str:
         """The picture as a `data:` address."""
-        raw, kind = (self.image.encode(), "svg+xml") if isinstance(self.image, str) else (self.image, "png")
-        return f"data:image/{kind};base64,{base64.b64encode(raw).decode()}"
+        return _uri(self.image)
+
+    @property
+    def dark_uri(self) -> str | None:
+        """The picture for a dark page."""
+        return None if self.dark is None else _uri(self.dark)
+
+
+def _png(drawing: Drawing) -> bytes:
+    from puidrec.report.charts import DPI
+
+    buffer = io.BytesIO()
+    drawing.savefig(buffer, dpi=DPI, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _uri(image: bytes | str) -> str:
+    raw, kind = (image.encode(), "svg+xml") if isinstance(image, str) else (image, "png")
+    return f"data:image/{kind};base64,{base64.b64encode(raw).decode()}"
 
 
 @dataclass(frozen=True)

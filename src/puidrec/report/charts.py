@@ -13,13 +13,22 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.collections import Collection
+from matplotlib.colors import LogNorm, Normalize, to_hex, to_rgb, to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 DPI = 150
 BLUE, DARK, GREY = "#3a6ea5", "#222222", "#8a8a8a"
+IN_DARK = {
+    "#000000": "#e7e9ec", DARK: "#e7e9ec", "#ffffff": "#15181c", BLUE: "#7fb2ee", GREY: "#a8b0ba", "#dddddd": "#343a42",
+    "#cccccc": "#343a42",
+}  # fmt: skip
+"""Ink, paper, marks and grid on a dark page (the colours of the page's own style sheet)."""
+ON_PICTURE = "on a picture"
+"""Text that lies on colours that a dark page does not change."""
 COLOURS = "cividis"
 """Even in lightness, so that it reads the same in grey and to colour-blind eyes."""
 MAX_GROUPS = 32
@@ -93,6 +102,25 @@ def heat_map(
     return figure
 
 
+def in_dark(figure: Figure) -> Figure:
+    """The same figure for a dark page: ink and paper change places, colours get lighter. Pictures stay as they are."""
+    figure.draw_without_rendering()  # ticks and legends exist from then on
+    parts = figure.findobj(lambda part: part.get_gid() != ON_PICTURE)
+    boxes = [part.get_bbox_patch() for part in parts if isinstance(part, Text)]  # nobody's children
+    for artist in [*parts, *(box for box in boxes if box is not None)]:
+        for what in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
+            read, write = getattr(artist, f"get_{what}", None), getattr(artist, f"set_{what}", None)
+            if read is None or write is None:
+                continue
+            old = to_rgba_array(read())
+            new = np.array([[*to_rgb(IN_DARK.get(to_hex(c), to_hex(c))), c[3]] for c in old.tolist()]).reshape(-1, 4)
+            if not np.array_equal(old, new):
+                write(new if isinstance(artist, Collection) else tuple(new[0]))
+    for axes in figure.axes:
+        axes.tick_params(which="both", colors=IN_DARK["#000000"])
+    return figure
+
+
 def save_png(figure: Figure, path: Path) -> None:
     """Render a figure to a PNG file without a trace of when or by what it was made: equal data, equal bytes."""
     figure.savefig(path, dpi=DPI, format="png", metadata={"Software": None})
@@ -155,7 +183,8 @@ def _write_cells(axes: Axes, table: np.ndarray, image: AxesImage) -> None:
         light = float(np.asarray(image.norm(np.asarray(value)), dtype=np.float64)) > 0.55
         text = f"{value:.2f}" if value < 9.995 and not small else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
         axes.text(
-            column, row, text, ha="center", va="center", fontsize=6.5, color="black" if light else "white"
+            column, row, text, ha="center", va="center", fontsize=6.5, color="black" if light else "white",
+            gid=ON_PICTURE,
         )  # fmt: skip
 
 

@@ -17,9 +17,12 @@ from puidrec.report.charts import MAX_GROUPS, heat_map, histogram, save_png
 from puidrec.report.formatting import Value, clip_text, short_labels
 from puidrec.report.html import write_page
 from puidrec.sensitivity.certificate import Certificate
+from puidrec.sensitivity.sign_check import DISLIKED, LIKED, OPEN
 
 MEASURES = "A rule measures unexplained exposure, not confounding: only uniform ratings prove that something is hidden."
 """Said beside every rule's Γ: benign variation of activity raises it where nothing is hidden."""
+SHORT = {LIKED: "liked", DISLIKED: "disliked", OPEN: "open"}
+"""What people pick, in a word."""
 QUANTILES = {"q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 FILES = ("gamma.parquet", "summary.json", "gamma_histogram.png", "gamma_heatmap.png", "report.html")
 
@@ -160,7 +163,7 @@ def _means(study: GammaStudy) -> Table:
     columns = (
         "pairs", "of", Column("seen", ".3f", "mean, reweighted to unseen pairs"), Column("unseen", ".3f", "mean"),
         Column("low", "+.3f", "95 % interval of seen - unseen"), Column("high", "+.3f"),
-        Column("p", ".3f", "Holm over segments"), "finding",
+        Column("p", ".3f", "Holm over segments"), Column("picked", "", "what people pick; open: not shown"),
     )  # fmt: skip
     body: list[list[Value]] = [
         [

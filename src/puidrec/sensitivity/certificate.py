@@ -136,14 +136,14 @@ class Certificate:
 
     def plot(self) -> Figure:
         """Seen and unseen shares with the limit of each level, as a Matplotlib figure."""
-        from puidrec.report.certificate import certificate_figure
+        from puidrec.report.notebook import certificate_figure
 
         return certificate_figure(self)
 
     def _repr_html_(self) -> str:
-        from puidrec.report.certificate import certificate_html
+        from puidrec.report.notebook import certificate_view
 
-        return certificate_html(self)
+        return certificate_view(self)
 
 
 class SeenSums:

@@ -1,0 +1,138 @@
+"""`compare`: several methods over several seeds on data in memory, as tables, charts and a page.
+
+`puid compare` runs the same jobs in processes, and goes on where it was interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from puidrec.data.dataset import Dataset
+from puidrec.errors import InputError, PuidError
+from puidrec.experiments.job import DataSpec, Job
+from puidrec.experiments.run import default_metrics
+from puidrec.experiments.run_job import JobData, measured_job
+from puidrec.experiments.study import Failure, Results, claim, write_study
+from puidrec.experiments.summary import ONE_SEED, SummaryRow, grouped, headline, markdown, summarise
+from puidrec.methods import get_method
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BASELINES = ("item-rate", "bias", "pure-svd", "all-rank", "ease")
+"""Shown in every table: what does not beat them has learned nothing about people."""
+
+
+def shown_metrics(measured: Sequence[str]) -> tuple[str, ...]:
+    """The metrics of a table out of those measured, the first one sorts."""
+    return ("uauc", "ndcg@5") if "uauc" in measured else ("unseen-recall@10", "unseen-ndcg@10")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods against a reference: means over seeds, and paired differences with intervals over users and seeds."""
+
+    results: Results
+    reference: str
+    metrics: tuple[str, ...]
+    rows: tuple[SummaryRow, ...]
+
+    @classmethod
+    def of(cls, results: Results, reference: str, metrics: Sequence[str]) -> Comparison:
+        """Summarise the results of a study."""
+        return cls(results, reference, tuple(metrics), tuple(summarise(results, reference, metrics)))
+
+    @property
+    def sentences(self) -> list[str]:
+        """One headline per table and metric; with one seed, what it leaves out."""
+        words = [headline(group, metric, self.reference) for group in grouped(self.rows) for metric in self.metrics]
+        alone = self.rows and max(row.n_seeds for row in self.rows) == 1
+        return [*words, ONE_SEED] if alone else words
+
+    def __repr__(self) -> str:
+        return markdown(self.rows, self.metrics, self.reference, [str(failure) for failure in self.results.failures])
+
+    def _repr_html_(self) -> str:
+        from puidrec.report.notebook import comparison_view
+
+        return comparison_view(self)
+
+    def to_frame(self) -> pl.DataFrame:
+        """One row per method and metric."""
+        return pl.DataFrame([row.plain() for row in self.rows], infer_schema_length=None)
+
+    def plot(self, metric: str | None = None) -> Figure:
+        """Methods as dots with the interval of their difference to the reference; the first metric by default."""
+        from puidrec.report.study import dot_chart
+
+        chosen = self.metrics[0] if metric is None else metric
+        own = [row for row in self.rows if row.metric == chosen]
+        if not own:
+            raise InputError("no such metric in the comparison", found=chosen, expected=f"one of {self.metrics}")
+        return dot_chart(own, self.reference)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the tables, charts and page of `puid compare`, all together or not at all."""
+        from puidrec.atomic import atomic_files, locked
+        from puidrec.report.study import write_report
+
+        out = Path(folder)
+        with locked(out):
+            claim(out)
+            with atomic_files(out) as stage:
+                rows = write_study(stage, self.results, self.reference, self.metrics)
+                write_report(stage, self.results, rows, self.reference, self.metrics)
+
+
+def compare(
+    data: Dataset,
+    methods: Sequence[str] = ("mf", "spectrum"),
+    *,
+    seeds: int | Sequence[int] = 5,
+    protocol: str = "rd",
+    metrics: Sequence[str] | None = None,
+    reference: str | None = None,
+    baselines: bool = True,
+    progress: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Train and measure methods under several seeds, each with its own split and start.
+
+    Baselines are added unless `baselines=False`. reference: what the others are compared with; `mf`, else the first
+    method. settings: of every method that has them, as `Recommender` takes them. A method that fails is named.
+    """
+    likes = data.positives_only
+    names = [get_method(name).name for name in dict.fromkeys([*methods, *(BASELINES if baselines else ())])]
+    if likes:
+        names = [name for name in names if not get_method(name).needs_levels]
+    if not names:
+        raise InputError("nothing to compare", found=list(methods), expected="methods that learn from this log")
+    against = reference or ("mf" if "mf" in names else names[0])
+    if against not in names:
+        raise InputError("the reference is not among the methods", found=against, expected=f"one of {names}")
+    numbers = range(seeds) if isinstance(seeds, int) else seeds
+    if not len(numbers):
+        raise InputError("a comparison needs a seed", found=seeds, expected="seeds=1 or more")
+    known = default_metrics(protocol, likes and data.uniform is None)
+    wanted = tuple(metrics or shown_metrics(known))
+    if unknown := [name for name in wanted if name not in known]:
+        raise InputError("unknown metric", found=unknown[0], expected=f"some of {', '.join(known)}")
+    done, failed = [], []
+    for seed in numbers:
+        for name in names:
+            if progress is not None:
+                progress(f"{name}, seed {seed}")
+            job = Job(DataSpec(data.name), name, seed, protocol, get_method(name).own_settings(settings)).check()
+            try:
+                done.append(measured_job(job, JobData.given(job, data)))
+            except PuidError as error:
+                failed.append(Failure(job, str(error)))
+    if not done:
+        raise PuidError(str(failed[0]))
+    return Comparison.of(Results(done, failed), against, wanted)
