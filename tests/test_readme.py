@@ -22,7 +22,7 @@ def test_the_library_example_runs_as_written(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "uauc" in done.stdout
-    assert (tmp_path / "puid-dr-model" / "model.safetensors").exists()
+    assert (tmp_path / "my-model" / "model.safetensors").exists()
 
 
 def test_the_example_is_short() -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 
 from puidrec.methods import METHODS
+from puidrec.model import Recommender
 from puidrec.sensitivity.gamma import PRESETS
 from puidrec.settings import Parameters, Settings
 
@@ -85,6 +86,11 @@ def test_replace_checks_and_leaves_the_original_alone(refusal) -> None:
     assert settings.dim == 4
     refusal(lambda: settings.replace(dimm=8), "Did you mean dim")
     refusal(lambda: settings.replace(method="nope"), "unknown method")
+
+
+def test_spectrum_is_trained_where_no_method_is_named() -> None:
+    for settings in (Settings(), Settings.of(), Recommender().settings):
+        assert settings.method == "spectrum"
 
 
 def test_the_method_is_given_by_position_or_by_name() -> None:

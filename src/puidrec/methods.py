@@ -126,6 +126,8 @@ def named(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
+DEFAULT_METHOD = "spectrum"
+"""What is trained where none is named."""
 GAMMA_SCALE = "scale of Γ"
 ONE_GAMMA = ("auto", "certified", "global")
 """Words for `gamma` that give one Γ for all pairs; other words are rules, which give one per pair."""
@@ -217,9 +219,9 @@ def _spectrum() -> MethodSpec:
     return MethodSpec(
         "spectrum", "puidrec.spectrum.members:stages",
         "models along Γ and exposure factors, mixed by what a few uniform ratings show",
-        target_scale="unit", uses_uniform="mixing weights", losses=("squared",),
+        target_scale="unit", uses_uniform="mixing weights", needs_levels=False, losses=("squared",),
         search_space=("l2", "l2_features", "dim", "min_propensity"),
-        needs="a log of ratings; uniform ratings, from 20 on, mix the members, else mf and what held-out rows support",
+        needs="a log of ratings, or of likes (then all-rank); uniform ratings, from 20 on, mix the members",
     )  # fmt: skip
 
 

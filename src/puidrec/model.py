@@ -31,6 +31,7 @@ from puidrec.data.split import Split
 from puidrec.errors import InputError, not_fitted
 from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.evaluation.unseen_items import find_liked
+from puidrec.methods import DEFAULT_METHOD
 from puidrec.settings import Parameters, Settings
 from puidrec.spectrum.stability import gamma_max
 from puidrec.train.adam import Progress
@@ -64,7 +65,7 @@ class Recommender:
 
     def __init__(
         self,
-        method: str = "puid-dr",
+        method: str = DEFAULT_METHOD,
         *,
         rng: int | None = None,
         random_state: int | None = None,
@@ -315,8 +316,9 @@ class Recommender:
         """Refuse to speak of stability where the model has no path along Γ, or for entities that are not on it."""
         if "path.gamma" not in self.parameters_:
             raise InputError(
-                "stable recommendations need a path along Γ", found=self.settings.method, expected="a spectrum model"
-            )
+                "stable recommendations need a path along Γ", found=self.settings.method,
+                expected="a spectrum model of a log with rating levels",
+            )  # fmt: skip
         if any(table is not None for table in features):
             raise InputError("stable recommendations are for users and items of training", found="features")
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from puidrec.backbones import BACKBONES
 from puidrec.errors import InputError
-from puidrec.methods import MethodSpec, get_method
+from puidrec.methods import DEFAULT_METHOD, MethodSpec, get_method
 from puidrec.objective.heads import HEADS
 from puidrec.objective.pointwise import LOSSES, TargetScale
 from puidrec.propensity import PROPENSITIES
@@ -64,7 +64,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
-    method: str = Field("puid-dr", description="A row of the table of methods.")
+    method: str = Field(DEFAULT_METHOD, description="A row of the table of methods.")
     backbone: str = Field(
         "mf-linear", description="mf: IDs; mf-linear: IDs and linear features; mf-mlp: two-layer MLPs."
     )
@@ -126,7 +126,7 @@ class Settings(BaseModel):
     seed: int = Field(0, ge=0, description="Seed of everything random.")
 
     @classmethod
-    def of(cls, method: str = "puid-dr", /, **given: Any) -> Self:
+    def of(cls, method: str = DEFAULT_METHOD, /, **given: Any) -> Self:
         """Settings of a method: its own defaults, then what the caller gives. Mistakes come back as one line."""
         spec = get_method(given.pop("method", method))
         try:

@@ -12,6 +12,7 @@ import pytest
 
 from puidrec.cli import output
 from puidrec.data.dataset import Dataset
+from puidrec.settings import Settings
 
 SMALL = ("--set", "data.n_users=60", "--set", "data.n_items=40", "--set", "epochs=5", "--set", "dim=4")
 
@@ -95,6 +96,18 @@ def test_recommend_prints_json_and_writes_files(puid, run_folder: Path, tmp_path
     for name, read in (("top.csv", pl.read_csv), ("top.parquet", pl.read_parquet)):
         assert puid("recommend", run_folder, "--k", 2, "--out", tmp_path / name).code == 0
         assert read(tmp_path / name).height == 120
+
+
+def test_without_a_method_the_default_is_trained_and_tells_what_is_stable(puid, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shown = puid("train", "--set", "data.n_users=60", "--set", "data.n_items=40", "--set", "dim=3", "--out", out).out
+    assert shown.startswith(Settings().method)
+    assert "Of the 10 best items of a user stay:" in " ".join(shown.split())
+    rows = json.loads(puid("recommend", out, "--users", "3", "--k", 4, "--stable", "--json").out)
+    assert len(rows) == 4
+    assert all(row["gamma_max"] is None or row["gamma_max"] >= 1.0 for row in rows)
+    assert "up to Γ" in puid("recommend", out, "--users", "3", "--stable").out
+    assert f"default: ({Settings().method})" in " ".join(puid("train", "--help").out.replace("│", "").split())
 
 
 def test_quiet_turns_progress_off_for_its_command_only(puid, run_folder: Path, monkeypatch) -> None:

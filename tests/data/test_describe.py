@@ -32,6 +32,11 @@ def test_counts_and_means_of_a_log() -> None:
 
 def test_the_sentence_says_which_way_the_log_leans() -> None:
     assert "higher than ratings of items drawn at random" in describe_dataset(data(UNIFORM))["sentence"]
+    seen = {key: [*column, extra] for (key, column), extra in zip(UNIFORM.items(), (1, 1, 5), strict=True)}
+    seen["item_id"] = [*(i for i in range(4, 24) for _ in range(2)), 1]
+    for overlap, words in (("drop", "ratings of unseen items drawn at random"), ("keep", "ratings of items drawn at")):
+        found = Dataset.from_frame(LOGGED, seen, scale=(1, 5), overlap=overlap)
+        assert words in describe_dataset(found)["sentence"]
     low = {**UNIFORM, "rating": [5] * 40}
     assert "lower than ratings" in describe_dataset(data(low))["sentence"]
     same = {**UNIFORM, "rating": [4, 5] * 20}

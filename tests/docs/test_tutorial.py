@@ -30,7 +30,7 @@ def test_the_tutorial_starts_from_csv_and_ends_with_a_decision(pages: ModuleType
     used = {" ".join(line.split()[:2]) for line in shown if line.startswith("puid")}
     assert used >= {f"puid {name}" for name in ("data", "train", "compare", "gamma", "audit", "evaluate", "recommend")}
     assert "Collect 500 random ratings first" in text
-    assert "ship `signed-rd`" in text
+    assert "do not ship `mf`" in text
     assert all(block.note is None for block in pages.blocks(text)), "every block of the tutorial is run"
 
 

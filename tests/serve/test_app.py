@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from puidrec.data.dataset import Dataset
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
 from puidrec.serve import Seen, Unknown
@@ -30,6 +31,22 @@ def test_recommend_is_the_library_s(client: Any, model: Recommender) -> None:
         assert entry["basis"] == "trained"
         assert entry["items"] == expected["item_id"].to_list()
         np.testing.assert_allclose(entry["scores"], expected["score"], atol=1e-6)
+
+
+def test_stable_says_up_to_which_gamma_an_item_stays(client: Any, client_of: Any, tiny_data: Dataset) -> None:
+    model = Recommender(dim=3, epochs=10, rng=0).fit(tiny_data)
+    asked = client_of(model)
+    expected = model.recommend([5, 3], k=6, stable=True)["gamma_max"].to_numpy().reshape(2, 6)
+    found = recommended(asked.post("/recommend", {"users": [5, 3, 9999], "k": 6, "stable": True}))
+    for entry, last in zip(found, expected, strict=False):
+        assert [np.inf if gamma is None else gamma for gamma in entry["gamma_max"]] == pytest.approx(last.tolist())
+    assert found[2]["gamma_max"] is None  # not in training: nothing is known of the path
+    assert all(gamma is None or gamma >= 1.0 for gamma in found[0]["gamma_max"])
+    some = model.recommend([5], k=40, exclude_seen=False)["item_id"].to_list()[:7]
+    listed = recommended(asked.post("/recommend", {"users": [5], "items": some, "k": 7, "stable": True}))
+    assert listed[0]["gamma_max"] == [None] * 7  # all of seven stay among the seven best
+    assert "gamma_max" not in recommended(asked.post("/recommend", {"users": [5], "k": 2}))[0]
+    client.refused("/recommend", {"users": [5], "stable": True}, 422, "invalid", "no path along Γ")
 
 
 def test_text_ids_go_in_and_out(client_of: Any, text_model: Recommender) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -101,3 +102,56 @@ def test_models_without_a_path_and_settings_without_least_squares_are_refused(wo
         Recommender("bias").fit(world.data).recommend([0], stable=True)
     with pytest.raises(InputError, match="solved by least squares"):
         Recommender("spectrum", backbone="mf-mlp", **SMALL).fit(world.data)
+
+
+def log_of_likes() -> tuple[pl.DataFrame, np.ndarray]:
+    """60 users in two groups, who like items of their own group nine times out of ten."""
+    chance = np.where(np.arange(60)[:, None] % 2 == np.arange(40)[None, :] % 2, 0.27, 0.03)
+    user, item = np.nonzero(np.random.default_rng(0).random(chance.shape) < chance)
+    return pl.DataFrame({"user_id": user, "item_id": item}), chance
+
+
+def test_likes_alone_give_all_rank_and_the_report_says_so(tmp_path) -> None:
+    data = Dataset.from_frame(log_of_likes()[0])
+    model, plain = (Recommender(method, dim=4, rng=0).fit(data) for method in ("spectrum", "all-rank"))
+    np.testing.assert_allclose(dense(model), dense(plain), atol=1e-4)
+    assert "likes only" in model.report_["spectrum"]["prior_because"]
+    assert model.report_["validation"] == pytest.approx(plain.report_["validation"], abs=1e-3)
+    with pytest.raises(InputError, match="rating levels"):
+        model.recommend([0], stable=True)
+
+
+def test_uniform_rows_beside_likes_are_used() -> None:
+    likes, chance = log_of_likes()
+    rng = np.random.default_rng(1)
+    pair = rng.permutation(chance.size)[:1200]
+    liked = (rng.random(1200) < 3.0 * chance.ravel()[pair]).astype(int)
+    uniform = pl.DataFrame({"user_id": pair // 40, "item_id": pair % 40, "rating": liked})
+    data = Dataset.from_frame(likes, uniform)
+    model, plain = (Recommender(method, dim=4, rng=0).fit(data) for method in ("spectrum", "all-rank"))
+    truth = np.minimum(3.0 * chance, 1.0)
+    assert np.mean((dense(model) - truth) ** 2) < 0.95 * np.mean((dense(plain) - truth) ** 2)
+
+
+def test_a_log_of_few_rows_without_features_or_uniform_rows_is_enough() -> None:
+    log = pl.DataFrame({"user_id": list("aabbcc"), "item_id": list("xyxzyz"), "rating": [5, 4, 4, 2, 5, 1]})
+    model = Recommender(rng=0).fit(Dataset.from_frame(log, scale=(1, 5)))
+    assert np.isfinite(model.predict(["a", "b"], ["z", "y"])).all()
+    assert model.recommend(["a"], 2, stable=True)["item_id"].to_list() == ["z"]
+
+
+def test_what_is_saved_gives_the_same_stable_recommendations(model, tmp_path) -> None:
+    model.save(tmp_path / "m")
+    users = model.user_ids_.ids[:5]
+    again = Recommender.load(tmp_path / "m")
+    assert again.recommend(users, 4, stable=True).equals(model.recommend(users, 4, stable=True))
+
+
+def test_trials_are_judged_by_leave_one_out_on_the_rows_that_calibrate(world, model) -> None:
+    notes, split = model.report_["spectrum"], world.data.split("rd", 0)
+    naive = Recommender("mf", **SMALL).fit(world.data)
+    rows = [(part.user, part.item, world.data.scale.unit(part.rating)) for part in (split.propensity, split.validation)]
+    user, item, target = (np.concatenate(column) for column in zip(*rows, strict=True))
+    error = np.mean((dense(naive)[user, item] - target) ** 2)
+    assert -model.report_["validation"] == pytest.approx(error, rel=0.25)
+    assert -model.report_["validation"] < error or notes["alpha"] is None

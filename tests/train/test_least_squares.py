@@ -133,7 +133,7 @@ def test_parts_of_the_log_and_a_log_on_disk_give_the_same_scores(method, tiny_da
         assert_same_solution(solution(Recommender(**given).fit(data)), whole, method)
 
 
-@pytest.mark.parametrize("method", ["mf", "dr", "bpuid-ips", "signed-rd"])
+@pytest.mark.parametrize("method", ["mf", "dr", "bpuid-ips", "signed-rd", "spectrum"])
 def test_interrupted_after_any_sweep_it_ends_in_the_same_bits(method, world, tmp_path) -> None:
     data, rng = world(3), random.Random(method)
     options = {**COMMON, "epochs": 25}
@@ -209,6 +209,7 @@ def test_two_processes_find_the_solution_of_one(tiny_data, tmp_path) -> None:
         "mf": {"method": "mf"}, "dr": {"method": "dr", "backbone": "mf"}, "robust": {"method": "puid-dr"},
         "benchmarked": {"method": "bpuid-ips", "backbone": "mf"},
         "signed": {"method": "signed-rd"}, "features": {"method": "ips", "ids": False},
+        "spectrum": {"method": "spectrum"},
     }  # fmt: skip
     common = {**COMMON, "epochs": 200}
     program = tmp_path / "fit.py"

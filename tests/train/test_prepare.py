@@ -182,6 +182,7 @@ FITS = [
     {"method": "pure-svd"},
     {"method": "all-rank"},
     {"method": "ease"},
+    {"method": "spectrum"},
 ]
 
 
@@ -206,6 +207,7 @@ ON_DISK_CASES = [
     {"method": "pure-svd"},
     {"method": "all-rank", "backbone": "mf"},
     {"method": "ease"},
+    {"method": "spectrum", "backbone": "mf"},
 ]
 
 

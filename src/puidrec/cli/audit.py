@@ -54,7 +54,7 @@ Audited = Annotated[
 ]  # fmt: skip
 
 
-@options.command("puid audit runs/puid-dr --against runs/mf --out audit-coat", writes="out")
+@options.command("puid audit runs/coat --against runs/mf --out audit-coat", writes="out")
 def audit(
     run: Audited,
     against: Annotated[

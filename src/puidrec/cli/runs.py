@@ -29,12 +29,12 @@ SHOWN_ROWS = 200
 class ModelOptions(options.Options):
     """Which model to train; what is not given is left to the defaults of `Settings`."""
 
-    method: str | None = option(None, options.METHODS, metavar="NAME", show_default="puid-dr")
+    method: str | None = option(None, options.METHODS, metavar="NAME", show_default="spectrum")
     device: str | None = option(None, options.DEVICES, show_default="cpu")
     seed: int | None = option(None, "Seed of split and initialisation.", min=0, show_default="0")
 
 
-@options.command("puid train --data coat --data-dir coat --method puid-dr --set alpha=2 --out runs/puid-dr")
+@options.command("puid train --data coat --data-dir coat --out runs/coat")
 def train(
     context: typer.Context,
     data: options.ModelDataOptions,
@@ -87,6 +87,7 @@ def _show_run(run: Run, data: str, out: Path | None) -> None:
         f"{_training_of(facts)}, {facts['seconds']:.1f} s; uniform rows used for: {facts['uniform_rows_used']}."
     )
     say_overlap(facts)
+    say_stable(facts)
     if "gamma_set_by" in facts:
         say(f"Γ was set by {facts['gamma_set_by']}. --set gamma=NUMBER sets it yourself.")
     if out is not None:
@@ -102,6 +103,14 @@ def say_overlap(facts: dict[str, Any]) -> None:
         say(f"{words[0].upper()}{words[1:]}.")
 
 
+def say_stable(facts: Mapping[str, Any]) -> None:
+    """Say how many recommendations would stay if hidden confounding were stronger, where the model knows."""
+    shares = facts.get("spectrum", {}).get("stable")
+    if shares:
+        words = ", ".join(f"{share:.0%} at Γ = {gamma}" for gamma, share in shares.items())
+        say(f"Of the 10 best items of a user stay: {words} (puid recommend --stable shows which).")
+
+
 def _training_of(facts: Mapping[str, Any]) -> str:
     """What trained the model, and for how long."""
     if facts["solver"] == "adam":
@@ -109,7 +118,7 @@ def _training_of(facts: Mapping[str, Any]) -> str:
     return f"{facts['solver']}, {facts['epochs']} sweeps" if facts["epochs"] else str(facts["solver"])
 
 
-@options.command("puid evaluate runs/puid-dr --metrics uauc,ndcg@5")
+@options.command("puid evaluate runs/coat --metrics uauc,ndcg@5")
 def evaluate(
     run: options.RunFolder,
     data: options.RunDataOptions,
@@ -154,6 +163,7 @@ def evaluate(
     title = f"{model.settings.method} on {loaded.name}, protocol {protocol}"
     print_table(title, ("metric", "test", "95 % over users"), rows)
     say(f"{len(split.test):,} {split.evaluation} test rows, {split.positive_rate:.1%} liked")
+    say_stable(figures)
     say_overlap(figures)
 
 
@@ -164,11 +174,12 @@ class RecommendOptions(options.CommonOptions):
     users: str | None = option(None, "Users, separated by commas; all users when left out.")
     k: int = option(10, "Items per user.", min=1, max=100_000)
     include_seen: bool = option(False, "Also items the user has rated.", "--include-seen")
+    stable: bool = option(False, "Add gamma_max: up to which Γ each item stays (spectrum models).", "--stable")
     out: Path | None = path_option("Write CSV or Parquet instead of a table.", "FILE")
     device: str | None = option(None, options.DEVICES, show_default="cpu")
 
 
-@options.command("puid recommend runs/puid-dr --users 0,1,2 --k 5 --out top.csv")
+@options.command("puid recommend runs/coat --users 0,1,2 --k 5 --out top.csv")
 def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
     """The best items of each user: user_id, item_id, score, rank."""
     from puidrec.atomic import atomic_path
@@ -178,7 +189,7 @@ def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
     known, out = model.user_ids_.ids, asked.out
     wanted: Any = known if asked.users is None else _ids(asked.users, known.dtype.is_integer())
     with steps("ranking the items of each user"):
-        frame = model.recommend(wanted, k=asked.k, exclude_seen=not asked.include_seen)
+        frame = model.recommend(wanted, k=asked.k, exclude_seen=not asked.include_seen, stable=asked.stable)
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
             raise InputError("unknown format", found=out.suffix or str(out), expected=".csv or .parquet")
@@ -189,10 +200,20 @@ def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
         print_json(frame.to_dicts())
     else:
         shown = frame.head(SHOWN_ROWS).to_dicts()
-        rows = [(str(row["user_id"]), str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}") for row in shown]
-        print_table("Recommendations", ("user", "rank", "item", "score"), rows)
+        rows = [
+            (str(row["user_id"]), str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}", *_stays(row))
+            for row in shown
+        ]
+        print_table("Recommendations", ("user", "rank", "item", "score", *(["up to Γ"] if asked.stable else [])), rows)
         if frame.height > len(shown):
             say(f"{frame.height - len(shown):,} more rows; --out FILE writes all.")
+
+
+def _stays(row: Mapping[str, Any]) -> list[str]:
+    """Up to which Γ a recommendation stays, where that was asked for."""
+    if "gamma_max" not in row:
+        return []
+    return ["any" if row["gamma_max"] == float("inf") else f"{row['gamma_max']:g}"]
 
 
 def _no_formulas(frame: pl.DataFrame) -> pl.DataFrame:
@@ -226,7 +247,7 @@ class ExportFormat(StrEnum):
     recbole = "recbole"
 
 
-@options.command("puid export runs/puid-dr --format parquet --out vectors", writes="out")
+@options.command("puid export runs/coat --format parquet --out vectors", writes="out")
 def export(
     run: options.RunFolder,
     form: Annotated[

@@ -58,7 +58,7 @@ class ServeOptions(options.CommonOptions):
     quiet: bool = option(False, "No log lines of requests on standard error.", "-q", "--quiet")
 
 
-@options.command("puid serve runs/puid-dr --port 8000")
+@options.command("puid serve runs/coat --port 8000")
 def serve(run: options.RunFolder, asked: ServeOptions) -> None:
     """Serve recommendations over HTTP until Ctrl+C: POST /recommend and /score, GET /health, /model and /metrics.
 
@@ -119,7 +119,7 @@ def _announce(card: dict[str, Any], url: str, as_json: bool) -> None:
         say(f"{what}, on {url} (what it answers: {url}/docs)", wrap=False)
 
 
-@options.command("puid sign runs/puid-dr --key signing.pem --new-key")
+@options.command("puid sign runs/coat --key signing.pem --new-key")
 def sign(
     run: options.RunFolder,
     key: Annotated[Path, typer.Option(help="Private key (Ed25519, PEM).", metavar="FILE", readable=False)],
@@ -149,7 +149,7 @@ def sign(
     say(f"signed {signed.files} files of {run} with key {signed.signer}", wrap=False)
 
 
-@options.command("puid verify runs/puid-dr --key signing.pem.pub")
+@options.command("puid verify runs/coat --key signing.pem.pub")
 def verify(
     run: options.RunFolder,
     key: Annotated[

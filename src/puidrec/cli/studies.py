@@ -107,7 +107,7 @@ def data_spec(data: options.DataOptions) -> tuple[DataSpec, Dataset]:
 
 
 @options.command(
-    "puid compare --data coat --data-dir coat --methods mf,dr,signed-rd --seeds 5 --out compare-coat", writes="out"
+    "puid compare --data coat --data-dir coat --methods spectrum,mf,dr --seeds 5 --out compare-coat", writes="out"
 )
 def compare(
     context: typer.Context,
@@ -206,10 +206,10 @@ class TuneStudyOptions(StudyOptions):
     seeds: int = option(1, SEEDS, metavar="N")
 
 
-@options.command("puid tune --data coat --data-dir coat --method puid-dr --budget 20 --out tune-puid-dr", writes="out")
+@options.command("puid tune --data coat --data-dir coat --budget 20 --out tune-coat", writes="out")
 def tune(
     context: typer.Context,
-    method: Annotated[str, typer.Option(help=options.METHODS, metavar="NAME")],
+    method: Annotated[str, typer.Option(help=options.METHODS, metavar="NAME")] = "spectrum",
     budget: Annotated[int, typer.Option(help="Settings tried: the defaults, and the others drawn at random.")] = 20,
     *,
     data: options.ModelDataOptions,

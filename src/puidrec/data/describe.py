@@ -20,7 +20,11 @@ def describe_dataset(data: Dataset, protocol: str | Protocol = "rd") -> dict[str
     regimes = {"logged": _describe_part(data, data.logged, rule)}
     if data.uniform is not None:
         regimes["uniform"] = _describe_part(data, data.uniform, rule)
-    sentences = (IMPLICIT if data.positives_only else "", _sentence(regimes), _overlap_sentence(data.overlap))
+    sentences = (
+        IMPLICIT if data.positives_only else "",
+        _sentence(regimes, data.overlap),
+        _overlap_sentence(data.overlap),
+    )
     return {
         "name": data.name,
         "n_users": data.n_users,
@@ -55,7 +59,7 @@ def _describe_part(data: Dataset, part: Interactions, rule: Protocol) -> dict[st
     }
 
 
-def _sentence(regimes: dict[str, dict[str, Any]]) -> str:
+def _sentence(regimes: dict[str, dict[str, Any]], overlap: Overlap) -> str:
     """Say in words what the comparison of the two regimes shows."""
     if "uniform" not in regimes:
         return "No uniform rows: how far the log is from the truth cannot be measured here, only bounded."
@@ -65,8 +69,9 @@ def _sentence(regimes: dict[str, dict[str, Any]]) -> str:
     if abs(gap) <= noise:
         return f"Logged and uniform ratings agree on average (difference {gap:+.3f} ± {noise:.3f})."
     word = "higher" if gap > 0 else "lower"
+    drawn = "unseen items" if overlap.dropped else "items"  # without logged pairs, draws are of unseen ones
     return (
-        f"Ratings people chose to give are {abs(gap):.2f} ± {noise:.2f} {word} than ratings of items drawn at "
+        f"Ratings people chose to give are {abs(gap):.2f} ± {noise:.2f} {word} than ratings of {drawn} drawn at "
         "random: the log is not a fair sample."
     )
 

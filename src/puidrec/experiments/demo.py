@@ -16,9 +16,9 @@ from puidrec.data.split import Selection
 from puidrec.data.synthetic import Simulation, simulate
 from puidrec.model import Recommender
 
-METHODS = ("item-rate", "mf", "ips", "dr", "rd-dr", "puid-dr", "bpuid-dr", "signed-puid")
-NAIVE, ROBUST = "mf", "signed-puid"
-"""The two that are audited: what looks best in the log, and what expects people to pick what they like."""
+METHODS = ("spectrum", "item-rate", "mf", "ips", "dr", "rd-dr", "puid-dr", "bpuid-dr", "signed-puid")
+NAIVE, ROBUST = "mf", "spectrum"
+"""The two that are audited: what looks best in the log, and what a few uniform ratings make of it."""
 ORACLE = "ips, true propensity"
 """The reference that knows what no log tells."""
 FEATURES_ONLY = {"backbone": "mf-linear", "ids": False, "l2": 0.0, "l2_features": 0.001, "min_propensity": 0.001}

@@ -129,7 +129,8 @@ class Answers:
         rows = np.array(list(cold.values()), np.float32).reshape(-1, self.engine.item_factors.shape[1])
         seen_by = np.where((users.codes >= 0) & excluding, users.codes, len(self.users.ids))
         unwanted = self._unwanted(request)
-        query = Query(users.factors, seen_by, depth, self.engine.choose(codes, rows), unwanted)
+        path_users = self._path_users(request, users, cold) if request.stable else None
+        query = Query(users.factors, seen_by, depth, self.engine.choose(codes, rows), unwanted, path_users)
         return Plan(query, users, list(cold), list(left_out), request.offset)
 
     def _excludes_seen(self, request: RecommendRequest) -> bool:
@@ -142,6 +143,15 @@ class Answers:
                 Code.INVALID, f"this server does not leave out rated items here ({why}): use exclude", "exclude_seen"
             )
         return allowed if request.exclude_seen is None else request.exclude_seen
+
+    def _path_users(self, request: RecommendRequest, users: Resolved, cold: dict[int | str, np.ndarray]) -> np.ndarray:
+        """Codes of the users, where the model knows how rankings change along Γ."""
+        if not self.engine.path:
+            method = self.model.settings.method
+            raise Refused(Code.INVALID, f"this model ({method}) has no path along Γ: leave stable out", "stable")
+        if cold:
+            raise Refused(Code.INVALID, "stable is for items of the training data", "new_items")
+        return users.codes
 
     def _unwanted(self, request: RecommendRequest) -> np.ndarray | None:
         """Codes of the items of the catalogue to leave out; ids that are not in it change nothing."""
@@ -161,6 +171,9 @@ class Answers:
             items = [names[c] if c < known else cold[c - known] for c in row[first:n]]
             entry = {"user_id": plan.users.ids[at], "basis": plan.users.basis[at], "items": items}
             found.append({**entry, "scores": scores[first:n]})
+            if ranking.gamma_max is not None:
+                trained = plan.users.codes[at] >= 0
+                found[-1]["gamma_max"] = ranking.gamma_max[at - start, first:n].tolist() if trained else None
         return found
 
     def recommendations(self, plan: Plan, ranking: Ranking) -> dict[str, Any]:

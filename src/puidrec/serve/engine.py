@@ -14,7 +14,7 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -24,6 +24,7 @@ import torch
 
 from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.model import Recommender
+from puidrec.spectrum.stability import gamma_max
 from puidrec.train.devices import threads_for
 
 BLOCK_SCORES = 2**23
@@ -60,6 +61,8 @@ class Query:
     candidates: Candidates
     left_out: np.ndarray | None = None
     """Codes of items that none of them gets."""
+    path_users: np.ndarray | None = None
+    """Where `gamma_max` is asked for: the code of each user, −1 for one who was not in training."""
 
     @property
     def cost(self) -> int:
@@ -68,12 +71,13 @@ class Query:
 
     def part(self, start: int, stop: int) -> Query:
         """Some of the users."""
-        return Query(self.users[start:stop], self.seen_by[start:stop], self.k, self.candidates, self.left_out)
+        path = None if self.path_users is None else self.path_users[start:stop]
+        return replace(self, users=self.users[start:stop], seen_by=self.seen_by[start:stop], path_users=path)
 
     def joins(self, other: Query) -> bool:
         """Whether one product can answer both."""
         same = self.candidates is other.candidates and self.left_out is other.left_out
-        return same and self.k == other.k
+        return same and self.k == other.k and self.path_users is other.path_users is None
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Ranking:
 
     codes: np.ndarray
     scores: np.ndarray
+    gamma_max: np.ndarray | None = None
+    """Up to which Γ each of them stays, where that was asked for; NaN for users who were not in training."""
 
 
 class Engine:
@@ -89,6 +95,7 @@ class Engine:
 
     def __init__(self, model: Recommender, seen: tuple[np.ndarray, np.ndarray] | None = None) -> None:
         self.scale, self.device, self.seen = model.settings.target_scale, model.device_, seen or model.seen_
+        self.path = {name: value for name, value in model.parameters_.items() if name.startswith("path.")}
         self.user_factors = np.ascontiguousarray(model.user_factors_)
         self.item_factors = np.ascontiguousarray(model.item_factors_)
         self.catalogue = Candidates(torch.from_numpy(self.item_factors).to(self.device))
@@ -127,6 +134,8 @@ class Engine:
 
     def best_of_each(self, queries: list[Query]) -> list[Ranking]:
         """Answers to queries that join each other, from one product."""
+        if len(queries) == 1:
+            return [self.best(queries[0])]
         users, seen_by = (np.concatenate(parts) for parts in zip(*((q.users, q.seen_by) for q in queries), strict=True))
         ranking = self.best(Query(users, seen_by, queries[0].k, queries[0].candidates, queries[0].left_out))
         ends = np.cumsum([len(q.users) for q in queries])[:-1]
@@ -151,13 +160,22 @@ class Engine:
                 rows = query.left_out if candidates.rows is None else candidates.rows[query.left_out]
                 array[:, rows[rows >= 0]] = -np.inf
             row, value = top_k(array, query.k)
+            last = None if query.path_users is None else self._gamma_max(query.path_users, candidates, array, row)
         codes = row if candidates.codes is None else candidates.codes[row]
-        return Ranking(codes, np.where(np.isfinite(value), self.scale.of_scores(value), -np.inf))
+        return Ranking(codes, np.where(np.isfinite(value), self.scale.of_scores(value), -np.inf), last)
+
+    def _gamma_max(self, users: np.ndarray, candidates: Candidates, scores: np.ndarray, best: np.ndarray) -> np.ndarray:
+        """Up to which Γ the best candidates of a block stay among the k best."""
+        known, last = users >= 0, np.full(best.shape, np.nan)
+        last[known] = gamma_max(scores[known], users[known], best[known], self.path, candidates.codes)
+        return last
 
 
 def _joined(rankings: Sequence[Ranking]) -> Ranking:
     """Rankings of several groups of users as one."""
-    return Ranking(np.concatenate([r.codes for r in rankings]), np.concatenate([r.scores for r in rankings]))
+    last = [r.gamma_max for r in rankings if r.gamma_max is not None]
+    both = (np.concatenate([r.codes for r in rankings]), np.concatenate([r.scores for r in rankings]))
+    return Ranking(*both, np.concatenate(last) if last else None)
 
 
 Render = Callable[[Ranking, int], Any]

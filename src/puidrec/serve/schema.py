@@ -96,6 +96,9 @@ class RecommendRequest(_Message):
     new_items: Annotated[list[Item], _FIRST_ERROR, _at_most("items")] = Field(
         default_factory=list, description="Items with features to rank beside the others; needs a feature model."
     )
+    stable: Annotated[bool, Field(strict=True)] = Field(
+        False, description="Add gamma_max: up to which Γ each item stays. For spectrum models of rating levels."
+    )
 
 
 class ScoreRequest(_Message):
@@ -120,6 +123,11 @@ class UserItems(_Message):
     basis: Basis
     items: list[Id]
     scores: list[float] = Field(description="On the scale of the model's target; larger is better.")
+    gamma_max: list[float | None] | None = Field(
+        None,
+        description="With stable: the largest Γ up to which each item stays among the offset + k best; null: at any Γ. "
+        "For a user who was not in training, null.",
+    )
 
 
 class RecommendResponse(_Message):

@@ -65,20 +65,27 @@ class Ingredients:
 def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted:
     """The mixture of the stages done, as one low-rank model."""
     rows = calibration_rows(prepared)
-    given = _ingredients(prepared, done, gammas)
+    given = _ingredients(prepared, done)
     prior = choose_prior(prepared, given, rows)
-    terms, notes = _mix(prepared, given, rows, prior)
+    terms, notes, error = _mix(prepared, given, rows, prior)
     small = compress(terms)
     path = path_parameters(small.scores, given.members, gammas, prior.name)
-    notes |= {"rank": small.scores.lefts[0].shape[1], "lost_by_compression": small.lost, "stable": path.shares}
+    notes |= {"rank": small.scores.lefts[0].shape[1], "lost_by_compression": small.lost}
+    notes |= {"stable": path.shares} if path.shares else {}
     cold = _cold_start(prepared, done, terms, small)
     phi = LowRank.of(*(side.to(prepared.settings.device) for side in (small.scores.lefts[0], small.scores.rights[0])))
     used = f"mixing weights ({rows.user.size:,} rows)" if rows.uniform else "none"
-    return Fitted(phi, parameters=cold | path.tensors, notes={"uniform_rows_used": used, "spectrum": notes})
+    validator = prepared.validator() if error is None else None
+    score = validator.score(phi) if validator is not None else None if error is None else -error
+    notes = {"uniform_rows_used": used, "spectrum": notes}
+    return Fitted(phi, parameters=cold | path.tensors, best_score=score, notes=notes)
 
 
 def calibration_rows(prepared: Prepared) -> Rows:
-    """Uniform rows held out for calibration and validation, without pairs of the log; else held-out logged rows."""
+    """Uniform rows held out for calibration and validation, without pairs of the log; else held-out logged rows.
+
+    Held-out rows of a log of likes are all liked, and say nothing of what is not.
+    """
     split, select = prepared.split, prepared.settings.select
     parts = [split.propensity] if split.propensity is not None else []
     if split.selection == "uniform" and select != "none":
@@ -86,7 +93,11 @@ def calibration_rows(prepared: Prepared) -> Rows:
     rows = _rows(prepared, parts, uniform=True)
     if rows.user.size >= FEWEST:
         return rows
-    return _rows(prepared, [split.validation] if split.selection == "logged" else [], uniform=False)
+    return _rows(
+        prepared,
+        [split.validation] if split.selection == "logged" and not prepared.data.positives_only else [],
+        uniform=False,
+    )
 
 
 def _rows(prepared: Prepared, parts: Sequence[Interactions], *, uniform: bool) -> Rows:
@@ -97,18 +108,17 @@ def _rows(prepared: Prepared, parts: Sequence[Interactions], *, uniform: bool) -
     return Rows(user[kept], item[kept], target[kept], uniform)
 
 
-def _ingredients(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Ingredients:
+def _ingredients(prepared: Prepared, done: Done) -> Ingredients:
     ratings, data = prepared.log.ratings, prepared.data
-    members = {"bias": closed_form("bias", ratings, 1, 0)}
-    for name in ("mf", "ips", *gammas):
-        phi = done[name].phi
-        members[name] = LowRank.of(phi.lefts[0].detach().cpu(), phi.rights[0].detach().cpu())
+    members = {} if data.positives_only else {"bias": closed_form("bias", ratings, 1, 0)}
+    for name, fitted in done.items():
+        members[name] = LowRank.of(*(side[0].detach().cpu() for side in (fitted.phi.lefts, fitted.phi.rights)))
     exposure = exposure_scores(ratings, prepared.settings.seed).named
     rng = generator(prepared.settings.seed, "spectrum")
     user, item = rng.integers(data.n_users, size=SAMPLED), rng.integers(data.n_items, size=SAMPLED)
     everything = {**members, **exposure}
     spread = {name: float(Term(name, scores).at(user, item).std()) for name, scores in everything.items()}
-    centre = Term("mf", members["mf"]).at(user, item)
+    centre = Term("", members["all-rank" if data.positives_only else "mf"]).at(user, item)
     for name, scores in members.items():
         spread[f"{name} - mf"] = float((Term(name, scores).at(user, item) - centre).std())
     return Ingredients(members, exposure, spread)
@@ -117,6 +127,8 @@ def _ingredients(prepared: Prepared, done: Done, gammas: Mapping[str, float]) ->
 def choose_prior(prepared: Prepared, given: Ingredients, rows: Rows) -> Prior:
     """`mf`, or the mild member where the caller, uniform rows or the log say that people pick what they like."""
     settings = prepared.settings
+    if prepared.data.positives_only:
+        return Prior("all-rank", "the log holds likes only: what was not seen counts as not liked")
     if isinstance(settings.gamma, float) or settings.liked is not None:
         word = f"Γ = {settings.gamma:g}" if isinstance(settings.gamma, float) else f"liked = {settings.liked}"
         return Prior("mild", f"the caller's word: {word}")
@@ -139,8 +151,10 @@ def _check_sign(prepared: Prepared, given: Ingredients, rows: Rows, prediction: 
     return sign_check(rows.target, prediction, exposure, rows.user, controls)
 
 
-def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tuple[list[Term], dict[str, Any]]:
-    """The terms of the sum with their weights, and what to say of them."""
+def _mix(
+    prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior
+) -> tuple[list[Term], dict[str, Any], float | None]:
+    """The terms of the sum with their weights, what to say of them, and their squared error by leave-one-out."""
     notes: dict[str, Any] = {"prior": prior.name, "prior_because": prior.reason}
     centre = Term("prior", given.members[prior.name], stage=prior.name)
     if prior.check is not None:
@@ -148,7 +162,7 @@ def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tu
     kind = "uniform" if rows.uniform else "held-out logged"
     notes["calibrated_on"] = f"{rows.user.size:,} {kind} rows outside the training log" if rows.user.size else "none"
     if not rows.user.size:
-        return [centre], notes
+        return [centre], notes, None
     columns = _columns(prepared, given, prior.name, uniform=rows.uniform)
     base = centre.at(rows.user, rows.item)
     x = _values(columns, rows, base)
@@ -163,7 +177,7 @@ def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tu
         notes["personal"] = {"used": bool(on), "gain": _interval(worth)}
         if on:
             columns, mixture = [*columns, *personal], richer
-    return _weighted(columns, mixture, centre, notes), notes
+    return _weighted(columns, mixture, centre, notes), notes, float(mixture.error.mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +207,8 @@ def _personal(prepared: Prepared, given: Ingredients, prior: str) -> list[Column
     data, found = prepared.data, list[Column]()
     constant = one(data.n_users, data.n_items)
     bases = [("one", constant, 1.0), (prior, given.members[prior], _inverse(given.spread[prior]))]
-    bases.append(("all-rank", given.members["all-rank"], _inverse(given.spread["all-rank"])))
+    if prior != "all-rank":
+        bases.append(("all-rank", given.members["all-rank"], _inverse(given.spread["all-rank"])))
     bases += [(name, scores, _inverse(given.spread[name])) for name, scores in list(given.exposure.items())[-2:]]
     for side, name, values in modulators(prepared):
         by_user, by_item = (values, None) if side == "user" else (None, values)

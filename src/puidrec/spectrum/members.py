@@ -2,6 +2,9 @@
 
 Members are fitted on the log alone: `mf` (Γ = 1), `ips`, `signed-rd` at several (Γ, λ), `all-rank` (Γ = ∞). Each starts
 from its neighbour and needs a few sweeps only: the mixture corrects what is left.
+
+A log of likes has no ratings to fit: q = 1, and models along Γ differ from `all-rank` by a scale and a constant. So
+`all-rank` is the only member, and the mixture may add exposure factors where uniform rows ask for them.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ MILD = 1.1
 """Γ of the prior where the sign of selection is known."""
 SWEEPS = 8
 """Sweeps of a member that starts from its neighbour."""
+ALONE_SWEEPS = 15
+"""Sweeps of the only member of a log of likes, as `all-rank` has by itself."""
 
 
 class Member(NamedTuple):
@@ -56,6 +61,11 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
             expected="backbone mf or mf-linear, solver auto or least-squares, block_users 0",
             hint="Leave these settings out, or choose another method.",
         )  # fmt: skip
+    if prepared.data.positives_only:
+        return [
+            Stage("all-rank", lambda done: all_rank_problem(prepared, "main", partition), sweeps=ALONE_SWEEPS),
+            Stage("main", lambda done: blend(prepared, done, {})),
+        ]
     members = path(settings.gamma if isinstance(settings.gamma, float) else MILD)
     naive, weighted = prepared.first_stage("mf"), prepared.first_stage("ips")
     return [

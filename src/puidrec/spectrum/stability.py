@@ -33,6 +33,8 @@ class Path(NamedTuple):
 
 def path_parameters(scores: LowRank, members: Mapping[str, LowRank], gammas: Mapping[str, float], prior: str) -> Path:
     """The moves f_Γ − f_prior as factors, and how stable the ten best items of some users are."""
+    if not gammas:
+        return Path({}, {})
     start = gammas.get(prior, 1.0)
     names = [name for name in PATH if gammas[name] > start]
     tensors = {"path.gamma": torch.tensor([start, *(gammas[name] for name in names)])}
@@ -48,20 +50,27 @@ def path_parameters(scores: LowRank, members: Mapping[str, LowRank], gammas: Map
     return Path(tensors, {_name(g): round(float((last >= g).mean()), 4) for g in levels})
 
 
-def gamma_max(scores: np.ndarray, users: np.ndarray, best: np.ndarray, tensors: Mapping[str, Tensor]) -> np.ndarray:
+def gamma_max(
+    scores: np.ndarray,
+    users: np.ndarray,
+    best: np.ndarray,
+    tensors: Mapping[str, Tensor],
+    items: np.ndarray | None = None,
+) -> np.ndarray:
     """Of each recommended item, [users, K], the largest Γ of the path up to which it stays.
 
-    scores: [users, items], −inf where an item is no candidate. users: codes of the rows. best: the K best items.
+    scores: [users, candidates], −inf where an item is no candidate. users: codes of the rows. best: columns of the K
+    best. items: code of each column; None: the whole catalogue, in order.
     """
     gammas = tensors["path.gamma"].tolist()
     result, stays = np.full(best.shape, gammas[0]), np.ones(best.shape, bool)
     k = best.shape[1]
     for step, gamma in enumerate(gammas[1:]):
         left, right = tensors[f"path.{step}.left"].numpy(), tensors[f"path.{step}.right"].numpy()
-        moved = scores[:, : len(right)] + left[users] @ right.T
+        moved = scores + left[users] @ (right if items is None else right[items]).T
         edge = np.sort(top_k(moved, k)[1], axis=1)[:, :1]
-        own = np.take_along_axis(moved, np.minimum(best, len(right) - 1), 1)
-        stays &= (own >= edge) & np.isfinite(own) & (best < len(right))
+        own = np.take_along_axis(moved, best, 1)
+        stays &= (own >= edge) & np.isfinite(own)
         result[stays] = gamma
     return result
 

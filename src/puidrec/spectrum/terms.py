@@ -15,8 +15,8 @@ from puidrec.train.stopping import pair_scores
 
 LOST = 1e-7
 """Share of Σ_D s² that compression may lose: an error of about 0.0002 on ratings in [0, 1]."""
-ROWS = 65_536
-"""Users whose factors are turned at a time."""
+ROWS = 16_384
+"""Users whose factors are turned at a time; side by side they have some hundred columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,12 @@ class Term:
     @property
     def left(self) -> Tensor:
         """Users' side with the weight, float64."""
-        return self.weight * _scaled(self.scores.lefts[0], self.user_scale)
+        return self.left_of(slice(None))
+
+    def left_of(self, users: slice) -> Tensor:
+        """The same of some users."""
+        scale = None if self.user_scale is None else self.user_scale[users]
+        return self.weight * _scaled(self.scores.lefts[0][users], scale)
 
     @property
     def right(self) -> Tensor:
@@ -75,11 +80,11 @@ def compress(terms: Sequence[Term], lost: float = LOST, most: int | None = None)
     kept = values > 1e-12 * values[-1].clamp_min(1e-300)
     values, axes = values[kept], axes[:, kept]
     to_users, to_items = axes * values.sqrt(), axes / values.sqrt()
-    lefts = torch.cat([term.left.float() for term in terms], 1)
-    gram = torch.zeros(lefts.shape[1], lefts.shape[1], dtype=torch.float64)
-    for start in range(0, len(lefts), ROWS):
-        block = lefts[start : start + ROWS].double()
-        gram += block.T @ block
+    blocks = [slice(start, start + ROWS) for start in range(0, terms[0].scores.n_users, ROWS)]
+    gram = torch.zeros(rights.shape[1], rights.shape[1], dtype=torch.float64)
+    for block in blocks:
+        lefts = _side_by_side(terms, block)
+        gram += lefts.T @ lefts
     energy, turned = torch.linalg.eigh(to_users.T @ gram @ to_users)
     energy, turned = energy.clamp_min(0.0).flip(0), turned.flip(1)
     total = energy.sum().clamp_min(1e-300)
@@ -91,9 +96,13 @@ def compress(terms: Sequence[Term], lost: float = LOST, most: int | None = None)
     largest = right.gather(0, right.abs().argmax(0, keepdim=True))
     sign = torch.where(largest < 0.0, -1.0, 1.0).double()  # else rounding may turn a direction round
     to_users, to_items = to_users * sign, to_items * sign
-    left = torch.cat([lefts[a : a + ROWS].double() @ to_users for a in range(0, len(lefts), ROWS)]).float()
+    left = torch.cat([(_side_by_side(terms, block) @ to_users).float() for block in blocks])
     scores = LowRank.of(left.contiguous(), (right * sign).float().contiguous())
     return Compressed(scores, to_users, to_items, max(float(rest[rank - 1]), 0.0))
+
+
+def _side_by_side(terms: Sequence[Term], users: slice) -> Tensor:
+    return torch.cat([term.left_of(users) for term in terms], 1)
 
 
 def _scaled(rows: Tensor, scale: np.ndarray | None) -> Tensor:
