@@ -25,6 +25,7 @@ REACHES_UP = {
     ("auditing.result", "report"),  # a finished audit can show itself: `to_html` looks the page up when called
     ("sensitivity.certificate", "report"),  # so can a certificate, in a notebook
     ("experiments.comparison", "report"),  # and a comparison
+    ("model", "report"),  # `to_card` is a method of the model
     ("model", "store"),  # `save` and `load` are methods of the model
     ("methods", "spectrum"),  # so does this row
     ("methods", "train"),  # a row names what builds it, so that listing methods imports no torch

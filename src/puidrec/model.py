@@ -6,7 +6,7 @@ import hashlib
 import time
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Self, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
 
 import numpy as np
 import polars as pl
@@ -42,6 +42,10 @@ from puidrec.train.prepare import Prepared
 from puidrec.train.report import shown_progress, training_report
 from puidrec.train.stages import train_stages
 from puidrec.train.stopping import pair_scores
+
+if TYPE_CHECKING:
+    from puidrec.auditing.result import Audit
+    from puidrec.evaluation import Evaluation
 
 USERS_PER_BLOCK = 1024
 ScoreScale = Literal["rating", "unit"]
@@ -279,6 +283,22 @@ class Recommender:
 
         self._require_fitted()
         save_model(self, Path(folder))
+
+    def to_card(
+        self,
+        data: Dataset | None = None,
+        split: Split | None = None,
+        evaluation: Evaluation | None = None,
+        audit: Audit | None = None,
+    ) -> str:
+        """A model card in Markdown: data, method, assumptions, metrics with intervals, and the verdict of an audit.
+
+        What is not given is left out, or said to be unknown. Every run folder holds the card of its run.
+        """
+        from puidrec.report.card import model_card
+
+        self._require_fitted()
+        return model_card(self, data, split, evaluation, audit)
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Recommender:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tomllib
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError, OutputError
-from puidrec.experiments.run import load_run, to_toml, train_run
+from puidrec.experiments.run import load_run, mlflow_run, to_toml, train_run
 from puidrec.settings import Settings
 
 SETTINGS = Settings.of("rd-dr", epochs=8, dim=4, seed=3)
@@ -28,7 +29,7 @@ def data() -> Dataset:
 def test_the_folder_holds_what_the_readme_says(data: Dataset, tmp_path: Path) -> None:
     run = train_run(data, SETTINGS, out=tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"config.toml", "metrics.json", "history.jsonl", "environment.json", "model"}
+    assert names == {"config.toml", "metrics.json", "history.jsonl", "environment.json", "MODEL_CARD.md", "model"}
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert {"uauc", "ndcg@5", "auc", "mse", "seconds", "epochs", "positive_rate", "protocol"} <= metrics.keys()
     assert metrics["uauc"] == pytest.approx(run.evaluation["uauc"])
@@ -173,3 +174,52 @@ def test_a_run_says_how_many_uniform_rows_are_logged_pairs(data: Dataset, tmp_pa
             found = json.loads((tmp_path / rule / name).read_text())
             assert {key: found[key] for key in counts} == counts
         assert run.metrics["test_rows"] == len(chosen.split("rd", 0).test)
+
+
+def test_the_card_shows_the_figures_of_the_run(data: Dataset, tmp_path: Path) -> None:
+    run = train_run(data, Settings.of("item-rate"), out=tmp_path / "run")
+    card = (tmp_path / "run" / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert card.startswith("# Model card: item-rate on ")
+    assert f"| uauc | {run.metrics['uauc']:.4f} | " in card
+
+
+@pytest.fixture
+def mlflow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    pytest.importorskip("sqlalchemy", reason="the extra mlflow is not installed")
+    monkeypatch.chdir(tmp_path)  # artifacts go to ./mlruns
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_gets_settings_metrics_and_files(data: Dataset, tmp_path: Path, mlflow_store: str) -> None:
+    from mlflow.tracking import MlflowClient
+
+    settings = Settings.of("item-rate")
+    with mlflow_run(settings, "some data") as record:
+        run = train_run(data, settings, out=tmp_path / "run")
+        record(run, tmp_path / "run")
+    with pytest.raises(InputError, match="no such"), mlflow_run(settings, "some data"):
+        raise InputError("no such thing")
+    client = MlflowClient(mlflow_store, mlflow_store)
+    experiment = client.get_experiment_by_name("puidrec")
+    failed, done = client.search_runs([experiment.experiment_id], order_by=["start_time DESC"])
+    assert (failed.info.status, done.info.status) == ("FAILED", "FINISHED")
+    assert done.data.params["method"] == "item-rate"
+    assert done.data.params["data"] == "some data"
+    assert done.data.metrics["ndcg_at_5"] == pytest.approx(run.metrics["ndcg@5"])
+    files = {file.path for file in client.list_artifacts(done.info.run_id)}
+    assert files == {"config.toml", "environment.json", "metrics.json", "MODEL_CARD.md"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_wrong_store_of_mlflow_is_told_before_training(mlflow_store: str, monkeypatch, refusal) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://mlflow")
+    refusal(lambda: mlflow_run(Settings.of("mf"), "x").__enter__(), "MLflow cannot open", "nonsense://mlflow")
+
+
+def test_without_mlflow_its_extra_is_named(monkeypatch: pytest.MonkeyPatch, refusal) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", None)
+    refusal(lambda: mlflow_run(Settings.of("mf"), "x").__enter__(), "not installed", "puidrec[mlflow]")

@@ -41,6 +41,9 @@ def train(
     model: ModelOptions,
     protocol: options.ProtocolName = "rd",
     shards: options.Shards = None,
+    log: Annotated[
+        str | None, typer.Option(help="mlflow: log settings, metrics and files there.", metavar="NAME")
+    ] = None,
     *,
     output: options.OutputOptions,
 ) -> None:
@@ -48,11 +51,14 @@ def train(
 
     A run that was interrupted goes on where its last checkpoint left off: repeat the command.
     """
-    from puidrec.experiments.run import train_run
+    from puidrec.data.schema import check_choice
+    from puidrec.experiments.run import mlflow_run, train_run
     from puidrec.settings import Settings
     from puidrec.train.distributed import join_world
 
     chosen = Settings.of(**data.model_settings(context, **asdict(model)))
+    if log is not None:
+        check_choice("--log", log, ("mlflow",))
     with join_world(chosen.device, lambda words: typer.echo(words, err=True)) as world, progress_bar() as bar:
         reading = "reading the data" if shards is None else "sorting the log into shards, unless it was before"
         task = bar.add_task(reading, total=None)
@@ -68,7 +74,11 @@ def train(
             bar.update(task, completed=done, total=total, description=words)
 
         source = data.spec(shards).to_source()
-        run = train_run(loaded, chosen, protocol=protocol, out=output.out, progress=show, world=world, source=source)
+        given: dict[str, Any] = {"protocol": protocol, "out": output.out, "progress": show, "source": source}
+        with mlflow_run(chosen, loaded.name) if log and world.first else contextlib.nullcontext() as record:
+            run = train_run(loaded, chosen, world=world, **given)
+            if record is not None:
+                record(run, output.out)
     if output.as_json:
         print_json(run.metrics)
     else:

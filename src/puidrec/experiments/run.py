@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import os
 import platform
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +21,7 @@ from puidrec.atomic import locked, output_errors, refuse_other_files, sweep, wri
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.split import Split
-from puidrec.errors import InputError, PuidError
+from puidrec.errors import InputError, PuidError, one_line
 from puidrec.evaluation import Evaluation, evaluate
 from puidrec.evaluation.evaluator import evaluate_scores
 from puidrec.evaluation.unseen_items import UNSEEN_METRICS
@@ -34,7 +36,8 @@ METRICS = ("uauc", "ndcg@5", "ndcg@20", "ndcg@50", "auc", "recall@5", "catalogue
 PROPENSITY = "-propensity@"
 """In the name of metrics that are weighted by inverse propensity."""
 CONFIG, CHECKPOINT, ENVIRONMENT = "config.toml", "checkpoint.safetensors", "environment.json"
-FILES = (CONFIG, CHECKPOINT, "history.jsonl", ENVIRONMENT, "metrics.json", "model", "signature.json")
+CARD, MEASURED = "MODEL_CARD.md", "metrics.json"
+FILES = (CONFIG, CHECKPOINT, "history.jsonl", ENVIRONMENT, MEASURED, CARD, "model", "signature.json")
 """All that a run folder ever holds."""
 LIBRARIES = ("puidrec", "torch", "numpy", "scipy", "polars", "scikit-learn")
 
@@ -76,7 +79,7 @@ def train_run(
             model.fit(data, split, checkpoint=checkpoint, progress=progress, world=world)
         evaluation, figures = measure(model, split, metrics, data)
         if out is not None and world.first:
-            _write(out, model, data, split, figures, source)
+            _write(out, Run(model, evaluation, figures), data, split, source)
             with output_errors(out):
                 (out / CHECKPOINT).unlink(missing_ok=True)
                 sweep(out, FILES)
@@ -135,6 +138,55 @@ def _chance(split: Split, metrics: Sequence[str]) -> dict[str, float]:
     test = split.test
     found = evaluate_scores(test.user, np.zeros(len(test)), test.label, metrics=names, users=split.protocol.users)
     return {f"chance_{name}": value for name, value in found.items()}
+
+
+@contextlib.contextmanager
+def mlflow_run(settings: Settings, data: str) -> Iterator[Callable[[Run, Path | None], None]]:
+    """A run of MLflow around a training; call what it yields with the outcome and the folder it was written to.
+
+    The store is that of MLFLOW_TRACKING_URI, else mlflow.db in the current folder; the experiment that of
+    MLFLOW_EXPERIMENT_NAME, else puidrec. It is opened before training, so that a wrong address costs no time.
+    """
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise InputError("MLflow is not installed", hint="pip install 'puidrec[mlflow]'") from error
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').resolve()}"
+    try:
+        client, name = MlflowClient(uri, uri), os.environ.get("MLFLOW_EXPERIMENT_NAME") or "puidrec"
+        known = client.get_experiment_by_name(name)
+        experiment = client.create_experiment(name) if known is None else known.experiment_id
+        own: str = client.create_run(experiment, run_name=f"{settings.method} on {data}").info.run_id
+    except Exception as error:  # whatever a store, its driver or the network raises
+        reason = one_line(str(error))[:200]
+        raise InputError(
+            f"MLflow cannot open its store ({reason})", found=uri, hint="Set MLFLOW_TRACKING_URI."
+        ) from error
+
+    def record(run: Run, out: Path | None) -> None:
+        figures = {key.replace("@", "_at_"): value for key, value in run.metrics.items()}
+        plain = {**settings.model_dump(exclude_none=True), "data": data}
+        plain |= {key: value for key, value in figures.items() if isinstance(value, str)}
+        for key, value in plain.items():
+            client.log_param(own, key, value)
+        for key, value in figures.items():
+            if isinstance(value, int | float) and not isinstance(value, bool) and key not in plain:
+                client.log_metric(own, key, float(value))
+        for file in (CONFIG, ENVIRONMENT, MEASURED, CARD) if out is not None else ():
+            client.log_artifact(own, str(out / file))  # type: ignore[operator]
+
+    try:
+        yield record
+        client.set_terminated(own)
+    except BaseException as error:
+        client.set_terminated(own, "FAILED")
+        if isinstance(error, MlflowException):
+            raise PuidError(f"the run is whole, but MLflow did not take it: {one_line(str(error))[:200]}") from error
+        raise
 
 
 def load_run(folder: Path, device: str = "cpu") -> tuple[Recommender, dict[str, Any]]:
@@ -217,17 +269,11 @@ def _require_own(out: Path, settings: Settings) -> None:
         )  # fmt: skip
 
 
-def _write(
-    out: Path,
-    model: Recommender,
-    data: Dataset,
-    split: Split,
-    figures: dict[str, Any],
-    source: Mapping[str, Any] | None,
-) -> None:
-    history = "".join(json.dumps(row) + "\n" for row in model.history_)
+def _write(out: Path, run: Run, data: Dataset, split: Split, source: Mapping[str, Any] | None) -> None:
+    history = "".join(json.dumps(row) + "\n" for row in run.model.history_)
     write_text(out / "history.jsonl", history)
     known = {} if source is None else {"data_source": dict(source)}
     write_json(out / ENVIRONMENT, {**environment(data, split.seed), "protocol": split.protocol.name, **known})
-    write_json(out / "metrics.json", figures)
-    model.save(out / "model")
+    write_json(out / MEASURED, run.metrics)
+    write_text(out / CARD, run.model.to_card(data, split, run.evaluation))
+    run.model.save(out / "model")
