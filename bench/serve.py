@@ -28,6 +28,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import IdMap
+from puidrec.data.schema import RatingScale
 from puidrec.model import Recommender
 
 USERS, SEEN = 20_000, 50
@@ -43,6 +44,7 @@ def random_model(n_items: int, dim: int) -> Recommender:
     model.user_ids_, model.item_ids_ = (IdMap(pl.Series("id", np.arange(n))) for n in (USERS, n_items))
     model.seen_ = (np.arange(USERS + 1) * SEEN, rng.integers(0, n_items, USERS * SEEN).astype(np.int32))
     model.parameters_, model.encoders_, model.history_, model.report_ = {}, {}, [], {}
+    model.rating_scale_ = RatingScale(1.0, 5.0)
     return model
 
 

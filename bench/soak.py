@@ -33,7 +33,10 @@ from puidrec.atomic import atomic_folder, write_json
 from puidrec.signing import make_keys, sign
 from serve import USERS, Client, bulk, open_loop, random_model
 
-RATE, WINDOW, HOSTILE = 20.0, 20.0, "127.0.0.2"
+RATE, WINDOW, HOSTILE, REFUSED = 20.0, 20.0, "127.0.0.2", "127.0.0.3"
+"""Idle and slow clients have an address of their own: the server may hang up on one that holds too many connections."""
+GROWTH = 0.15
+"""Of memory from the first third to the last, above which it is not flat."""
 VALUES = json.dumps({"users": [{"id": 1, "features": {"age": [{}] * 1_000_000}}]}).encode()
 """The request that once took half a minute and 6 GB."""
 
@@ -114,14 +117,14 @@ class Soak:
     async def refused(self) -> None:
         """Requests that must be refused, each in its way."""
         for kind, client, body, expected in (
-            ("values", Client(self.port, self.key, HOSTILE), VALUES, {422}),
-            ("no key", Client(self.port, None, HOSTILE), b"{}", {401}),
-            ("wrong key", Client(self.port, "x" * 64, HOSTILE), VALUES, {401}),
-            ("malformed", Client(self.port, self.key, HOSTILE), b"[" * 90_000, {400}),
+            ("values", Client(self.port, self.key, REFUSED), VALUES, {422}),
+            ("no key", Client(self.port, None, REFUSED), b"{}", {401}),
+            ("wrong key", Client(self.port, "x" * 64, REFUSED), VALUES, {401}),
+            ("malformed", Client(self.port, self.key, REFUSED), b"[" * 90_000, {400}),
         ):
             self.note(kind, await client.post(body), expected)
             client.close()
-        stranger = Client(self.port, self.key, HOSTILE)
+        stranger = Client(self.port, self.key, REFUSED)
         stranger.head = stranger.head.replace("localhost", "evil.example")
         self.note("other name", await stranger.get("/model"), {400})
         stranger.close()
@@ -169,6 +172,8 @@ class Soak:
                 self.failures["honest: not 200"] += window["not_ok"]
         if reloads["failed"] or reloads["done"] < self.reloads - 1:
             self.failures["reload: not all done"] += 1
+        if thirds[2] > (1 + GROWTH) * thirds[0]:
+            self.failures["memory: grows"] += 1
         p99 = [float(np.median([one["p99_ms"] for one in part])) for part in (self.alone, self.beside)]
         return {
             "minutes": (end - start) / 60,
