@@ -22,7 +22,7 @@ from puidrec.propensity.clip import DEFAULT_LOW
 from puidrec.propensity.entropy_balance import entropy_balance
 from puidrec.rng import Rng, generator
 
-MEAN_PAIRS = 1_000_000
+MEAN_PAIRS = 500_000
 """Pairs over which a mean that does not split is taken; all pairs of a smaller population."""
 BALANCED_ROWS = 200_000
 """Logged rows whose kernels are balanced; of a longer log, evenly spaced ones."""
@@ -101,7 +101,7 @@ class Balanced(FittedPropensity):
         for strength in (0.0, self.strength):  # likelihood first: far from it, 1/p is too steep to walk down
             problem.strength = strength
             found = minimize(
-                problem.value, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-14, "gtol": 1e-9}
+                problem.value, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-7}
             )
             start = found.x
         self.score_ = problem.scores(start)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from puidrec.experiments.reproduce.field import FIELD_METRICS, PRINTED_GAIN, PUBLISHED
+from puidrec.experiments.reproduce.field import FIELD_METRICS, PRINTED_GAIN, PUBLISHED, can_train
 from puidrec.experiments.summary import by, markdown_table
 
 Row = Mapping[str, Any]
-FAMILY = ("mrdr", "dr-mse", "tdr", "stable-dr", "d-dr", "bal-dr", "res-dr")
+FAMILY = ("mrdr", "dr-mse", "tdr", "stable-dr", "d-dr", "dr-v2", "kernel-dr", "bal-dr", "res-dr")
 """Variants of DR."""
 INTRODUCTION = """# The field's methods, side by side
 
@@ -100,6 +100,11 @@ def _section(group: Sequence[Row], summary: Mapping[str, Any]) -> str:
     columns = ("method", *metrics, f"{metrics[0]} against mf", f"{metrics[0]} against dr", "uniform rows train")
     share = f"{group[0]['positive_rate']:.1%} of test rows positive"
     parts = [f"## {data}, protocol {protocol}\n", f"{share}.\n", markdown_table(columns, body)]
+    absent = [f"`{name}`" for name in summary["uniform"] if not can_train(name, protocol)]
+    if absent:
+        parts.append(
+            f"\nNot here: {', '.join(absent)}. They train on uniform rows, which this protocol keeps for other uses."
+        )
     printed = [p for p in PUBLISHED if (p.data, p.protocol) == (data, protocol)]
     if printed:
         words = "; ".join(f"{p.method} {p.metric} {p.value:g}" for p in printed)
