@@ -1,11 +1,14 @@
 """10 million likes: `all-rank` to convergence beside implicit's ALS (15 iterations, same dim), seconds and memory.
 
-python bench/likes.py [rows]
+python bench/likes.py [rows] [threads]
+
+CPU seconds are those of all threads: on a machine that does other work as well, compare these, with one thread.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import sys
 import time
@@ -26,28 +29,35 @@ def pairs(rows: int) -> tuple[np.ndarray, np.ndarray]:
     return (key // ITEMS).astype(np.int32), (key % ITEMS).astype(np.int32)
 
 
-def all_rank(rows: int, queue: multiprocessing.Queue) -> None:
+def all_rank(rows: int, threads: int, queue: multiprocessing.Queue) -> None:
     import polars as pl
+    import torch
 
     import puidrec as pr
 
     user, item = pairs(rows)
     data = pr.Dataset.from_frame(pl.DataFrame({"user_id": user, "item_id": item}))
     del user, item
-    start = time.perf_counter()
+    torch.set_num_threads(threads)
+    start = time.perf_counter(), time.process_time()
     model = pr.Recommender("all-rank", dim=DIM, select="none", rng=0).fit(data)
-    queue.put((time.perf_counter() - start, peak(), model.report_["epochs"], len(data.logged)))
+    queue.put((*since(start), peak(), model.report_["epochs"], len(data.logged)))
 
 
-def als(rows: int, queue: multiprocessing.Queue) -> None:
+def als(rows: int, threads: int, queue: multiprocessing.Queue) -> None:
     from implicit.als import AlternatingLeastSquares
     from scipy.sparse import csr_matrix
 
     user, item = pairs(rows)
     matrix = csr_matrix((np.ones(user.size, np.float32), (user, item)), shape=(USERS, ITEMS))
-    start = time.perf_counter()
-    AlternatingLeastSquares(factors=DIM, iterations=15, random_state=0).fit(matrix, show_progress=False)
-    queue.put((time.perf_counter() - start, peak(), 15, user.size))
+    model = AlternatingLeastSquares(factors=DIM, iterations=15, random_state=0, num_threads=threads)
+    start = time.perf_counter(), time.process_time()
+    model.fit(matrix, show_progress=False)
+    queue.put((*since(start), peak(), 15, user.size))
+
+
+def since(start: tuple[float, float]) -> tuple[float, float]:
+    return time.perf_counter() - start[0], time.process_time() - start[1]
 
 
 def peak() -> float:
@@ -56,11 +66,14 @@ def peak() -> float:
 
 if __name__ == "__main__":
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
+    threads = int(sys.argv[2]) if len(sys.argv) > 2 else os.cpu_count() or 1
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": str(threads)}
     context = multiprocessing.get_context("spawn")
     for task in (all_rank, als, all_rank, als):
         queue = context.Queue()
-        process = context.Process(target=task, args=(rows, queue))
+        process = context.Process(target=task, args=(rows, threads, queue))
         process.start()
-        seconds, memory, sweeps, n = queue.get()
+        seconds, cpu, memory, sweeps, n = queue.get()
         process.join()
-        print(f"{task.__name__:9} {n:,} rows: {seconds:6.1f} s, peak {memory:.2f} GiB, {sweeps} sweeps", flush=True)
+        took = f"{seconds:6.1f} s ({cpu:6.1f} s of CPU)"
+        print(f"{task.__name__:9} {n:,} rows: {took}, peak {memory:.2f} GiB, {sweeps} sweeps", flush=True)

@@ -11,6 +11,7 @@ from typer.main import get_command
 
 ROOT = Path(__file__).parents[2]
 HOWTO = sorted((ROOT / "docs" / "howto").glob("*.md"))
+HOWTO += [ROOT / "docs" / "concepts" / f"{name}.md" for name in ("sets", "signed")]  # they show numbers
 SHOWN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
