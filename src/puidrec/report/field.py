@@ -17,6 +17,82 @@ Published tables of debiasing methods disagree by more than the gains they claim
 Here every method has the same data, protocol and tuning budget, and every difference has an interval. What each method
 minimises, and what was assumed where its paper leaves room, is in its docstring; [equations](equations.md) lists them.
 """
+ASSUMED = (
+    (
+        "`mrdr`",
+        "imputation weighted by (1 − p)/p²: least variance of DR",
+        "weights scaled to the mean of 1/p, so that L2 means the same",
+    ),
+    (
+        "`dr-mse`",
+        "imputation between least bias, (1 − p)²/p³, and least variance; `bias_share`",
+        "the same",
+    ),
+    (
+        "`tdr`",
+        "every imputed error is moved by ε(1/p − 1), ε from the log",
+        "1/p for seen and unseen pairs; then it is DR with calibrated weights",
+    ),
+    (
+        "`stable-dr`",
+        "normalised IPS, weights balanced so that imputed errors have their mean over all pairs",
+        "weights move by a tilt, one cycle",
+    ),
+    (
+        "`d-ips`, `d-dr`",
+        "a power of each propensity for bias and variance",
+        "none; below p = 0.12 the weight is about 5 whatever p is",
+    ),
+    (
+        "`dcf`",
+        "reconstructed exposure beside the score, one coefficient per user",
+        "exposure by least squares instead of Poisson factors",
+    ),
+    (
+        "`idcf`",
+        "users described by exposure factors, given their features",
+        "linear Gaussian model instead of a variational autoencoder",
+    ),
+    (
+        "`bal-ips`, `bal-dr`",
+        "weights under which the log's loss is that of uniform rows",
+        "entropy relative to 1/p; slack by sampling error",
+    ),
+    (
+        "`res-ips`, `res-dr`",
+        "residuals of propensity and imputation learned from uniform rows",
+        "residuals additive in users and items",
+    ),
+    (
+        "`auto-debias`",
+        "weights and imputed values learned so that a step on the log lowers the error of uniform rows",
+        "weights by activity and label instead of one-hot codes; the step is one of users",
+    ),
+    (
+        "`ips-v2`, `dr-v2`",
+        "propensity `balanced`: likelihood, and balance of the features of pairs",
+        "features and log activity are what is balanced",
+    ),
+    (
+        "`kernel-ips`, `kernel-dr`",
+        "propensity `kernel`: weights of most entropy that balance kernels",
+        "random anchors; slack by sampling error",
+    ),
+    (
+        "`cvib`",
+        "cross-entropy, and an information term between the means of logged and unseen pairs",
+        "means over all pairs, exact; entropy of both outcomes",
+    ),
+)
+"""Methods, what is new in them, and what was assumed here where a paper leaves room."""
+UNIFORM_TRAINS = """`auto-debias`, `bal-*` and `res-*` train on uniform rows beside the log, and every report says so.
+These are the uniform rows that the protocol holds out for propensities; rows that validate or test are never among
+them. They need at least 50."""
+SAME_MODEL = """`ips` and `dr` are nearly one method here. At the optimum of an imputation model g that has the form,
+the weights and the L2 of the prediction model, s = g has gradient 0 in the loss of DR too: what DR adds lies in
+stopping early, in other forms or in other weights of g. Variants of DR that keep the weights cannot differ much from
+`ips`.
+"""
 
 
 def field_text(summary: Mapping[str, Any], seconds: Mapping[str, Mapping[str, float]], command: str) -> str:
@@ -29,9 +105,12 @@ def field_text(summary: Mapping[str, Any], seconds: Mapping[str, Mapping[str, fl
         "adjusted for the number of methods (Holm). Uniform rows whose pair is in the log are left out.\n"
     )
     parts = [INTRODUCTION, made, "## What follows from it\n", *(f"* {line}" for line in findings(summary)), ""]
+    parts += [SAME_MODEL, "## How often it helps\n", _verdicts(summary), ""]
     for group in by(summary["tables"]["mf"], _table).values():
         parts += [_section(group, summary), ""]
     parts += ["## How long a method took\n", _times(seconds), ""]
+    table = markdown_table(("method", "what is new in it", "what is assumed here"), ASSUMED)
+    parts += ["## What was assumed\n", table, "", UNIFORM_TRAINS]
     if summary["failed"]:
         parts.append(
             "Not finished: " + "; ".join(f"{r['label']} on {r['data']}: {r['error']}" for r in summary["failed"])
@@ -46,11 +125,11 @@ def findings(summary: Mapping[str, Any]) -> list[str]:
     for (data, protocol), group in by(summary["tables"]["mf"], _table).items():
         first = [row for row in group if row["metric"] == FIELD_METRICS[0]]
         best = max(first, key=lambda row: row["mean"])
-        better = [row["label"] for row in first if row["verdict"] == "wins"]
+        better, worse = ([row["label"] for row in first if row["verdict"] == word] for word in ("wins", "loses"))
         where = f"On {data} (protocol {protocol}, {FIELD_METRICS[0]})"
         lines.append(
             f"{where} the best mean is that of {best['label']} ({best['mean']:.3f}). Better than plain `mf` beyond "
-            f"chance: {', '.join(better) or 'none'}, of {len(first) - 1} methods."
+            f"chance: {', '.join(better) or 'none'}, of {len(first) - 1} methods; worse: {', '.join(worse) or 'none'}."
         )
         variants = [against["dr"].get((data, protocol, name, FIELD_METRICS[0])) for name in FAMILY]
         lines += _variants(where, [row for row in variants if row is not None and row["difference"] is not None])
@@ -69,6 +148,31 @@ def _variants(where: str, rows: Sequence[Row]) -> list[str]:
     ]
     text = f"{where} {', '.join(better) or 'none'} of the {len(rows)} variants of DR improve on `dr` beyond chance."
     return [text + (f" The printed gain does not appear for {'; '.join(absent)}." if absent else "")]
+
+
+def _verdicts(summary: Mapping[str, Any]) -> str:
+    """Per method, in how many tables it wins, ties and loses against each reference, by the first metric."""
+    tables = {
+        ref: by([row for row in rows if row["metric"] == FIELD_METRICS[0] and row["verdict"]], lambda row: row["label"])
+        for ref, rows in summary["tables"].items()
+    }
+
+    def counts(ref: str, label: str) -> list[int]:
+        words = [row["verdict"] for row in tables[ref].get(label, [])]
+        return [words.count(word) for word in ("wins", "ties", "loses")]
+
+    def order(label: str) -> tuple[int, int]:
+        wins, _, losses = counts("mf", label)
+        return losses - wins, losses
+
+    labels = sorted(dict.fromkeys(row["label"] for row in summary["tables"]["mf"]), key=order)
+    body = [
+        [f"`{name}`", *("reference" if name == ref else " / ".join(map(str, counts(ref, name))) for ref in tables)]
+        for name in labels
+    ]
+    text = markdown_table(("method", *(f"against {ref}" for ref in tables)), body)
+    what = f"Tables in which a method wins / ties / loses by {FIELD_METRICS[0]}"
+    return f"{what}; p-values are adjusted within a table.\n\n{text}"
 
 
 def _table(row: Row) -> tuple[str, str]:

@@ -56,6 +56,9 @@ def test_a_small_form_gives_the_page(tmp_path, monkeypatch, one_thread) -> None:
     text = field_text(made, seconds, "puid reproduce field")
     assert not made["failed"]
     assert all(f"| `{job.method}` |" in text for job in jobs)
+    verdicts = text.split("## How often it helps")[1].split("##")[0]
+    assert "| `mf` | reference |" in verdicts
+    assert "| `dr` | 0 / 1 / 0 | reference |" in verdicts or "| `dr` | 0 / 0 / 1 | reference |" in verdicts
     assert "training (weights of the log)" in text
     assert set(seconds["simulated"]) == {"mf", "dr", "mrdr", "bal-dr"}
 
