@@ -18,7 +18,7 @@ join the features of users, so that they go through the backbone, cold start and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 import torch
@@ -49,6 +49,7 @@ class DeconfoundedProblem:
     exposure: LowRank
     """â of all users, scaled to a mean square of 1 on the log."""
     gamma_scale: float = 1.0
+    _columns: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     @property
     def n_users(self) -> int:
@@ -70,7 +71,7 @@ class DeconfoundedProblem:
         """Scores of a range of users: columns of γ_u â_ui first, then those of φ."""
         start, stop, _ = rows.indices(self.n_users)
         phi, own = self.phi.factors(rows), self.exposure.rows(slice(start, stop))
-        gamma = self._gamma(self.observed.rows(start, stop), phi, own)[0]
+        gamma = self._gamma(self.observed.rows(start, stop), phi, slice(start, stop))[0]
         left = torch.cat([gamma[:, None] * own.lefts[0], phi.lefts[0]], 1)
         return LowRank.of(left, torch.cat([own.rights[0], phi.rights[0]], 1))
 
@@ -82,7 +83,7 @@ class DeconfoundedProblem:
         """J of a block of users; its gradient is that at γ held constant."""
         observed = self.observed.rows(start, stop)
         phi = self.phi.factors(slice(start, stop)) if phi is None else phi
-        gamma, added = self._gamma(observed, phi.detach(), self.exposure.rows(slice(start, stop)))
+        gamma, added = self._gamma(observed, phi.detach(), slice(start, stop))
         share = len(self.observed) * (stop - start) / self.n_users
         fit = torch.sum((observed.scores(phi) + added - observed.target).square(), dtype=torch.float64) / share
         return fit + self.settings.l2 * torch.sum(gamma.square(), dtype=torch.float64) / (stop - start)
@@ -93,7 +94,7 @@ class DeconfoundedProblem:
 
         def above(scores: LowRank) -> Quadratic:
             def weigh(observed: Observed, rows: slice) -> tuple[float, Tensor]:
-                _, added = self._gamma(observed, log.own(scores, rows), self.exposure.rows(rows))
+                _, added = self._gamma(observed, log.own(scores, rows), rows)
                 return unit, unit * (observed.target - added)
 
             return log.quadratic(weigh)
@@ -101,14 +102,24 @@ class DeconfoundedProblem:
         return [LeastSquares("phi", self.phi, lambda: WorstCase(log, self.loss, above))]
 
     @torch.no_grad()
-    def _gamma(self, observed: Observed, phi: LowRank, exposure: LowRank) -> tuple[Tensor, Tensor]:
+    def _gamma(self, observed: Observed, phi: LowRank, users: slice) -> tuple[Tensor, Tensor]:
         """γ of each user, a ridge regression of r − s on â; and γ_u â_ui of each logged pair."""
-        pattern, column = observed.pattern, observed.scores(exposure)
+        pattern, (column, square) = observed.pattern, self._column(observed, users)
         rest = observed.target - observed.scores(phi)
-        ones = column.new_ones(pattern.n_items, 1)
-        product, square = (pattern.matmul(values, ones)[:, 0] for values in (column * rest, column.square()))
+        product = pattern.matmul(column * rest, column.new_ones(pattern.n_items, 1))[:, 0]
         gamma = product / (square + self.settings.l2 * len(self.observed) / self.n_users).clamp_min(1e-12)
-        return gamma, gamma[pattern.user] * column
+        return gamma, torch.repeat_interleave(gamma, pattern.row_start.diff().long()) * column
+
+    def _column(self, observed: Observed, users: slice) -> tuple[Tensor, Tensor]:
+        """â of logged pairs and Σ â² of each user: constants, computed once where the log is in memory."""
+        key = (users.start, users.stop)
+        if key in self._columns:
+            return self._columns[key]
+        column = observed.scores(self.exposure.rows(users))
+        square = observed.pattern.matmul(column.square(), column.new_ones(observed.pattern.n_items, 1))[:, 0]
+        if isinstance(self.observed, Observed):  # a log read block by block may not fit in memory
+            self._columns[key] = column, square
+        return column, square
 
 
 def deconfounded_stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import softplus
 
 from puidrec.backbones.base import Span
 from puidrec.backbones.low_rank import LowRank
@@ -65,9 +65,8 @@ def contrast(seen_mean: Tensor, unseen_mean: Tensor) -> Tensor:
 
 
 def negative_entropy(scores: Tensor) -> Tensor:
-    """p log p + (1 − p) log(1 − p) of p = σ(score)."""
-    chance = torch.sigmoid(scores)
-    return chance * logsigmoid(scores) + (1.0 - chance) * logsigmoid(-scores)
+    """p log p + (1 − p) log(1 − p) of p = σ(s), which is p s − log(1 + exp s)."""
+    return torch.sigmoid(scores) * scores - softplus(scores)
 
 
 @dataclass
