@@ -70,6 +70,9 @@ def test_its_values_are_plain_and_complete(found: Audit) -> None:
             assert curve["low"][0] == pytest.approx(curves["point"])
             assert curve["band"]["low"][0] < curves["point"] < curve["band"]["high"][0]
     assert values["certificate"]["n_uniform"] == 1_500 - 209
+    proves = values["certificate"]["low"] > 1.0
+    assert (values["certificate"]["finding"] == "nothing proved") is not proves
+    assert bool(values["certificate"]["segments"]) is proves
     assert values["data"]["n_logged"] == values["rows"]["n"]
 
 

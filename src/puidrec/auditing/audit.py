@@ -416,7 +416,12 @@ def _certificate(inputs: AuditInputs, certificate: Certificate, kind: str) -> di
     assert inputs.uniform is not None  # noqa: S101 (no certificate without uniform rows)
     return {
         "low": certificate.lower, "kind": kind, "n_uniform": len(inputs.uniform),
-        "confidence": certificate.confidence, "adjusted_by": inputs.propensity_name,
+        "confidence": certificate.confidence, "adjusted_by": inputs.propensity_name, "finding": certificate.finding,
+        "sentence": certificate.sentence,
+        "segments": [
+            {"side": row.side, "name": row.name, "n_uniform": row.n_uniform, "low": row.lower, "p_value": row.p_value}
+            for row in certificate.segments
+        ],
     }  # fmt: skip
 
 

@@ -28,12 +28,15 @@ from puidrec.evaluation.sequential import Settlement, settle
 from puidrec.rng import Rng, generator
 from puidrec.sensitivity.calibrate import Calibration
 from puidrec.sensitivity.certificate import Certificate
+from puidrec.sensitivity.certify import with_checks
 from puidrec.sensitivity.gamma import Gamma, GammaSpec
 from puidrec.sensitivity.nominal import NominalExposure, Outcome
 
 MAX_HIDING = 500_000
 """Rows in which features are hidden one by one: odds ratios do not depend on how many rows there are."""
 ROWS_PER_STRATUM = 200
+MAX_CHECKED = 1_000_000
+"""Logged rows up to which a certificate comes with its placebo and its segments."""
 MAX_STRATA = 50
 SAME = 1e-6
 """Predictions of [0, 1] that differ by less are the same: rounding must not decide which model is ahead."""
@@ -319,7 +322,10 @@ class AuditInputs:
         return rows if rows is not None and len(rows) else None
 
     def certificate(self, rng: Rng) -> tuple[Certificate, str] | None:
-        """The smallest Γ that the uniform rows prove beyond the nominal propensity, by rating level or by label."""
+        """The smallest Γ that the uniform rows prove beyond the nominal propensity, by rating level or by label.
+
+        Where they do, with its placebo and its segments, unless the log is so large that these would take minutes.
+        """
         uniform = self.uniform
         if uniform is None:
             return None
@@ -327,6 +333,8 @@ class AuditInputs:
         kind: Outcome = "rating" if by_level else "label"
         try:
             found = self.nominal.certificate(kind, uniform, rng=rng)
+            if found.lower > 1.0 and len(self.nominal.seen) <= MAX_CHECKED:
+                found = with_checks(found, self.nominal, uniform, kind)
         except InputError:
             return None  # everything was seen: there is no unseen part to certify
         return found, "rating levels" if kind == "rating" else "labels"

@@ -158,8 +158,11 @@ def _yardstick_lines(values: dict[str, Any]) -> list[str]:
     first = values["scenarios"][0]
     lines.append(f"{first['scenario'][0].upper()}{first['scenario'][1:]}: Γ = {first['gamma']:.2f}.")
     if certificate is not None:
+        what = (
+            "misfit of the propensity" if certificate["finding"] == "misfit" else "hidden or missed by the propensity"
+        )
         lines.append(
             f"{certificate['n_uniform']:,} uniform ratings: Γ of at least {certificate['low']:.2f} (95 % confidence, "
-            f"by {certificate['kind']}), hidden or missed by the propensity."
+            f"by {certificate['kind']}), {what}."
         )
     return lines

@@ -271,7 +271,14 @@ def _certificate(audit: Mapping[str, Any]) -> list[Block]:
         f"They refute every Γ below **{show(low, '.2f')}** (95 % confidence): at least that much of who saw what was "
         "hidden, or missed by the propensity."
     )
-    return [Callout("info", title, text)]
+    if certificate.get("finding") == "misfit":
+        text += " Around a richer propensity of boosted trees nothing is left of it: it is misfit, not proof."
+    points = [
+        f"{row['side']}s, {row['name']}: Γ ≥ {show(row['low'], '.2f')} from {show(row['n_uniform'])} rows"
+        for row in certificate.get("segments") or []
+        if (finite(row.get("low")) or 1.0) > 1.0
+    ]
+    return [Callout("info", title, text, points=points[:8])]
 
 
 def _benchmarks(audit: Mapping[str, Any]) -> list[Block]:

@@ -78,10 +78,14 @@ def all_labelled(protocol: Protocol) -> Protocol:
 def certify_exposure(
     nominal: NominalExposure, uniform: Interactions, outcome: Outcome, *, confidence: float = 0.95, checks: bool = True
 ) -> Certificate:
-    """`certify` for an exposure that is fitted already: training, audits and studies share it."""
+    """`certify` for an exposure that is fitted already: training and studies share it."""
     found = nominal.certificate(outcome, uniform, confidence=confidence)
-    if not checks:
-        return found
+    return with_checks(found, nominal, uniform, outcome) if checks else found
+
+
+def with_checks(found: Certificate, nominal: NominalExposure, uniform: Interactions, outcome: Outcome) -> Certificate:
+    """A certificate with its placebo, where it proves something, and its segments."""
+    confidence = found.confidence
     placebo = placebo_certificate(nominal, outcome, uniform, confidence) if found.lower > 1.0 else None
     return replace(found, segments=_segments(nominal, uniform, outcome, confidence), placebo=placebo)
 
