@@ -126,8 +126,10 @@ def _random_log(user_degree: np.ndarray, item_degree: np.ndarray, rng: np.random
     for _ in range(REPAIRED):
         drawn = users * n_items + rng.permutation(items)
         fresh = np.unique(drawn, return_index=True)[1]
-        fresh = fresh[~np.isin(drawn[fresh], pairs)]
-        pairs = np.concatenate([pairs, drawn[fresh]])
+        if pairs.size:
+            place = np.minimum(np.searchsorted(pairs, drawn[fresh]), pairs.size - 1)
+            fresh = fresh[pairs[place] != drawn[fresh]]
+        pairs = np.sort(np.concatenate([pairs, drawn[fresh]]), kind="stable")  # two runs, merged in one pass
         again = np.delete(drawn, fresh)
         users, items = np.divmod(again, n_items)
         if not users.size:
