@@ -178,7 +178,7 @@ def test_the_server_says_the_same(signed_model: Recommender, new_rows) -> None:
     rows = users.drop("user_id").to_dicts()
     named = [{"id": own, "features": row} for own, row in zip(users["user_id"], rows, strict=True)]
     scored = answers.scores(ScoreRequest(pairs=[{"user": one, "item": 7} for one in named]))
-    found = signed_model.predict(users["user_id"], [7] * 5, user_features=users)
+    found = signed_model.predict(users["user_id"], [7] * 5, user_features=users, scale="unit")
     np.testing.assert_allclose(found, scored["scores"], atol=1e-6)
     new = [
         {"id": own, "features": row}
@@ -186,7 +186,7 @@ def test_the_server_says_the_same(signed_model: Recommender, new_rows) -> None:
     ]
     plan = answers.plan(RecommendRequest(users=[*named, 3], k=6, new_items=new))
     served = answers.recommendations(plan, answers.engine.best(plan.query))["recommendations"]
-    own = signed_model.recommend([*users["user_id"], 3], 6, user_features=users, item_features=items)
+    own = signed_model.recommend([*users["user_id"], 3], 6, user_features=users, item_features=items, scale="unit")
     assert [item for part in served for item in part["items"]] == own["item_id"].to_list()
     np.testing.assert_allclose([score for part in served for score in part["scores"]], own["score"], atol=1e-6)
 
@@ -217,9 +217,9 @@ def test_a_saved_model_and_one_fitted_again_score_cold_start_users_alike(
     again = Recommender.load(tmp_path / "model")
     assert np.array_equal(again.predict(*pairs, user_features=users), signed_model.predict(*pairs, user_features=users))
     other = Recommender("mf", **FAST).fit(data)
-    before = other.predict(*pairs, user_features=users)
+    before = other.predict(*pairs, user_features=users, scale="unit")
     other.set_params(rng=5).fit(data)
-    after = other.predict(*pairs, user_features=users)
+    after = other.predict(*pairs, user_features=users, scale="unit")
     assert not np.array_equal(before, after)
     expected = ColdStart(other).represent("user", users.drop("user_id").to_dicts()) @ other.item_factors_[0]
     np.testing.assert_allclose(after, expected, atol=1e-5)

@@ -167,7 +167,7 @@ def write_onnx(model: Recommender, folder: Path) -> dict[str, Any]:
     _write_ids(model, folder)
     return {
         "inputs": {"user": "int64 [n], row of user_ids.json", "item": "int64 [n], row of item_ids.json"},
-        "output": {"score": "float32 [n], as Recommender.predict"},
+        "output": {"score": "float32 [n], as Recommender.predict(…, scale='unit')"},
         "unknown_user": len(model.user_ids_),
         "unknown_item": len(model.item_ids_),
         "largest_difference_to_predict": _check(model, path),

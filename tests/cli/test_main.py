@@ -164,7 +164,7 @@ def test_a_reader_that_leaves_early_gets_no_trace() -> None:
     read, write = os.pipe()
     os.close(read)
     size = ("--set", "data.n_users=30", "--set", "data.n_items=20")
-    command += ["data", "describe", "--data", "simulated", *size, "--json"]
+    command += ["data", "describe", "--data", "simulated", *size, "--json", "--quiet"]
     buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
     os.close(write)

@@ -26,7 +26,7 @@ def recommended(answer: Any) -> list[dict[str, Any]]:
 def test_recommend_is_the_library_s(client: Any, model: Recommender) -> None:
     found = recommended(client.post("/recommend", {"users": [5, 3, 5], "k": 4}))
     for entry, user in zip(found, [5, 3, 5], strict=True):
-        expected = model.recommend([user], k=4)
+        expected = model.recommend([user], k=4, scale="unit")
         assert entry["user_id"] == user
         assert entry["basis"] == "trained"
         assert entry["items"] == expected["item_id"].to_list()
@@ -377,3 +377,15 @@ def test_what_is_under_way_is_counted_by_client_and_for_all(client_of: Any, mode
     assert not admission.results
     with admission.holding(here, 10**6):  # a single request may be as large as its own limits let it be
         pass
+
+
+@pytest.mark.parametrize("method", ["all-rank", "ease", "spectrum"])
+def test_a_model_of_likes_is_served(method: str, client_of: Any, tiny_data: Dataset) -> None:
+    likes = tiny_data.logged.to_frame().select("user_id", "item_id")
+    model = Recommender(method, rng=0, **({} if method == "ease" else {"dim": 4})).fit(likes)
+    user = int(likes["user_id"][0])
+    entry = recommended(client_of(model).post("/recommend", {"users": [user], "k": 4}))[0]
+    best = model.recommend(user, k=4)
+    assert entry["items"] == best["item_id"].to_list()
+    np.testing.assert_allclose(entry["scores"], best["score"], atol=1e-6)  # likes are on 0..1 already
+    assert not model.trained_on([user] * 4, entry["items"]).any()

@@ -37,7 +37,7 @@ def test_agrees_with_recommend(model: Recommender, exclude: bool, block: int, mo
     monkeypatch.setattr(module, "BLOCK_SCORES", block)
     engine, everyone = Engine(model), np.arange(60)
     ranking = engine.best(query(engine, everyone, 5, exclude=exclude))
-    frame = model.recommend(model.user_ids_.ids, k=5, exclude_seen=exclude)
+    frame = model.recommend(model.user_ids_.ids, k=5, exclude_seen=exclude, scale="unit")
     assert frame["item_id"].to_list() == model.item_ids_.decode(ranking.codes.ravel()).to_list()
     np.testing.assert_allclose(ranking.scores.ravel(), frame["score"], atol=1e-6)
 
