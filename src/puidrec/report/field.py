@@ -131,23 +131,32 @@ def findings(summary: Mapping[str, Any]) -> list[str]:
             f"{where} the best mean is that of {best['label']} ({best['mean']:.3f}). Better than plain `mf` beyond "
             f"chance: {', '.join(better) or 'none'}, of {len(first) - 1} methods; worse: {', '.join(worse) or 'none'}."
         )
-        variants = [against["dr"].get((data, protocol, name, FIELD_METRICS[0])) for name in FAMILY]
-        lines += _variants(where, [row for row in variants if row is not None and row["difference"] is not None])
+        to_dr = {
+            label: row
+            for (*table, label, metric), row in against["dr"].items()
+            if table == [data, protocol] and metric == FIELD_METRICS[0] and row["difference"] is not None
+        }
+        lines += [*_variants(where, to_dr), *_printed(where, to_dr)]
     return lines
 
 
-def _variants(where: str, rows: Sequence[Row]) -> list[str]:
-    """Which variants of DR improve on DR; those with a printed gain that does not appear, with their interval."""
-    if not rows:
-        return []
-    better = [row["label"] for row in rows if row["verdict"] == "wins"]
+def _variants(where: str, to_dr: Mapping[str, Row]) -> list[str]:
+    """Which variants of DR improve on DR."""
+    found = [name for name in FAMILY if name in to_dr]
+    better = [name for name in found if to_dr[name]["verdict"] == "wins"]
+    text = f"{where} {', '.join(better) or 'none'} of the {len(found)} variants of DR improve on `dr` beyond chance."
+    return [text] if found else []
+
+
+def _printed(where: str, to_dr: Mapping[str, Row]) -> list[str]:
+    """Under the protocol of their papers: methods whose printed gain does not appear, with the interval."""
     absent = [
-        f"{row['label']} {_difference(row)} (printed: {PRINTED_GAIN[row['label']][1]})"
-        for row in rows
-        if row["label"] in PRINTED_GAIN and row["data"] == "coat" and row["verdict"] != "wins"
+        f"{name} {_difference(row)} (printed: {PRINTED_GAIN[name][1]})"
+        for name, row in to_dr.items()
+        if row["data"] == "coat" and name in PRINTED_GAIN and row["protocol"] == PRINTED_GAIN[name][0]
+        if row["verdict"] != "wins"
     ]
-    text = f"{where} {', '.join(better) or 'none'} of the {len(rows)} variants of DR improve on `dr` beyond chance."
-    return [text + (f" The printed gain does not appear for {'; '.join(absent)}." if absent else "")]
+    return [f"{where} the printed gain over DR does not appear for {'; '.join(absent)}."] if absent else []
 
 
 def _verdicts(summary: Mapping[str, Any]) -> str:

@@ -65,7 +65,7 @@ def test_a_small_form_gives_the_page(tmp_path, monkeypatch, one_thread) -> None:
 
 def row(label: str, reference: str, mean: float, verdict: str | None, difference: float | None) -> dict:
     return {
-        "data": "coat", "protocol": "rd", "label": label, "metric": "uauc", "mean": mean, "verdict": verdict,
+        "data": "coat", "protocol": "cvib", "label": label, "metric": "uauc", "mean": mean, "verdict": verdict,
         "difference": difference, "difference_low": None if difference is None else difference - 0.01,
         "difference_high": None if difference is None else difference + 0.01, "is_reference": label == reference,
         "positive_rate": 0.2,
@@ -80,8 +80,18 @@ def test_sentences_follow_from_the_rows(verdict) -> None:
     }
     for reference, difference in (("mf", 0.02), ("dr", 0.12)):
         tables[reference].append(row("mrdr", reference, 0.72, verdict, difference))
-    first, second = findings({"tables": tables})
+    first, second, *printed = findings({"tables": tables})
     assert "best mean is that of mrdr (0.720)" in first
     assert ("beyond chance: mrdr" in first) is (verdict == "wins")
+    assert "worse: dr" in first
     assert ("mrdr of the 1 variants" in second) is (verdict == "wins")
-    assert ("printed gain does not appear for mrdr +0.120 [+0.110, +0.130]" in second) is (verdict != "wins")
+    if verdict == "wins":
+        assert not printed
+    else:
+        assert "printed gain over DR does not appear for mrdr +0.120 [+0.110, +0.130] (printed: +.005" in printed[0]
+
+
+def test_a_printed_gain_is_looked_for_under_its_own_protocol() -> None:
+    rows = [row("dr", "dr", 0.6, None, None), row("mrdr", "dr", 0.6, "ties", 0.0)]
+    other = [{**r, "protocol": "rd"} for r in rows]
+    assert not any("printed gain" in line for line in findings({"tables": {"mf": other, "dr": other}}))
