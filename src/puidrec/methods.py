@@ -134,6 +134,7 @@ ONE_GAMMA = ("auto", "certified", "global")
 ROBUST = "puidrec.train.robust:stages"
 MULTI = "puidrec.train.multi:stages"
 UNSEEN = "puidrec.train.unseen:stages"
+SIGNED = "puidrec.spectrum.members:signed_stages"
 BASELINE = "puidrec.train.baselines:stages"
 WEIGHTS = "puidrec.train.log_weights:"
 DECONFOUNDED = "puidrec.train.deconfounded:"
@@ -196,10 +197,10 @@ def _multi(name: str, estimator: Estimator, words: str) -> MethodSpec:
 def _unseen(name: str, uncertainty: Uncertainty, end: Literal["signed", "worst"], words: str) -> MethodSpec:
     gamma = ["gamma"] if uncertainty == "global" else []
     return MethodSpec(
-        name, UNSEEN, words, "naive", uncertainty, end=end, target_scale="unit", uses_propensity="without ids",
-        uses_uniform=GAMMA_SCALE, needs_levels=end == "worst", losses=("squared",),
+        name, SIGNED if end == "signed" else UNSEEN, words, "naive", uncertainty, end=end, target_scale="unit",
+        uses_propensity="without ids", uses_uniform=GAMMA_SCALE, needs_levels=end == "worst", losses=("squared",),
         search_space=(*TRAINED, "min_propensity", *gamma, "unseen_weight"),
-        needs="a log of ratings; at least 50 uniform ratings set the scale of Γ, else it is 1.1",
+        needs="a log of ratings; 50 uniform ratings set the scale of Γ, else it is 1.1; 500 may choose another and λ",
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from puidrec.data.sources import load_dataset
-from puidrec.methods import METHODS, ROBUST, UNSEEN
+from puidrec.methods import METHODS, ROBUST, SIGNED
 from puidrec.model import Recommender
 from puidrec.train import blocks, least_squares
 from puidrec.train import prepare as prepare_module
@@ -22,7 +22,7 @@ from puidrec.train.stages import partition_of, stages_of
 
 METHODS_SOLVED = [
     name for name, spec in METHODS.items()
-    if spec.build in (ROBUST, UNSEEN) and spec.end == "signed" and not (spec.log_weights or spec.imputation_weights)
+    if spec.build in (ROBUST, SIGNED) and spec.end == "signed" and not (spec.log_weights or spec.imputation_weights)
 ]  # fmt: skip
 COMMON = {"dim": 3, "propensity": "cells", "solver": "least-squares"}
 

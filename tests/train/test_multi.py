@@ -3,15 +3,30 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from puidrec.data.synthetic import simulate
+from puidrec.evaluation import evaluate
+from puidrec.model import Recommender
 from puidrec.train.multi import EXPOSURE, IMPUTATION, RATING
 from puidrec.train.stages import stages_of
 
 
 def lowest(prepared) -> float:
     """The smallest propensity that is believed: a quarter of the mean exposure, or the clipping limit."""
-    data = prepared.data
-    rate = len(prepared.split.train) / (data.n_users * data.n_items)
-    return max(prepared.settings.min_propensity, 0.25 * rate)
+    return max(prepared.settings.min_propensity, 0.25 * rate_of(prepared))
+
+
+def rate_of(prepared) -> float:
+    return len(prepared.split.train) / prepared.data.n_pairs
+
+
+def curvature(prepared) -> float:
+    """Half the second derivative of cross-entropy at the mean exposure, by differences."""
+    rate, step = rate_of(prepared), 1e-4
+
+    def entropy(c: float) -> float:
+        return -rate * np.log(c) - (1.0 - rate) * np.log(1.0 - c)
+
+    return (entropy(rate + step) - 2.0 * entropy(rate) + entropy(rate - step)) / step**2 / 2.0
 
 
 def problem_of(prepared, seed=3):
@@ -31,7 +46,7 @@ def brute_force(prepared, problem, dense) -> float:
     seen = np.zeros(exposure.shape)
     seen[at] = 1.0
     weight = 1.0 / np.clip(exposure[at], lowest(prepared), 1.0)
-    total = ((exposure - seen) ** 2).sum()
+    total = curvature(prepared) * ((exposure - seen) ** 2).sum()
     error = (rating[at] - target) ** 2
     if not prepared.settings.spec.imputes:
         return (total + (weight * error).sum()) / seen.size
@@ -70,7 +85,16 @@ def test_weights_and_pseudo_labels_are_constants_for_the_rating_loss(prepare) ->
     exposure = problem.heads.factors(EXPOSURE).tile().detach().double().numpy()
     seen = np.zeros(exposure.shape)
     seen[prepared.rows.user, prepared.rows.item] = 1.0
-    assert with_rating == pytest.approx(2.0 * (exposure - seen).mean(), abs=1e-6)
+    assert with_rating == pytest.approx(2.0 * curvature(prepared) * (exposure - seen).mean(), rel=1e-5)
+
+
+def test_where_co_exposure_carries_taste_sharing_beats_mf() -> None:
+    data = simulate("trait-genre", 600, 120, n_rows=8_000, n_uniform=8_000, exposure_strength=2.5, rng=0).data
+    found = {
+        method: evaluate(Recommender(method, backbone="mf", rng=0).fit(data), data.test, ["auc"])["auc"]
+        for method in ("mf", "multi-ips")
+    }
+    assert found["multi-ips"] > found["mf"] + 0.02
 
 
 def test_heads_share_representations(prepare) -> None:

@@ -41,6 +41,7 @@ class Rows(NamedTuple):
     user: np.ndarray
     item: np.ndarray
     target: np.ndarray
+    liked: np.ndarray
     uniform: bool
 
 
@@ -104,8 +105,9 @@ def _rows(prepared: Prepared, parts: Sequence[Interactions], *, uniform: bool) -
     user = np.concatenate([np.zeros(0, np.int64), *(part.user for part in parts)])
     item = np.concatenate([np.zeros(0, np.int64), *(part.item for part in parts)])
     target = np.concatenate([np.zeros(0), *(prepared.log.target(part) for part in parts)])
+    liked = np.concatenate([np.zeros(0, bool), *(part.label == 1 for part in parts)])
     kept = ~pairs_in(user, item, prepared.data.n_items, prepared.log.parts())
-    return Rows(user[kept], item[kept], target[kept], uniform)
+    return Rows(user[kept], item[kept], target[kept], liked[kept], uniform)
 
 
 def _ingredients(prepared: Prepared, done: Done) -> Ingredients:

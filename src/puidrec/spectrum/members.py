@@ -5,19 +5,28 @@ from its neighbour and needs a few sweeps only: the mixture corrects what is lef
 
 A log of likes has no ratings to fit: q = 1, and models along Γ differ from `all-rank` by a scale and a constant. So
 `all-rank` is the only member, and the mixture may add exposure factors where uniform rows ask for them.
+
+`signed-rd` and `signed-puid` have a path of their own where many uniform rows say which of its points ranks best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+from scipy.stats import rankdata
+
 from puidrec.errors import InputError
-from puidrec.spectrum.blend import blend
+from puidrec.settings import Settings
+from puidrec.spectrum.blend import Rows, blend, calibration_rows
+from puidrec.train import unseen
 from puidrec.train.blocks import UserPartition
 from puidrec.train.prepare import Prepared
-from puidrec.train.problem import Done, Problem, Stage
+from puidrec.train.problem import Done, Fitted, Problem, Stage
 from puidrec.train.robust import robust_problem
+from puidrec.train.stopping import pair_scores
 from puidrec.train.unseen import all_rank_problem, signed_problem
 
 MILD = 1.1
@@ -26,6 +35,10 @@ SWEEPS = 8
 """Sweeps of a member that starts from its neighbour."""
 ALONE_SWEEPS = 15
 """Sweeps of the only member of a log of likes, as `all-rank` has by itself."""
+ENOUGH = 500
+"""Uniform rows from which they choose Γ and λ of the signed methods."""
+POINTS = ((3.0, 1.0), (10.0, 1.0), (30.0, 3.0), (10.0, 5.0), (3.0, 3.0))
+"""(Γ, λ) that they choose among, beside the Γ of their mean with λ = 1."""
 
 
 class Member(NamedTuple):
@@ -54,7 +67,7 @@ def path(gamma: float = MILD) -> tuple[Member, ...]:
 def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     """Members one after the other, then the mixture in closed form; every process computes that."""
     settings = prepared.settings
-    if settings.backbone not in ("mf", "mf-linear") or settings.solver == "adam" or settings.block_users:
+    if not _solved(settings):
         found = f"backbone {settings.backbone}, solver {settings.solver}, block_users {settings.block_users}"
         raise InputError(
             "spectrum is solved by least squares", found=found,
@@ -99,3 +112,60 @@ def _from(start: str, build: Build, partition: UserPartition) -> Build:
         return problem
 
     return warm
+
+
+def signed_stages(prepared: Prepared, partition: UserPartition) -> Sequence[Stage]:
+    """`signed-rd`, `signed-puid`: unseen ratings get the mean that uniform rows show, or, where many rows favour one,
+    another point of a path along (Γ, λ)."""
+    usual, settings = unseen.stages(prepared, partition), prepared.settings
+    open_to_choice = (
+        settings.gamma == "auto" and settings.unseen_weight == Settings.model_fields["unseen_weight"].default
+    )
+    if not open_to_choice or not _solved(settings) or prepared.data.positives_only or prepared.gamma.mean_log <= 0.0:
+        return usual
+    rows = calibration_rows(prepared)
+    if not rows.uniform or rows.user.size < ENOUGH or rows.liked.all() or not rows.liked.any():
+        return usual
+    found = [*usual[:-1], replace(usual[-1], name="Γ of the mean")]
+    for gamma, weight in POINTS:
+        name, start = f"Γ {gamma:g}, λ {weight:g}", found[-1].name
+        build = _point(prepared, partition, name, gamma, weight)
+        found.append(Stage(name, _from(start, build, partition), True, SWEEPS))
+    names = [stage.name for stage in found[len(usual) - 1 :]]
+    return [*found, Stage("main", lambda done: _chosen(prepared, [(name, done[name]) for name in names], rows))]
+
+
+def _solved(settings: Settings) -> bool:
+    """Whether members are solved by least squares."""
+    return settings.backbone in ("mf", "mf-linear") and settings.solver != "adam" and not settings.block_users
+
+
+def _point(prepared: Prepared, partition: UserPartition, name: str, gamma: float, weight: float) -> Build:
+    return lambda done: unseen.path_problem(prepared, name, partition, done["seen"].phi, gamma, weight)
+
+
+def _chosen(prepared: Prepared, points: Sequence[tuple[str, Fitted]], rows: Rows) -> Fitted:
+    """The point of best AUC on uniform rows, or the first one that is within one standard error of it."""
+    liked = rows.liked
+    values = [_placements(pair_scores(fitted.phi, rows.user, rows.item), liked) for _, fitted in points]
+    best = max(range(len(points)), key=lambda k: float(values[k][liked].mean()))
+    lacks = (values[best] - value for value in values)
+    near = (lack[liked].mean() <= np.sqrt(sum(lack[p].var() / p.sum() for p in (liked, ~liked))) for lack in lacks)
+    name, fitted = points[next(k for k, bearable in enumerate(near) if bearable)]
+    words = f"the AUC of {rows.user.size:,} uniform ratings along a path: {name}"
+    validator, notes = prepared.validator(), {"gamma_set_by": words, "uniform_rows_used": "scale of Γ, λ"}
+    score = None if validator is None else validator.score(fitted.phi)
+    return replace(fitted, history=[], best_score=score, notes=notes)
+
+
+def _placements(score: np.ndarray, liked: np.ndarray) -> np.ndarray:
+    """Of each liked row the share of others it is above, of each other row the share of liked ones above it; ties half.
+
+    Both have the mean AUC, and their variances add up to that of AUC (DeLong et al., 1988).
+    """
+    total, found = rankdata(score), np.zeros(score.size)
+    for part, sign in ((liked, 1.0), (~liked, -1.0)):
+        others = max(int((~part).sum()), 1)
+        below = (total[part] - rankdata(score[part])) / others
+        found[part] = below if sign > 0 else 1.0 - below
+    return found

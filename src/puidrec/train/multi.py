@@ -56,7 +56,7 @@ class MultiProblem:
         mean_exposure = len(self.observed) / (self.n_users * observed.pattern.n_items)
         low = max(self.settings.min_propensity, FLOOR * mean_exposure)
         exposure, rating = (self.heads.factors(head, rows) for head in (EXPOSURE, RATING))
-        return multi_loss(observed, exposure, rating, self.imputation(rows), low)
+        return multi_loss(observed, exposure, rating, self.imputation(rows), rate=mean_exposure, low=low)
 
     def _penalty(self) -> Tensor:
         heads = self.heads.bias_penalty() + self.heads.map_penalty()

@@ -117,7 +117,12 @@ def _with_done(save: SaveState | None, done: Done) -> SaveState | None:
                 tensors[f"done.{name}.{part}.right"] = factors.rights[0]
         tensors |= {f"done.{name}.parameter.{key}": value for key, value in fitted.parameters.items()}
     finished = {
-        name: {"history": fitted.history, "best_epoch": fitted.best_epoch, "solver": fitted.solver}
+        name: {
+            "history": fitted.history,
+            "best_epoch": fitted.best_epoch,
+            "solver": fitted.solver,
+            "gamma_scale": fitted.gamma_scale,
+        }
         for name, fitted in done.items()
     }
     return lambda state: save(Checkpoint({**state.tensors, **tensors}, {**state.state, "done": finished}))
@@ -140,6 +145,7 @@ def _unpack(checkpoint: Checkpoint, name: str, device: str) -> Fitted:
         if phi is None:
             raise KeyError(f"done.{name}.phi.left")
         history, epoch, solver = list(finished["history"]), int(finished["best_epoch"]), str(finished["solver"])
-        return Fitted(phi, factors("theta"), parameters, history, epoch, solver=solver)
+        scale = float(finished["gamma_scale"])
+        return Fitted(phi, factors("theta"), parameters, history, epoch, gamma_scale=scale, solver=solver)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error

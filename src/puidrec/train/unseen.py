@@ -203,6 +203,16 @@ def signed_problem(
     return UnseenProblem(settings, observed, phi, q, prepared.gamma, *logs)
 
 
+def path_problem(
+    prepared: Prepared, stage: str, partition: UserPartition, q: LowRank, gamma: float, unseen_weight: float
+) -> UnseenProblem:
+    """The method's own Γ rule, scaled so that the mean of log Γ is that of one Γ, at one λ."""
+    problem = signed_problem(prepared, stage, partition, q, gamma, unseen_weight)
+    problem.log_users, problem.log_items = signed.additive_log_gamma(prepared.gamma, q.lefts[0])
+    problem.gamma_scale = float(np.log(gamma)) / prepared.gamma.mean_log
+    return problem
+
+
 def _unseen_problem(prepared: Prepared, q: LowRank, partition: UserPartition) -> UnseenProblem:
     settings = prepared.settings
     observed = prepared.logged("inverse" if settings.adjusts else "unit")
