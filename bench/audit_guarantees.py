@@ -28,7 +28,11 @@ from puidrec.data.dataset import Dataset
 from puidrec.model import Recommender
 from worlds import Truth, make_world
 
-KINDS = ("noisy", "close", "memoriser", "fitted", "overfit")
+KINDS = {
+    "noisy": "scores with 50 % more noise, rows unseen", "close": "scores with 5 % more noise, rows unseen",
+    "memoriser": "every logged rating by heart", "fitted": "80 % of every logged rating by heart",
+    "overfit": "factorisation without regularisation, cross-fitted",
+}  # fmt: skip
 METRICS = ("error", "ranking", "ndcg")
 
 
