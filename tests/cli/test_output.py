@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import threading
 import unicodedata
 
@@ -133,7 +134,8 @@ def test_verbose_is_a_line_per_step(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         step("measuring")
         step("measuring")
         step("writing \x1b[2J")
-    assert capsys.readouterr().err == "puid: measuring, 0:00\npuid: writing \\x1b[2J, 0:00\n"
+    told = re.sub(r"\d+:\d\d", "0:00", capsys.readouterr().err)
+    assert told == "puid: measuring, 0:00\npuid: writing \\x1b[2J, 0:00\n"
     stream = io.StringIO()
     with LiveTable("coat", ("uauc",), Console(file=stream, force_terminal=True, width=90)) as live:
         live(Event(1, 2, result(0.7), resumed=True))

@@ -63,7 +63,7 @@ def call(*arguments: object) -> tuple[int, str, str]:
     import io
 
     out, err, before = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["puid", *map(str, arguments)]
+    sys.argv = ["puid", *map(str, arguments), "--quiet"]  # a slow machine would tell its progress
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as left:
             run()
