@@ -32,9 +32,17 @@ def test_the_example_is_short() -> None:
 
 
 @pytest.mark.parametrize("target", ["demo", "test"])
-def test_the_two_commands_at_the_top_are_targets(target: str) -> None:
+def test_the_two_commands_at_the_top_set_up_what_they_need(target: str, tmp_path: Path) -> None:
     assert f"make {target}" in README.split("## ")[0]
-    assert re.search(rf"^{target}: \$\(READY\)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    command = ["make", "-n", target, f"VENV={tmp_path}/venv"]
+    planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "-m venv" in planned
+    assert ("[dev" in planned) == (target == "test")  # the demo needs none of the developers' tools
+    (tmp_path / "venv").mkdir()
+    for name in (".ready", ".ready-demo"):
+        (tmp_path / "venv" / name).touch()
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "install" not in again
 
 
 def test_every_page_the_readme_links_to_exists() -> None:
