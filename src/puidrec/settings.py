@@ -183,7 +183,7 @@ class Settings(BaseModel):
         if self.loss not in spec.losses:
             raise InputError(
                 f"{spec.name} cannot be trained with this loss", found=self.loss,
-                expected=f"loss {' or '.join(spec.losses)}",
+                expected=f"loss {' or '.join(spec.losses)}", hint="Leave loss out, or name another method, such as mf.",
             )  # fmt: skip
         self._check_gamma()
         return self
