@@ -3,8 +3,11 @@
     python bench/engine.py shape          Yahoo!R3's shape, interleaved with one ALS iteration of `implicit` and with
                                           a straightforward epoch (bench/naive_dr.py); prints ratios to their targets
     python bench/engine.py large          10 M rows, 100 k × 20 k, dim 64
+    python bench/engine.py fits           whole fits by default settings, to convergence, at Yahoo!R3's shape (dim 64),
+                                          interleaved with whole fits of implicit's ALS (15 iterations)
 
-Each prints one JSON line. Times are medians; runs of the things compared alternate, so that a busy machine slows all.
+Each prints one JSON line, `fits` one per method.
+Times are medians; runs of the things compared alternate, so that a busy machine slows all.
 100 million rows, and several processes: bench/scaling.py.
 """
 
@@ -37,6 +40,10 @@ from puidrec.objective.terms import (  # noqa: E402
 from puidrec.objective.worst_case import Box  # noqa: E402
 
 SHAPES = {"shape": (15_400, 1_000, 311_704, 64), "large": (100_000, 20_000, 10_000_000, 64)}
+FITS = "mf,ips,dr,signed-rd,all-rank,rd-ips,rd-dr,puid-dr,brd-dr,spectrum"
+TARGETS = {"mf": 1.5, "dr": 3.0, "signed-rd": 3.0}
+"""Seconds of a whole fit against those of a whole fit of ALS."""
+ALS_ITERATIONS, TRUE_COLUMNS = 15, 8
 L2 = 1e-3
 
 
@@ -102,31 +109,81 @@ def seconds(function) -> float:
     return time.perf_counter() - start
 
 
-def als_iteration(engine: Engine):
-    """One iteration of implicit's ALS (CPU, conjugate gradients) on the same log and factors."""
+def als_fit(user: np.ndarray, item: np.ndarray, shape: tuple[int, int], dim: int, iterations: int):
+    """A fit of implicit's ALS (CPU, conjugate gradients) to a log."""
     import implicit
     import scipy.sparse as sp
 
-    ones = np.ones(engine.user.size, np.float32)
-    matrix = sp.csr_matrix((ones, (engine.user, engine.item)), shape=(engine.n_users, engine.n_items))
-    als = implicit.als.AlternatingLeastSquares(
-        factors=engine.dim, iterations=1, use_gpu=False, use_cg=True, num_threads=THREADS, random_state=0
-    )
-    return lambda: als.fit(matrix, show_progress=False)
+    matrix = sp.csr_matrix((np.ones(user.size, np.float32), (user, item)), shape=shape)
+
+    def fit() -> None:
+        als = implicit.als.AlternatingLeastSquares(
+            factors=dim, iterations=iterations, use_gpu=False, use_cg=True, num_threads=THREADS, random_state=0
+        )
+        als.fit(matrix, show_progress=False)
+
+    return fit
+
+
+def shape_log() -> tuple[np.ndarray, np.ndarray]:
+    """A log of Yahoo!R3's shape."""
+    n_users, n_items, n_rows, _ = SHAPES["shape"]
+    user, item = make_log(n_users, n_items, int(n_rows * 1.12))
+    keep = np.sort(np.random.default_rng(0).choice(user.size, n_rows, replace=False))
+    return user[keep], item[keep]
+
+
+def rated(user: np.ndarray, item: np.ndarray, n_users: int, n_items: int, seed: int = 1) -> np.ndarray:
+    """Five levels: what users and items are like, a few true columns, and noise; liked items are rated more often."""
+    rng = np.random.default_rng(seed)
+    left, right = (rng.normal(0, TRUE_COLUMNS**-0.25, (n, TRUE_COLUMNS)).astype(np.float32) for n in (n_users, n_items))
+    taste = np.einsum("nd,nd->n", left[user], right[item])
+    means = rng.normal(0, 0.6, n_users)[user] + rng.normal(0, 0.5, n_items)[item]
+    return np.clip(np.rint(3.0 + taste * 0.8 + means + rng.normal(0, 0.9, user.size)), 1, 5).astype(np.float32)
+
+
+def bench_fits(methods: list[str], repeats: int) -> list[dict[str, object]]:
+    """Whole fits with default settings, each after a whole fit of ALS."""
+    import polars as pl
+
+    import puidrec as pr
+
+    n_users, n_items, _, dim = SHAPES["shape"]
+    user, item = shape_log()
+    rating = rated(user, item, n_users, n_items)
+    data = pr.Dataset.from_frame(pl.DataFrame({"user_id": user, "item_id": item, "rating": rating}))
+    als = als_fit(user, item, (n_users, n_items), dim, ALS_ITERATIONS)
+    times: dict[str, list[float]] = {name: [] for name in ("als", *methods)}
+    reports: dict[str, dict[str, object]] = {}
+    for turn in range(repeats + 1):
+        for name in methods:
+            model = pr.Recommender(name, rng=0, dim=dim)
+            pair = seconds(als), seconds(lambda model=model: model.fit(data))
+            if turn:  # the first fit of each warms caches up
+                times["als"].append(pair[0])
+                times[name].append(pair[1])
+            reports[name] = model.report_
+    base = float(np.median(times["als"]))
+    rows: list[dict[str, object]] = []
+    for name in methods:
+        ratio, own = float(np.median(times[name])) / base, reports[name]
+        about = {"method": name, "fit_s": round(ratio * base, 2), "als_s": round(base, 2), "per_als": round(ratio, 2)}
+        target = {"target": TARGETS[name]} if name in TARGETS else {}
+        rows.append({**about, **target, "sweeps": own["epochs"], "solver": own["solver"]})
+    return rows
 
 
 def bench_shape(repeats: int, naive_blocks: int | None) -> dict[str, float]:
     from naive_dr import NaiveDr
 
-    n_users, n_items, n_rows, dim = SHAPES["shape"]
-    user, item = make_log(n_users, n_items, int(n_rows * 1.12))
-    keep = np.sort(np.random.default_rng(0).choice(user.size, n_rows, replace=False))
-    engine = Engine(user[keep], item[keep], n_users, n_items, dim)
+    n_users, n_items, _, dim = SHAPES["shape"]
+    engine = Engine(*shape_log(), n_users, n_items, dim)
     weight = engine.observed.bounds.b.numpy()
     naive = NaiveDr(
         engine.user.astype(np.int64), engine.item.astype(np.int64), engine.target.numpy(), weight, n_users, n_items, dim
     )
-    runs = {"engine": engine.epoch, "als": als_iteration(engine)}
+    als = als_fit(engine.user, engine.item, (n_users, n_items), dim, iterations=1)
+    runs = {"engine": engine.epoch, "als": als}
     for function in runs.values():
         function()
     times = {name: [] for name in runs}
@@ -155,7 +212,8 @@ def bench_scale(name: str, repeats: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=list(SHAPES))
+    parser.add_argument("what", choices=[*SHAPES, "fits"])
+    parser.add_argument("--methods", default=FITS, help="of `fits`")
     parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument(
         "--naive-blocks",
@@ -166,6 +224,10 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(THREADS)
     sys.path.insert(0, str(Path(__file__).parent))
+    if args.what == "fits":
+        for row in bench_fits(args.methods.split(","), min(args.repeats, 5)):
+            print(json.dumps({"bench": "fits", "threads": THREADS, **row}), flush=True)
+        return
     if args.what == "shape":
         result = bench_shape(args.repeats, args.naive_blocks or None)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,12 @@ from torch import Tensor
 from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import InputError, PuidError
-from puidrec.objective.majorise import above_line, above_square
+from puidrec.objective import majorise
+from puidrec.objective.majorise import Bent, BentLine, BentSquare
+from puidrec.objective.terms import Observed
+from puidrec.objective.worst_case import Box
+from puidrec.train.blocks import UserPartition
+from puidrec.train.least_squares import LogBlocks, WorstCase, secant_search
 from puidrec.train.quadratic import Block, Quadratic
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep
 
@@ -151,6 +157,7 @@ def test_the_value_along_a_step_is_its_polynomial(name: str) -> None:
     point, step = ({k: torch.randn_like(v) for k, v in start_of(world, model).items()} for _ in range(2))
     polynomial = quadratic.along(model.scores(point), model.scores(step, step=True))
     polynomial[:3] += model.penalty_along(point, step)
+    polynomial[0] += model.penalty(point)
     for t in (-0.7, 0.3, 2.0):
         moved = {k: v + t * step[k] for k, v in point.items()}
         expected = float(dense_objective(quadratic, model, moved)) - quadratic.constant
@@ -359,12 +366,17 @@ class Robust:
     def _seen(self, scores: LowRank) -> Tensor:
         return scores.tile()[self.world.user, self.world.item]
 
-    def at(self, scores: LowRank) -> Quadratic:
+    @property
+    def problem(self) -> WorstCase:
+        """The same as the solver has it."""
+        box = Box(self.a, self.b)
+        line = BentLine.of(self.slope, self.zero, None, box)
+        bent: Bent = BentSquare(self.r, self.e0, box) if self.kind == "square" else line
+        log = LogBlocks(Observed(self.pattern, self.r, box), UserPartition.undivided(self.world.n_users))
+        unit = 1.0 / self.pairs
         if self.kind == "square":
-            c, d = above_square(self._seen(scores), self.r, self.e0, self.a, self.b)
-            return Quadratic.in_memory(self.pattern, c / self.pairs, d / self.pairs)
-        c, d = above_line(self._seen(scores), self.slope, self.zero, self.a, self.b)
-        return Quadratic.in_memory(self.pattern, c / self.pairs, d / self.pairs, v=1.0 / self.pairs, pull=self.m)
+            return WorstCase(log, lambda *_: bent, unit)
+        return WorstCase(log, lambda *_: bent, unit, float((self.m.tile() ** 2).sum()) * unit, unit, self.m)
 
     def value(self, scores: LowRank) -> float:
         s = self._seen(scores)
@@ -373,42 +385,75 @@ class Robust:
         return float((torch.maximum(self.a * k, self.b * k).sum() + everywhere) / self.pairs)
 
 
-@pytest.mark.parametrize("kind", ["square", "line"])
+KINDS = pytest.mark.parametrize("kind", ["square", "line"])
+
+
+@KINDS
 def test_a_worst_case_loss_never_rises_and_ends_where_no_nearby_point_is_lower(kind: str) -> None:
     world = World.draw(12, 20, 12)
-    problem, model = Robust(world, kind), model_of(world)
-    history: list[Sweep] = []
-    end = solve(problem, model, start_of(world, model), tolerance=1e-9, max_sweeps=500, after=history.append)
+    robust, model = Robust(world, kind), model_of(world)
+    problem, history = robust.problem, list[Sweep]()
+    end = solve(problem, model, start_of(world, model), tolerance=1e-7, max_sweeps=500, after=history.append)
     objectives = [step.objective for step in history]
     assert objectives == sorted(objectives, reverse=True)
-    assert end.objective == pytest.approx(problem.value(model.scores(end.point)) + model.penalty(end.point), abs=1e-12)
+    assert end.number < 500
+    assert end.objective == pytest.approx(problem.value(model.scores(end.point)) + model.penalty(end.point), abs=1e-10)
     generator = torch.Generator().manual_seed(0)
     for size in (1e-3, 1e-2, 0.1):
         for _ in range(50):
             near = {k: v + size * torch.randn(v.shape, generator=generator) for k, v in end.point.items()}
-            assert problem.value(model.scores(near)) + model.penalty(near) > end.objective - 1e-5
+            assert problem.value(model.scores(near)) + model.penalty(near) > end.objective
 
 
-@pytest.mark.parametrize("kind", ["square", "line"])
-def test_the_quadratic_lies_above_the_worst_case_and_touches_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("puidrec.objective.majorise.WIDTH", 0.0)
+@KINDS
+def test_rounded_bends_are_above_the_worst_case_and_vanish_with_their_width(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World.draw(12, 20, 12)
+    robust, model = Robust(world, kind), model_of(world)
+    point = start_of(world, model)
+    point["users"].normal_(generator=torch.Generator().manual_seed(3))
+    scores, gaps = model.scores(point), []
+    for width in (0.1, 0.01, 0.001, 0.0):
+        monkeypatch.setattr(majorise, "WIDTH", width)
+        gaps.append(robust.problem.value(scores) - robust.value(scores))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(gaps))
+    assert gaps[0] > 0.0
+    assert gaps[-1] == pytest.approx(0.0, abs=1e-12)
+
+
+@KINDS
+@pytest.mark.parametrize("width", [0.0, 0.05])
+def test_the_quadratic_lies_above_the_worst_case_and_touches_it(
+    kind: str, width: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(majorise, "WIDTH", width)
     rng = np.random.default_rng(0)
     y, r, e0, slope = (
-        torch.from_numpy(rng.uniform(low, high, 300)) for low, high in ((-1, 2), (0, 1), (0, 0.5), (-2, 2))
+        torch.from_numpy(rng.uniform(low, high, 300)) for low, high in ((-1, 2), (0, 1), (0.01, 0.5), (-2, 2))
     )
     a = torch.from_numpy(rng.uniform(1, 3, 300))
-    b = a + torch.from_numpy(rng.uniform(0, 4, 300))
-
-    def loss(s: Tensor) -> Tensor:
-        k = (s - r) ** 2 - e0 if kind == "square" else slope * (s - r)
-        return torch.maximum(a * k, b * k)
-
-    c, d = above_square(y, r, e0, a, b) if kind == "square" else above_line(y, slope, r, a, b)
+    box = Box(a, a + torch.from_numpy(rng.uniform(0, 4, 300)))
+    bent: Bent = BentSquare(r, e0, box) if kind == "square" else BentLine.of(slope, r, None, box)
+    c, d = bent.above(y)
     grid = torch.linspace(-3, 4, 701, dtype=torch.float64)[:, None]
-    slack = (c * grid**2 - 2 * d * grid) - (c * y**2 - 2 * d * y) - (loss(grid) - loss(y))
-    assert float(slack.min()) > -1e-10
-    near = (c * (y + 1e-6) ** 2 - 2 * d * (y + 1e-6)) - (c * y**2 - 2 * d * y) - (loss(y + 1e-6) - loss(y))
-    assert float(near.median()) < 1e-9
+    slack = (c * grid**2 - 2 * d * grid) - (c * y**2 - 2 * d * y) - (bent.loss(grid) - bent.loss(y))
+    assert float(slack.min()) > (-1e-10 if kind == "line" or not width else -0.2 * width)
+    near = (c * (y + 1e-6) ** 2 - 2 * d * (y + 1e-6)) - (c * y**2 - 2 * d * y) - (bent.loss(y + 1e-6) - bent.loss(y))
+    assert float(near.abs().median()) < 1e-9
+
+
+def test_a_line_search_finds_where_a_bent_function_stops_falling() -> None:
+    def bent(t: float) -> tuple[float, float]:
+        """(t − 3)²/2 + |t − 2|, less its value at 0: flat at its bend, t = 2."""
+        return 0.5 * (t - 3) ** 2 + abs(t - 2) - 6.5, (t - 3) + np.sign(t - 2)
+
+    t, change = secant_search(bent, -4.0, 0.1)
+    assert t == pytest.approx(2.0, abs=0.3)
+    assert change == pytest.approx(bent(t)[0])
+    t, change = secant_search(lambda t: ((t - 5) ** 2 - 25, 2 * (t - 5)), -10.0, 0.1)
+    assert (t, change) == pytest.approx((5.0, -25.0), abs=1e-6)
+    assert secant_search(lambda t: (t, 1.0), -1.0, 1.0) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("name", NAMES)

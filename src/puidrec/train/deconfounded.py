@@ -32,7 +32,7 @@ from puidrec.features.exposure_factors import ExposureFactors
 from puidrec.objective.terms import Observed
 from puidrec.settings import Settings
 from puidrec.train.blocks import UserPartition
-from puidrec.train.least_squares import LeastSquares, LogBlocks, WorstCase
+from puidrec.train.least_squares import LeastSquares, LogBlocks, Majorised
 from puidrec.train.prepare import Prepared, TrainingLog
 from puidrec.train.problem import Log, Stage, Step, backbone_penalty
 from puidrec.train.quadratic import Quadratic
@@ -99,7 +99,7 @@ class DeconfoundedProblem:
 
             return log.quadratic(weigh)
 
-        return [LeastSquares("phi", self.phi, lambda: WorstCase(log, self.loss, above))]
+        return [LeastSquares("phi", self.phi, lambda: Majorised(log, self.loss, above))]
 
     @torch.no_grad()
     def _gamma(self, observed: Observed, phi: LowRank, users: slice) -> tuple[Tensor, Tensor]:

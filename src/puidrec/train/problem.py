@@ -106,6 +106,8 @@ class Fitted:
     """What the method itself wants its report to say, in plain values."""
     solver: str = ""
     """What trained it: least-squares, adam, or nothing where there is a closed form."""
+    unfinished: tuple[str, ...] = ()
+    """Models that least squares left before their optimum, for want of sweeps."""
 
 
 Done = Mapping[str, Fitted]
@@ -122,6 +124,8 @@ class Stage:
     """Whether the problem comes with parameters to start from, and should not leave them at once."""
     sweeps: int | None = None
     """Most sweeps of least squares, where a stage need not be at its optimum; None: as the settings say."""
+    after: str | None = None
+    """The stage at whose φ least squares starts: the optimum is the same, and nearer."""
 
 
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:

@@ -16,7 +16,7 @@ O are the logged pairs, m is constant and of low rank. Sums over O are sampled a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -31,6 +31,8 @@ from puidrec.errors import InputError
 
 GRAM_ROWS, SUMMED = 1024, 64
 """Rows whose products, and numbers that, are summed in float32 before float64 takes over."""
+KEPT = 20_000_000
+"""Logged pairs whose scores are kept from one half of a step to the other (80 MB)."""
 Reduce = Callable[[Tensor], Tensor]
 """Sum over processes, each of which holds some of the users."""
 
@@ -51,6 +53,16 @@ class Block:
     """Weight of s², or one for all pairs."""
     d: Tensor
     """Weight of 2 s."""
+
+    def scores(self, scores: LowRank) -> Tensor:
+        """Scores of the block's pairs."""
+        return self.pattern.sample(scores.lefts[0][self.start : self.stop], scores.rights[0])
+
+    def change(self, scores: LowRank, step: LowRank) -> tuple[Tensor, Tensor]:
+        """What t and t² bring to the pairs' scores at factors L + t ΔL, R + t ΔR."""
+        own, moved = (x.lefts[0][self.start : self.stop] for x in (scores, step))
+        s1 = self.pattern.sample(moved, scores.rights[0]).add_(self.pattern.sample(own, step.rights[0]))
+        return s1, self.pattern.sample(moved, step.rights[0])
 
     @cached_property
     def by_item(self) -> tuple[LogPattern, Tensor | float, Tensor]:
@@ -104,28 +116,47 @@ class Quadratic:
 
     def value(self, scores: LowRank) -> float:
         """The loss of given scores, without the penalty."""
-        left, right = scores.lefts[0], scores.rights[0]
-        total = torch.zeros((), dtype=torch.float64, device=left.device)
+        total = self.everywhere(scores)
         for block in self.blocks():
-            s = block.pattern.sample(left[block.start : block.stop], right)
+            s = block.scores(scores)
             total += exact_sum(s * (block.c * s - 2.0 * block.d))
-        if self.v:
-            total += self.v * self._everywhere((left,), (right,))[0]
         return float(self.reduce(total)) + self.constant
 
-    def along(self, scores: LowRank, step: LowRank) -> np.ndarray:
-        """Coefficients of t⁰ … t⁴ of the loss at factors L + t ΔL, R + t ΔR, without the constant; sums in float64."""
-        (left, right), (d_left, d_right) = (scores.lefts[0], scores.rights[0]), (step.lefts[0], step.rights[0])
-        total = torch.zeros(5, dtype=torch.float64, device=left.device)
+    def everywhere(self, scores: LowRank) -> Tensor:
+        """v (Σ_D s² − 2 Σ_D s m) of the users of this process."""
+        left, right = scores.lefts[0], scores.rights[0]
+        if not self.v:
+            return torch.zeros((), dtype=torch.float64, device=left.device)
+        return self.v * self._everywhere((left,), (right,))[0]
+
+    def along(self, scores: LowRank, step: LowRank, known: Mapping[int, Tensor] | None = None) -> np.ndarray:
+        """Coefficients of t⁰ … t⁴ of the loss at factors L + t ΔL, R + t ΔR, without the constant; sums in float64.
+
+        known: scores of the logged pairs of a block, by its first user, where they were computed before.
+        """
+        total = torch.zeros(5, dtype=torch.float64, device=scores.lefts[0].device)
         for block in self.blocks():
-            rows = slice(block.start, block.stop)
-            own, moved = left[rows], d_left[rows]
-            s0 = block.pattern.sample(own, right)
-            s1 = block.pattern.sample(moved, right) + block.pattern.sample(own, d_right)
-            total += _pair_polynomial(block, s0, s1, block.pattern.sample(moved, d_right))
-        if self.v:
-            total += self.v * self._everywhere((left, d_left), (right, d_right))
-        return self.reduce(total).cpu().numpy()
+            s0 = (known or {}).get(block.start)
+            s0 = block.scores(scores) if s0 is None else s0
+            total += _pair_polynomial(block, s0, *block.change(scores, step))
+        return self.reduce(total + self.everywhere_along(scores, step)).cpu().numpy()
+
+    def everywhere_along(self, scores: LowRank, step: LowRank) -> Tensor:
+        """The part of `along` that is over all pairs, of the users of this process."""
+        lefts, rights = (scores.lefts[0], step.lefts[0]), (scores.rights[0], step.rights[0])
+        return (
+            self.v * self._everywhere(lefts, rights)
+            if self.v
+            else torch.zeros(5, dtype=torch.float64).to(lefts[0].device)
+        )
+
+    def line_search(
+        self, quadratic: Quadratic, scores: LowRank, step: LowRank, penalty: np.ndarray, known: Mapping[int, Tensor]
+    ) -> tuple[float, float]:
+        """The lowest point of loss + penalty on a line, and the change of value there (`Objective.line_search`)."""
+        polynomial = self.along(scores, step, known)
+        polynomial[: penalty.size] += penalty
+        return best_step(polynomial)
 
     def _everywhere(self, lefts: tuple[Tensor, ...], rights: tuple[Tensor, ...]) -> Tensor:
         """Coefficients of Σ_D s² − 2 Σ_D s m: products of two polynomials of Gram matrices."""
@@ -135,9 +166,10 @@ class Quadratic:
             for k, b in enumerate(items):
                 total[j + k] += torch.sum(a * b)
         for m, n in zip(self.pull.lefts, self.pull.rights, strict=True) if self.pull else ():
-            for j, a in enumerate(lefts):
-                for k, b in enumerate(rights):
-                    total[j + k] -= 2.0 * torch.sum(gram(a, m) * gram(b, n))
+            pulled = [gram(a, m) for a in lefts], [gram(b, n) for b in rights]
+            for j, a in enumerate(pulled[0]):
+                for k, b in enumerate(pulled[1]):
+                    total[j + k] -= 2.0 * torch.sum(a * b)
         return total
 
 
@@ -149,6 +181,14 @@ class Objective(Protocol):
 
     def value(self, scores: LowRank) -> float:
         """The loss, without the penalty."""
+
+    def line_search(
+        self, quadratic: Quadratic, scores: LowRank, step: LowRank, penalty: np.ndarray, known: Mapping[int, Tensor]
+    ) -> tuple[float, float]:
+        """The t that lowers loss + penalty at factors L + t ΔL, R + t ΔR, and the change of value.
+
+        quadratic: the one at the scores. penalty: coefficients of t⁰, t¹, t². known: as of `Quadratic.along`.
+        """
 
 
 class _Part(NamedTuple):
@@ -179,7 +219,6 @@ class Rows:
         self.pulls: list[tuple[Tensor, Tensor]] = []
         self.own, self.other = own, other
         self.fixed = other[:, :-1].contiguous()
-        self.gram = reduce(quadratic.v * gram(other, self.fixed)) if quadratic.v else None
 
     @classmethod
     def of_users(cls, quadratic: Quadratic, scores: LowRank) -> Rows:
@@ -210,6 +249,11 @@ class Rows:
             rows.pulls = list(zip(quadratic.pull.rights, quadratic.pull.lefts, strict=True))
         return rows
 
+    @cached_property
+    def gram(self) -> Tensor | None:
+        """v times what all fixed rows make of the whole row that moves, [width + 1, width]."""
+        return self.reduce(self.quadratic.v * gram(self.other, self.fixed)) if self.quadratic.v else None
+
     def weights(self) -> tuple[Tensor, Tensor]:
         """C = Σ_O c of the rows that move, and of those that are fixed; at least 0."""
         users, items = (total.clamp_min(0.0) for total in self.quadratic.weights)
@@ -230,7 +274,9 @@ class Rows:
                 return part.d
             return part.d - part.c * part.pattern.sample(self.own[part.own], self.other[part.other])
 
-        total = self._sum(lambda part: part.pattern.matmul(pull(part), self.fixed[part.other]))
+        return self._with_everywhere(self._sum(lambda part: part.pattern.matmul(pull(part), self.fixed[part.other])))
+
+    def _with_everywhere(self, total: Tensor) -> Tensor:
         if self.gram is None:
             return total
         total -= self.own @ self.gram.to(total)
@@ -258,11 +304,50 @@ class Rows:
         total = self._sum(product) if not self.quadratic.same_matrix else torch.zeros_like(self.own[:, :-1])
         return total if self.gram is None else total + self.gram[:-1].diagonal().to(total)
 
+    def at_residuals(self, total: Tensor) -> Tensor:
+        """The slope, given its sum over the logged pairs of this process."""
+        return self._with_everywhere(self.reduce(total))
+
     def _sum(self, product: Callable[[_Part], Tensor]) -> Tensor:
         total = torch.zeros_like(self.own[:, :-1])
         for part in self.parts():
             total[part.own] += product(part)
         return self.reduce(total)
+
+
+def both_slopes(
+    quadratic: Quadratic, users: Rows, items: Rows, scores: LowRank
+) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
+    """Slopes of both sides in one pass over the log; and the scores of its pairs, where they are few enough to keep."""
+    totals = torch.zeros_like(users.own[:, :-1]), torch.zeros_like(items.own[:, :-1])
+    known: dict[int, Tensor] = {}
+    kept = 0
+    for block in quadratic.blocks():
+        s = block.scores(scores)
+        kept += s.numel()
+        if kept <= KEPT:
+            known[block.start] = s
+        residual = block.d - block.c * s
+        rows = slice(block.start, block.stop)
+        totals[0][rows] = block.pattern.matmul(residual, users.fixed)
+        pattern, order = block.pattern.transpose
+        totals[1].add_(pattern.matmul(permuted(residual, order), items.fixed[rows]))
+    return users.at_residuals(totals[0]), items.at_residuals(totals[1]), known
+
+
+def best_step(polynomial: np.ndarray) -> tuple[float, float]:
+    """argmin over t of Σ p_k t^k (degree four at most), and the change of value from t = 0."""
+    gains = np.concatenate([[0.0], polynomial[1:]])
+    if not np.isfinite(gains).all():
+        return 0.0, float("nan")
+    slope = np.trim_zeros(np.polynomial.polynomial.polyder(gains), "b")
+    if slope.size == 0:  # nothing to move: the step is 0 everywhere
+        return 0.0, 0.0
+    roots = np.polynomial.polynomial.polyroots(slope)
+    real = [0.0, *(float(root.real) for root in np.atleast_1d(roots) if abs(root.imag) <= 1e-6 * (1 + abs(root)))]
+    values = np.polynomial.polynomial.polyval(np.array(real), gains)
+    best = int(np.argmin(values))
+    return real[best], float(values[best])
 
 
 def exact_sum(values: Tensor) -> Tensor:
@@ -291,12 +376,12 @@ def gram(left: Tensor, right: Tensor) -> Tensor:
 
 def _pair_polynomial(block: Block, s0: Tensor, s1: Tensor, s2: Tensor) -> Tensor:
     """Coefficients of Σ c s² − 2 d s at s = s0 + t s1 + t² s2."""
-    weighted, slope = block.c * s1, block.c * s0 - block.d
-    terms = [
-        s0 * (slope - block.d), 2.0 * s1 * slope, weighted * s1 + 2.0 * s2 * slope, 2.0 * weighted * s2,
-        block.c * s2 * s2,
-    ]  # fmt: skip
-    return torch.stack([exact_sum(term) for term in terms])
+    slope, curved = block.c * s0 - block.d, block.c * s2
+    sums = [
+        exact_sum(a * b)
+        for a, b in ((s0, slope - block.d), (s1, slope), (s2, slope), (s1, block.c * s1), (s1, curved), (s2, curved))
+    ]
+    return torch.stack([sums[0], 2.0 * sums[1], sums[3] + 2.0 * sums[2], 2.0 * sums[4], sums[5]])
 
 
 def _gram_polynomial(rows: Tensor, step: Tensor | None = None) -> list[Tensor]:

@@ -28,6 +28,8 @@ def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[
         "best_epoch": fitted.best_epoch,
         "seconds": round(seconds, 3),
     }
+    if fitted.unfinished and prepared.settings.epochs != spec.defaults.get("epochs"):
+        report["not_converged"] = sweep_limit(prepared, fitted)
     if fitted.best_score is not None:
         report["validation"] = fitted.best_score
     if spec.uses_propensity is True:
@@ -105,6 +107,12 @@ class _NotebookBar:
             self.handle = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         else:
             self.handle.update(shown, raw=True)
+
+
+def sweep_limit(prepared: Prepared, fitted: Fitted) -> str:
+    """Which models are not at their optimum, and what to change."""
+    names, most = " and ".join(fitted.unfinished), prepared.settings.epochs
+    return f"{names} stopped after {most} sweeps before its optimum; raise epochs, or l2"
 
 
 def calibrates_gamma(prepared: Prepared) -> bool:

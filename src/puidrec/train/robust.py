@@ -17,7 +17,7 @@ from puidrec.backbones.base import Backbone, Span
 from puidrec.backbones.low_rank import LowRank
 from puidrec.objective import terms as estimators
 from puidrec.objective.heads import Head, head_named
-from puidrec.objective.majorise import above_line, above_square
+from puidrec.objective.majorise import BentLine, BentSquare
 from puidrec.objective.pointwise import PointwiseError
 from puidrec.objective.terms import Alternating, Observed, Terms, robust_mean, robust_part
 from puidrec.objective.whole_space import square_sum
@@ -27,7 +27,7 @@ from puidrec.train.blocks import UserPartition
 from puidrec.train.least_squares import LeastSquares, LogBlocks, WorstCase
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import BlockLoss, Fitted, Log, Stage, Step, backbone_penalty
-from puidrec.train.quadratic import Objective, Quadratic
+from puidrec.train.quadratic import Objective
 
 
 @dataclass(frozen=True)
@@ -144,16 +144,11 @@ class RobustProblem:
 
             return log.quadratic(weigh, log.total(squares) / pairs)
 
-        def above(scores: LowRank) -> Quadratic:
-            def weigh(observed: Observed, rows: slice) -> tuple[Tensor, Tensor]:
-                y = observed.scores(log.own(scores, rows))
-                reference = self._benchmark_terms(step, rows.start, rows.stop).coef
-                c, d = above_square(y, observed.target, reference, *observed.bounds)
-                return c / pairs, d / pairs
+        def bent(observed: Observed, rows: slice) -> BentSquare:
+            reference = self._benchmark_terms(step, rows.start, rows.stop).coef
+            return BentSquare(observed.target, reference, observed.bounds)
 
-            return log.quadratic(weigh)
-
-        return WorstCase(log, self.prediction_loss if step == "phi" else self.imputation_loss, above)
+        return WorstCase(log, bent, 1.0 / pairs)
 
     def _doubly_robust(self, log: LogBlocks) -> Objective:
         """Σ_D (s − g)² + Σ_O w (e − ê), over |D|: e − ê = 2 (g − r)(s − (g + r)/2) is linear in s."""
@@ -162,7 +157,7 @@ class RobustProblem:
         g = log.partition.factors(self.theta.factors)
         assert g is not None  # noqa: S101 (θ has factors)
         g = g.detach()
-        if self.settings.spec.uncertainty == "none":
+        if self.benchmark is None and (self.settings.spec.uncertainty == "none" or self.settings.gamma == 1.0):
 
             def weigh(observed: Observed, rows: slice) -> tuple[float, Tensor]:
                 return 0.0, observed.bounds.b * (observed.target - observed.scores(g.rows(rows))) / pairs
@@ -174,19 +169,23 @@ class RobustProblem:
             constant = float(square_sum(g)) + log.total(gap)
             return log.quadratic(weigh, constant / pairs, 1.0 / pairs, g, same_matrix=True)
 
-        def above(scores: LowRank) -> Quadratic:
-            def weigh(observed: Observed, rows: slice) -> tuple[Tensor, Tensor]:
-                y, label = observed.scores(log.own(scores, rows)), observed.scores(g.rows(rows))
-                slope, zero = 2.0 * (label - observed.target), 0.5 * (label + observed.target)
-                if self.benchmark is not None:
-                    gap = self._benchmark_terms("phi", rows.start, rows.stop).coef
-                    zero = zero + torch.where(slope == 0, 0.0, gap / torch.where(slope == 0, 1.0, slope))
-                c, d = above_line(y, slope, zero, *observed.bounds)
-                return c / pairs, d / pairs
+        known: dict[tuple[int, int], BentLine] = {}
 
-            return log.quadratic(weigh, 0.0, 1.0 / pairs, g)
+        def bent(observed: Observed, rows: slice) -> BentLine:
+            key = (rows.start, rows.stop)
+            if key in known:
+                return known[key]
+            label = observed.scores(g.rows(rows))
+            gap = None if self.benchmark is None else self._benchmark_terms("phi", *key).coef
+            line = BentLine.of(2.0 * (label - observed.target), 0.5 * (label + observed.target), gap, observed.bounds)
+            if isinstance(self.observed, Observed):  # a log read block by block may not fit in memory
+                known[key] = line
+            return line
 
-        return WorstCase(log, self.prediction_loss, above)
+        constant = float(square_sum(g))
+        if self.benchmark is not None:
+            constant -= log.total(lambda observed, rows: self._benchmark_terms("phi", rows.start, rows.stop).base)
+        return WorstCase(log, bent, 1.0 / pairs, constant / pairs, 1.0 / pairs, g)
 
     @property
     def _normalises(self) -> bool:

@@ -27,7 +27,7 @@ from torch import Tensor
 from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import PuidError
-from puidrec.train.quadratic import Quadratic, Reduce, Rows, alone, exact_sum
+from puidrec.train.quadratic import Quadratic, Reduce, Rows, alone, both_slopes, exact_sum
 
 STEPS = 2
 """Steps of conjugate gradients per side and sweep: the next sweep starts where they end."""
@@ -38,6 +38,10 @@ FEATURE_STEPS = 2
 Point = dict[str, Tensor]
 """`users` and `items`: own vectors and biases, [n, dim + 1]; `user_features`, `item_features`: the same per feature,
 where there are features; `mean`: μ."""
+
+
+Metric = dict[str, Tensor]
+"""`SimilarAxes` of users and of items, by name."""
 
 
 class UnsolvableError(PuidError):
@@ -135,18 +139,18 @@ class Model:
         return LowRank.of(left, right)
 
     def penalty_along(self, point: Point, step: Point) -> np.ndarray:
-        """Coefficients of t⁰, t¹, t² of the penalty at point + t · step."""
-        own, shared = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-        own += self.reduce(_penalty_polynomial(self.users.cost, point["users"], step["users"])).cpu()
-        shared += _penalty_polynomial(self.items.cost, point["items"], step["items"]).cpu()
+        """Coefficients of t¹ and t² of the penalty at point + t · step, after a 0 for t⁰."""
+        own = self.reduce(_products(self.users.cost, step["users"], (point["users"], step["users"]))).cpu()
+        shared = _products(self.items.cost, step["items"], (point["items"], step["items"])).cpu()
         for name, side in (("user_features", self.users), ("item_features", self.items)):
             if side.features is not None:
-                shared += _penalty_polynomial(side.features.penalty, point[name], step[name]).cpu()
-        return (own + shared).numpy()
+                shared = shared + _products(side.features.penalty, step[name], (point[name], step[name])).cpu()
+        linear, square = (own + shared).tolist()
+        return np.array([0.0, 2.0 * linear, square])
 
     def penalty(self, point: Point) -> float:
         """The penalty of a point."""
-        return float(self.penalty_along(point, {name: torch.zeros_like(x) for name, x in point.items()})[0])
+        return float(self.penalty_along(point, point)[2])
 
 
 def sweep(quadratic: Quadratic, model: Model, point: Point, steps: int = STEPS) -> Point:
@@ -155,6 +159,37 @@ def sweep(quadratic: Quadratic, model: Model, point: Point, steps: int = STEPS) 
     _improve(Rows.of_users(quadratic, model.scores(point)), model.users, point, "user", model.reduce, steps)
     _improve(Rows.of_items(quadratic, model.scores(point)), model.items, point, "item", alone, steps)
     return _centred(model, point)
+
+
+class JointStep(NamedTuple):
+    """A change of both sides at once, what it was made of, and the scores of the logged pairs that were on the way."""
+
+    change: Point
+    slope: Point
+    """−½ ∂J/∂parameters."""
+    known: dict[int, Tensor]
+
+
+def joint_step(quadratic: Quadratic, model: Model, point: Point, scores: LowRank, metric: Metric) -> JointStep:
+    """M⁻¹ times the slope, for rows that share nothing: one pass over the log for both sides.
+
+    scores: those of the point. metric: the axes of M of each side; those that are missing are made and put in.
+    """
+    users, items = Rows.of_users(quadratic, scores), Rows.of_items(quadratic, scores)
+    of_users, of_items, known = both_slopes(quadratic, users, items, scores)
+    slope = {
+        "users": of_users.addcmul(model.users.cost, point["users"], value=-1),
+        "items": of_items.addcmul(model.items.cost, point["items"], value=-1),
+        "mean": model.reduce(of_users[:, -1].sum(dtype=torch.float64)).to(of_users),
+    }
+    change = {"mean": torch.zeros_like(point["mean"])}
+    for name, rows, side in (("users", users, model.users), ("items", items, model.items)):
+        if f"{name}.axes" not in metric:
+            axes = similar_axes(rows, side)
+            metric |= {f"{name}.{key}": x for key, x in axes._asdict().items()}
+        own = SimilarAxes(*(metric[f"{name}.{key}"] for key in SimilarAxes._fields))
+        change[name] = own.solver(rows)([slope[name]])[0]
+    return JointStep(_centred(model, change), slope, known)
 
 
 def _improve(rows: Rows, side: Side, point: Point, name: str, reduce: Reduce, steps: int) -> None:
@@ -229,11 +264,27 @@ def conjugate_gradients(
     return x
 
 
-def similar_rows(rows: Rows, side: Side) -> Solve:
-    """r ↦ M⁻¹ r of each row, M_u = B + C_u S with B = v FᵀF + ρ.
+class SimilarAxes(NamedTuple):
+    """M_u⁻¹ = X diag(μ + (C_u/C̄)(1 − μ))⁻¹ Xᵀ for all rows u of a side: X, μ and C̄."""
 
-    With X such that Xᵀ (B + C̄ S) X = I and Xᵀ B X = diag(μ):  M_u⁻¹ = X diag(μ + (C_u/C̄)(1 − μ))⁻¹ Xᵀ.
-    """
+    axes: Tensor
+    mu: Tensor
+    usual: Tensor
+
+    def solver(self, rows: Rows) -> Solve:
+        """r ↦ M⁻¹ r of each row."""
+        shares = rows.weights()[0] / self.usual
+        inverse = torch.addcmul(self.mu, shares[:, None], 1.0 - self.mu).reciprocal_()
+        return lambda residual: [(residual[0] @ self.axes).mul_(inverse) @ self.axes.T]
+
+
+def similar_rows(rows: Rows, side: Side) -> Solve:
+    """r ↦ M⁻¹ r of each row, M_u = B + C_u S with B = v FᵀF + ρ."""
+    return similar_axes(rows, side).solver(rows)
+
+
+def similar_axes(rows: Rows, side: Side) -> SimilarAxes:
+    """X such that Xᵀ (B + C̄ S) X = I and Xᵀ B X = diag(μ)."""
     free = side.free.double()
     base = torch.diag(side.cost.double() + 1.0 - free)
     if rows.gram is not None:
@@ -248,14 +299,7 @@ def similar_rows(rows: Rows, side: Side) -> Solve:
     half = torch.linalg.solve_triangular(factor, base, upper=False)
     mu, axes = torch.linalg.eigh(torch.linalg.solve_triangular(factor, half.T, upper=False))
     axes = (free[:, None] * torch.linalg.solve_triangular(factor.T, axes, upper=True)).to(own)
-    mu = mu.clamp(0.0, 1.0).to(own)
-    powers = mu + (own / max(usual, torch.finfo(torch.float32).tiny))[:, None] * (1.0 - mu)
-    inverse = powers.reciprocal_()
-
-    def solve_similar(residual: Sequence[Tensor]) -> list[Tensor]:
-        return [(residual[0] @ axes).mul_(inverse) @ axes.T]
-
-    return solve_similar
+    return SimilarAxes(axes, mu.clamp(0.0, 1.0).to(own), own.new_tensor(max(usual, torch.finfo(torch.float32).tiny)))
 
 
 def _row_dots(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
@@ -290,7 +334,7 @@ def _centred(model: Model, point: Point) -> Point:
     return point
 
 
-def _penalty_polynomial(cost: Tensor, values: Tensor, step: Tensor) -> Tensor:
-    """Coefficients of Σ cost (x + t y)²."""
-    terms = (values * values, 2.0 * values * step, step * step)
-    return torch.stack([exact_sum(cost * term) for term in terms])
+def _products(cost: Tensor, values: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """Σ cost x y for each y."""
+    weighted = cost * values
+    return torch.stack([exact_sum(weighted * other) for other in others])

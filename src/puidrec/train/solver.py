@@ -16,28 +16,33 @@ and touches it there (`objective.majorise`); lowering one lowers the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from puidrec.train.columns import needed_axes, turned, widened, without_empty
-from puidrec.train.quadratic import Objective, Quadratic, alone, exact_sum
-from puidrec.train.sides import STEPS, Features, Model, Point, Side, UnsolvableError, sweep
+from puidrec.train.quadratic import Objective, alone, best_step, exact_sum
+from puidrec.train.sides import STEPS, Features, Model, Point, Side, UnsolvableError, joint_step, sweep
 
 __all__ = ["Features", "Model", "Point", "Side", "Sweep", "UnsolvableError", "best_step", "solve", "sweep"]
 
-TOLERANCE = 1e-5
+TOLERANCE, JOINTLY = 1e-5, 2.0
 """Change of scores per sweep below which the solver ends: root mean square, as the objective weighs pairs, against that
-of the residuals. Near the optimum its square is the gain over the objective, exact however users are divided."""
+of the residuals. Near the optimum its square is the gain over the objective, exact however users are divided. Where
+both sides move at once the optimum is less flat, and twice as much does."""
 SETTLED = 2
 """Sweeps in a row that must stay below the tolerance."""
 ROUNDING = 1e-3
 """Share of the numbers' precision below which a gain of the objective is rounding."""
-HALVINGS = 4
-NARROW_EVERY, WIDEN_EVERY = 2, 10
-"""Sweeps after which needless, and lacking columns are looked for."""
+NARROW_EVERY, METRIC_EVERY = 4, 5
+"""Sweeps after which needless columns are looked for, and matrices that precondition slopes are made again."""
+WIDEN_FIRST = 5
+"""The sweep before which lacking columns are looked for; again before the sweeps of twice its number, four times it, …,
+and at the end."""
 RISE = 1e-8
 """Share of the objective that leaving a column out may cost, which is the rounding error of the objective itself."""
 WORTH = 1e-8
@@ -55,6 +60,10 @@ class Sweep(NamedTuple):
     """What the last sweep alone would have changed."""
     settled: int
     """Sweeps in a row that changed scores by less than the tolerance."""
+    size: float = 0.0
+    """Inner product of the last proposal and the slope it was made of, where both sides moved at once."""
+    metric: Mapping[str, Tensor] = MappingProxyType({})
+    """Axes of the matrices by which slopes became proposals, where both sides moved at once."""
 
 
 def solve(
@@ -75,7 +84,7 @@ def solve(
     state = start if isinstance(start, Sweep) else _first(problem, model, start)
     while state.number < max_sweeps:
         done = state.settled >= SETTLED
-        if done or state.number % WIDEN_EVERY == WIDEN_EVERY - 1:
+        if done or _may_widen(state):
             wider = _widened(problem, model, state)
             if wider is None and done:
                 break
@@ -86,7 +95,13 @@ def solve(
             state = _narrowed(problem, model.narrowed(width), state)
         if after is not None:
             after(state)
-    return state._replace(point=model.padded(state.point), direction={}, proposal={})
+    return state._replace(point=model.padded(state.point), direction={}, proposal={}, metric={})
+
+
+def _may_widen(state: Sweep) -> bool:
+    """Whether it is time to look for columns before the next sweep."""
+    turns, rest = divmod(state.number + 1, WIDEN_FIRST)
+    return rest == 0 and turns.bit_count() == 1
 
 
 def _widened(problem: Objective, model: Model, state: Sweep) -> Sweep | None:
@@ -108,7 +123,7 @@ def _narrowed(problem: Objective, model: Model, state: Sweep) -> Sweep:
         return state
     return state._replace(
         objective=min(objective, state.objective), point=point, direction=turned(state.direction, axes),
-        proposal=turned(state.proposal, axes),
+        proposal=turned(state.proposal, axes), metric={},
     )  # fmt: skip
 
 
@@ -125,43 +140,43 @@ def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, step
     """One sweep, the direction it gives, and the best step along it."""
     scores = model.scores(state.point)
     quadratic = problem.at(scores)
-    proposal = _change(sweep(quadratic, model, state.point, steps), state.point)
+    metric = {} if state.number % METRIC_EVERY == 0 else dict(state.metric)
+    if model.by_rows and not quadratic.same_matrix:
+        proposal, slope, known = joint_step(quadratic, model, state.point, scores, metric)
+        size = _dot(model, slope, proposal)
+        beta = (size - _dot(model, slope, state.proposal)) / state.size if state.proposal and state.size > 0.0 else 0.0
+    else:
+        proposal, known, size = _change(sweep(quadratic, model, state.point, steps), state.point), {}, 0.0
+        beta = _beta(model, proposal, state)
     t, gain, direction = 0.0, 0.0, proposal
-    for direction in (_direction(model, proposal, state), proposal):
-        polynomial = quadratic.along(scores, model.scores(direction, step=True))
-        polynomial[:3] += model.penalty_along(state.point, direction)
-        t, gain = best_step(polynomial)
+    for remains in (beta, 0.0) if beta > 0.0 else (0.0,):
+        direction = {k: x + remains * state.direction[k] for k, x in proposal.items()} if remains else proposal
+        penalty = model.penalty_along(state.point, direction)
+        t, gain = problem.line_search(quadratic, scores, model.scores(direction, step=True), penalty, known)
         if gain < 0.0:
             break
-    if not isinstance(problem, Quadratic):
-        t, gain = _guarded(problem, model, state, direction, t)
     _check_finite(gain, f"in sweep {state.number + 1}")
     point = {name: x + t * direction[name] for name, x in state.point.items()} if gain < 0.0 else state.point
     objective = state.objective + min(gain, 0.0)
     rounding = ROUNDING * torch.finfo(state.point["users"].dtype).eps
-    still = -gain <= max(tolerance**2, rounding) * abs(objective)
-    return Sweep(state.number + 1, objective, point, direction, proposal, state.settled + 1 if still else 0)
+    enough = (JOINTLY * tolerance if known else tolerance) ** 2
+    still = -gain <= max(enough, rounding) * abs(objective)
+    settled = state.settled + 1 if still else 0
+    return Sweep(state.number + 1, objective, point, direction, proposal, settled, size, metric)
 
 
-def _guarded(problem: Objective, model: Model, state: Sweep, direction: Point, t: float) -> tuple[float, float]:
-    """The step, halved until the loss itself (not only the quadratic in its place) falls; 0 if it does not."""
-    for _ in range(HALVINGS):
-        point = {name: x + t * direction[name] for name, x in state.point.items()}
-        gain = problem.value(model.scores(point)) + model.penalty(point) - state.objective
-        if gain < 0.0:
-            return t, gain
-        t *= 0.5
-    return 0.0, 0.0
-
-
-def _direction(model: Model, proposal: Point, state: Sweep) -> Point:
-    """The sweep's proposal plus what remains of the last direction (Polak–Ribière, never negative)."""
+def _beta(model: Model, proposal: Point, state: Sweep) -> float:
+    """What remains of the last direction (Polak–Ribière) where sides took turns, so that proposals are no slopes."""
     if not state.proposal:
-        return proposal
-    difference = {name: x - state.proposal[name] for name, x in proposal.items()}
+        return 0.0
     before = _inner(model, state.proposal, state.proposal)
-    beta = max(_inner(model, proposal, difference) / before, 0.0) if before > 0.0 else 0.0
-    return {name: x + beta * state.direction[name] for name, x in proposal.items()} if beta else proposal
+    return _inner(model, proposal, _change(proposal, state.proposal)) / before if before > 0.0 else 0.0
+
+
+def _dot(model: Model, first: Point, second: Point) -> float:
+    """Σ over all parameters of two points, of all processes."""
+    own = model.reduce(exact_sum(first["users"] * second["users"]))
+    return float(own + exact_sum(first["items"] * second["items"])) + float(first["mean"] * second["mean"])
 
 
 def _inner(model: Model, first: Point, second: Point) -> float:
@@ -173,21 +188,6 @@ def _inner(model: Model, first: Point, second: Point) -> float:
         total, count = reduce(torch.stack([own, torch.full_like(own, len(a))]))
         means.append(float(total / count.clamp_min(1.0)))
     return sum(means)
-
-
-def best_step(polynomial: np.ndarray) -> tuple[float, float]:
-    """argmin over t of Σ p_k t^k (degree four at most), and the change of value from t = 0."""
-    gains = np.concatenate([[0.0], polynomial[1:]])
-    if not np.isfinite(gains).all():
-        return 0.0, float("nan")
-    slope = np.trim_zeros(np.polynomial.polynomial.polyder(gains), "b")
-    if slope.size == 0:  # nothing to move: the step is 0 everywhere
-        return 0.0, 0.0
-    roots = np.polynomial.polynomial.polyroots(slope)
-    real = [0.0, *(float(root.real) for root in np.atleast_1d(roots) if abs(root.imag) <= 1e-6 * (1 + abs(root)))]
-    values = np.polynomial.polynomial.polyval(np.array(real), gains)
-    best = int(np.argmin(values))
-    return real[best], float(values[best])
 
 
 def _change(after: Point, before: Point) -> Point:

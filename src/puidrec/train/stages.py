@@ -53,14 +53,16 @@ def train_stages(
         if isinstance(problem, Fitted):
             done[stage.name] = problem
             continue
-        trainer = _trainer(problem, stage, settings, validator, _with_done(save, done), partition)
+        before = None if stage.after is None else done[stage.after]
+        trainer = _trainer(problem, stage, settings, validator, _with_done(save, done), partition, before)
         if resume is not None and resume.state.get("stage") == stage.name:
             trainer.restore(resume)
         fitted = trainer.run(progress)
         done[stage.name] = fitted if trainer.admissible() else _benchmark_of(fitted, done)
     history = [{"stage": stage.name, **row} for stage in stages for row in done[stage.name].history]
     used = {stage.name: done[stage.name].solver for stage in stages if done[stage.name].solver}
-    return replace(done[stages[-1].name], history=history, solver=_in_words(used))  # type: ignore[arg-type]
+    unfinished = tuple(name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished)
+    return replace(done[stages[-1].name], history=history, solver=_in_words(used), unfinished=unfinished)  # type: ignore[arg-type]
 
 
 def _in_words(used: Mapping[str, str]) -> str:
@@ -77,12 +79,20 @@ def _trainer(
     validator: Validator | None,
     save: SaveState | None,
     partition: UserPartition,
+    before: Fitted | None,
 ) -> Solver | Trainer:
-    """Least squares where the loss is quadratic in linear scores, Adam elsewhere."""
+    """Least squares where the loss is quadratic in linear scores, Adam elsewhere.
+
+    before: the stage that least squares goes on from.
+    """
     parts = parts_to_solve(problem, settings, partition)
     if parts is not None:
+        if before is not None:
+            step = problem.steps[0]
+            step.load(partition.take_own_parameters(step, before.parameters))
         own = settings if stage.sweeps is None else settings.replace(epochs=min(settings.epochs, stage.sweeps))
-        return Solver(problem, parts, own, validator, stage=stage.name, save=save, partition=partition, warm=stage.warm)
+        warm = stage.warm or before is not None
+        return Solver(problem, parts, own, validator, stage=stage.name, save=save, partition=partition, warm=warm)
     lr = settings.lr * (REFINING if stage.warm else 1.0)
     return Trainer(problem, settings, validator, stage=stage.name, save=save, lr=lr, partition=partition)
 
@@ -122,6 +132,7 @@ def _with_done(save: SaveState | None, done: Done) -> SaveState | None:
             "best_epoch": fitted.best_epoch,
             "solver": fitted.solver,
             "gamma_scale": fitted.gamma_scale,
+            "unfinished": list(fitted.unfinished),
         }
         for name, fitted in done.items()
     }
@@ -145,7 +156,9 @@ def _unpack(checkpoint: Checkpoint, name: str, device: str) -> Fitted:
         if phi is None:
             raise KeyError(f"done.{name}.phi.left")
         history, epoch, solver = list(finished["history"]), int(finished["best_epoch"]), str(finished["solver"])
-        scale = float(finished["gamma_scale"])
-        return Fitted(phi, factors("theta"), parameters, history, epoch, gamma_scale=scale, solver=solver)
+        scale, unfinished = float(finished["gamma_scale"]), tuple(map(str, finished["unfinished"]))
+        return Fitted(
+            phi, factors("theta"), parameters, history, epoch, gamma_scale=scale, solver=solver, unfinished=unfinished
+        )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error

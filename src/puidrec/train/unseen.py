@@ -160,7 +160,7 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     first = prepared.first_stage("ips" if prepared.settings.adjusts else "mf")
     return [
         Stage("seen", lambda done: robust_problem(first, "seen", partition)),
-        Stage("main", lambda done: _unseen_problem(prepared, done["seen"].phi, partition)),
+        Stage("main", lambda done: _unseen_problem(prepared, done["seen"].phi, partition), after="seen"),
     ]
 
 
