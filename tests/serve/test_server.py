@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 
 from puidrec.data.dataset import IdMap
+from puidrec.data.schema import RatingScale
 from puidrec.model import Recommender
 from puidrec.serve import server as module
 from puidrec.serve.answers import Answers
@@ -36,6 +37,7 @@ def random_model(n_users: int, n_items: int, dim: int) -> Recommender:
     model.user_ids_, model.item_ids_ = (IdMap(pl.Series("id", np.arange(n))) for n in (n_users, n_items))
     model.seen_ = (np.arange(n_users + 1) * 5, rng.integers(0, n_items, n_users * 5).astype(np.int32))
     model.parameters_, model.encoders_, model.history_, model.report_ = {}, {}, [], {}
+    model.rating_scale_ = RatingScale(1.0, 5.0)
     return model
 
 

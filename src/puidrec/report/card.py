@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from puidrec.errors import one_line
-from puidrec.methods import UNSEEN, MethodSpec
+from puidrec.methods import SIGNED, UNSEEN, MethodSpec
 from puidrec.report.formatting import show
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def assumptions(spec: MethodSpec, adjusts: bool = False) -> Iterator[str]:
         return
     kind = "one Γ for all pairs" if spec.uncertainty == "global" else "a Γ for each user and item"
     yield f"Hidden causes change the odds that a pair is in the log by at most Γ ({kind})."
-    if spec.build == UNSEEN:
+    if spec.build in (SIGNED, UNSEEN):
         signed = "Users pick what they like: unseen ratings are lower than logged ones, by as much as Γ allows."
         yield signed if spec.end == "signed" else "No direction: training is for the worst mean of unseen ratings."
     else:
