@@ -148,9 +148,9 @@ def turned(data: Dataset, side: str) -> Dataset:
 
 def test_the_sign_is_read_from_uniform_rows_by_segment_too() -> None:
     data = simulate("pair", 300, 200, density=0.1, n_uniform=6_000, rng=0).data
-    assert study_gamma(data, 1.5).sign.means[0].finding == LIKED
-    assert study_gamma(turned(data, "all"), 1.5).sign.means[0].finding == DISLIKED
-    mixed = study_gamma(turned(data, "half"), 1.5).sign
+    assert study_gamma(data, 1.5).means[0].finding == LIKED
+    assert study_gamma(turned(data, "all"), 1.5).means[0].finding == DISLIKED
+    mixed = study_gamma(turned(data, "half"), 1.5)
     by_kind = {gap.name: gap.finding for gap in mixed.means if gap.name.startswith("kind")}
     assert by_kind == {"kind: even": LIKED, "kind: odd": DISLIKED}
 
