@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from puidrec.data.dataset import Dataset
     from puidrec.experiments.job import DataSpec, Job
     from puidrec.experiments.reproduce.run import ReproductionPlan
-    from puidrec.experiments.study import Results, Trial
+    from puidrec.experiments.study import Trial
     from puidrec.experiments.summary import SummaryRow
 
 SHOWN_TRIALS = 10
@@ -84,20 +84,10 @@ class TableOptions(options.Options):
 
     def names(self, data: Dataset) -> tuple[list[str], str]:
         """The methods of the table, baselines included, and the reference among them; those that can learn from it."""
-        from puidrec.experiments.comparison import BASELINES
-        from puidrec.methods import METHODS, get_method, learning_from_likes, require_levels
+        from puidrec.experiments.comparison import compared_methods
 
-        able = learning_from_likes() if data.positives_only else list(METHODS)
-        every = [name for name in able if not METHODS[name].needs_uniform]
-        asked = every if self.methods.strip() == "all" else options.parse_names(self.methods, "method")
-        for name in asked if data.positives_only else ():
-            require_levels(get_method(name), data.scale.high)
-        names = [get_method(name).name for name in dict.fromkeys([*asked, *(b for b in BASELINES if b in able)])]
-        reference = self.reference or ("mf" if "mf" in names else asked[0])
-        if reference not in names:
-            expected = f"one of {', '.join(names)}"
-            raise InputError("the reference is not among the methods", found=reference, expected=expected)
-        return names, reference
+        asked = None if self.methods.strip() == "all" else options.parse_names(self.methods, "method")
+        return compared_methods(data, asked, self.reference)
 
 
 def data_spec(data: options.DataOptions) -> tuple[DataSpec, Dataset]:
@@ -121,6 +111,7 @@ def compare(
     Finished jobs are kept in OUT/cells and never trained again: repeat the command to go on after an interruption.
     Another command in the same folder trains only what is new; the tables are those of the last command.
     """
+    from puidrec.experiments.comparison import Comparison
     from puidrec.experiments.job import Job
     from puidrec.experiments.study import run_study
     from puidrec.methods import get_method
@@ -140,29 +131,16 @@ def compare(
     failures = [str(failure) for failure in results.failures]
     if not results:
         _raise_failures(failures, len(failures))  # an earlier comparison stays as it is
-    rows = _tables(results, reference, metrics, output.out)
+    found = Comparison.of(results, reference, metrics)
+    rows = found.rows
+    if output.out is not None:
+        found.save(output.out)
     if output.as_json:
         failed = [failure.row() for failure in results.failures]
         print_json({"reference": reference, "rows": [row.plain() for row in rows], "failed": failed})
     else:
         _show_comparison(rows, reference, metrics, output.out)
     _raise_failures(failures, len(results) + len(failures))
-
-
-def _tables(results: Results, reference: str, metrics: Sequence[str], out: Path | None) -> list[SummaryRow]:
-    """The rows of the tables; with `out`, all files of the comparison, together or not at all."""
-    from puidrec.atomic import atomic_files
-    from puidrec.experiments.study import write_study
-    from puidrec.experiments.summary import summarise
-
-    if out is None:
-        return summarise(results, reference, metrics)
-    from puidrec.report.study import write_report
-
-    with atomic_files(out) as stage:
-        rows = write_study(stage, results, reference, metrics)
-        write_report(stage, results, rows, reference, metrics)
-    return rows
 
 
 def _show_comparison(rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str], out: Path | None) -> None:

@@ -20,7 +20,7 @@ from puidrec.experiments.run import default_metrics
 from puidrec.experiments.run_job import JobData, measured_job
 from puidrec.experiments.study import Failure, Results, claim, write_study
 from puidrec.experiments.summary import ONE_SEED, SummaryRow, grouped, headline, markdown, summarise
-from puidrec.methods import get_method
+from puidrec.methods import METHODS, get_method, learning_from_likes, require_levels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +32,28 @@ BASELINES = ("item-rate", "bias", "pure-svd", "all-rank", "ease")
 def shown_metrics(measured: Sequence[str]) -> tuple[str, ...]:
     """The metrics of a table out of those measured, the first one sorts."""
     return ("uauc", "ndcg@5") if "uauc" in measured else ("unseen-recall@10", "unseen-ndcg@10")
+
+
+def compared_methods(
+    data: Dataset, asked: Sequence[str] | None, reference: str | None, *, baselines: bool = True
+) -> tuple[list[str], str]:
+    """The methods of a table, with baselines that can learn from the log, and the reference among them.
+
+    asked: None for all that can learn from it without uniform rows.
+    """
+    able = learning_from_likes() if data.positives_only else list(METHODS)
+    asked = [name for name in able if not METHODS[name].needs_uniform] if asked is None else asked
+    for name in asked if data.positives_only else ():
+        require_levels(get_method(name), data.scale.high)
+    shown = [name for name in BASELINES if name in able] if baselines else []
+    names = [get_method(name).name for name in dict.fromkeys([*asked, *shown])]
+    if not names:
+        raise InputError("nothing to compare", found="no method", expected="methods=[…]")
+    against = reference or ("mf" if "mf" in names else names[0])
+    if against not in names:
+        expected = f"one of {', '.join(names)}"
+        raise InputError("the reference is not among the methods", found=against, expected=expected)
+    return names, against
 
 
 @dataclass(frozen=True)
@@ -86,8 +108,8 @@ class Comparison:
         with locked(out):
             claim(out)
             with atomic_files(out) as stage:
-                rows = write_study(stage, self.results, self.reference, self.metrics)
-                write_report(stage, self.results, rows, self.reference, self.metrics)
+                write_study(stage, self.results, self.reference, self.metrics, self.rows)
+                write_report(stage, self.results, self.rows, self.reference, self.metrics)
 
 
 def compare(
@@ -107,19 +129,11 @@ def compare(
     Baselines are added unless `baselines=False`. reference: what the others are compared with; `mf`, else the first
     method. settings: of every method that has them, as `Recommender` takes them. A method that fails is named.
     """
-    likes = data.positives_only
-    names = [get_method(name).name for name in dict.fromkeys([*methods, *(BASELINES if baselines else ())])]
-    if likes:
-        names = [name for name in names if not get_method(name).needs_levels]
-    if not names:
-        raise InputError("nothing to compare", found=list(methods), expected="methods that learn from this log")
-    against = reference or ("mf" if "mf" in names else names[0])
-    if against not in names:
-        raise InputError("the reference is not among the methods", found=against, expected=f"one of {names}")
+    names, against = compared_methods(data, methods, reference, baselines=baselines)
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     if not len(numbers):
         raise InputError("a comparison needs a seed", found=seeds, expected="seeds=1 or more")
-    known = default_metrics(protocol, likes and data.uniform is None)
+    known = default_metrics(protocol, data.positives_only and data.uniform is None)
     wanted = tuple(metrics or shown_metrics(known))
     if unknown := [name for name in wanted if name not in known]:
         raise InputError("unknown metric", found=unknown[0], expected=f"some of {', '.join(known)}")

@@ -139,10 +139,16 @@ def claim(out: Path) -> None:
         raise InputError("cannot write there", file=out, found=error.strerror, hint="Choose another --out.") from error
 
 
-def write_study(out: Path, results: Sequence[Result], reference: str, metrics: Sequence[str]) -> list[SummaryRow]:
-    """Write results.json, summary.json, table.md and timings.json; returns the rows of the summary."""
+def write_study(
+    out: Path,
+    results: Sequence[Result],
+    reference: str,
+    metrics: Sequence[str],
+    rows: Sequence[SummaryRow] | None = None,
+) -> Sequence[SummaryRow]:
+    """Write results.json, summary.json, table.md and timings.json; returns the rows, made here if not given."""
     failures = getattr(results, "failures", [])
-    rows = summarise(results, reference, metrics)
+    rows = summarise(results, reference, metrics) if rows is None else rows
     summary = {
         "reference": reference, "metrics": list(metrics), "rows": [row.plain() for row in rows],
         "failed": [failure.row() for failure in failures],

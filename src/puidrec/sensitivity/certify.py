@@ -21,7 +21,6 @@ from puidrec.sensitivity.certificate import (
     Certificate,
     SegmentCertificate,
     Segments,
-    all_levels,
     level_index,
     segment_certificates,
 )
@@ -94,22 +93,12 @@ def _segments(
     nominal: NominalExposure, uniform: Interactions, outcome: Outcome, confidence: float
 ) -> tuple[SegmentCertificate, ...]:
     """Certificates of segments with enough uniform rows, limits and p-values adjusted for their number (Holm)."""
-    rows = nominal.unseen(uniform)
-    partitions = [
-        (part, np.bincount(part.of(rows.user, rows.item), minlength=part.n) >= MIN_SEGMENT)
-        for part in partitions_of(nominal)
-    ]
-    n_segments = sum(int(enough.sum()) for _, enough in partitions)
-    if n_segments == 0:
-        return ()
-    value = getattr(rows, outcome).astype(np.float64)
-    levels = all_levels(value, np.array([0.0, 1.0]) if outcome == "label" else nominal.seen_levels())
+    rows, value, levels = nominal.unseen_values(uniform, outcome)
+    partitions = _with_rows(nominal, rows)
+    n_segments = sum(int(enough.sum()) for *_, enough in partitions)
     index, found = level_index(value, levels), list[SegmentCertificate]()
-    for number, (part, enough) in enumerate(partitions):
-        own = part.of(rows.user, rows.item)
+    for number, part, own, enough in partitions:
         kept = enough[own]
-        if not kept.any():
-            continue
         sums = nominal.seen_sums(outcome, levels, segments=part, rng=nominal.seed)
         drawn = UniformRows(index[kept], rows.user[kept], nominal.data.n_users)
         rng = generator(nominal.seed, "segments", number)
@@ -125,27 +114,31 @@ def sign_by_means(nominal: NominalExposure, uniform: Interactions, outcome: Outc
 
     Means of seen pairs are reweighted to the unseen ones by the propensity; p-values of segments are adjusted (Holm).
     """
-    rows = nominal.unseen(uniform)
-    value = getattr(rows, outcome).astype(np.float64)
-    levels = all_levels(value, np.array([0.0, 1.0]) if outcome == "label" else nominal.seen_levels())
+    rows, value, levels = nominal.unseen_values(uniform, outcome)
     sums = nominal.seen_sums(outcome, levels, rng=nominal.seed)
     whole = mean_gap(sums.weight[0], levels, value, rows.user, name="all pairs")
     if whole is None:
         return ()
     found = list[MeanGap]()
-    for part in partitions_of(nominal):
-        own = part.of(rows.user, rows.item)
-        enough = np.flatnonzero(np.bincount(own, minlength=part.n) >= MIN_SEGMENT)
-        if not enough.size:
-            continue
+    for _, part, own, enough in _with_rows(nominal, rows):
         weight = nominal.seen_sums(outcome, levels, segments=part, rng=nominal.seed).weight
-        for code in enough.tolist():
+        for code in np.flatnonzero(enough).tolist():
             kept = own == code
             gap = mean_gap(weight[code], levels, value[kept], rows.user[kept], name=part.names[code], side=part.side)
             found += [gap] if gap is not None else []
-    adjusted = holm(np.array([gap.p_value for gap in found])).tolist() if found else []
+    adjusted = holm(np.array([gap.p_value for gap in found])).tolist()
     segments = [gap._replace(p_value=p) for gap, p in zip(found, adjusted, strict=True)]
     return (whole, *sorted(segments, key=lambda gap: (gap.p_value, gap.name)))
+
+
+def _with_rows(nominal: NominalExposure, rows: Interactions) -> list[tuple[int, Segments, np.ndarray, np.ndarray]]:
+    """Partitions that have a segment with enough of the rows: number, segments, that of each row, which have enough."""
+    found = []
+    for number, part in enumerate(partitions_of(nominal)):
+        own = part.of(rows.user, rows.item)
+        enough = np.bincount(own, minlength=part.n) >= MIN_SEGMENT
+        found += [(number, part, own, enough)] if enough.any() else []
+    return found
 
 
 def partitions_of(nominal: NominalExposure) -> Iterator[Segments]:

@@ -141,9 +141,8 @@ class NominalExposure:
 
         Rows whose pair is in the log say nothing of unseen pairs and are left out.
         """
-        rows, seed = self.unseen(uniform), self.seed if rng is None else rng
-        value = getattr(rows, outcome).astype(np.float64)
-        levels = all_levels(value, np.array([0.0, 1.0]) if outcome == "label" else self.seen_levels())
+        seed = self.seed if rng is None else rng
+        rows, value, levels = self.unseen_values(uniform, outcome)
         sums = self.seen_sums(outcome, levels, adjust=adjust, rng=seed)
         found = certificate(
             sums,
@@ -180,6 +179,12 @@ class NominalExposure:
                 expected="ratings of items drawn at random", hint="A certificate needs pairs that are not in the log.",
             )  # fmt: skip
         return uniform.take(~logged) if logged.any() else uniform
+
+    def unseen_values(self, uniform: Interactions, outcome: Outcome) -> tuple[Interactions, np.ndarray, np.ndarray]:
+        """Uniform rows of unseen pairs, what is certified of them, and all levels of it, seen ones too."""
+        rows = self.unseen(uniform)
+        value = getattr(rows, outcome).astype(np.float64)
+        return rows, value, all_levels(value, np.array([0.0, 1.0]) if outcome == "label" else self.seen_levels())
 
     def seen_levels(self) -> np.ndarray:
         """The ratings that occur among the seen rows."""
