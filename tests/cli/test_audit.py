@@ -46,11 +46,41 @@ def test_a_lead_is_audited_and_written(puid, runs: Path) -> None:
     assert outcome.code == 0, outcome
     values = json.loads((out / "audit.json").read_text())
     assert " ".join(outcome.out.split()).startswith(" ".join(values["sentence"].split()))
-    assert {path.name for path in out.iterdir()} == {"audit.json", "summary.txt", "report.html"}
+    assert {path.name for path in out.iterdir()} == {"audit.json", "summary.txt", "report.html", "MODEL_CARD.md"}
     assert (values["model"]["method"], values["against"]["method"]) == ("item-rate", "bias")
     assert values["data"]["seed"] == 1
     assert "<html" in (out / "report.html").read_text()
     assert f"wrote {out}" in outcome.out.replace("\n", "")
+
+
+def test_the_card_beside_the_page_is_that_of_the_run_with_the_verdict(puid, runs: Path) -> None:
+    out, run = runs / "audit", runs / "a"
+    before = {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+    assert puid("audit", run, "--against", runs / "b", "--out", out, "--replicates", 0).code == 0
+    values = json.loads((out / "audit.json").read_text())
+    own, rest = (run / "MODEL_CARD.md").read_text().split("## Audit\n")
+    card, verdict = (out / "MODEL_CARD.md").read_text().split("## Audit\n")
+    assert card == own
+    assert "No audit was made" in rest
+    assert "No audit was made" not in verdict
+    assert verdict.strip().startswith(f"**{values['verdict']}**: {values['sentence']}")
+    for name in ("error", "ranking", "ndcg"):
+        assert f"| {values[name]['metric']} | {values[name]['verdict']} |" in verdict
+    assert before == {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+    assert puid("audit", run, "--out", out, "--replicates", 0).code == 0  # an earlier audit is replaced, card and all
+    assert "**single**" not in (out / "MODEL_CARD.md").read_text()
+    puid("audit", run, "--out", run, "--replicates", 0).refused("config.toml")
+
+
+def test_a_card_says_nothing_of_data_that_the_run_was_not_trained_on(puid, runs: Path) -> None:
+    out = runs / "audit"
+    assert puid("audit", runs / "a", "--set", "data.seed=5", "--other-data", "--out", out, "--replicates", 0).code == 0
+    card = (out / "MODEL_CARD.md").read_text()
+    assert "Not measured here" in card
+    assert json.loads((out / "audit.json").read_text())["data"]["sha256"] in card.split("## Audit")[1]
+    scores = scores_of(runs / "a.parquet", 0.1)
+    assert puid("audit", scores, "--data", "simulated", *DATA, "--unseen", "--out", out, "--replicates", 0).code == 0
+    assert not (out / "MODEL_CARD.md").exists()
 
 
 def test_json_for_machines_and_one_model_alone(puid, runs: Path) -> None:

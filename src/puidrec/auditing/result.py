@@ -17,7 +17,8 @@ from puidrec.auditing.words import summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FILES = ("audit.json", "summary.txt", "report.html")
+CARD = "MODEL_CARD.md"
+FILES = ("audit.json", "summary.txt", "report.html", CARD)
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,11 @@ class Audit:
 
         write_page(Path(path), audit_page(self.values))
 
-    def save(self, folder: str | PathLike[str], *, html: bool = True) -> None:
-        """Write `audit.json`, `summary.txt` and `report.html`; the folder appears whole or not at all."""
+    def save(self, folder: str | PathLike[str], *, html: bool = True, card: str | None = None) -> None:
+        """Write `audit.json`, `summary.txt` and `report.html`; the folder appears whole or not at all.
+
+        card: the text of a model card (`model.to_card(data, audit=…)`), written beside them as `MODEL_CARD.md`.
+        """
         target = Path(folder)
         with locked(target):
             check_target(target)
@@ -147,6 +151,8 @@ class Audit:
                 write_text(temporary / "summary.txt", self.summary())
                 if html:
                     self.to_html(temporary / "report.html")
+                if card is not None:
+                    write_text(temporary / CARD, card)
 
 
 COLUMNS = ("gamma", "low", "high", "band_low", "band_high")

@@ -74,7 +74,7 @@ def audit(
     The runs remember their data. Other data, recognised by their content, are refused, unless --other-data insists.
     Models are judged by logged rows that they have not seen: runs are trained again where their split holds none out.
     Scores of a model trained elsewhere need --data, and --rows or --unseen.
-    Writes audit.json, summary.txt and report.html.
+    Writes audit.json, summary.txt and report.html; for a run also its MODEL_CARD.md with the verdict. The run stays.
     """
     from puidrec.auditing.audit import audit as audit_models
     from puidrec.auditing.result import check_target
@@ -102,7 +102,7 @@ def audit(
             )
         if output.out is not None:
             step("writing")
-            found.save(output.out)
+            found.save(output.out, card=_card(audited[0], loaded, found))
     if output.as_json:
         print_json(found.to_dict())
     else:
@@ -174,9 +174,26 @@ def _names(audited: list[_Audited]) -> tuple[str, str] | None:
     return (first, second) if first != second else None
 
 
+def _card(audited: _Audited, data: Dataset, found: Audit) -> str | None:
+    """The card of an audited run, as its training wrote it, with the verdict; of a file of scores nothing is known.
+
+    Where other data were audited than the run was trained on, the card has no metrics: those of the run are elsewhere.
+    """
+    from puidrec.experiments.run import measure
+
+    if audited.facts is None:
+        return None
+    model = audited.model
+    if data.sha256 != audited.facts["data_sha256"]:
+        return str(model.to_card(audit=found))
+    split = data.split(audited.facts["protocol"], model.settings.seed, select=model.settings.select)
+    evaluation, _ = measure(model, split, data=data)
+    return str(model.to_card(data, split, evaluation, found))
+
+
 def _show(found: Audit, out: Path | None) -> None:
     sentence, _, rest = found.summary().partition("\n")
     say(sentence, bold=True)
     say(rest.rstrip("\n"))
     if out is not None:
-        say(f"\nwrote {out}: audit.json, summary.txt, report.html")
+        say(f"\nwrote {out}: {', '.join(sorted(path.name for path in out.iterdir()))}")

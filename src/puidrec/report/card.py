@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from puidrec.auditing.words import SOURCES
 from puidrec.errors import one_line
 from puidrec.methods import SIGNED, UNSEEN, MethodSpec
 from puidrec.report.formatting import show
@@ -117,9 +118,19 @@ def _metrics(split: Split | None, evaluation: Evaluation | None) -> str:
 
 
 def _audit(audit: Audit) -> str:
-    words = one_line(str(audit.values["sentence"]))
-    point = audit.tipping_point
-    return f"**{audit.verdict}**: {words}" + ("" if point is None else f"\n\nTipping point Γ* = {show(point, '.3g')}.")
+    """The verdict in words, then by metric, with what it was judged by."""
+    values, leads = audit.values, (audit.error, audit.ranking, audit.ndcg)
+    words, rows = _plain(values["sentence"]), values["rows"]
+    lines = [words if audit.verdict == "single" else f"**{audit.verdict}**: {words}", ""]
+    if any(leads):
+        lines += ["| lead in | verdict | Γ* | 95 % over users |", "| --- | --- | --- | --- |"]
+        for lead in leads:
+            if lead is not None:
+                low, high = (show(end, ".3g") for end in lead.interval)
+                lines.append(f"| {lead.metric} | {lead.verdict} | {show(lead.tipping_point, '.3g')} | {low} … {high} |")
+        lines.append("")
+    judged = f"{rows['n']:,} {SOURCES[rows['source']]} rows of {_plain(values['data']['name'])}"
+    return "\n".join([*lines, f"Judged by {judged}, SHA-256 {values['data']['sha256']}."])
 
 
 def _bullets(facts: Iterator[tuple[str, object]] | Sequence[tuple[str, object]]) -> str:
