@@ -173,7 +173,8 @@ def test_seen_pairs_go_with_the_vectors(models: dict[str, Recommender], tmp_path
     model = models["text"]
     for form in ("parquet", "npy", "csr", "recbole"):
         export_model(model, form, tmp_path / form)
-    row_start, items = model.seen_
+    row_start, items = model.logged_pairs()
+    assert items.size > model.seen_[1].size  # held-out rows of the log are among them
     pairs = pl.read_parquet(tmp_path / "parquet" / "seen.parquet")
     assert pairs.height == items.size
     for form in ("npy", "csr"):

@@ -221,6 +221,45 @@ class TestRecommend:
         for user in data.user_ids.ids:
             assert lists.get(user, []) == self.brute_force(model, data, user, k, exclude)
 
+    @pytest.mark.parametrize(
+        ("protocol", "uniform", "options"),
+        [("rd", False, {}), ("rd", True, {"select": "observational"}), ("paper", True, {}), ("temporal", False, {})],
+        ids=["test rows of the log", "validation rows of the log", "ratings that the protocol drops", "by time"],
+    )
+    def test_nothing_of_the_log_is_recommended_again(self, data, protocol, uniform, options, tmp_path) -> None:
+        log = data.logged.to_frame().with_columns(timestamp=pl.int_range(pl.len()).shuffle(seed=0))
+        given = Dataset.from_frame(log, uniform=data.uniform.to_frame() if uniform else None, scale=(1, 5))
+        model = Recommender("bias", **options).fit(given, protocol=protocol)
+        split = given.split(protocol, select=model.settings.select)
+        logged, trained = (
+            set(rows.to_frame().select("user_id", "item_id").iter_rows()) for rows in (given.logged, split.train)
+        )
+        assert trained < logged
+        everything = set(itertools.product(given.user_ids.ids, given.item_ids.ids))
+        model.save(tmp_path / "model")
+        for one in (model, Recommender.load(tmp_path / "model")):
+            for exclude, left_out in ((True, logged), ("training", trained), (False, set())):
+                frame = one.recommend(given.user_ids.ids, k=25, exclude_seen=exclude)
+                assert set(frame.select("user_id", "item_id").iter_rows()) == everything - left_out
+            row_start, items = one.logged_pairs()
+            users = one.user_ids_.decode(np.repeat(np.arange(row_start.size - 1), np.diff(row_start)))
+            assert list(zip(users, one.item_ids_.decode(items), strict=True)) == sorted(logged)
+
+    def test_held_out_items_can_still_be_found_by_an_evaluation(self, data) -> None:
+        model = Recommender("bias").fit(Dataset.from_frame(data.logged.to_frame(), scale=(1, 5)))
+        test = Dataset.from_frame(data.logged.to_frame(), scale=(1, 5)).split().test
+        assert evaluate(model, test, ["unseen-recall@25", "catalogue-recall@24"])["unseen-recall@25"] == 1.0
+        assert model.held_out_[1].size > 0
+        assert model.trained_on(*test.to_frame().select("user_id", "item_id").get_columns()).sum() == 0
+
+    def test_models_that_know_of_no_held_out_rows_leave_out_training_rows(self, data, refusal, tmp_path) -> None:
+        model = Recommender("bias").fit(Dataset.from_frame(data.logged.to_frame(), scale=(1, 5)))
+        expected = model.recommend([0, 1], k=25, exclude_seen="training")
+        model.held_out_ = None
+        model.save(tmp_path / "model")
+        assert Recommender.load(tmp_path / "model").recommend([0, 1], k=25).equals(expected)
+        refusal(lambda: model.recommend([0], exclude_seen="tests"), "exclude_seen", "tests", "'training'")
+
     def test_ranks_count_from_one_and_scores_fall(self, model, data) -> None:
         frame = model.recommend(data.user_ids.ids, k=6)
         for _, part in frame.group_by("user_id"):
@@ -407,7 +446,8 @@ class TestScikitLearn:
     def test_likes_are_looked_for_among_the_best(self, log) -> None:
         likes = log.select("user_id", "item_id")
         model = Recommender("all-rank", dim=2).fit(likes[::2])
-        top = set(model.recommend(model.user_ids_.ids, k=10).select("user_id", "item_id").rows())
+        every = model.recommend(model.user_ids_.ids, k=10, exclude_seen="training")
+        top = set(every.select("user_id", "item_id").rows())
         known = likes[1::2].filter(
             pl.col("user_id").is_in(model.user_ids_.ids.implode()),
             pl.col("item_id").is_in(model.item_ids_.ids.implode()),

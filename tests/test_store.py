@@ -32,7 +32,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def model(data):
-    return Recommender("puid-dr", gamma="random", **OPTIONS).fit(data)
+    return Recommender("puid-dr", gamma="random", select="observational", **OPTIONS).fit(data)
 
 
 @pytest.fixture
@@ -275,14 +275,16 @@ def resave(folder, **changes):
     save_checkpoint(folder / TENSORS, Checkpoint(tensors, good.state))
 
 
-@pytest.mark.parametrize("name", ["user_factors", "item_factors", "seen_start", "seen_item"])
+@pytest.mark.parametrize(
+    "name", ["user_factors", "item_factors", "seen_start", "seen_item", "held_out_start", "held_out_item"]
+)
 def test_tensors_of_the_wrong_shape_type_or_content(name, folder, refusal) -> None:
     whole = (folder / TENSORS).read_bytes()
     tensor = load_checkpoint(folder / TENSORS).tensors[name]
     spoiled = tensor.clone()
-    spoiled.view(-1)[0] = -1 if "seen" in name else float("nan")
+    spoiled.view(-1)[0] = -1 if "factors" not in name else float("nan")
     endless = tensor.clone()
-    endless.view(-1)[-1] = 10**6 if "seen" in name else float("inf")
+    endless.view(-1)[-1] = 10**6 if "factors" not in name else float("inf")
     odd = [None, tensor[:-1], tensor[None], tensor.reshape(-1)[:0], tensor.to(torch.bfloat16), tensor.double(), spoiled]
     odd += [endless, tensor.bool(), tensor.to(torch.complex64), torch.tensor(0.0), tensor.to(torch.float8_e5m2)]
     for value in odd:

@@ -1,7 +1,7 @@
 """Models for other systems: scores as ONNX, or vectors whose inner product is the score, for any vector index.
 
 An export is a folder that appears whole: the numbers, the ids of their rows, and a JSON file that explains both.
-Vectors come with the pairs of training, so that another system can leave out what a user has seen.
+Vectors come with the pairs of the log, held-out ones too, so that another system can leave out what a user has seen.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ def write_parquet(model: Recommender, folder: Path) -> dict[str, Any]:
         vectors = pl.Series("vector", factors, dtype=pl.Array(pl.Float32, factors.shape[1]))
         pl.DataFrame([ids.alias(f"{side}_id"), vectors]).write_parquet(folder / f"{side}s.parquet")
     _seen_pairs(model).write_parquet(folder / "seen.parquet")
-    return {"columns": ["user_id or item_id", "vector"], "seen": "seen.parquet: user_id, item_id of training"}
+    return {"columns": ["user_id or item_id", "vector"], "seen": "seen.parquet: user_id, item_id of the log"}
 
 
 def _seen_pairs(model: Recommender) -> pl.DataFrame:
-    """The pairs of training under the caller's ids."""
-    row_start, items = model.seen_
+    """The pairs of the log under the caller's ids."""
+    row_start, items = model.logged_pairs()
     users = np.repeat(np.arange(row_start.size - 1), np.diff(row_start))
     return pl.DataFrame([
         model.user_ids_.decode(users).alias("user_id"), model.item_ids_.decode(np.asarray(items)).alias("item_id"),
@@ -113,18 +113,18 @@ def _seen_pairs(model: Recommender) -> pl.DataFrame:
 
 
 def write_csr(model: Recommender, folder: Path) -> dict[str, Any]:
-    """`seen.npz` for `scipy.sparse.load_npz`: 1 for each pair of training; rows and columns in the order of the ids."""
-    row_start, items = model.seen_
+    """`seen.npz` for `scipy.sparse.load_npz`: 1 for each pair of the log; rows and columns in the order of the ids."""
+    row_start, items = model.logged_pairs()
     shape = (len(model.user_ids_), len(model.item_ids_))
     ones = np.ones(items.size, np.float32)
     matrix: Matrix = sparse.csr_array((ones, np.asarray(items), row_start), shape=shape)
     write_matrix_file(folder / "seen.npz", matrix)
     _write_ids(model, folder)
-    return {"seen": "seen.npz: CSR matrix, users × items, 1 for each pair of training"}
+    return {"seen": "seen.npz: CSR matrix, users × items, 1 for each pair of the log"}
 
 
 def write_recbole(model: Recommender, folder: Path) -> dict[str, Any]:
-    """RecBole's atomic files: `model.inter` (the pairs of training), `model.useremb`, `model.itememb` (the vectors)."""
+    """RecBole's atomic files: `model.inter` (the pairs of the log), `model.useremb`, `model.itememb` (the vectors)."""
     write_text(folder / "model.inter", atomic_text(_seen_pairs(model), Origin("model.inter")))
     for side, (ids, factors) in _sides(model).items():
         vectors = pl.Series("vector", [" ".join(map(repr, row)) for row in factors.tolist()], pl.String)

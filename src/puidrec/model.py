@@ -16,7 +16,7 @@ from puidrec.backbones.low_rank import LowRank
 from puidrec.cold_start import ColdStart, Entities, Side, is_single_id, require_ids
 from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import StoredInteractions
-from puidrec.data.overlap import pairs_among
+from puidrec.data.overlap import pairs_among, rows_outside
 from puidrec.data.protocol import Protocol
 from puidrec.data.schema import (
     Frame,
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 USERS_PER_BLOCK = 1024
 ScoreScale = Literal["rating", "unit"]
+PairsByUser = tuple[np.ndarray, np.ndarray]
+"""Items of user u are items[row_start[u]:row_start[u + 1]], in order: row_start and items."""
 
 
 class Recommender:
@@ -57,13 +59,16 @@ class Recommender:
     `rng` is the seed; `random_state`, scikit-learn's name for it, is accepted as well.
 
     Fitted state: `user_factors_`, `item_factors_` (inner product = score on 0..1, or log-odds for a cross-entropy),
-    `rating_scale_` (which maps it to ratings), `user_ids_`, `item_ids_`, `seen_`,
-    `history_`, `report_` (what was estimated on the way: propensity, Γ, seconds, epochs).
+    `rating_scale_` (which maps it to ratings), `user_ids_`, `item_ids_`, `seen_` (the training pairs), `held_out_` (the
+    other pairs of the log), `history_`, `report_` (what was estimated on the way: propensity, Γ, seconds, epochs).
     """
 
     device_: str = "cpu"
     """Where scores are computed; the factors themselves stay arrays."""
     rating_scale_: RatingScale
+    seen_: PairsByUser
+    held_out_: PairsByUser | None = None
+    """Pairs of the log that are not among the training rows; None: there are none, or none are known."""
     _cold_start: ColdStart | None = None
     """What features say of users and items that were not in training; made when first asked for."""
 
@@ -145,6 +150,8 @@ class Recommender:
         self.user_factors_, self.item_factors_ = users, items  # laid out as they will be loaded
         self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
         self.seen_, self.rating_scale_ = (prepared.log.row_start, prepared.log.items), data.scale
+        held_out = rows_outside(data.logged.user, data.logged.item, *self.seen_)
+        self.held_out_ = held_out if held_out[1].size else None
         self._cold_start = None
         self.history_ = fitted.history
         self.parameters_ = {name: value.detach().cpu() for name, value in fitted.parameters.items()}
@@ -222,11 +229,24 @@ class Recommender:
         known[known] = pairs_among(user[known], item[known], *self.seen_)
         return known
 
+    def logged_pairs(self) -> PairsByUser:
+        """All pairs of the log, those held out from training too: what nobody is recommended again."""
+        self._require_fitted()
+        if self.held_out_ is None:
+            return self.seen_
+        n_users, n_items = len(self.user_ids_), len(self.item_ids_)
+        key = np.concatenate([
+            np.repeat(np.arange(n_users), np.diff(row_start)) * n_items + np.asarray(items)
+            for row_start, items in (self.seen_, self.held_out_)
+        ])  # fmt: skip
+        key.sort(kind="stable")  # two sorted runs
+        return self.seen_[0] + self.held_out_[0], (key % n_items).astype(np.int32)
+
     def recommend(
         self,
         users: Any,
         k: int = 10,
-        exclude_seen: bool = True,
+        exclude_seen: bool | Literal["training"] = True,
         *,
         user_features: Frame | None = None,
         item_features: Frame | None = None,
@@ -235,6 +255,8 @@ class Recommender:
     ) -> pl.DataFrame:
         """The k best items of each user: `user_id, item_id, score, rank`; ties are broken by item order.
 
+        exclude_seen: leave out what a user has in the log, held-out rows too; `"training"`: what the model was trained
+        on, so that other tools can look for the held-out rows; False: nothing.
         scale: of the scores, as in `predict`.
         stable: add `gamma_max`, the largest Γ up to which the item would stay among the k best; for models with a path
         along Γ (`spectrum`).
@@ -245,9 +267,12 @@ class Recommender:
         """
         self._require_fitted()
         check_choice("scale", scale, get_args(ScoreScale))
+        if exclude_seen not in (True, False, "training"):
+            raise InputError("exclude_seen out of range", found=exclude_seen, expected="True, False or 'training'")
         if not isinstance(k, int | np.integer) or k < 1:
             raise InputError("k must be a positive integer", found=k)
         users = [users] if is_single_id(users) else require_ids(users, "users")
+        excluded = [self.seen_, self.held_out_][: 1 if exclude_seen == "training" else 2] if exclude_seen else []
         left, right = self._entities("user", user_features), self._entities("item", item_features)
         codes = left.ids.encode(users)
         if (codes < 0).any():
@@ -260,7 +285,7 @@ class Recommender:
             self._require_path(user_features, item_features)
         factors = left.factors, torch.from_numpy(right.factors).to(self.device_)
         parts = [
-            self._best(codes[start : start + USERS_PER_BLOCK], k, exclude_seen, factors, stable)
+            self._best(codes[start : start + USERS_PER_BLOCK], k, excluded, factors, stable)
             for start in range(0, codes.size, USERS_PER_BLOCK)
         ]
         if not parts:
@@ -323,12 +348,18 @@ class Recommender:
         return Entities(*trained).with_cold_start(self._cold_start, side, table)
 
     def _best(
-        self, codes: np.ndarray, k: int, exclude_seen: bool, factors: tuple[np.ndarray, torch.Tensor], stable: bool
+        self,
+        codes: np.ndarray,
+        k: int,
+        excluded: list[PairsByUser | None],
+        factors: tuple[np.ndarray, torch.Tensor],
+        stable: bool,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Best items of a block of users, one product, then a partial sort; and up to which Γ they stay, if asked."""
         scores = (torch.from_numpy(factors[0][codes]).to(self.device_) @ factors[1].T).cpu().numpy()
-        if exclude_seen:
-            mask_seen(scores, codes, *self.seen_)
+        for pairs in excluded:
+            if pairs is not None:
+                mask_seen(scores, codes, *pairs)
         items, best = top_k(scores, k)
         return items, best, gamma_max(scores, codes, items, self.parameters_) if stable else np.ones(items.shape)
 

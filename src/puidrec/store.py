@@ -62,7 +62,11 @@ def save_model(model: Recommender, folder: Path) -> None:
         scale=[model.rating_scale_.low, model.rating_scale_.high],
     )
     tensors = {"user_factors": model.user_factors_, "item_factors": model.item_factors_}
-    tensors |= {"seen_start": model.seen_[0].astype(np.int64), "seen_item": model.seen_[1].astype(np.int32, copy=False)}
+    for name, pairs in (("seen", model.seen_), ("held_out", model.held_out_)):
+        if pairs is not None:
+            tensors |= {
+                f"{name}_start": pairs[0].astype(np.int64), f"{name}_item": pairs[1].astype(np.int32, copy=False)
+            }  # fmt: skip
     with warnings.catch_warnings():  # torch minds arrays that must not be written; these are read only
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         named = {name: torch.from_numpy(np.asarray(value)) for name, value in tensors.items()}
@@ -93,6 +97,7 @@ def load_model(folder: Path) -> Recommender:
     arrays = _check_tensors(folder / TENSORS, tensors, len(model.user_ids_), len(model.item_ids_))
     model.user_factors_, model.item_factors_ = arrays["user_factors"], arrays["item_factors"]
     model.seen_ = (arrays["seen_start"], arrays["seen_item"])
+    model.held_out_ = (arrays["held_out_start"], arrays["held_out_item"]) if "held_out_item" in arrays else None
     prefix = "parameter."
     model.parameters_ = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     model.rating_scale_ = RatingScale.of(description.scale) or RatingScale(0.0, 1.0)
@@ -162,8 +167,12 @@ def _id_map(path: Path, ids: list[int] | list[str]) -> IdMap:
 
 
 def _check_tensors(path: Path, tensors: Any, n_users: int, n_items: int) -> dict[str, np.ndarray]:
-    """The four arrays of a model, of the shapes the ids demand, with codes inside the population."""
-    names = ("user_factors", "item_factors", "seen_start", "seen_item")
+    """The arrays of a model, of the shapes the ids demand, with codes inside the population.
+
+    Pairs held out from training are not in folders of earlier versions.
+    """
+    names = ["user_factors", "item_factors", "seen_start", "seen_item"]
+    names += ["held_out_start", "held_out_item"] if {"held_out_start", "held_out_item"} & set(tensors) else []
     missing = [name for name in names if name not in tensors]
     if missing:
         raise InputError(f"missing tensor {missing[0]}", file=path, found=", ".join(list(tensors)[:8]) or "none")
@@ -171,22 +180,22 @@ def _check_tensors(path: Path, tensors: Any, n_users: int, n_items: int) -> dict
     if kinds:
         raise InputError("unexpected type of numbers", file=path, found=str(kinds.pop()))
     arrays = {name: tensors[name].numpy() for name in names}
-    left, right, start, item = (arrays[name] for name in names)
+    left, right, *pairs = arrays.values()
     fits = (
         left.ndim == right.ndim == 2
         and left.dtype == right.dtype == np.float32
-        and (left.shape[0], right.shape[0], start.shape) == (n_users, n_items, (n_users + 1,))
+        and (left.shape[0], right.shape[0]) == (n_users, n_items)
         and left.shape[1] == right.shape[1]
-        and item.ndim == 1
-        and start.dtype == np.int64
-        and item.dtype == np.int32
+        and all((start.shape, start.dtype) == ((n_users + 1,), np.int64) for start in pairs[::2])
+        and all((item.ndim, item.dtype) == (1, np.int32) for item in pairs[1::2])
     )
     if not fits:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise InputError("tensors do not fit the ids", file=path, found=shapes, expected=f"{n_users} × {n_items}")
-    in_order = start[0] == 0 and start[-1] == item.size and bool((np.diff(start) >= 0).all())
-    if not in_order or (item.size and not (item.min() >= 0 and item.max() < n_items)):
-        raise InputError("the list of seen items is damaged", file=path)
+    for start, item in zip(pairs[::2], pairs[1::2], strict=True):
+        in_order = start[0] == 0 and start[-1] == item.size and bool((np.diff(start) >= 0).all())
+        if not in_order or (item.size and not (item.min() >= 0 and item.max() < n_items)):
+            raise InputError("the list of seen items is damaged", file=path)
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
         raise InputError("the factors hold values that are not finite", file=path)
     return arrays

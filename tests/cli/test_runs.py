@@ -90,6 +90,19 @@ def test_evaluate_takes_no_setting_of_the_model(puid, run_folder: Path) -> None:
     puid("evaluate", run_folder, "--set", "dim=3").refused("unknown setting", "dim", "data.KEY")
 
 
+def test_what_is_in_the_log_is_not_recommended_unless_told(puid, files: Path, tmp_path: Path) -> None:
+    """Rows that were held out to test the model used to be recommended again."""
+    log, out = pl.read_csv(files / "logged.csv"), tmp_path / "run"
+    data = ("--data", "files", "--logged", files / "logged.csv", "--scale", "1,5")
+    assert puid("train", "--method", "bias", *data, "--out", out).code == 0
+    logged = set(log.select("user_id", "item_id").iter_rows())
+    trained, n_pairs = log.height - 2 * round(0.1 * log.height), log["user_id"].n_unique() * log["item_id"].n_unique()
+    for options, left in (((), 0), (("--include-held-out",), log.height - trained), (("--include-seen",), log.height)):
+        rows = json.loads(puid("recommend", out, "--k", 40, *options, "--json").out)
+        assert len({(row["user_id"], row["item_id"]) for row in rows} & logged) == left
+        assert len(rows) == n_pairs - log.height + left
+
+
 def test_recommend_prints_json_and_writes_files(puid, run_folder: Path, tmp_path: Path) -> None:
     rows = json.loads(puid("recommend", run_folder, "--users", "3,5", "--k", 4, "--json").out)
     assert [row["rank"] for row in rows] == [1, 2, 3, 4] * 2

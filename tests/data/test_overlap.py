@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.describe import describe_dataset
 from puidrec.data.on_disk import StoredInteractions, shard_log
-from puidrec.data.overlap import Overlap, overlap_words, pairs_among, row_starts
+from puidrec.data.overlap import Overlap, overlap_words, pairs_among, row_starts, rows_outside
 from puidrec.data.sources import load_dataset
 from puidrec.propensity import make_propensity
 from puidrec.propensity.base import Exposure
@@ -45,6 +45,16 @@ def test_pairs_are_found_as_a_set_finds_them(log: set[tuple[int, int]], asked: l
     user, item = np.array(asked, np.int32).reshape(-1, 2).T
     found = pairs_among(user, item, row_starts(rows[:, 0], 6, chunk=3), rows[:, 1])
     assert found.tolist() == [pair in log for pair in asked]
+
+
+@given(*[st.sets(st.tuples(st.integers(0, 5), st.integers(0, 7)))] * 2, st.integers(1, 50))
+def test_rows_outside_another_log_are_the_difference_of_two_sets(
+    log: set[tuple[int, int]], other: set[tuple[int, int]], chunk: int
+) -> None:
+    own, theirs = (np.array(sorted(pairs), np.int32).reshape(-1, 2) for pairs in (log, other))
+    row_start, items = rows_outside(own[:, 0], own[:, 1], row_starts(theirs[:, 0], 6), theirs[:, 1], chunk)
+    users = np.repeat(np.arange(6), np.diff(row_start))
+    assert list(zip(users.tolist(), items.tolist(), strict=True)) == sorted(log - other)
 
 
 def test_no_part_of_a_split_repeats_a_logged_pair(tables) -> None:

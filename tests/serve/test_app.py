@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,8 +67,18 @@ def test_seen_items_are_left_out_unless_wanted(client: Any, model: Recommender) 
     without = recommended(client.post("/recommend", {"users": [5], "k": 40}))[0]["items"]
     everything = recommended(client.post("/recommend", {"users": [5], "k": 40, "exclude_seen": False}))[0]["items"]
     assert sorted(everything) == list(range(40))
-    start, item = model.seen_
+    start, item = model.logged_pairs()
     assert set(everything) - set(without) == set(item[start[5] : start[6]].tolist())
+
+
+def test_held_out_rows_of_the_log_are_left_out_as_well(client_of: Any, tiny_data: Dataset) -> None:
+    model = Recommender("bias").fit(replace(tiny_data, uniform=None, repeated=None))
+    log, everyone = tiny_data.logged.to_frame(), model.user_ids_.ids.to_list()
+    found = recommended(client_of(model).post("/recommend", {"users": everyone, "k": 40}))
+    shown = {(entry["user_id"], item) for entry in found for item in entry["items"]}
+    assert not shown & set(log.select("user_id", "item_id").iter_rows())
+    assert len(shown) == 60 * 40 - log.height
+    assert model.held_out_ is not None
 
 
 def test_unknown_users_get_the_average_user(client: Any, model: Recommender) -> None:
@@ -307,7 +318,7 @@ def test_serve_run_reads_a_run_folder(model: Recommender, tmp_path, refusal) -> 
 
 def test_what_users_rated_is_not_told_item_by_item(client: Any, client_of: Any, model: Recommender) -> None:
     """A list of all items with what was rated left out of it was the user's whole history."""
-    start, item = model.seen_
+    start, item = model.logged_pairs()
     rated, everything = set(item[start[5] : start[6]].tolist()), list(range(40))
     assert rated
     body = {"users": [5], "items": everything, "k": 40}

@@ -122,5 +122,6 @@ def test_a_folder_exchanged_between_check_and_loading_is_not_served(
 
 def test_a_server_that_forgets_holds_nothing_that_was_rated(run: Path) -> None:
     service = load_service(run, Policy(seen=Seen.NEVER))
+    assert service.answers.model.held_out_ is None
     assert service.answers.model.seen_[1].size == service.answers.engine.seen[1].size == 0
     assert np.array_equal(np.unique(service.answers.engine.seen[0]), [0])

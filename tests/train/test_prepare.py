@@ -259,8 +259,9 @@ def test_without_uniform_rows_the_log_itself_is_held_out_from(method, protocol, 
     for name in ("validation", "test"):
         parts = [getattr(data.split(protocol), name).frame for data in (memory, disk)]
         assert parts[0].select("user", "item", "rating", "label").equals(parts[1])
-    for mine, theirs in zip(one.seen_, other.seen_, strict=True):
+    for mine, theirs in zip((*one.seen_, *one.held_out_), (*other.seen_, *other.held_out_), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+    assert len(memory.logged) == one.seen_[1].size + one.held_out_[1].size > one.seen_[1].size
 
 
 def test_what_needs_the_log_in_memory_is_refused(both, refusal) -> None:

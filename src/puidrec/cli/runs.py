@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -183,7 +183,10 @@ class RecommendOptions(options.CommonOptions):
 
     users: str | None = option(None, "Users, separated by commas; all users when left out.")
     k: int = option(10, "Items per user.", min=1, max=100_000)
-    include_seen: bool = option(False, "Also items the user has rated.", "--include-seen")
+    include_seen: bool = option(False, "Also items that the user has in the log.", "--include-seen")
+    include_held_out: bool = option(
+        False, "Also logged items that training left out: to look for them with other tools.", "--include-held-out"
+    )
     stable: bool = option(False, "Add gamma_max: up to which Γ each item stays (spectrum models).", "--stable")
     out: Path | None = path_option("Write CSV or Parquet instead of a table.", "FILE")
     device: str | None = option(None, options.DEVICES, show_default="cpu")
@@ -198,8 +201,9 @@ def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
     model, _ = load_run(run, asked.device or "cpu")
     known, out = model.user_ids_.ids, asked.out
     wanted: Any = known if asked.users is None else _ids(asked.users, known.dtype.is_integer())
+    exclude: bool | Literal["training"] = not asked.include_seen and ("training" if asked.include_held_out else True)
     with steps("ranking the items of each user"):
-        frame = model.recommend(wanted, k=asked.k, exclude_seen=not asked.include_seen, stable=asked.stable)
+        frame = model.recommend(wanted, k=asked.k, exclude_seen=exclude, stable=asked.stable)
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
             raise InputError("unknown format", found=out.suffix or str(out), expected=".csv or .parquet")

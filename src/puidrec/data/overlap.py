@@ -98,6 +98,28 @@ def pairs_in(user: np.ndarray, item: np.ndarray, n_items: int, parts: Iterable[A
     return found
 
 
+def rows_outside(
+    user: np.ndarray, item: np.ndarray, row_start: np.ndarray, items: np.ndarray, chunk: int = 1 << 20
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of a log that another log lacks, by user: `row_start` and items, as the other log is given.
+
+    Both are sorted by user and item, and may be on disk: each is read once, some rows at a time.
+    """
+    users, found = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+    for start in range(0, user.size, chunk):
+        own_user, own_item = (np.asarray(column[start : start + chunk]).astype(np.int64) for column in (user, item))
+        first, last = int(own_user[0]), int(own_user[-1])
+        other = np.asarray(items[int(row_start[first]) : int(row_start[last + 1])]).astype(np.int64)
+        width = int(max(own_item.max(), other.max(initial=0))) + 1
+        other += np.repeat(np.arange(first, last + 1), np.diff(row_start[first : last + 2])) * width
+        key = own_user * width + own_item
+        place = np.searchsorted(other, key)
+        outside = np.append(other, -1)[place] != key
+        users.append(own_user[outside])
+        found.append(own_item[outside].astype(np.int32))
+    return row_starts(np.concatenate(users), row_start.size - 1), np.concatenate(found)
+
+
 def pairs_among(user: np.ndarray, item: np.ndarray, row_start: np.ndarray, items: np.ndarray) -> np.ndarray:
     """Which pairs are in a log sorted by user and item; `row_start` and `items` are its rows by user.
 

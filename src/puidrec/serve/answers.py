@@ -93,7 +93,7 @@ class Answers:
     ) -> None:
         self.model, self.unknown, self.limits, self.seen = model, unknown, limits or Limits(), seen
         self.engine, cold_start = (
-            Engine(model, nothing_seen(model) if seen is Seen.NEVER else model.seen_),
+            Engine(model, nothing_seen(model) if seen is Seen.NEVER else None),
             ColdStart(model),
         )
         self.users = EntityLookup("user", Entities(model.user_ids_, self.engine.user_factors), cold_start)

@@ -94,7 +94,7 @@ class Engine:
     """A fitted model's factors, ready for top-K. `best` is for one thread at a time."""
 
     def __init__(self, model: Recommender, seen: tuple[np.ndarray, np.ndarray] | None = None) -> None:
-        self.scale, self.device, self.seen = model.settings.target_scale, model.device_, seen or model.seen_
+        self.scale, self.device, self.seen = model.settings.target_scale, model.device_, seen or model.logged_pairs()
         self.path = {name: value for name, value in model.parameters_.items() if name.startswith("path.")}
         self.user_factors = np.ascontiguousarray(model.user_factors_)
         self.item_factors = np.ascontiguousarray(model.item_factors_)

@@ -85,7 +85,7 @@ class RecommendRequest(_Message):
         0, description="Leave out that many of the best: with k = 10, offset 10 gives ranks 11 to 20."
     )
     exclude_seen: Annotated[bool, Field(strict=True)] | None = Field(
-        None, description="Leave out what the user rated in training; when left out, as the server does by default."
+        None, description="Leave out what the user has in the log; when left out, as the server does by default."
     )
     exclude: Annotated[list[Id], _FIRST_ERROR, _at_most("items")] = Field(
         default_factory=list, description="Leave out these items, for every user of the request."

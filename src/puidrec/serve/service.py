@@ -68,7 +68,7 @@ def load_service(folder: Path, policy: Policy) -> Service:
         verify(folder, policy.signers)
     _copy_arrays(model)
     if policy.seen is Seen.NEVER:
-        model.seen_ = nothing_seen(model)
+        model.seen_, model.held_out_ = nothing_seen(model), None
     service = make_service(Answers(model, policy.unknown, policy.limits, policy.seen), metrics, environment)
     service.answers.engine.warm_up()
     return replace(service, card={**service.card, "signed": bool(policy.signers)})
@@ -81,6 +81,8 @@ def _copy_arrays(model: Recommender) -> None:
     """
     model.user_factors_, model.item_factors_ = model.user_factors_.copy(), model.item_factors_.copy()
     model.seen_ = (model.seen_[0].copy(), model.seen_[1].copy())
+    if model.held_out_ is not None:
+        model.held_out_ = (model.held_out_[0].copy(), model.held_out_[1].copy())
     model.parameters_ = {name: tensor.clone() for name, tensor in model.parameters_.items()}
 
 
