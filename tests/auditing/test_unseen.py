@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 
 from puidrec.auditing import unseen
 from puidrec.auditing.audit import audit
+from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
+from puidrec.data.on_disk import StoredInteractions
+from puidrec.data.sources import load_dataset
 from puidrec.data.split import Split
 from puidrec.model import Recommender
 
@@ -70,6 +74,37 @@ def test_fits_of_parts_are_those_of_the_settings(simulation) -> None:
     assert one["rows"]["source"] == "cross-fitted"
     few = audit(models[0], data, against=models[1], replicates=0, folds=2).to_dict()
     assert "in 2 parts" in few["rows"]["part"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"folds": 1}, {"rows": slice(0, 90)}, {"protocol": "paper"}],
+    ids=["cross-fitted", "hold-out", "rows", "a protocol that drops rows"],
+)
+def test_a_log_on_disk_is_audited_as_one_in_memory(
+    simulation, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_disk, "CHUNK", 100)
+    tables = {"logged": simulation.data.logged.to_frame(), "uniform": simulation.data.uniform.to_frame()}
+    for name, table in tables.items():
+        table.select("user_id", "item_id", "rating").write_parquet(tmp_path / f"{name}.parquet")
+    files = {name: tmp_path / f"{name}.parquet" for name in tables}
+    asked = {key: tables["logged"][value] if key == "rows" else value for key, value in asked.items()}
+    found = []
+    for more in ({}, {"shards": tmp_path / "shards"}):
+        data = load_dataset("files", **files, scale=(1, 5), **more)
+        assert isinstance(data.logged, StoredInteractions) == bool(more)
+        models = [
+            Recommender(method, rng=0, dim=2, epochs=3).fit(data, protocol=asked.get("protocol", "rd"))
+            for method in ("mf", "bias")
+        ]
+        found.append(audit(models[0], data, against=models[1], replicates=0, **asked).to_dict())
+    memory, disk = found
+    assert memory["rows"] == disk["rows"]
+    assert memory["rows"]["source"] == ("hold-out" if asked.get("folds") == 1 else "cross-fitted")
+    for name in ("error", "ranking", "ndcg"):
+        assert disk[name]["lead"]["value"] == pytest.approx(memory[name]["lead"]["value"], rel=1e-4, abs=1e-6)
+        assert disk[name]["verdict"] == memory[name]["verdict"]
 
 
 def test_large_logs_are_held_out_once(simulation, monkeypatch: pytest.MonkeyPatch) -> None:

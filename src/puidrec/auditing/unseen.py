@@ -111,7 +111,7 @@ def choose_rows(models: tuple[AuditedModel, ...], data: Dataset, split: Split, a
         drawn = generator(asked.rng, "audit-hold-out").choice(len(train), max(n, 1), replace=False)
         train = train.take(drawn)
         return _without(train, split, replace(asked, folds=1), f"{len(train):,} logged rows drawn at random")
-    return _without(train, split, asked, "all logged rows")
+    return _without(train.take(np.arange(len(train))), split, asked, "all logged rows")  # in memory
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _held_out(split: Split) -> tuple[Interactions, str] | None:
 def _without(rows: Interactions, split: Split, asked: Asked, words: str) -> Judged:
     """The rows in K random parts, each judged by fits that were trained on the split's rows without that part."""
     width = len(split.train.items)
-    own, trained = (part.user.astype(np.int64) * width + part.item for part in (rows, split.train))
+    own, trained = (_pairs(part, width) for part in (rows, split.train))
     seen = np.isin(own, trained)
     if not seen.any():
         return _one(rows, "given", f"{words}, none of which trained the models", split)
@@ -188,10 +188,9 @@ def _named_rows(table: Any, data: Dataset, split: Split) -> Interactions:
         item = data.item_ids.encode(check_ids(frame["item_id"], origin))
     width = data.n_items
     wanted = np.unique(user.astype(np.int64) * width + item)
-    own = logged.user.astype(np.int64) * width + logged.item
-    named = np.isin(own, wanted)
-    missing = wanted.size - int(named.sum())
-    if missing and (named.sum() == 0 or not _dropped_by_protocol(data, wanted, width)):
+    named = np.flatnonzero(np.isin(_pairs(logged, width), wanted))
+    missing = wanted.size - named.size
+    if missing and (named.size == 0 or not _dropped_by_protocol(data, wanted, width)):
         raise InputError(
             f"{missing:,} of {wanted.size:,} rows to audit are not in the log",
             expected="user_id, item_id of logged rows",
@@ -201,8 +200,12 @@ def _named_rows(table: Any, data: Dataset, split: Split) -> Interactions:
 
 def _dropped_by_protocol(data: Dataset, wanted: np.ndarray, width: int) -> bool:
     """Whether all named pairs are logged, so that only the protocol leaves some out."""
-    own = data.logged.user.astype(np.int64) * width + data.logged.item
-    return bool(np.isin(wanted, own).all())
+    return bool(np.isin(wanted, _pairs(data.logged, width)).all())
+
+
+def _pairs(rows: Interactions, width: int) -> np.ndarray:
+    """A number for each pair of rows that may be on disk."""
+    return np.asarray(rows.user).astype(np.int64) * width + np.asarray(rows.item)
 
 
 def leakage(prediction: np.ndarray, outcome: np.ndarray, rows: Interactions, rng: int) -> float:

@@ -31,9 +31,9 @@ MAX_COLUMNS = 64
 
 
 def sample_of(rows: Interactions, rng: Rng) -> Interactions:
-    """All seen rows, or `MAX_ROWS` of them at random."""
+    """All seen rows, or `MAX_ROWS` of them at random; in memory."""
     if len(rows) <= MAX_ROWS:
-        return rows
+        return rows.take(np.arange(len(rows)))
     return rows.take(np.sort(generator(rng, "placebo-rows").choice(len(rows), MAX_ROWS, replace=False)))
 
 
