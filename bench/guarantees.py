@@ -20,9 +20,9 @@ import puidrec as pr
 from audit_guarantees import KINDS, count
 from puidrec.evaluation.sequential import settle
 from puidrec.evaluation.significance import compare
-from puidrec.experiments.gamma_study import SignStudy, study_gamma
+from puidrec.experiments.gamma_study import study_gamma
 from puidrec.sensitivity.certificate import certify_values
-from puidrec.sensitivity.certify import all_labelled
+from puidrec.sensitivity.certify import all_labelled, sign_by_means
 from puidrec.sensitivity.nominal import NominalExposure
 from puidrec.sensitivity.placebo import placebo_certificate
 from puidrec.sensitivity.sign_check import DISLIKED, LIKED, OPEN
@@ -40,7 +40,8 @@ class Row:
     claim: str
     where: str
     measured: str
-    holds: bool
+    holds: bool | None
+    """None: nothing is claimed there; the row says what was measured."""
 
 
 def share(hits: int, n: int) -> str:
@@ -64,6 +65,12 @@ def logs(world: str, n: int, n_levels: int = 5) -> Iterator[tuple[Truth, np.rand
     for seed in range(n):
         rng = np.random.default_rng([seed, n_levels, *world.encode()])
         yield population(world, seed // LOGS_PER_WORLD, n_levels).redrawn(rng), rng
+
+
+def fresh_logs(world: str, n: int) -> Iterator[tuple[Truth, np.random.Generator]]:
+    """Logs with a population each: where p is fitted, its misfit belongs to the population, and ten logs share it."""
+    for seed in range(n):
+        yield make_world(world, 1_000 + seed), np.random.default_rng([seed, 5, 99, *world.encode()])
 
 
 def certificates(world: str, n: int, rows: int, n_levels: int, per_user: int | None) -> np.ndarray:
@@ -95,16 +102,19 @@ def level_of_certificate(n: int) -> Iterator[Row]:
 def power_of_certificate(n: int) -> Iterator[Row]:
     for world in HIDDEN:
         limits = certificates(world, max(n // 10, 5), 1_000, 5, None)
-        text = f"median limit {np.median(limits):.2f}; above 1 in {(limits > 1).mean():.0%}"
+        text = f"median limit {np.median(limits):.2f}; above 1 in {(limits > 1).mean():.0%} of {limits.size}"
         where = f"{world}, 5 levels, 1,000 uniform rows"
-        yield Row("certificate finds what is hidden", where, text, bool((limits > 1).mean() >= 0.9))
+        if world == "mixed-sign":  # what half of the users pick the others avoid: shares of all pairs show little
+            yield Row("no claim: what a certificate proves where signs cancel", where, text, None)
+        else:
+            yield Row("certificate finds what is hidden", where, text, bool((limits > 1).mean() >= 0.9))
 
 
 def segments(n: int) -> Iterator[Row]:
     """Rule 5: with nothing hidden, in how many logs is something claimed of any segment."""
     for world in ("nothing", "benign-activity"):
         hits, tried = 0, []
-        for truth, rng in logs(world, n):
+        for truth, rng in fresh_logs(world, n):
             found = pr.certify(truth.dataset(1_000, rng)).segments
             tried.append(len(found))
             hits += any(row.lower > 1.0 for row in found)
@@ -113,25 +123,38 @@ def segments(n: int) -> Iterator[Row]:
 
 
 def signs(n: int) -> Iterator[Row]:
-    """Rule 7: what means of uniform rows and the log itself say of the sign, with 1,000 uniform rows and fitted p."""
+    """Rule 7: what means of uniform rows and the log itself say of the sign, with 1,000 uniform rows and fitted p.
+
+    The log alone is looked at in a seventh of the logs, for it takes a model for each of five parts.
+    """
     for world, true in (
         ("nothing", OPEN), ("benign-activity", OPEN), ("pair", LIKED), ("trait-genre", LIKED), ("reversed", DISLIKED),
         ("mixed-sign", OPEN),
     ):  # fmt: skip
-        studies = [study_gamma(truth.dataset(1_000, rng), 1.5).sign for truth, rng in logs(world, n)]
-        means, own = ([finding(study) for study in studies] for finding in (mean_finding, log_finding))
+        means = [mean_finding(truth.dataset(1_000, rng)) for truth, rng in fresh_logs(world, n)]
+        own = [log_finding(truth.dataset(1_000, rng)) for truth, rng in logs(world, max(n // 7, 5))]
         for kind, found, limit in (("means of uniform rows", means, 0.05), ("the log alone", own, 0.01)):
-            wrong = sum(one not in (OPEN, true) for one in found)
-            right = "" if true == OPEN else f"; right in {np.mean([one == true for one in found]):.0%}"
-            claim = f"{kind}: a false sign in at most {limit:.0%}"
-            yield Row(claim, f"{world}, 1,000 uniform rows", share(wrong, n) + right, within(wrong, n, limit))
+            yield sign_row(kind, world, true, found, limit)
 
 
-def mean_finding(study: SignStudy) -> str:
-    return study.means[0].finding
+def sign_row(kind: str, world: str, true: str, found: list[str], limit: float) -> Row:
+    """How often another sign is found than the true one; none is no false one."""
+    wrong = sum(one not in (OPEN, true) for one in found)
+    right = "" if true == OPEN else f"; right in {np.mean([one == true for one in found]):.0%}"
+    claim, measured = f"{kind}: a false sign in at most {limit:.0%}", share(wrong, len(found)) + right
+    where = f"{world}{', half of the users each way' if world == 'mixed-sign' else ''}, 1,000 uniform rows, fitted p"
+    return Row(claim, where, measured, within(wrong, len(found), limit))
 
 
-def log_finding(study: SignStudy) -> str:
+def mean_finding(data: pr.Dataset) -> str:
+    """The sign by means, as `study_gamma` finds it, without the rest of the study."""
+    rule = all_labelled(data.split().protocol)
+    nominal, uniform = NominalExposure(data, data.logged.labelled(rule)), data.uniform.labelled(rule)
+    return sign_by_means(nominal, uniform, "rating")[0].finding
+
+
+def log_finding(data: pr.Dataset) -> str:
+    study = study_gamma(data, 1.5).sign
     return OPEN if study.log is None else study.log.finding
 
 
@@ -228,9 +251,14 @@ def page(rows: list[Row], missing: list[str]) -> str:
         "Monte-Carlo error of the share; a claim holds if it does within 2.3 of them.\n\n"
         "What they assume: uniform rows were drawn at random; for the certificate, that the propensity is right (exact "
         "here, except under *fitted p*). A certificate speaks of what is hidden *or missed by the propensity*.\n\n"
+        "Segments and means calibrate the weights 1/p − 1 by ranges of p, and are tested in logs of a population "
+        "each. Without calibration, a logistic curve fitted to a log whose rare pairs are seen by a floor "
+        "(benign-activity) gave a false sign in 7.3% ± 2.1% of 150 logs, its error on average 0.46 standard errors to "
+        "one side; with exact p it was 5.1% ± 2.0% of 118, and 0.00.\n\n"
         "| claim | where | measured | holds |\n| --- | --- | --- | --- |\n"
     )
-    lines = [f"| {r.claim} | {r.where} | {r.measured} | {'yes' if r.holds else '**no**'} |" for r in rows]
+    holds = {True: "yes", False: "**no**", None: "–"}
+    lines = [f"| {r.claim} | {r.where} | {r.measured} | {holds[r.holds]} |" for r in rows]
     words = f"\nNot measured yet: {', '.join(missing)} (`--parts`).\n" if missing else ""
     return head + "\n".join(lines) + "\n" + words
 
@@ -245,8 +273,8 @@ def main() -> None:
     for part in asked.parts.split(","):
         rows = []
         for row in PARTS[part](asked.logs):
-            print(f"{row.claim} | {row.where} | {row.measured} | {'yes' if row.holds else 'NO'}", flush=True)
-            rows.append(asdict(row) | {"holds": bool(row.holds)})
+            print(f"{row.claim} | {row.where} | {row.measured} | {row.holds}", flush=True)
+            rows.append(asdict(row) | {"holds": None if row.holds is None else bool(row.holds)})
         (asked.rows / f"{part}.json").write_text(json.dumps(rows), encoding="utf-8")
     done = {part: file for part in PARTS if (file := asked.rows / f"{part}.json").exists()}
     found = [Row(**row) for file in done.values() for row in json.loads(file.read_text(encoding="utf-8"))]

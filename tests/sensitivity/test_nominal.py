@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
@@ -16,7 +17,7 @@ from puidrec.sensitivity.bounds import bounds
 from puidrec.sensitivity.certificate import certify_values
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import PRESETS, resolve_gamma
-from puidrec.sensitivity.nominal import LARGEST_LOW, NominalExposure
+from puidrec.sensitivity.nominal import CALIBRATION_ROWS, LARGEST_LOW, NominalExposure, WeightCalibration
 
 ESTIMATED = [name for name in PROPENSITIES if name != "given"]
 
@@ -128,3 +129,58 @@ def test_a_log_on_disk_gives_the_values_of_one_in_memory(tiny_data, tmp_path: Pa
     for outcome in ("label", "rating"):
         found, expected = (side.certificate(outcome, uniform) for side in (disk, whole))
         assert (found.gamma, found.lower) == pytest.approx((expected.gamma, expected.lower), rel=1e-9)
+    np.testing.assert_allclose(disk.weight_calibration.factor, whole.weight_calibration.factor, rtol=1e-9)
+
+
+def test_calibrated_weights_stand_for_the_unseen_pairs_of_every_range(tiny_data, nominal) -> None:
+    n_users, n_items = tiny_data.n_users, tiny_data.n_items
+    user, item = (axis.ravel() for axis in np.indices((n_users, n_items)))
+    everywhere, found = nominal.propensity.predict(user, item), nominal.weight_calibration
+    own = nominal.seen_propensity
+    weight = 1.0 / found.applied(own) - 1.0
+    pairs, rows = (np.searchsorted(found.edges, p, side="right") for p in (everywhere, own))
+    assert found.factor.size > 2
+    assert np.bincount(rows).min() >= CALIBRATION_ROWS
+    np.testing.assert_allclose(np.bincount(rows, weight), np.bincount(pairs) - np.bincount(rows), rtol=1e-9)
+    levels = np.unique(nominal.seen.rating).astype(float)
+    sums = nominal.seen_sums("rating", levels, calibrate=True)
+    assert sums.weight.sum() == pytest.approx(n_users * n_items - len(nominal.seen))
+    assert nominal.seen_sums("rating", levels).weight.sum() == pytest.approx((1.0 / own - 1.0).sum())
+
+
+def test_a_curve_that_is_wrong_in_its_tail_no_longer_sways_a_mean() -> None:
+    """Rare pairs are seen by a floor of 1 %, and a propensity that knows of none gives the few seen huge weights."""
+    rng = np.random.default_rng(0)
+    push = rng.normal(-2.0, 1.5, 400_000)
+    chance, wrong, value = 0.01 + 0.99 * ndtr(push), np.maximum(ndtr(push), 1e-6), push + rng.normal(size=push.size)
+    seen = rng.random(push.size) < chance
+    edges = np.quantile(wrong, np.arange(1, 20) / 20)
+    code = np.searchsorted(edges, wrong, side="right")
+    counts = [np.bincount(code[part], minlength=20).astype(float) for part in (slice(None), seen)]
+    found = WeightCalibration.of(edges, *counts, np.bincount(code[seen], 1.0 / wrong[seen] - 1.0, minlength=20))
+    truth = value[~seen].mean()
+    before, after, exact = (
+        abs(np.average(value[seen], weights=1.0 / p[seen] - 1.0) - truth) for p in (wrong, found.applied(wrong), chance)
+    )
+    assert before > 1.0
+    assert after < 0.1
+    assert exact < 0.1
+
+
+def test_ranges_of_few_rows_are_joined_and_what_cannot_be_calibrated_stays() -> None:
+    found = WeightCalibration.of(
+        np.array([0.1, 0.2, 0.3]), np.full(4, 1000.0), np.array([10.0, 45.0, 60.0, 20.0]), np.full(4, 500.0)
+    )
+    np.testing.assert_array_equal(found.edges, [0.2])
+    np.testing.assert_allclose(found.factor, [(2000 - 55) / 1000, (2000 - 80) / 1000])
+    dense = WeightCalibration.of(np.zeros(0), np.array([60.0]), np.array([60.0]), np.array([5.0]))
+    np.testing.assert_array_equal(dense.applied(np.array([0.5])), [0.5])
+
+
+def test_propensities_of_ratings_are_not_calibrated(tiny_data) -> None:
+    split = tiny_data.split("rd", 0)
+    nominal = NominalExposure(tiny_data, split.train, split.propensity, "naive-bayes")
+    assert nominal.weight_calibration is None
+    levels = np.unique(nominal.seen.rating).astype(float)
+    plain, calibrated = (nominal.seen_sums("rating", levels, calibrate=asked).weight for asked in (False, True))
+    np.testing.assert_array_equal(plain, calibrated)

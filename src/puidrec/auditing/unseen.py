@@ -205,7 +205,8 @@ def _dropped_by_protocol(data: Dataset, wanted: np.ndarray, width: int) -> bool:
 
 def _pairs(rows: Interactions, width: int) -> np.ndarray:
     """A number for each pair of rows that may be on disk."""
-    return np.asarray(rows.user).astype(np.int64) * width + np.asarray(rows.item)
+    found: np.ndarray = np.asarray(rows.user).astype(np.int64) * width + np.asarray(rows.item)
+    return found
 
 
 def leakage(prediction: np.ndarray, outcome: np.ndarray, rows: Interactions, rng: int) -> float:

@@ -92,14 +92,17 @@ def with_checks(found: Certificate, nominal: NominalExposure, uniform: Interacti
 def _segments(
     nominal: NominalExposure, uniform: Interactions, outcome: Outcome, confidence: float
 ) -> tuple[SegmentCertificate, ...]:
-    """Certificates of segments with enough uniform rows, limits and p-values adjusted for their number (Holm)."""
+    """Certificates of segments with enough uniform rows, limits and p-values adjusted for their number (Holm).
+
+    Weights are calibrated: a segment has few rows of small propensity, and a curve that is wrong there sways it.
+    """
     rows, value, levels = nominal.unseen_values(uniform, outcome)
     partitions = _with_rows(nominal, rows)
     n_segments = sum(int(enough.sum()) for *_, enough in partitions)
     index, found = level_index(value, levels), list[SegmentCertificate]()
     for number, part, own, enough in partitions:
         kept = enough[own]
-        sums = nominal.seen_sums(outcome, levels, segments=part, rng=nominal.seed)
+        sums = nominal.seen_sums(outcome, levels, calibrate=True, segments=part, rng=nominal.seed)
         drawn = UniformRows(index[kept], rows.user[kept], nominal.data.n_users)
         rng = generator(nominal.seed, "segments", number)
         alpha = (1.0 - confidence) / n_segments
@@ -112,16 +115,17 @@ def _segments(
 def sign_by_means(nominal: NominalExposure, uniform: Interactions, outcome: Outcome) -> tuple[MeanGap, ...]:
     """Whether seen pairs are rated above unseen ones: over all pairs first, then in segments with enough uniform rows.
 
-    Means of seen pairs are reweighted to the unseen ones by the propensity; p-values of segments are adjusted (Holm).
+    Means of seen pairs are reweighted to the unseen ones by the propensity, with calibrated weights; p-values of
+    segments are adjusted (Holm).
     """
     rows, value, levels = nominal.unseen_values(uniform, outcome)
-    sums = nominal.seen_sums(outcome, levels, rng=nominal.seed)
+    sums = nominal.seen_sums(outcome, levels, calibrate=True, rng=nominal.seed)
     whole = mean_gap(sums.weight[0], levels, value, rows.user, name="all pairs")
     if whole is None:
         return ()
     found = list[MeanGap]()
     for _, part, own, enough in _with_rows(nominal, rows):
-        weight = nominal.seen_sums(outcome, levels, segments=part, rng=nominal.seed).weight
+        weight = nominal.seen_sums(outcome, levels, calibrate=True, segments=part, rng=nominal.seed).weight
         for code in np.flatnonzero(enough).tolist():
             kept = own == code
             gap = mean_gap(weight[code], levels, value[kept], rows.user[kept], name=part.names[code], side=part.side)

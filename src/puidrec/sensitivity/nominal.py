@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -43,6 +43,40 @@ LARGEST_LOW = 0.01
 """Where the caller names no smallest propensity: this, or a tenth of the share of pairs that was seen."""
 SAMPLED = 5_000_000
 """Pairs of a population over which a mean is taken; of a smaller one, all."""
+CALIBRATION_BINS, CALIBRATION_ROWS = 20, 50
+"""Ranges of p within which weights are calibrated, of equally many pairs, and the fewest seen rows of each."""
+
+
+@dataclass(frozen=True)
+class WeightCalibration:
+    """What weights 1/p − 1 are multiplied by, by ranges of p: seen rows then stand for as many pairs as are unseen.
+
+    Who was exposed is known of every pair, so this needs no rating. A propensity whose form is wrong in the tails (a
+    logistic curve, where rare pairs are seen by a floor) gives few rows too large weights; what differs from it within
+    a range of p is left as it is.
+    """
+
+    edges: np.ndarray
+    """Where the ranges after the first begin."""
+    factor: np.ndarray
+
+    @classmethod
+    def of(cls, edges: np.ndarray, pairs: np.ndarray, seen: np.ndarray, weight: np.ndarray) -> Self:
+        """From pairs, seen rows and their weights 1/p − 1 by ranges; those of few rows are joined to the next."""
+        group, rows = np.zeros(seen.size, np.int64), 0
+        for k in range(1, seen.size):
+            rows += int(seen[k - 1])
+            full = rows >= CALIBRATION_ROWS and seen[k:].sum() >= CALIBRATION_ROWS
+            group[k], rows = group[k - 1] + full, 0 if full else rows
+        total, unseen = np.bincount(group, weight), np.maximum(np.bincount(group, pairs - seen), 0.0)
+        factor = np.divide(unseen, total, out=np.ones(total.size), where=(total > 0.0) & (unseen > 0.0))
+        return cls(edges[np.flatnonzero(np.diff(group))], factor)
+
+    def applied(self, propensity: np.ndarray) -> np.ndarray:
+        """Propensities whose weights 1/p − 1 are the calibrated ones."""
+        factor = self.factor[np.searchsorted(self.edges, propensity, side="right")]
+        found: np.ndarray = 1.0 / (1.0 + factor * (1.0 / propensity - 1.0))
+        return found
 
 
 @dataclass(frozen=True)
@@ -101,14 +135,35 @@ class NominalExposure:
 
     def mean_over_pairs(self, value: Callable[[np.ndarray], np.ndarray]) -> float:
         """Mean of a function of p over all pairs, tile by tile; of a large population over `SAMPLED` random pairs."""
-        n_users, n_items = self.data.n_users, self.data.n_items
-        n_pairs, rng, total = n_users * n_items, generator(self.seed, "all pairs"), 0.0
+        size = min(self.data.n_users * self.data.n_items, SAMPLED)
+        return sum(float(np.sum(value(part))) for part in self._population()) / size
+
+    def _population(self) -> Iterator[np.ndarray]:
+        """Propensities of all pairs, tile by tile; of a large population those of `SAMPLED` random pairs."""
+        n_items = self.data.n_items
+        n_pairs, rng = self.data.n_users * n_items, generator(self.seed, "all pairs")
         size = min(n_pairs, SAMPLED)
         for part in row_slices(size):
             pair = np.arange(part.start, min(part.stop, size)) if size == n_pairs else None
             pair = rng.integers(n_pairs, size=min(part.stop, size) - part.start) if pair is None else pair
-            total += float(np.sum(value(self.propensity.predict(pair // n_items, pair % n_items))))
-        return total / size
+            yield self.propensity.predict(pair // n_items, pair % n_items)
+
+    @cached_property
+    def weight_calibration(self) -> WeightCalibration | None:
+        """The calibration of weights 1/p − 1; None where p is given for the log alone, or depends on ratings."""
+        if self.propensity.uses_uniform or self.propensity_name == "given":
+            return None
+        population = np.concatenate(list(self._population()))
+        edges = np.unique(np.quantile(population, np.arange(1, CALIBRATION_BINS) / CALIBRATION_BINS))
+        n_bins, scale = edges.size + 1, self.data.n_users * self.data.n_items / population.size
+        pairs = np.bincount(np.searchsorted(edges, population, side="right"), minlength=n_bins) * scale
+        seen, weight = np.zeros(n_bins), np.zeros(n_bins)
+        for rows in self._parts():
+            own = self.propensity_of(rows)
+            code = np.searchsorted(edges, own, side="right")
+            seen += np.bincount(code, minlength=n_bins)
+            weight += np.bincount(code, 1.0 / own - 1.0, minlength=n_bins)
+        return WeightCalibration.of(edges, pairs, seen, weight)
 
     def gamma(self, spec: GammaSpec, *, alpha: float | str | None = None, beta: float | str | None = None) -> Gamma:
         """Γ of every pair by a rule, a preset's name or a number; α and β replace those of the rule where given."""
@@ -159,13 +214,20 @@ class NominalExposure:
         levels: np.ndarray,
         *,
         adjust: bool = True,
+        calibrate: bool = False,
         segments: Segments | None = None,
         rng: Rng = 0,
     ) -> SeenSums:
-        """Seen rows by level, with the weight 1/p − 1 where adjusted; by segment of users or items where given."""
+        """Seen rows by level, with the weight 1/p − 1 where adjusted; by segment of users or items where given.
+
+        calibrate: weights are calibrated first (`weight_calibration`).
+        """
+        calibration = self.weight_calibration if calibrate else None
         sums = SeenSums(levels, self.data.n_users, 1 if segments is None else segments.n, rng)
         for rows in self._parts():
             propensity = self.propensity_of(rows) if adjust else None
+            if propensity is not None and calibration is not None:
+                propensity = calibration.applied(propensity)
             own = None if segments is None else segments.of(rows.user, rows.item)
             sums.add(getattr(rows, outcome).astype(np.float64), propensity, rows.user, own)
         return sums
