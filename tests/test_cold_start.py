@@ -11,7 +11,6 @@ import pytest
 
 from puidrec.cold_start import ColdStart, Side
 from puidrec.data.dataset import Dataset
-from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
 from puidrec.serve.answers import Answers
 from puidrec.serve.limits import Limits
@@ -19,17 +18,6 @@ from puidrec.serve.schema import RecommendRequest, ScoreRequest, Unknown
 
 FAST = {"dim": 4, "epochs": 3, "rng": 0}
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def data() -> Dataset:
-    return simulate("mixed", 60, 40, density=0.2, rng=0).data
-
-
-@pytest.fixture(scope="module")
-def model(data: Dataset) -> Recommender:
-    """IDs and linear features."""
-    return Recommender("rd-ips", dim=4, epochs=5, rng=0).fit(data)
 
 
 def features(data: Dataset, side: Side) -> list[dict[str, Any]]:
@@ -45,9 +33,9 @@ def factors(model: Recommender, side: Side) -> np.ndarray:
 @pytest.mark.parametrize("side", ["user", "item"])
 @pytest.mark.parametrize("method", ["mf", "rd-dr", "brd-ips", "signed-rd", "multi-ips", "multi-dr"])
 @pytest.mark.parametrize("backbone", ["mf-linear", "mf-mlp"])
-def test_without_ids_a_twin_is_the_trained_entity(data: Dataset, side: Side, method: str, backbone: str) -> None:
-    model = Recommender(method, backbone=backbone, ids=False, **FAST).fit(data)
-    found = ColdStart(model).represent(side, features(data, side))
+def test_without_ids_a_twin_is_the_trained_entity(tiny_data: Dataset, side: Side, method: str, backbone: str) -> None:
+    model = Recommender(method, backbone=backbone, ids=False, **FAST).fit(tiny_data)
+    found = ColdStart(model).represent(side, features(tiny_data, side))
     np.testing.assert_allclose(found, factors(model, side), atol=1e-5)
 
 
@@ -55,41 +43,41 @@ def test_without_ids_a_twin_is_the_trained_entity(data: Dataset, side: Side, met
 @pytest.mark.parametrize("method", ["rd-ips", "multi-dr"])
 @pytest.mark.parametrize("ids", [True, "bias"])
 def test_with_ids_cold_start_users_with_everybodys_features_average_to_the_average(
-    data: Dataset, side: Side, method: str, ids: Any
+    tiny_data: Dataset, side: Side, method: str, ids: Any
 ) -> None:
-    model = Recommender(method, ids=ids, **FAST).fit(data)
-    found = ColdStart(model).represent(side, features(data, side))
+    model = Recommender(method, ids=ids, **FAST).fit(tiny_data)
+    found = ColdStart(model).represent(side, features(tiny_data, side))
     np.testing.assert_allclose(found.mean(0), factors(model, side).mean(0), atol=1e-5)
     assert np.abs(found - factors(model, side)).max() > 1e-4  # a twin is not the entity itself
     assert np.abs(found - found.mean(0)).max() > 1e-3  # and not everybody either
 
 
-def test_a_saved_model_knows_cold_start_users_as_well(data: Dataset, model: Recommender, tmp_path) -> None:
-    model.save(tmp_path / "model")
+def test_a_saved_model_knows_cold_start_users_as_well(tiny_data: Dataset, tiny_model: Recommender, tmp_path) -> None:
+    tiny_model.save(tmp_path / "model")
     again = ColdStart(Recommender.load(tmp_path / "model"))
-    rows = features(data, "item")
-    assert np.array_equal(again.represent("item", rows), ColdStart(model).represent("item", rows))
+    rows = features(tiny_data, "item")
+    assert np.array_equal(again.represent("item", rows), ColdStart(tiny_model).represent("item", rows))
 
 
-def test_models_that_read_no_features_say_so(data: Dataset) -> None:
+def test_models_that_read_no_features_say_so(tiny_data: Dataset) -> None:
     for method, more in (("item-rate", {}), ("mf", {"backbone": "mf"})):
-        cold_start = ColdStart(Recommender(method, **FAST, **more).fit(data))
+        cold_start = ColdStart(Recommender(method, **FAST, **more).fit(tiny_data))
         assert cold_start.names("user") == cold_start.names("item") == []
-    one_sided = dataclasses.replace(data, users=None)
+    one_sided = dataclasses.replace(tiny_data, users=None)
     cold_start = ColdStart(Recommender("mf", **FAST).fit(one_sided))
     assert cold_start.names("user") == []
     assert cold_start.names("item")
 
 
-def test_a_name_left_out_counts_as_unknown(model: Recommender) -> None:
-    cold_start = ColdStart(model)
+def test_a_name_left_out_counts_as_unknown(tiny_model: Recommender) -> None:
+    cold_start = ColdStart(tiny_model)
     none, null = {}, dict.fromkeys(cold_start.names("user"))
     found = cold_start.represent("user", [none, null])
     assert np.array_equal(found[0], found[1])
 
 
-def test_a_name_nobody_knows_is_refused(model: Recommender, refusal) -> None:
-    refusal(lambda: ColdStart(model).represent("user", [{"agee": 3}]), "user feature", "agee", "age")
+def test_a_name_nobody_knows_is_refused(tiny_model: Recommender, refusal) -> None:
+    refusal(lambda: ColdStart(tiny_model).represent("user", [{"agee": 3}]), "user feature", "agee", "age")
 
 
 def mixed_data() -> Dataset:
@@ -115,8 +103,8 @@ def test_values_take_the_type_of_their_column(refusal) -> None:
         refusal(lambda name=name, wrong=wrong: cold_start.represent("user", [{name: wrong}]), name)
 
 
-def test_damaged_encoders_and_parameters_are_refused(model: Recommender, refusal, tmp_path) -> None:
-    model.save(tmp_path / "model")
+def test_damaged_encoders_and_parameters_are_refused(tiny_model: Recommender, refusal, tmp_path) -> None:
+    tiny_model.save(tmp_path / "model")
     damaged = Recommender.load(tmp_path / "model")
     damaged.encoders_ = {"user_id": [{"kind": "category"}]}
     refusal(lambda: ColdStart(damaged), "damaged")
@@ -126,20 +114,21 @@ def test_damaged_encoders_and_parameters_are_refused(model: Recommender, refusal
 
 
 @pytest.fixture(scope="module")
-def signed_model(data: Dataset) -> Recommender:
+def signed_model(tiny_data: Dataset) -> Recommender:
     """Biases as IDs, and linear features."""
-    return Recommender("signed-rd", ids="bias", **FAST).fit(data)
+    return Recommender("signed-rd", ids="bias", **FAST).fit(tiny_data)
 
 
 @pytest.fixture(scope="module")
-def new_rows(data: Dataset) -> tuple[pl.DataFrame, pl.DataFrame]:
+def new_rows(tiny_data: Dataset) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Twins of some users and items under ids that nobody has."""
-    return data.users[:5].with_columns(pl.col("user_id") + 1000), data.items[:4].with_columns(pl.col("item_id") + 2000)
+    users, items = tiny_data.users[:5], tiny_data.items[:4]
+    return users.with_columns(pl.col("user_id") + 1000), items.with_columns(pl.col("item_id") + 2000)
 
 
-def test_without_ids_a_twin_is_scored_and_served_like_the_trained_entity(data: Dataset, new_rows) -> None:
+def test_without_ids_a_twin_is_scored_and_served_like_the_trained_entity(tiny_data: Dataset, new_rows) -> None:
     users, items = new_rows
-    model = Recommender("mf", ids=False, **FAST).fit(data)
+    model = Recommender("mf", ids=False, **FAST).fit(tiny_data)
     known = model.predict([0, 1, 2, 3], [0, 1, 2, 3])
     found = model.predict(users["user_id"][:4], items["item_id"], user_features=users, item_features=items)
     np.testing.assert_allclose(found, known, atol=1e-5)
@@ -148,9 +137,9 @@ def test_without_ids_a_twin_is_scored_and_served_like_the_trained_entity(data: D
 
 
 def test_trained_users_are_scored_as_trained_whatever_the_table_says(
-    signed_model: Recommender, data: Dataset, new_rows
+    signed_model: Recommender, tiny_data: Dataset, new_rows
 ) -> None:
-    lies = data.users.with_columns(pl.lit(9.0).alias(data.users.columns[1]).cast(data.users.dtypes[1]))
+    lies = tiny_data.users.with_columns(pl.lit(9.0).alias(tiny_data.users.columns[1]).cast(tiny_data.users.dtypes[1]))
     users, items = [0, 5, 5], [3, 3, 8]
     assert np.array_equal(signed_model.predict(users, items, user_features=lies), signed_model.predict(users, items))
     assert signed_model.recommend(users, 4, user_features=lies).equals(signed_model.recommend(users, 4))
@@ -209,23 +198,23 @@ def test_tables_of_any_kind_and_columns_left_out(signed_model: Recommender, new_
 
 
 def test_a_saved_model_and_one_fitted_again_score_cold_start_users_alike(
-    signed_model: Recommender, data, new_rows, tmp_path
+    signed_model: Recommender, tiny_data, new_rows, tmp_path
 ) -> None:
     users, _ = new_rows
     signed_model.save(tmp_path / "model")
     pairs = users["user_id"], [0] * 5
     again = Recommender.load(tmp_path / "model")
     assert np.array_equal(again.predict(*pairs, user_features=users), signed_model.predict(*pairs, user_features=users))
-    other = Recommender("mf", **FAST).fit(data)
+    other = Recommender("mf", **FAST).fit(tiny_data)
     before = other.predict(*pairs, user_features=users, scale="unit")
-    other.set_params(rng=5).fit(data)
+    other.set_params(rng=5).fit(tiny_data)
     after = other.predict(*pairs, user_features=users, scale="unit")
     assert not np.array_equal(before, after)
     expected = ColdStart(other).represent("user", users.drop("user_id").to_dicts()) @ other.item_factors_[0]
     np.testing.assert_allclose(after, expected, atol=1e-5)
 
 
-def test_what_is_refused(signed_model: Recommender, data: Dataset, new_rows, refusal) -> None:
+def test_what_is_refused(signed_model: Recommender, tiny_data: Dataset, new_rows, refusal) -> None:
     users, _ = new_rows
     first = users.columns[1]
 
@@ -237,5 +226,5 @@ def test_what_is_refused(signed_model: Recommender, data: Dataset, new_rows, ref
     refusal(ask(users.with_columns(pl.col("user_id").cast(pl.String))), "user_features", "another type")
     refusal(ask(users.rename({first: "colour"})), "user_features", "unknown user feature", "colour")
     refusal(ask(users.with_columns(pl.lit(3).alias(first))), "user_features", first, "another kind")
-    refusal(ask(users, Recommender("mf", backbone="mf", **FAST).fit(data)), "reads no user features", "mf-linear")
+    refusal(ask(users, Recommender("mf", backbone="mf", **FAST).fit(tiny_data)), "reads no user features", "mf-linear")
     refusal(lambda: signed_model.recommend([1000]), "unknown user", "1000", "user_features")

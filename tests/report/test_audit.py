@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from puidrec.report.audit import audit_page, diagnostics, gamma_map, leads, methods, names_of, segments, yardsticks
+from puidrec.report.audit import audit_page, leads, names_of, yardsticks
+from puidrec.report.audit_details import diagnostics, gamma_map, methods, segments
 from puidrec.report.audit_envelope import ModelNames
 from puidrec.report.blocks import Block, Callout, Details, Facts, HeatMap, Page, Paragraph, Section, Table
 from puidrec.report.html import render

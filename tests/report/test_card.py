@@ -9,7 +9,6 @@ import pytest
 
 from puidrec.auditing.audit import audit
 from puidrec.data.dataset import Dataset
-from puidrec.data.synthetic import simulate
 from puidrec.evaluation import evaluate
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
@@ -19,31 +18,26 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def data() -> Dataset:
-    return simulate("mixed", 60, 40, density=0.2, rng=0).data
+def model(tiny_data: Dataset) -> Recommender:
+    return Recommender("bias").fit(tiny_data)
 
 
-@pytest.fixture(scope="module")
-def model(data: Dataset) -> Recommender:
-    return Recommender("bias").fit(data)
-
-
-def test_a_card_says_what_is_known(model: Recommender, data: Dataset) -> None:
-    split = data.split("rd", 0)
+def test_a_card_says_what_is_known(model: Recommender, tiny_data: Dataset) -> None:
+    split = tiny_data.split("rd", 0)
     found = evaluate(model, split.test, ["uauc", "auc", "rmse"])
-    card = model.to_card(data, split, found)
+    card = model.to_card(tiny_data, split, found)
     assert re.findall(r"^##? (.*)$", card, re.M) == [
-        f"Model card: bias on {data.name}", "Data", "Method", "Assumptions", "Metrics", "Audit",
+        f"Model card: bias on {tiny_data.name}", "Data", "Method", "Assumptions", "Metrics", "Audit",
     ]  # fmt: skip
     band = found.interval("uauc")
     assert f"| uauc | {found['uauc']:.4f} | {band.low:.4f} … {band.high:.4f} |" in card
     assert f"| auc | {found['auc']:.4f} |  |" in card
     assert f"{len(split.test):,} uniform test rows" in card
-    assert data.sha256 in card
+    assert tiny_data.sha256 in card
     assert "not corrected" in card
     assert "No audit was made" in card
     assert "chosen by users" not in card
-    alone = replace(data, uniform=None, repeated=None)
+    alone = replace(tiny_data, uniform=None, repeated=None)
     assert "chosen by users" in model.to_card(alone, alone.split(), found)
 
 
@@ -53,14 +47,14 @@ def test_a_card_without_anything_else(model: Recommender) -> None:
     assert "Not measured here" in card
 
 
-def test_the_verdict_of_an_audit(model: Recommender, data: Dataset) -> None:
-    found = audit(model, data, Recommender("item-rate").fit(data), replicates=50)
-    card = model.to_card(data, audit=found)
+def test_the_verdict_of_an_audit(model: Recommender, tiny_data: Dataset) -> None:
+    found = audit(model, tiny_data, Recommender("item-rate").fit(tiny_data), replicates=50)
+    card = model.to_card(tiny_data, audit=found)
     assert f"**{found.verdict}**: {found.values['sentence']}" in card
 
 
-def test_names_break_nothing(model: Recommender, data: Dataset) -> None:
-    named = replace(data, name="my | <script>\nlog\x1b[2J")
+def test_names_break_nothing(model: Recommender, tiny_data: Dataset) -> None:
+    named = replace(tiny_data, name="my | <script>\nlog\x1b[2J")
     card = model.to_card(named)
     assert card.splitlines()[0] == "# Model card: bias on my \\| &lt;script> log [2J"
     assert "\x1b" not in card

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 import polars as pl
@@ -14,27 +14,14 @@ from scipy import sparse
 
 from puidrec.data.overlap import Overlap, OverlapRule, check_overlap, pairs_among, require_fresh, row_starts
 from puidrec.data.protocol import Protocol
-from puidrec.data.schema import (
-    INTERACTION_COLUMNS,
-    Duplicates,
-    Frame,
-    Origin,
-    RatingScale,
-    check_choice,
-    clean_interactions,
-    clean_side,
-    refuse_near_rating,
-    require_columns,
-    to_polars,
-    with_our_names,
-)
+from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, check_choice
+from puidrec.data.tables import UnknownIds, check_tables
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
     from puidrec.data.split import MaskKind, Selection, Split
     from puidrec.rng import Rng
 
-UnknownIds = Literal["error", "keep", "drop"]
 Matrix = Any
 """A SciPy CSR array, users × items (its own type has parameters that differ between versions)."""
 
@@ -195,31 +182,16 @@ class Dataset:
         origins: names for messages, such as the paths the tables were read from.
         """
         check_choice("duplicates", duplicates, get_args(Duplicates))
-        check_choice("unknown_ids", unknown_ids, get_args(UnknownIds))
-        tables = {"logged": logged, "uniform": uniform, "users": users, "items": items}
-        origin = {key: Origin((origins or {}).get(key, key)) for key in tables}
-        given = {key: table for key, table in tables.items() if key == "logged" or table is not None}
-        limits = RatingScale.of(scale)
-        like = 1.0 if limits is None or liked_from is not None else limits.high
-        logs = {k: with_our_names(to_polars(given[k], origin[k])) for k in given if k in ("logged", "uniform")}
-        likes = "rating" not in logs["logged"].columns
-        if likes:
-            require_columns(logs["logged"], INTERACTION_COLUMNS[:2], origin["logged"])
-            refuse_near_rating(logs["logged"].columns, origin["logged"])
-            logs["logged"] = logs["logged"].with_columns(rating=pl.lit(like))
-        rated = {k: clean_interactions(frame, limits, origin[k]) for k, frame in logs.items()}
-        if liked_from is not None:
-            rated, limits = _liked(rated, liked_from, skip="logged" if likes else None), RatingScale(0.0, 1.0)
-        side = {k: clean_side(given[k], f"{k[:-1]}_id", origin[k]) for k in given if k in ("users", "items")}
-        _same_id_types(rated, side, origin)
-        if limits is None:
-            rated, limits = _scaled(rated, likes, origin)
-        maps = {key: _id_map(key, rated, side.get(key), unknown_ids, origin[key]) for key in ("users", "items")}
+        given = {"logged": logged, "uniform": uniform, "users": users, "items": items}
+        tables = check_tables(given, origins or {}, scale=scale, liked_from=liked_from, unknown_ids=unknown_ids)
+        maps = {side: IdMap(ids) for side, ids in tables.ids.items()}
         parts = {
-            key: Interactions(_encode(frame, maps, duplicates, origin[key]), maps["users"], maps["items"], limits)
-            for key, frame in rated.items()
+            key: Interactions(
+                _encode(frame, maps, duplicates, tables.origins[key]), maps["users"], maps["items"], tables.scale
+            )
+            for key, frame in tables.rated.items()
         }
-        _require_signal(parts["logged"], origin["logged"])
+        _require_signal(parts["logged"], tables.origins["logged"])
         if _is_positive(parts["logged"]):
             notes = {**(notes or {}), "feedback": "implicit: every logged row is a like"}
         data = cls(
@@ -228,9 +200,9 @@ class Dataset:
             uniform=parts.get("uniform"),
             user_ids=maps["users"],
             item_ids=maps["items"],
-            users=_align(side.get("users"), maps["users"]),
-            items=_align(side.get("items"), maps["items"]),
-            scale=limits,
+            users=tables.sides.get("users"),
+            items=tables.sides.get("items"),
+            scale=tables.scale,
             notes=dict(notes or {}),
         )
         return data.with_overlap(overlap, (origins or {}).get("uniform"))
@@ -411,79 +383,10 @@ def _content(column: pl.Series) -> bytes:
     return "\x1f".join(column.fill_null("\x00").to_list()).encode()
 
 
-def _same_id_types(
-    rated: Mapping[str, pl.DataFrame], side: Mapping[str, pl.DataFrame], origin: Mapping[str, Origin]
-) -> None:
-    """Refuse text ids in one table and integer ids in another: 7 and "7" would never match."""
-    for key in ("user_id", "item_id"):
-        expected = rated["logged"][key].dtype
-        for name, table in {**rated, **side}.items():
-            if key in table.columns and table[key].dtype != expected:
-                raise origin[name].error(
-                    "ids of another type than in the log", column=key, found=str(table[key].dtype),
-                    expected=str(expected), hint="Write the ids the same way in every table.",
-                )  # fmt: skip
-
-
-def _scaled(
-    rated: Mapping[str, pl.DataFrame], likes: bool, origin: Mapping[str, Origin]
-) -> tuple[dict[str, pl.DataFrame], RatingScale]:
-    """The ratings and their range, when the caller names none; equal ratings throughout are likes, 1 on 0 to 1."""
-    frames = dict(rated)
-    low = min(float(frame["rating"].min()) for frame in frames.values())  # type: ignore[arg-type]
-    high = max(float(frame["rating"].max()) for frame in frames.values())  # type: ignore[arg-type]
-    if likes and "uniform" in frames and (low < 0.0 or high > 1.0):
-        raise origin["uniform"].error(
-            "ratings of another kind than the log's likes", column="rating", found=f"{low:g} to {high:g}",
-            expected="0 (not liked) or 1 (liked)", hint="Say from where on they are likes, such as --liked-from 4.",
-        )  # fmt: skip
-    if low == high:
-        return {key: _rerated(frame, pl.lit(1.0)) for key, frame in frames.items()}, RatingScale(0.0, 1.0)
-    return frames, RatingScale(0.0, 1.0) if likes else RatingScale(low, high)
-
-
-def _liked(rated: Mapping[str, pl.DataFrame], liked_from: float, skip: str | None) -> dict[str, pl.DataFrame]:
-    """Ratings as likes: 1 from a threshold on, 0 below it. A log that came without ratings holds likes already."""
-    if isinstance(liked_from, bool) or not isinstance(liked_from, int | float) or not np.isfinite(liked_from):
-        raise InputError("liked_from is no rating", found=liked_from, expected="a number, such as 4")
-    like = (pl.col("rating") >= liked_from).cast(pl.Float32)
-    return {key: frame if key == skip else _rerated(frame, like) for key, frame in rated.items()}
-
-
-def _rerated(frame: pl.DataFrame, rating: pl.Expr) -> pl.DataFrame:
-    return frame.with_columns(rating.cast(pl.Float32).alias("rating"))
-
-
 def _is_positive(logged: Interactions) -> bool:
     """Whether every row has the highest rating of the scale; a log on disk is read some rows at a time."""
     rating, high, n = logged.rating, np.float32(logged.scale.high), len(logged)
     return all(bool((np.asarray(rating[k : k + 2**20]) == high).all()) for k in range(0, n, 2**20))
-
-
-def _id_map(
-    key: str, rated: Mapping[str, pl.DataFrame], side: pl.DataFrame | None, unknown_ids: UnknownIds, origin: Origin
-) -> IdMap:
-    """Every id of the population, sorted; refuses ids that a side table lacks, or that only it has."""
-    column = f"{key[:-1]}_id"
-    seen = pl.concat([frame[column].unique() for frame in rated.values()]).unique()
-    if side is None:
-        return IdMap(seen.sort())
-    listed = side[column]
-    without = seen.filter(~seen.is_in(listed.implode())).sort()
-    if without.len():
-        raise origin.error(
-            f"no row for {without.len():,} rated id(s)", column=column, found=without[0],
-            expected="a row for every id in the interactions",
-            hint="Add the rows; leave cells empty where a feature is unknown.",
-        )  # fmt: skip
-    extra = ~listed.is_in(seen.implode())
-    if unknown_ids == "error" and extra.any():
-        raise origin.error(
-            f"{int(extra.sum()):,} id(s) never rated", row=int(extra.arg_true()[0]) + 1, column=column,
-            found=listed.filter(extra)[0], expected="only ids of the interactions",
-            hint="Use unknown_ids='keep' if they belong to the population, or 'drop' (--set data.unknown_ids=keep).",
-        )  # fmt: skip
-    return IdMap((listed if unknown_ids == "keep" else seen).sort())
 
 
 def _encode(frame: pl.DataFrame, maps: Mapping[str, IdMap], duplicates: Duplicates, origin: Origin) -> pl.DataFrame:
@@ -527,11 +430,3 @@ def _require_signal(logged: Interactions, origin: Origin) -> None:
             expected=f"at least two different ratings, or likes only ({logged.scale.high:g} throughout)",
             hint="For a log of likes, leave the scale (and the column rating) out.",
         )  # fmt: skip
-
-
-def _align(side: pl.DataFrame | None, ids: IdMap) -> pl.DataFrame | None:
-    """Order a side table by code."""
-    if side is None:
-        return None
-    key = side.columns[0]
-    return ids.ids.to_frame(key).join(side, on=key, how="left", maintain_order="left")

@@ -152,30 +152,16 @@ def evaluate(
     check_overlap(overlap)
     unseen = [name for name in metrics if name.startswith(UNSEEN)]
     if unseen:
-        own = None if any("-propensity@" in name for name in unseen) else propensity
-        rest = [name for name in metrics if name not in unseen]
         found = _evaluate_unseen(model, interactions, unseen, propensity, exclude)
+        rest = [name for name in metrics if name not in unseen]
         if not rest:
             return found
-        options: dict[str, Any] = {
-            "users": users,
-            "protocol": protocol,
-            "scale": scale,
-            "target": target,
-            "overlap": overlap,
-        }
-        result = evaluate(model, interactions, rest, **options, propensity=own)
+        own = None if any("-propensity@" in name for name in unseen) else propensity
+        options: dict[str, Any] = {"users": users, "protocol": protocol, "scale": scale, "target": target}
+        result = evaluate(model, interactions, rest, **options, propensity=own, overlap=overlap)
         means = {name: {**result.means, **found.means}[name] for name in metrics}
         return replace(result, means=means, per_user={**result.per_user, **found.per_user})
-    if isinstance(interactions, Interactions):
-        part = interactions
-        if propensity is not None:
-            part = replace(part, frame=part.frame.with_columns(_propensity(propensity, len(part))))
-        part = part if "label" in part.frame.columns else part.labelled(get_protocol(protocol))
-        rating_scale: RatingScale | None = part.scale
-        frame = part.to_frame()
-    else:
-        frame, rating_scale = _labelled_frame(interactions, get_protocol(protocol), scale, propensity)
+    frame, rating_scale = _labelled_rows(interactions, get_protocol(protocol), scale, propensity)
     require_rows(frame, Origin("interactions"))
     frame, n_trained_on = _apart_from_training(model, frame, overlap)
     ids = IdMap(frame["user_id"].unique().sort())
@@ -256,6 +242,20 @@ def _evaluate_unseen(
     means = {name: value.mean if isinstance(value, PerUser) else value for name, value in values.items()}
     n_users = int(np.unique(pairs[0]).size)
     return Evaluation(means, per_user, n_users, len(rows), float(liked.mean()), "any-positive")
+
+
+def _labelled_rows(
+    interactions: Interactions | Frame, protocol: EvaluationProtocol, scale: tuple[float, float] | None,
+    propensity: np.ndarray | None,
+) -> tuple[pl.DataFrame, RatingScale | None]:  # fmt: skip
+    """Rows with ids and labels (and ratings, and propensities where given), and the scale of the ratings."""
+    if not isinstance(interactions, Interactions):
+        return _labelled_frame(interactions, protocol, scale, propensity)
+    part = interactions
+    if propensity is not None:
+        part = replace(part, frame=part.frame.with_columns(_propensity(propensity, len(part))))
+    part = part if "label" in part.frame.columns else part.labelled(protocol)
+    return part.to_frame(), part.scale
 
 
 def _labelled_frame(

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from puidrec.data.dataset import Dataset, UnknownIds
+from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import shard_log
 from puidrec.data.overlap import OverlapRule
 from puidrec.data.schema import (
@@ -27,6 +27,7 @@ from puidrec.data.schema import (
 )
 from puidrec.data.sources.formats import SKIPPED, column_names, read_table
 from puidrec.data.sources.reading import AnyPath, data_folder, has_file
+from puidrec.data.tables import UnknownIds
 from puidrec.errors import InputError
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz")
@@ -66,22 +67,15 @@ def load(
     given = {"logged": logged, "uniform": uniform, "users": users, "items": items}
     named = {"multi_valued": multi_valued, "categorical": categorical}
     _require_kinds({**given, "shards": shards}, columns or {}, named)
-    files = {key: Path(file) for key, file in given.items() if file is not None}
-    if path is not None:
-        files = {**_in_folder(data_folder(path, "files")), **files}
-    if "logged" not in files:
-        raise InputError(
-            "no log of interactions", file=path, expected=" or ".join(f"logged{suffix}" for suffix in SUFFIXES),
-            hint="Name the file with logged=PATH (--logged PATH).",
-        )  # fmt: skip
+    files = _find_files(path, given)
     header = None if columns is None or isinstance(columns, Mapping) else _checked_header(columns)
     names = _checked_names(columns if isinstance(columns, Mapping) else {})
-    in_memory = {key: file for key, file in files.items() if key != "logged" or shards is None}
     tables = {
         key: _rated(file, names, header, likes=key == "logged")
         if key in RATED
         else _side(file, key, names, multi_valued, categorical)
-        for key, file in in_memory.items()
+        for key, file in files.items()
+        if key != "logged" or shards is None
     }
     _require_side_columns(tables, (*multi_valued, *categorical))
 
@@ -100,15 +94,7 @@ def load(
 
     if shards is None:
         return build(tables["logged"])
-    if liked_from is not None:
-        raise InputError("a log on disk keeps its ratings", found=f"liked_from={liked_from}",
-                         hint="Write 0 and 1 into the file, or leave shards out.")  # fmt: skip
-    if duplicates != "error":
-        raise InputError("in a log on disk every pair must occur once", found=f"duplicates={duplicates}",
-                         hint="Remove repeats before, or leave shards out.")  # fmt: skip
-    if header is not None:
-        raise InputError("a log on disk is read as Parquet, which names its columns", file=files["logged"],
-                         hint="Rename them with ours=theirs, or leave shards out.")  # fmt: skip
+    _require_as_written(files["logged"], liked_from, duplicates, header)
     return shard_log(files["logged"], shards, build, scale=scale, names=names, overlap=overlap)
 
 
@@ -128,6 +114,19 @@ def _require_kinds(paths: Mapping[str, Any], renaming: Any, names: Mapping[str, 
 
 def _all_text(values: Any) -> bool:
     return all(isinstance(value, str) for value in values)
+
+
+def _find_files(path: AnyPath | None, given: Mapping[str, AnyPath | None]) -> dict[str, Path]:
+    """The files of the tables: those given by name, then those of the folder; there must be a log."""
+    files = {key: Path(file) for key, file in given.items() if file is not None}
+    if path is not None:
+        files = {**_in_folder(data_folder(path, "files")), **files}
+    if "logged" not in files:
+        raise InputError(
+            "no log of interactions", file=path, expected=" or ".join(f"logged{suffix}" for suffix in SUFFIXES),
+            hint="Name the file with logged=PATH (--logged PATH).",
+        )  # fmt: skip
+    return files
 
 
 def _in_folder(folder: Path) -> dict[str, Path]:
@@ -167,6 +166,21 @@ def _checked_header(columns: Sequence[str]) -> list[str]:
             expected=f"{', '.join(COLUMNS)}, or {SKIPPED} for a column to skip",
         )
     return names
+
+
+def _require_as_written(
+    log: Path, liked_from: float | None, duplicates: Duplicates, header: Sequence[str] | None
+) -> None:
+    """Refuse options that would change the rows of a log on disk: it is used as the file has it."""
+    if liked_from is not None:
+        raise InputError("a log on disk keeps its ratings", found=f"liked_from={liked_from}",
+                         hint="Write 0 and 1 into the file, or leave shards out.")  # fmt: skip
+    if duplicates != "error":
+        raise InputError("in a log on disk every pair must occur once", found=f"duplicates={duplicates}",
+                         hint="Remove repeats before, or leave shards out.")  # fmt: skip
+    if header is not None:
+        raise InputError("a log on disk is read as Parquet, which names its columns", file=log,
+                         hint="Rename them with ours=theirs, or leave shards out.")  # fmt: skip
 
 
 def _rated(path: Path, names: Mapping[str, str], header: Sequence[str] | None, *, likes: bool) -> pl.DataFrame:

@@ -1,0 +1,156 @@
+"""A caller's tables, checked against each other: ratings on one scale, ids of one type, one population.
+
+`schema` checks a table by itself; here are the rules between tables. `Dataset` then gives every id its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import polars as pl
+
+from puidrec.data.schema import (
+    INTERACTION_COLUMNS,
+    Frame,
+    Origin,
+    RatingScale,
+    check_choice,
+    clean_interactions,
+    clean_side,
+    refuse_near_rating,
+    require_columns,
+    to_polars,
+    with_our_names,
+)
+from puidrec.errors import InputError
+
+UnknownIds = Literal["error", "keep", "drop"]
+"""What to do with rows of a side table whose id was never rated."""
+RATED, SIDES = ("logged", "uniform"), ("users", "items")
+
+
+@dataclass(frozen=True)
+class CheckedTables:
+    """Tables that fit together, under the caller's own ids."""
+
+    rated: dict[str, pl.DataFrame]
+    """`logged`, and `uniform` where it was given."""
+    sides: dict[str, pl.DataFrame]
+    """`users` and `items` where they were given: a row for every id of the population, in its order."""
+    ids: dict[str, pl.Series]
+    """The population of `users` and of `items`: sorted ids."""
+    scale: RatingScale
+    origins: dict[str, Origin]
+
+
+def check_tables(
+    tables: Mapping[str, Frame | None],
+    origins: Mapping[str, Any],
+    *,
+    scale: tuple[float, float] | None,
+    liked_from: float | None,
+    unknown_ids: UnknownIds,
+) -> CheckedTables:
+    """Check `logged`, `uniform`, `users` and `items` (None: not given); the options are those of `Dataset.from_frame`.
+
+    origins: names for messages, such as the paths the tables were read from.
+    """
+    check_choice("unknown_ids", unknown_ids, get_args(UnknownIds))
+    origin = {key: Origin(origins.get(key, key)) for key in tables}
+    given: dict[str, Any] = {key: table for key, table in tables.items() if key == "logged" or table is not None}
+    limits = RatingScale.of(scale)
+    logs = {key: with_our_names(to_polars(given[key], origin[key])) for key in RATED if key in given}
+    likes = "rating" not in logs["logged"].columns
+    if likes:
+        require_columns(logs["logged"], INTERACTION_COLUMNS[:2], origin["logged"])
+        refuse_near_rating(logs["logged"].columns, origin["logged"])
+        like = 1.0 if limits is None or liked_from is not None else limits.high
+        logs["logged"] = logs["logged"].with_columns(rating=pl.lit(like))
+    rated = {key: clean_interactions(frame, limits, origin[key]) for key, frame in logs.items()}
+    if liked_from is not None:
+        rated, limits = _liked(rated, liked_from, skip="logged" if likes else None), RatingScale(0.0, 1.0)
+    sides = {key: clean_side(given[key], f"{key[:-1]}_id", origin[key]) for key in SIDES if key in given}
+    _same_id_types(rated, sides, origin)
+    if limits is None:
+        rated, limits = _scaled(rated, likes, origin)
+    ids = {key: _population(key, rated, sides.get(key), unknown_ids, origin[key]) for key in SIDES}
+    sides = {key: _align(side, ids[key]) for key, side in sides.items()}
+    return CheckedTables(rated, sides, ids, limits, origin)
+
+
+def _same_id_types(
+    rated: Mapping[str, pl.DataFrame], side: Mapping[str, pl.DataFrame], origin: Mapping[str, Origin]
+) -> None:
+    """Refuse text ids in one table and integer ids in another: 7 and "7" would never match."""
+    for key in ("user_id", "item_id"):
+        expected = rated["logged"][key].dtype
+        for name, table in {**rated, **side}.items():
+            if key in table.columns and table[key].dtype != expected:
+                raise origin[name].error(
+                    "ids of another type than in the log", column=key, found=str(table[key].dtype),
+                    expected=str(expected), hint="Write the ids the same way in every table.",
+                )  # fmt: skip
+
+
+def _scaled(
+    rated: Mapping[str, pl.DataFrame], likes: bool, origin: Mapping[str, Origin]
+) -> tuple[dict[str, pl.DataFrame], RatingScale]:
+    """The ratings and their range, when the caller names none; equal ratings throughout are likes, 1 on 0 to 1."""
+    frames = dict(rated)
+    low = min(float(frame["rating"].min()) for frame in frames.values())  # type: ignore[arg-type]
+    high = max(float(frame["rating"].max()) for frame in frames.values())  # type: ignore[arg-type]
+    if likes and "uniform" in frames and (low < 0.0 or high > 1.0):
+        raise origin["uniform"].error(
+            "ratings of another kind than the log's likes", column="rating", found=f"{low:g} to {high:g}",
+            expected="0 (not liked) or 1 (liked)", hint="Say from where on they are likes, such as --liked-from 4.",
+        )  # fmt: skip
+    if low == high:
+        return {key: _rerated(frame, pl.lit(1.0)) for key, frame in frames.items()}, RatingScale(0.0, 1.0)
+    return frames, RatingScale(0.0, 1.0) if likes else RatingScale(low, high)
+
+
+def _liked(rated: Mapping[str, pl.DataFrame], liked_from: float, skip: str | None) -> dict[str, pl.DataFrame]:
+    """Ratings as likes: 1 from a threshold on, 0 below it. A log that came without ratings holds likes already."""
+    if isinstance(liked_from, bool) or not isinstance(liked_from, int | float) or not np.isfinite(liked_from):
+        raise InputError("liked_from is no rating", found=liked_from, expected="a number, such as 4")
+    like = (pl.col("rating") >= liked_from).cast(pl.Float32)
+    return {key: frame if key == skip else _rerated(frame, like) for key, frame in rated.items()}
+
+
+def _rerated(frame: pl.DataFrame, rating: pl.Expr) -> pl.DataFrame:
+    return frame.with_columns(rating.cast(pl.Float32).alias("rating"))
+
+
+def _population(
+    key: str, rated: Mapping[str, pl.DataFrame], side: pl.DataFrame | None, unknown_ids: UnknownIds, origin: Origin
+) -> pl.Series:
+    """Every id of the population, sorted; refuses ids that a side table lacks, or that only it has."""
+    column = f"{key[:-1]}_id"
+    seen = pl.concat([frame[column].unique() for frame in rated.values()]).unique()
+    if side is None:
+        return seen.sort()
+    listed = side[column]
+    without = seen.filter(~seen.is_in(listed.implode())).sort()
+    if without.len():
+        raise origin.error(
+            f"no row for {without.len():,} rated id(s)", column=column, found=without[0],
+            expected="a row for every id in the interactions",
+            hint="Add the rows; leave cells empty where a feature is unknown.",
+        )  # fmt: skip
+    extra = ~listed.is_in(seen.implode())
+    if unknown_ids == "error" and extra.any():
+        raise origin.error(
+            f"{int(extra.sum()):,} id(s) never rated", row=int(extra.arg_true()[0]) + 1, column=column,
+            found=listed.filter(extra)[0], expected="only ids of the interactions",
+            hint="Use unknown_ids='keep' if they belong to the population, or 'drop' (--set data.unknown_ids=keep).",
+        )  # fmt: skip
+    return (listed if unknown_ids == "keep" else seen).sort()
+
+
+def _align(side: pl.DataFrame, ids: pl.Series) -> pl.DataFrame:
+    """Order a side table by code."""
+    key = side.columns[0]
+    return ids.to_frame(key).join(side, on=key, how="left", maintain_order="left")
