@@ -12,8 +12,8 @@ from puidrec.testing.method import MethodContract
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("check", [name for name in dir(MethodContract) if name.startswith("test_")])
+@pytest.mark.parametrize("name", METHODS)
 def test_built_in_methods_keep_the_contract(name: str, check: str) -> None:
     contract = MethodContract()
     contract.spec = METHODS[name]

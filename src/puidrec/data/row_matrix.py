@@ -97,7 +97,15 @@ class RowMatrix:
         return int(self.row_start[-1])
 
     def parts(self) -> Iterator[Part]:
-        """The matrix, some users at a time."""
+        """The matrix, some users at a time; on disk each part is read when its turn comes."""
+        return iter(self._in_memory) if self.scratch is None else self._read()
+
+    @cached_property
+    def _in_memory(self) -> list[Part]:
+        """Views of the values: made once, since iterative solvers ask for the parts hundreds of times."""
+        return list(self._read())
+
+    def _read(self) -> Iterator[Part]:
         for start, stop in self._spans:
             rows = slice(int(self.row_start[start]), int(self.row_start[stop]))
             inside = (self.values[rows], self.item[rows], self.row_start[start : stop + 1] - self.row_start[start])

@@ -51,10 +51,15 @@ class ClassSide:
         return self.size if self.design is None else np.ones(self.design.shape[1])
 
     @cached_property
-    def membership(self) -> sparse.csr_array:
-        """One-hot bins, [classes, bins]."""
+    def by_bin(self) -> sparse.csc_array:
+        """Sums over the classes of each bin, [bins, classes]."""
         rows = np.arange(self.size.size)
-        return sparse.csr_array((np.ones(rows.size), (rows, self.bin)), shape=(rows.size, self.n_bins))
+        return sparse.csr_array((np.ones(rows.size), (rows, self.bin)), shape=(rows.size, self.n_bins)).T
+
+    @cached_property
+    def _turned_design(self) -> sparse.csc_array | None:
+        """Made once: Newton's method asks for thousands of products with it."""
+        return None if self.design is None else self.design.T
 
     def spread(self, coefficients: np.ndarray) -> np.ndarray:
         """Coefficients to effects per class."""
@@ -62,7 +67,7 @@ class ClassSide:
 
     def gather(self, rows: np.ndarray) -> np.ndarray:
         """Adjoint of `spread`."""
-        return rows if self.design is None else self.design.T @ rows
+        return rows if self._turned_design is None else self._turned_design @ rows
 
     def gather_squared(self, rows: np.ndarray) -> np.ndarray:
         """Diagonal of designᵀ · diag(rows) · design."""
@@ -134,7 +139,7 @@ class AdditiveProblem:
         expected = p * u.size[:, None]
         expected *= i.size
         gradient = Parameters(
-            u.membership.T @ (expected @ i.membership) - self.cells
+            u.by_bin @ (i.by_bin @ expected.T).T - self.cells
             + ridge.interaction * centred(at.cell) + ridge.cell * (at.cell - self.centre),
             u.gather(expected.sum(axis=1) - u.observed) + ridge.user * u.weight * at.user,
             i.gather(expected.sum(axis=0) - i.observed) + ridge.item * i.weight * at.item,
@@ -169,17 +174,17 @@ class State:
     @cached_property
     def cell_information(self) -> np.ndarray:
         """Binomial variance per (user bin, item bin)."""
-        total: np.ndarray = self.problem.users.membership.T @ self._by_item_bin
+        total: np.ndarray = self.problem.users.by_bin @ self._by_item_bin
         return total
 
     @cached_property
     def _by_item_bin(self) -> np.ndarray:
-        total: np.ndarray = self.weight @ self.problem.items.membership
+        total: np.ndarray = (self.problem.items.by_bin @ self.weight.T).T
         return total
 
     @cached_property
     def _by_user_bin(self) -> np.ndarray:
-        total: np.ndarray = self.problem.users.membership.T @ self.weight
+        total: np.ndarray = self.problem.users.by_bin @ self.weight
         return total
 
     def hessian(self, d: Parameters) -> Parameters:
@@ -189,7 +194,7 @@ class State:
         rows = self.user_information * user + self.weight @ item + (self._by_item_bin * d.cell[u.bin]).sum(axis=1)
         columns = self.item_information * item + user @ self.weight
         columns += (self._by_user_bin * d.cell[:, i.bin]).sum(axis=0)
-        cell = u.membership.T @ (self._by_item_bin * user[:, None]) + (self._by_user_bin * item) @ i.membership
+        cell = u.by_bin @ (self._by_item_bin * user[:, None]) + (i.by_bin @ (self._by_user_bin * item).T).T
         cell += (self.cell_information + r.cell) * d.cell + r.interaction * centred(d.cell)
         return Parameters(
             cell, u.gather(rows) + r.user * u.weight * d.user, i.gather(columns) + r.item * i.weight * d.item

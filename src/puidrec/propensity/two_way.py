@@ -119,7 +119,7 @@ def _start(problem: AdditiveProblem, pairs: np.ndarray) -> Parameters:
 
 
 def _log_degree_ratio(side: ClassSide) -> np.ndarray:
-    by_bin = side.membership.T @ np.stack([side.observed, side.size], axis=1)
+    by_bin = side.by_bin @ np.stack([side.observed, side.size], axis=1)
     mean = (by_bin[:, 0] / np.maximum(by_bin[:, 1], 1.0))[side.bin]
     ratio: np.ndarray = np.log((side.observed / side.size + 1.0) / (mean + 1.0))
     return ratio

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -28,6 +28,7 @@ class MethodContract:
     spec: MethodSpec
     settings: dict[str, Any] = {"dim": 3, "epochs": 8}  # noqa: RUF012 (meant to be overridden)
     """Settings with which a fit on a small log takes a moment."""
+    _models: ClassVar[dict[tuple[type, str], Recommender]] = {}
 
     def data(self) -> Dataset:
         """60 users and 25 items with features, a confounded log and uniform rows."""
@@ -36,6 +37,13 @@ class MethodContract:
     def fit(self, data: Dataset | None = None, **settings: Any) -> Recommender:
         """The method on a small log."""
         return Recommender(self.spec.name, rng=0, **{**self.settings, **settings}).fit(data or self.data())
+
+    def model(self) -> Recommender:
+        """`fit()`, once for all checks of a method."""
+        key = type(self), self.spec.name
+        if key not in self._models:
+            self._models[key] = self.fit()
+        return self._models[key]
 
     def scores(self, model: Recommender) -> np.ndarray:
         """Scores of all pairs."""
@@ -56,14 +64,14 @@ class MethodContract:
 
     def test_gives_finite_scores_that_the_seed_decides(self) -> None:
         """One seed, one model."""
-        first, again = self.scores(self.fit()), self.scores(self.fit())
+        first, again = self.scores(self.model()), self.scores(self.fit())
         assert np.isfinite(first).all()
         assert np.ptp(first) > 0.0
         assert np.array_equal(first, again)
 
     def test_is_the_same_after_saving(self) -> None:
         """Scores and recommendations of a loaded model are those of the model."""
-        model = self.fit()
+        model = self.model()
         with tempfile.TemporaryDirectory() as folder:
             model.save(Path(folder) / "model")
             loaded = Recommender.load(Path(folder) / "model")
@@ -82,6 +90,6 @@ class MethodContract:
 
     def test_reports_its_training(self) -> None:
         """Epochs, seconds and how uniform rows were used; a method without training has no epochs."""
-        report = self.fit().report_
+        report = self.model().report_
         assert {"epochs", "seconds", "uniform_rows_used"} <= set(report)
         assert (report["epochs"] > 0) is self.spec.trains

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -314,6 +314,14 @@ def average_over_hidden(
     return total
 
 
+@lru_cache(maxsize=512)
+def _mean_on_grid(of: Callable[[np.ndarray], np.ndarray], amplitudes: tuple[float, ...], heavy: bool) -> np.ndarray:
+    """`average_over_hidden` on the grid of splines; kept, for it is most of the work of a world simulated again."""
+    mean = average_over_hidden(of, _GRID, amplitudes, heavy=heavy)
+    mean.flags.writeable = False
+    return mean
+
+
 class HiddenMean:
     """The mean over what is hidden of a function of m(x) + hidden, by visible class of the user and class of the item.
 
@@ -339,8 +347,8 @@ class HiddenMean:
                         strengths.user[c], strengths.gate[c] * strengths.item[item], strengths.genre[c],
                         strengths.pair[c],
                     )  # fmt: skip
-                    scaled = tuple(strength * a for a in parts)
-                    mean += strengths.share[c] * average_over_hidden(of, _GRID, scaled, heavy=strengths.heavy)
+                    scaled = tuple(float(strength * a) for a in parts)
+                    mean += strengths.share[c] * _mean_on_grid(of, scaled, strengths.heavy)
                 shift[:, group * n_items + item] = form(mean) - _GRID
         self._coefficients = CubicSpline(_GRID, shift).c
         self._n_items = n_items
