@@ -15,7 +15,7 @@ import re
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -77,18 +77,28 @@ def one_seed(job: tuple[str, int, str]) -> dict[str, Any]:
     return {"world": world, "seed": seed, "errors": errors}
 
 
-def change(rows: list[dict[str, Any]], backbone: str, world: str, name: str) -> str:
-    """Mean change of the true error in percent, with a 95 % interval over seeds."""
+class Change(NamedTuple):
+    """Mean change of the true error in percent, with half of its 95 % interval over seeds."""
+
+    mean: float
+    half: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.1f} ± {self.half:.1f}" if np.isfinite(self.half) else f"{self.mean:+.1f}"
+
+
+def change(rows: list[dict[str, Any]], backbone: str, world: str, name: str) -> Change:
+    """The change of a method's error against `mf`, seed by seed."""
     own = [row["errors"][backbone] for row in rows if row["world"] == world]
     values = np.array([100 * (errors[name] / errors["mf"] - 1) for errors in own])
     if values.size < 2:
-        return f"{values.mean():+.1f}"
+        return Change(float(values.mean()), np.nan)
     half = stats.t.ppf(0.975, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size)
-    return f"{values.mean():+.1f} ± {half:.1f}"
+    return Change(float(values.mean()), float(half))
 
 
 def page(rows: list[dict[str, Any]]) -> str:
-    """A table per backbone as Markdown, under the text that explains them."""
+    """A summary, then a table per backbone as Markdown, under the text that explains them."""
     seeds = len({row["seed"] for row in rows})
     worlds = "\n".join(f"* `{name}`: {world.description};" for name, world in WORLDS.items()).rstrip(";") + "."
     size = f"{SIZE['n_users']} users × {SIZE['n_items']} items, {SIZE['density']:.0%} of the pairs logged"
@@ -96,13 +106,26 @@ def page(rows: list[dict[str, Any]]) -> str:
     parts = [intro.format(seeds=seeds, size=size, worlds=worlds)]
     names = [*measured(), TRUE_P]
     for backbone in BACKBONES:
+        found = {name: {world: change(rows, backbone, world, name) for world in WORLDS} for name in names}
         lines = ["| world | " + " | ".join(names) + " | error of mf |", "|" + "---|" * (len(names) + 2)]
         for world in WORLDS:
             own = [row["errors"][backbone]["mf"] for row in rows if row["world"] == world]
-            cells = [change(rows, backbone, world, name) for name in names]
+            cells = [str(found[name][world]) for name in names]
             lines.append("| " + " | ".join([world, *cells, f"{np.mean(own):.4f}"]) + " |")
-        parts.append(f"## {backbone[0].upper()}{backbone[1:]}\n\n" + "\n".join(lines) + "\n")
+        parts.append(f"## {backbone[0].upper()}{backbone[1:]}\n\n{summary(found)}\n\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def summary(found: dict[str, dict[str, Change]]) -> str:
+    """Of each method: in how many worlds it is clearly better or worse than `mf`, and its best and worst world."""
+    lines = ["| method | better | no clear difference | worse | best | worst |", "|---|---|---|---|---|---|"]
+    for name, own in found.items():
+        better = sum(one.mean + one.half < 0 for one in own.values())
+        worse = sum(one.mean - one.half > 0 for one in own.values())
+        ends = sorted(own, key=lambda world, own=own: own[world].mean)
+        best, worst = (f"{own[world].mean:+.1f} ({world})" for world in (ends[0], ends[-1]))
+        lines.append(f"| {name} | {better} | {len(own) - better - worse} | {worse} | {best} | {worst} |")
+    return "\n".join(lines)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
 from puidrec.model import Recommender
+from puidrec.sensitivity.sign_check import CLEAR_T
 from puidrec.spectrum.terms import Term, compress
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -62,7 +63,7 @@ def test_without_uniform_rows_and_evidence_it_is_mf(world) -> None:
     naive = Recommender("mf", backbone="mf", **SMALL).fit(data, split)
     notes = model.report_["spectrum"]
     assert model.report_["uniform_rows_used"] == "none"
-    assert notes["prior"] == ("mild" if notes["sign_check"]["t"] > 4 else "mf")
+    assert notes["prior"] == ("mild" if notes["sign_check"]["t"] > CLEAR_T else "mf")
     if "weights" not in notes and notes["prior"] == "mf":
         np.testing.assert_allclose(dense(model), dense(naive), atol=2e-3)
 

@@ -8,17 +8,13 @@ from functools import cached_property
 
 import numpy as np
 import polars as pl
-from scipy.sparse import csr_matrix
 
 from puidrec.auditing.diagnostics import MAX_PAIRS, population_pairs
 from puidrec.data.dataset import Dataset
-from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.protocol import Protocol
-from puidrec.data.row_matrix import RowMatrix
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.features.bins import SideBins
-from puidrec.model import Recommender
 from puidrec.rng import generator
 from puidrec.sensitivity.calibrate import Calibration
 from puidrec.sensitivity.certificate import Certificate
@@ -27,14 +23,13 @@ from puidrec.sensitivity.entropy import ESTIMATORS, Gains
 from puidrec.sensitivity.evidence import Evidence
 from puidrec.sensitivity.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
 from puidrec.sensitivity.nominal import NominalExposure, Outcome
-from puidrec.sensitivity.sign_check import OPEN, MeanGap, SignCheck, log_controls, sign_check
-from puidrec.spectrum.from_log import exposure_at, exposure_scores
+from puidrec.sensitivity.sign_check import CLEAR_T, OPEN, MeanGap, SignCheck
+from puidrec.settings import Settings
+from puidrec.spectrum.out_of_fold import out_of_fold
+from puidrec.train.prepare import Prepared
 
 PAPER_WEIGHTS = float(PRESETS["paper"].alpha), float(PRESETS["paper"].beta)
 """α and β of the paper: 2 and 5."""
-SIGN_PARTS, SIGN_ROWS = 5, 1_000_000
-"""Parts of the log that the sign check holds out in turn; of a log of more rows, one of them."""
-
 Progress = Callable[[str], None]
 """Called with the name of each step as it starts."""
 
@@ -68,7 +63,7 @@ class SignStudy:
     means: tuple[MeanGap, ...]
     """All pairs first, then segments; empty without enough uniform rows."""
     log: SignCheck | None
-    """Of held-out logged rows; None for a log on disk, or one that holds none out."""
+    """Of logged rows by fits without them; None for a large log on disk, or a log of likes."""
 
     @property
     def sentence(self) -> str:
@@ -90,7 +85,7 @@ class SignStudy:
             return found
         if self.log is None:
             return "Nothing here shows whether people pick what they like: that they do is an assumption."
-        shown = "" if self.log.finding != OPEN else " (t above 4 or below -4 would); that they like it is an assumption"
+        shown = "" if self.log.finding != OPEN else f" ({CLEAR_T:g} would show it); that they like it is an assumption"
         return (
             f"Held-out ratings change with exposure at t = {self.log.t:+.1f} beyond model, activity and popularity: "
             f"{self.log.finding}{shown}."
@@ -221,26 +216,10 @@ def _weights(rule: GammaRule) -> tuple[float, float]:
 
 
 def _sign_of_log(data: Dataset, split: Split) -> SignCheck | None:
-    """The sign that the log shows by itself: every row against a model and exposure factors made without its part."""
-    if isinstance(data.logged, StoredInteractions) or data.positives_only:
-        return None
-    rows, seed = split.train, split.seed
-    part = generator(seed, "sign").permutation(len(rows)) % SIGN_PARTS
-    found = []
-    for k in range(SIGN_PARTS if len(rows) <= SIGN_ROWS else 1):
-        train, held = rows.take(part != k), rows.take(part == k)
-        if not len(train) or not len(held):
-            return None
-        model = Recommender("mf", rng=seed, backbone="mf", select="none").fit(data, replace(split, train=train))
-        q = np.einsum("rd,rd->r", model.user_factors_[held.user], model.item_factors_[held.item])
-        target = data.scale.unit(train.rating)
-        ratings = RowMatrix.of(csr_matrix((target, (train.user, train.item)), shape=(data.n_users, data.n_items)))
-        exposure = exposure_at(exposure_scores(ratings, seed).named, held.user, held.item)
-        spread = float(exposure.std()) or 1.0
-        controls = log_controls(ratings, held.user, held.item)
-        found.append((data.scale.unit(held.rating), q, exposure / spread, held.user, controls))
-    rating, q, exposure, user, controls = (np.concatenate(column) for column in zip(*found, strict=True))
-    return sign_check(rating, q, exposure, user, controls)
+    """The sign that the log shows by itself: rows against a model and exposure factors made without their part."""
+    settings = Settings(method="mf", backbone="mf", seed=split.seed, select="none")
+    shown = None if data.positives_only else out_of_fold(Prepared.of(data, split, settings))
+    return None if shown is None else shown.sign
 
 
 def _prove(nominal: NominalExposure, protocol: Protocol) -> tuple[tuple[Proof, ...], tuple[MeanGap, ...]]:

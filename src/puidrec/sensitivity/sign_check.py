@@ -17,8 +17,8 @@ from scipy import stats
 from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
 
-CLEAR_T = 4.0
-"""t from which the sign is taken to be shown. In logs where nothing is hidden it stays below 3."""
+CLEAR_T = 3.1
+"""t from which the sign is taken to be shown: a false one in a thousand logs of either sign."""
 FEW_USERS = 20
 LIKED, DISLIKED, OPEN = "people pick what they like", "people pick what they dislike", "the sign is not shown"
 

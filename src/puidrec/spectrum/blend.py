@@ -13,12 +13,12 @@ from scipy import sparse
 from puidrec.backbones.base import Backbone
 from puidrec.backbones.features import Design
 from puidrec.backbones.low_rank import LowRank
-from puidrec.data.dataset import Interactions
 from puidrec.data.overlap import pairs_in
 from puidrec.rng import generator
-from puidrec.sensitivity.sign_check import SignCheck, log_controls, sign_check
-from puidrec.spectrum.from_log import exposure_at, exposure_scores, modulators
+from puidrec.sensitivity.sign_check import CLEAR_T, SignCheck
+from puidrec.spectrum.from_log import exposure_scores, modulators
 from puidrec.spectrum.mixture import Interval, Mixture, fit_mixture, paired_interval, pays
+from puidrec.spectrum.out_of_fold import OutOfFold, out_of_fold
 from puidrec.spectrum.stability import path_parameters
 from puidrec.spectrum.terms import Compressed, Term, compress, one
 from puidrec.train.baselines import closed_form
@@ -36,13 +36,12 @@ PERSONAL = 0.5
 
 
 class Rows(NamedTuple):
-    """Rows that calibrate: none of them trained the members, none of them tests."""
+    """Uniform rows that calibrate: none of them trained the members, none of them tests."""
 
     user: np.ndarray
     item: np.ndarray
     target: np.ndarray
     liked: np.ndarray
-    uniform: bool
 
 
 class Prior(NamedTuple):
@@ -65,17 +64,24 @@ class Ingredients:
 
 def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted:
     """The mixture of the stages done, as one low-rank model."""
-    rows = calibration_rows(prepared)
     given = _ingredients(prepared, done)
-    prior = choose_prior(prepared, given, rows)
-    terms, notes, error = _mix(prepared, given, rows, prior)
+    rows = calibration_rows(prepared)
+    error: float | None
+    if rows.user.size:
+        prior = _prior_by_uniform(prepared, given, rows)
+        terms, notes, error = _mix(prepared, given, rows, prior)
+        used = f"mixing weights ({rows.user.size:,} rows)"
+    else:
+        shown = out_of_fold(prepared, given.members.get("mf"))
+        prior = _prior_by_log(prepared, shown)
+        terms, notes, error = _mix_by_log(prepared, given, shown, prior)
+        used = "none"
     small = compress(terms)
     path = path_parameters(small.scores, given.members, gammas, prior.name)
     notes |= {"rank": small.scores.lefts[0].shape[1], "lost_by_compression": small.lost}
     notes |= {"stable": path.shares} if path.shares else {}
     cold = _cold_start(prepared, done, terms, small)
     phi = LowRank.of(*(side.to(prepared.settings.device) for side in (small.scores.lefts[0], small.scores.rights[0])))
-    used = f"mixing weights ({rows.user.size:,} rows)" if rows.uniform else "none"
     validator = prepared.validator() if error is None else None
     score = validator.score(phi) if validator is not None else None if error is None else -error
     notes = {"uniform_rows_used": used, "spectrum": notes}
@@ -83,31 +89,18 @@ def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted
 
 
 def calibration_rows(prepared: Prepared) -> Rows:
-    """Uniform rows held out for calibration and validation, without pairs of the log; else held-out logged rows.
-
-    Held-out rows of a log of likes are all liked, and say nothing of what is not.
-    """
+    """Uniform rows held out for calibration and validation, without pairs of the log; none where they are too few."""
     split, select = prepared.split, prepared.settings.select
     parts = [split.propensity] if split.propensity is not None else []
     if split.selection == "uniform" and select != "none":
         parts.append(split.validation)
-    rows = _rows(prepared, parts, uniform=True)
-    if rows.user.size >= FEWEST:
-        return rows
-    return _rows(
-        prepared,
-        [split.validation] if split.selection == "logged" and not prepared.data.positives_only else [],
-        uniform=False,
-    )
-
-
-def _rows(prepared: Prepared, parts: Sequence[Interactions], *, uniform: bool) -> Rows:
     user = np.concatenate([np.zeros(0, np.int64), *(part.user for part in parts)])
     item = np.concatenate([np.zeros(0, np.int64), *(part.item for part in parts)])
     target = np.concatenate([np.zeros(0), *(prepared.log.target(part) for part in parts)])
     liked = np.concatenate([np.zeros(0, bool), *(part.label == 1 for part in parts)])
     kept = ~pairs_in(user, item, prepared.data.n_items, prepared.log.parts())
-    return Rows(user[kept], item[kept], target[kept], liked[kept], uniform)
+    kept &= kept.sum() >= FEWEST
+    return Rows(user[kept], item[kept], target[kept], liked[kept])
 
 
 def _ingredients(prepared: Prepared, done: Done) -> Ingredients:
@@ -126,60 +119,85 @@ def _ingredients(prepared: Prepared, done: Done) -> Ingredients:
     return Ingredients(members, exposure, spread)
 
 
-def choose_prior(prepared: Prepared, given: Ingredients, rows: Rows) -> Prior:
-    """`mf`, or the mild member where the caller, uniform rows or the log say that people pick what they like."""
+def _prior_by_word(prepared: Prepared) -> Prior | None:
+    """What likes, or the caller's word, leave no choice about."""
     settings = prepared.settings
     if prepared.data.positives_only:
         return Prior("all-rank", "the log holds likes only: what was not seen counts as not liked")
     if isinstance(settings.gamma, float) or settings.liked is not None:
         word = f"Γ = {settings.gamma:g}" if isinstance(settings.gamma, float) else f"liked = {settings.liked}"
         return Prior("mild", f"the caller's word: {word}")
-    if not rows.user.size:
+    return None
+
+
+def _prior_by_uniform(prepared: Prepared, given: Ingredients, rows: Rows) -> Prior:
+    """`mf`, or the mild member where uniform ratings lie below what `mf` predicts."""
+    if (word := _prior_by_word(prepared)) is not None:
+        return word
+    gap = paired_interval(rows.target - Term("mf", given.members["mf"]).at(rows.user, rows.item), rows.user)
+    t = gap.mean / gap.standard_error if gap.standard_error > 0.0 else 0.0
+    words = f"uniform ratings are {gap.mean:+.3f} from what mf predicts (t = {t:+.1f})"
+    return Prior("mild" if t < -CLEAR_MEAN else "mf", words)
+
+
+def _prior_by_log(prepared: Prepared, shown: OutOfFold | None) -> Prior:
+    """`mf`, or the mild member where the log shows that people pick what they like."""
+    if (word := _prior_by_word(prepared)) is not None:
+        return word
+    if shown is None:
         return Prior("mf", "no rows to check the sign of selection with")
-    mean = Term("mf", given.members["mf"]).at(rows.user, rows.item)
-    if rows.uniform:
-        gap = paired_interval(rows.target - mean, rows.user)
-        t = gap.mean / gap.standard_error if gap.standard_error > 0.0 else 0.0
-        words = f"uniform ratings are {gap.mean:+.3f} from what mf predicts (t = {t:+.1f})"
-        return Prior("mild" if t < -CLEAR_MEAN else "mf", words)
-    check = _check_sign(prepared, given, rows, mean)
-    words = f"held-out logged ratings rise with exposure factors at t = {check.t:+.1f}; above 4 licenses Γ > 1"
+    check = shown.sign
+    words = f"logged ratings rise with exposure factors made without them at t = {check.t:+.1f}"
+    words += f"; above {CLEAR_T:g} licenses Γ > 1"
     return Prior("mild" if check.liked else "mf", words, check)
 
 
-def _check_sign(prepared: Prepared, given: Ingredients, rows: Rows, prediction: np.ndarray) -> SignCheck:
-    exposure = exposure_at(given.exposure, rows.user, rows.item)
-    controls = log_controls(prepared.log.ratings, rows.user, rows.item)
-    return sign_check(rows.target, prediction, exposure, rows.user, controls)
-
-
-def _mix(
-    prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior
-) -> tuple[list[Term], dict[str, Any], float | None]:
+def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tuple[list[Term], dict[str, Any], float]:
     """The terms of the sum with their weights, what to say of them, and their squared error by leave-one-out."""
     notes: dict[str, Any] = {"prior": prior.name, "prior_because": prior.reason}
+    notes["calibrated_on"] = f"{rows.user.size:,} uniform rows outside the training log"
+    centre = Term("prior", given.members[prior.name], stage=prior.name)
+    columns = _columns(prepared, given, prior.name)
+    base = centre.at(rows.user, rows.item)
+    x, residual = _values(columns, rows, base), rows.target - base
+    mixture = fit_mixture(x, residual, rows.user)
+    notes |= {"alpha": _number(mixture.alpha), "gain": _interval(mixture.gain)}
+    personal = _personal(prepared, given, prior.name)
+    richer = fit_mixture(np.column_stack([x, _values(personal, rows, base)]), residual, rows.user)
+    worth = pays(mixture.error, richer.error, rows.user)
+    on = worth.mean > worth.standard_error > 0.0
+    notes["personal"] = {"used": bool(on), "gain": _interval(worth)}
+    if on:
+        columns, mixture = [*columns, *personal], richer
+    return _weighted(columns, mixture, centre, notes), notes, float(mixture.error.mean())
+
+
+def _mix_by_log(
+    prepared: Prepared, given: Ingredients, shown: OutOfFold | None, prior: Prior
+) -> tuple[list[Term], dict[str, Any], float | None]:
+    """The prior, and exposure factors with the weights that logged ratings ask for; the error is of logged rows.
+
+    Columns are centred on logged pairs: there the sum is what `mf` says, and where exposure is lower, so are ratings.
+    """
+    notes: dict[str, Any] = {"prior": prior.name, "prior_because": prior.reason, "calibrated_on": "none"}
     centre = Term("prior", given.members[prior.name], stage=prior.name)
     if prior.check is not None:
         notes["sign_check"] = {"t": round(prior.check.t, 2), "rows": prior.check.rows}
-    kind = "uniform" if rows.uniform else "held-out logged"
-    notes["calibrated_on"] = f"{rows.user.size:,} {kind} rows outside the training log" if rows.user.size else "none"
-    if not rows.user.size:
+    if shown is None:
         return [centre], notes, None
-    columns = _columns(prepared, given, prior.name, uniform=rows.uniform)
-    base = centre.at(rows.user, rows.item)
-    x = _values(columns, rows, base)
-    mixture, residual = fit_mixture(x, rows.target - base, rows.user), rows.target - base
+    notes["calibrated_on"] = f"{shown.user.size:,} logged rows, by fits that have not seen them"
+    columns = [column for column in _exposure_columns(given) if column.term.name in shown.exposure]
+    if not columns:
+        return [centre], notes, None
+    x = np.column_stack([column.scale * shown.exposure[column.term.name] for column in columns])
+    usual, residual = x.mean(0), shown.target - shown.prediction
+    mixture = fit_mixture(x - usual, residual - residual.mean(), shown.user)
     notes |= {"alpha": _number(mixture.alpha), "gain": _interval(mixture.gain)}
-    if rows.uniform:
-        personal = _personal(prepared, given, prior.name)
-        wide = np.column_stack([x, _values(personal, rows, base)])
-        richer = fit_mixture(wide, residual, rows.user)
-        worth = pays(mixture.error, richer.error, rows.user)
-        on = worth.mean > worth.standard_error > 0.0
-        notes["personal"] = {"used": bool(on), "gain": _interval(worth)}
-        if on:
-            columns, mixture = [*columns, *personal], richer
-    return _weighted(columns, mixture, centre, notes), notes, float(mixture.error.mean())
+    terms = _weighted(columns, mixture, centre, notes)
+    if mixture.coefficient.any():
+        level = one(prepared.data.n_users, prepared.data.n_items)
+        terms.append(Term("one", level, weight=-float(mixture.coefficient @ usual)))
+    return terms, notes, float(mixture.error.mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,11 +209,12 @@ class Column:
     against_prior: bool = False
 
 
-def _columns(prepared: Prepared, given: Ingredients, prior: str, *, uniform: bool) -> list[Column]:
-    data = prepared.data
-    found = [Column(Term(name, scores), _inverse(given.spread[name])) for name, scores in given.exposure.items()]
-    if not uniform:
-        return found
+def _exposure_columns(given: Ingredients) -> list[Column]:
+    return [Column(Term(name, scores), _inverse(given.spread[name])) for name, scores in given.exposure.items()]
+
+
+def _columns(prepared: Prepared, given: Ingredients, prior: str) -> list[Column]:
+    data, found = prepared.data, _exposure_columns(given)
     for name, scores in given.members.items():
         if name != prior:
             spread = given.spread[f"{name} - mf"] or given.spread[f"{prior} - mf"]

@@ -22,7 +22,6 @@ from scipy import sparse
 from puidrec.backbones.features import Design
 from puidrec.backbones.low_rank import LowRank
 from puidrec.data.row_matrix import RowMatrix, leading_svd
-from puidrec.spectrum.terms import Term
 from puidrec.train.prepare import Prepared
 
 RANKS = (4, 16, 48)
@@ -57,10 +56,10 @@ def exposure_scores(ratings: RowMatrix, seed: int) -> ExposureScores:
     return ExposureScores(_scores(seen, 1), _scores(rated, 1))
 
 
-def exposure_at(named: Mapping[str, LowRank], user: np.ndarray, item: np.ndarray) -> np.ndarray:
-    """The exposure scores that the sign check looks at, of pairs: of medium rank; 0 where there are none."""
-    finest = [scores for name, scores in named.items() if name != RATED]
-    return Term("", finest[min(1, len(finest) - 1)]).at(user, item) if finest else np.zeros(user.size)
+def looked_at(exposure: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The exposure scores that the sign check looks at: of medium rank, without ratings."""
+    finest = [values for name, values in exposure.items() if name != RATED]
+    return finest[min(1, len(finest) - 1)]
 
 
 def _leading(matrix: RowMatrix, rank: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

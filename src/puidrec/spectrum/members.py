@@ -124,7 +124,7 @@ def signed_stages(prepared: Prepared, partition: UserPartition) -> Sequence[Stag
     if not open_to_choice or not _solved(settings) or prepared.data.positives_only or prepared.gamma.mean_log <= 0.0:
         return usual
     rows = calibration_rows(prepared)
-    if not rows.uniform or rows.user.size < ENOUGH or rows.liked.all() or not rows.liked.any():
+    if rows.user.size < ENOUGH or rows.liked.all() or not rows.liked.any():
         return usual
     found = [*usual[:-1], replace(usual[-1], name="Γ of the mean")]
     for gamma, weight in POINTS:
