@@ -58,9 +58,13 @@ def commands(body: str) -> list[str]:
     return whole
 
 
-def run_command(command: str, folder: Path) -> str:
-    """Run a block of commands as a reader would, with this Python first on the path; returns what it prints."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def run_command(command: str, folder: Path, programs: Path | None = None) -> str:
+    """Run a block of commands as a reader would, with this Python first on the path; returns what it prints.
+
+    programs: a folder of programs that are found before those of this Python.
+    """
+    first = [str(programs)] if programs else []
+    path = os.pathsep.join([*first, str(Path(sys.executable).parent), os.environ["PATH"]])
     setting = {**os.environ, "PATH": path, "COLUMNS": "90", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(  # noqa: S603 (the commands are those of our own pages)
         ["bash", "-euc", command],  # noqa: S607
@@ -119,7 +123,7 @@ def from_file(folder: Path, file: str, key: str, style: str) -> str:
     return format(value, style)
 
 
-def run_page(text: str, folder: Path) -> tuple[str, list[str]]:
+def run_page(text: str, folder: Path, programs: Path | None = None) -> tuple[str, list[str]]:
     """Run a page; returns it with fresh figures, and what was not as quoted."""
     fresh, wrong, printed = [], [], ""
     at = 0
@@ -127,10 +131,10 @@ def run_page(text: str, folder: Path) -> tuple[str, list[str]]:
         fresh.append(text[at : block.start])
         body = block.body
         if block.note is None and block.kind == "console":
-            printed = run_command(body, folder)
+            printed = run_command(body, folder, programs)
         elif block.note is None and block.kind == "python":
             (folder / "block.py").write_text(body, encoding="utf-8")
-            printed = run_command("python block.py", folder)
+            printed = run_command("python block.py", folder, programs)
         elif block.note is None and block.kind == "text":
             for quoted, line in matched(body, printed):
                 if line is None:

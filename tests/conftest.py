@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from puidrec.errors import InputError
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from puidrec.data.dataset import Dataset
     from puidrec.model import Recommender
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"  # workers share the cores: more threads would only wait for each other
+settings.register_profile("suite", deadline=None)  # a busy machine is no fault
+settings.load_profile("suite")
 TINY = {"n_users": 60, "n_items": 40}
 
 

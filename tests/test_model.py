@@ -346,15 +346,18 @@ def tiny(seed):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_every_method_fits_every_tiny_data_set(seed, suited, refusal) -> None:
+    """A third of the methods on each, in turn: every method meets ten data sets."""
     data = tiny(seed)
     rng = np.random.default_rng(seed)
-    for method, spec in METHODS.items():
+    for number, (method, spec) in enumerate(METHODS.items()):
         options = {"select": str(rng.choice(["uniform", "observational", "none"])), "epochs": 5, "dim": 3}
         options |= {"target": str(rng.choice(["rating", "binary"])), "block_users": int(rng.choice([0, 0, 0, 3]))}
         options |= {"backbone": str(rng.choice(["mf", "mf-linear", "mf-mlp"])), "ids": bool(rng.integers(2))}
         options["propensity"] = str(rng.choice(["cells", "cells", "cells", "logistic", "two-way"]))
         if spec.uncertainty == "personalised":
             options |= {"gamma": str(rng.choice(["information", "exposure-gap", "random"])), "alpha": 1.0, "beta": 1.0}
+        if (number + seed) % 3:
+            continue
         model = Recommender(method, **suited(method, data, options)[1], rng=seed)
         if spec.needs_uniform:  # at most 100 pairs: never enough of them
             refusal(lambda model=model: model.fit(data), f"{method} trains on uniform ratings", "expected at least 50")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import puidrec
 
@@ -66,6 +67,10 @@ def test_no_test_reads_the_clock_or_patches_defaults(trees: dict[Path, ast.Modul
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
         assert path == Path(__file__) or "__defaults__" not in used, path
+
+
+def test_no_example_has_a_deadline() -> None:
+    assert settings().deadline is None
 
 
 def test_every_folder_of_the_package_has_its_tests() -> None:

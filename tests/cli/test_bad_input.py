@@ -163,16 +163,35 @@ BOUND = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 """Makes permissions bind root as they bind others."""
 
 
+SEVERAL = """
+import contextlib, io, json, sys
+from puidrec.cli.main import run
+
+outcomes = []
+for words in json.loads(sys.argv[1]):
+    sys.argv, code = ["puid", *words, "--quiet"], None
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            run()
+        except SystemExit as left:
+            code = left.code
+    outcomes.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(outcomes))
+"""
+"""Commands one after the other, without progress: exit code and two streams of each."""
+
+
 @pytest.fixture
-def bound_puid() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run `puid` in a process that permissions bind."""
-    code = "import sys; from puidrec.cli.main import run; sys.argv[0] = 'puid'; run()"
-    command = [*(BOUND if os.geteuid() == 0 else ()), sys.executable, "-c", code]
+def bound_puid() -> Callable[..., list[tuple[int, str, str]]]:
+    """Run several `puid` in a process that permissions bind, one after the other."""
+    command = [*(BOUND if os.geteuid() == 0 else ()), sys.executable, "-c", SEVERAL]
     if os.geteuid() == 0 and (not shutil.which(BOUND[0]) or subprocess.run([*BOUND, "true"], check=False).returncode):
         pytest.skip("root may read everything, and setpriv cannot change that here")
 
-    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, check=False)
+    def call(*several: tuple[object, ...]) -> list[tuple[int, str, str]]:
+        words = json.dumps([[str(word) for word in one] for one in several])
+        done = subprocess.run([*command, words], capture_output=True, text=True, check=True)
+        return [(code, out, err) for code, out, err in json.loads(done.stdout)]
 
     return call
 
@@ -189,16 +208,20 @@ def closed(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_folders_without_permission(bound_puid: Any, closed: Path) -> None:
-    for command in (("data", "describe", "--data-dir", closed), ("gamma", "--logged", closed / "logged.csv")):
-        done = bound_puid(*command, "--data", "files")
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-        assert "closed" in done.stderr
-        assert "permission" in done.stderr.lower()
-    small = ("--set", "data.n_users=60", "--set", "data.n_items=50")
-    for target in (closed / "out", closed):
-        done = bound_puid("gamma", "--data", "simulated", *small, "--out", target)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
-        assert "cannot write (Permission denied)" in done.stderr
+    small = ("gamma", "--data", "simulated", "--set", "data.n_users=60", "--set", "data.n_items=50")
+    *read, first, second = bound_puid(
+        ("data", "describe", "--data", "files", "--data-dir", closed),
+        ("gamma", "--data", "files", "--logged", closed / "logged.csv"),
+        (*small, "--out", closed / "out"),
+        (*small, "--out", closed),
+    )
+    for code, out, err in read:
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert "closed" in err
+        assert "permission" in err.lower()
+    for code, out, err in (first, second):
+        assert (code, out, err.count("\n")) == (1, "", 1), err
+        assert "cannot write (Permission denied)" in err
 
 
 @pytest.mark.parametrize("dress", ["bom", "crlf", "cr", "gz", "semicolon"])

@@ -14,9 +14,9 @@ TUTORIAL = ROOT / "docs" / "tutorial.md"
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_tutorial_runs_and_prints_what_it_quotes(pages: ModuleType, tmp_path: Path) -> None:
+def test_the_tutorial_runs_and_prints_what_it_quotes(pages: ModuleType, programs: Path, tmp_path: Path) -> None:
     text = TUTORIAL.read_text(encoding="utf-8")
-    _, wrong = pages.run_page(text, tmp_path)
+    _, wrong = pages.run_page(text, tmp_path, programs)
     assert not wrong, "\n".join([*wrong, "python docs/pages.py docs/tutorial.md writes fresh figures"])
     first, second = (json.loads((tmp_path / name / "audit.json").read_text()) for name in ("audit", "audit-2"))
     assert first["verdict"] == "fragile"  # collect 500 random ratings first
@@ -78,3 +78,15 @@ def test_a_figure_stays_with_its_method_when_rows_are_added(pages: ModuleType, t
 def test_a_command_that_fails_fails_the_page(pages: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="exit code 3"):
         pages.run_page("```console\necho fine\n(exit 3)\necho never\n```\n", tmp_path)
+
+
+def test_a_command_that_starts_at_once_is_the_command(pages: ModuleType, programs: Path, tmp_path: Path) -> None:
+    """The same words, exit codes and files, in the caller's folder, also where two of them run at once."""
+    size = "--set data.n_users=30 --set data.n_items=20"
+    shown = f"puid data describe {size} --json"
+    assert pages.run_command(shown, tmp_path, programs) == pages.run_command(shown, tmp_path)
+    assert pages.run_command("puid --version | cat - <(puid --version)", tmp_path, programs).count("puid ") == 2
+    pages.run_command("puid data simulate --users 30 --items 20 --out made", tmp_path, programs)
+    assert (tmp_path / "made" / "users.parquet").exists()
+    with pytest.raises(AssertionError, match="exit code 2"):
+        pages.run_command("puid data describe --data nothing", tmp_path, programs)

@@ -84,7 +84,7 @@ class Train(Protocol):
     def __call__(self, out: Path, delay: float = 0.0, step: int = 0, epochs: int = 40) -> tuple[int, float]: ...
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def train() -> Iterator[Train]:
     """Train in a process that is killed after some seconds; the imports are paid for once."""
     server = subprocess.Popen(

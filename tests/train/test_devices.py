@@ -84,21 +84,25 @@ def test_a_device_that_is_not_there_is_one_line(world, refusal) -> None:
         refusal(lambda: Recommender("mf", device="cuda").fit(world(0)), "no such device", "cuda")
 
 
-def test_small_problems_run_on_one_thread_and_the_setting_comes_back() -> None:
-    before = torch.get_num_threads()
+@pytest.fixture
+def two_threads(one_thread: None) -> int:
+    """Two threads, wherever the suite runs; `one_thread` puts back what was there."""
+    torch.set_num_threads(2)
+    return torch.get_num_threads()
+
+
+def test_small_problems_run_on_one_thread_and_the_setting_comes_back(two_threads: int) -> None:
     with threads_for(100, 16):
         assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == two_threads == 2
 
 
-def test_large_problems_keep_the_threads_they_have() -> None:
-    before = torch.get_num_threads()
+def test_large_problems_keep_the_threads_they_have(two_threads: int) -> None:
     with threads_for(SMALL, 2):
-        assert torch.get_num_threads() == before
+        assert torch.get_num_threads() == two_threads == 2
 
 
-def test_the_setting_comes_back_after_an_error() -> None:
-    before = torch.get_num_threads()
+def test_the_setting_comes_back_after_an_error(two_threads: int) -> None:
     with pytest.raises(RuntimeError), threads_for(1, 1):
         raise RuntimeError
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == two_threads == 2

@@ -87,8 +87,7 @@ def test_the_loss_at_the_benchmark_is_exactly_zero(method, head, backbone, prepa
         assert float(problem.imputation_loss(0, problem.n_users).detach()) == 0.0
 
 
-@pytest.mark.parametrize("warm_start", [True, False])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("seed", "warm_start"), [(0, True), (1, False), (2, True)])
 @pytest.mark.parametrize("method", BENCHMARKED)
 def test_training_never_ends_above_the_benchmark(method, seed, warm_start, prepare, oracle) -> None:
     prepared = prepare(method, seed, warm_start=warm_start, epochs=40, checkpoint_every=1, gamma=1.5)

@@ -34,7 +34,6 @@ from puidrec.serve.engine import Ranking, Worker
 from puidrec.serve.limits import Admission, Code, Guard, Refused
 from puidrec.serve.observe import Metrics, Observe
 from puidrec.serve.openapi import render_page
-from puidrec.serve.reading import read_body, refuse_validation
 from puidrec.serve.schema import (
     Health,
     ModelCard,
@@ -44,6 +43,8 @@ from puidrec.serve.schema import (
     RecommendResponse,
     ScoreRequest,
     ScoreResponse,
+    read_body,
+    refuse_validation,
 )
 from puidrec.serve.service import Policy, Serving, load_service, make_service
 

@@ -1,8 +1,12 @@
-"""Malformed tables by the thousand: the outcome is a Dataset or one line, never another exception."""
+"""Malformed tables: the outcome is a Dataset or one line, never another exception.
+
+The suite draws some hundreds of each kind; `python bench/faults.py tables` draws thousands.
+"""
 
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +19,9 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.sources.files import load
 from puidrec.errors import InputError
 
+EXAMPLES = int(os.environ.get("PUIDREC_FAULTS", "300"))
 MANY = settings(
-    max_examples=700,
+    max_examples=EXAMPLES,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -153,14 +158,14 @@ def test_malformed_csv_files(logged: bytes, users: Any, items: Any, options: dic
     passes_or_is_refused(lambda: load(**files, multi_valued=multi_valued, **options))
 
 
-@settings(MANY, max_examples=400)
+@settings(MANY, max_examples=EXAMPLES * 2 // 3)
 @given(raw=st.binary(max_size=80), head=st.sampled_from([b"", b"PAR1", b"user_id,item_id,rating\n", b"\x1f\x8b"]))
 def test_any_bytes_as_a_log(raw: bytes, head: bytes, tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_bytes(head + raw)
     passes_or_is_refused(lambda: load(logged=tmp_path / "log.csv"))
 
 
-@settings(MANY, max_examples=300)
+@settings(MANY, max_examples=EXAMPLES // 2)
 @given(place=st.floats(0, 1), flip=st.integers(1, 255), cut=st.booleans())
 def test_damaged_parquet(place: float, flip: int, cut: bool, tmp_path: Path) -> None:
     file = tmp_path / "log.parquet"

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from puidrec.serve.limits import Limits, Refused
-from puidrec.serve.reading import read_body
-from puidrec.serve.schema import RecommendRequest, ScoreRequest
+from puidrec.serve.schema import RecommendRequest, ScoreRequest, read_body
 
 JSON = "application/json"
 
