@@ -290,7 +290,8 @@ def page(rows: list[Row], missing: list[str]) -> str:
         "here, except under *fitted p*). A certificate speaks of what is hidden *or missed by the propensity*.\n\n"
         "Segments and means calibrate the weights 1/p − 1 by ranges of p, and are tested in logs of a population "
         "each: a logistic curve fitted to a log whose rare pairs are seen by a floor (benign-activity) gives these too "
-        "large weights. *Weights not calibrated* are rows from before. Rows without a claim, or of too few logs to judge, have a dash.\n\n"
+        "large weights. *Weights not calibrated* are rows from before. Rows without a claim, "
+        "or of too few logs to judge, have a dash.\n\n"
         "| claim | where | measured | holds |\n| --- | --- | --- | --- |\n"
     )
     holds = {True: "yes", False: "**no**", None: "–"}
