@@ -93,7 +93,7 @@ def distance(options: dict[str, Any], checkpoint: Path) -> float:
     from puidrec.model import Recommender
 
     data = simulate("mixed", 40, 25, density=0.2, rng=0).data
-    given = {"dim": 3, "epochs": 6, "checkpoint_every": 2, **options}
+    given = {"dim": 3, "epochs": 4, "checkpoint_every": 2, "propensity": "cells", **options}  # p is made by NumPy
     here, there = Recommender(**given).fit(data), Recommender(**given, device=NAME)
     try:
         there.fit(data, checkpoint=checkpoint, progress=stop)
