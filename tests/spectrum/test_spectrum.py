@@ -11,6 +11,8 @@ from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
 from puidrec.model import Recommender
 from puidrec.sensitivity.sign_check import CLEAR_T
+from puidrec.spectrum import blend
+from puidrec.spectrum.mixture import Interval
 from puidrec.spectrum.terms import Term, compress
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -156,3 +158,31 @@ def test_trials_are_judged_by_leave_one_out_on_the_rows_that_calibrate(world, mo
     error = np.mean((dense(naive)[user, item] - target) ** 2)
     assert -model.report_["validation"] == pytest.approx(error, rel=0.25)
     assert -model.report_["validation"] < error or notes["alpha"] is None
+
+
+def test_members_that_order_the_items_of_users_worse_are_left_out(world, monkeypatch) -> None:
+    """Whatever they gain in squared error: the order is then that of the prior."""
+    long = {**SMALL, "epochs": 500, "backbone": "mf"}
+    naive = Recommender("mf", **long).fit(world.data)
+    worse = Interval(-0.02, -0.03, -0.01)
+    monkeypatch.setattr(blend, "rank_gain", lambda *scores: worse)
+    monkeypatch.setattr(blend, "CLEAR_MEAN", np.inf)  # so that the prior is mf
+    model = Recommender("spectrum", **long).fit(world.data)
+    notes = model.report_["spectrum"]
+    assert notes["members"].startswith("left out")
+    assert set(notes.get("weights", {})) <= {"prior", "one"}
+    scale, level = np.polyfit(dense(naive).ravel(), dense(model).ravel(), 1)
+    assert scale > 0
+    np.testing.assert_allclose(dense(model), scale * dense(naive) + level, atol=5e-3)
+
+
+def test_a_member_that_orders_clearly_better_is_the_prior(world, monkeypatch) -> None:
+    def gain(user, liked, score, base):
+        return Interval(0.02, 0.015, 0.025) if liked.any() and next(calls) == "ips" else Interval(0.0, -0.01, 0.01)
+
+    names = ["bias", "mf", "ips"]
+    calls = iter([*names, *["none"] * 50])
+    monkeypatch.setattr(blend, "rank_gain", gain)
+    notes = Recommender("spectrum", **SMALL).fit(world.data).report_["spectrum"]
+    assert notes["prior"] == "ips"
+    assert "orders the items of users best" in notes["prior_because"]

@@ -17,7 +17,7 @@ from puidrec.data.overlap import pairs_in
 from puidrec.rng import generator
 from puidrec.sensitivity.sign_check import CLEAR_T, SignCheck
 from puidrec.spectrum.from_log import exposure_scores, modulators
-from puidrec.spectrum.mixture import Interval, Mixture, fit_mixture, paired_interval, pays
+from puidrec.spectrum.mixture import Interval, Mixture, fit_mixture, paired_interval, pays, rank_gain
 from puidrec.spectrum.out_of_fold import OutOfFold, out_of_fold
 from puidrec.spectrum.stability import path_parameters
 from puidrec.spectrum.terms import Compressed, Term, compress, one
@@ -29,6 +29,8 @@ FEWEST = 20
 """Uniform rows below which they are not used."""
 SAMPLED = 20_000
 """Pairs drawn from D for the standard deviations of scores."""
+CLEAR_RANK = 3.0
+"""Standard errors from which one of ten members is taken to order items better."""
 CLEAR_MEAN = 2.0
 """t of the uniform rows' mean residual from which people are taken to pick what they like."""
 PERSONAL = 0.5
@@ -131,13 +133,22 @@ def _prior_by_word(prepared: Prepared) -> Prior | None:
 
 
 def _prior_by_uniform(prepared: Prepared, given: Ingredients, rows: Rows) -> Prior:
-    """`mf`, or the mild member where uniform ratings lie below what `mf` predicts."""
+    """`mf`, or the mild member where uniform ratings lie below what `mf` predicts; or a member that orders the items of
+    users clearly better, where there are rows enough to see that."""
     if (word := _prior_by_word(prepared)) is not None:
         return word
-    gap = paired_interval(rows.target - Term("mf", given.members["mf"]).at(rows.user, rows.item), rows.user)
+    scores = {name: Term(name, given.members[name]).at(rows.user, rows.item) for name in given.members}
+    gap = paired_interval(rows.target - scores["mf"], rows.user)
     t = gap.mean / gap.standard_error if gap.standard_error > 0.0 else 0.0
-    words = f"uniform ratings are {gap.mean:+.3f} from what mf predicts (t = {t:+.1f})"
-    return Prior("mild" if t < -CLEAR_MEAN else "mf", words)
+    words, name = f"uniform ratings are {gap.mean:+.3f} from what mf predicts (t = {t:+.1f})", "mf"
+    if t < -CLEAR_MEAN:
+        name = "mild"
+    gains = {other: rank_gain(rows.user, rows.liked, scores[other], scores[name]) for other in given.members}
+    clear = {other: gain.mean for other, gain in gains.items() if gain.mean > CLEAR_RANK * gain.standard_error}
+    if clear:
+        name = max(clear, key=clear.__getitem__)
+        words += f"; {name} orders the items of users best (AUC {clear[name]:+.4f})"
+    return Prior(name, words)
 
 
 def _prior_by_log(prepared: Prepared, shown: OutOfFold | None) -> Prior:
@@ -153,22 +164,36 @@ def _prior_by_log(prepared: Prepared, shown: OutOfFold | None) -> Prior:
 
 
 def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tuple[list[Term], dict[str, Any], float]:
-    """The terms of the sum with their weights, what to say of them, and their squared error by leave-one-out."""
+    """The terms of the sum with their weights, what to say of them, and their squared error by leave-one-out.
+
+    Of three mixtures, each richer than the one before, the richest that pays and does not order the items of users
+    clearly worse than the prior does: the prior at another level and scale, with other members, with personal weights.
+    """
     notes: dict[str, Any] = {"prior": prior.name, "prior_because": prior.reason}
     notes["calibrated_on"] = f"{rows.user.size:,} uniform rows outside the training log"
     centre = Term("prior", given.members[prior.name], stage=prior.name)
-    columns = _columns(prepared, given, prior.name)
     base = centre.at(rows.user, rows.item)
-    x, residual = _values(columns, rows, base), rows.target - base
-    mixture = fit_mixture(x, residual, rows.user)
-    notes |= {"alpha": _number(mixture.alpha), "gain": _interval(mixture.gain)}
-    personal = _personal(prepared, given, prior.name)
-    richer = fit_mixture(np.column_stack([x, _values(personal, rows, base)]), residual, rows.user)
+    residual = rows.target - base
+
+    def fitted(columns: Sequence[Column]) -> tuple[Mixture, Interval]:
+        mixture = fit_mixture(_values(columns, rows, base), residual, rows.user)
+        return mixture, rank_gain(rows.user, rows.liked, rows.target - mixture.left_out, base)
+
+    columns = [*_member_columns(given, prior.name), *_level_columns(prepared, given, prior.name)]
+    mixture, order = fitted(columns)
+    notes |= {"alpha": _number(mixture.alpha), "gain": _interval(mixture.gain), "rank_gain": _interval(order)}
+    if order.high < 0.0:
+        notes["members"] = "left out: with them the items of users are ordered worse"
+        columns = _level_columns(prepared, given, prior.name)
+        mixture, _ = fitted(columns)
+        return _weighted(columns, mixture, centre, notes), notes, float(mixture.error.mean())
+    wide = [*columns, *_personal(prepared, given, prior.name)]
+    richer, order = fitted(wide)
     worth = pays(mixture.error, richer.error, rows.user)
-    on = worth.mean > worth.standard_error > 0.0
-    notes["personal"] = {"used": bool(on), "gain": _interval(worth)}
+    on = worth.mean > worth.standard_error > 0.0 and order.high >= 0.0
+    notes["personal"] = {"used": bool(on), "gain": _interval(worth), "rank_gain": _interval(order)}
     if on:
-        columns, mixture = [*columns, *personal], richer
+        columns, mixture = wide, richer
     return _weighted(columns, mixture, centre, notes), notes, float(mixture.error.mean())
 
 
@@ -213,14 +238,20 @@ def _exposure_columns(given: Ingredients) -> list[Column]:
     return [Column(Term(name, scores), _inverse(given.spread[name])) for name, scores in given.exposure.items()]
 
 
-def _columns(prepared: Prepared, given: Ingredients, prior: str) -> list[Column]:
-    data, found = prepared.data, _exposure_columns(given)
+def _member_columns(given: Ingredients, prior: str) -> list[Column]:
+    found = _exposure_columns(given)
     for name, scores in given.members.items():
         if name != prior:
             spread = given.spread[f"{name} - mf"] or given.spread[f"{prior} - mf"]
             found.append(Column(Term(name, scores, stage=name), _inverse(spread), True))
-    found.append(Column(Term("prior", given.members[prior], stage=prior), _inverse(given.spread[prior])))
-    return [*found, Column(Term("one", one(data.n_users, data.n_items)), 1.0)]
+    return found
+
+
+def _level_columns(prepared: Prepared, given: Ingredients, prior: str) -> list[Column]:
+    """Scale and level of the prior, which leave its order of items as it is."""
+    constant = one(prepared.data.n_users, prepared.data.n_items)
+    scale = Column(Term("prior", given.members[prior], stage=prior), _inverse(given.spread[prior]))
+    return [scale, Column(Term("one", constant), 1.0)]
 
 
 def _personal(prepared: Prepared, given: Ingredients, prior: str) -> list[Column]:
