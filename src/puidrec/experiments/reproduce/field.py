@@ -6,6 +6,7 @@ validation rows choose. Results stand beside published figures, each of which ha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,8 +173,8 @@ def seconds_by_method(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[st
 
 
 def _uniform(results: Sequence[Result]) -> dict[str, str]:
-    """What uniform rows were used for, by method, as its reports say."""
-    return {r.job.name: str(r.context.get("uniform_rows_used", "none")) for r in results}
+    """What uniform rows were used for, by method, as its reports say; how many differs from job to job."""
+    return {r.job.name: re.sub(r" \([\d,]+ rows\)$", "", r.context.get("uniform_rows_used", "none")) for r in results}
 
 
 def _row(row: SummaryRow) -> dict[str, Any]:
