@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from puidrec.evaluation.auc import auc, user_auc
+from puidrec.evaluation.auc import auc, auc_by_user, user_auc
+from puidrec.evaluation.significance import PerUser, mean_interval
 
 
 def test_by_hand() -> None:
@@ -70,3 +71,29 @@ def test_reversed_scores_give_the_complement() -> None:
 def test_one_label_has_no_auc() -> None:
     assert np.isnan(auc(np.array([0.1, 0.2]), np.array([1, 1])))
     assert np.isnan(user_auc([0, 0], [0.1, 0.2], [1, 1]).mean)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_values_per_user_have_the_mean_and_the_spread_of_the_pooled_auc(weighted) -> None:
+    rng = np.random.default_rng(0)
+    code = np.sort(rng.integers(60, size=1_500))
+    label = (rng.random(1_500) < 0.3).astype(np.int8)
+    taste = rng.standard_normal(60)[code]
+    score = np.round(label + taste + rng.standard_normal(1_500), 1)  # with ties
+    weight = rng.uniform(0.5, 2.0, 1_500) if weighted else None
+    found = auc_by_user(np.arange(60), code, score, label, weight)
+    assert isinstance(found, PerUser)
+    assert found.mean == pytest.approx(roc_auc_score(label, score, sample_weight=weight), abs=1e-12)
+    without = []
+    for user in range(60):
+        kept = code != user
+        own = None if weight is None else weight[kept]
+        without.append(roc_auc_score(label[kept], score[kept], sample_weight=own))
+    jackknife = np.sqrt(59 / 60 * np.sum((np.array(without) - np.mean(without)) ** 2))
+    assert mean_interval(found).standard_error == pytest.approx(jackknife, rel=0.05)
+
+
+def test_one_label_has_no_pooled_auc_per_user() -> None:
+    found = auc_by_user(np.arange(2), np.array([0, 1]), np.array([0.1, 0.2]), np.array([1, 1]))
+    assert isinstance(found, float)
+    assert np.isnan(found)

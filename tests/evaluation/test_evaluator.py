@@ -91,8 +91,9 @@ def test_no_user_that_counts_gives_nan_not_a_number() -> None:
 
 def test_intervals_need_values_per_user(refusal) -> None:
     result = evaluate_scores([0, 0, 1, 1], [1, 2, 3, 4], [0, 1, 1, 0], metrics=["uauc", "auc"])
-    assert result.interval("uauc").n_users == 2
-    refusal(lambda: result.interval("auc"), "auc", "uauc")
+    assert [result.interval(name).n_users for name in ("uauc", "auc")] == [2, 2]
+    one_label = evaluate_scores([0, 0, 1, 1], [1, 2, 3, 4], [1, 1, 1, 1], metrics=["mse", "auc"])
+    refusal(lambda: one_label.interval("auc"), "auc", "mse")
 
 
 @pytest.mark.parametrize(

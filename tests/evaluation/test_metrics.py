@@ -8,9 +8,10 @@ from sklearn.metrics import log_loss, mean_absolute_error, mean_squared_error
 
 from puidrec.evaluation import metrics
 from puidrec.evaluation.evaluator import evaluate_scores
-from puidrec.evaluation.metrics import METRICS, Scored, parse_metric, signed_labels, unit_labels
+from puidrec.evaluation.metrics import METRICS, Scored, compute_metrics, parse_metric, signed_labels, unit_labels
 from puidrec.evaluation.ndcg import WHOLE_LIST
 from puidrec.evaluation.ranking import dense_codes
+from puidrec.evaluation.significance import mean_interval
 from puidrec.testing.metric import MetricContract
 
 NAMES = [
@@ -106,9 +107,8 @@ def test_parts_change_no_value(monkeypatch) -> None:
     cut = evaluate_scores(*rows, metrics=names)
     for name in names:
         assert cut[name] == pytest.approx(whole[name], abs=1e-14)
-        if name not in ("auc", "rmse"):  # one number of all rows
-            assert np.array_equal(cut.per_user[name].users, whole.per_user[name].users)
-            np.testing.assert_allclose(cut.per_user[name].values, whole.per_user[name].values, atol=1e-14)
+        assert np.array_equal(cut.per_user[name].users, whole.per_user[name].users)
+        np.testing.assert_allclose(cut.per_user[name].values, whole.per_user[name].values, atol=1e-12)
 
 
 def test_signed_labels_keep_their_type_and_have_an_inverse() -> None:
@@ -117,3 +117,15 @@ def test_signed_labels_keep_their_type_and_have_an_inverse() -> None:
     assert (signed.tolist(), signed.dtype) == ([-1.0, 1.0, 1.0], np.float32)
     assert np.array_equal(unit_labels(signed), label)
     assert signed_labels(np.array([0, 1], np.int8)).tolist() == [-1, 1]
+
+
+def test_root_mean_square_error_has_an_interval_over_users() -> None:
+    rng = np.random.default_rng(1)
+    code, error = np.sort(rng.integers(80, size=2_000)), rng.standard_normal(2_000) + rng.standard_normal(80).repeat(25)
+    rows = Scored(np.arange(80), code, error, np.zeros(2_000, np.int8), np.zeros(2_000), np.zeros(2_000), width=4.0)
+    found = compute_metrics(rows, ["rmse"])["rmse"]
+    root = 4.0 * np.sqrt(np.mean(error**2))
+    assert found.mean == pytest.approx(root)
+    without = [4.0 * np.sqrt(np.mean(error[code != user] ** 2)) for user in range(80)]
+    jackknife = np.sqrt(79 / 80 * np.sum((np.array(without) - np.mean(without)) ** 2))
+    assert mean_interval(found).standard_error == pytest.approx(jackknife, rel=0.05)

@@ -29,9 +29,9 @@ def test_a_card_says_what_is_known(model: Recommender, tiny_data: Dataset) -> No
     assert re.findall(r"^##? (.*)$", card, re.M) == [
         f"Model card: bias on {tiny_data.name}", "Data", "Method", "Assumptions", "Metrics", "Audit",
     ]  # fmt: skip
-    band = found.interval("uauc")
-    assert f"| uauc | {found['uauc']:.4f} | {band.low:.4f} … {band.high:.4f} |" in card
-    assert f"| auc | {found['auc']:.4f} |  |" in card
+    for name in ("uauc", "auc", "rmse"):
+        band = found.interval(name)
+        assert f"| {name} | {found[name]:.4f} | {band.low:.4f} … {band.high:.4f} |" in card
     assert f"{len(split.test):,} uniform test rows" in card
     assert tiny_data.sha256 in card
     assert "not corrected" in card

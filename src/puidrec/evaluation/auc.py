@@ -32,26 +32,50 @@ def user_auc(user: np.ndarray, score: np.ndarray, label: np.ndarray, weight: np.
 
 
 def auc(score: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None) -> float:
-    """AUC over all rows, whoever they belong to, ties counted half; NaN where only one label occurs.
-
-    Negatives are sorted, and each positive looked up among them: it outscores the weight strictly below it, and
-    half of the weight that ties with it.
-    """
+    """AUC over all rows, whoever they belong to, ties counted half; NaN where only one label occurs."""
     score, positive = np.asarray(score), np.asarray(label) > 0
-    won, lost = score[positive], score[~positive]
-    if not (won.size and lost.size):
+    share = None if weight is None else (weight[positive], weight[~positive])
+    if positive.all() or not positive.any():
         return float("nan")
+    beaten = share_below(score[positive], score[~positive], None if share is None else share[1])
+    return float(np.average(beaten, weights=None if share is None else share[0]))
+
+
+def share_below(score: np.ndarray, others: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+    """Of each score the share (of weight) of the others that it outscores, ties counted half.
+
+    The others are sorted, and each score is looked up among them.
+    """
     if weight is None:
-        won.sort()
-        lost.sort()
-        share, mass = np.ones(1), np.arange(lost.size + 1.0)
+        others, mass = np.sort(others), np.arange(others.size + 1.0)
     else:
-        order = np.argsort(lost)
-        lost, share = lost[order], weight[positive]
-        mass = np.concatenate([[0.0], np.cumsum(weight[~positive][order])])
-    below = np.searchsorted(lost, won)
-    tied = np.flatnonzero(lost.take(below, mode="clip") == won)
+        order = np.argsort(others)
+        others, mass = others[order], np.concatenate([[0.0], np.cumsum(weight[order])])
+    below = np.searchsorted(others, score)
+    tied = np.flatnonzero(others.take(below, mode="clip") == score)
     beaten = mass[below]
-    beaten[tied] += (mass[np.searchsorted(lost, won[tied], "right")] - beaten[tied]) / 2
-    share = np.broadcast_to(share, won.shape)
-    return float(share @ beaten / (share.sum() * mass[-1]))
+    beaten[tied] += (mass[np.searchsorted(others, score[tied], "right")] - beaten[tied]) / 2
+    shares: np.ndarray = beaten / mass[-1]
+    return shares
+
+
+def auc_by_user(
+    ids: np.ndarray, code: np.ndarray, score: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None
+) -> PerUser | float:
+    """AUC over all rows as the mean of one value per user, whose spread is that of AUC when users are drawn anew.
+
+    A user's value is AUC plus what its rows add to it to first order: with users as clusters this gives the interval of
+    DeLong et al. (1988), and paired differences of two scores. NaN where only one label occurs.
+    """
+    positive, mass = np.asarray(label) > 0, np.ones(code.size) if weight is None else weight
+    if positive.all() or not positive.any():
+        return float("nan")
+    share = np.empty(code.size)
+    for part, sign in ((positive, 1.0), (~positive, -1.0)):
+        others = None if weight is None else weight[~part]
+        share[part] = share_below(sign * score[part], sign * score[~part], others)
+    value, added = float(np.average(share[positive], weights=mass[positive])), np.zeros(ids.size)
+    for part in (positive, ~positive):
+        own = mass[part] * (share[part] - value) / mass[part].sum()
+        added += np.bincount(code[part], weights=own, minlength=ids.size)
+    return PerUser(ids, value + ids.size * added)

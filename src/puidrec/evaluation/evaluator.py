@@ -51,7 +51,7 @@ class Evaluation(Mapping[str, float]):
 
     means: dict[str, float]
     per_user: dict[str, PerUser] = field(repr=False)
-    """Of every metric that is a mean over users or their rows, so not of `auc`."""
+    """Of every metric: its mean is the metric, and its spread that of the metric when users are drawn anew."""
     n_users: int
     """Users whose lists count under the `users` rule."""
     n_rows: int

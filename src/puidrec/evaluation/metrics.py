@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from puidrec.errors import InputError
-from puidrec.evaluation.auc import auc, list_auc
+from puidrec.evaluation.auc import auc_by_user, list_auc
 from puidrec.evaluation.catalogue import PREFIX as CATALOGUE_PREFIX
 from puidrec.evaluation.catalogue import cutoff_of
 from puidrec.evaluation.ndcg import (
@@ -136,9 +136,15 @@ def deviation(rows: Scored) -> np.ndarray:
     return difference
 
 
-def root_mean_square(rows: Scored) -> float:
-    """The root of the mean squared error, in the unit of the ratings."""
-    return rows.width * float(np.sqrt(np.average(deviation(rows) ** 2, weights=rows.weight)))
+def root_mean_square(rows: Scored) -> PerUser | float:
+    """The root of the mean squared error, in the unit of the ratings.
+
+    As the mean of one value per user: the root, plus what the user's rows add to it to first order.
+    """
+    square = rows.mean_error(deviation(rows) ** 2)
+    root = float(np.sqrt(square.mean))
+    added = square.weight * (square.values - square.mean) / (2.0 * root) if root > 0.0 else np.zeros(len(square))
+    return PerUser(square.users, rows.width * (root + len(square) * added))
 
 
 def cross_entropy(score: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -166,8 +172,8 @@ class Metric:
     """Value of each user's list, at a cut-off; averaged over the users who count."""
     pointwise: Callable[[Scored], np.ndarray] | None = None
     """Error of each row; averaged over rows."""
-    pooled: Callable[[Scored], float] | None = None
-    """One number of all rows, where users cannot be told apart."""
+    pooled: Callable[[Scored], PerUser | float] | None = None
+    """One number of all rows, or one value per user whose mean it is."""
     cutoff: str = "never"
     """Whether a name takes `@k`: never, optional (the whole list without it), or always."""
     both_labels: bool = False
@@ -199,7 +205,9 @@ class Metric:
 
 _BUILT_IN: dict[str, Metric] = {
     "uauc": Metric("mean AUC over users, ties half", ranking=lambda d, k: list_auc(d.positive), both_labels=True),
-    "auc": Metric("AUC over all rows, ties half", pooled=lambda d: auc(d.score, d.label, d.weight)),
+    "auc": Metric(
+        "AUC over all rows, ties half", pooled=lambda d: auc_by_user(d.ids, d.code, d.score, d.label, d.weight)
+    ),
     "ndcg": Metric(
         "NDCG, gains 0/1", ranking=lambda d, k: binary_ndcg(d.positive, k), cutoff="optional", without_positive=1.0
     ),
