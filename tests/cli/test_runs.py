@@ -29,6 +29,13 @@ def test_train_writes_a_run(puid, run_folder: Path, tmp_path: Path) -> None:
     assert trained["uauc"] == shared["uauc"]  # the run of the other tests is the one that the command writes
 
 
+def test_a_model_that_stopped_before_its_optimum_is_told(puid) -> None:
+    few = " ".join(puid("train", "--method", "mf", *SMALL, "--set", "epochs=2").out.split())
+    assert "Not converged: phi of stage main stopped after 2 sweeps before the optimum; raise epochs or l2." in few
+    assert "--set epochs=NUMBER" in few
+    assert "Not converged" not in puid("train", "--method", "mf", *SMALL, "--set", "epochs=300").out
+
+
 def test_evaluate_repeats_the_figures_of_the_run(puid, run_folder: Path) -> None:
     trained = json.loads((run_folder / "metrics.json").read_text())
     data = ("--set", "data.n_users=60", "--set", "data.n_items=40")

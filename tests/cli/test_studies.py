@@ -42,6 +42,9 @@ def test_compare_prints_tables_and_writes_the_files(puid, tmp_path: Path) -> Non
     assert len(rows) == 2 * (2 + len(BASELINES))
     assert {row["label"] for row in rows} == {"mf", "rd-ips", *BASELINES}
     assert {row["settings"]["epochs"] for row in rows} == {4}
+    unfinished = next((f"{row['label']} ({row['not_converged']})" for row in rows if "not_converged" in row), None)
+    assert unfinished is not None
+    assert f"Not converged: {unfinished}" in " ".join(outcome.out.split())
     before = {path: path.read_bytes() for path in out.glob("*.*") if path.name != "timings.json"}
     again = puid(*command, "--json")
     assert json.loads(again.out)["reference"] == "mf"
@@ -164,6 +167,7 @@ def test_the_best_trial_trains_as_it_is(puid, tmp_path: Path) -> None:
         assert word in outcome.out
     trials = json.loads((out / "trials.json").read_text())
     assert len(trials) == 4
+    assert ("Not converged: trial" in " ".join(outcome.out.split())) == any("not_converged" in row for row in trials)
     trained = puid("train", "-c", out / "best.toml", "--data", "simulated", *SIZES, "--json")
     assert trained.code == 0, trained
     facts = json.loads(trained.out)

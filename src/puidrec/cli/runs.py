@@ -98,6 +98,8 @@ def _show_run(run: Run, data: str, out: Path | None) -> None:
     )
     say_overlap(facts)
     say_stable(facts)
+    if "not_converged" in facts:
+        say(f"Not converged: {facts['not_converged']}. --set epochs=NUMBER allows more sweeps.")
     if "gamma_set_by" in facts:
         say(f"Γ was set by {facts['gamma_set_by']}. --set gamma=NUMBER sets it yourself.")
     if out is not None:

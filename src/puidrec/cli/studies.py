@@ -140,6 +140,7 @@ def compare(
         print_json({"reference": reference, "rows": [row.plain() for row in rows], "failed": failed})
     else:
         _show_comparison(rows, reference, metrics, output.out)
+        _say_unfinished([(result.job.method, result.context.get("not_converged")) for result in results])
     _raise_failures(failures, len(results) + len(failures))
 
 
@@ -168,6 +169,15 @@ def _show_comparison(rows: Sequence[SummaryRow], reference: str, metrics: Sequen
     if out is not None:
         files = "report.html, table.md, results.json, summary.json, charts"
         say(f"wrote {out}: {files}\nnext: open {out}/report.html", wrap=False)
+
+
+def _say_unfinished(reasons: Sequence[tuple[str, str | None]]) -> None:
+    """One line for the methods or trials that stopped before their optimum."""
+    found = {name: why for name, why in reasons if why is not None}
+    if found:
+        name, why = next(iter(found.items()))
+        others = f"; so did {len(found) - 1} more" if len(found) > 1 else ""
+        say(f"Not converged: {name} ({why}){others}. --set epochs=NUMBER allows more sweeps.")
 
 
 def _raise_failures(failures: Sequence[str], total: int) -> None:
@@ -236,6 +246,7 @@ def _show_trials(job: Job, ranked: Sequence[Trial], out: Path | None) -> None:
         for trial in ranked[:SHOWN_TRIALS]
     ]  # fmt: skip
     print_table(f"{job.method} on {job.data.title}: trials by validation score", ("trial", "score", *varied), body)
+    _say_unfinished([(f"trial {trial.number}", trial.not_converged) for trial in ranked])
     if not varied:
         say(f"{job.method} has no settings to search: one trial.")
     elif len(ranked) > SHOWN_TRIALS:

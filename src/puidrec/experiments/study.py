@@ -181,6 +181,8 @@ class Trial:
     """Validation score by seed; a seed that failed is not there, one that nothing validates has None."""
     error: str | None = None
     """Why a seed failed, where one did."""
+    not_converged: str | None = None
+    """What stopped before its optimum, and what to change."""
 
     @property
     def score(self) -> float | None:
@@ -194,7 +196,7 @@ class Trial:
         scores = {str(seed): score for seed, score in self.scores.items()}
         return {
             "trial": self.number, "settings": self.settings, "validation": self.score, "seeds": scores,
-            "error": self.error,
+            "error": self.error, **({"not_converged": self.not_converged} if self.not_converged else {}),
         }  # fmt: skip
 
 
@@ -215,12 +217,14 @@ def tune(
     by_seed = [trials(replace(job, seed=seed), draws_seed=seeds[0]) for seed in seeds]
     done = run_study([t for part in by_seed for t in part], out, engine=engine, workers=workers, progress=progress)
     scores = {result.job.key: result.validation for result in done}
+    early = {result.job.key: result.context.get("not_converged") for result in done}
     errors = {failure.job.key: failure.error for failure in done.failures}
     found = []
     for number, same in enumerate(zip(*by_seed, strict=True)):
         settled = {trial.seed: scores[trial.key] for trial in same if trial.key in scores}
         error = next((errors[trial.key] for trial in same if trial.key in errors), None)
-        found.append(Trial(number, dict(same[0].settings), settled, error))
+        unfinished = next((early[trial.key] for trial in same if early.get(trial.key)), None)
+        found.append(Trial(number, dict(same[0].settings), settled, error, unfinished))
     if all(trial.error is not None for trial in found):
         raise PuidError(f"every trial of {job.method} failed; the first: {found[0].error}")
     return sorted(found, key=lambda trial: (trial.error is not None, -np.inf if trial.score is None else -trial.score))

@@ -14,14 +14,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from puidrec.train.quadratic import Objective, Quadratic, Rows, alone, gram
+from puidrec.train.quadratic import Objective, Quadratic, Slopes, alone, gram
 from puidrec.train.sides import Model, Point
 
 NEGLIGIBLE = 1e-3
 """The length, against the longest, below which a shrinking column is left out."""
 EMPTY = 1e-6
 """Scores to which a column of a start contributes less than this do not depend on it."""
-POWER_STEPS = 3
+POWER_STEPS = 4
 """Products with EᵀE from a fixed start, for its leading singular vectors."""
 KERNEL_WIDTH = FURTHER = 8
 """Numbers that a processor adds at a time; columns looked for besides those in use."""
@@ -48,7 +48,7 @@ def widened(objective: Objective, model: Model, point: Point, value: float, wort
         room = min(room, FURTHER)
     if room == 0:
         return None
-    prices = [float(side.penalty[0]) for side in (model.users, model.items)]
+    prices = _prices(model)
     p, sigma, q, kappa = _leading(objective.at(model.narrowed(width).scores(point)), point, room, model)
     profit = (sigma - (prices[0] * prices[1]) ** 0.5).clamp_min(0.0)
     length = profit / kappa
@@ -62,6 +62,7 @@ def widened(objective: Objective, model: Model, point: Point, value: float, wort
         size = length[chosen].sqrt()
         columns = {"users": p[:, chosen] * (size * balance), "items": q[:, chosen] * (size / balance)}
         wider = {k: torch.cat([columns[k].to(x), x], 1) if k in columns else x for k, x in point.items()}
+        wider = filled(wider, model)
         wide = model.narrowed(wider["users"].shape[1])
         lower = objective.value(wide.scores(wider)) + wide.penalty(wider)
         if lower < value:
@@ -70,36 +71,47 @@ def widened(objective: Objective, model: Model, point: Point, value: float, wort
     return None
 
 
+def filled(point: Point, model: Model) -> Point:
+    """The point with columns of 0 up to a whole width, unless it has none but the biases; they stay 0 by their L2."""
+    width = point["users"].shape[1]
+    missing = min(_whole(width), model.users.penalty.numel()) - width
+    if width == 1 or missing <= 0 or min(_prices(model)) <= 0.0:
+        return point
+    return {k: x if x.ndim == 0 else torch.nn.functional.pad(x, (missing, 0)) for k, x in point.items()}
+
+
 def _whole(width: int) -> int:
-    """The next width that sparse kernels work on without a remainder: 24 columns take less time than 18."""
-    return -(-width // KERNEL_WIDTH) * KERNEL_WIDTH
+    """The next width at which scores (with a column of ones more) are sampled without a remainder: 31 takes less time
+    than 26."""
+    return -(-(width + 1) // KERNEL_WIDTH) * KERNEL_WIDTH - 1
 
 
 def _leading(quadratic: Quadratic, point: Point, count: int, model: Model) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Leading singular vectors p, values σ, vectors q of E away from the columns in use, and κ of each."""
-    users, items = point["users"], point["items"]
-    used = _orthonormal(items[:, :-1])
-    wide = model.narrowed(count + users.shape[1])
-
-    def rows(side: str, vectors: Tensor) -> Rows:
-        """One side with `count` further columns of 0, the other with these vectors there."""
-        nothing = vectors.new_zeros(len(point[side]), vectors.shape[1])
-        wider = {"users": vectors, "items": vectors} | {side: nothing}
-        scores = wide.scores(point | {k: torch.cat([x, point[k]], 1) for k, x in wider.items()})
-        return Rows.of_users(quadratic, scores) if side == "users" else Rows.of_items(quadratic, scores)
-
+    items, slopes = point["items"], Slopes(quadratic, model.narrowed(point["items"].shape[1]).scores(point))
+    used = kept = _orthonormal(items[:, :-1])
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(len(items), count, generator=generator).to(items)
+    products = list[Tensor]()
+    lanczos = count <= FURTHER and used.shape[1] + POWER_STEPS * count <= len(items)
     for _ in range(POWER_STEPS):
-        q = _orthonormal(q - used @ (used.T @ q), count)
-        q = rows("items", rows("users", q).slope()[:, :count]).slope()[:, :count]
+        for _ in range(2):  # once leaves rounding where little is left
+            q = _orthonormal(q - kept @ (kept.T @ q), count)
+        kept = torch.cat([kept, q], 1) if lanczos else kept
+        q = slopes.transposed(slopes.times(q))
+        products.append(q)
+    if lanczos:  # the best of all directions met, not only of the last ones: near the edge of noise they are many
+        basis = kept[:, used.shape[1] :]
+        inner = gram(basis, torch.cat(products, 1))
+        q = basis @ torch.linalg.eigh(inner + inner.T)[1][:, -count:].to(basis)
     q = _orthonormal(q - used @ (used.T @ q), count)
-    p = rows("users", q).slope()[:, :count]
+    p = slopes.times(q)
     squares, axes = torch.linalg.eigh(model.reduce(gram(p, p)))
     sigma = squares.clamp_min(torch.finfo(torch.float32).tiny).sqrt().flip(0)
     axes = axes.flip(1)
     p, q = p @ (axes / sigma).to(p), q @ axes.to(q)
-    kappa = model.reduce((p.square() * rows("users", q).diagonal()[:, :count]).sum(0, dtype=torch.float64))
+    p, q = p * _signs(q), q * _signs(q)
+    kappa = model.reduce((p.square() * quadratic.curvature(q)).sum(0, dtype=torch.float64))
     return p, sigma.to(p), q, kappa.to(p).clamp_min(torch.finfo(p.dtype).tiny)
 
 
@@ -109,10 +121,17 @@ def _orthonormal(columns: Tensor, count: int | None = None) -> Tensor:
     return torch.nn.functional.pad(basis, (0, (count or basis.shape[1]) - basis.shape[1]))
 
 
-def needed_axes(model: Model, point: Point, direction: Point) -> Tensor | None:
-    """Principal axes of the vectors to keep, [columns, fewer]: not those that are negligible and still shrinking.
+def _signs(columns: Tensor) -> Tensor:
+    """The sign of each column's largest number: a singular vector has two directions, and rounding would choose."""
+    return columns.gather(0, columns.abs().argmax(0)[None]).sign()
 
-    Turning the vectors to their axes changes neither scores nor penalty. None if all axes are needed.
+
+def needed_axes(objective: Objective, model: Model, point: Point, direction: Point) -> Tensor | None:
+    """Principal axes of the vectors to keep, [columns, fewer]: not those that are negligible and still shrinking, nor
+    those that would vanish at the optimum if the others stayed. None if all axes are needed.
+
+    Turning the vectors to their axes changes neither scores nor penalty. Columns of 0 fill up the width to what
+    kernels like; they stay 0.
     """
     rows, steps = model.scores(point), model.scores(direction, step=True)
     power, growth = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
@@ -127,13 +146,40 @@ def needed_axes(model: Model, point: Point, direction: Point) -> Tensor | None:
         return None
     growing = torch.einsum("ik,ij,jk->k", axes, growth, axes) > 0.0
     large = values > NEGLIGIBLE**2 * values[-1].clamp_min(1e-6)  # 1 is the share of all columns, biases among them
-    large[-1] = True
-    wanted = _whole(int((large | growing).sum()) + 1) - 1
-    if wanted >= len(values):
+    needed = large | growing
+    fillable = model.by_rows and min(_prices(model)) > 0.0
+    if fillable:
+        needed &= ~_vanishing(objective, model, turned(point, axes.to(point["users"])))
+    needed[-1] = True
+    count = int(needed.sum())
+    wanted = min(_whole(count + 1) - 1, len(values))
+    if wanted == len(values) and (not fillable or bool((values[~needed] <= EMPTY**2 * values[-1]).all())):
         return None
-    order = torch.argsort(values + (large | growing), descending=True, stable=True)
+    order = torch.argsort(values + needed * (1.0 + values[-1]), descending=True, stable=True)
     kept: Tensor = axes[:, order[:wanted]]
+    kept = kept * _signs(kept)
+    if fillable:
+        kept[:, count:] = 0.0
     return kept.to(point["users"])
+
+
+def _prices(model: Model) -> list[float]:
+    """L2 of the vectors of users and of items."""
+    return [float(side.penalty[0]) for side in (model.users, model.items)]
+
+
+def _vanishing(objective: Objective, model: Model, point: Point) -> Tensor:
+    """Whether each column t p qᵀ would be best at a t of at most 0: t² κ + t pᵀE q ≤ t √(ρ_u ρ_i), sides balanced."""
+    scores = model.scores(point)
+    quadratic = objective.at(scores)
+    own, items = point["users"][:, :-1], point["items"][:, :-1]
+    worth = torch.addcmul(Slopes(quadratic, scores).times(items), own, quadratic.curvature(items))
+    worth = (worth * own).sum(0, dtype=torch.float64)
+    lengths = torch.stack([own.square().sum(0, dtype=torch.float64), worth])
+    squares, worth = model.reduce(lengths)
+    prices = _prices(model)
+    gone: Tensor = worth <= 0.5 * (prices[0] * squares + prices[1] * items.square().sum(0, dtype=torch.float64))
+    return gone
 
 
 def turned(point: Point, axes: Tensor) -> Point:

@@ -110,6 +110,18 @@ class Quadratic:
             raise InputError("a log without blocks of users")
         return torch.cat(users), self.reduce(items)
 
+    def curvature(self, items: Tensor) -> Tensor:
+        """Σ_i (o c + v) x_i² of each user and each column x of the items' vectors."""
+        squares = items.square()
+        total = (self.v * squares.sum(0, dtype=torch.float64)).to(items)
+        if self.same_matrix:
+            return total[None]
+        parts = []
+        for block in self.blocks():
+            weights = torch.full_like(block.d, block.c) if isinstance(block.c, float) else block.c
+            parts.append(block.pattern.matmul(weights, squares))
+        return torch.cat(parts).add_(total)
+
     def at(self, scores: LowRank) -> Quadratic:
         """The quadratic to lower next: itself, whatever the scores."""
         return self
@@ -313,6 +325,50 @@ class Rows:
         for part in self.parts():
             total[part.own] += product(part)
         return self.reduce(total)
+
+
+class Slopes:
+    """E = −½ ∂loss/∂scores at given scores: products with it and with its transpose, of vectors of any width."""
+
+    def __init__(self, quadratic: Quadratic, scores: LowRank) -> None:
+        self.quadratic, self.scores = quadratic, scores
+        self._known: dict[int, Tensor] = {}
+        self._kept = 0
+
+    def times(self, items: Tensor) -> Tensor:
+        """E times vectors of items, for the users of this process."""
+        parts = [block.pattern.matmul(self._residual(block), items) for block in self.quadratic.blocks()]
+        return torch.cat(parts) + self._everywhere(items, by_user=False)
+
+    def transposed(self, users: Tensor) -> Tensor:
+        """Eᵀ times vectors of users, summed over processes."""
+        total = self._everywhere(users, by_user=True)
+        for block in self.quadratic.blocks():
+            total += block.pattern.matmul_transposed(self._residual(block), users[block.start : block.stop])
+        return self.quadratic.reduce(total)
+
+    def _residual(self, block: Block) -> Tensor:
+        """d − c s of the block's pairs, kept where they are few enough."""
+        if block.start in self._known:
+            return self._known[block.start]
+        residual = block.d - block.c * block.scores(self.scores)
+        self._kept += residual.numel()
+        if self._kept <= KEPT:
+            self._known[block.start] = residual
+        return residual
+
+    def _everywhere(self, vectors: Tensor, *, by_user: bool) -> Tensor:
+        """v (m − s) times the vectors."""
+        left, right = self.scores.lefts[0], self.scores.rights[0]
+        products = [(left, right, -self.quadratic.v)]
+        if self.quadratic.pull is not None:
+            pulls = zip(self.quadratic.pull.lefts, self.quadratic.pull.rights, strict=True)
+            products += [(m, n, self.quadratic.v) for m, n in pulls]
+        total = vectors.new_zeros(len(right if by_user else left), vectors.shape[1])
+        for m, n, factor in products if self.quadratic.v else ():
+            mine, others = (n, m) if by_user else (m, n)
+            total += mine @ (factor * gram(others, vectors)).to(vectors)
+        return total
 
 
 def both_slopes(

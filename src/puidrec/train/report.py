@@ -112,7 +112,7 @@ class _NotebookBar:
 def sweep_limit(prepared: Prepared, fitted: Fitted) -> str:
     """Which models are not at their optimum, and what to change."""
     names, most = " and ".join(fitted.unfinished), prepared.settings.epochs
-    return f"{names} stopped after {most} sweeps before its optimum; raise epochs, or l2"
+    return f"{names} stopped after {most} sweeps before the optimum; raise epochs or l2"
 
 
 def calibrates_gamma(prepared: Prepared) -> bool:

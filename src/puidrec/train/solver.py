@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puidrec.train.columns import needed_axes, turned, widened, without_empty
+from puidrec.train.columns import filled, needed_axes, turned, widened, without_empty
 from puidrec.train.quadratic import Objective, alone, best_step, exact_sum
 from puidrec.train.sides import STEPS, Features, Model, Point, Side, UnsolvableError, joint_step, sweep
 
@@ -38,7 +38,7 @@ SETTLED = 2
 """Sweeps in a row that must stay below the tolerance."""
 ROUNDING = 1e-3
 """Share of the numbers' precision below which a gain of the objective is rounding."""
-NARROW_EVERY, METRIC_EVERY = 4, 5
+NARROW_EVERY, METRIC_EVERY = 8, 5
 """Sweeps after which needless columns are looked for, and matrices that precondition slopes are made again."""
 WIDEN_FIRST = 5
 """The sweep before which lacking columns are looked for; again before the sweeps of twice its number, four times it, …,
@@ -108,13 +108,14 @@ def _widened(problem: Objective, model: Model, state: Sweep) -> Sweep | None:
     """The state with the columns that it lacks; None if it lacks none."""
     if not model.by_rows:
         return None
-    found = widened(problem, model, state.point, state.objective, WORTH * abs(state.objective))
+    point = without_empty(state.point)
+    found = widened(problem, model, point, state.objective, WORTH * abs(state.objective))
     return found and Sweep(state.number, found[1], found[0], {}, {}, 0)
 
 
 def _narrowed(problem: Objective, model: Model, state: Sweep) -> Sweep:
     """The state without columns that it does not need."""
-    axes = needed_axes(model, state.point, state.direction)
+    axes = needed_axes(problem, model, state.point, state.direction)
     if axes is None:
         return state
     point, narrow = turned(state.point, axes), model.narrowed(axes.shape[1] + 1)
@@ -129,7 +130,7 @@ def _narrowed(problem: Objective, model: Model, state: Sweep) -> Sweep:
 
 def _first(problem: Objective, model: Model, point: Point) -> Sweep:
     if model.by_rows:
-        point = without_empty(point)
+        point = filled(without_empty(point), model)
         model = model.narrowed(point["users"].shape[1])
     objective = problem.value(model.scores(point)) + model.penalty(point)
     _check_finite(objective, "at the start")
