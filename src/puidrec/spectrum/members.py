@@ -11,13 +11,15 @@ A log of likes has no ratings to fit: q = 1, and models along Γ differ from `al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from scipy.stats import rankdata
 
+from puidrec.backbones.mf import INIT_SD
 from puidrec.errors import InputError
 from puidrec.settings import Settings
 from puidrec.spectrum.blend import Rows, blend, calibration_rows
@@ -108,10 +110,30 @@ def _from(start: str, build: Build, partition: UserPartition) -> Build:
     def warm(done: Done) -> Problem:
         problem = build(done)
         for step in problem.steps:
+            fresh = {name: value.detach().clone() for name, value in step.module.named_parameters()}
             step.load(partition.take_own_parameters(step, done[start].parameters))
+            _refill(step.module, fresh)
+            step.moved()
         return problem
 
     return warm
+
+
+@torch.no_grad()
+def _refill(module: torch.nn.Module, fresh: Mapping[str, torch.Tensor]) -> None:
+    """Columns that L2 has emptied start anew, by as much as they are empty: else they grow out of rounding errors.
+
+    Without features the solver finds the columns that are lacking by itself.
+    """
+    own = dict(module.named_parameters())
+    items = [value for name, value in own.items() if name.startswith("item_towers.") and value.shape[1] > 1]
+    if len(items) + sum(name.startswith("user_towers.") and value.shape[1] > 1 for name, value in own.items()) <= 2:
+        return
+    length = torch.stack([value[:, :-1].square().mean(0) for value in items]).sum(0).sqrt()
+    empty = (1.0 - length / INIT_SD).clamp_min(0.0)
+    for name, value in own.items():
+        if value.ndim == 2 and value.shape[1] > 1:
+            value[:, :-1] += empty * fresh[name][:, :-1]
 
 
 def signed_stages(prepared: Prepared, partition: UserPartition) -> Sequence[Stage]:
