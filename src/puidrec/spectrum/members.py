@@ -39,6 +39,8 @@ ALONE_SWEEPS = 15
 """Sweeps of the only member of a log of likes, as `all-rank` has by itself."""
 ENOUGH = 500
 """Uniform rows from which they choose Γ and λ of the signed methods."""
+CLEAR_AUC = 2.33
+"""Standard errors by which a point of the path must order better: one in a hundred logs by chance."""
 POINTS = ((3.0, 1.0), (10.0, 1.0), (30.0, 3.0), (10.0, 5.0), (3.0, 3.0))
 """(Γ, λ) that they choose among, beside the Γ of their mean with λ = 1."""
 
@@ -167,12 +169,18 @@ def _point(prepared: Prepared, partition: UserPartition, name: str, gamma: float
 
 
 def _chosen(prepared: Prepared, points: Sequence[tuple[str, Fitted]], rows: Rows) -> Fitted:
-    """The point of best AUC on uniform rows, or the first one that is within one standard error of it."""
+    """The first point whose AUC on uniform rows is not clearly below the best one's.
+
+    The Γ of the mean comes first: another point may order a little better and be far off the ratings.
+    """
     liked = rows.liked
     values = [_placements(pair_scores(fitted.phi, rows.user, rows.item), liked) for _, fitted in points]
     best = max(range(len(points)), key=lambda k: float(values[k][liked].mean()))
     lacks = (values[best] - value for value in values)
-    near = (lack[liked].mean() <= np.sqrt(sum(lack[p].var() / p.sum() for p in (liked, ~liked))) for lack in lacks)
+    near = (
+        lack[liked].mean() <= CLEAR_AUC * np.sqrt(sum(lack[p].var() / p.sum() for p in (liked, ~liked)))
+        for lack in lacks
+    )
     name, fitted = points[next(k for k, bearable in enumerate(near) if bearable)]
     words = f"the AUC of {rows.user.size:,} uniform ratings along a path: {name}"
     validator, notes = prepared.validator(), {"gamma_set_by": words, "uniform_rows_used": "scale of Γ, λ"}
