@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from puidrec.objective.worst_case import Box
 from puidrec.train.blocks import UserPartition
 from puidrec.train.least_squares import LogBlocks, WorstCase, secant_search
 from puidrec.train.quadratic import Block, Quadratic
+from puidrec.train.sides import UnsolvableError, similar_axes
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep
 
 DIM = 2
@@ -511,3 +513,18 @@ def test_columns_that_l2_empties_are_left_out_without_changing_the_optimum(monke
     assert found.point["users"].shape == (40, 9)
     assert found.objective == pytest.approx(whole.objective, rel=1e-7)
     torch.testing.assert_close(model.scores(found.point).tile(), model.scores(whole.point).tile(), rtol=0, atol=1e-3)
+
+
+def test_a_column_of_nothing_under_next_to_no_l2_is_not_singular() -> None:
+    """Ten million likes have an L2 of 1e-23: rounding of an empty column is larger, and below 0 half of the time."""
+    weights = torch.ones(4)
+
+    def axes(cost: float, empty: float):
+        rows = SimpleNamespace(
+            gram=None, weights=lambda: (weights,), typical=lambda: torch.diag(torch.tensor([1.0, empty]).double())
+        )
+        return similar_axes(rows, SimpleNamespace(free=torch.ones(2), cost=torch.full((2,), cost)))
+
+    assert torch.isfinite(axes(9e-24, -1e-20).axes).all()
+    with pytest.raises(UnsolvableError, match="singular"):
+        axes(9e-24, -1e-6)

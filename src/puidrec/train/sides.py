@@ -33,6 +33,8 @@ STEPS = 2
 """Steps of conjugate gradients per side and sweep: the next sweep starts where they end."""
 START_SD = 0.1
 """Spread of the items' first vectors; users start at 0, so a start does not depend on how users are divided."""
+SLIGHT = 1e-12
+"""Share of the mean diagonal that preconditioners add to it."""
 FEATURE_STEPS = 2
 """Times as many steps for a side with features, whose weights and own parameters explain each other."""
 Point = dict[str, Tensor]
@@ -293,7 +295,10 @@ def similar_axes(rows: Rows, side: Side) -> SimilarAxes:
     if bool((base.diagonal() <= 0.0).any()):
         _positive(own[:, None], torch.ones_like(own[:1]))
     shared = free[:, None] * rows.typical() * free
-    factor, failed = torch.linalg.cholesky_ex(base + usual * shared)
+    whole = base + usual * shared
+    if bool((side.cost > 0.0).all()):  # columns of 0 under an L2 of next to nothing are not singular
+        whole.diagonal().add_(SLIGHT * free * float((free * whole.diagonal()).sum() / free.sum().clamp_min(1.0)))
+    factor, failed = torch.linalg.cholesky_ex(whole)
     if bool(failed) or not bool(torch.isfinite(factor).all()):
         raise UnsolvableError("a side of the model is singular; set l2 above 0, or lower dim")
     half = torch.linalg.solve_triangular(factor, base, upper=False)
