@@ -99,7 +99,7 @@ def pairs_in(user: np.ndarray, item: np.ndarray, n_items: int, parts: Iterable[A
 
 
 def rows_outside(
-    user: np.ndarray, item: np.ndarray, row_start: np.ndarray, items: np.ndarray, chunk: int = 1 << 20
+    user: np.ndarray, item: np.ndarray, row_start: np.ndarray, items: np.ndarray, chunk: int = 1 << 17
 ) -> tuple[np.ndarray, np.ndarray]:
     """The rows of a log that another log lacks, by user: `row_start` and items, as the other log is given.
 
