@@ -3,8 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
+from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
 from puidrec.settings import Settings
@@ -85,3 +87,12 @@ def test_where_it_does_not_the_log_alone_changes_nothing(world) -> None:
     (plain, _), (own, model) = (true_error(method, data, split, truth) for method in ("mf", "spectrum"))
     assert model.report_["spectrum"]["prior"] == "mf"
     assert own == pytest.approx(plain, rel=0.01)
+
+
+def test_a_log_without_exposure_factors_shows_no_sign() -> None:
+    """Two items have no second singular direction: there is nothing to look at, and that is no error."""
+    log = pl.DataFrame({"user_id": range(40), "item_id": [0, 1] * 20, "rating": [1.0, 5.0, 5.0, 1.0] * 10})
+    data = Dataset.from_frame(log, scale=(1, 5))
+    shown = out_of_fold(Prepared.of(data, data.split("rd", 0), SETTINGS))
+    assert (shown.exposure, shown.sign.t) == ({}, 0.0)
+    assert Recommender("spectrum", dim=2, epochs=5, rng=0).fit(data).report_["spectrum"]["prior"] == "mf"

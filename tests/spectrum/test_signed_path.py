@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from puidrec.data.synthetic import simulate
-from puidrec.evaluation.auc import auc
+from puidrec.evaluation.auc import auc, placements
 from puidrec.model import Recommender
 from puidrec.settings import Settings
 from puidrec.spectrum.blend import calibration_rows
-from puidrec.spectrum.members import POINTS, _placements, signed_stages
+from puidrec.spectrum.members import POINTS, signed_stages
 from puidrec.train.blocks import UserPartition
 from puidrec.train.prepare import Prepared
 
@@ -21,7 +21,7 @@ def test_placements_have_the_mean_auc() -> None:
     rng = np.random.default_rng(0)
     score, liked = rng.integers(6, size=40).astype(float), rng.random(40) < 0.4
     above = np.sign(score[liked][:, None] - score[~liked][None, :]) / 2 + 0.5
-    found = _placements(score, liked)
+    found = placements(score, liked)
     np.testing.assert_allclose(found[liked], above.mean(1))
     np.testing.assert_allclose(found[~liked], above.mean(0))
     assert found[liked].mean() == pytest.approx(float(auc(score, liked.astype(np.int8))))

@@ -59,6 +59,18 @@ def share_below(score: np.ndarray, others: np.ndarray, weight: np.ndarray | None
     return shares
 
 
+def placements(score: np.ndarray, positive: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+    """Of each positive row the share of others it is above, of each other row the share of positives above it.
+
+    Both have the mean AUC, and their variances add up to that of AUC (DeLong et al., 1988). Both labels must occur.
+    """
+    found = np.empty(score.size)
+    for part, sign in ((positive, 1.0), (~positive, -1.0)):
+        others = None if weight is None else weight[~part]
+        found[part] = share_below(sign * score[part], sign * score[~part], others)
+    return found
+
+
 def auc_by_user(
     ids: np.ndarray, code: np.ndarray, score: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None
 ) -> PerUser | float:
@@ -70,10 +82,7 @@ def auc_by_user(
     positive, mass = np.asarray(label) > 0, np.ones(code.size) if weight is None else weight
     if positive.all() or not positive.any():
         return float("nan")
-    share = np.empty(code.size)
-    for part, sign in ((positive, 1.0), (~positive, -1.0)):
-        others = None if weight is None else weight[~part]
-        share[part] = share_below(sign * score[part], sign * score[~part], others)
+    share = placements(score, positive, weight)
     value, added = float(np.average(share[positive], weights=mass[positive])), np.zeros(ids.size)
     for part in (positive, ~positive):
         own = mass[part] * (share[part] - value) / mass[part].sum()

@@ -74,7 +74,7 @@ def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted
         terms, notes, error = _mix(prepared, given, rows, prior)
         used = f"mixing weights ({rows.user.size:,} rows)"
     else:
-        shown = out_of_fold(prepared, given.members.get("mf"))
+        shown = out_of_fold(prepared, given.members.get("mf"), given.exposure)
         prior = _prior_by_log(prepared, shown)
         terms, notes, error = _mix_by_log(prepared, given, shown, prior)
         used = "none"

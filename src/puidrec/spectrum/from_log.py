@@ -57,7 +57,7 @@ def exposure_scores(ratings: RowMatrix, seed: int) -> ExposureScores:
 
 
 def looked_at(exposure: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The exposure scores that the sign check looks at: of medium rank, without ratings."""
+    """The exposure scores that the sign check looks at: of medium rank, without ratings; there is one at least."""
     finest = [values for name, values in exposure.items() if name != RATED]
     return finest[min(1, len(finest) - 1)]
 

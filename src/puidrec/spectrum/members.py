@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 
 from puidrec.backbones.mf import INIT_SD
 from puidrec.errors import InputError
+from puidrec.evaluation.auc import placements
 from puidrec.settings import Settings
 from puidrec.spectrum.blend import Rows, blend, calibration_rows
 from puidrec.train import unseen
@@ -174,7 +174,7 @@ def _chosen(prepared: Prepared, points: Sequence[tuple[str, Fitted]], rows: Rows
     The Γ of the mean comes first: another point may order a little better and be far off the ratings.
     """
     liked = rows.liked
-    values = [_placements(pair_scores(fitted.phi, rows.user, rows.item), liked) for _, fitted in points]
+    values = [placements(pair_scores(fitted.phi, rows.user, rows.item), liked) for _, fitted in points]
     best = max(range(len(points)), key=lambda k: float(values[k][liked].mean()))
     lacks = (values[best] - value for value in values)
     near = (
@@ -186,16 +186,3 @@ def _chosen(prepared: Prepared, points: Sequence[tuple[str, Fitted]], rows: Rows
     validator, notes = prepared.validator(), {"gamma_set_by": words, "uniform_rows_used": "scale of Γ, λ"}
     score = None if validator is None else validator.score(fitted.phi)
     return replace(fitted, history=[], best_score=score, notes=notes)
-
-
-def _placements(score: np.ndarray, liked: np.ndarray) -> np.ndarray:
-    """Of each liked row the share of others it is above, of each other row the share of liked ones above it; ties half.
-
-    Both have the mean AUC, and their variances add up to that of AUC (DeLong et al., 1988).
-    """
-    total, found = rankdata(score), np.zeros(score.size)
-    for part, sign in ((liked, 1.0), (~liked, -1.0)):
-        others = max(int((~part).sum()), 1)
-        below = (total[part] - rankdata(score[part])) / others
-        found[part] = below if sign > 0 else 1.0 - below
-    return found

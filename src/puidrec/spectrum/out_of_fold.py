@@ -6,7 +6,7 @@ part is judged by fits to the others, until there are rows enough to tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -45,30 +45,34 @@ class OutOfFold(NamedTuple):
     @property
     def sign(self) -> SignCheck:
         """Whether ratings rise with exposure."""
-        return sign_check(self.target, self.prediction, looked_at(self.exposure), self.user, self.controls)
+        exposure = looked_at(self.exposure) if self.exposure else np.zeros(self.user.size)
+        return sign_check(self.target, self.prediction, exposure, self.user, self.controls)
 
 
-def out_of_fold(prepared: Prepared, mf: LowRank | None = None) -> OutOfFold | None:
+def out_of_fold(
+    prepared: Prepared, mf: LowRank | None = None, exposure: Mapping[str, LowRank] | None = None
+) -> OutOfFold | None:
     """The log's evidence; None where there is none: a log of likes, or a large one on disk without held-out rows.
 
-    mf: the fit to all training rows, where held-out rows may be judged by it.
+    mf: the fit to all training rows, where held-out rows may be judged by it. exposure: the scores of these rows, if
+    they are made already.
     """
     if prepared.data.positives_only:
         return None
     found = list[OutOfFold]()
     held_out = prepared.split.validation
     if mf is not None and prepared.split.selection == "logged" and len(held_out):
-        found.append(_judged(prepared, mf, held_out))
+        found.append(_judged(prepared, mf, held_out, exposure))
     found.extend(_parts(prepared, ENOUGH - sum(one.user.size for one in found)))
     if not found:
         return None
     names = [name for name in found[0].exposure if all(name in one.exposure for one in found)]
-    exposure = {name: np.concatenate([one.exposure[name] for one in found]) for name in names}
+    scores = {name: np.concatenate([one.exposure[name] for one in found]) for name in names}
     user, item, target, prediction, controls = (
         np.concatenate([getattr(one, name) for one in found])
         for name in ("user", "item", "target", "prediction", "controls")
     )
-    return OutOfFold(user, item, target, prediction, exposure, controls)
+    return OutOfFold(user, item, target, prediction, scores, controls)
 
 
 def _parts(prepared: Prepared, enough: int) -> Iterator[OutOfFold]:
@@ -87,10 +91,12 @@ def _parts(prepared: Prepared, enough: int) -> Iterator[OutOfFold]:
         enough -= len(held)
 
 
-def _judged(prepared: Prepared, mf: LowRank, held: Interactions) -> OutOfFold:
+def _judged(
+    prepared: Prepared, mf: LowRank, held: Interactions, named: Mapping[str, LowRank] | None = None
+) -> OutOfFold:
     """Rows beside the predictions and exposure scores of a log that does not hold them."""
     user, item, ratings = held.user, held.item, prepared.log.ratings
-    named = exposure_scores(ratings, prepared.settings.seed).named
+    named = exposure_scores(ratings, prepared.settings.seed).named if named is None else named
     exposure = {name: Term(name, scores).at(user, item) for name, scores in named.items()}
     prediction = Term("mf", LowRank.of(mf.lefts[0].detach().cpu(), mf.rights[0].detach().cpu())).at(user, item)
     return OutOfFold(user, item, prepared.log.target(held), prediction, exposure, log_controls(ratings, user, item))
