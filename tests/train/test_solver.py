@@ -159,10 +159,10 @@ def test_the_value_along_a_step_is_its_polynomial(name: str) -> None:
     point, step = ({k: torch.randn_like(v) for k, v in start_of(world, model).items()} for _ in range(2))
     polynomial = quadratic.along(model.scores(point), model.scores(step, step=True))
     polynomial[:3] += model.penalty_along(point, step)
-    polynomial[0] += model.penalty(point)
+    before = float(dense_objective(quadratic, model, point))
     for t in (-0.7, 0.3, 2.0):
         moved = {k: v + t * step[k] for k, v in point.items()}
-        expected = float(dense_objective(quadratic, model, moved)) - quadratic.constant
+        expected = float(dense_objective(quadratic, model, moved)) - before
         assert np.polynomial.polynomial.polyval(t, polynomial) == pytest.approx(expected, rel=1e-9)
 
 
@@ -505,7 +505,7 @@ def test_columns_that_l2_empties_are_left_out_without_changing_the_optimum(monke
     found = solve(
         quadratic, model, start_of(world, model), after=lambda step: widths.append(step.point["users"].shape[1])
     )
-    monkeypatch.setattr("puidrec.train.solver.NARROW_EVERY", 10_000)
+    monkeypatch.setattr("puidrec.train.solver.NARROW_FIRST", 10_000)
     monkeypatch.setattr("puidrec.train.solver.without_empty", lambda point: point)
     whole = solve(quadratic, model, start_of(world, model))
     assert widths[0] == 1

@@ -13,7 +13,7 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 from puidrec.errors import InputError
 from puidrec.rng import Rng, bootstrap_counts, generator
@@ -269,14 +269,20 @@ def _replicates(
 def seed_weights(replicates: int, n_seeds: int, rng: np.random.Generator) -> np.ndarray:
     """How much each seed counts in each replicate, 1 on average: a bootstrap of seeds, widened for their small number.
 
-    Draws from a handful of seeds vary less than seeds do: by √((n − 1)/n), and as a normal law where Student's t holds.
-    Deviations from 1 are stretched by both, so that the interval of n seeds has its level. One seed counts 1.
+    Deviations from 1 are stretched so that the interval of n seeds has its level. One seed counts 1.
     """
     if n_seeds < 2:
         return np.ones((replicates, n_seeds))
-    wider = np.sqrt(n_seeds / (n_seeds - 1.0)) * stats.t.isf(0.025, n_seeds - 1) / stats.norm.isf(0.025)
-    weights: np.ndarray = 1.0 + wider * (bootstrap_counts(replicates, n_seeds, rng) - 1.0)
+    weights: np.ndarray = 1.0 + stretch_of_few(n_seeds) * (bootstrap_counts(replicates, n_seeds, rng) - 1.0)
     return weights
+
+
+def stretch_of_few(n: int, tail: float = 0.025) -> float:
+    """How much the bootstrap draws of n ≥ 2 things are widened about their mean.
+
+    Draws vary less than the things do: by √((n − 1)/n), and as a normal law where Student's t holds.
+    """
+    return float(np.sqrt(n / (n - 1.0)) * stdtrit(n - 1, tail) / ndtri(tail))
 
 
 def _two_sided(drawn: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from puidrec.data.overlap import overlap_words
 from puidrec.errors import InputError
@@ -121,7 +121,7 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, fl
     mean = float(x.mean())
     if x.size < 2:
         return mean, None, None
-    half = float(stats.t.ppf(0.5 + level / 2, x.size - 1)) * float(x.std(ddof=1)) / float(np.sqrt(x.size))
+    half = float(stdtrit(x.size - 1, 0.5 + level / 2)) * float(x.std(ddof=1)) / float(np.sqrt(x.size))
     return mean, mean - half, mean + half
 
 

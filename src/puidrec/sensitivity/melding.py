@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from puidrec.errors import InputError
-from puidrec.evaluation.significance import holm, resampled_sums
+from puidrec.evaluation.significance import holm, resampled_sums, stretch_of_few
 
 DRAWS = 4_000
 """Fewest draws; more where a limit lies further out than they reach."""
@@ -152,7 +152,7 @@ def uniform_shares(
     rho = (between - own) / np.maximum(own * pairs, 1e-12)
     pooled = (between.sum() - own.sum()) / max(own.sum() * pairs, 1e-12)
     rho = np.clip(np.maximum(rho, pooled), 0.0, 1.0)
-    few = float(stats.t.isf(tail, size.size - 1) / stats.t.isf(tail, n - 1)) ** 2 if size.size > 1 else np.inf
+    few = float(stdtrit(size.size - 1, tail) / stdtrit(n - 1, tail)) ** 2 if size.size > 1 else np.inf
     worst = 1.0 + excess
     return share, n / np.clip(np.minimum((1.0 + excess * rho) * few, worst), 1.0, worst)
 
@@ -171,7 +171,7 @@ def log_gamma(q: np.ndarray, q0: np.ndarray) -> np.ndarray:
 def _seen_draws(mass: np.ndarray, floor: float, tail: float, draw: np.random.Generator) -> np.ndarray:
     """Bootstrap draws of every event's seen share, [draws, events]; users (or groups of them) are resampled.
 
-    Deviations on the logit scale are widened by √(m/(m − 1)) and Student's t where the users m are few.
+    Deviations on the logit scale are widened where users are few.
     """
     occupied = mass[mass.sum(axis=1) > 0.0]
     total = occupied.sum(axis=0)
@@ -181,8 +181,7 @@ def _seen_draws(mass: np.ndarray, floor: float, tail: float, draw: np.random.Gen
         raise InputError("a certificate needs logged rows of at least two users", found=f"{m} user")
     sums = resampled_sums(occupied, DRAWS, draw)
     share = np.clip(sums / sums.sum(axis=1, keepdims=True), floor, 1.0 - floor)
-    wider = np.sqrt(m / (m - 1.0)) * stats.t.isf(tail, m - 1) / stats.norm.isf(tail)
-    return _expit(_logit(q) + wider * (_logit(share) - _logit(q)))
+    return _expit(_logit(q) + stretch_of_few(m, tail) * (_logit(share) - _logit(q)))
 
 
 def _melded(seen: np.ndarray, q0: float, size: float, tail: float, draw: np.random.Generator) -> tuple[float, float]:

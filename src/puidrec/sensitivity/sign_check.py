@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtr, ndtri
 
 from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
@@ -85,8 +85,8 @@ def mean_gap(
     variance = (by_group @ by_group) / total**2 * n_groups / (n_groups - 1)
     variance += (by_user @ by_user) / rating.size**2 * n_users / (n_users - 1)
     error, gap = float(np.sqrt(variance)), seen - unseen
-    reach = float(stats.norm.ppf(0.975)) * error
-    p_value = float(2.0 * stats.norm.sf(abs(gap) / error)) if error > 0.0 else float(gap == 0.0)
+    reach = float(ndtri(0.975)) * error
+    p_value = float(2.0 * ndtr(-abs(gap) / error)) if error > 0.0 else float(gap == 0.0)
     return MeanGap(name, side, seen, unseen, gap - reach, gap + reach, p_value, rating.size)
 
 

@@ -142,7 +142,7 @@ class Quadratic:
         return self.v * self._everywhere((left,), (right,))[0]
 
     def along(self, scores: LowRank, step: LowRank, known: Mapping[int, Tensor] | None = None) -> np.ndarray:
-        """Coefficients of t⁰ … t⁴ of the loss at factors L + t ΔL, R + t ΔR, without the constant; sums in float64.
+        """Coefficients of t¹ … t⁴ of the loss at factors L + t ΔL, R + t ΔR, after a 0 for t⁰; sums in float64.
 
         known: scores of the logged pairs of a block, by its first user, where they were computed before.
         """
@@ -151,7 +151,9 @@ class Quadratic:
             s0 = (known or {}).get(block.start)
             s0 = block.scores(scores) if s0 is None else s0
             total += _pair_polynomial(block, s0, *block.change(scores, step))
-        return self.reduce(total + self.everywhere_along(scores, step)).cpu().numpy()
+        polynomial = self.reduce(total + self.everywhere_along(scores, step)).cpu().numpy()
+        polynomial[0] = 0.0
+        return polynomial
 
     def everywhere_along(self, scores: LowRank, step: LowRank) -> Tensor:
         """The part of `along` that is over all pairs, of the users of this process."""
@@ -396,12 +398,9 @@ def best_step(polynomial: np.ndarray) -> tuple[float, float]:
     gains = np.concatenate([[0.0], polynomial[1:]])
     if not np.isfinite(gains).all():
         return 0.0, float("nan")
-    slope = np.trim_zeros(np.polynomial.polynomial.polyder(gains), "b")
-    if slope.size == 0:  # nothing to move: the step is 0 everywhere
-        return 0.0, 0.0
-    roots = np.polynomial.polynomial.polyroots(slope)
-    real = [0.0, *(float(root.real) for root in np.atleast_1d(roots) if abs(root.imag) <= 1e-6 * (1 + abs(root)))]
-    values = np.polynomial.polynomial.polyval(np.array(real), gains)
+    roots = np.roots((gains[1:] * np.arange(1, gains.size))[::-1])  # none if there is nothing to move
+    real = [0.0, *(float(root.real) for root in roots if abs(root.imag) <= 1e-6 * (1 + abs(root)))]
+    values = np.polyval(gains[::-1], real)
     best = int(np.argmin(values))
     return real[best], float(values[best])
 
@@ -431,13 +430,11 @@ def gram(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _pair_polynomial(block: Block, s0: Tensor, s1: Tensor, s2: Tensor) -> Tensor:
-    """Coefficients of Σ c s² − 2 d s at s = s0 + t s1 + t² s2."""
-    slope, curved = block.c * s0 - block.d, block.c * s2
-    sums = [
-        exact_sum(a * b)
-        for a, b in ((s0, slope - block.d), (s1, slope), (s2, slope), (s1, block.c * s1), (s1, curved), (s2, curved))
-    ]
-    return torch.stack([sums[0], 2.0 * sums[1], sums[3] + 2.0 * sums[2], 2.0 * sums[4], sums[5]])
+    """Coefficients of t¹ … t⁴ of Σ c s² − 2 d s at s = s0 + t s1 + t² s2, after a 0 for t⁰."""
+    moves = torch.stack([s1, s2])
+    others = torch.stack([block.c * s0 - block.d, block.c * s1, block.c * s2])
+    (first, square, cross), (second, _, fourth) = gram(moves.T, others.T)
+    return torch.stack([torch.zeros_like(first), 2.0 * first, square + 2.0 * second, 2.0 * cross, fourth])
 
 
 def _gram_polynomial(rows: Tensor, step: Tensor | None = None) -> list[Tensor]:

@@ -38,11 +38,12 @@ SETTLED = 2
 """Sweeps in a row that must stay below the tolerance."""
 ROUNDING = 1e-3
 """Share of the numbers' precision below which a gain of the objective is rounding."""
-NARROW_EVERY, METRIC_EVERY = 8, 5
-"""Sweeps after which needless columns are looked for, and matrices that precondition slopes are made again."""
+METRIC_EVERY = 5
+"""Sweeps after which matrices that precondition slopes are made again."""
+NARROW_FIRST = 8
+"""The sweep after which needless columns are looked for; again after sweeps of twice its number, four times it, …"""
 WIDEN_FIRST = 5
-"""The sweep before which lacking columns are looked for; again before the sweeps of twice its number, four times it, …,
-and at the end."""
+"""The sweep before which lacking columns are looked for; again as above, and at the end."""
 RISE = 1e-8
 """Share of the objective that leaving a column out may cost, which is the rounding error of the objective itself."""
 WORTH = 1e-8
@@ -84,23 +85,23 @@ def solve(
     state = start if isinstance(start, Sweep) else _first(problem, model, start)
     while state.number < max_sweeps:
         done = state.settled >= SETTLED
-        if done or _may_widen(state):
+        if done or _is_due(state.number + 1, WIDEN_FIRST):
             wider = _widened(problem, model, state)
             if wider is None and done:
                 break
             state = wider or state
         width = state.point["users"].shape[1]
         state = _next(problem, model.narrowed(width), state, tolerance, steps)
-        if state.number % NARROW_EVERY == 0:
+        if _is_due(state.number, NARROW_FIRST):
             state = _narrowed(problem, model.narrowed(width), state)
         if after is not None:
             after(state)
     return state._replace(point=model.padded(state.point), direction={}, proposal={}, metric={})
 
 
-def _may_widen(state: Sweep) -> bool:
-    """Whether it is time to look for columns before the next sweep."""
-    turns, rest = divmod(state.number + 1, WIDEN_FIRST)
+def _is_due(number: int, first: int) -> bool:
+    """Whether a sweep's number is `first`, twice it, four times it, …"""
+    turns, rest = divmod(number, first)
     return rest == 0 and turns.bit_count() == 1
 
 
@@ -151,13 +152,13 @@ def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, step
         beta = _beta(model, proposal, state)
     t, gain, direction = 0.0, 0.0, proposal
     for remains in (beta, 0.0) if beta > 0.0 else (0.0,):
-        direction = {k: x + remains * state.direction[k] for k, x in proposal.items()} if remains else proposal
+        direction = _moved(proposal, state.direction, remains) if remains else proposal
         penalty = model.penalty_along(state.point, direction)
         t, gain = problem.line_search(quadratic, scores, model.scores(direction, step=True), penalty, known)
         if gain < 0.0:
             break
     _check_finite(gain, f"in sweep {state.number + 1}")
-    point = {name: x + t * direction[name] for name, x in state.point.items()} if gain < 0.0 else state.point
+    point = _moved(state.point, direction, t) if gain < 0.0 else state.point
     objective = state.objective + min(gain, 0.0)
     rounding = ROUNDING * torch.finfo(state.point["users"].dtype).eps
     enough = (JOINTLY * tolerance if known else tolerance) ** 2
@@ -189,6 +190,10 @@ def _inner(model: Model, first: Point, second: Point) -> float:
         total, count = reduce(torch.stack([own, torch.full_like(own, len(a))]))
         means.append(float(total / count.clamp_min(1.0)))
     return sum(means)
+
+
+def _moved(point: Point, step: Point, t: float) -> Point:
+    return {name: torch.add(x, step[name], alpha=t) for name, x in point.items()}
 
 
 def _change(after: Point, before: Point) -> Point:
