@@ -5,6 +5,9 @@
     python bench/engine.py large          10 M rows, 100 k × 20 k, dim 64
     python bench/engine.py fits           whole fits by default settings, to convergence, at Yahoo!R3's shape (dim 64),
                                           interleaved with whole fits of implicit's ALS (15 iterations)
+    python bench/engine.py whole 10m      a whole `dr` fit to convergence: 10 M rows, dim 64; and what the same fit
+                                          would take with Adam (its 300 epochs, timed on a few)
+    python bench/engine.py whole 100m     the same with 100 M rows, dim 32; without Adam
 
 Each prints one JSON line, `fits` one per method.
 Times are medians; runs of the things compared alternate, so that a busy machine slows all.
@@ -40,10 +43,15 @@ from puidrec.objective.terms import (  # noqa: E402
 from puidrec.objective.worst_case import Box  # noqa: E402
 
 SHAPES = {"shape": (15_400, 1_000, 311_704, 64), "large": (100_000, 20_000, 10_000_000, 64)}
+WHOLE = {"1m": (20_000, 5_000, 1_000_000, 32), "10m": SHAPES["large"], "100m": (1_000_000, 100_000, 100_000_000, 32)}
+"""Logs for whole fits: users, items, rows, dim."""
 FITS = "mf,ips,dr,signed-rd,all-rank,rd-ips,rd-dr,puid-dr,brd-dr,spectrum"
 TARGETS = {"mf": 1.5, "dr": 3.0, "signed-rd": 3.0}
 """Seconds of a whole fit against those of a whole fit of ALS."""
 ALS_ITERATIONS, TRUE_COLUMNS = 15, 8
+RATED_AT_ONCE = 5_000_000
+ADAM_EPOCHS, ADAM_TIMED = 300, (2, 4)
+"""Epochs of version 0.1, and those of two short fits, whose difference tells the time of an epoch."""
 L2 = 1e-3
 
 
@@ -137,9 +145,14 @@ def rated(user: np.ndarray, item: np.ndarray, n_users: int, n_items: int, seed: 
     """Five levels: what users and items are like, a few true columns, and noise; liked items are rated more often."""
     rng = np.random.default_rng(seed)
     left, right = (rng.normal(0, TRUE_COLUMNS**-0.25, (n, TRUE_COLUMNS)).astype(np.float32) for n in (n_users, n_items))
-    taste = np.einsum("nd,nd->n", left[user], right[item])
-    means = rng.normal(0, 0.6, n_users)[user] + rng.normal(0, 0.5, n_items)[item]
-    return np.clip(np.rint(3.0 + taste * 0.8 + means + rng.normal(0, 0.9, user.size)), 1, 5).astype(np.float32)
+    of_users, of_items = rng.normal(0, 0.6, n_users).astype(np.float32), rng.normal(0, 0.5, n_items).astype(np.float32)
+    rating = np.empty(user.size, np.float32)
+    for start in range(0, user.size, RATED_AT_ONCE):
+        u, i = (x[start : start + RATED_AT_ONCE] for x in (user, item))
+        taste = np.einsum("nd,nd->n", left[u], right[i])
+        noise = rng.normal(0, 0.9, u.size)
+        rating[start : start + u.size] = np.clip(np.rint(3.0 + taste * 0.8 + of_users[u] + of_items[i] + noise), 1, 5)
+    return rating
 
 
 def bench_fits(methods: list[str], repeats: int) -> list[dict[str, object]]:
@@ -210,9 +223,42 @@ def bench_scale(name: str, repeats: int) -> dict[str, float]:
     return {"rows": user.size, "epoch_s": median, "first_s": round(first, 2), "peak_gib": round(peak, 2)}
 
 
+def bench_whole(name: str) -> dict[str, object]:
+    """A whole fit of `dr` by default settings, the making of the log not counted."""
+    import polars as pl
+
+    import puidrec as pr
+
+    n_users, n_items, n_rows, dim = WHOLE[name]
+    user, item = make_log(n_users, n_items, int(n_rows * 1.03))
+    frame = pl.DataFrame({"user_id": user, "item_id": item, "rating": rated(user, item, n_users, n_items)})
+    del user, item
+    data = pr.Dataset.from_frame(frame)
+    del frame
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    model = pr.Recommender("dr", rng=0, dim=dim)
+    whole = seconds(lambda: model.fit(data))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    report = model.report_
+    row: dict[str, object] = {
+        "rows": len(data.logged), "dim": dim, "fit_s": round(whole, 1), "sweeps": report["epochs"],
+        "converged": "not_converged" not in report, "peak_gib": round(peak, 2), "before_fit_gib": round(before, 2),
+    }  # fmt: skip
+    if name != "100m":
+        short, long = (
+            seconds(lambda n=n: pr.Recommender("dr", rng=0, dim=dim, solver="adam", epochs=n).fit(data))
+            for n in ADAM_TIMED
+        )
+        epoch = (long - short) / (ADAM_TIMED[1] - ADAM_TIMED[0])
+        adam = short + (ADAM_EPOCHS - ADAM_TIMED[0]) * epoch
+        row |= {"adam_epoch_s": round(epoch, 2), "adam_fit_s": round(adam), "times_faster": round(adam / whole, 1)}
+    return row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=[*SHAPES, "fits"])
+    parser.add_argument("what", choices=[*SHAPES, "fits", "whole"])
+    parser.add_argument("size", nargs="?", choices=[*WHOLE], default="10m", help="of `whole`")
     parser.add_argument("--methods", default=FITS, help="of `fits`")
     parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument(
@@ -228,7 +274,9 @@ def main() -> None:
         for row in bench_fits(args.methods.split(","), min(args.repeats, 5)):
             print(json.dumps({"bench": "fits", "threads": THREADS, **row}), flush=True)
         return
-    if args.what == "shape":
+    if args.what == "whole":
+        result = bench_whole(args.size)
+    elif args.what == "shape":
         result = bench_shape(args.repeats, args.naive_blocks or None)
     else:
         result = bench_scale(args.what, min(args.repeats, 3))

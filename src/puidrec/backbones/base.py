@@ -192,6 +192,12 @@ class Backbone(nn.Module):
                     tower.penalty_factor = factors.ids if tower.uses_ids else features
         return self
 
+    def scale_id_penalty(self, factor: float) -> None:
+        """Multiply the L2 penalty factor of ID vectors."""
+        for tower in (*self.user_towers, *self.item_towers):
+            if isinstance(tower, Tower) and tower.uses_ids:
+                tower.penalty_factor *= factor
+
     def keep_users(self, shard: RowShard) -> None:
         """Drop the parameters of all other users."""
         for tower in self.user_towers:

@@ -27,11 +27,19 @@ from puidrec.train.adam import Progress, SaveState
 from puidrec.train.blocks import UserPartition, change_user_rows, entity_axes
 from puidrec.train.checkpoint import HINT, Checkpoint
 from puidrec.train.problem import ADMISSIBLE, BlockLoss, Fitted, Log, Problem, with_prefix
-from puidrec.train.quadratic import Block, Objective, Quadratic, Reduce, best_step
-from puidrec.train.solver import SETTLED, Features, Model, Point, Side, Sweep, solve
+from puidrec.train.quadratic import Block, Line, Objective, Quadratic, Reduce, best_step
+from puidrec.train.solver import SETTLED, TOLERANCE, Features, Model, Point, Side, Sweep, solve
 from puidrec.train.stopping import Validator
 
 T = TypeVar("T")
+L2_PATH = (1.0, 1.7, 3.0)
+"""Factors of the L2 of ID vectors that validation rows choose among."""
+PATH_ROWS = 500
+"""Validation rows from which they choose it."""
+ROUGHLY = 1e-3
+"""Tolerance of fits that are compared only."""
+MARGIN = 1e-4
+"""Share of the squared error that a stronger L2 must gain: less is rounding."""
 
 
 class LeastSquares(NamedTuple):
@@ -92,9 +100,11 @@ class Solver:
         save: SaveState | None,
         partition: UserPartition,
         warm: bool = False,
+        l2_path: bool = False,
     ) -> None:
         self.problem, self.settings, self.validator = problem, settings, validator
         self.stage, self.save, self.partition, self.warm = stage, save, partition, warm
+        self.l2_path, self.l2_factor = l2_path and validator is not None and validator.user.size >= PATH_ROWS, 1.0
         partition.drop_other_users(problem)
         self.parts = parts
         self.history: list[dict[str, float]] = []
@@ -107,6 +117,8 @@ class Solver:
         """Solve every model; returns the last one's scores."""
         names = [part.name for part in self.parts]
         first = names.index(self._resumed[0]) if self._resumed is not None else 0
+        if self.l2_path and self._resumed is None:
+            self._choose_l2(progress)
         for part in self.parts[first:]:
             self._solve(part, progress)
         phi, theta = (self.partition.factors(of) for of in (self.problem.factors, self.problem.imputation))
@@ -117,8 +129,41 @@ class Solver:
         scale, sweeps = self.problem.gamma_scale, self._sweeps_of(self.parts[-1])
         return Fitted(
             phi, theta, parameters, self.history, sweeps, score, scale, solver="least-squares",
-            unfinished=tuple(self.unfinished),
+            unfinished=tuple(self.unfinished), l2_factor=self.l2_factor if self.l2_path else None,
         )  # fmt: skip
+
+    def _choose_l2(self, progress: Progress | None) -> None:
+        """Walk from the L2 that the noise of the log asks for to stronger ones, each fit from the last, as long as
+        the squared error of the validation rows falls; end at the best.
+
+        Weaker ones are not tried: the rule lets some noise in already. And vectors can shrink to 0 by themselves, but
+        would grow again out of rounding errors.
+        """
+        assert self.validator is not None  # noqa: S101 (a path is walked by its rows)
+        least, best = float("inf"), self._parameters()
+        for factor in L2_PATH:
+            self._set_l2(factor)
+            for part in self.parts:
+                self._solve(part, progress, roughly=True)
+            self.warm = True
+            phi = self.partition.factors(self.problem.factors)
+            error = float("inf") if phi is None else self.validator.squared_error(phi)
+            if error > least * (1.0 - MARGIN):
+                break
+            least, best, chosen = error, self._parameters(), factor
+        self._load(best)
+        self._set_l2(chosen)
+
+    def _set_l2(self, factor: float) -> None:
+        for part in self.parts:
+            part.backbone.scale_id_penalty(factor / self.l2_factor)
+        self.l2_factor = factor
+
+    def _load(self, parameters: Mapping[str, Tensor]) -> None:
+        for part in self.parts:
+            part.backbone.load_state_dict(with_prefix(parameters, f"{part.name}."))
+        for step in self.problem.steps:
+            step.moved()
 
     def _sweeps_of(self, part: LeastSquares) -> int:
         return sum(f"loss_{part.name}" in row for row in self.history)
@@ -146,12 +191,13 @@ class Solver:
             size = float(state["size"])
             sweep = Sweep(number, float(state["objective"]), point, direction, proposal, settled, size, metric)
             self._resumed = state["part"], sweep
-            for part in self.parts:
-                part.backbone.load_state_dict(with_prefix(tensors, f"now.{part.name}."))
+            self._set_l2(float(checkpoint.state["l2_factor"]))
+            self._load(with_prefix(tensors, "now."))
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error
 
-    def _solve(self, part: LeastSquares, progress: Progress | None) -> None:
+    def _solve(self, part: LeastSquares, progress: Progress | None, *, roughly: bool = False) -> None:
+        """Solve one model and put it into its backbone; roughly: as near as a comparison needs, outside the history."""
         low, high = self.partition.own[0]
         model = solver_model(part.backbone, self.settings, slice(low, high), self.partition.world.sum)
         point = point_of(part.backbone, high - low)
@@ -164,14 +210,18 @@ class Solver:
 
         def after(sweep: Sweep) -> None:
             figures = {"epoch": len(self.history) + 1, f"loss_{part.name}": sweep.objective}
-            self.history.append(figures)
+            if not roughly:
+                self.history.append(figures)
             if progress is not None:
                 progress(self.stage, len(self.history), self.settings.epochs * len(self.parts), figures)
-            if self.save is not None:
+            if self.save is not None and not roughly:
                 self.save(self._state(part.name, sweep))
 
-        end = solve(part.objective(), model, start, max_sweeps=self.settings.epochs, after=after)
-        if end.settled < SETTLED:
+        end = solve(
+            part.objective(), model, start, max_sweeps=self.settings.epochs, after=after,
+            tolerance=ROUGHLY if roughly else TOLERANCE,
+        )  # fmt: skip
+        if end.settled < SETTLED and not roughly:
             self.unfinished.append(f"{part.name} of stage {self.stage}")
         load_point(part.backbone, end.point)
         for step in self.problem.steps:
@@ -192,7 +242,7 @@ class Solver:
             "part": name, "number": sweep.number, "objective": sweep.objective, "settled": sweep.settled,
             "size": sweep.size,
         }  # fmt: skip
-        state = {"stage": self.stage, "sweep": about, "history": self.history}
+        state = {"stage": self.stage, "sweep": about, "history": self.history, "l2_factor": self.l2_factor}
         return Checkpoint(change_user_rows(tensors, self._axes(), self.partition.gather_to_first), state)
 
     def _parameters(self) -> dict[str, Tensor]:
@@ -420,9 +470,13 @@ class WorstCase:
         first[: penalty.size] += penalty
         smooth = quadratic.reduce(quadratic.everywhere_along(scores, step)).cpu().numpy()
         smooth[: penalty.size] += penalty
-        lines = self.log.kept(
-            lambda block: (block, block.scores(scores), *block.change(scores, step)), quadratic.blocks
-        )
+        line = Line.of(scores, step)
+
+        def moved(block: Block) -> tuple[Block, Tensor, Tensor, Tensor]:
+            s0 = block.scores(scores)
+            return block, s0, *block.change(line, s0)
+
+        lines = self.log.kept(moved, quadratic.blocks)
 
         def at(t: float) -> tuple[float, float]:
             """Change of the loss from t = 0, and its slope, in float64."""

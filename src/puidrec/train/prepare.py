@@ -61,6 +61,8 @@ MOST_L2 = 10.0
 """The largest L2 penalty factor of ID embeddings where all pairs count: who saw what is noisier than ratings."""
 LEAST_LEVEL = 0.5
 """Where all pairs count, they also steady the vectors: L2 is down to this share of what their noise asks for."""
+PATH_LOG = 20_000_000
+"""Training rows up to which validation rows choose the strength of L2; with more the noise of the log is well known."""
 Weights = Literal["unit", "box", "inverse", "imputation"]
 """Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average; those of the imputation."""
 
@@ -244,6 +246,8 @@ class Prepared:
 
     log: TrainingLog
     settings: Settings
+    l2_factor: float = 1.0
+    """What validation rows multiplied the L2 of ID vectors by in a stage before."""
 
     @classmethod
     def of(cls, data: Dataset, split: Split, settings: Settings) -> Prepared:
@@ -402,7 +406,8 @@ class Prepared:
         given = self.settings.l2_vectors
         if given != "auto":
             return PenaltyFactors(ids=given)
-        return self.log.noise.penalty_factors(REFERENCE_L2, noise_weight)
+        found = self.log.noise.penalty_factors(REFERENCE_L2, noise_weight)
+        return found._replace(ids=found.ids * self.l2_factor)
 
     def penalty_factors_at(self, level: float) -> PenaltyFactors:
         """The same for a loss over all pairs that pulls scores down to this share of those of seen pairs."""
@@ -450,6 +455,11 @@ class Prepared:
             return Validator.from_rows(rows, metric, scale=scale)
         weight = 1.0 / self.log.nominal.propensity_of(rows) if len(rows) else None
         return Validator.from_rows(rows, metric, weight, scale)
+
+    @property
+    def l2_is_open(self) -> bool:
+        """Whether validation rows may choose the strength of L2: no number was given, and there are ratings to miss."""
+        return self.settings.l2_vectors == "auto" and not self.data.positives_only and len(self.rows) <= PATH_LOG
 
 
 @dataclass(frozen=True, eq=False)

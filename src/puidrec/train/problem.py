@@ -108,6 +108,8 @@ class Fitted:
     """What trained it: least-squares, adam, or nothing where there is a closed form."""
     unfinished: tuple[str, ...] = ()
     """Models that least squares left before their optimum, for want of sweeps."""
+    l2_factor: float | None = None
+    """What validation rows multiplied the L2 of ID vectors by; None where they did not choose it."""
 
 
 Done = Mapping[str, Fitted]
@@ -126,6 +128,8 @@ class Stage:
     """Most sweeps of least squares, where a stage need not be at its optimum; None: as the settings say."""
     after: str | None = None
     """The stage at whose φ least squares starts: the optimum is the same, and nearer."""
+    l2_path: bool = True
+    """Whether validation rows may choose the strength of L2 here, where it is the first stage."""
 
 
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:

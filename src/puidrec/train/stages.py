@@ -45,24 +45,29 @@ def train_stages(
     _require_same_checkpoint(resume, world)
     done: dict[str, Fitted] = {}
     stages = stages_of(prepared, partition)
-    for stage in stages:
+    for k in range(len(stages)):
+        stage = stages[k]
         if resume is not None and f"done.{stage.name}.phi.left" in resume.tensors:
             done[stage.name] = _unpack(resume, stage.name, settings.device)
-            continue
-        problem = stage.build(done)
-        if isinstance(problem, Fitted):
-            done[stage.name] = problem
-            continue
-        before = None if stage.after is None else done[stage.after]
-        trainer = _trainer(problem, stage, settings, validator, _with_done(save, done), partition, before)
-        if resume is not None and resume.state.get("stage") == stage.name:
-            trainer.restore(resume)
-        fitted = trainer.run(progress)
-        done[stage.name] = fitted if trainer.admissible() else _benchmark_of(fitted, done)
+        else:
+            problem = stage.build(done)
+            if isinstance(problem, Fitted):
+                done[stage.name] = problem
+                continue
+            before = None if stage.after is None else done[stage.after]
+            own = replace(stage, l2_path=stage.l2_path and k == 0 and prepared.l2_is_open)
+            trainer = _trainer(problem, own, settings, validator, _with_done(save, done), partition, before)
+            if resume is not None and resume.state.get("stage") == stage.name:
+                trainer.restore(resume)
+            fitted = trainer.run(progress)
+            done[stage.name] = fitted if trainer.admissible() else _benchmark_of(fitted, done)
+        if k == 0 and (factor := done[stage.name].l2_factor) is not None:  # it holds for the stages to come
+            stages = stages_of(replace(prepared, l2_factor=factor), partition)
     history = [{"stage": stage.name, **row} for stage in stages for row in done[stage.name].history]
     used = {stage.name: done[stage.name].solver for stage in stages if done[stage.name].solver}
     unfinished = tuple(name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished)
-    return replace(done[stages[-1].name], history=history, solver=_in_words(used), unfinished=unfinished)  # type: ignore[arg-type]
+    first, last = done[stages[0].name], done[stages[-1].name]
+    return replace(last, history=history, solver=_in_words(used), unfinished=unfinished, l2_factor=first.l2_factor)  # type: ignore[arg-type]
 
 
 def _in_words(used: Mapping[str, str]) -> str:
@@ -92,7 +97,10 @@ def _trainer(
             step.load(partition.take_own_parameters(step, before.parameters))
         own = settings if stage.sweeps is None else settings.replace(epochs=min(settings.epochs, stage.sweeps))
         warm = stage.warm or before is not None
-        return Solver(problem, parts, own, validator, stage=stage.name, save=save, partition=partition, warm=warm)
+        return Solver(
+            problem, parts, own, validator, stage=stage.name, save=save, partition=partition, warm=warm,
+            l2_path=stage.l2_path,
+        )  # fmt: skip
     lr = settings.lr * (REFINING if stage.warm else 1.0)
     return Trainer(problem, settings, validator, stage=stage.name, save=save, lr=lr, partition=partition)
 
@@ -133,6 +141,7 @@ def _with_done(save: SaveState | None, done: Done) -> SaveState | None:
             "solver": fitted.solver,
             "gamma_scale": fitted.gamma_scale,
             "unfinished": list(fitted.unfinished),
+            "l2_factor": fitted.l2_factor,
         }
         for name, fitted in done.items()
     }
@@ -158,7 +167,8 @@ def _unpack(checkpoint: Checkpoint, name: str, device: str) -> Fitted:
         history, epoch, solver = list(finished["history"]), int(finished["best_epoch"]), str(finished["solver"])
         scale, unfinished = float(finished["gamma_scale"]), tuple(map(str, finished["unfinished"]))
         return Fitted(
-            phi, factors("theta"), parameters, history, epoch, gamma_scale=scale, solver=solver, unfinished=unfinished
-        )
+            phi, factors("theta"), parameters, history, epoch, gamma_scale=scale, solver=solver, unfinished=unfinished,
+            l2_factor=None if finished["l2_factor"] is None else float(finished["l2_factor"]),
+        )  # fmt: skip
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error

@@ -172,7 +172,7 @@ def _certain(prepared: Prepared) -> LowRank:
 
 def all_rank_stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     """`all-rank`: unseen pairs are pulled to the lowest rating, which is q/Γ at Γ = ∞; no q is needed."""
-    return [Stage("main", lambda done: all_rank_problem(prepared, "main", partition))]
+    return [Stage("main", lambda done: all_rank_problem(prepared, "main", partition), l2_path=False)]
 
 
 def all_rank_problem(prepared: Prepared, stage: str, partition: UserPartition) -> UnseenProblem:
