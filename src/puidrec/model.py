@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from puidrec.evaluation import Evaluation
 
 USERS_PER_BLOCK = 1024
+CHECKPOINT_SECONDS = 1.0
+"""Least time between two checkpoints. A kill loses at most this much, and the sweep (Adam: `checkpoint_every` epochs)
+under way. On a small log a sweep takes less time than a checkpoint."""
 ScoreScale = Literal["rating", "unit"]
 PairsByUser = tuple[np.ndarray, np.ndarray]
 """Items of user u are items[row_start[u]:row_start[u + 1]], in order: row_start and items."""
@@ -117,7 +120,7 @@ class Recommender:
 
         data: a data set, or a log alone as a Polars, pandas or Arrow table (`user_id, item_id, rating`).
         split: which rows train and validate; by default the protocol's with the model's seed.
-        checkpoint: a file to write while training and to resume from where it exists.
+        checkpoint: a file to write while training, at most once a second, and to resume from where it exists.
         progress: True shows a bar, as a notebook does by itself where a fit takes longer than a second; False none; or
         a function that is called with stage, epochs done, all epochs, and figures.
         world: the processes that train this model together (`train.distributed.join_world`); all end with all of it.
@@ -139,10 +142,13 @@ class Recommender:
             "split": _split_digest(split),
         }
         resume = self._resume(path, fingerprint) if path is not None and path.exists() else None
+        written = started
 
         def save(state: Checkpoint) -> None:
-            if path is not None and world.first:
+            nonlocal written
+            if path is not None and world.first and time.perf_counter() - written >= CHECKPOINT_SECONDS:
                 save_checkpoint(path, Checkpoint(state.tensors, {**state.state, "run": fingerprint}))
+                written = time.perf_counter()
 
         with threads_for(len(split.train), self.settings.dim), shown_progress(progress) as told:
             fitted = train_stages(prepared, save if path is not None else None, resume, told, world)

@@ -121,7 +121,7 @@ class Settings(BaseModel):
     block_users: int = Field(0, ge=0, description="Users per step against all items; 0 takes all users at once.")
     metric: str = Field("auto", description="Validation metric; auto: uauc where users have enough rows, else auc.")
     select: Literal["uniform", "observational", "none"] = Field("uniform", description="Rows that choose the epoch.")
-    checkpoint_every: int = Field(25, ge=1, description="Epochs between checkpoints.")
+    checkpoint_every: int = Field(25, ge=1, description="Adam's epochs between checkpoints, a second or more apart.")
     device: str = Field("cpu", description="Where to train: cpu, cuda, …")
     seed: int = Field(0, ge=0, description="Seed of everything random.")
 

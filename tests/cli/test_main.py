@@ -117,6 +117,30 @@ def test_help_is_fast_and_light(arguments: list[str]) -> None:
     assert after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime < 1.0
 
 
+TRAIN = """
+import gc, sys
+mine, out = sys.argv[1:]
+sys.argv = ["puid", "train", "--data", "files", "--logged", mine + "/logged.csv", "--uniform", mine + "/uniform.csv",
+            "--scale", "1,5", "--method", "mf", "--set", "epochs=3", "--set", "dim=2", "--out", out]
+from puidrec.cli.main import run
+try:
+    run()
+except SystemExit as left:
+    assert not left.code, left.code
+unused = ("scipy.optimize", "scipy.interpolate", "scipy.spatial", "scipy.stats", "sklearn", "pandas", "matplotlib",
+          "jinja2", "torch._dynamo", "puidrec.auditing.tipping", "puidrec.report.html")
+found = [name for name in unused if name in sys.modules]
+print(found, gc.isenabled(), gc.get_freeze_count() > 100_000, file=sys.stderr)
+"""
+
+
+def test_training_starts_without_what_it_does_not_use(files: Path, tmp_path: Path) -> None:
+    """A second of each run went into imports that a plain factorisation does not need, and into garbage collection."""
+    command = [sys.executable, "-c", TRAIN, str(files), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[] True True"
+
+
 def test_the_version(puid: Any) -> None:
     assert puid("--version").out == f"puid {__version__}\n"
 

@@ -56,7 +56,10 @@ def test_a_saved_run_predicts_as_it_did(data: Dataset, tmp_path: Path) -> None:
     assert metrics["method"] == "rd-dr"
 
 
-def test_an_interrupted_run_goes_on_and_ends_the_same(data: Dataset, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_and_ends_the_same(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("puidrec.model.CHECKPOINT_SECONDS", 0.0)
     settings = Settings.of("rd-dr", epochs=8, dim=4, seed=3, checkpoint_every=2)
     whole = train_run(data, settings).model
 

@@ -27,7 +27,7 @@ SERVER = """
 import os, signal, sys, time
 from pathlib import Path
 import torch
-import puidrec.store
+import puidrec.model, puidrec.store
 from puidrec.data.synthetic import simulate
 from puidrec.experiments.run import train_run
 from puidrec.settings import Settings
@@ -35,6 +35,7 @@ from puidrec.settings import Settings
 weight = torch.nn.Parameter(torch.zeros(1))
 weight.grad = torch.zeros(1)
 torch.optim.Adam([weight], foreach=True).step()  # imports that each child would pay for again
+puidrec.model.CHECKPOINT_SECONDS = 0.0  # these runs are short
 STEPS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "tempfile.mkstemp", "tempfile.mkdtemp", "shutil.rmtree")
 
 def kill_at(step, out):

@@ -18,6 +18,12 @@ def _one_thread(one_thread):
     """Every test here trains."""
 
 
+@pytest.fixture(autouse=True)
+def _all_checkpoints(monkeypatch):
+    """These fits take less than the second that lies between checkpoints."""
+    monkeypatch.setattr("puidrec.model.CHECKPOINT_SECONDS", 0.0)
+
+
 @cache
 def _world(seed: int, n_users: int, n_items: int):
     return simulate("mixed", n_users, n_items, density=0.2, rng=seed).data

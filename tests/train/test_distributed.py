@@ -114,6 +114,13 @@ def test_two_processes_train_the_model_of_one(tmp_path: Path) -> None:
 
 
 SETTINGS = {"dim": 3, "epochs": 150, "patience": 0, "checkpoint_every": 1, "method": "dr", "solver": "adam"}
+PUID = """
+from puidrec import model
+from puidrec.cli.main import run
+
+model.CHECKPOINT_SECONDS = 0.0
+run()
+"""
 TRAIN = ["train", "--data", "simulated"]
 for key, value in {"data.n_users": 60, "data.n_items": 40, **SETTINGS}.items():
     TRAIN += ["--set", f"{key}={value}"]
@@ -121,7 +128,7 @@ for key, value in {"data.n_users": 60, "data.n_items": 40, **SETTINGS}.items():
 
 def puid(*arguments: object, rank: int, port: str) -> subprocess.Popen[str]:
     several = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    command = [sys.executable, "-m", "puidrec.cli.main", *map(str, arguments)]
+    command = [sys.executable, "-c", PUID, *map(str, arguments)]
     return subprocess.Popen(
         command, env=environment(**several), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

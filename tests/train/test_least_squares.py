@@ -159,6 +159,7 @@ def test_interrupted_after_any_sweep_it_ends_in_the_same_bits(method, world, tmp
         with pytest.raises(KeyboardInterrupt):
             moment = rng.randrange(1, len(whole.history_))
             Recommender(method, **options).fit(data, checkpoint=path, progress=stop_after(moment))
+        assert path.exists()
         again = Recommender(method, **options).fit(data, checkpoint=path)
         assert np.array_equal(again.user_factors_, whole.user_factors_)
         assert np.array_equal(again.item_factors_, whole.item_factors_)

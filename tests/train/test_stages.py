@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -58,6 +59,27 @@ def test_killed_at_any_epoch_and_resumed_every_method_ends_the_same(method, worl
             Recommender(method, **options).fit(data, checkpoint=path, progress=killer(moment))
         assert path.exists() == (moment >= 3)
         assert_same(Recommender(method, **options).fit(data, checkpoint=path), whole)
+
+
+@pytest.mark.parametrize(("method", "options"), [("mf", {}), ("brd-ips", {}), ("brd-ips", {"solver": "adam"})])
+def test_a_kill_loses_no_more_than_a_second_and_the_sweep_under_way(method, options, world, tmp_path, monkeypatch):
+    clock, saved, done = SimpleNamespace(now=0.0), [], []
+    monkeypatch.setattr("puidrec.model.CHECKPOINT_SECONDS", 1.0)
+    monkeypatch.setattr("puidrec.model.time", SimpleNamespace(perf_counter=lambda: clock.now))
+
+    def save(path, checkpoint) -> None:
+        saved.append(len(done))
+        save_checkpoint(path, checkpoint)
+
+    def progress(*_) -> None:
+        done.append(1)
+        clock.now += 0.375
+
+    monkeypatch.setattr("puidrec.model.save_checkpoint", save)
+    given = {"dim": 3, "epochs": 11, "checkpoint_every": 1, "patience": 0, **options}
+    model = Recommender(method, **given).fit(world(3), checkpoint=tmp_path / "c", progress=progress)
+    assert len(done) == len(model.history_) >= 10
+    assert saved == list(range(3, len(done) + 1, 3)), "across stages as well"
 
 
 @pytest.mark.parametrize("method", ["bpuid-dr", "signed-rd"])
@@ -152,9 +174,10 @@ import os, random, signal, sys
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
+from puidrec import model
 from puidrec.data.synthetic import simulate
-from puidrec.model import Recommender
 
+model.CHECKPOINT_SECONDS = 0.0
 path, rng = Path(sys.argv[1]), random.Random(0)
 
 def killed_after(epochs):  # told when so many are done, we kill while the next ones run; more than five it does not do
@@ -169,7 +192,7 @@ def killed_after(epochs):  # told when so many are done, we kill while the next 
             if len(done) == epochs + 5:
                 signal.pause()
         data = simulate("mixed", 40, 25, density=0.2, rng=3).data  # here: threads do not survive a fork
-        Recommender("bpuid-dr", epochs=60, dim=3, propensity="cells", checkpoint_every=1, patience=0).fit(
+        model.Recommender("bpuid-dr", epochs=60, dim=3, propensity="cells", checkpoint_every=1, patience=0).fit(
             data, checkpoint=path, progress=progress)
         os._exit(0)
     os.read(reader, 1)

@@ -14,11 +14,12 @@ a named scenario. Of uniform ratings the lower limit counts, never an estimate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from puidrec.auditing.tipping import Limits, Tipping
+if TYPE_CHECKING:
+    from puidrec.auditing.tipping import Limits, Tipping
 
 AuditVerdict = Literal["robust", "fragile", "undecided", "refuted", "single"]
 FLOOR = 1.5

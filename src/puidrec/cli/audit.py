@@ -125,7 +125,8 @@ class _Audited:
 
 
 def _open(path: Path, device: str) -> _Audited:
-    from puidrec.experiments.run import load_run, read_environment
+    with options.quick_imports():
+        from puidrec.experiments.run import load_run, read_environment
 
     if path.is_file():
         return _Audited(path, path, None)

@@ -64,8 +64,9 @@ def gamma(
     output: options.OutputOptions,
 ) -> None:
     """Show how strong hidden confounding may be, pair by pair (Γ), what that rests on and what data prove of it."""
-    from puidrec.experiments.gamma_study import study_gamma
-    from puidrec.report.gamma import check_target, gamma_summary, write_gamma_study
+    with options.quick_imports():
+        from puidrec.experiments.gamma_study import study_gamma
+        from puidrec.report.gamma import check_target, gamma_summary, write_gamma_study
 
     chosen = rule.resolve(options.section(data.parsed_settings(), "gamma"))
     if output.out is not None:

@@ -51,10 +51,11 @@ def train(
 
     A run that was interrupted goes on where its last checkpoint left off: repeat the command.
     """
-    from puidrec.data.schema import check_choice
-    from puidrec.experiments.run import mlflow_run, train_run
-    from puidrec.settings import Settings
-    from puidrec.train.distributed import join_world
+    with options.quick_imports():
+        from puidrec.data.schema import check_choice
+        from puidrec.experiments.run import mlflow_run, train_run
+        from puidrec.settings import Settings
+        from puidrec.train.distributed import join_world
 
     chosen = Settings.of(**data.model_settings(context, **asdict(model)))
     if log is not None:
@@ -153,8 +154,9 @@ def evaluate(
 
     The run remembers its data. Other data are refused, unless --other-data insists.
     """
-    from puidrec.evaluation.evaluator import DEFAULT_METRICS
-    from puidrec.experiments.run import load_run, measure
+    with options.quick_imports():
+        from puidrec.evaluation.evaluator import DEFAULT_METRICS
+        from puidrec.experiments.run import load_run, measure
 
     model, _ = load_run(run, device or "cpu")
     with steps("reading") as step:
@@ -197,8 +199,9 @@ class RecommendOptions(options.CommonOptions):
 @options.command("puid recommend runs/coat --users 0,1,2 --k 5 --out top.csv")
 def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
     """The best items of each user: user_id, item_id, score, rank."""
-    from puidrec.atomic import atomic_path
-    from puidrec.experiments.run import load_run
+    with options.quick_imports():
+        from puidrec.atomic import atomic_path
+        from puidrec.experiments.run import load_run
 
     model, _ = load_run(run, asked.device or "cpu")
     known, out = model.user_ids_.ids, asked.out
@@ -280,8 +283,9 @@ def export(
     common: options.CommonOptions,
 ) -> None:
     """Write a trained model for other systems: an ONNX graph, or vectors for any vector index."""
-    from puidrec.experiments.run import load_run
-    from puidrec.export import export_model
+    with options.quick_imports():
+        from puidrec.experiments.run import load_run
+        from puidrec.export import export_model
 
     model, _ = load_run(run)
     with steps("writing"):

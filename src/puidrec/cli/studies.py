@@ -111,10 +111,11 @@ def compare(
     Finished jobs are kept in OUT/cells and never trained again: repeat the command to go on after an interruption.
     Another command in the same folder trains only what is new; the tables are those of the last command.
     """
-    from puidrec.experiments.comparison import Comparison
-    from puidrec.experiments.job import Job
-    from puidrec.experiments.study import run_study
-    from puidrec.methods import get_method
+    with options.quick_imports():
+        from puidrec.experiments.comparison import Comparison
+        from puidrec.experiments.job import Job
+        from puidrec.experiments.study import run_study
+        from puidrec.methods import get_method
 
     chosen = study.model_settings(context, data)
     seeds, (spec, loaded) = study.seed_numbers(), data_spec(data)
@@ -209,10 +210,11 @@ def tune(
     What --set gives stays fixed. best.toml in OUT is for puid train -c. Finished trials are kept in OUT/cells and
     never trained again: a larger --budget tries only the new ones.
     """
-    from puidrec.experiments.job import Job
-    from puidrec.experiments.study import tune as run
-    from puidrec.experiments.study import write_tuning
-    from puidrec.methods import get_method, require_levels
+    with options.quick_imports():
+        from puidrec.experiments.job import Job
+        from puidrec.experiments.study import tune as run
+        from puidrec.experiments.study import write_tuning
+        from puidrec.methods import get_method, require_levels
 
     row = get_method(method)
     name = row.name
@@ -392,10 +394,11 @@ def demo(
     common: options.CommonOptions,
 ) -> None:
     """Simulate a confounded log with known truth, train, compare with the truth, audit, and write a report."""
-    from puidrec.atomic import atomic_files, output_errors, refuse_overwriting, write_json
-    from puidrec.experiments.demo import METHODS, run_demo
-    from puidrec.report.demo import demo_page
-    from puidrec.report.html import write_page
+    with options.quick_imports():
+        from puidrec.atomic import atomic_files, output_errors, refuse_overwriting, write_json
+        from puidrec.experiments.demo import METHODS, run_demo
+        from puidrec.report.demo import demo_page
+        from puidrec.report.html import write_page
 
     with output_errors(out):
         refuse_overwriting(out, ("report.html",), "demo.json")

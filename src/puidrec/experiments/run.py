@@ -30,6 +30,7 @@ from puidrec.sensitivity.nominal import NominalExposure
 from puidrec.settings import Settings
 from puidrec.store import read_json
 from puidrec.train.adam import Progress
+from puidrec.train.devices import threads_for
 from puidrec.train.distributed import ALONE, World
 
 METRICS = ("uauc", "ndcg@5", "ndcg@20", "ndcg@50", "auc", "recall@5", "catalogue-recall@20", "mse")
@@ -102,11 +103,12 @@ def measure(
             data, split.train, split.propensity, chosen.propensity, chosen.min_propensity, chosen.seed
         )
         propensity = nominal.propensity_of(split.test)
-    evaluation = evaluate(
-        model, split.test, metrics, target=model.settings.target_scale.target, propensity=propensity,
-        overlap=split.overlap.rule, users=split.protocol.users,
-        exclude=split.validation if split.selection == "logged" else None,
-    )  # fmt: skip
+    with threads_for(len(model.user_ids_) * len(model.item_ids_), model.settings.dim):
+        evaluation = evaluate(
+            model, split.test, metrics, target=model.settings.target_scale.target, propensity=propensity,
+            overlap=split.overlap.rule, users=split.protocol.users,
+            exclude=split.validation if split.selection == "logged" else None,
+        )  # fmt: skip
     finite = {name: float(value) for name, value in evaluation.items() if np.isfinite(value)}
     context = {
         **_chance(split, metrics),

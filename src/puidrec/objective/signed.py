@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from puidrec.backbones.low_rank import LowRank
@@ -80,7 +79,11 @@ def calibrated_scale(q: LowRank, log_users: Tensor, log_items: Tensor, mean: flo
     largest = MAX_LOG / typical if typical > 0 else 0.0
     if largest == 0.0 or excess(0.0) <= 0.0:
         return 0.0
-    return largest if excess(largest) >= 0.0 else float(brentq(excess, 0.0, largest, xtol=1e-6))
+    if excess(largest) >= 0.0:
+        return largest
+    from scipy.optimize import brentq  # takes long to import; other methods do without
+
+    return float(brentq(excess, 0.0, largest, xtol=1e-6))
 
 
 def unseen_mean_for_shared_model(seen_mean: float, population_mean: float, unseen_weight: float) -> float:

@@ -18,7 +18,6 @@ from functools import cached_property
 
 import numpy as np
 from scipy import sparse
-from scipy.interpolate import PchipInterpolator
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit
 
@@ -363,6 +362,8 @@ class DegreeClasses:
         if self.n_classes == self.kind_size.size:
             direct: np.ndarray = values[self.kind_of]
             return direct
+        from scipy.interpolate import PchipInterpolator  # takes long to import; small logs do without
+
         side, stratum = self.side(), self._class_stratum()
         x, wanted = np.log1p(side.observed / side.size), np.log1p(self.kind_degree)
         # Classes and kinds are sorted by stratum, so each stratum is a slice of both.

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
 
 from puidrec.errors import InputError
@@ -169,6 +168,7 @@ def effect_variance(estimate: np.ndarray, noise: np.ndarray, size: np.ndarray) -
     `estimate` is the unshrunk working value s + score/information. Effects no larger than their noise give the
     smallest variance, so that a ridge of 1/v removes them.
     """
+    from scipy.optimize import minimize_scalar  # takes long to import; most methods do without
 
     def deviance(log_v: float) -> float:
         spread = np.exp(log_v) + noise

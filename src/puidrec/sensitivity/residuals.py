@@ -14,7 +14,6 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import nnls
 from scipy.special import logit, ndtr
 
 from puidrec.features.counts import ExposureCounts
@@ -114,6 +113,8 @@ def _components(n: int, gain: np.ndarray | None, missing: np.ndarray | None) -> 
 
 def _variance(gap: Levels, components: np.ndarray) -> np.ndarray:
     """Fit E[gap² - noise] = components @ c, c >= 0, weighted by the variance of a squared normal."""
+    from scipy.optimize import nnls  # takes long to import; most methods do without
+
     target = gap.value**2 - gap.noise
     prior = np.full(target.size, effect_variance(gap.value, gap.noise, np.ones_like(target)))
     for _ in range(VARIANCE_ROUNDS):

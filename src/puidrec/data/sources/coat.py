@@ -51,8 +51,10 @@ def load(
     logged_file = first_file(folder, ("train.ascii", "user.txt"), "coat")
     uniform_file = first_file(folder, ("test.ascii", "random.txt"), "coat")
     logged, uniform = _ratings(logged_file), _ratings(uniform_file)
-    if propensities and has_file(folder / "propensities.ascii"):
-        logged, uniform = (_with_propensity(frame, folder / "propensities.ascii") for frame in (logged, uniform))
+    published = folder / "propensities.ascii"
+    if propensities and has_file(published):
+        matrix = read_matrix(published)
+        logged, uniform = (_with_propensity(frame, matrix, published) for frame in (logged, uniform))
     users, items = (_side(folder, entity) if features == "real" else None for entity in ("user", "item"))
     data = Dataset.from_frame(
         logged,
@@ -87,9 +89,8 @@ def _ratings(path: Path) -> pl.DataFrame:
     return pl.DataFrame({"user_id": user, "item_id": item, "rating": matrix[user, item]})
 
 
-def _with_propensity(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """Add the propensity of each rated pair from the full matrix."""
-    matrix = read_matrix(path)
+def _with_propensity(frame: pl.DataFrame, matrix: np.ndarray, path: Path) -> pl.DataFrame:
+    """Add the propensity of each rated pair from the full matrix, which is in the file `path`."""
     ids = frame.select("user_id", "item_id")
     if frame.is_empty() or any(not dtype.is_integer() for dtype in ids.dtypes):
         return frame  # `Dataset.from_frame` says what is wrong with it
