@@ -22,7 +22,7 @@ PLAIN = TargetScale()
 """Ratings in [0, 1], as they are."""
 JUDGE_EVERY = 5
 """Epochs from one judgement to the next; the last epoch is judged too. Scores of neighbours differ by next to nothing,
-and a judgement may cost as much as an epoch: a benchmarked loss has to be summed over the whole log."""
+and a judgement costs up to a fifth of an epoch (bench/judging.py), more where a benchmarked loss has to be summed."""
 WARM_UP = 20
 """Epochs before the first candidate: early scores of a random start are luck."""
 
