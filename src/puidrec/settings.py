@@ -109,7 +109,9 @@ class Settings(BaseModel):
     )
     epochs: int = Field(300, ge=1, description="Most passes over the log (least-squares: sweeps).")
     patience: int = Field(
-        50, ge=0, description="adam: epochs without a better smoothed score before stopping; 0 runs all."
+        50,
+        ge=0,
+        description="adam: epochs without a better smoothed score before stopping (every 5th is judged); 0 runs all.",
     )
     lr: float = Field(0.02, gt=0, description="Adam's step size.")
     l2: float = Field(0.1, ge=0, description="L2 per entity on ID embeddings and biases.")

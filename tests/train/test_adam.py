@@ -10,8 +10,10 @@ import torch
 from puidrec.errors import PuidError
 from puidrec.model import Recommender
 from puidrec.settings import Settings
+from puidrec.train import adam
 from puidrec.train.adam import Adam, Trainer
 from puidrec.train.stages import stages_of
+from puidrec.train.stopping import JUDGE_EVERY, WARM_UP, Stopping
 
 
 def fresh() -> list[torch.nn.Parameter]:
@@ -106,60 +108,98 @@ def test_the_loss_goes_down_over_a_run(method, prepare) -> None:
     assert history[-1][name] < 0.95 * history[0][name]
 
 
-def test_the_best_epoch_is_returned_not_the_last(prepare) -> None:
-    class Scripted:
-        scores = iter([0.0, 0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 0.0])
+class Scripted:
+    """A validator that gives these scores, one per judgement, and remembers the models it judged."""
 
-        def score(self, factors):
-            self.seen = [*getattr(self, "seen", []), factors.lefts[0].clone()]
-            return next(self.scores)
+    def __init__(self, *scores):
+        self.scores, self.seen = iter(scores), []
 
-    validator = Scripted()
-    trainer = trainer_of(prepare("mf", epochs=8, patience=100), validator)
+    def score(self, factors):
+        self.seen.append(factors.lefts[0].clone())
+        return next(self.scores)
+
+
+@pytest.fixture
+def judge_every(monkeypatch):
+    return lambda epochs: monkeypatch.setattr(adam, "JUDGE_EVERY", epochs)
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_the_best_epoch_is_returned_not_the_last(every, prepare, judge_every) -> None:
+    judge_every(every)
+    validator = Scripted(0.0, 0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 0.0)
+    trainer = trainer_of(prepare("mf", epochs=8 * every, patience=100), validator)
     trainer.stopping.smoothing, trainer.stopping.warm_up = 0.0, 0
     fitted = trainer.run()
-    assert fitted.best_epoch == 4
+    assert fitted.best_epoch == 4 * every
     assert torch.equal(fitted.phi.lefts[0], validator.seen[3])
     assert not torch.equal(fitted.phi.lefts[0], validator.seen[-1])
-    assert [row["score"] for row in fitted.history] == [0, 0, 0, 9, 0, 0, 0, 0]
+    scores = {row["epoch"]: row["score"] for row in fitted.history if "score" in row}
+    assert scores == {every * k: 9 * (k == 4) for k in range(1, 9)}
+    assert [row["epoch"] for row in fitted.history] == list(range(1, 8 * every + 1))
 
 
-def test_a_best_epoch_before_an_interruption_is_still_the_best_after_it(prepare) -> None:
-    class Once:
-        def __init__(self, *scores):
-            self.scores, self.seen = iter(scores), []
-
-        def score(self, factors):
-            self.seen.append(factors.lefts[0].clone())
-            return next(self.scores)
-
-    before, after = Once(0.0, 9.0, 0.0), Once(0.0, 0.0)
-    first = trainer_of(prepare("mf", epochs=3, patience=100), before)
+@pytest.mark.parametrize("every", [1, 5])
+def test_a_best_epoch_before_an_interruption_is_still_the_best_after_it(every, prepare, judge_every) -> None:
+    judge_every(every)
+    before, after = Scripted(0.0, 9.0, 0.0), Scripted(0.0, 0.0)
+    first = trainer_of(prepare("mf", epochs=3 * every, patience=100), before)
     first.stopping.smoothing, first.stopping.warm_up = 0.0, 0
     first.run()
-    second = trainer_of(prepare("mf", epochs=5, patience=100), after)
+    second = trainer_of(prepare("mf", epochs=5 * every, patience=100), after)
     second.restore(first.state())
     fitted = second.run()
-    assert (fitted.best_epoch, len(fitted.history)) == (2, 5)
+    assert (fitted.best_epoch, len(fitted.history)) == (2 * every, 5 * every)
     assert torch.equal(fitted.phi.lefts[0], before.seen[1])
 
 
-def test_patience_ends_a_run(prepare) -> None:
-    class Falling:
-        value = 0.0
+@pytest.mark.parametrize(
+    ("every", "patience", "epochs"), [(1, 5, WARM_UP + 6), (5, 1, 30), (5, 5, 30), (5, 6, 35), (5, 10, 35), (7, 5, 28)]
+)
+def test_patience_ends_a_run(every, patience, epochs, prepare, judge_every) -> None:
+    """The first candidate comes after the warm-up, the end with the first judgement that patience allows for."""
+    judge_every(every)
+    validator = Scripted(*(-float(k) for k in range(100)))
+    fitted = trainer_of(prepare("mf", epochs=100, patience=patience), validator).run()
+    assert len(fitted.history) == epochs
+    assert fitted.best_epoch == min(k for k in range(every, 100, every) if k > WARM_UP)
 
-        def score(self, _):
-            self.value -= 1.0
-            return self.value
 
-    trainer = trainer_of(prepare("mf", epochs=100, patience=5), Falling())
-    assert len(trainer.run().history) == trainer.stopping.warm_up + 5 + 1
+def test_judging_changes_nothing_but_the_choice_of_the_epoch(prepare, judge_every) -> None:
+    """And judging each epoch chooses as the stopping rule does that is told each score."""
+    prepared = prepare("puid-dr", epochs=32, patience=30, select="observational")
+    fits = []
+    for every in (1, JUDGE_EVERY):
+        judge_every(every)
+        fits.append(trainer_of(prepared, prepared.validator()).run())
+    each, some = (fit.history for fit in fits)
+    rule = Stopping(patience=30, warm_up=16)
+    assert fits[0].best_epoch == [row["epoch"] for row in each if rule.update(row["score"])][-1]
+    assert [{**row, "score": 0} for row in each] == [{**row, "score": 0} for row in some]
+    judged = [*range(JUDGE_EVERY, 32, JUDGE_EVERY), 32]
+    assert {row["epoch"]: row["score"] for row in some if "score" in row} == {k: each[k - 1]["score"] for k in judged}
 
 
-@pytest.mark.parametrize("epochs", [1, 2, 5, 19])
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+def test_rounding_does_not_choose_the_epoch_of_a_flat_curve(seed, prepare) -> None:
+    """A tie goes to the earliest epoch after the warm-up, whatever the seventh digit of the scores."""
+    rounding = np.zeros(20) if seed is None else np.random.default_rng(seed).uniform(-1e-7, 1e-7, 20)
+    trainer = trainer_of(prepare("mf", epochs=100, patience=40), Scripted(*(0.7 + rounding)))
+    assert trainer.run().best_epoch == 25
+
+
+@pytest.mark.parametrize("given", [{"patience": 0}, {"select": "none"}])
+@pytest.mark.parametrize("epochs", [1, 4, 5, 7, 10])
+def test_without_early_stopping_the_last_epoch_is_kept(epochs, given, world) -> None:
+    options = {"dim": 3, "solver": "adam", "epochs": epochs, **given}
+    model = Recommender("multi-ips", **options).fit(world(0))
+    assert (model.report_["best_epoch"], len(model.history_)) == (epochs, epochs)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 4, 5, 19])
 def test_a_short_run_returns_a_trained_model(epochs, world) -> None:
     model = Recommender("mf", epochs=epochs, dim=3, backbone="mf", solver="adam").fit(world(0))
-    assert 1 <= model.report_["best_epoch"] <= epochs
+    assert min(epochs, JUDGE_EVERY) <= model.report_["best_epoch"] <= epochs
     untrained = model.user_factors_[:, :3].std()
     start = Recommender("mf", epochs=1, dim=3, backbone="mf", lr=1e-12, solver="adam").fit(world(0))
     assert not np.allclose(start.user_factors_, model.user_factors_, atol=1e-4)
@@ -168,9 +208,10 @@ def test_a_short_run_returns_a_trained_model(epochs, world) -> None:
 
 def test_progress_tells_stage_epochs_and_figures(prepare, world) -> None:
     calls = []
-    Recommender("brd-ips", epochs=3, dim=2, solver="adam").fit(world(0), progress=lambda *call: calls.append(call))
-    assert [call[:3] for call in calls] == [(s, e, 3) for s in ("benchmark", "main") for e in (1, 2, 3)]
-    assert all({"epoch", "loss_phi", "score"} <= call[3].keys() for call in calls)
+    Recommender("brd-ips", epochs=6, dim=2, solver="adam").fit(world(0), progress=lambda *call: calls.append(call))
+    assert [call[:3] for call in calls] == [(s, e, 6) for s in ("benchmark", "main") for e in range(1, 7)]
+    assert all({"epoch", "loss_phi"} <= call[3].keys() for call in calls)
+    assert [call[1] for call in calls if "score" in call[3]] == [5, 6, 5, 6]
 
 
 def test_divergence_is_told_with_what_to_do(prepare) -> None:

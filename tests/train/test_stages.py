@@ -14,6 +14,7 @@ import pytest
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from puidrec.train.stopping import JUDGE_EVERY
 
 TRAINED = [name for name, spec in METHODS.items() if spec.trains]
 TWO_STAGES = [name for name in TRAINED if METHODS[name].benchmark or METHODS[name].calibrates_gamma]
@@ -80,6 +81,18 @@ def test_a_kill_loses_no_more_than_a_second_and_the_sweep_under_way(method, opti
     model = Recommender(method, **given).fit(world(3), checkpoint=tmp_path / "c", progress=progress)
     assert len(done) == len(model.history_) >= 10
     assert saved == list(range(3, len(done) + 1, 3)), "across stages as well"
+
+
+@pytest.mark.parametrize("killed_after", [6, 7, 8, 9])
+@pytest.mark.parametrize("method", ["multi-dr", "bpuid-dr"])
+def test_a_checkpoint_between_two_judgements_goes_on_to_the_same_bits(method, killed_after, world, tmp_path) -> None:
+    data, path, options = world(3), tmp_path / "run", {**OPTIONS, "checkpoint_every": 1}
+    whole = Recommender(method, **options).fit(data)
+    with pytest.raises(Killed):
+        Recommender(method, **options).fit(data, checkpoint=path, progress=killer(killed_after))
+    state = load_checkpoint(path).state
+    assert (len(state["history"]), state["stopping"]["epoch"] + 1) == (killed_after, JUDGE_EVERY)
+    assert_same(Recommender(method, **options).fit(data, checkpoint=path), whole)
 
 
 @pytest.mark.parametrize("method", ["bpuid-dr", "signed-rd"])

@@ -19,7 +19,7 @@ def run(stopping, scores, admissible=None):
     for epoch, score in enumerate(scores):
         if stopping.exhausted:
             break
-        if stopping.update(score, True if admissible is None else admissible[epoch]):
+        if stopping.update(score, lambda epoch=epoch: admissible is None or admissible[epoch]):
             best.append(epoch)
     return best
 
@@ -61,6 +61,37 @@ def test_inadmissible_epochs_are_never_chosen_and_use_up_patience() -> None:
     assert stopping.best_epoch == 0
     last = Stopping(patience=0)
     assert run(last, [1, 2, 3], [True, True, False]) == [0, 1]
+
+
+def test_whether_an_epoch_may_be_chosen_is_asked_only_where_its_score_is_the_best() -> None:
+    """The answer costs a pass over the log."""
+    asked = []
+    stopping = Stopping(patience=9, smoothing=0.0, warm_up=2)
+    for epoch, score in enumerate([9.0, 9.0, 1.0, 0.5, 1.0, 2.0]):
+        stopping.update(score, lambda epoch=epoch: bool(asked.append(epoch)))
+    assert asked == [2, 3, 4, 5]  # none was admissible, so there is no best score to beat
+    asked.clear()
+    stopping.update(3.0)
+    stopping.update(2.0, lambda: bool(asked.append(7)))
+    assert asked == []
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_smoothing_and_patience_count_epochs_not_judgements(every) -> None:
+    """A score that stays for some epochs: judged in each or in the last of them, it counts as much."""
+    scores = [0.5, 0.6, 0.7, 0.65, 0.6, 0.6, 0.6, 0.6]
+    each, some = (Stopping(patience=2 * every, warm_up=0) for _ in range(2))
+    each.update(scores[0], epochs=every)
+    some.update(scores[0], epochs=every)
+    for score in scores[1:]:
+        if some.exhausted:
+            break
+        for _ in range(every):
+            each.update(score)
+        some.update(score, epochs=every)
+        assert some.smoothed == pytest.approx(each.smoothed, abs=1e-12)
+        assert (some.epoch, some.best_epoch, some.exhausted) == (each.epoch, each.best_epoch, each.exhausted)
+    assert (some.epoch + 1) % every == 0
 
 
 def test_equal_scores_keep_the_first() -> None:

@@ -68,10 +68,13 @@ def train(
         chosen = chosen.replace(device=world.device) if world.size > 1 else chosen
         bar.update(task, description=f"{chosen.method}: propensities, Γ and noise of the log")
 
+        judged: dict[str, str] = {}
+
         def show(stage: str, done: int, total: int, figures: dict[str, float]) -> None:
-            score = f", validation {figures['score']:.4f}" if "score" in figures else ""
+            if "score" in figures:  # not every epoch is judged: the last score of a stage stays
+                judged[stage] = f", validation {figures['score']:.4f}"
             loss = next(value for name, value in figures.items() if name.startswith("loss_"))
-            words = f"{chosen.method} ({stage}): loss {loss:.4f}{score}"
+            words = f"{chosen.method} ({stage}): loss {loss:.4f}{judged.get(stage, '')}"
             bar.update(task, completed=done, total=total, description=words)
 
         source = data.spec(shards).to_source()

@@ -22,10 +22,10 @@ from puidrec.settings import Settings
 from puidrec.train.blocks import UserPartition, change_user_rows, stored_axes
 from puidrec.train.checkpoint import HINT, Checkpoint
 from puidrec.train.problem import ADMISSIBLE, Fitted, Problem, with_prefix
-from puidrec.train.stopping import WARM_UP, Stopping, Validator
+from puidrec.train.stopping import JUDGE_EVERY, WARM_UP, Stopping, Validator
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
-"""Called after each epoch with stage, epochs done, most epochs, and the epoch's figures."""
+"""Called after each epoch with stage, epochs done, most epochs, and the epoch's figures: losses, `score` if judged."""
 SaveState = Callable[[Checkpoint], None]
 REFINING = 0.1
 """Factor of the step size with which a warm-started method leaves its benchmark: Adam's first steps are all of one
@@ -63,7 +63,9 @@ class Trainer:
             if self.stopping.exhausted:
                 break
             figures = self._epoch(epoch)
-            self._judge(figures)
+            self.history.append(figures)
+            if (epoch + 1) % JUDGE_EVERY == 0 or epoch + 1 == self.settings.epochs:
+                self._judge(epoch)
             if progress is not None:
                 progress(self.stage, epoch + 1, self.settings.epochs, figures)
             if self.save is not None and (epoch + 1) % self.settings.checkpoint_every == 0:
@@ -128,14 +130,13 @@ class Trainer:
             )
         return {"epoch": epoch + 1, **{f"loss_{name}": value for name, value in sums.items()}}
 
-    def _judge(self, figures: dict[str, float]) -> None:
-        """Validate, remember the epoch if it is the best, and write it into the history."""
+    def _judge(self, epoch: int) -> None:
+        """Validate the epoch, write its score into the history, and remember it if it is the best."""
         score = 0.0
         if self.validator is not None:
-            score = figures["score"] = self.partition.score(self.validator, self.problem.factors)
-        if self.stopping.update(score, self.admissible()):
+            score = self.history[epoch]["score"] = self.partition.score(self.validator, self.problem.factors)
+        if self.stopping.update(score, self.admissible, epochs=epoch - self.stopping.epoch):
             self.best = self._parameters()
-        self.history.append(figures)
 
     def _blocks(self, epoch: int) -> Iterator[tuple[int, int]]:
         """Ranges of users, in an order of the epoch's own."""

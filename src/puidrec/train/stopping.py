@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -19,6 +20,9 @@ ROWS_PER_USER = 10
 CHUNK = 1_000_000
 PLAIN = TargetScale()
 """Ratings in [0, 1], as they are."""
+JUDGE_EVERY = 5
+"""Epochs from one judgement to the next; the last epoch is judged too. Scores of neighbours differ by next to nothing,
+and a judgement costs up to a fifth of an epoch (bench/judging.py), more where a benchmarked loss has to be summed."""
 WARM_UP = 20
 """Epochs before the first candidate: early scores of a random start are luck."""
 
@@ -33,21 +37,25 @@ class Stopping:
     patience: int
     """Epochs without a better smoothed score before stopping; 0 runs all epochs and keeps the last."""
     smoothing: float = 0.9
+    """What the smoothed score keeps of itself per epoch, however many pass between two judgements."""
     warm_up: int = WARM_UP
     epoch: int = -1
+    """The last epoch judged, counted from 0."""
     smoothed: float | None = None
     best: float | None = None
     best_epoch: int = -1
 
-    def update(self, score: float, admissible: bool = True) -> bool:
-        """Take the next epoch's score; returns whether this epoch is the best so far (and may be chosen)."""
-        self.epoch += 1
-        self.smoothed = (
-            score if self.smoothed is None else self.smoothing * self.smoothed + (1 - self.smoothing) * score
-        )
+    def update(self, score: float, admissible: Callable[[], bool] = lambda: True, *, epochs: int = 1) -> bool:
+        """Take the score of an epoch, `epochs` after the last one judged; returns whether it is the best so far.
+
+        admissible: whether the epoch may be chosen; asked only where its score would make it the best.
+        """
+        self.epoch += epochs
+        kept = 0.0 if self.smoothed is None else self.smoothing**epochs
+        self.smoothed = kept * (self.smoothed or 0.0) + (1 - kept) * score
         ready = self.patience == 0 or self.epoch >= self.warm_up
         better = self.patience == 0 or self.best is None or self.smoothed > self.best + MARGIN
-        if admissible and ready and better:
+        if ready and better and admissible():
             self.best, self.best_epoch = self.smoothed, self.epoch
             return True
         return False
