@@ -187,7 +187,7 @@ def test_biases_over_all_pairs_are_those_of_a_dense_regression(low) -> None:
     penalty = np.diag([0.1 / n_users] * n_users + [0.1 / n_items] * n_items + [0.0])
     exact = x @ np.linalg.solve(x.T @ (weight[:, None] * x) + penalty, x.T @ (weight * target))
     users, items = whole_space_biases(ratings, 2.0, low, 0.1)
-    np.testing.assert_allclose((users[:, None] + items).ravel(), exact, atol=0.01)
+    np.testing.assert_allclose((users[:, None] + items).ravel(), exact, atol=1e-3)
 
 
 def test_exposure_noise_is_that_of_drawing_anew_who_saw_what() -> None:
