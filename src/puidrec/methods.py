@@ -212,7 +212,7 @@ def _all_rank() -> MethodSpec:
     return MethodSpec(
         "all-rank", "puidrec.train.unseen:all_rank_stages", "least squares over all pairs, unseen = lowest rating",
         target_scale="unit", needs_levels=False, losses=("squared",), search_space=(*TRAINED, "unseen_weight"),
-        needs="a log of ratings, or of positives alone", defaults={"epochs": 15},
+        needs="a log of ratings, or of positives alone",
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 import scipy.sparse as sp
 import torch
@@ -19,10 +20,12 @@ from puidrec.train.regularisation import (
     USEFUL,
     Noise,
     centred,
+    exposure_noise,
     feature_excess,
     half_slope,
     largest_singular_value,
     measure_noise,
+    whole_space_biases,
 )
 from puidrec.train.regularisation import noise_like as noises_of
 
@@ -158,3 +161,67 @@ def test_the_edge_of_real_logs(name, low, high, data_root) -> None:
     factors = noise.penalty_factors(0.1)
     assert (factors.ids == 1.0) is (name == "coat")
     assert (factors.user_features == 1.0) is (name == "coat")  # KuaiRec's user features say little of taste
+
+
+def chosen(chance: np.ndarray, rating: np.ndarray, seed: int) -> tuple[RowMatrix, np.ndarray]:
+    """Who saw what, drawn by chance: the ratings that were seen, and where."""
+    seen = np.random.default_rng(seed).random(chance.shape) < chance
+    user, item = np.nonzero(seen)
+    return RowMatrix.of(sp.csr_matrix((rating[seen], (user, item)), shape=chance.shape)), seen
+
+
+def uneven(n_users: int, n_items: int, exposure: float) -> tuple[np.ndarray, np.ndarray]:
+    """Busy users and popular items, and ratings of a few levels above 0."""
+    rng = np.random.default_rng(3)
+    chance = rng.gamma(2.0, size=(n_users, 1)) * rng.gamma(2.0, size=n_items)
+    return np.minimum(exposure * chance / chance.mean(), 0.9), rng.choice([0.25, 0.5, 1.0], (n_users, n_items))
+
+
+@pytest.mark.parametrize("low", [0.0, 1.0])
+def test_biases_over_all_pairs_are_those_of_a_dense_regression(low) -> None:
+    ratings, seen = chosen(*uneven(9, 7, 0.3), 0)
+    n_users, n_items = seen.shape
+    weight = np.where(seen, 1.0 / seen.sum(), 2.0 / (~seen).sum()).ravel()
+    target = np.where(seen, dense(ratings) - low, 0.0).ravel()
+    x = np.hstack([np.repeat(np.eye(n_users), n_items, 0), np.tile(np.eye(n_items), (n_users, 1)), np.ones((63, 1))])
+    penalty = np.diag([0.1 / n_users] * n_users + [0.1 / n_items] * n_items + [0.0])
+    exact = x @ np.linalg.solve(x.T @ (weight[:, None] * x) + penalty, x.T @ (weight * target))
+    users, items = whole_space_biases(ratings, 2.0, low, 0.1)
+    np.testing.assert_allclose((users[:, None] + items).ravel(), exact, atol=1e-3)
+
+
+def test_exposure_noise_is_that_of_drawing_anew_who_saw_what() -> None:
+    """N: slopes of all pairs at fixed scores, less their mean over draws."""
+    chance, rating = uneven(300, 250, 0.06)
+    l2, draws, n = 0.1, 30, chance.sum()
+    ratings, _ = chosen(chance, rating, 0)
+    users, items = whole_space_biases(ratings, 1.0, 0.0, l2)
+    scores = users[:, None] + items
+    slopes = np.stack([
+        np.where(chosen(chance, rating, 1 + k)[1], (scores - rating) / n, scores / (chance.size - n))
+        for k in range(draws)
+    ])  # fmt: skip
+    singular = np.linalg.svd(slopes - slopes.mean(0), compute_uv=False)
+    drawn = np.sqrt(chance.size) * np.sqrt(np.mean(singular**2) * draws / (draws - 1))
+    measured = np.mean([exposure_noise(chosen(chance, rating, k)[0], 1.0, 0.0, l2) for k in range(3)])
+    assert measured == pytest.approx(drawn, rel=0.1)
+
+
+def test_exposure_noise_falls_with_ratings_per_user_and_not_with_more_users() -> None:
+    chance, rating = uneven(120, 120, 0.05)
+    small = exposure_noise(chosen(chance, rating, 0)[0], 1.0, 0.0, 0.1)
+    tiled = np.tile(chance, (4, 1)), np.tile(rating, (4, 1))
+    assert exposure_noise(chosen(*tiled, 1)[0], 1.0, 0.0, 0.1) == pytest.approx(small, rel=0.1)
+    four_times = chosen(np.minimum(4.0 * chance, 0.9), rating, 2)[0]
+    assert exposure_noise(four_times, 1.0, 0.0, 0.1) == pytest.approx(small / 2.0, rel=0.2)
+
+
+def test_a_log_of_likes_has_noise_of_exposure_though_its_ratings_have_none() -> None:
+    rng = np.random.default_rng(0)
+    user, item = np.nonzero(rng.random((50, 40)) < 0.1)
+    data = pr.Dataset.from_frame(pl.DataFrame({"user_id": user, "item_id": item}))
+    prepared = Prepared.of(data, data.split("rd", 0, select="none"), Settings.of("all-rank"))
+    assert prepared.log.noise.edge < 1e-9
+    assert 1.0 < prepared.penalty_factors_unseen(0.0).ids < 5.0
+    given = Prepared.of(data, data.split("rd", 0, select="none"), Settings.of("all-rank", l2_vectors=0.7))
+    assert given.penalty_factors_unseen(0.0).ids == 0.7

@@ -42,7 +42,7 @@ from puidrec.train.baselines import closed_form
 from puidrec.train.blocks import PAIRS_IN_MEMORY
 from puidrec.train.log_weights import WeightRule
 from puidrec.train.problem import Log
-from puidrec.train.regularisation import Noise, half_slope, measure_noise
+from puidrec.train.regularisation import Noise, exposure_noise, half_slope, measure_noise
 from puidrec.train.stopping import Validator, pair_scores, with_drawn_pairs
 
 PAIRS_FROM_DISK = 2_000_000
@@ -414,6 +414,16 @@ class Prepared:
         if self.settings.l2_vectors != "auto" or level == 1.0:
             return self.penalty_factors
         return self.log.noise_at(level).penalty_factors(REFERENCE_L2, max(level, LEAST_LEVEL), most=MOST_L2)
+
+    def penalty_factors_unseen(self, low: float) -> PenaltyFactors:
+        """The same for a loss over all pairs that pulls unseen ones to `low`: by the noise of who saw what."""
+        settings = self.settings
+        weight = settings.unseen_weight
+        if settings.l2_vectors != "auto" or weight == 0.0:
+            return self.penalty_factors
+        noise = exposure_noise(self.log.ratings, weight, low, settings.l2)
+        others = self.penalty_factors_at(1.0 / (1.0 + weight)) if self.log.designs else PenaltyFactors()
+        return others._replace(ids=min(noise / REFERENCE_L2, MOST_L2))
 
     def penalty_factors_between(self, level: float) -> PenaltyFactors:
         """`penalty_factors_at` any level, between those at 1 and at `LEAST_LEVEL`: the noise is measured there only."""

@@ -4,6 +4,8 @@ At z = 0 a step of z_u and z_i grows vectors only if the largest singular value 
 L2 penalty: with a mean loss and mean penalties that is √(users · items) · σ₁(E) > l2. Signs of E flipped at random
 keep the size of the noise, pair by pair, and destroy what is to be learned; their σ₁ is the edge of noise. Logs differ
 in it: 0.13 on Coat, 0.04 on KuaiRec, where a hundred times more ratings average the noise out.
+
+Where unseen pairs count as low ratings (`all-rank`), who saw what is noise as well; see `exposure_noise`.
 """
 
 from __future__ import annotations
@@ -113,6 +115,57 @@ def _some(n: int, x: sp.csr_matrix) -> Iterable[slice]:
 
 def _square(matrix: sp.csr_matrix) -> float:
     return float(matrix.power(2).sum())
+
+
+def exposure_noise(ratings: RowMatrix, unseen_weight: float, low: float, l2: float) -> float:
+    """L2 per entity where unseen pairs count as rated `low`: the root mean square singular value of noise.
+
+    The loss is Σ_O (s − r)²/|O| + λ Σ_{D∖O} (s − low)²/|D∖O|. At the fit of its own biases half its slope in the score
+    of a pair is (s − r)/|O| if the pair was seen, λ (s − low)/|D∖O| if not. A pair is seen by chance p, which is small,
+    so its slope has a variance of p times the square of the difference of the two, and Σ_O difference² estimates the
+    sum of all variances, ‖N‖², however unevenly noise is spread. The largest singular value of N is no good measure
+    here: a few busy users and popular items set it, and an L2 of that size would cost all others their taste.
+
+        l2 = √(users · items) · √(‖N‖² / min(users, items)) = ‖N‖ · √max(users, items)
+    """
+    n_users, n_items = ratings.shape
+    v = unseen_weight / max(n_users * n_items - ratings.nnz, 1)
+    users, items = whole_space_biases(ratings, unseen_weight, low, l2)
+
+    def difference(part: Part) -> np.ndarray:
+        above = users[part.user] + items[part.item]
+        return np.asarray((above - (part.values - low)) / ratings.nnz - v * above)
+
+    power = sum(float(np.sum(difference(part) ** 2)) for part in ratings.parts())
+    return float(np.sqrt(power * max(n_users, n_items)))
+
+
+def whole_space_biases(
+    ratings: RowMatrix, unseen_weight: float, low: float, l2: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """b_u and b_i (the mean among them) of the least squares over all pairs of `exposure_noise`, s = low + b_u + b_i.
+
+    Sides take turns. With c = 1/|O| − v and the mean in b_i:
+
+        (c n_u + v · items + l2/users) b_u = Σ_{i∈O_u} ((r − low)/|O| − c b_i) − v Σ_i b_i
+    """
+    n_users, n_items = ratings.shape
+    v = unseen_weight / max(n_users * n_items - ratings.nnz, 1)
+    c = 1.0 / ratings.nnz - v
+    seen = ratings.map(lambda part: np.ones_like(part.values)).operator
+    pulls = ratings.map(lambda part: (part.values - low) / ratings.nnz).operator
+    ones_u, ones_i = np.ones(n_users), np.ones(n_items)
+    count_u, count_i = seen.matvec(ones_i), seen.rmatvec(ones_u)
+    pull_u, pull_i = pulls.matvec(ones_i), pulls.rmatvec(ones_u)
+    users, items, mean = np.zeros(n_users), np.zeros(n_items), 0.0
+    for _ in range(SWEEPS):
+        own = c * count_u + v * n_items
+        users = (pull_u - c * seen.matvec(items) - v * items.sum() - mean * own) / (own + l2 / n_users)
+        own = c * count_i + v * n_users
+        items = (pull_i - c * seen.rmatvec(users) - v * users.sum() - mean * own) / (own + l2 / n_items)
+        rest = (pull_i - c * seen.rmatvec(users) - v * users.sum() - own * items).sum()
+        mean = float(rest / own.sum())
+    return users + mean, items
 
 
 def centred(slopes: RowMatrix) -> RowMatrix:

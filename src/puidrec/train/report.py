@@ -28,7 +28,7 @@ def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[
         "best_epoch": fitted.best_epoch,
         "seconds": round(seconds, 3),
     }
-    if fitted.unfinished and prepared.settings.epochs != spec.defaults.get("epochs"):
+    if fitted.unfinished:
         report["not_converged"] = sweep_limit(prepared, fitted)
     if fitted.best_score is not None:
         report["validation"] = fitted.best_score

@@ -178,14 +178,14 @@ def all_rank_stages(prepared: Prepared, partition: UserPartition) -> list[Stage]
 def all_rank_problem(prepared: Prepared, stage: str, partition: UserPartition) -> UnseenProblem:
     """mean_O (r̂ − r)² + λ · mean_{D∖O} (r̂ − r_m)², r_m the lowest rating (the highest where `liked` is False).
 
-    L2 is set by the noise of who saw what: at the start scores are 1/(1 + λ) of seen ratings.
+    L2 is set by the noise of who saw what (`train.regularisation.exposure_noise`).
     """
     settings, data = prepared.settings, prepared.data
     end = 0.0 if settings.picks_liked else 1.0
     device = settings.device
     constant = torch.full((data.n_users, 1), end, device=device), torch.ones(data.n_items, 1, device=device)
-    level = 1.0 / (1.0 + settings.unseen_weight)
-    phi = prepared.backbone(f"{stage} phi", shard=partition.shard, factors=prepared.penalty_factors_at(level))
+    factors = prepared.penalty_factors_unseen(end)
+    phi = prepared.backbone(f"{stage} phi", shard=partition.shard, factors=factors)
     nothing = (torch.zeros(data.n_users, device=device), torch.zeros(data.n_items, device=device))
     return UnseenProblem(settings, prepared.logged("unit"), phi, LowRank.of(*constant), prepared.gamma, *nothing)
 
@@ -238,7 +238,7 @@ def _factors_of_likes(prepared: Prepared, mean: float) -> PenaltyFactors:
             f"{settings.method} has nothing to learn from likes only: with Γ = 1 unseen pairs are liked like seen ones",
             found=f"gamma={settings.gamma}", expected="Γ above 1", hint="Set gamma to a number, or use all-rank.",
         )  # fmt: skip
-    own = prepared.penalty_factors_at(1.0 / (1.0 + settings.unseen_weight))
+    own = prepared.penalty_factors_unseen(0.0)
     return own._replace(ids=own.ids * (1.0 - mean)) if settings.l2_vectors == "auto" else own
 
 
