@@ -35,8 +35,6 @@ MILD = 1.1
 """Γ of the prior where the sign of selection is known."""
 SWEEPS = 8
 """Sweeps of a member that starts from its neighbour."""
-ALONE_SWEEPS = 15
-"""Sweeps of the only member of a log of likes, as `all-rank` has by itself."""
 ENOUGH = 500
 """Uniform rows from which they choose Γ and λ of the signed methods."""
 CLEAR_AUC = 2.33
@@ -80,7 +78,7 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
         )  # fmt: skip
     if prepared.data.positives_only:
         return [
-            Stage("all-rank", lambda done: all_rank_problem(prepared, "main", partition), sweeps=ALONE_SWEEPS),
+            replace(unseen.all_rank_stages(prepared, partition)[0], name="all-rank"),
             Stage("main", lambda done: blend(prepared, done, {})),
         ]
     members = path(settings.gamma if isinstance(settings.gamma, float) else MILD)
