@@ -118,11 +118,13 @@ class Settings(BaseModel):
     l2_features: float = Field(0.02, ge=0, description="L2 on feature weights, which are shared.")
     l2_vectors: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
         "auto",
-        description="Factor of l2 for ID embeddings; auto: of l2 and l2_features, estimated from the noise of the log.",
+        description="Factor of l2 for ID embeddings; auto: by the noise of the log, raised where validation rows say so.",
     )
     block_users: int = Field(0, ge=0, description="Users per step against all items; 0 takes all users at once.")
     metric: str = Field("auto", description="Validation metric; auto: uauc where users have enough rows, else auc.")
-    select: Literal["uniform", "observational", "none"] = Field("uniform", description="Rows that choose the epoch.")
+    select: Literal["uniform", "observational", "none"] = Field(
+        "uniform", description="Rows that choose the strength of L2, and the epoch of adam."
+    )
     checkpoint_every: int = Field(25, ge=1, description="Adam's epochs between checkpoints, a second or more apart.")
     device: str = Field("cpu", description="Where to train: cpu, cuda, …")
     seed: int = Field(0, ge=0, description="Seed of everything random.")

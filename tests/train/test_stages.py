@@ -13,6 +13,7 @@ import pytest
 
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
+from puidrec.train import least_squares
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.train.stopping import JUDGE_EVERY
 
@@ -226,3 +227,19 @@ def test_a_real_kill_at_random_moments(world, tmp_path) -> None:
     whole = Recommender("bpuid-dr", **options).fit(world(3))
     assert (killed["stage"], len(killed["history"])) != ("main", 60)
     assert_same(Recommender("bpuid-dr", **options).fit(world(3), checkpoint=path), whole)
+
+
+@pytest.mark.parametrize("method", ["mf", "dr", "signed-rd"])
+def test_killed_on_the_path_or_after_it_ends_in_the_same_bits(method, world, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(least_squares, "PATH_ROWS", 1)
+    data, told = world(3), []
+    options = {"dim": 3, "propensity": "cells"}
+    whole = Recommender(method, **options).fit(data, progress=lambda *_: told.append(1))
+    assert whole.report_["l2_factor"] in least_squares.L2_PATH
+    assert len(told) > len(whole.history_), "sweeps of fits that are compared are told, too"
+    rng = random.Random(method)
+    for number, moment in enumerate([3, rng.randrange(len(told) // 2), rng.randrange(len(told) // 2, len(told))]):
+        path = tmp_path / f"{number}.safetensors"
+        with pytest.raises(Killed):
+            Recommender(method, **options).fit(data, checkpoint=path, progress=killer(moment))
+        assert_same(Recommender(method, **options).fit(data, checkpoint=path), whole)

@@ -34,7 +34,7 @@ class StudyOptions(options.EngineOptions):
     seed: int = option(0, "The first seed; the others follow.", min=0)
     protocol: str = option("rd", options.PROTOCOLS, metavar="NAME")
     select: str | None = option(
-        None, "Rows that choose the epoch and the trial: uniform or observational.", metavar="ROWS"
+        None, "Rows that choose L2 or the epoch, and the trial: uniform or observational.", metavar="ROWS"
     )
 
     def seed_numbers(self) -> list[int]:

@@ -226,8 +226,9 @@ def _section(group: Sequence[Row], summary: Mapping[str, Any]) -> str:
 
 
 def _training_use(words: str) -> str:
-    """Uses beside the choice of the epoch, which is the same for all."""
-    uses = [use for use in words.split(", ") if use and use not in ("choice of the epoch", "none")]
+    """Uses beside the choice of L2 or of the epoch, which is the same for all."""
+    same = ("choice of the epoch", "strength of L2", "none")
+    uses = [use for use in words.split(", ") if use and use not in same]
     return ", ".join(uses) or "no"
 
 

@@ -192,6 +192,7 @@ class Solver:
             sweep = Sweep(number, float(state["objective"]), point, direction, proposal, settled, size, metric)
             self._resumed = state["part"], sweep
             self._set_l2(float(checkpoint.state["l2_factor"]))
+            self.warm = self.warm or self.l2_path
             self._load(with_prefix(tensors, "now."))
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error

@@ -454,7 +454,7 @@ class Prepared:
         return backbone.set_penalty_factors(factors or self.penalty_factors).to(settings.device)
 
     def validator(self) -> Validator | None:
-        """Held-out rows that choose the epoch; self-selected rows are weighted by inverse propensity."""
+        """Held-out rows that choose L2 or the epoch; self-selected rows are weighted by inverse propensity."""
         if self.settings.select == "none":
             return None
         rows, metric, scale = self.split.validation, self.settings.metric, self.log.scale
