@@ -116,7 +116,7 @@ class Recommender:
         progress: Progress | bool | None = None,
         world: World = ALONE,
     ) -> Self:
-        """Train on the logged rows of `data`; uniform rows only choose L2 or the epoch (`select`), unless the method says.
+        """Train on the logged rows of `data`; uniform rows only choose L2 or the epoch (`select`), unless it says so.
 
         data: a data set, or a log alone as a Polars, pandas or Arrow table (`user_id, item_id, rating`).
         split: which rows train and validate; by default the protocol's with the model's seed.
