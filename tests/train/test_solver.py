@@ -23,7 +23,7 @@ from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
 from puidrec.train.blocks import UserPartition
 from puidrec.train.least_squares import LogBlocks, WorstCase, secant_search
-from puidrec.train.quadratic import Block, Quadratic
+from puidrec.train.quadratic import Block, Line, Quadratic
 from puidrec.train.sides import UnsolvableError, similar_axes
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep
 
@@ -528,3 +528,23 @@ def test_a_column_of_nothing_under_next_to_no_l2_is_not_singular() -> None:
     assert torch.isfinite(axes(9e-24, -1e-20).axes).all()
     with pytest.raises(UnsolvableError, match="singular"):
         axes(9e-24, -1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(1.0, 1.0), (1e-6, 1e-6), (1e-8, 1e-2), (1e-30, 1e-3), (0.0, 1e-4), (0.0, 0.0)])
+def test_scores_along_a_line_keep_their_digits_however_short_the_step(sizes) -> None:
+    world = World.draw(3)
+    model = model_of(world)
+    point = {k: torch.randn_like(v).float() for k, v in start_of(world, model).items()}
+    step = {k: torch.randn_like(v) * (sizes[0] if k == "users" else sizes[1]) for k, v in point.items()}
+    scores, along = model.scores(point), model.scores(step, step=True)
+    block = next(iter(problems(world)["naive"].blocks()))
+    s1, s2 = block.change(Line.of(scores, along), block.scores(scores))
+    user, item = block.pattern.user, block.pattern.col.long()
+
+    def dense(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return (left.double() @ right.double().T)[user, item]
+
+    (left,), (right,), (dl,), (dr,) = scores.lefts, scores.rights, along.lefts, along.rights
+    first, second = dense(dl, right) + dense(left, dr), dense(dl, dr)
+    assert float((s1 - first).abs().max()) <= 1e-5 * float(first.abs().max())
+    assert float((s2 - second).abs().max()) <= 1e-5 * float(second.abs().max())

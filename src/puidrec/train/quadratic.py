@@ -56,15 +56,10 @@ class Line(NamedTuple):
     @classmethod
     def of(cls, scores: LowRank, step: LowRank) -> Line:
         """The line from these scores along a step."""
-        lengths = [float(torch.linalg.vector_norm(x)) for x in (*scores.lefts, *scores.rights)]
-        steps = [float(torch.linalg.vector_norm(x)) for x in (*step.lefts, *step.rights)]
-        reach = max((a / b for a, b in zip(lengths, steps, strict=True) if b > 0.0), default=1.0)
-        far = (torch.add(x, dx, alpha=reach) for x, dx in zip(_parts(scores), _parts(step), strict=True))
-        return cls(step, LowRank.of(*far), reach)
-
-
-def _parts(scores: LowRank) -> tuple[Tensor, Tensor]:
-    return scores.lefts[0], scores.rights[0]
+        sides = [(scores.lefts[0], step.lefts[0]), (scores.rights[0], step.rights[0])]
+        lengths = [[float(torch.linalg.vector_norm(x)) for x in side] for side in sides]
+        reach = min((own / moved for own, moved in lengths if min(own, moved) > 0.0), default=1.0)
+        return cls(step, LowRank.of(*(torch.add(*side, alpha=reach) for side in sides)), reach)
 
 
 @dataclass(frozen=True, eq=False)
