@@ -1,7 +1,8 @@
 """The stages of `spectrum`: members along a warm-started path of (Γ, λ), then their mixture.
 
 Members are fitted on the log alone: `mf` (Γ = 1), `ips`, `signed-rd` at several (Γ, λ), `all-rank` (Γ = ∞). Each starts
-from its neighbour and needs a few sweeps only: the mixture corrects what is left.
+from its neighbour and needs a few sweeps only: the mixture corrects what is left. Uniform rows say whether the path
+pulls unseen ratings down (people pick what they like) or up.
 
 A log of likes has no ratings to fit: q = 1, and models along Γ differ from `all-rank` by a scale and a constant. So
 `all-rank` is the only member, and the mixture may add exposure factors where uniform rows ask for them.
