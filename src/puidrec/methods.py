@@ -223,6 +223,7 @@ def _spectrum() -> MethodSpec:
         target_scale="unit", uses_uniform="mixing weights", needs_levels=False, losses=("squared",),
         search_space=("l2", "l2_features", "dim", "min_propensity"),
         needs="a log of ratings, or of likes (then all-rank); uniform ratings, from 20 on, mix the members",
+        defaults={"dim": 32},
     )  # fmt: skip
 
 

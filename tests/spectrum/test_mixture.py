@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from puidrec.spectrum.mixture import ALPHAS, _leave_one_out, fit_mixture, paired_interval, rank_gain
+from puidrec.spectrum.mixture import ALPHAS, _leave_one_out, fit_mixture, level_share, paired_interval, rank_gain
 
 
 def rows(n=60, width=4, signal=0.0, seed=0):
@@ -60,3 +60,37 @@ def test_rank_gains_are_paired_differences_of_auc_within_users() -> None:
     assert found.mean == pytest.approx(np.mean(slow))
     assert found.standard_error == pytest.approx(np.std(slow, ddof=1) / np.sqrt(len(slow)), rel=1e-6)
     assert rank_gain(user, np.ones(240, bool), better, worse) == (0.0, 0.0, 0.0)
+
+
+def test_a_level_that_rows_clearly_show_is_taken_up_whatever_alpha_is() -> None:
+    """Noise columns ask for α = ∞; the level is then the mean, less the share of it that chance would give."""
+    x, noise, user = rows(200, 12, seed=3)
+    y = 0.6 + noise - noise.mean()
+    t = 0.6 / paired_interval(y, user).standard_error
+    found = fit_mixture(x, y, user, level=True)
+    assert found.alpha == np.inf
+    assert found.level == pytest.approx(0.6 * (1.0 - 1.0 / t**2), rel=1e-6)
+    assert found.gain.low > 0.0
+    assert fit_mixture(x, y, user).level == 0.0
+
+
+def test_a_level_that_may_be_chance_is_left() -> None:
+    x, noise, user = rows(100, 2, seed=1)
+    y = noise - noise.mean() + 0.15  # t = 1.5
+    assert level_share(y, user) == 0.0
+    assert fit_mixture(x, y, user, level=True).level == 0.0
+
+
+def test_coefficients_and_left_out_errors_beside_a_level_are_those_of_a_penalised_column() -> None:
+    x, y, user = rows(40, 3, 1.0)
+    y = y + 2.0
+    found = fit_mixture(x, y, user, level=True)
+    share = level_share(y, user)
+    wide = np.column_stack([x, np.ones(40)])
+    penalty = np.diag([found.alpha] * 3 + [40 * (1.0 / share - 1.0)])
+    slow = np.linalg.solve(wide.T @ wide + penalty, wide.T @ y)
+    np.testing.assert_allclose([*found.coefficient, found.level], slow, rtol=1e-7)
+    for k in (0, 7):
+        others = np.delete(np.arange(40), k)
+        c = np.linalg.solve(wide[others].T @ wide[others] + penalty, wide[others].T @ y[others])
+        assert found.left_out[k] == pytest.approx(y[k] - wide[k] @ c, rel=1e-7)

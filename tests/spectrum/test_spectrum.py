@@ -11,9 +11,12 @@ from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
 from puidrec.model import Recommender
 from puidrec.sensitivity.sign_check import CLEAR_T
+from puidrec.settings import Settings
 from puidrec.spectrum import blend
+from puidrec.spectrum.from_log import RANKS, RATED, RATED_RANKS, exposure_scores, modulators
 from puidrec.spectrum.mixture import Interval
 from puidrec.spectrum.terms import Term, compress
+from puidrec.train.prepare import Prepared
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {"dim": 3, "epochs": 20, "rng": 0}
@@ -186,3 +189,43 @@ def test_a_member_that_orders_clearly_better_is_the_prior(world, monkeypatch) ->
     notes = Recommender("spectrum", **SMALL).fit(world.data).report_["spectrum"]
     assert notes["prior"] == "ips"
     assert "orders the items of users best" in notes["prior_because"]
+
+
+def test_where_uniform_ratings_are_higher_the_path_pulls_unseen_ratings_up() -> None:
+    """The mirrored log has the mirrored path: which sign selection has is read from the uniform rows."""
+    usual = simulate("pair", 80, 40, density=0.15, n_uniform=3_000, rng=0).data
+
+    def mirrored(rows):
+        frame = rows.to_frame().select("user_id", "item_id", "rating")
+        return frame.with_columns(rating=6 - pl.col("rating"))
+
+    turned = Dataset.from_frame(mirrored(usual.logged), mirrored(usual.uniform), scale=(1, 5))
+    plain = Dataset.from_frame(
+        *(r.to_frame().select("user_id", "item_id", "rating") for r in (usual.logged, usual.uniform)), scale=(1, 5)
+    )
+    down, up = (Recommender("spectrum", **SMALL).fit(data) for data in (plain, turned))
+    naive = Recommender("mf", **SMALL).fit(turned)
+    assert down.report_["spectrum"]["prior"] == up.report_["spectrum"]["prior"] == "mild"
+    assert "avoid what they like" in up.report_["spectrum"]["prior_because"]
+    assert "avoid" not in down.report_["spectrum"]["prior_because"]
+    assert dense(up).mean() > dense(naive).mean() + 0.02
+    assert dense(down).mean() == pytest.approx(1.0 - dense(up).mean(), abs=0.02)
+
+
+def test_exposure_scores_are_cut_at_their_ranks_and_the_finest_keeps_all(world) -> None:
+    prepared = Prepared.of(world.data, world.data.split("rd", 0), Settings.of("spectrum", dim=3))
+    found = exposure_scores(prepared.log.ratings, 0)
+    ranks = [min(rank, 39) for rank in RANKS], [min(rank, 39) for rank in RATED_RANKS]
+    assert list(found.named) == [f"exposure {r}" for r in ranks[0]] + [f"{RATED} {r}" for r in ranks[1]]
+    assert found.personal == [f"exposure {ranks[0][-1]}", f"{RATED} {ranks[1][0]}"]
+    whole = found.named[f"{RATED} {ranks[1][-1]}"]
+    np.testing.assert_allclose(whole.tile().numpy(), found.rated.tile().numpy())
+
+
+def test_the_level_of_users_is_their_shrunk_mean_rating(world) -> None:
+    prepared = Prepared.of(world.data, world.data.split("rd", 0), Settings.of("spectrum", dim=3))
+    values = {name: value for _, name, value in modulators(prepared)}
+    user, target = prepared.rows.user, prepared.log.target(prepared.rows)
+    count, total = np.bincount(user, minlength=80), np.bincount(user, target, 80)
+    shrunk = (total + 10.0 * target.mean()) / (count + 10.0)
+    np.testing.assert_allclose(values["user level"], np.clip((shrunk - shrunk.mean()) / shrunk.std(), -3, 3), rtol=1e-5)

@@ -16,7 +16,7 @@ from puidrec.backbones.low_rank import LowRank
 from puidrec.data.overlap import pairs_in
 from puidrec.rng import generator
 from puidrec.sensitivity.sign_check import CLEAR_T, SignCheck
-from puidrec.spectrum.from_log import exposure_scores, modulators
+from puidrec.spectrum.from_log import RATED, exposure_scores, modulators
 from puidrec.spectrum.mixture import Interval, Mixture, fit_mixture, paired_interval, pays, rank_gain
 from puidrec.spectrum.out_of_fold import OutOfFold, out_of_fold
 from puidrec.spectrum.stability import path_parameters
@@ -32,7 +32,7 @@ SAMPLED = 20_000
 CLEAR_RANK = 3.0
 """Standard errors from which one of ten members is taken to order items better."""
 CLEAR_MEAN = 2.0
-"""t of the uniform rows' mean residual from which people are taken to pick what they like."""
+"""t of the uniform rows' mean residual from which people are taken to pick what they like, or to avoid it."""
 PERSONAL = 0.5
 """Scale of personal columns: their coefficients are shrunk four times as much."""
 
@@ -60,8 +60,15 @@ class Ingredients:
 
     members: Mapping[str, LowRank]
     exposure: Mapping[str, LowRank]
+    personal: Sequence[str]
+    """Exposure scores that personal weights are given to."""
     spread: Mapping[str, float]
     """Standard deviation over pairs drawn from D."""
+
+    @property
+    def fine_rated(self) -> set[str]:
+        """Reconstructions of ratings so fine that logged rows favour them whether or not exposure shows taste."""
+        return {name for name in self.exposure if name.startswith(RATED) and name not in self.personal}
 
 
 def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted:
@@ -110,7 +117,8 @@ def _ingredients(prepared: Prepared, done: Done) -> Ingredients:
     members = {} if data.positives_only else {"bias": closed_form("bias", ratings, 1, 0)}
     for name, fitted in done.items():
         members[name] = LowRank.of(*(side[0].detach().cpu() for side in (fitted.phi.lefts, fitted.phi.rights)))
-    exposure = exposure_scores(ratings, prepared.settings.seed).named
+    factors = exposure_scores(ratings, prepared.settings.seed)
+    exposure = factors.named
     rng = generator(prepared.settings.seed, "spectrum")
     user, item = rng.integers(data.n_users, size=SAMPLED), rng.integers(data.n_items, size=SAMPLED)
     everything = {**members, **exposure}
@@ -118,7 +126,7 @@ def _ingredients(prepared: Prepared, done: Done) -> Ingredients:
     centre = Term("", members["all-rank" if data.positives_only else "mf"]).at(user, item)
     for name, scores in members.items():
         spread[f"{name} - mf"] = float((Term(name, scores).at(user, item) - centre).std())
-    return Ingredients(members, exposure, spread)
+    return Ingredients(members, exposure, factors.personal, spread)
 
 
 def _prior_by_word(prepared: Prepared) -> Prior | None:
@@ -132,17 +140,23 @@ def _prior_by_word(prepared: Prepared) -> Prior | None:
     return None
 
 
+def gap_of_means(rows: Rows, mf: np.ndarray) -> tuple[float, float]:
+    """What uniform ratings are above the predictions of `mf` for them, and its t."""
+    gap = paired_interval(rows.target - mf, rows.user)
+    return gap.mean, gap.mean / gap.standard_error if gap.standard_error > 0.0 else 0.0
+
+
 def _prior_by_uniform(prepared: Prepared, given: Ingredients, rows: Rows) -> Prior:
-    """`mf`, or the mild member where uniform ratings lie below what `mf` predicts; or a member that orders the items of
-    users clearly better, where there are rows enough to see that."""
+    """`mf`, or the mild member where uniform ratings are clearly off what `mf` predicts; or a member that orders the
+    items of users clearly better, where there are rows enough to see that."""
     if (word := _prior_by_word(prepared)) is not None:
         return word
     scores = {name: Term(name, given.members[name]).at(rows.user, rows.item) for name in given.members}
-    gap = paired_interval(rows.target - scores["mf"], rows.user)
-    t = gap.mean / gap.standard_error if gap.standard_error > 0.0 else 0.0
-    words, name = f"uniform ratings are {gap.mean:+.3f} from what mf predicts (t = {t:+.1f})", "mf"
-    if t < -CLEAR_MEAN:
+    gap, t = gap_of_means(rows, scores["mf"])
+    words, name = f"uniform ratings are {gap:+.3f} from what mf predicts (t = {t:+.1f})", "mf"
+    if abs(t) > CLEAR_MEAN:
         name = "mild"
+        words += "" if t < 0.0 else ": people avoid what they like, and unseen ratings are pulled up"
     gains = {other: rank_gain(rows.user, rows.liked, scores[other], scores[name]) for other in given.members}
     clear = {other: gain.mean for other, gain in gains.items() if gain.mean > CLEAR_RANK * gain.standard_error}
     if clear:
@@ -176,7 +190,7 @@ def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tu
     residual = rows.target - base
 
     def fitted(columns: Sequence[Column]) -> tuple[Mixture, Interval]:
-        mixture = fit_mixture(_values(columns, rows, base), residual, rows.user)
+        mixture = fit_mixture(_values(columns, rows, base), residual, rows.user, level=True)
         return mixture, rank_gain(rows.user, rows.liked, rows.target - mixture.left_out, base)
 
     columns = [*_member_columns(given, prior.name), *_level_columns(prepared, given, prior.name)]
@@ -211,7 +225,9 @@ def _mix_by_log(
     if shown is None:
         return [centre], notes, None
     notes["calibrated_on"] = f"{shown.user.size:,} logged rows, by fits that have not seen them"
-    columns = [column for column in _exposure_columns(given) if column.term.name in shown.exposure]
+    columns = [
+        column for column in _exposure_columns(given) if column.term.name in {*shown.exposure} - given.fine_rated
+    ]
     if not columns:
         return [centre], notes, None
     x = np.column_stack([column.scale * shown.exposure[column.term.name] for column in columns])
@@ -261,7 +277,7 @@ def _personal(prepared: Prepared, given: Ingredients, prior: str) -> list[Column
     bases = [("one", constant, 1.0), (prior, given.members[prior], _inverse(given.spread[prior]))]
     if prior != "all-rank":
         bases.append(("all-rank", given.members["all-rank"], _inverse(given.spread["all-rank"])))
-    bases += [(name, scores, _inverse(given.spread[name])) for name, scores in list(given.exposure.items())[-2:]]
+    bases += [(name, given.exposure[name], _inverse(given.spread[name])) for name in given.personal]
     for side, name, values in modulators(prepared):
         by_user, by_item = (values, None) if side == "user" else (None, values)
         for base, scores, size in bases:
@@ -280,12 +296,15 @@ def _values(columns: Sequence[Column], rows: Rows, prior: np.ndarray) -> np.ndar
 
 def _weighted(columns: Sequence[Column], mixture: Mixture, prior: Term, notes: dict[str, Any]) -> list[Term]:
     """The columns with their coefficients; what members gain, the prior loses."""
-    if not mixture.coefficient.any():
+    if not mixture.coefficient.any() and not mixture.level:
         return [prior]
     weights = [column.scale * float(c) for column, c in zip(columns, mixture.coefficient, strict=True)]
     notes["weights"] = {column.term.name: round(weight, 5) for column, weight in zip(columns, weights, strict=True)}
     moved = sum(weight for column, weight in zip(columns, weights, strict=True) if column.against_prior)
     terms = [replace(column.term, weight=weight) for column, weight in zip(columns, weights, strict=True)]
+    if mixture.level:
+        notes["weights"]["level"] = round(mixture.level, 5)
+        terms.append(Term("level", one(prior.scores.n_users, prior.scores.n_items), weight=mixture.level))
     return [replace(prior, weight=1.0 - moved), *terms]
 
 

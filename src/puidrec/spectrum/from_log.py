@@ -4,14 +4,14 @@ Exposure factors are rank-r reconstructions of D_u^-½ O D_i^-½, O the matrix o
 Hidden tastes drive exposure, so exposure carries them. The leading direction is activity times popularity; it is taken
 off, since members and modulators have both.
 
-Modulators are what mixing weights may depend on: activity, popularity, dispersion and level of an item's ratings,
-features. Each is a standardised number per user or item, so that 0 is the average entity. A mixture that varies with
-them is a personal Γ that was learned.
+Modulators are what mixing weights may depend on: activity, popularity, level of a user's ratings, level and dispersion
+of an item's, features. Each is a standardised number per user or item, so that 0 is the average entity. A mixture
+that varies with them is a personal Γ that was learned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +25,7 @@ from puidrec.data.row_matrix import RowMatrix, leading_svd
 from puidrec.train.prepare import Prepared
 
 RANKS = (4, 16, 48)
-RATED_RANK = 16
+RATED_RANKS = (16, 48)
 RATED = "exposure × rating"
 SHRINK = 10.0
 """Ratings that a spread is worth before an item has any of its own."""
@@ -43,22 +43,31 @@ class ExposureScores:
     @property
     def named(self) -> dict[str, LowRank]:
         """The reconstructions, from coarse to fine."""
-        left, right = self.seen.lefts[0], self.seen.rights[0]
-        cuts = [rank - 1 for rank in RANKS if rank - 1 < left.shape[1]] + [left.shape[1]]
-        parts = {f"exposure {cut + 1}": LowRank.of(left[:, :cut], right[:, :cut]) for cut in dict.fromkeys(cuts) if cut}
-        return parts | ({RATED: self.rated} if self.rated.lefts[0].shape[1] else {})
+        return _cut("exposure", self.seen, RANKS) | _cut(RATED, self.rated, RATED_RANKS)
+
+    @property
+    def personal(self) -> list[str]:
+        """Those that personal weights are given to: the finest of exposure, the coarsest of ratings."""
+        return [*list(_cut("exposure", self.seen, RANKS))[-1:], *list(_cut(RATED, self.rated, RATED_RANKS))[:1]]
+
+
+def _cut(name: str, scores: LowRank, ranks: Sequence[int]) -> dict[str, LowRank]:
+    """The first directions of scores, whose leading one is off already; the last cut keeps all."""
+    left, right = scores.lefts[0], scores.rights[0]
+    cuts = dict.fromkeys([rank - 1 for rank in ranks if rank - 1 < left.shape[1]] + [left.shape[1]])
+    return {f"{name} {cut + 1}": LowRank.of(left[:, :cut], right[:, :cut]) for cut in cuts if cut}
 
 
 def exposure_scores(ratings: RowMatrix, seed: int) -> ExposureScores:
     """Factors of a log; `ratings` are its targets in [0, 1]."""
     seen = _leading(ratings.map(lambda part: np.ones(part.values.size)), max(RANKS), seed)
-    rated = _leading(ratings, RATED_RANK, seed)
+    rated = _leading(ratings, max(RATED_RANKS), seed)
     return ExposureScores(_scores(seen, 1), _scores(rated, 1))
 
 
 def looked_at(exposure: Mapping[str, np.ndarray]) -> np.ndarray:
     """The exposure scores that the sign check looks at: of medium rank, without ratings; there is one at least."""
-    finest = [values for name, values in exposure.items() if name != RATED]
+    finest = [values for name, values in exposure.items() if not name.startswith(RATED)]
     return finest[min(1, len(finest) - 1)]
 
 
@@ -89,9 +98,11 @@ def modulators(prepared: Prepared) -> list[tuple[Literal["user", "item"], str, n
     mean = total.sum() / max(ratings.nnz, 1)
     spread = squares.sum() / max(ratings.nnz, 1) - mean**2
     level = (total + SHRINK * mean) / (count + SHRINK)
+    given = np.concatenate([np.asarray(part.matrix.sum(1)).ravel() for part in ratings.parts()])
     own = squares - total**2 / np.maximum(count, 1)
     found: list[tuple[Literal["user", "item"], str, np.ndarray]] = [
         ("user", "activity", np.log1p(users)),
+        ("user", "user level", (given + SHRINK * mean) / (users + SHRINK)),
         ("item", "popularity", np.log1p(count)),
         ("item", "dispersion", np.sqrt(np.maximum((own + SHRINK * spread) / (count + SHRINK), 0.0))),
         ("item", "level", level),

@@ -1,7 +1,8 @@
 """The stages of `spectrum`: members along a warm-started path of (Γ, λ), then their mixture.
 
 Members are fitted on the log alone: `mf` (Γ = 1), `ips`, `signed-rd` at several (Γ, λ), `all-rank` (Γ = ∞). Each starts
-from its neighbour and needs a few sweeps only: the mixture corrects what is left.
+from its neighbour and needs a few sweeps only: the mixture corrects what is left. Uniform rows say whether the path
+pulls unseen ratings down (people pick what they like) or up.
 
 A log of likes has no ratings to fit: q = 1, and models along Γ differ from `all-rank` by a scale and a constant. So
 `all-rank` is the only member, and the mixture may add exposure factors where uniform rows ask for them.
@@ -22,7 +23,7 @@ from puidrec.backbones.mf import INIT_SD
 from puidrec.errors import InputError
 from puidrec.evaluation.auc import placements
 from puidrec.settings import Settings
-from puidrec.spectrum.blend import Rows, blend, calibration_rows
+from puidrec.spectrum.blend import CLEAR_MEAN, Rows, blend, calibration_rows, gap_of_means
 from puidrec.train import unseen
 from puidrec.train.blocks import UserPartition
 from puidrec.train.prepare import Prepared
@@ -83,10 +84,11 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
         ]
     members = path(settings.gamma if isinstance(settings.gamma, float) else MILD)
     naive, weighted = prepared.first_stage("mf"), prepared.first_stage("ips")
+    rows = calibration_rows(prepared)
     return [
         Stage("mf", lambda done: robust_problem(naive, "mf", partition)),
         Stage("ips", _from("mf", lambda done: robust_problem(weighted, "ips", partition), partition), True, 2 * SWEEPS),
-        *(Stage(one.name, _member(prepared, one, partition), True, SWEEPS) for one in members),
+        *(Stage(one.name, _member(prepared, one, partition, rows), True, SWEEPS) for one in members),
         Stage("main", lambda done: blend(prepared, done, {one.name: one.gamma for one in members})),
     ]
 
@@ -94,14 +96,23 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
 Build = Callable[[Done], Problem]
 
 
-def _member(prepared: Prepared, member: Member, partition: UserPartition) -> Build:
+def _member(prepared: Prepared, member: Member, partition: UserPartition, rows: Rows) -> Build:
     def build(done: Done) -> Problem:
+        signed = _with_sign(prepared, rows, done["mf"])
         if member.gamma == float("inf"):
-            return all_rank_problem(prepared, member.name, partition)
+            return all_rank_problem(signed, member.name, partition)
         q = done["ips" if prepared.settings.adjusts else "mf"].phi
-        return signed_problem(prepared, member.name, partition, q, member.gamma, member.unseen_weight)
+        return signed_problem(signed, member.name, partition, q, member.gamma, member.unseen_weight)
 
     return _from(member.start, build, partition)
+
+
+def _with_sign(prepared: Prepared, rows: Rows, mf: Fitted) -> Prepared:
+    """Unseen ratings are pulled down along the path; up, where uniform ratings are clearly above what `mf` predicts."""
+    if prepared.settings.liked is not None or not rows.user.size:
+        return prepared
+    avoided = gap_of_means(rows, pair_scores(mf.phi, rows.user, rows.item))[1] > CLEAR_MEAN
+    return replace(prepared, settings=prepared.settings.replace(liked=False)) if avoided else prepared
 
 
 def _from(start: str, build: Build, partition: UserPartition) -> Build:
