@@ -94,3 +94,16 @@ def test_coefficients_and_left_out_errors_beside_a_level_are_those_of_a_penalise
         others = np.delete(np.arange(40), k)
         c = np.linalg.solve(wide[others].T @ wide[others] + penalty, wide[others].T @ y[others])
         assert found.left_out[k] == pytest.approx(y[k] - wide[k] @ c, rel=1e-7)
+
+
+def test_pairs_that_are_to_stay_are_a_penalty_of_their_own() -> None:
+    x, y, user = rows(300, 4, seed=2, signal=1.0)
+    still = 3.0 * np.random.default_rng(3).standard_normal((50, 4))
+    found = fit_mixture(x, y, user, still=still)
+    matrix = x.T @ x + still.T @ still + found.alpha * np.eye(4)
+    np.testing.assert_allclose(found.coefficient, np.linalg.solve(matrix, x.T @ y), rtol=1e-8)
+    without = np.arange(300) != 7
+    others = np.linalg.solve(matrix - np.outer(x[7], x[7]), x[without].T @ y[without])
+    assert found.left_out[7] == pytest.approx(y[7] - x[7] @ others, rel=1e-8)
+    free = fit_mixture(x, y, user)
+    assert np.sum((still @ found.coefficient) ** 2) < np.sum((still @ free.coefficient) ** 2)

@@ -137,6 +137,8 @@ def test_uniform_rows_beside_likes_are_used() -> None:
     model, plain = (Recommender(method, dim=4, rng=0).fit(data) for method in ("spectrum", "all-rank"))
     truth = np.minimum(3.0 * chance, 1.0)
     assert np.mean((dense(model) - truth) ** 2) < 0.95 * np.mean((dense(plain) - truth) ** 2)
+    seen = likes["user_id"].to_numpy(), likes["item_id"].to_numpy()
+    assert dense(model)[seen].max() < 1.5, "a pair that is known to be liked is not sent far beyond that"
 
 
 def test_a_log_of_few_rows_without_features_or_uniform_rows_is_enough() -> None:

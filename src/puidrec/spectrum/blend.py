@@ -189,8 +189,11 @@ def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tu
     base = centre.at(rows.user, rows.item)
     residual = rows.target - base
 
+    known = _logged_likes(prepared, rows.user.size)
+
     def fitted(columns: Sequence[Column]) -> tuple[Mixture, Interval]:
-        mixture = fit_mixture(_values(columns, rows, base), residual, rows.user, level=True)
+        still = known and known.weight * _values(columns, known.rows, centre.at(known.rows.user, known.rows.item))
+        mixture = fit_mixture(_values(columns, rows, base), residual, rows.user, level=True, still=still)
         return mixture, rank_gain(rows.user, rows.liked, rows.target - mixture.left_out, base)
 
     columns = [*_member_columns(given, prior.name), *_level_columns(prepared, given, prior.name)]
@@ -209,6 +212,28 @@ def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tu
     if on:
         columns, mixture = wide, richer
     return _weighted(columns, mixture, centre, notes), notes, float(mixture.error.mean())
+
+
+class _Known(NamedTuple):
+    """Pairs whose rating is known, and the root of what one of them counts against a uniform row."""
+
+    rows: Rows
+    weight: float
+
+
+def _logged_likes(prepared: Prepared, n_uniform: int) -> _Known | None:
+    """Pairs of a log of likes, in the proportion they have in D to the pairs outside that uniform rows stand for.
+
+    There seen pairs are liked, as `all-rank` says of them; exposure scores, calibrated on unseen pairs, are many times
+    larger on seen ones, and would send them anywhere.
+    """
+    data, log, n = prepared.data, prepared.log, len(prepared.rows)
+    if not data.positives_only:
+        return None
+    at = np.unique(generator(prepared.settings.seed, "logged likes").integers(n, size=SAMPLED))
+    user, item = np.searchsorted(log.row_start, at, side="right") - 1, np.asarray(log.items[at], dtype=np.int64)
+    share, liked = n / max(data.n_users * data.n_items - n, 1), np.ones(at.size, bool)
+    return _Known(Rows(user, item, liked.astype(float), liked), float(np.sqrt(share * n_uniform / at.size)))
 
 
 def _mix_by_log(

@@ -59,14 +59,20 @@ class Interval(NamedTuple):
         return (self.high - self.low) / (2.0 * Z95)
 
 
-def fit_mixture(x: np.ndarray, residual: np.ndarray, user: np.ndarray, *, level: bool = False) -> Mixture:
-    """Coefficients of x for `residual` = y − prior, by the paired one-standard-error rule; `level`: with b."""
+def fit_mixture(
+    x: np.ndarray, residual: np.ndarray, user: np.ndarray, *, level: bool = False, still: np.ndarray | None = None
+) -> Mixture:
+    """Coefficients of x for `residual` = y − prior, by the paired one-standard-error rule; `level`: with b.
+
+    still: columns of other pairs, at which the prior is to stay; they add Σ (x c)² to what is minimised.
+    """
     n, width = x.shape
     if n < 2:
         return Mixture(np.zeros(width), np.inf, residual, Interval(0.0, 0.0, 0.0))
     share = level_share(residual, user) if level else 0.0
     moved = x - share * x.mean(0)
-    values, axes = np.linalg.eigh(x.T @ x - share * n * np.multiply.outer(x.mean(0), x.mean(0)))
+    square = x.T @ x - share * n * np.multiply.outer(x.mean(0), x.mean(0))
+    values, axes = np.linalg.eigh(square if still is None else square + still.T @ still)
     z, values = moved @ axes, np.maximum(values, 0.0)
     base = residual - share * residual.mean()
     moments = axes.T @ (x.T @ base)
