@@ -193,25 +193,23 @@ def test_a_member_that_orders_clearly_better_is_the_prior(world, monkeypatch) ->
     assert "orders the items of users best" in notes["prior_because"]
 
 
-def test_where_uniform_ratings_are_higher_the_path_pulls_unseen_ratings_up() -> None:
+def test_where_uniform_ratings_are_higher_the_path_pulls_unseen_ratings_up(monkeypatch) -> None:
     """The mirrored log has the mirrored path: which sign selection has is read from the uniform rows."""
     usual = simulate("pair", 80, 40, density=0.15, n_uniform=3_000, rng=0).data
-
-    def mirrored(rows):
-        frame = rows.to_frame().select("user_id", "item_id", "rating")
-        return frame.with_columns(rating=6 - pl.col("rating"))
-
-    turned = Dataset.from_frame(mirrored(usual.logged), mirrored(usual.uniform), scale=(1, 5))
-    plain = Dataset.from_frame(
-        *(r.to_frame().select("user_id", "item_id", "rating") for r in (usual.logged, usual.uniform)), scale=(1, 5)
-    )
-    down, up = (Recommender("spectrum", **SMALL).fit(data) for data in (plain, turned))
-    naive = Recommender("mf", **SMALL).fit(turned)
-    assert down.report_["spectrum"]["prior"] == up.report_["spectrum"]["prior"] == "mild"
-    assert "avoid what they like" in up.report_["spectrum"]["prior_because"]
-    assert "avoid" not in down.report_["spectrum"]["prior_because"]
-    assert dense(up).mean() > dense(naive).mean() + 0.02
-    assert dense(down).mean() == pytest.approx(1.0 - dense(up).mean(), abs=0.02)
+    own, seen = blend._ingredients, []
+    monkeypatch.setattr(blend, "_ingredients", lambda *given: seen.append(own(*given)) or seen[-1])
+    words = []
+    for rating in (pl.col("rating"), 6 - pl.col("rating")):
+        frames = (rows.to_frame().select("user_id", "item_id", rating=rating) for rows in (usual.logged, usual.uniform))
+        notes = Recommender("spectrum", **SMALL).fit(Dataset.from_frame(*frames, scale=(1, 5))).report_["spectrum"]
+        words.append(notes["prior_because"])
+    assert "avoid" not in words[0]
+    assert "avoid what they like" in words[1]
+    down, up = ({name: float(m.tile().mean()) for name, m in given.members.items()} for given in seen)
+    for name in ("mild", "Γ 3", "all-rank"):
+        assert down[name] < down["mf"]
+        assert up[name] > up["mf"]
+        assert up[name] == pytest.approx(1.0 - down[name], abs=0.05)
 
 
 def test_exposure_scores_are_cut_at_their_ranks_and_the_finest_keeps_all(world) -> None:
