@@ -147,10 +147,14 @@ class Solver:
                 self._solve(part, progress, roughly=True)
             self.warm = True
             phi = self.partition.factors(self.problem.factors)
-            error = float("inf") if phi is None else self.validator.squared_error(phi)
+            if phi is None:
+                raise TypeError("a problem without a prediction model")
+            error = self.validator.squared_error(phi)
             if error > least * (1.0 - MARGIN):
                 break
             least, best, chosen = error, self._parameters(), factor
+            if not bool(phi.lefts[0][:, :-2].any()):  # no vectors are left to shrink
+                break
         self._load(best)
         self._set_l2(chosen)
 
