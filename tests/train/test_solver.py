@@ -22,7 +22,7 @@ from puidrec.objective.majorise import Bent, BentLine, BentSquare
 from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
 from puidrec.train.blocks import UserPartition
-from puidrec.train.least_squares import LogBlocks, WorstCase, secant_search
+from puidrec.train.log_losses import LogBlocks, WorstCase, secant_search
 from puidrec.train.quadratic import Block, Line, Quadratic
 from puidrec.train.sides import UnsolvableError, similar_axes
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep

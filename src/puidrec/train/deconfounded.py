@@ -32,7 +32,8 @@ from puidrec.features.exposure_factors import ExposureFactors
 from puidrec.objective.terms import Observed
 from puidrec.settings import Settings
 from puidrec.train.blocks import UserPartition
-from puidrec.train.least_squares import LeastSquares, LogBlocks, Majorised
+from puidrec.train.least_squares import LeastSquares
+from puidrec.train.log_losses import LogBlocks, Majorised
 from puidrec.train.prepare import Prepared, TrainingLog
 from puidrec.train.problem import Log, Stage, Step, backbone_penalty
 from puidrec.train.quadratic import Quadratic

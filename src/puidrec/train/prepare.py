@@ -61,8 +61,6 @@ MOST_L2 = 10.0
 """The largest L2 penalty factor of ID embeddings where all pairs count: who saw what is noisier than ratings."""
 LEAST_LEVEL = 0.5
 """Where all pairs count, they also steady the vectors: L2 is down to this share of what their noise asks for."""
-PATH_LOG = 20_000_000
-"""Training rows up to which validation rows choose the strength of L2; with more the noise of the log is well known."""
 Weights = Literal["unit", "box", "inverse", "imputation"]
 """Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average; those of the imputation."""
 
@@ -465,11 +463,6 @@ class Prepared:
             return Validator.from_rows(rows, metric, scale=scale)
         weight = 1.0 / self.log.nominal.propensity_of(rows) if len(rows) else None
         return Validator.from_rows(rows, metric, weight, scale)
-
-    @property
-    def l2_is_open(self) -> bool:
-        """Whether validation rows may choose the strength of L2: no number was given, and there are ratings to miss."""
-        return self.settings.l2_vectors == "auto" and not self.data.positives_only and len(self.rows) <= PATH_LOG
 
 
 @dataclass(frozen=True, eq=False)

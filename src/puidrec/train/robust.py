@@ -24,7 +24,8 @@ from puidrec.objective.whole_space import square_sum
 from puidrec.objective.worst_case import ratio_sums, worst_ratio
 from puidrec.settings import Settings
 from puidrec.train.blocks import UserPartition
-from puidrec.train.least_squares import LeastSquares, LogBlocks, WorstCase
+from puidrec.train.least_squares import LeastSquares
+from puidrec.train.log_losses import LogBlocks, WorstCase
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import BlockLoss, Fitted, Log, Stage, Step, backbone_penalty
 from puidrec.train.quadratic import Objective

@@ -19,6 +19,9 @@ from puidrec.train.prepare import Prepared
 from puidrec.train.problem import Done, Fitted, Problem, Stage, with_prefix
 from puidrec.train.stopping import Validator
 
+PATH_LOG = 20_000_000
+"""Training rows up to which validation rows choose the strength of L2: a path would add minutes to larger logs."""
+
 
 def stages_of(prepared: Prepared, partition: UserPartition | None = None) -> Sequence[Stage]:
     """The stages of a method, the last of which is the method itself."""
@@ -55,7 +58,7 @@ def train_stages(
                 done[stage.name] = problem
                 continue
             before = None if stage.after is None else done[stage.after]
-            own = replace(stage, l2_path=stage.l2_path and k == 0 and prepared.l2_is_open)
+            own = replace(stage, l2_path=stage.l2_path and k == 0 and _l2_is_open(prepared))
             trainer = _trainer(problem, own, settings, validator, _with_done(save, done), partition, before)
             if resume is not None and resume.state.get("stage") == stage.name:
                 trainer.restore(resume)
@@ -68,6 +71,12 @@ def train_stages(
     unfinished = tuple(name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished)
     first, last = done[stages[0].name], done[stages[-1].name]
     return replace(last, history=history, solver=_in_words(used), unfinished=unfinished, l2_factor=first.l2_factor)  # type: ignore[arg-type]
+
+
+def _l2_is_open(prepared: Prepared) -> bool:
+    """Whether validation rows may choose the strength of L2: no number was given, and there are ratings to miss."""
+    auto = prepared.settings.l2_vectors == "auto"
+    return auto and not prepared.data.positives_only and len(prepared.rows) <= PATH_LOG
 
 
 def _in_words(used: Mapping[str, str]) -> str:

@@ -23,7 +23,8 @@ from puidrec.objective.whole_space import linear_sum, square_sum
 from puidrec.sensitivity.fitted import Gamma
 from puidrec.settings import Settings
 from puidrec.train.blocks import UserPartition
-from puidrec.train.least_squares import LeastSquares, LogBlocks
+from puidrec.train.least_squares import LeastSquares
+from puidrec.train.log_losses import LogBlocks
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import Log, Stage, Step, backbone_penalty
 from puidrec.train.quadratic import Quadratic
