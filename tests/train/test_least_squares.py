@@ -198,9 +198,10 @@ import json, sys
 import numpy as np
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
-from puidrec.objective import majorise
+from puidrec.train import least_squares
 from puidrec.train.distributed import join_world
 
+least_squares.PATH_ROWS = 1
 fits, common, out = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 data = simulate("mixed", 60, 40, density=0.2, rng=0).data
 with join_world() as world:
@@ -212,7 +213,8 @@ with join_world() as world:
 """
 
 
-def test_two_processes_find_the_solution_of_one(tiny_data, tmp_path) -> None:
+def test_two_processes_find_the_solution_of_one(tiny_data, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(least_squares, "PATH_ROWS", 1)  # validation rows choose L2, as in the program
     fits = {
         "mf": {"method": "mf"}, "dr": {"method": "dr", "backbone": "mf"}, "robust": {"method": "puid-dr"},
         "benchmarked": {"method": "bpuid-ips", "backbone": "mf"},
