@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from puidrec.backbones.base import Backbone
+from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.mf import IdTower, LinearTower
 from puidrec.errors import InputError
 from puidrec.rng import derive_seed
@@ -115,9 +116,7 @@ class Solver:
             self._choose_l2(progress)
         for part in self.parts[first:]:
             self._solve(part, progress)
-        phi, theta = (self.partition.factors(of) for of in (self.problem.factors, self.problem.imputation))
-        if phi is None:
-            raise TypeError("a problem without a prediction model")
+        phi, theta = self._phi(), self.partition.factors(self.problem.imputation)
         score = self.validator.score(phi) if self.validator is not None else None
         parameters = change_user_rows(self._parameters(), self._axes(), self.partition.gather)
         scale, sweeps = self.problem.gamma_scale, self._sweeps_of(self.parts[-1])
@@ -130,8 +129,9 @@ class Solver:
         """Walk from the L2 that the noise of the log asks for to stronger ones, each fit from the last, as long as
         the squared error of the validation rows falls; end at the best.
 
-        Weaker ones are not tried: the rule lets some noise in already. And vectors can shrink to 0 by themselves, but
-        would grow again out of rounding errors.
+        Weaker ones are not tried, though some logs would fit better with them: vectors then fill all columns, which
+        takes many times the sweeps. And vectors can shrink to 0 by themselves, but with features they would grow again
+        out of rounding errors.
         """
         assert self.validator is not None  # noqa: S101 (a path is walked by its rows)
         least, best = float("inf"), self._parameters()
@@ -140,9 +140,7 @@ class Solver:
             for part in self.parts:
                 self._solve(part, progress, roughly=True)
             self.warm = True
-            phi = self.partition.factors(self.problem.factors)
-            if phi is None:
-                raise TypeError("a problem without a prediction model")
+            phi = self._phi()
             error = self.validator.squared_error(phi)
             if error > least * (1.0 - MARGIN):
                 break
@@ -151,6 +149,13 @@ class Solver:
                 break
         self._load(best)
         self._set_l2(chosen)
+
+    def _phi(self) -> LowRank:
+        """The prediction model as it stands, for the users of all processes."""
+        phi = self.partition.factors(self.problem.factors)
+        if phi is None:
+            raise TypeError("a problem without a prediction model")
+        return phi
 
     def _set_l2(self, factor: float) -> None:
         for part in self.parts:
