@@ -90,9 +90,9 @@ class MethodSpec:
         return self.estimator == "dr"
 
     @property
-    def models_on_log(self) -> int:
-        """How many models or heads are fitted to the log at once: each takes in its noise."""
-        return 1 + self.imputes + self.exposure_head
+    def heads_on_log(self) -> int:
+        """How many heads on shared representations are fitted to the log at once: each takes in its noise."""
+        return 1 + (1 + self.imputes) * self.exposure_head
 
     @property
     def calibrates_gamma(self) -> bool:

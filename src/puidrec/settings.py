@@ -152,6 +152,11 @@ class Settings(BaseModel):
         )
 
     @property
+    def is_linear(self) -> bool:
+        """Whether scores are linear in the parameters of either side, and least squares may solve for them."""
+        return self.backbone in ("mf", "mf-linear") and self.solver != "adam" and not self.block_users
+
+    @property
     def picks_liked(self) -> bool:
         """Whether people are taken to pick what they like, where a method has to assume one or the other."""
         return self.liked is not False

@@ -90,12 +90,28 @@ class Penalty(NamedTuple):
         return self.user_features + self.item_features
 
 
+class RowShares(NamedTuple):
+    """Rows of each user and of each item, or the sums of their weights, against their means."""
+
+    users: Tensor
+    items: Tensor
+
+    def to(self, device: str) -> RowShares:
+        """The same on another device."""
+        return RowShares(self.users.to(device), self.items.to(device))
+
+
 class PenaltyFactors(NamedTuple):
     """L2 penalty factors of vectors against biases: of ID embeddings, and of the feature weights of either side."""
 
     ids: float = 1.0
     user_features: float = 1.0
     item_features: float = 1.0
+    edge_share: float = 1.0
+    """`ids` as a share of the edge of noise: the L2 at which vectors cannot grow on noise. New columns must be worth
+    that."""
+    growing: float = 0.0
+    """The part of the L2 of ID vectors that grows with the number of an entity's rows."""
 
 
 class Tower(nn.Module):
@@ -106,6 +122,8 @@ class Tower(nn.Module):
     uses_ids: bool = False
     penalty_factor: float = 1.0
     """L2 penalty factor of its vectors; its biases count once. A tower without vectors of its own ignores it."""
+    edge_share: float = 1.0
+    """As of `PenaltyFactors`, for vectors of IDs."""
 
     def forward(self, rows: slice) -> Tensor:
         """Vectors and biases of a range of entities."""
@@ -121,6 +139,9 @@ class Tower(nn.Module):
 
     def keep_rows(self, shard: RowShard) -> None:
         """Drop the parameters of all other entities. By default there are none: feature weights are shared."""
+
+    def grow_penalty(self, share: Tensor, growing: float) -> None:
+        """Let a part of the L2 of own vectors grow with each entity's share of the log; others have no such vectors."""
 
     def entity_axes(self) -> dict[str, int]:
         """Parameters that are split by entity among processes: name → axis of the entities."""
@@ -183,20 +204,33 @@ class Backbone(nn.Module):
         users, items = self.user_towers, self.item_towers
         return Penalty(side(users, True), side(items, True), side(users, False), side(items, False))
 
-    def set_penalty_factors(self, factors: PenaltyFactors) -> Self:
-        """Set how much more vectors count than biases in the penalty."""
+    def set_penalty_factors(self, factors: PenaltyFactors, shares: RowShares | None = None) -> Self:
+        """Set how much more vectors count than biases in the penalty.
+
+        shares: what `factors.growing` refers to.
+        """
         sides = ((self.user_towers, factors.user_features), (self.item_towers, factors.item_features))
-        for towers, features in sides:
+        for k, (towers, features) in enumerate(sides):
             for tower in towers:
                 if isinstance(tower, Tower):
                     tower.penalty_factor = factors.ids if tower.uses_ids else features
+                    tower.edge_share = factors.edge_share if tower.uses_ids else 1.0
+                    if shares is not None:
+                        tower.grow_penalty(shares[k], factors.growing)
         return self
 
-    def scale_id_penalty(self, factor: float) -> None:
-        """Multiply the L2 penalty factor of ID vectors."""
+    @property
+    def edge_share(self) -> float:
+        """The L2 of ID vectors as a share of that at which they cannot grow on noise; 1 without such vectors."""
+        towers = (*self.user_towers, *self.item_towers)
+        return min((tower.edge_share for tower in towers if isinstance(tower, Tower)), default=1.0)
+
+    def set_edge_share(self, share: float) -> None:
+        """Change the L2 of ID vectors to this share."""
         for tower in (*self.user_towers, *self.item_towers):
             if isinstance(tower, Tower) and tower.uses_ids:
-                tower.penalty_factor *= factor
+                tower.penalty_factor *= share / tower.edge_share
+                tower.edge_share = share
 
     def keep_users(self, shard: RowShard) -> None:
         """Drop the parameters of all other users."""

@@ -29,6 +29,8 @@ class IdTower(Tower):
     ) -> None:
         super().__init__()
         self.n_rows, self.dim, self.vectors, self.shard = n_rows, dim, vectors, shard
+        self.share: Tensor | None = None
+        self.growing = 0.0
         weight = torch.zeros(n_rows if shard is None else len(shard), dim + 1 if vectors else 1)
         if vectors and shard is None:
             weight[:, :dim].normal_(0.0, INIT_SD, generator=generator)
@@ -40,6 +42,12 @@ class IdTower(Tower):
         """Drop the parameters of all other entities, unless that was done already."""
         if self.shard is None:
             self.weight, self.shard = nn.Parameter(shard.take(self.weight.detach())), shard
+            self.share = None if self.share is None else shard.take(self.share)
+
+    def grow_penalty(self, share: Tensor, growing: float) -> None:
+        """Multiply the L2 of each entity's vector by 1 − growing + growing · share; biases keep theirs."""
+        if self.vectors and growing > 0.0:
+            self.share, self.growing = share if self.shard is None else self.shard.take(share), growing
 
     def entity_axes(self) -> dict[str, int]:
         """One row per entity."""
@@ -56,6 +64,10 @@ class IdTower(Tower):
     def penalty(self) -> Tensor:
         """Mean squared norm of an entity's parameters."""
         factor = self.column_factor(self.weight) if self.penalty_factor != 1.0 else None
+        if self.share is not None:
+            by_row = (1.0 - self.growing + self.growing * self.share)[:, None].to(self.weight)
+            factor = self.column_factor(self.weight).repeat(len(by_row), 1)
+            factor[:, :-1] *= by_row
         return squared_norm(self.weight, factor) / max(self.n_rows, 1)
 
 

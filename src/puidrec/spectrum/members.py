@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from puidrec.backbones.base import Backbone
 from puidrec.backbones.mf import INIT_SD
 from puidrec.errors import InputError
 from puidrec.evaluation.auc import placements
@@ -28,6 +29,7 @@ from puidrec.train import unseen
 from puidrec.train.blocks import UserPartition
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import Done, Fitted, Problem, Stage
+from puidrec.train.regularisation import SHARE
 from puidrec.train.robust import robust_problem
 from puidrec.train.stopping import pair_scores
 from puidrec.train.unseen import all_rank_problem, signed_problem
@@ -70,7 +72,7 @@ def path(gamma: float = MILD) -> tuple[Member, ...]:
 def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     """Members one after the other, then the mixture in closed form; every process computes that."""
     settings = prepared.settings
-    if not _solved(settings):
+    if not settings.is_linear:
         found = f"backbone {settings.backbone}, solver {settings.solver}, block_users {settings.block_users}"
         raise InputError(
             "spectrum is solved by least squares", found=found,
@@ -87,7 +89,13 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     rows = calibration_rows(prepared)
     return [
         Stage("mf", lambda done: robust_problem(naive, "mf", partition)),
-        Stage("ips", _from("mf", lambda done: robust_problem(weighted, "ips", partition), partition), True, 2 * SWEEPS),
+        Stage(
+            "ips",
+            _from("mf", lambda done: robust_problem(weighted, "ips", partition), partition),
+            True,
+            2 * SWEEPS,
+            widens=False,
+        ),
         *(Stage(one.name, _member(prepared, one, partition, rows), True, SWEEPS) for one in members),
         Stage("main", lambda done: blend(prepared, done, {one.name: one.gamma for one in members})),
     ]
@@ -134,10 +142,13 @@ def _from(start: str, build: Build, partition: UserPartition) -> Build:
 def _refill(module: torch.nn.Module, fresh: Mapping[str, torch.Tensor]) -> None:
     """Columns that L2 has emptied start anew, by as much as they are empty: else they grow out of rounding errors.
 
-    Without features the solver finds the columns that are lacking by itself.
+    Without features the solver finds the columns that are lacking by itself, and where L2 is below the edge of noise,
+    such columns would be filled with noise.
     """
     own = dict(module.named_parameters())
     items = [value for name, value in own.items() if name.startswith("item_towers.") and value.shape[1] > 1]
+    if isinstance(module, Backbone) and module.edge_share < SHARE:
+        return
     if len(items) + sum(name.startswith("user_towers.") and value.shape[1] > 1 for name, value in own.items()) <= 2:
         return
     length = torch.stack([value[:, :-1].square().mean(0) for value in items]).sum(0).sqrt()
@@ -154,7 +165,7 @@ def signed_stages(prepared: Prepared, partition: UserPartition) -> Sequence[Stag
     open_to_choice = (
         settings.gamma == "auto" and settings.unseen_weight == Settings.model_fields["unseen_weight"].default
     )
-    if not open_to_choice or not _solved(settings) or prepared.data.positives_only or prepared.gamma.mean_log <= 0.0:
+    if not open_to_choice or not settings.is_linear or prepared.data.positives_only or prepared.gamma.mean_log <= 0.0:
         return usual
     rows = calibration_rows(prepared)
     if rows.user.size < ENOUGH or rows.liked.all() or not rows.liked.any():
@@ -166,11 +177,6 @@ def signed_stages(prepared: Prepared, partition: UserPartition) -> Sequence[Stag
         found.append(Stage(name, _from(start, build, partition), True, SWEEPS))
     names = [stage.name for stage in found[len(usual) - 1 :]]
     return [*found, Stage("main", lambda done: _chosen(prepared, [(name, done[name]) for name in names], rows))]
-
-
-def _solved(settings: Settings) -> bool:
-    """Whether members are solved by least squares."""
-    return settings.backbone in ("mf", "mf-linear") and settings.solver != "adam" and not settings.block_users
 
 
 def _point(prepared: Prepared, partition: UserPartition, name: str, gamma: float, weight: float) -> Build:

@@ -7,6 +7,9 @@ With E = −½ ∂loss/∂scores, a new column t p qᵀ (|p| = |q| = 1, both sid
 so columns worth adding are singular vectors of E with σ > √(ρ_u ρ_i), and none is left at the optimum unless all `dim`
 columns are in use. The vectors therefore start without columns, from the biases, whatever the seed; columns are added
 where the data ask for them, and left out again where L2 shrinks them to nothing.
+
+Where the L2 of an entity's vector is f times ρ, this holds for vectors times √f and E divided by it on both sides.
+Where L2 is only a share of the edge of noise, a new column must still be worth the edge: σ > √(ρ_u ρ_i) / share.
 """
 
 from __future__ import annotations
@@ -14,11 +17,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from puidrec.backbones.low_rank import LowRank
 from puidrec.train.quadratic import Objective, Quadratic, Slopes, alone, gram
 from puidrec.train.sides import Model, Point
 
 NEGLIGIBLE = 1e-3
 """The length, against the longest, below which a shrinking column is left out."""
+USED = 0.03
+"""The length, against the longest, of a column that is in use."""
 EMPTY = 1e-6
 """Scores to which a column of a start contributes less than this do not depend on it."""
 POWER_STEPS = 4
@@ -49,8 +55,11 @@ def widened(objective: Objective, model: Model, point: Point, value: float, wort
     if room == 0:
         return None
     prices = _prices(model)
-    p, sigma, q, kappa = _leading(objective.at(model.narrowed(width).scores(point)), point, room, model)
-    profit = (sigma - (prices[0] * prices[1]) ** 0.5).clamp_min(0.0)
+    narrow = model.narrowed(width)
+    scores = narrow.scores(point)
+    p, sigma, q, kappa = _leading(objective.at(scores), scores, point["items"][:, :-1], room, narrow)
+    price = (prices[0] * prices[1]) ** 0.5
+    profit = torch.where(sigma > price / model.edge_share, sigma - price, 0.0)
     length = profit / kappa
     gain = profit * length
     wanted = int((gain > max(worth, CLEARLY * float(gain[0]))).sum())
@@ -86,31 +95,46 @@ def _whole(width: int) -> int:
     return -(-(width + 1) // KERNEL_WIDTH) * KERNEL_WIDTH - 1
 
 
-def _leading(quadratic: Quadratic, point: Point, count: int, model: Model) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Leading singular vectors p, values σ, vectors q of E away from the columns in use, and κ of each."""
-    items, slopes = point["items"], Slopes(quadratic, model.narrowed(point["items"].shape[1]).scores(point))
-    used = kept = _orthonormal(items[:, :-1])
+def strengths(objective: Objective, model: Model, point: Point) -> Tensor:
+    """What columns of ID vectors could gain where there are none: singular values of E at the scores of features and
+    biases alone, against the L2 of vectors; falling, at most `dim` of them."""
+    without = {k: torch.cat([torch.zeros_like(x[:, :-1]), x[:, -1:]], 1) if k in ("users", "items") else x
+               for k, x in point.items()}  # fmt: skip
+    scores, prices = model.scores(without), _prices(model)
+    room = model.users.penalty.numel() - 1
+    sigma = _leading(objective.at(scores), scores, without["items"][:, :0], room, model)[1]
+    strength: Tensor = sigma / (prices[0] * prices[1]) ** 0.5
+    return strength
+
+
+def _leading(
+    quadratic: Quadratic, scores: LowRank, columns: Tensor, count: int, model: Model
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Leading singular vectors p, values σ, vectors q of E at these scores, away from columns of the items, and κ of
+    each; p and q as columns of the model, E in the measure of its L2."""
+    slopes, scales = Slopes(quadratic, scores), _scales(model)
+    used = kept = _orthonormal(columns / scales[1])
     generator = torch.Generator().manual_seed(0)
-    q = torch.randn(len(items), count, generator=generator).to(items)
+    q = torch.randn(len(columns), count, generator=generator).to(columns)
     products = list[Tensor]()
-    lanczos = count <= FURTHER and used.shape[1] + POWER_STEPS * count <= len(items)
+    lanczos = count <= FURTHER and used.shape[1] + POWER_STEPS * count <= len(columns)
     for _ in range(POWER_STEPS):
         for _ in range(2):  # once leaves rounding where little is left
             q = _orthonormal(q - kept @ (kept.T @ q), count)
         kept = torch.cat([kept, q], 1) if lanczos else kept
-        q = slopes.transposed(slopes.times(q))
+        q = slopes.transposed(slopes.times(q * scales[1]) * scales[0].square()) * scales[1]
         products.append(q)
     if lanczos:  # the best of all directions met, not only of the last ones: near the edge of noise they are many
         basis = kept[:, used.shape[1] :]
         inner = gram(basis, torch.cat(products, 1))
         q = basis @ torch.linalg.eigh(inner + inner.T)[1][:, -count:].to(basis)
     q = _orthonormal(q - used @ (used.T @ q), count)
-    p = slopes.times(q)
+    p = slopes.times(q * scales[1]) * scales[0]
     squares, axes = torch.linalg.eigh(model.reduce(gram(p, p)))
     sigma = squares.clamp_min(torch.finfo(torch.float32).tiny).sqrt().flip(0)
     axes = axes.flip(1)
     p, q = p @ (axes / sigma).to(p), q @ axes.to(q)
-    p, q = p * _signs(q), q * _signs(q)
+    p, q = p * _signs(q) * scales[0], q * _signs(q) * scales[1]
     kappa = model.reduce((p.square() * quadratic.curvature(q)).sum(0, dtype=torch.float64))
     return p, sigma.to(p), q, kappa.to(p).clamp_min(torch.finfo(p.dtype).tiny)
 
@@ -124,6 +148,17 @@ def _orthonormal(columns: Tensor, count: int | None = None) -> Tensor:
 def _signs(columns: Tensor) -> Tensor:
     """The sign of each column's largest number: a singular vector has two directions, and rounding would choose."""
     return columns.gather(0, columns.abs().argmax(0)[None]).sign()
+
+
+def in_use(model: Model, point: Point) -> Point:
+    """The vectors along their principal axes, without those that say next to nothing of the scores."""
+    scores = model.scores(point)
+    sides = ((scores.lefts[0], model.reduce), (scores.rights[0], alone))
+    squares = [reduce(gram(x[:, :-2], x[:, :-2])) for x, reduce in sides]
+    scale = [square.diagonal().sum().clamp_min(1e-300) for square in squares]
+    values, axes = torch.linalg.eigh(squares[0] / scale[0] + squares[1] / scale[1])
+    axes = axes[:, values > USED**2 * values[-1]].flip(1)
+    return turned(point, (axes * _signs(axes)).to(point["users"]))
 
 
 def needed_axes(objective: Objective, model: Model, point: Point, direction: Point) -> Tensor | None:
@@ -168,6 +203,12 @@ def _prices(model: Model) -> list[float]:
     return [float(side.penalty[0]) for side in (model.users, model.items)]
 
 
+def _scales(model: Model) -> list[Tensor]:
+    """1/√f of users and of items, f what the L2 of an entity's vector is multiplied by."""
+    one = model.users.penalty.new_ones(1, 1)
+    return [one if side.row_factor is None else side.row_factor.rsqrt() for side in (model.users, model.items)]
+
+
 def _vanishing(objective: Objective, model: Model, point: Point) -> Tensor:
     """Whether each column t p qᵀ would be best at a t of at most 0: t² κ + t pᵀE q ≤ t √(ρ_u ρ_i), sides balanced."""
     scores = model.scores(point)
@@ -175,10 +216,11 @@ def _vanishing(objective: Objective, model: Model, point: Point) -> Tensor:
     own, items = point["users"][:, :-1], point["items"][:, :-1]
     worth = torch.addcmul(Slopes(quadratic, scores).times(items), own, quadratic.curvature(items))
     worth = (worth * own).sum(0, dtype=torch.float64)
-    lengths = torch.stack([own.square().sum(0, dtype=torch.float64), worth])
+    scales, prices = _scales(model), _prices(model)
+    lengths = torch.stack([(own / scales[0]).square().sum(0, dtype=torch.float64), worth])
     squares, worth = model.reduce(lengths)
-    prices = _prices(model)
-    gone: Tensor = worth <= 0.5 * (prices[0] * squares + prices[1] * items.square().sum(0, dtype=torch.float64))
+    of_items = (items / scales[1]).square().sum(0, dtype=torch.float64)
+    gone: Tensor = worth <= 0.5 * (prices[0] * squares + prices[1] * of_items)
     return gone
 
 

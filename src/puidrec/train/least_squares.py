@@ -22,19 +22,21 @@ from puidrec.settings import Settings
 from puidrec.train.adam import Progress, SaveState
 from puidrec.train.blocks import UserPartition, change_user_rows, entity_axes
 from puidrec.train.checkpoint import HINT, Checkpoint
+from puidrec.train.columns import strengths
 from puidrec.train.problem import ADMISSIBLE, Fitted, Problem, with_prefix
 from puidrec.train.quadratic import Objective, Reduce
+from puidrec.train.regularisation import relaxed_share
 from puidrec.train.solver import SETTLED, TOLERANCE, Features, Model, Point, Side, Sweep, solve
 from puidrec.train.stopping import Validator
 
-L2_PATH = (1.0, 1.7, 3.0)
-"""Factors of the L2 of ID vectors that validation rows choose among."""
+STEP, MOST_STEPS = 1.5, 4
+"""Factor between the strengths of L2 that validation rows compare, and how many of them they try on a side."""
 PATH_ROWS = 500
 """Validation rows from which they choose it."""
 ROUGHLY = 1e-3
 """Tolerance of fits that are compared only."""
 MARGIN = 1e-4
-"""Share of the squared error that a stronger L2 must gain: less is rounding."""
+"""Share of the squared error that another L2 must gain: less is rounding."""
 
 
 class LeastSquares(NamedTuple):
@@ -95,16 +97,20 @@ class Solver:
         save: SaveState | None,
         partition: UserPartition,
         warm: bool = False,
+        widens: bool = True,
+        chooses_l2: bool = False,
         l2_path: bool = False,
     ) -> None:
         self.problem, self.settings, self.validator = problem, settings, validator
         self.stage, self.save, self.partition, self.warm = stage, save, partition, warm
-        self.l2_path, self.l2_factor = l2_path and validator is not None and validator.user.size >= PATH_ROWS, 1.0
+        self.chooses_l2, self.widens = chooses_l2, widens
+        self.l2_path = chooses_l2 and l2_path and validator is not None and validator.user.size >= PATH_ROWS
         partition.drop_other_users(problem)
         self.parts = parts
         self.history: list[dict[str, float]] = []
         self.unfinished: list[str] = []
         """Models that the most sweeps were not enough for."""
+        self._started: set[str] = set()
         self._resumed: tuple[str, Sweep] | None = None
         self._benchmark: float | None = None
 
@@ -112,7 +118,7 @@ class Solver:
         """Solve every model; returns the last one's scores."""
         names = [part.name for part in self.parts]
         first = names.index(self._resumed[0]) if self._resumed is not None else 0
-        if self.l2_path and self._resumed is None:
+        if self.chooses_l2 and self._resumed is None:
             self._choose_l2(progress)
         for part in self.parts[first:]:
             self._solve(part, progress)
@@ -122,33 +128,55 @@ class Solver:
         scale, sweeps = self.problem.gamma_scale, self._sweeps_of(self.parts[-1])
         return Fitted(
             phi, theta, parameters, self.history, sweeps, score, scale, solver="least-squares",
-            unfinished=tuple(self.unfinished), l2_factor=self.l2_factor if self.l2_path else None,
+            unfinished=tuple(self.unfinished), l2_validated=self.l2_path,
+            edge_share=self.parts[-1].backbone.edge_share if self.chooses_l2 else None,
         )  # fmt: skip
 
     def _choose_l2(self, progress: Progress | None) -> None:
-        """Walk from the L2 that the noise of the log asks for to stronger ones, each fit from the last, as long as
-        the squared error of the validation rows falls; end at the best.
+        """Choose the columns of the vectors and the strength of L2.
 
-        Weaker ones are not tried, though some logs would fit better with them: vectors then fill all columns, which
-        takes many times the sweeps. And vectors can shrink to 0 by themselves, but with features they would grow again
-        out of rounding errors.
+        An L2 at the edge of noise keeps all columns of noise out, but takes as much off those that are true. So a fit
+        with it chooses the columns, and how far they rise above the edge says what is to be taken off them
+        (`train.regularisation.relaxed_share`). Validation rows may ask for more or less.
         """
+        for part in self.parts:
+            part.backbone.set_edge_share(1.0)
+            self._solve(part, progress, roughly=True)
+            part.backbone.set_edge_share(self._relaxed_share(part))
+            self.widens = False
+            self._solve(part, progress, roughly=True)
+            self.widens = True
+        self.widens = False
+        self.warm = True
+        if self.l2_path and bool(self._phi().lefts[0][:, :-2].any()):
+            self._walk(progress)
+
+    def _relaxed_share(self, part: LeastSquares) -> float:
+        """What the strengths of the columns ask for."""
+        found = strengths(part.objective(), self._model(part), self._point(part))
+        return relaxed_share(found.double().cpu().numpy())
+
+    def _walk(self, progress: Progress | None) -> None:
+        """Make L2 weaker, or else stronger, by `STEP` after `STEP`, each fit started from the last, as long as the squared
+        error of the validation rows falls; end at the best."""
         assert self.validator is not None  # noqa: S101 (a path is walked by its rows)
-        least, best = float("inf"), self._parameters()
-        for factor in L2_PATH:
-            self._set_l2(factor)
-            for part in self.parts:
-                self._solve(part, progress, roughly=True)
-            self.warm = True
-            phi = self._phi()
-            error = self.validator.squared_error(phi)
-            if error > least * (1.0 - MARGIN):
+        least, best = self.validator.squared_error(self._phi()), self._state_of_parts()
+        for factor in (1.0 / STEP, STEP):
+            start = best
+            for _ in range(MOST_STEPS):
+                for part in self.parts:
+                    part.backbone.set_edge_share(min(part.backbone.edge_share * factor, 1.0))
+                    self._solve(part, progress, roughly=True)
+                error = self.validator.squared_error(self._phi())
+                if error > least * (1.0 - MARGIN):
+                    break
+                least, best = error, self._state_of_parts()
+            self._load(*best)
+            if best is not start:
                 break
-            least, best, chosen = error, self._parameters(), factor
-            if not bool(phi.lefts[0][:, :-2].any()):  # no vectors are left to shrink
-                break
-        self._load(best)
-        self._set_l2(chosen)
+
+    def _state_of_parts(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        return self._parameters(), {part.name: part.backbone.edge_share for part in self.parts}
 
     def _phi(self) -> LowRank:
         """The prediction model as it stands, for the users of all processes."""
@@ -157,14 +185,10 @@ class Solver:
             raise TypeError("a problem without a prediction model")
         return phi
 
-    def _set_l2(self, factor: float) -> None:
-        for part in self.parts:
-            part.backbone.scale_id_penalty(factor / self.l2_factor)
-        self.l2_factor = factor
-
-    def _load(self, parameters: Mapping[str, Tensor]) -> None:
+    def _load(self, parameters: Mapping[str, Tensor], shares: Mapping[str, float]) -> None:
         for part in self.parts:
             part.backbone.load_state_dict(with_prefix(parameters, f"{part.name}."))
+            part.backbone.set_edge_share(shares[part.name])
         for step in self.problem.steps:
             step.moved()
 
@@ -194,20 +218,19 @@ class Solver:
             size = float(state["size"])
             sweep = Sweep(number, float(state["objective"]), point, direction, proposal, settled, size, metric)
             self._resumed = state["part"], sweep
-            self._set_l2(float(checkpoint.state["l2_factor"]))
-            self.warm = self.warm or self.l2_path
-            self._load(with_prefix(tensors, "now."))
+            self.warm, self.widens = self.warm or self.chooses_l2, self.widens and not self.chooses_l2
+            shares = {name: float(share) for name, share in checkpoint.state["edge_shares"].items()}
+            self._load(with_prefix(tensors, "now."), shares)
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error
 
     def _solve(self, part: LeastSquares, progress: Progress | None, *, roughly: bool = False) -> None:
         """Solve one model and put it into its backbone; roughly: as near as a comparison needs, outside the history."""
-        low, high = self.partition.own[0]
-        model = solver_model(part.backbone, self.settings, slice(low, high), self.partition.world.sum)
-        point = point_of(part.backbone, high - low)
-        if not self.warm:
+        model, point = self._model(part), self._point(part)
+        if not self.warm and part.name not in self._started:
             generator = torch.Generator().manual_seed(derive_seed(self.settings.seed, "start", self.stage, part.name))
-            point = model.start(high - low, part.backbone.n_items, float(point["mean"]), generator)
+            point = model.start(len(point["users"]), part.backbone.n_items, float(point["mean"]), generator)
+        self._started.add(part.name)
         if self.problem.benchmarked and self.warm and part is self.parts[-1]:
             self._benchmark = self._worst_case(part)
         start = self._resumed[1] if self._resumed is not None and self._resumed[0] == part.name else point
@@ -223,7 +246,7 @@ class Solver:
 
         end = solve(
             part.objective(), model, start, max_sweeps=self.settings.epochs, after=after,
-            tolerance=ROUGHLY if roughly else TOLERANCE,
+            tolerance=ROUGHLY if roughly else TOLERANCE, widens=self.widens,
         )  # fmt: skip
         if end.settled < SETTLED and not roughly:
             self.unfinished.append(f"{part.name} of stage {self.stage}")
@@ -233,9 +256,16 @@ class Solver:
 
     def _worst_case(self, part: LeastSquares) -> float:
         """The loss of φ at its worst weights, as defined, and the penalty."""
+        return self.partition.total(self.problem.steps[0]) + self._model(part).penalty(self._point(part))
+
+    def _model(self, part: LeastSquares) -> Model:
+        """A model as the solver has it, for the users of this process."""
+        return solver_model(part.backbone, self.settings, slice(*self.partition.own[0]), self.partition.world.sum)
+
+    def _point(self, part: LeastSquares) -> Point:
+        """Its parameters as they stand."""
         low, high = self.partition.own[0]
-        model = solver_model(part.backbone, self.settings, slice(low, high), self.partition.world.sum)
-        return self.partition.total(self.problem.steps[0]) + model.penalty(point_of(part.backbone, high - low))
+        return point_of(part.backbone, high - low)
 
     def _state(self, name: str, sweep: Sweep) -> Checkpoint:
         """All that the next sweep depends on; the first process gets the rows of all users."""
@@ -246,7 +276,8 @@ class Solver:
             "part": name, "number": sweep.number, "objective": sweep.objective, "settled": sweep.settled,
             "size": sweep.size,
         }  # fmt: skip
-        state = {"stage": self.stage, "sweep": about, "history": self.history, "l2_factor": self.l2_factor}
+        shares = {part.name: part.backbone.edge_share for part in self.parts}
+        state = {"stage": self.stage, "sweep": about, "history": self.history, "edge_shares": shares}
         return Checkpoint(change_user_rows(tensors, self._axes(), self.partition.gather_to_first), state)
 
     def _parameters(self) -> dict[str, Tensor]:
@@ -273,21 +304,24 @@ def solver_model(backbone: Backbone, settings: Settings, users: slice, reduce: R
         _side(backbone, backbone.user_towers, settings, users),
         _side(backbone, backbone.item_towers, settings, slice(None)),
         reduce,
+        backbone.edge_share,
     )
 
 
 def _side(backbone: Backbone, towers: nn.ModuleList, settings: Settings, rows: slice) -> Side:
     penalty, features = torch.full((backbone.dim + 1,), torch.inf, device=backbone.mean.device), None
+    share, growing = None, 0.0
     for tower in towers:
         if isinstance(tower, IdTower):
             own = settings.l2 / max(tower.n_rows, 1) * tower.column_factor(penalty[None])
             columns = slice(None) if tower.vectors else slice(backbone.dim, None)
             penalty[columns] = own[columns]
+            share, growing = tower.share, tower.growing
         elif isinstance(tower, LinearTower):
             design = tower.design.rows(rows)
             cost = settings.l2_features * tower.power[:, None] * tower.column_factor(tower.weight.detach())
             features = Features(design.pattern, design.values, cost)
-    return Side(penalty, features)
+    return Side(penalty, features, share, growing)
 
 
 def point_of(backbone: Backbone, n_users: int) -> Point:

@@ -17,7 +17,7 @@ import polars as pl
 import torch
 
 from puidrec.backbones import make_backbone
-from puidrec.backbones.base import Backbone, PenaltyFactors, RowShard
+from puidrec.backbones.base import Backbone, PenaltyFactors, RowShard, RowShares
 from puidrec.backbones.features import Design
 from puidrec.backbones.sparse import LogPattern
 from puidrec.data.dataset import Dataset, Interactions
@@ -42,7 +42,7 @@ from puidrec.train.baselines import closed_form
 from puidrec.train.blocks import PAIRS_IN_MEMORY
 from puidrec.train.log_weights import WeightRule
 from puidrec.train.problem import Log
-from puidrec.train.regularisation import Noise, exposure_noise, half_slope, measure_noise
+from puidrec.train.regularisation import GROWING, SHARE, Noise, exposure_noise, half_slope, measure_noise
 from puidrec.train.stopping import Validator, pair_scores, with_drawn_pairs
 
 PAIRS_FROM_DISK = 2_000_000
@@ -217,8 +217,16 @@ class TrainingLog:
                 return half_slope(prediction - self.target(part), self.settings.loss, signed=signed) / len(self.rows)
 
             designs = (self.designs.get("user_id"), self.designs.get("item_id"))
-            self._noise[level] = measure_noise(self.matrix(slope), *designs, self.settings.seed)
+            users, items = (1.0 - GROWING + GROWING * share.double().numpy() for share in self.row_shares)
+            self._noise[level] = measure_noise(self.matrix(slope), *designs, self.settings.seed, (users, items))
         return self._noise[level]
+
+    @cached_property
+    def row_shares(self) -> RowShares:
+        """Rows of each user and of each item, against their means."""
+        items = sum((count_codes(part.item, self.data.n_items) for part in self.parts()), np.zeros(1, np.int64))
+        counts = (np.diff(self.row_start), items)
+        return RowShares(*(torch.from_numpy(count / count.mean()).float() for count in counts))
 
     @cached_property
     def pattern(self) -> LogPattern:
@@ -244,8 +252,8 @@ class Prepared:
 
     log: TrainingLog
     settings: Settings
-    l2_factor: float = 1.0
-    """What validation rows multiplied the L2 of ID vectors by in a stage before."""
+    edge_share: float = SHARE
+    """The L2 of ID vectors as a share of the edge of noise: that of a stage before, where there was one."""
 
     @classmethod
     def of(cls, data: Dataset, split: Split, settings: Settings) -> Prepared:
@@ -381,18 +389,51 @@ class Prepared:
 
     @property
     def noise_weight(self) -> float:
-        """How much noise the losses take in: once per model or head fitted to the log, times the weights of rows."""
-        settings, spec = self.settings, self.settings.spec
-        if spec.uses_propensity is not True or settings.normalise:
-            return float(spec.models_on_log)
-        return spec.models_on_log * self.mean_weight * len(self.rows) / (self.data.n_users * self.data.n_items)
+        """How much noise the losses take in: once per head fitted to the log, times the weights of its rows.
 
-    @cached_property
+        Noise adds up by its squares, so it is their root mean square that counts.
+        """
+        heads = float(self.settings.spec.heads_on_log)
+        if not self._weighs:
+            return heads
+        share = len(self.rows) / (self.data.n_users * self.data.n_items)
+        return heads * share * self.mean_weight * self.weight_spread
+
+    @property
     def mean_weight(self) -> float:
         """The mean over the training rows of the largest weight that Γ allows."""
-        log = self.log
-        total = sum(float(self.weights_of(part).b.sum()) for part in log.parts())
-        return total / len(log.rows)
+        return self._weight_moments[0]
+
+    @property
+    def weight_spread(self) -> float:
+        """The root mean square of these weights, against their mean."""
+        mean, square = self._weight_moments
+        return float(np.sqrt(square)) / mean
+
+    @cached_property
+    def row_shares(self) -> RowShares:
+        """What the L2 of ID vectors grows with: the noise of an entity's rows, which is as Σ w², against its mean."""
+        if not self._weighs:
+            return self.log.row_shares
+        squares = self.log.matrix(lambda part: np.square(self.weights_of(part).b))
+        users = np.concatenate([np.asarray(part.matrix.sum(1)).ravel() for part in squares.parts()])
+        totals = (users, squares.sum_by_item(lambda part: part.values))
+        return RowShares(*(torch.from_numpy(total / total.mean()).float() for total in totals))
+
+    @property
+    def _weighs(self) -> bool:
+        """Whether losses weigh logged rows by inverse propensities."""
+        return self.settings.spec.uses_propensity is True and not self.settings.normalise
+
+    @cached_property
+    def _weight_moments(self) -> tuple[float, float]:
+        """Mean and mean square."""
+        total = np.zeros(2)
+        for part in self.log.parts():
+            weight = self.weights_of(part).b
+            total += weight.sum(), np.square(weight).sum()
+        mean, square = (total / len(self.rows)).tolist()
+        return mean, square
 
     @cached_property
     def penalty_factors(self) -> PenaltyFactors:
@@ -404,8 +445,7 @@ class Prepared:
         given = self.settings.l2_vectors
         if given != "auto":
             return PenaltyFactors(ids=given)
-        found = self.log.noise.penalty_factors(REFERENCE_L2, noise_weight)
-        return found._replace(ids=found.ids * self.l2_factor)
+        return self.log.noise.penalty_factors(REFERENCE_L2, noise_weight, share=self.edge_share)
 
     def penalty_factors_at(self, level: float) -> PenaltyFactors:
         """The same for a loss over all pairs that pulls scores down to this share of those of seen pairs."""
@@ -421,14 +461,16 @@ class Prepared:
             return self.penalty_factors
         noise = exposure_noise(self.log.ratings, weight, low, settings.l2)
         others = self.penalty_factors_at(1.0 / (1.0 + weight)) if self.log.designs else PenaltyFactors()
-        return others._replace(ids=min(noise / REFERENCE_L2, MOST_L2))
+        return others._replace(ids=min(noise / REFERENCE_L2, MOST_L2), edge_share=1.0, growing=0.0)
 
     def penalty_factors_between(self, level: float) -> PenaltyFactors:
         """`penalty_factors_at` any level, between those at 1 and at `LEAST_LEVEL`: the noise is measured there only."""
         ends = [self.penalty_factors_at(end) for end in (LEAST_LEVEL, 1.0)]
         share = float(np.clip((level - LEAST_LEVEL) / (1.0 - LEAST_LEVEL), 0.0, 1.0))
-        ids = ends[0].ids ** (1.0 - share) * ends[1].ids ** share
-        return ends[1]._replace(ids=ids)
+        ids, edge_share = (
+            a ** (1.0 - share) * b**share for a, b in zip(*((x.ids, x.edge_share) for x in ends), strict=True)
+        )
+        return ends[1]._replace(ids=ids, edge_share=edge_share)
 
     def backbone(
         self,
@@ -449,7 +491,9 @@ class Prepared:
             ids=settings.ids, hidden=settings.hidden, mean=start, rng=derive_seed(settings.seed, "init", stage),
             shard=shard,
         )  # fmt: skip
-        return backbone.set_penalty_factors(factors or self.penalty_factors).to(settings.device)
+        factors = factors or self.penalty_factors
+        shares = self.row_shares.to(settings.device) if factors.growing else None
+        return backbone.to(settings.device).set_penalty_factors(factors, shares)
 
     def validator(self) -> Validator | None:
         """Held-out rows that choose L2 or the epoch; self-selected rows are weighted by inverse propensity."""

@@ -108,8 +108,10 @@ class Fitted:
     """What trained it: least-squares, adam, or nothing where there is a closed form."""
     unfinished: tuple[str, ...] = ()
     """Models that least squares left before their optimum, for want of sweeps."""
-    l2_factor: float | None = None
-    """What validation rows multiplied the L2 of ID vectors by; None where they did not choose it."""
+    edge_share: float | None = None
+    """The L2 of ID vectors as a share of the edge of noise; None where it was not chosen."""
+    l2_validated: bool = False
+    """Whether validation rows had a say in it."""
 
 
 Done = Mapping[str, Fitted]
@@ -128,8 +130,10 @@ class Stage:
     """Most sweeps of least squares, where a stage need not be at its optimum; None: as the settings say."""
     after: str | None = None
     """The stage at whose φ least squares starts: the optimum is the same, and nearer."""
-    l2_path: bool = True
-    """Whether validation rows may choose the strength of L2 here, where it is the first stage."""
+    widens: bool = True
+    """Whether least squares may add columns to those of the stage it starts from."""
+    chooses_l2: bool = True
+    """Whether the strength of L2 may be chosen here, where it is the first stage."""
 
 
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:

@@ -333,19 +333,39 @@ class Rows:
     def diagonal(self) -> Tensor:
         """The diagonals of the rows' matrices A."""
 
+        total = self._weighted_sum(torch.square, self.width)
+        return total if self.gram is None else total + self.gram[:-1].diagonal().to(total)
+
+    def _weighted_sum(self, make: Callable[[Tensor], Tensor], width: int) -> Tensor:
+        """Σ_O c x of each row, x what is made of the fixed rows, `width` numbers each."""
+
         def product(part: _Part) -> Tensor:
             weights = torch.full_like(part.d, part.c) if isinstance(part.c, float) else part.c
-            return part.pattern.matmul(weights, self.fixed[part.other].square())
+            return part.pattern.matmul(weights, make(self.fixed[part.other]))
 
-        total = self._sum(product) if not self.quadratic.same_matrix else torch.zeros_like(self.own[:, :-1])
-        return total if self.gram is None else total + self.gram[:-1].diagonal().to(total)
+        if self.quadratic.same_matrix:
+            return self.own.new_zeros(len(self.own), width)
+        return self._sum(product, width)
+
+    def matrices(self) -> Tensor:
+        """The rows' matrices A themselves, [n, width, width]."""
+        a, b = torch.triu_indices(self.width, self.width)
+        total = self._weighted_sum(lambda fixed: fixed[:, a] * fixed[:, b], len(a))
+        matrices = total.new_empty(len(total), self.width, self.width)
+        matrices[:, a, b] = matrices[:, b, a] = total
+        return matrices if self.gram is None else matrices + self.gram[:-1].to(matrices)
 
     def at_residuals(self, total: Tensor) -> Tensor:
         """The slope, given its sum over the logged pairs of this process."""
         return self._with_everywhere(self.reduce(total))
 
-    def _sum(self, product: Callable[[_Part], Tensor]) -> Tensor:
-        total = torch.zeros_like(self.own[:, :-1])
+    @property
+    def width(self) -> int:
+        """Numbers of a row that move: its vector and its bias."""
+        return self.fixed.shape[1]
+
+    def _sum(self, product: Callable[[_Part], Tensor], width: int | None = None) -> Tensor:
+        total = self.own.new_zeros(len(self.own), width or self.width)
         for part in self.parts():
             total[part.own] += product(part)
         return self.reduce(total)

@@ -22,7 +22,12 @@ from puidrec.backbones.features import Design
 from puidrec.data.row_matrix import Part, RowMatrix
 
 SHARE = 0.8
-"""L2 as a share of the edge of noise: some noise gets in, but a stronger L2 would also shrink what is true."""
+"""L2 as a share of the edge of noise where nothing else says it: a stronger L2 would also shrink what is true."""
+LEAST_SHARE = 0.1
+GROWING = 0.5
+"""The part of the L2 of vectors that grows with the number of an entity's rows (Foygel et al., 2011)."""
+MOST = 1.25
+"""The edge of noise against the reference is taken to be at most this."""
 USEFUL = 0.1
 """Excess of a side's features over noise from which their L2 is the one of the settings, and no stronger."""
 LARGEST_FACTOR = 100.0
@@ -42,30 +47,58 @@ class Noise(NamedTuple):
     """What users' features explain beyond noise, as a share of what they explain of noise; None without features."""
     item_excess: float | None
 
-    def penalty_factors(self, reference: float, noise_weight: float = 1.0, most: float = 1.0) -> PenaltyFactors:
-        """Factors for the L2 of vectors: at most `most` for IDs, at least 1 for features.
+    def penalty_factors(
+        self, reference: float, noise_weight: float = 1.0, most: float = MOST, share: float = SHARE
+    ) -> PenaltyFactors:
+        """Factors for the L2 of vectors: for IDs `share` of the edge of noise, at least 1 for features.
 
         reference: the l2 that the factors refer to. noise_weight: the weight that the method's losses give the noise.
+        most: what the edge counts at most, against the reference.
         """
-        ids = min(SHARE * noise_weight * self.edge / reference, most) if self.edge > 0 else 1.0
-        return PenaltyFactors(
-            ids, *(_of_features(excess, noise_weight) for excess in (self.user_excess, self.item_excess))
-        )
+        edge = noise_weight * min(self.edge / reference, most) if self.edge > 0 else 1.0 / share
+        users, items = (_of_features(excess, noise_weight) for excess in (self.user_excess, self.item_excess))
+        return PenaltyFactors(share * edge, users, items, share, GROWING)
 
 
-def measure_noise(slopes: RowMatrix, user_features: Design | None, item_features: Design | None, seed: int) -> Noise:
+def relaxed_share(strengths: np.ndarray) -> float:
+    """How much weaker than the edge of noise L2 should be for columns that rise above it, as a share of the edge.
+
+    strengths: singular values of the slopes, against the edge of noise. A matrix of independent noise with an edge at 2
+    turns a true singular value into y > 2, and its best estimate in squared error is η(y) = √(y² − 4) (Shabalin and
+    Nobel, 2013). L2 takes the same λ off all of them, y − λ; the best one is the mean of y − η(y).
+    """
+    y = 2.0 * strengths[strengths > 1.0]
+    return max(float(np.mean(2.0 / (y + np.sqrt(y**2 - 4.0)))), LEAST_SHARE) if y.size else 1.0
+
+
+def measure_noise(
+    slopes: RowMatrix,
+    user_features: Design | None,
+    item_features: Design | None,
+    seed: int,
+    row_factors: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Noise:
     """Compare the log with itself after its signs were flipped.
 
-    slopes: half the derivative of the mean loss by each logged score, at a fit of the biases.
+    slopes: half the derivative of the mean loss by each logged score, at a fit of the biases. row_factors: what the L2
+    of each user's and each item's vector is multiplied by.
     """
     slopes = centred(slopes)
     noises = list(noise_like(slopes, seed))
     edge = float(np.sqrt(slopes.shape[0] * slopes.shape[1])) * float(
-        np.mean([largest_singular_value(noise) for noise in noises])
+        np.mean([largest_singular_value(_in_measure_of(row_factors, noise)) for noise in noises])
     )
     users = feature_excess(slopes, noises, user_features, "user")
     items = feature_excess(slopes, noises, item_features, "item")
     return Noise(edge, users, items)
+
+
+def _in_measure_of(factors: tuple[np.ndarray, np.ndarray] | None, slopes: RowMatrix) -> RowMatrix:
+    """Slopes divided by √(f_u f_i), f what the L2 of each user's and each item's vector is multiplied by."""
+    if factors is None:
+        return slopes
+    users, items = (1.0 / np.sqrt(factor) for factor in factors)
+    return slopes.map(lambda part: part.values * users[part.user] * items[part.item])
 
 
 def noise_like(slopes: RowMatrix, seed: int) -> Iterator[RowMatrix]:

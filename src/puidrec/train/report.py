@@ -32,8 +32,8 @@ def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[
         report["not_converged"] = sweep_limit(prepared, fitted)
     if fitted.best_score is not None:
         report["validation"] = fitted.best_score
-    if fitted.l2_factor is not None:
-        report["l2_factor"] = fitted.l2_factor
+    if fitted.edge_share is not None:
+        report["l2_factor"] = round(fitted.edge_share, 4)
     if spec.uses_propensity is True:
         report["propensity"] = prepared.log.nominal.propensity.describe()
     if spec.uncertainty != "none":
@@ -149,6 +149,6 @@ def uniform_use(prepared: Prepared, fitted: Fitted) -> str:
     chooses = prepared.settings.select != "none" and "adam" in fitted.solver
     if chooses and prepared.split.selection == "uniform" and len(prepared.split.validation):
         uses.append("choice of the epoch")
-    if prepared.split.selection == "uniform" and fitted.l2_factor is not None:
+    if prepared.split.selection == "uniform" and fitted.l2_validated:
         uses.append("strength of L2")
     return ", ".join(uses) or "none"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -29,6 +29,9 @@ from puidrec.train.log_losses import LogBlocks, WorstCase
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import BlockLoss, Fitted, Log, Stage, Step, backbone_penalty
 from puidrec.train.quadratic import Objective
+
+COLUMN_SWEEPS = 15
+"""Sweeps of the fit that only says which columns there are."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class RobustProblem:
 
     def least_squares(self, partition: UserPartition) -> list[LeastSquares] | None:
         """θ first (its pseudo-labels do not depend on φ), then φ; a squared loss, not normalised, of pseudo-labels."""
-        if not self.error.quadratic or self._normalises or (self.theta is not None and self.settings.head != "label"):
+        if not _is_quadratic(self.settings, self.error):
             return None
         log = LogBlocks(self.observed, partition)
         phi = LeastSquares("phi", self.phi, lambda: self._phi_objective(log))
@@ -190,7 +193,7 @@ class RobustProblem:
 
     @property
     def _normalises(self) -> bool:
-        return self.settings.normalise and self.settings.spec.estimator != "naive"
+        return _normalises(self.settings)
 
     @torch.no_grad()
     def _split(self, parts: Sequence[Span], users: int, total: Callable[[Tensor], Tensor]) -> BlockLoss:
@@ -275,14 +278,25 @@ class RobustProblem:
         return robust_mean(terms, observed.bounds, 1) / share
 
 
+def _normalises(settings: Settings) -> bool:
+    return settings.normalise and settings.spec.estimator != "naive"
+
+
+def _is_quadratic(settings: Settings, error: PointwiseError) -> bool:
+    """Whether the losses are quadratic in scores: squared, not normalised, of pseudo-labels where there is θ."""
+    return error.quadratic and not _normalises(settings) and (not settings.spec.imputes or settings.head == "label")
+
+
 def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     """The method alone, or after the benchmark it is measured against: the estimator without uncertainty."""
     settings, spec = prepared.settings, prepared.settings.spec
+    first, own = _columns_first(prepared, partition)
     if not spec.benchmark:
-        return [Stage("main", lambda done: robust_problem(prepared, "main", partition))]
+        return [*first, replace(own, name="main", build=lambda done: robust_problem(prepared, "main", partition))]
     base = prepared.first_stage(spec.estimator)
     return [
-        Stage("benchmark", lambda done: robust_problem(base, "benchmark", partition)),
+        *first,
+        replace(own, name="benchmark", build=lambda done: robust_problem(base, "benchmark", partition)),
         Stage(
             "main",
             lambda done: _benchmarked(prepared, done["benchmark"], partition),
@@ -291,14 +305,31 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     ]
 
 
+def _columns_first(prepared: Prepared, partition: UserPartition) -> tuple[list[Stage], Stage]:
+    """A fit of the ratings as they are, which says what columns there are, and a stage that starts from it.
+
+    Weights multiply the noise of single rows, and with it the columns of noise; what there is to find stays the same.
+    So weighted losses take the columns of the unweighted one, and its strength of L2.
+    """
+    settings = prepared.settings
+    naive = prepared.first_stage("mf")
+    first = Stage("columns", lambda done: robust_problem(naive, "columns", partition), sweeps=COLUMN_SWEEPS)
+    weighted = settings.spec.estimator != "naive" and settings.l2_vectors == "auto"
+    if not weighted or not settings.is_linear or not _is_quadratic(settings, prepared.error):
+        return [], replace(first, sweeps=None)
+    return [first], replace(first, sweeps=None, after=first.name, widens=False)
+
+
 def robust_problem(prepared: Prepared, stage: str, partition: UserPartition) -> RobustProblem:
     """The problem of one stage, with fresh parameters."""
     spec = prepared.settings.spec
     observed = prepared.logged("unit" if spec.estimator == "naive" else "box")
     start = None if prepared.settings.head in ("label", "label-squared") else 0.0  # a residual or an error starts at 0
     theta = None
-    if spec.imputes:  # its weights average 1, so its loss takes in the noise of the log once
-        theta = prepared.backbone(f"{stage} theta", start, partition.shard, prepared.factors_for(1.0))
+    if spec.imputes:  # its weights average 1
+        theta = prepared.backbone(
+            f"{stage} theta", start, partition.shard, prepared.factors_for(prepared.weight_spread)
+        )
     phi = prepared.backbone(f"{stage} phi", shard=partition.shard)
     own = prepared.logged("imputation") if spec.imputation_weights else None
     mean_weight = prepared.mean_weight if spec.imputes else 1.0

@@ -11,13 +11,16 @@ what A_u would be if every row had met the others in proportion to how often the
 
     M_u = v FᵀF + ρ + C_u S,   C_u = Σ_{i∈O_u} c_ui,   S = Σ_i C_i f_i f_iᵀ / Σ_i C_i.
 
-One d × d decomposition inverts M_u for all rows, and it is A_u itself where c = 0.
+L2 may grow with an entity's part of the log, ρ_u = ρ (1 − β + β n_u/n̄): C_u and n_u are proportional, or nearly so. One
+d × d decomposition then inverts M_u for all rows, and it is A_u itself where c = 0. With few columns, and where both sides
+move at once, A_u is inverted instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +32,8 @@ from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import PuidError
 from puidrec.train.quadratic import Quadratic, Reduce, Rows, alone, both_slopes, exact_sum
 
+NARROW = 12
+"""Columns, biases among them, up to which the matrices of all rows are formed and inverted."""
 STEPS = 2
 """Steps of conjugate gradients per side and sweep: the next sweep starts where they end."""
 START_SD = 0.1
@@ -43,7 +48,7 @@ where there are features; `mean`: μ."""
 
 
 Metric = dict[str, Tensor]
-"""`SimilarAxes` of users and of items, by name."""
+"""The inverse matrices of users and of items, or their `SimilarAxes`, by name."""
 
 
 class UnsolvableError(PuidError):
@@ -73,6 +78,10 @@ class Side:
     penalty: Tensor
     """L2 of an entity's own parameters, per column, [dim + 1]; infinite where there is no such parameter."""
     features: Features | None = None
+    share: Tensor | None = None
+    """What the L2 of each entity's vector grows with, mean 1, [n]: its part of the logged rows; None: with nothing."""
+    growing: float = 0.0
+    """The part of the L2 of vectors that grows with `share`."""
 
     @property
     def free(self) -> Tensor:
@@ -84,10 +93,31 @@ class Side:
         """The penalty, 0 where there is no parameter."""
         return torch.where(torch.isfinite(self.penalty), self.penalty, 0.0)
 
+    @cached_property
+    def row_factor(self) -> Tensor | None:
+        """What the L2 of each entity's vector is multiplied by, [n, 1]; None: 1 for all."""
+        if self.share is None or self.growing == 0.0:
+            return None
+        return (1.0 - self.growing + self.growing * self.share)[:, None]
+
+    def weighted(self, own: Tensor) -> Tensor:
+        """L2 times the entities' own parameters: half the slope of the penalty."""
+        total = self.cost * own
+        if self.row_factor is not None:
+            total[:, :-1] *= self.row_factor
+        return total
+
+    def growing_cost(self) -> tuple[Tensor, Tensor]:
+        """L2 per column: the part that is the same for all entities, and the part that grows with `share`."""
+        growing = torch.zeros_like(self.cost)
+        if self.row_factor is not None:
+            growing[:-1] = self.growing * self.cost[:-1]
+        return self.cost - growing, growing
+
     def narrowed(self, width: int) -> Side:
         """The same side with vectors of `width` − 1 numbers; the penalty does not tell one from another."""
         features = self.features and self.features._replace(penalty=self.features.penalty[:, -width:])
-        return Side(self.penalty[-width:], features)
+        return replace(self, penalty=self.penalty[-width:], features=features)
 
     def rows(self, own: Tensor, weights: Tensor | None) -> Tensor:
         """Vectors and biases of all entities, [n, dim + 1]."""
@@ -101,6 +131,8 @@ class Model:
     users: Side
     items: Side
     reduce: Reduce = alone
+    edge_share: float = 1.0
+    """The L2 of vectors as a share of what a new column must be worth."""
 
     def start(self, n_users: int, n_items: int, mean: float, generator: torch.Generator) -> Point:
         """Users at 0, items drawn at random, the mean as given."""
@@ -142,11 +174,12 @@ class Model:
 
     def penalty_along(self, point: Point, step: Point) -> np.ndarray:
         """Coefficients of t¹ and t² of the penalty at point + t · step, after a 0 for t⁰."""
-        own = self.reduce(_products(self.users.cost, step["users"], (point["users"], step["users"]))).cpu()
-        shared = _products(self.items.cost, step["items"], (point["items"], step["items"])).cpu()
+        own = self.reduce(_products(self.users.weighted(step["users"]), (point["users"], step["users"]))).cpu()
+        shared = _products(self.items.weighted(step["items"]), (point["items"], step["items"])).cpu()
         for name, side in (("user_features", self.users), ("item_features", self.items)):
             if side.features is not None:
-                shared = shared + _products(side.features.penalty, step[name], (point[name], step[name])).cpu()
+                weighted = side.features.penalty * step[name]
+                shared = shared + _products(weighted, (point[name], step[name])).cpu()
         linear, square = (own + shared).tolist()
         return np.array([0.0, 2.0 * linear, square])
 
@@ -175,40 +208,43 @@ class JointStep(NamedTuple):
 def joint_step(quadratic: Quadratic, model: Model, point: Point, scores: LowRank, metric: Metric) -> JointStep:
     """M⁻¹ times the slope, for rows that share nothing: one pass over the log for both sides.
 
-    scores: those of the point. metric: the axes of M of each side; those that are missing are made and put in.
+    scores: those of the point. metric: what M⁻¹ is made of; where that is missing it is made and put in.
     """
     users, items = Rows.of_users(quadratic, scores), Rows.of_items(quadratic, scores)
     of_users, of_items, known = both_slopes(quadratic, users, items, scores)
     slope = {
-        "users": of_users.addcmul(model.users.cost, point["users"], value=-1),
-        "items": of_items.addcmul(model.items.cost, point["items"], value=-1),
+        "users": of_users - model.users.weighted(point["users"]),
+        "items": of_items - model.items.weighted(point["items"]),
         "mean": model.reduce(of_users[:, -1].sum(dtype=torch.float64)).to(of_users),
     }
     change = {"mean": torch.zeros_like(point["mean"])}
     for name, rows, side in (("users", users, model.users), ("items", items, model.items)):
-        if f"{name}.axes" not in metric:
-            axes = similar_axes(rows, side)
-            metric |= {f"{name}.{key}": x for key, x in axes._asdict().items()}
-        own = SimilarAxes(*(metric[f"{name}.{key}"] for key in SimilarAxes._fields))
-        change[name] = own.solver(rows)([slope[name]])[0]
+        exact = rows.width <= NARROW
+        if not any(key.startswith(name) for key in metric):
+            found = {"inverse": inverse_rows(rows, side)} if exact else similar_axes(rows, side)._asdict()
+            metric |= {f"{name}.{key}": x for key, x in found.items()}
+        if exact:
+            change[name] = torch.bmm(metric[f"{name}.inverse"], slope[name][:, :, None])[:, :, 0]
+        else:
+            own = SimilarAxes(*(metric[f"{name}.{key}"] for key in SimilarAxes._fields))
+            change[name] = own.solver(_shares(rows, side))([slope[name]])[0]
     return JointStep(_centred(model, change), slope, known)
 
 
 def _improve(rows: Rows, side: Side, point: Point, name: str, reduce: Reduce, steps: int) -> None:
     """Lower J in one side's parameters; rows are solved apart unless features (and then the mean) join them."""
     own, slope = point[f"{name}s"], rows.slope()
-    residual = [(slope - side.cost * own) * side.free]
+    residual = [(slope - side.weighted(own)) * side.free]
     if side.features is None:
         solve_similar = similar_rows(rows, side)
         if rows.quadratic.same_matrix:
             point[f"{name}s"] = own + solve_similar(residual)[0]
             return
-        cost = side.cost
-        matrix = lambda v: [rows.times(v[0]).addcmul_(v[0], cost)]  # noqa: E731
+        matrix = lambda v: [rows.times(v[0]).add_(side.weighted(v[0]))]  # noqa: E731
         point[f"{name}s"] = own + conjugate_gradients(matrix, residual, solve_similar, _row_dots, steps)[0]
         return
     diagonal = rows.diagonal()
-    inverse = [side.free / _positive(diagonal + side.cost, side.free)]
+    inverse = [side.free / _positive(diagonal + side.weighted(torch.ones_like(own)), side.free)]
     features, weights = side.features, point[f"{name}_features"]
     residual += [reduce(features.transposed(slope)) - features.penalty * weights, reduce(slope[:, -1].sum())]
     squares = features._replace(values=features.values.square())
@@ -220,7 +256,7 @@ def _improve(rows: Rows, side: Side, point: Point, name: str, reduce: Reduce, st
         z[:, -1] += v[2]
         moved = rows.times(z)
         shared = reduce(features.transposed(moved)) + features.penalty * v[1]
-        return [(moved + side.cost * v[0]) * side.free, shared, reduce(moved[:, -1].sum())]
+        return [(moved + side.weighted(v[0])) * side.free, shared, reduce(moved[:, -1].sum())]
 
     def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
         own_part = reduce(torch.sum(a[0] * b[0], dtype=torch.float64))
@@ -266,36 +302,54 @@ def conjugate_gradients(
     return x
 
 
+def inverse_rows(rows: Rows, side: Side) -> Tensor:
+    """A⁻¹ of each row, [n, width, width]."""
+    matrices = rows.matrices()
+    matrices.diagonal(dim1=1, dim2=2).add_(side.weighted(torch.ones_like(rows.own[:, :-1])))
+    _positive(matrices.diagonal(dim1=1, dim2=2), side.free)
+    inverse, failed = torch.linalg.inv_ex(matrices)
+    if bool(failed.any()) or not bool(torch.isfinite(inverse).all()):
+        raise UnsolvableError("a side of the model is singular; set l2 above 0, or lower dim")
+    found: Tensor = inverse
+    return found
+
+
 class SimilarAxes(NamedTuple):
-    """M_u⁻¹ = X diag(μ + (C_u/C̄)(1 − μ))⁻¹ Xᵀ for all rows u of a side: X, μ and C̄."""
+    """M_u⁻¹ = X diag(μ + x_u (1 − μ))⁻¹ Xᵀ for all rows u of a side: X and μ."""
 
     axes: Tensor
     mu: Tensor
-    usual: Tensor
 
-    def solver(self, rows: Rows) -> Solve:
-        """r ↦ M⁻¹ r of each row."""
-        shares = rows.weights()[0] / self.usual
+    def solver(self, shares: Tensor) -> Solve:
+        """r ↦ M⁻¹ r of each row, given x."""
         inverse = torch.addcmul(self.mu, shares[:, None], 1.0 - self.mu).reciprocal_()
         return lambda residual: [(residual[0] @ self.axes).mul_(inverse) @ self.axes.T]
 
 
 def similar_rows(rows: Rows, side: Side) -> Solve:
-    """r ↦ M⁻¹ r of each row, M_u = B + C_u S with B = v FᵀF + ρ."""
-    return similar_axes(rows, side).solver(rows)
+    """r ↦ M⁻¹ r of each row, M_u = B + x_u G: B holds v FᵀF and the L2 that rows share, G C̄ S and the L2 that grows."""
+    return similar_axes(rows, side).solver(_shares(rows, side))
+
+
+def _shares(rows: Rows, side: Side) -> Tensor:
+    """x: C_u/C̄; where logged pairs have no curvature, what L2 grows with."""
+    own = rows.weights()[0]
+    if not rows.quadratic.same_matrix:
+        return own / float(own.mean()) if bool(own.any()) else own
+    return torch.zeros_like(own) if side.share is None else side.share.to(own)
 
 
 def similar_axes(rows: Rows, side: Side) -> SimilarAxes:
-    """X such that Xᵀ (B + C̄ S) X = I and Xᵀ B X = diag(μ)."""
+    """X such that Xᵀ (B + G) X = I and Xᵀ B X = diag(μ)."""
     free = side.free.double()
-    base = torch.diag(side.cost.double() + 1.0 - free)
+    fixed, growing = (cost.double() for cost in side.growing_cost())
+    base = torch.diag(fixed + 1.0 - free)
     if rows.gram is not None:
         base += free[:, None] * rows.gram[:-1] * free
-    own, usual = rows.weights()[0], float(rows.weights()[0].mean())
+    own = rows.weights()[0]
     if bool((base.diagonal() <= 0.0).any()):
         _positive(own[:, None], torch.ones_like(own[:1]))
-    shared = free[:, None] * rows.typical() * free
-    whole = base + usual * shared
+    whole = base + float(own.mean()) * (free[:, None] * rows.typical() * free) + torch.diag(growing)
     if bool((side.cost > 0.0).all()):  # columns of 0 under an L2 of next to nothing are not singular
         whole.diagonal().add_(SLIGHT * free * float((free * whole.diagonal()).sum() / free.sum().clamp_min(1.0)))
     factor, failed = torch.linalg.cholesky_ex(whole)
@@ -304,7 +358,7 @@ def similar_axes(rows: Rows, side: Side) -> SimilarAxes:
     half = torch.linalg.solve_triangular(factor, base, upper=False)
     mu, axes = torch.linalg.eigh(torch.linalg.solve_triangular(factor, half.T, upper=False))
     axes = (free[:, None] * torch.linalg.solve_triangular(factor.T, axes, upper=True)).to(own)
-    return SimilarAxes(axes, mu.clamp(0.0, 1.0).to(own), own.new_tensor(max(usual, torch.finfo(torch.float32).tiny)))
+    return SimilarAxes(axes, mu.clamp(0.0, 1.0).to(own))
 
 
 def _row_dots(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
@@ -339,7 +393,6 @@ def _centred(model: Model, point: Point) -> Point:
     return point
 
 
-def _products(cost: Tensor, values: Tensor, others: Sequence[Tensor]) -> Tensor:
-    """Σ cost x y for each y."""
-    weighted = cost * values
+def _products(weighted: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """Σ x y for each y."""
     return torch.stack([exact_sum(weighted * other) for other in others])

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puidrec.train.columns import filled, needed_axes, turned, widened, without_empty
+from puidrec.train.columns import filled, in_use, needed_axes, turned, widened, without_empty
 from puidrec.train.quadratic import Objective, alone, best_step, exact_sum
 from puidrec.train.sides import STEPS, Features, Model, Point, Side, UnsolvableError, joint_step, sweep
 
@@ -38,8 +38,8 @@ SETTLED = 2
 """Sweeps in a row that must stay below the tolerance."""
 ROUNDING = 1e-3
 """Share of the numbers' precision below which a gain of the objective is rounding."""
-METRIC_EVERY = 5
-"""Sweeps after which matrices that precondition slopes are made again."""
+METRIC_FIRST = 5
+"""The sweep after which matrices that precondition slopes are made again; later as below."""
 NARROW_FIRST = 8
 """The sweep after which needless columns are looked for; again after sweeps of twice its number, four times it, …"""
 WIDEN_FIRST = 5
@@ -75,18 +75,20 @@ def solve(
     tolerance: float = TOLERANCE,
     max_sweeps: int = 200,
     steps: int = STEPS,
+    widens: bool = True,
     after: Callable[[Sweep], None] | None = None,
 ) -> Sweep:
     """Minimise problem + penalty, until `SETTLED` sweeps in a row change scores by less than `tolerance`.
 
-    start: a point, or the sweep to go on from. after: called after every sweep, to keep a history or a checkpoint.
+    start: a point, or the sweep to go on from. widens: whether columns may be added that the start does not have.
+    after: called after every sweep, to keep a history or a checkpoint.
     Columns that L2 has shrunk to nothing are left out of the work (`Model.padded` puts them back).
     """
     state = start if isinstance(start, Sweep) else _first(problem, model, start)
     while state.number < max_sweeps:
         done = state.settled >= SETTLED
-        if done or _is_due(state.number + 1, WIDEN_FIRST):
-            wider = _widened(problem, model, state)
+        if done or (widens and _is_due(state.number + 1, WIDEN_FIRST)):
+            wider = _widened(problem, model, state) if widens else None
             if wider is None and done:
                 break
             state = wider or state
@@ -132,7 +134,9 @@ def _narrowed(problem: Objective, model: Model, state: Sweep) -> Sweep:
 def _first(problem: Objective, model: Model, point: Point) -> Sweep:
     if model.by_rows:
         point = filled(without_empty(point), model)
-        model = model.narrowed(point["users"].shape[1])
+    elif model.edge_share < 1.0:  # where features share columns, those that L2 has emptied would be filled with noise
+        point = in_use(model, point)
+    model = model.narrowed(point["users"].shape[1])
     objective = problem.value(model.scores(point)) + model.penalty(point)
     _check_finite(objective, "at the start")
     return Sweep(0, objective, point, {}, {}, 0)
@@ -142,7 +146,7 @@ def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, step
     """One sweep, the direction it gives, and the best step along it."""
     scores = model.scores(state.point)
     quadratic = problem.at(scores)
-    metric = {} if state.number % METRIC_EVERY == 0 else dict(state.metric)
+    metric = {} if _is_due(state.number, METRIC_FIRST) else dict(state.metric)
     if model.by_rows and not quadratic.same_matrix:
         proposal, slope, known = joint_step(quadratic, model, state.point, scores, metric)
         size = _dot(model, slope, proposal)

@@ -9,7 +9,6 @@ import torch
 
 from puidrec.backbones.low_rank import LowRank
 from puidrec.errors import InputError
-from puidrec.settings import Settings
 from puidrec.train.adam import REFINING, Progress, SaveState, Trainer
 from puidrec.train.blocks import UserPartition
 from puidrec.train.checkpoint import HINT, Checkpoint
@@ -58,25 +57,27 @@ def train_stages(
                 done[stage.name] = problem
                 continue
             before = None if stage.after is None else done[stage.after]
-            own = replace(stage, l2_path=stage.l2_path and k == 0 and _l2_is_open(prepared))
-            trainer = _trainer(problem, own, settings, validator, _with_done(save, done), partition, before)
+            own = replace(stage, chooses_l2=stage.chooses_l2 and k == 0 and _l2_is_open(prepared))
+            trainer = _trainer(problem, own, prepared, validator, _with_done(save, done), partition, before)
             if resume is not None and resume.state.get("stage") == stage.name:
                 trainer.restore(resume)
             fitted = trainer.run(progress)
             done[stage.name] = fitted if trainer.admissible() else _benchmark_of(fitted, done)
-        if k == 0 and (factor := done[stage.name].l2_factor) is not None:  # it holds for the stages to come
-            stages = stages_of(replace(prepared, l2_factor=factor), partition)
+        if k == 0 and (share := done[stage.name].edge_share) is not None:  # it holds for the stages to come
+            stages = stages_of(replace(prepared, edge_share=share), partition)
     history = [{"stage": stage.name, **row} for stage in stages for row in done[stage.name].history]
     used = {stage.name: done[stage.name].solver for stage in stages if done[stage.name].solver}
     unfinished = tuple(name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished)
     first, last = done[stages[0].name], done[stages[-1].name]
-    return replace(last, history=history, solver=_in_words(used), unfinished=unfinished, l2_factor=first.l2_factor)  # type: ignore[arg-type]
+    return replace(
+        last, history=history, solver=_in_words(used), unfinished=unfinished, edge_share=first.edge_share,  # type: ignore[arg-type]
+        l2_validated=first.l2_validated,
+    )  # fmt: skip
 
 
 def _l2_is_open(prepared: Prepared) -> bool:
-    """Whether validation rows may choose the strength of L2: no number was given, and there are ratings to miss."""
-    auto = prepared.settings.l2_vectors == "auto"
-    return auto and not prepared.data.positives_only and len(prepared.rows) <= PATH_LOG
+    """Whether the strength of L2 is to be chosen: no number was given, and there are ratings to miss."""
+    return prepared.settings.l2_vectors == "auto" and not prepared.data.positives_only
 
 
 def _in_words(used: Mapping[str, str]) -> str:
@@ -89,7 +90,7 @@ def _in_words(used: Mapping[str, str]) -> str:
 def _trainer(
     problem: Problem,
     stage: Stage,
-    settings: Settings,
+    prepared: Prepared,
     validator: Validator | None,
     save: SaveState | None,
     partition: UserPartition,
@@ -99,16 +100,18 @@ def _trainer(
 
     before: the stage that least squares goes on from.
     """
+    settings = prepared.settings
     parts = parts_to_solve(problem, settings, partition)
     if parts is not None:
         if before is not None:
-            step = problem.steps[0]
-            step.load(partition.take_own_parameters(step, before.parameters))
+            for step in problem.steps:
+                found = {f"{step.name}.{key}": value for key, value in with_prefix(before.parameters, "phi.").items()}
+                step.load(partition.take_own_parameters(step, found))
         own = settings if stage.sweeps is None else settings.replace(epochs=min(settings.epochs, stage.sweeps))
         warm = stage.warm or before is not None
         return Solver(
             problem, parts, own, validator, stage=stage.name, save=save, partition=partition, warm=warm,
-            l2_path=stage.l2_path,
+            widens=stage.widens, chooses_l2=stage.chooses_l2, l2_path=len(prepared.rows) <= PATH_LOG,
         )  # fmt: skip
     lr = settings.lr * (REFINING if stage.warm else 1.0)
     return Trainer(problem, settings, validator, stage=stage.name, save=save, lr=lr, partition=partition)
@@ -150,7 +153,8 @@ def _with_done(save: SaveState | None, done: Done) -> SaveState | None:
             "solver": fitted.solver,
             "gamma_scale": fitted.gamma_scale,
             "unfinished": list(fitted.unfinished),
-            "l2_factor": fitted.l2_factor,
+            "edge_share": fitted.edge_share,
+            "l2_validated": fitted.l2_validated,
         }
         for name, fitted in done.items()
     }
@@ -177,7 +181,8 @@ def _unpack(checkpoint: Checkpoint, name: str, device: str) -> Fitted:
         scale, unfinished = float(finished["gamma_scale"]), tuple(map(str, finished["unfinished"]))
         return Fitted(
             phi, factors("theta"), parameters, history, epoch, gamma_scale=scale, solver=solver, unfinished=unfinished,
-            l2_factor=None if finished["l2_factor"] is None else float(finished["l2_factor"]),
+            edge_share=None if finished["edge_share"] is None else float(finished["edge_share"]),
+            l2_validated=bool(finished["l2_validated"]),
         )  # fmt: skip
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error

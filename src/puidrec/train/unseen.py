@@ -181,7 +181,7 @@ def all_rank_stages(prepared: Prepared, partition: UserPartition) -> list[Stage]
     """
     few = not prepared.log.designs and prepared.settings.epochs == Settings.model_fields["epochs"].default
     sweeps = ID_SWEEPS if few else None
-    return [Stage("main", lambda done: all_rank_problem(prepared, "main", partition), sweeps=sweeps, l2_path=False)]
+    return [Stage("main", lambda done: all_rank_problem(prepared, "main", partition), sweeps=sweeps, chooses_l2=False)]
 
 
 def all_rank_problem(prepared: Prepared, stage: str, partition: UserPartition) -> UnseenProblem:
