@@ -57,7 +57,7 @@ def test_what_other_modules_may_ask_of_a_row() -> None:
     assert {spec.name for spec in rows if not spec.trains} == {"item-rate", "bias", "pure-svd", "ease"}
     assert {spec.name for spec in rows if spec.uses_propensity is True} == {*GRID, *REWEIGHTED} - {"mf"}
     assert {spec.name for spec in rows if spec.calibrates_gamma} == {n for n in OTHERS if n[:5] in ("signe", "sharp")}
-    assert [METHODS[name].models_on_log for name in ("mf", "dr", "multi-ips", "multi-dr")] == [1, 2, 2, 3]
+    assert [METHODS[name].heads_on_log for name in ("mf", "dr", "multi-ips", "multi-dr")] == [1, 1, 2, 3]
     for spec in rows:
         fields = set(Settings.model_fields)
         assert set(spec.search_space) <= fields

@@ -118,7 +118,7 @@ class Settings(BaseModel):
     l2_features: float = Field(0.02, ge=0, description="L2 on feature weights, which are shared.")
     l2_vectors: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
         "auto",
-        description="Factor of l2 for ID embeddings; auto: by the noise of the log, raised if validation rows ask.",
+        description="Factor of l2 for ID embeddings; auto: by the noise of the log and what rises above it.",
     )
     block_users: int = Field(0, ge=0, description="Users per step against all items; 0 takes all users at once.")
     metric: str = Field("auto", description="Validation metric; auto: uauc where users have enough rows, else auc.")

@@ -1,28 +1,30 @@
-"""Validation rows choose the strength of L2: the choice is the one of fits made apart, and holds for all stages."""
+"""The strength of L2: columns above the noise are found, noise is kept out, validation rows have the last word."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from puidrec.backbones.low_rank import LowRank
+from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
 from puidrec.settings import Settings
-from puidrec.train.least_squares import L2_PATH, PATH_ROWS
+from puidrec.train import least_squares
+from puidrec.train.least_squares import PATH_ROWS
 from puidrec.train.prepare import Prepared
+from puidrec.train.regularisation import SHARE
 
 OPTIONS = {"dim": 8, "backbone": "mf"}
-SAME = 2e-3
-"""Share of the squared error by which points of the path may differ that rough fits take for alike."""
 
 
 @pytest.fixture(scope="module")
 def logs():
-    """Logs by the factor that their validation rows choose: taste in few directions, in many, and next to none."""
+    """Logs whose taste lies in few directions, in many, and next to none."""
     worlds = {"trait-genre": 0, "mixed": 1, "no-confounding": 3}
     return {
         world: simulate(world, 200, 120, density=0.25, n_uniform=16_000, rng=seed).data
@@ -30,65 +32,108 @@ def logs():
     }
 
 
-def prepared_of(data, method="mf", **given) -> Prepared:
-    settings = Settings.of(method, **{**OPTIONS, **given})
-    return Prepared.of(data, data.split("rd", settings.seed), settings)
+def skewed(columns: int, seed: int = 0, strength: float = 0.25) -> tuple[Dataset, np.ndarray]:
+    """A log with busy users and popular items, tastes in so many directions, and the expected ratings of all pairs."""
+    rng, shape = np.random.default_rng(seed), (500, 250)
+    chance = np.minimum(0.08 * np.multiply.outer(rng.lognormal(0, 0.8, shape[0]), rng.lognormal(0, 0.8, shape[1])), 0.9)
+    user, item = np.nonzero(rng.random(shape) < chance)
+    left, right = (rng.standard_normal((n, columns)) for n in shape)
+    taste = left @ right.T / np.sqrt(max(columns, 1))
+    truth = 0.5 + strength * taste + 0.05 * np.add.outer(*(rng.standard_normal(n) for n in shape))
+    rating = truth[user, item] + rng.normal(0.0, 0.2, user.size)
+    frame = pl.DataFrame({"user_id": user, "item_id": item, "rating": rating})
+    low, high = float(rating.min()), float(rating.max())
+    ids = [np.unique(codes) for codes in (user, item)]
+    unit = (truth[np.ix_(*ids)] - low) / (high - low)
+    return Dataset.from_frame(frame, scale=(low, high)), unit
 
 
 def scores(model) -> np.ndarray:
     return model.user_factors_ @ model.item_factors_.T
 
 
-def factors_of(model) -> LowRank:
-    return LowRank.of(torch.from_numpy(model.user_factors_), torch.from_numpy(model.item_factors_))
+def columns_of(model) -> int:
+    return int((np.abs(model.user_factors_[:, :-2]).max(0) > 1e-5).sum())
 
 
-def at_factor(data, factor, method="mf") -> Recommender:
-    """A fit with the L2 of the noise of the log times a factor, given as a number."""
-    ids = prepared_of(data, method).penalty_factors.ids
-    return Recommender(method, rng=0, **OPTIONS, l2_vectors=factor * ids).fit(data)
+def prepared_of(data, method="mf", **given) -> Prepared:
+    settings = Settings.of(method, **{**OPTIONS, **given})
+    return Prepared.of(data, data.split("rd", settings.seed), settings)
 
 
-def test_the_choice_is_that_of_fits_made_apart(logs) -> None:
-    chosen = []
+@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize("method", ["mf", "ips", "dr"])
+def test_columns_of_taste_are_found_and_none_of_noise_beside_them(columns, method) -> None:
+    for seed in range(2):
+        model = Recommender(method, rng=0, **OPTIONS, select="none").fit(skewed(columns, seed)[0])
+        assert columns_of(model) == columns
+        assert model.report_["l2_factor"] < SHARE
+
+
+def test_noise_makes_a_column_rarely_and_then_a_weak_one() -> None:
+    models = [Recommender("mf", rng=0, **OPTIONS, select="none").fit(skewed(0, seed)[0]) for seed in range(6)]
+    assert sum(columns_of(model) > 0 for model in models) <= 1
+    assert min(model.report_["l2_factor"] for model in models) > 0.9
+
+
+@pytest.mark.parametrize("method", ["mf", "signed-rd"])
+def test_what_is_taken_off_the_columns_of_taste_is_little(method) -> None:
+    """The true error is far below that of one L2 at the edge of noise, or at the share of it that knows no columns."""
+    data, truth = skewed(3)
+    model = Recommender(method, rng=0, **OPTIONS, select="none").fit(data)
+    edge = prepared_of(data).log.noise.edge / 0.1
+    others = [Recommender(method, rng=0, **OPTIONS, select="none", l2_vectors=s * edge).fit(data) for s in (1.0, SHARE)]
+    error, *worse = (float(np.mean((scores(one) - truth) ** 2)) for one in (model, *others))
+    assert error < 0.7 * min(worse)
+
+
+def test_validation_rows_have_the_last_word(logs, monkeypatch) -> None:
+    shares = []
     for data in logs.values():
         validator = prepared_of(data).validator()
         assert validator.user.size >= PATH_ROWS
-        apart = {factor: at_factor(data, factor) for factor in L2_PATH}
-        errors = [validator.squared_error(factors_of(model)) for model in apart.values()]
-        first = next((k for k in range(len(L2_PATH) - 1) if errors[k + 1] > errors[k]), len(L2_PATH) - 1)
         model = Recommender("mf", rng=0, **OPTIONS).fit(data)
-        found = model.report_["l2_factor"]
-        assert errors[L2_PATH.index(found)] <= errors[first] * (1.0 + SAME), "fits are compared before they converge"
-        np.testing.assert_allclose(scores(model), scores(apart[found]), atol=5e-4)
+        with monkeypatch.context() as patch:
+            patch.setattr(least_squares, "MOST_STEPS", 0)
+            rule = Recommender("mf", rng=0, **OPTIONS).fit(data)
+        mine, ruled = (
+            validator.squared_error(
+                LowRank.of(torch.from_numpy(one.user_factors_), torch.from_numpy(one.item_factors_))
+            )
+            for one in (model, rule)
+        )
+        share, start = model.report_["l2_factor"], rule.report_["l2_factor"]
+        steps = np.log(start / share) / np.log(least_squares.STEP)
+        assert share == 1.0 or steps == pytest.approx(round(steps), abs=1e-2)
+        assert mine < ruled if share != start else mine == pytest.approx(ruled)
         objective = [row["loss_phi"] for row in model.history_]
         assert objective == sorted(objective, reverse=True), "fits that are compared only are not in the history"
-        chosen.append(found)
-    assert len(set(chosen)) > 1, "a path that always ends at one place would prove nothing"
+        shares.append((share, start))
+    assert any(share != start for share, start in shares), "a path that nobody walks would prove nothing"
 
 
-@pytest.mark.parametrize("method", ["signed-rd", "spectrum"])
-def test_later_stages_have_the_factor_of_the_first(method, logs, monkeypatch) -> None:
-    data, used = logs["no-confounding"], []
+@pytest.mark.parametrize("method", ["signed-rd", "spectrum", "dr"])
+def test_later_stages_have_the_strength_of_the_first(method, logs, monkeypatch) -> None:
+    data, used = logs["trait-genre"], []
     backbone = Prepared.backbone
     monkeypatch.setattr(
-        Prepared, "backbone", lambda self, *a, **k: (used.append(self.l2_factor), backbone(self, *a, **k))[1]
+        Prepared, "backbone", lambda self, *a, **k: (used.append(self.edge_share), backbone(self, *a, **k))[1]
     )
     model = Recommender(method, rng=0, **OPTIONS).fit(data)
-    factor = model.report_["l2_factor"]
-    assert factor > 1.0
-    assert used[0] == 1.0
-    assert set(used[1:]) == {factor}
+    share = model.report_["l2_factor"]
+    assert share < SHARE
+    assert used[0] == SHARE
+    assert used[1:] == pytest.approx([share] * (len(used) - 1), abs=1e-4)
     prepared = prepared_of(data, method)
-    once, more = (replace(prepared, l2_factor=f).factors_for(1.0).ids for f in (1.0, factor))
-    assert more == pytest.approx(factor * once)
+    one, half = (replace(prepared, edge_share=s).factors_for(1.0).ids for s in (0.8, 0.4))
+    assert half == pytest.approx(0.5 * one)
 
 
-def test_few_validation_rows_a_given_number_or_likes_leave_l2_to_the_noise(logs, world) -> None:
+def test_few_validation_rows_leave_it_to_the_noise_and_a_given_number_to_the_caller(logs, world) -> None:
     few = Recommender("mf", rng=0, **OPTIONS).fit(world(0))
     given = Recommender("mf", rng=0, **OPTIONS, l2_vectors=0.5).fit(logs["mixed"])
-    closed = Recommender("mf", rng=0, **OPTIONS, select="none").fit(logs["mixed"])
-    assert all("l2_factor" not in model.report_ for model in (few, given, closed))
+    assert "l2_factor" in few.report_
+    assert "l2_factor" not in given.report_
     assert "strength of L2" not in few.report_["uniform_rows_used"]
 
 

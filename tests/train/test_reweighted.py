@@ -74,8 +74,9 @@ def test_targeting_one_propensity_for_all_pairs_finds_the_share_that_was_seen(pr
 @pytest.mark.parametrize("method", [*IMPUTATION, *LOG, "tdr"])
 def test_least_squares_ends_where_the_weighted_loss_is_flat(method, world, prepare) -> None:
     """The solver and Adam have the same loss: its gradient, as Adam computes it, is 0 at the solver's answer."""
-    problem = problem_of(prepare(method))
+    problem = problem_of(prepare(method, l2_vectors=0.5))
     options = {"propensity": "cells", "dim": 3, "epochs": 500, "solver": "least-squares", "select": "none", "rng": 0}
+    options["l2_vectors"] = 0.5
     model = Recommender(method, **options).fit(world())
 
     def slope(step) -> float:

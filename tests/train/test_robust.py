@@ -101,7 +101,7 @@ def test_training_never_ends_above_the_benchmark(method, seed, warm_start, prepa
 
 
 def test_a_benchmarked_method_can_gain_on_its_benchmark(prepare, oracle) -> None:
-    prepared = prepare("brd-ips", 1, epochs=40, checkpoint_every=1, gamma=1.2, l2=0.0, patience=0)
+    prepared = prepare("brd-ips", 1, epochs=40, checkpoint_every=1, gamma=1.2, l2=0.0, l2_vectors=1.0, patience=0)
     states = []
     fitted = train_stages(prepared, states.append, None, None)
     base = LowRank.of(*(states[-1].tensors[f"done.benchmark.phi.{side}"] for side in ("left", "right")))

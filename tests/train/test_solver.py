@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
+from torch.nn.functional import pad
 
 from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
@@ -22,8 +23,9 @@ from puidrec.objective.majorise import Bent, BentLine, BentSquare
 from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
 from puidrec.train.blocks import UserPartition
+from puidrec.train.columns import strengths
 from puidrec.train.log_losses import LogBlocks, WorstCase, secant_search
-from puidrec.train.quadratic import Block, Line, Quadratic
+from puidrec.train.quadratic import Block, Line, Quadratic, Rows
 from puidrec.train.sides import UnsolvableError, similar_axes
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep
 
@@ -297,6 +299,61 @@ def test_any_shape_is_solved(seed: int, n_users: int, n_items: int, share: float
         assert float(found.point["users"][unseen, :-1].abs().sum()) == pytest.approx(0.0, abs=1e-6)
 
 
+def growing_model(world, seed: int = 0) -> Model:
+    """L2 that grows with shares of the log, on both sides."""
+    random = torch.Generator().manual_seed(seed)
+    shares = [torch.rand(n, generator=random, dtype=torch.float64) * 2 for n in (world.n_users, world.n_items)]
+    plain = model_of(world)
+    both = zip((plain.users, plain.items), shares, strict=True)
+    return Model(*(replace(side, share=share, growing=0.6) for side, share in both))
+
+
+@pytest.mark.parametrize("name", ["naive", "ips", "dr", "signed"])
+def test_l2_that_grows_with_rows_is_solved_to_its_optimum(name) -> None:
+    """Its slope, by automatic differentiation of the loss over all pairs, is 0 where the solver ends."""
+    world = World.draw(4)
+    quadratic, model = problems(world)[name], growing_model(world)
+    end = solve(quadratic, model, start_of(world, model), tolerance=1e-9, max_sweeps=2_000)
+    point = {key: value.clone().requires_grad_() for key, value in end.point.items()}
+    total = torch.zeros((), dtype=torch.float64)
+    for key, side in (("users", model.users), ("items", model.items)):
+        factor = 0.4 + 0.6 * side.share[:, None]
+        total = total + (side.penalty[:-1] * factor * point[key][:, :-1] ** 2).sum()
+        total = total + (side.penalty[-1] * point[key][:, -1] ** 2).sum()
+    assert model.penalty(end.point) == pytest.approx(float(total.detach()), rel=1e-12)
+    total = total + dense_value(quadratic, model.scores(point).tile())
+    total.backward()
+    assert float(total.detach()) == pytest.approx(end.objective, rel=1e-9)
+    size = float(abs(end.objective))
+    assert max(float(value.grad.abs().max()) for value in point.values()) < 1e-5 * size
+
+
+@pytest.mark.parametrize("name", ["naive", "ips", "signed"])
+def test_matrices_of_rows_are_those_of_each_row(name) -> None:
+    world = World.draw(2)
+    quadratic, model = problems(world)[name], model_of(world)
+    scores = model.scores({k: torch.randn_like(v) for k, v in start_of(world, model).items()})
+    for rows in (Rows.of_users(quadratic, scores), Rows.of_items(quadratic, scores)):
+        found = rows.matrices()
+        for z in torch.randn(3, len(rows.own), rows.width, dtype=torch.float64):
+            torch.testing.assert_close(torch.bmm(found, z[:, :, None])[:, :, 0], rows.times(z))
+        torch.testing.assert_close(found.diagonal(dim1=1, dim2=2), rows.diagonal())
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_a_weak_l2_admits_no_column_below_the_edge_of_noise(growing) -> None:
+    """Columns come by the edge, whatever L2 then takes off them: none between the two."""
+    world = World.draw(5)
+    quadratic, model = problems(world)["naive"], (growing_model if growing else model_of)(world)
+    biases = solve(quadratic, model.narrowed(1), start_of(world, model.narrowed(1)))
+    strength = strengths(quadratic, model, {k: v if v.ndim == 0 else pad(v, (DIM, 0)) for k, v in biases.point.items()})
+    assert strength[0] > 1.0, "else there is no column to admit"
+    for share, columns in ((0.9 / float(strength[0]), 0), (0.99, DIM)):
+        end = solve(quadratic, replace(model, edge_share=share), model.padded(biases.point))
+        used = int((end.point["users"][:, :-1].abs().amax(0) > 1e-6).sum())
+        assert (used == 0) is (columns == 0)
+
+
 def test_no_l2_for_an_unseen_user_is_refused() -> None:
     pattern = LogPattern.from_pairs(np.array([0, 1]), np.array([0, 1]), 3, 2)
     quadratic = Quadratic.in_memory(pattern, 0.5, torch.tensor([0.5, 0.5]).double())
@@ -523,7 +580,7 @@ def test_a_column_of_nothing_under_next_to_no_l2_is_not_singular() -> None:
         rows = SimpleNamespace(
             gram=None, weights=lambda: (weights,), typical=lambda: torch.diag(torch.tensor([1.0, empty]).double())
         )
-        return similar_axes(rows, SimpleNamespace(free=torch.ones(2), cost=torch.full((2,), cost)))
+        return similar_axes(rows, Side(torch.full((2,), cost)))
 
     assert torch.isfinite(axes(9e-24, -1e-20).axes).all()
     with pytest.raises(UnsolvableError, match="singular"):

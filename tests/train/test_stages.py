@@ -78,7 +78,7 @@ def test_a_kill_loses_no_more_than_a_second_and_the_sweep_under_way(method, opti
         clock.now += 0.375
 
     monkeypatch.setattr("puidrec.model.save_checkpoint", save)
-    given = {"dim": 3, "epochs": 11, "checkpoint_every": 1, "patience": 0, **options}
+    given = {"dim": 3, "epochs": 11, "checkpoint_every": 1, "patience": 0, "l2_vectors": 0.5, **options}
     model = Recommender(method, **given).fit(world(3), checkpoint=tmp_path / "c", progress=progress)
     assert len(done) == len(model.history_) >= 10
     assert saved == list(range(3, len(done) + 1, 3)), "across stages as well"
@@ -206,8 +206,8 @@ def killed_after(epochs):  # told when so many are done, we kill while the next 
             if len(done) == epochs + 5:
                 signal.pause()
         data = simulate("mixed", 40, 25, density=0.2, rng=3).data  # here: threads do not survive a fork
-        model.Recommender("bpuid-dr", epochs=60, dim=3, propensity="cells", checkpoint_every=1, patience=0).fit(
-            data, checkpoint=path, progress=progress)
+        options = {"epochs": 60, "dim": 3, "propensity": "cells", "checkpoint_every": 1, "l2_vectors": 0.5}
+        model.Recommender("bpuid-dr", patience=0, **options).fit(data, checkpoint=path, progress=progress)
         os._exit(0)
     os.read(reader, 1)
     os.kill(child, signal.SIGKILL)
@@ -223,7 +223,7 @@ def test_a_real_kill_at_random_moments(world, tmp_path) -> None:
     path = tmp_path / "run.safetensors"
     subprocess.run([sys.executable, "-c", SCRIPT, str(path)], check=True, timeout=120)
     killed = load_checkpoint(path).state
-    options = {"epochs": 60, "dim": 3, "propensity": "cells", "checkpoint_every": 1, "patience": 0}
+    options = {"epochs": 60, "dim": 3, "propensity": "cells", "checkpoint_every": 1, "patience": 0, "l2_vectors": 0.5}
     whole = Recommender("bpuid-dr", **options).fit(world(3))
     assert (killed["stage"], len(killed["history"])) != ("main", 60)
     assert_same(Recommender("bpuid-dr", **options).fit(world(3), checkpoint=path), whole)
@@ -235,7 +235,7 @@ def test_killed_on_the_path_or_after_it_ends_in_the_same_bits(method, world, tmp
     data, told = world(3), []
     options = {"dim": 3, "propensity": "cells"}
     whole = Recommender(method, **options).fit(data, progress=lambda *_: told.append(1))
-    assert whole.report_["l2_factor"] in least_squares.L2_PATH
+    assert whole.report_["l2_factor"] <= 1.0
     assert len(told) > len(whole.history_), "sweeps of fits that are compared are told, too"
     rng = random.Random(method)
     for number, moment in enumerate([3, rng.randrange(len(told) // 2), rng.randrange(len(told) // 2, len(told))]):

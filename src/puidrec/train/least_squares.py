@@ -157,8 +157,8 @@ class Solver:
         return relaxed_share(found.double().cpu().numpy())
 
     def _walk(self, progress: Progress | None) -> None:
-        """Make L2 weaker, or else stronger, by `STEP` after `STEP`, each fit started from the last, as long as the squared
-        error of the validation rows falls; end at the best."""
+        """Make L2 weaker, else stronger, step by step as long as the squared error of the validation rows falls, each
+        fit started from the last; end at the best."""
         assert self.validator is not None  # noqa: S101 (a path is walked by its rows)
         least, best = self.validator.squared_error(self._phi()), self._state_of_parts()
         for factor in (1.0 / STEP, STEP):

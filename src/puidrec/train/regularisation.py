@@ -85,9 +85,11 @@ def measure_noise(
     """
     slopes = centred(slopes)
     noises = list(noise_like(slopes, seed))
-    edge = float(np.sqrt(slopes.shape[0] * slopes.shape[1])) * float(
-        np.mean([largest_singular_value(_in_measure_of(row_factors, noise)) for noise in noises])
-    )
+    largest = np.array([largest_singular_value(_in_measure_of(row_factors, noise)) for noise in noises])
+    spread = (
+        2.0 * float(largest.std(ddof=1)) if largest.size > 2 else 0.0
+    )  # else noise itself is above in half of all logs
+    edge = float(np.sqrt(slopes.shape[0] * slopes.shape[1])) * (float(largest.mean()) + spread)
     users = feature_excess(slopes, noises, user_features, "user")
     items = feature_excess(slopes, noises, item_features, "item")
     return Noise(edge, users, items)

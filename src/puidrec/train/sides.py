@@ -12,7 +12,7 @@ what A_u would be if every row had met the others in proportion to how often the
     M_u = v FᵀF + ρ + C_u S,   C_u = Σ_{i∈O_u} c_ui,   S = Σ_i C_i f_i f_iᵀ / Σ_i C_i.
 
 L2 may grow with an entity's part of the log, ρ_u = ρ (1 − β + β n_u/n̄): C_u and n_u are proportional, or nearly so. One
-d × d decomposition then inverts M_u for all rows, and it is A_u itself where c = 0. With few columns, and where both sides
+d × d decomposition then inverts M_u for all rows, and it is A_u itself where c = 0. With few columns, where both sides
 move at once, A_u is inverted instead.
 """
 
