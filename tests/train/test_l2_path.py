@@ -14,7 +14,7 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
 from puidrec.settings import Settings
-from puidrec.train import least_squares
+from puidrec.train import least_squares, robust
 from puidrec.train.least_squares import PATH_ROWS
 from puidrec.train.prepare import Prepared
 from puidrec.train.regularisation import SHARE
@@ -112,7 +112,30 @@ def test_validation_rows_have_the_last_word(logs, monkeypatch) -> None:
     assert any(share != start for share, start in shares), "a path that nobody walks would prove nothing"
 
 
-@pytest.mark.parametrize("method", ["signed-rd", "spectrum", "dr"])
+@pytest.mark.parametrize("method", ["ips", "brd-dr"])
+def test_validation_rows_may_raise_the_l2_of_weighted_losses(method, monkeypatch) -> None:
+    """What they choose for a benchmark holds for the model that is measured against it."""
+    data, _ = skewed(3, 2, strength=0.1)
+    validator = prepared_of(data, method).validator()
+    columns_first, raised = robust._columns_first, []
+
+    def kept(*given):
+        first, own = columns_first(*given)
+        assert own.raises_l2
+        return first, replace(own, raises_l2=False)
+
+    model = Recommender(method, rng=0, **OPTIONS).fit(data)
+    monkeypatch.setattr(robust, "_columns_first", kept)
+    without = Recommender(method, rng=0, **OPTIONS).fit(data)
+    for one in (model, without):
+        factors = LowRank.of(torch.from_numpy(one.user_factors_), torch.from_numpy(one.item_factors_))
+        raised.append((one.report_["l2_factor"], validator.squared_error(factors)))
+    (share, error), (before, error_before) = raised
+    assert share == pytest.approx(before * least_squares.STEP, abs=1e-3), "else these rows prove nothing"
+    assert error < error_before
+
+
+@pytest.mark.parametrize("method", ["signed-rd", "spectrum"])
 def test_later_stages_have_the_strength_of_the_first(method, logs, monkeypatch) -> None:
     data, used = logs["trait-genre"], []
     backbone = Prepared.backbone

@@ -99,12 +99,14 @@ class Solver:
         warm: bool = False,
         widens: bool = True,
         chooses_l2: bool = False,
+        raises_l2: bool = False,
         l2_path: bool = False,
     ) -> None:
         self.problem, self.settings, self.validator = problem, settings, validator
         self.stage, self.save, self.partition, self.warm = stage, save, partition, warm
         self.chooses_l2, self.widens = chooses_l2, widens
-        self.l2_path = chooses_l2 and l2_path and validator is not None and validator.user.size >= PATH_ROWS
+        rows = 0 if validator is None or not l2_path else validator.user.size
+        self.l2_path = (chooses_l2 or raises_l2) and rows >= PATH_ROWS
         partition.drop_other_users(problem)
         self.parts = parts
         self.history: list[dict[str, float]] = []
@@ -118,7 +120,7 @@ class Solver:
         """Solve every model; returns the last one's scores."""
         names = [part.name for part in self.parts]
         first = names.index(self._resumed[0]) if self._resumed is not None else 0
-        if self.chooses_l2 and self._resumed is None:
+        if self._resumed is None:
             self._choose_l2(progress)
         for part in self.parts[first:]:
             self._solve(part, progress)
@@ -129,7 +131,7 @@ class Solver:
         return Fitted(
             phi, theta, parameters, self.history, sweeps, score, scale, solver="least-squares",
             unfinished=tuple(self.unfinished), l2_validated=self.l2_path,
-            edge_share=self.parts[-1].backbone.edge_share if self.chooses_l2 else None,
+            edge_share=self.parts[-1].backbone.edge_share if self.chooses_l2 or self.l2_path else None,
         )  # fmt: skip
 
     def _choose_l2(self, progress: Progress | None) -> None:
@@ -139,6 +141,12 @@ class Solver:
         with it chooses the columns, and how far they rise above the edge says what is to be taken off them
         (`train.regularisation.relaxed_share`). Validation rows may ask for more or less.
         """
+        if not self.chooses_l2:
+            if self.l2_path:
+                for part in self.parts:
+                    self._solve(part, progress, roughly=True)
+                self._walk((STEP,), progress)
+            return
         for part in self.parts:
             part.backbone.set_edge_share(1.0)
             self._solve(part, progress, roughly=True)
@@ -149,19 +157,19 @@ class Solver:
         self.widens = False
         self.warm = True
         if self.l2_path and bool(self._phi().lefts[0][:, :-2].any()):
-            self._walk(progress)
+            self._walk((1.0 / STEP, STEP), progress)
 
     def _relaxed_share(self, part: LeastSquares) -> float:
         """What the strengths of the columns ask for."""
         found = strengths(part.objective(), self._model(part), self._point(part))
         return relaxed_share(found.double().cpu().numpy())
 
-    def _walk(self, progress: Progress | None) -> None:
-        """Make L2 weaker, else stronger, step by step as long as the squared error of the validation rows falls, each
-        fit started from the last; end at the best."""
+    def _walk(self, factors: Sequence[float], progress: Progress | None) -> None:
+        """Multiply L2 by the first factor, step by step as long as the squared error of the validation rows falls, each
+        fit started from the last; if it does not fall at once, by the next one. End at the best."""
         assert self.validator is not None  # noqa: S101 (a path is walked by its rows)
         least, best = self.validator.squared_error(self._phi()), self._state_of_parts()
-        for factor in (1.0 / STEP, STEP):
+        for factor in factors:
             start = best
             for _ in range(MOST_STEPS):
                 for part in self.parts:

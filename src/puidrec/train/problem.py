@@ -134,6 +134,8 @@ class Stage:
     """Whether least squares may add columns to those of the stage it starts from."""
     chooses_l2: bool = True
     """Whether the strength of L2 may be chosen here, where it is the first stage."""
+    raises_l2: bool = False
+    """Whether validation rows may ask for a stronger L2 than that of the stages before."""
 
 
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:

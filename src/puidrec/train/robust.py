@@ -309,7 +309,7 @@ def _columns_first(prepared: Prepared, partition: UserPartition) -> tuple[list[S
     """A fit of the ratings as they are, which says what columns there are, and a stage that starts from it.
 
     Weights multiply the noise of single rows, and with it the columns of noise; what there is to find stays the same.
-    So weighted losses take the columns of the unweighted one, and its strength of L2.
+    So weighted losses take the columns of the unweighted one, and its L2 unless validation rows ask for a stronger one.
     """
     settings = prepared.settings
     naive = prepared.first_stage("mf")
@@ -317,7 +317,7 @@ def _columns_first(prepared: Prepared, partition: UserPartition) -> tuple[list[S
     weighted = settings.spec.estimator != "naive" and settings.l2_vectors == "auto"
     if not weighted or not settings.is_linear or not _is_quadratic(settings, prepared.error):
         return [], replace(first, sweeps=None)
-    return [first], replace(first, sweeps=None, after=first.name, widens=False)
+    return [first], replace(first, sweeps=None, after=first.name, widens=False, raises_l2=True)
 
 
 def robust_problem(prepared: Prepared, stage: str, partition: UserPartition) -> RobustProblem:

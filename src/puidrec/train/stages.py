@@ -57,21 +57,25 @@ def train_stages(
                 done[stage.name] = problem
                 continue
             before = None if stage.after is None else done[stage.after]
-            own = replace(stage, chooses_l2=stage.chooses_l2 and k == 0 and _l2_is_open(prepared))
+            is_open = _l2_is_open(prepared)
+            own = replace(
+                stage, chooses_l2=stage.chooses_l2 and k == 0 and is_open, raises_l2=stage.raises_l2 and is_open
+            )
             trainer = _trainer(problem, own, prepared, validator, _with_done(save, done), partition, before)
             if resume is not None and resume.state.get("stage") == stage.name:
                 trainer.restore(resume)
             fitted = trainer.run(progress)
             done[stage.name] = fitted if trainer.admissible() else _benchmark_of(fitted, done)
-        if k == 0 and (share := done[stage.name].edge_share) is not None:  # it holds for the stages to come
-            stages = stages_of(replace(prepared, edge_share=share), partition)
+        if (share := done[stage.name].edge_share) is not None:  # it holds for the stages to come
+            prepared = replace(prepared, edge_share=share)
+            stages = stages_of(prepared, partition)
     history = [{"stage": stage.name, **row} for stage in stages for row in done[stage.name].history]
     used = {stage.name: done[stage.name].solver for stage in stages if done[stage.name].solver}
     unfinished = tuple(name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished)
-    first, last = done[stages[0].name], done[stages[-1].name]
+    chosen = [done[stage.name] for stage in stages if done[stage.name].edge_share is not None]
     return replace(
-        last, history=history, solver=_in_words(used), unfinished=unfinished, edge_share=first.edge_share,  # type: ignore[arg-type]
-        l2_validated=first.l2_validated,
+        done[stages[-1].name], history=history, solver=_in_words(used), unfinished=unfinished,  # type: ignore[arg-type]
+        edge_share=chosen[-1].edge_share if chosen else None, l2_validated=any(one.l2_validated for one in chosen),
     )  # fmt: skip
 
 
@@ -111,7 +115,8 @@ def _trainer(
         warm = stage.warm or before is not None
         return Solver(
             problem, parts, own, validator, stage=stage.name, save=save, partition=partition, warm=warm,
-            widens=stage.widens, chooses_l2=stage.chooses_l2, l2_path=len(prepared.rows) <= PATH_LOG,
+            widens=stage.widens, chooses_l2=stage.chooses_l2, raises_l2=stage.raises_l2,
+            l2_path=len(prepared.rows) <= PATH_LOG,
         )  # fmt: skip
     lr = settings.lr * (REFINING if stage.warm else 1.0)
     return Trainer(problem, settings, validator, stage=stage.name, save=save, lr=lr, partition=partition)
