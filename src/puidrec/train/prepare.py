@@ -389,26 +389,21 @@ class Prepared:
 
     @property
     def noise_weight(self) -> float:
-        """How much noise the losses take in: once per head fitted to the log, times the weights of its rows.
+        """How much noise the losses take in: once per head fitted to the log, times the mean weight of its rows.
 
-        Noise adds up by its squares, so it is their root mean square that counts.
+        How unevenly weights spread it is said by `row_shares`.
         """
         heads = float(self.settings.spec.heads_on_log)
         if not self._weighs:
             return heads
-        share = len(self.rows) / (self.data.n_users * self.data.n_items)
-        return heads * share * self.mean_weight * self.weight_spread
+        return heads * self.mean_weight * len(self.rows) / (self.data.n_users * self.data.n_items)
 
-    @property
+    @cached_property
     def mean_weight(self) -> float:
         """The mean over the training rows of the largest weight that Γ allows."""
-        return self._weight_moments[0]
-
-    @property
-    def weight_spread(self) -> float:
-        """The root mean square of these weights, against their mean."""
-        mean, square = self._weight_moments
-        return float(np.sqrt(square)) / mean
+        log = self.log
+        total = sum(float(self.weights_of(part).b.sum()) for part in log.parts())
+        return total / len(log.rows)
 
     @cached_property
     def row_shares(self) -> RowShares:
@@ -424,16 +419,6 @@ class Prepared:
     def _weighs(self) -> bool:
         """Whether losses weigh logged rows by inverse propensities."""
         return self.settings.spec.uses_propensity is True and not self.settings.normalise
-
-    @cached_property
-    def _weight_moments(self) -> tuple[float, float]:
-        """Mean and mean square."""
-        total = np.zeros(2)
-        for part in self.log.parts():
-            weight = self.weights_of(part).b
-            total += weight.sum(), np.square(weight).sum()
-        mean, square = (total / len(self.rows)).tolist()
-        return mean, square
 
     @cached_property
     def penalty_factors(self) -> PenaltyFactors:

@@ -326,10 +326,8 @@ def robust_problem(prepared: Prepared, stage: str, partition: UserPartition) -> 
     observed = prepared.logged("unit" if spec.estimator == "naive" else "box")
     start = None if prepared.settings.head in ("label", "label-squared") else 0.0  # a residual or an error starts at 0
     theta = None
-    if spec.imputes:  # its weights average 1
-        theta = prepared.backbone(
-            f"{stage} theta", start, partition.shard, prepared.factors_for(prepared.weight_spread)
-        )
+    if spec.imputes:  # its weights average 1, so its loss takes in the noise of the log once
+        theta = prepared.backbone(f"{stage} theta", start, partition.shard, prepared.factors_for(1.0))
     phi = prepared.backbone(f"{stage} phi", shard=partition.shard)
     own = prepared.logged("imputation") if spec.imputation_weights else None
     mean_weight = prepared.mean_weight if spec.imputes else 1.0
