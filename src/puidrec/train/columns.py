@@ -97,11 +97,12 @@ def _whole(width: int) -> int:
 
 def strengths(objective: Objective, model: Model, point: Point) -> Tensor:
     """What columns of ID vectors could gain where there are none: singular values of E at the scores of features and
-    biases alone, against the L2 of vectors; falling, at most `dim` of them."""
+    biases alone, against the L2 of vectors; falling, some more than the point has columns."""
+    used = int((point["users"][:, :-1].abs().amax(0) * point["items"][:, :-1].abs().amax(0) > EMPTY).sum())
     without = {k: torch.cat([torch.zeros_like(x[:, :-1]), x[:, -1:]], 1) if k in ("users", "items") else x
                for k, x in point.items()}  # fmt: skip
     scores, prices = model.scores(without), _prices(model)
-    room = model.users.penalty.numel() - 1
+    room = min(used + FURTHER, model.users.penalty.numel() - 1)
     sigma = _leading(objective.at(scores), scores, without["items"][:, :0], room, model)[1]
     strength: Tensor = sigma / (prices[0] * prices[1]) ** 0.5
     return strength

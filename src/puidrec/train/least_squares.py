@@ -33,7 +33,7 @@ STEP, MOST_STEPS = 1.5, 4
 """Factor between the strengths of L2 that validation rows compare, and how many of them they try on a side."""
 PATH_ROWS = 500
 """Validation rows from which they choose it."""
-ROUGHLY = 1e-3
+ROUGHLY = 2e-3
 """Tolerance of fits that are compared only."""
 MARGIN = 1e-4
 """Share of the squared error that another L2 must gain: less is rounding."""
@@ -101,10 +101,11 @@ class Solver:
         chooses_l2: bool = False,
         raises_l2: bool = False,
         l2_path: bool = False,
+        roughly: bool = False,
     ) -> None:
         self.problem, self.settings, self.validator = problem, settings, validator
         self.stage, self.save, self.partition, self.warm = stage, save, partition, warm
-        self.chooses_l2, self.widens = chooses_l2, widens
+        self.chooses_l2, self.widens, self.tolerance = chooses_l2, widens, ROUGHLY if roughly else TOLERANCE
         rows = 0 if validator is None or not l2_path else validator.user.size
         self.l2_path = (chooses_l2 or raises_l2) and rows >= PATH_ROWS
         partition.drop_other_users(problem)
@@ -254,7 +255,7 @@ class Solver:
 
         end = solve(
             part.objective(), model, start, max_sweeps=self.settings.epochs, after=after,
-            tolerance=ROUGHLY if roughly else TOLERANCE, widens=self.widens,
+            tolerance=ROUGHLY if roughly else self.tolerance, widens=self.widens,
         )  # fmt: skip
         if end.settled < SETTLED and not roughly:
             self.unfinished.append(f"{part.name} of stage {self.stage}")

@@ -128,6 +128,8 @@ class Stage:
     """Whether the problem comes with parameters to start from, and should not leave them at once."""
     sweeps: int | None = None
     """Most sweeps of least squares, where a stage need not be at its optimum; None: as the settings say."""
+    roughly: bool = False
+    """Whether it is only what other stages start from, so that it need not be near its optimum."""
     after: str | None = None
     """The stage at whose φ least squares starts: the optimum is the same, and nearer."""
     widens: bool = True

@@ -30,9 +30,6 @@ from puidrec.train.prepare import Prepared
 from puidrec.train.problem import BlockLoss, Fitted, Log, Stage, Step, backbone_penalty
 from puidrec.train.quadratic import Objective
 
-COLUMN_SWEEPS = 15
-"""Sweeps of the fit that only says which columns there are."""
-
 
 @dataclass(frozen=True)
 class Benchmark:
@@ -313,11 +310,11 @@ def _columns_first(prepared: Prepared, partition: UserPartition) -> tuple[list[S
     """
     settings = prepared.settings
     naive = prepared.first_stage("mf")
-    first = Stage("columns", lambda done: robust_problem(naive, "columns", partition), sweeps=COLUMN_SWEEPS)
+    first = Stage("columns", lambda done: robust_problem(naive, "columns", partition), roughly=True)
     weighted = settings.spec.estimator != "naive" and settings.l2_vectors == "auto"
     if not weighted or not settings.is_linear or not _is_quadratic(settings, prepared.error):
-        return [], replace(first, sweeps=None)
-    return [first], replace(first, sweeps=None, after=first.name, widens=False, raises_l2=True)
+        return [], replace(first, roughly=False)
+    return [first], replace(first, roughly=False, after=first.name, widens=False, raises_l2=True)
 
 
 def robust_problem(prepared: Prepared, stage: str, partition: UserPartition) -> RobustProblem:

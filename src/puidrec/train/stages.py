@@ -71,7 +71,9 @@ def train_stages(
             stages = stages_of(prepared, partition)
     history = [{"stage": stage.name, **row} for stage in stages for row in done[stage.name].history]
     used = {stage.name: done[stage.name].solver for stage in stages if done[stage.name].solver}
-    unfinished = tuple(name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished)
+    unfinished = tuple(
+        name for stage in stages if stage.sweeps is None and not stage.roughly for name in done[stage.name].unfinished
+    )
     chosen = [done[stage.name] for stage in stages if done[stage.name].edge_share is not None]
     return replace(
         done[stages[-1].name], history=history, solver=_in_words(used), unfinished=unfinished,  # type: ignore[arg-type]
@@ -116,7 +118,7 @@ def _trainer(
         return Solver(
             problem, parts, own, validator, stage=stage.name, save=save, partition=partition, warm=warm,
             widens=stage.widens, chooses_l2=stage.chooses_l2, raises_l2=stage.raises_l2,
-            l2_path=len(prepared.rows) <= PATH_LOG,
+            l2_path=len(prepared.rows) <= PATH_LOG, roughly=stage.roughly,
         )  # fmt: skip
     lr = settings.lr * (REFINING if stage.warm else 1.0)
     return Trainer(problem, settings, validator, stage=stage.name, save=save, lr=lr, partition=partition)
