@@ -131,7 +131,9 @@ def test_validation_rows_may_raise_the_l2_of_weighted_losses(method, monkeypatch
         factors = LowRank.of(torch.from_numpy(one.user_factors_), torch.from_numpy(one.item_factors_))
         raised.append((one.report_["l2_factor"], validator.squared_error(factors)))
     (share, error), (before, error_before) = raised
-    assert share == pytest.approx(before * least_squares.STEP, abs=1e-3), "else these rows prove nothing"
+    steps = np.log(share / before) / np.log(least_squares.STEP)
+    assert steps > 0.5, "else these rows prove nothing"
+    assert steps == pytest.approx(round(steps), abs=1e-2)
     assert error < error_before
 
 
