@@ -142,23 +142,17 @@ class Solver:
         with it chooses the columns, and how far they rise above the edge says what is to be taken off them
         (`train.regularisation.relaxed_share`). Validation rows may ask for more or less.
         """
-        if not self.chooses_l2:
-            if self.l2_path:
-                for part in self.parts:
-                    self._solve(part, progress, roughly=True)
-                self._walk((STEP,), progress)
-            return
-        for part in self.parts:
-            part.backbone.set_edge_share(1.0)
-            self._solve(part, progress, roughly=True)
-            part.backbone.set_edge_share(self._relaxed_share(part))
+        if self.chooses_l2:
             self.widens = False
+        for part in self.parts if self.chooses_l2 or self.l2_path else ():
+            if self.chooses_l2:
+                part.backbone.set_edge_share(1.0)
+                self._solve(part, progress, roughly=True, widens=True)
+                part.backbone.set_edge_share(self._relaxed_share(part))
             self._solve(part, progress, roughly=True)
-            self.widens = True
-        self.widens = False
-        self.warm = True
+        self.warm = self.warm or self.chooses_l2
         if self.l2_path and bool(self._phi().lefts[0][:, :-2].any()):
-            self._walk((1.0 / STEP, STEP), progress)
+            self._walk((1.0 / STEP, STEP) if self.chooses_l2 else (STEP,), progress)
 
     def _relaxed_share(self, part: LeastSquares) -> float:
         """What the strengths of the columns ask for."""
@@ -173,6 +167,8 @@ class Solver:
         for factor in factors:
             start = best
             for _ in range(MOST_STEPS):
+                if factor > 1.0 and all(part.backbone.edge_share >= 1.0 for part in self.parts):
+                    break
                 for part in self.parts:
                     part.backbone.set_edge_share(min(part.backbone.edge_share * factor, 1.0))
                     self._solve(part, progress, roughly=True)
@@ -233,7 +229,9 @@ class Solver:
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error
 
-    def _solve(self, part: LeastSquares, progress: Progress | None, *, roughly: bool = False) -> None:
+    def _solve(
+        self, part: LeastSquares, progress: Progress | None, *, roughly: bool = False, widens: bool = False
+    ) -> None:
         """Solve one model and put it into its backbone; roughly: as near as a comparison needs, outside the history."""
         model, point = self._model(part), self._point(part)
         if not self.warm and part.name not in self._started:
@@ -255,7 +253,7 @@ class Solver:
 
         end = solve(
             part.objective(), model, start, max_sweeps=self.settings.epochs, after=after,
-            tolerance=ROUGHLY if roughly else self.tolerance, widens=self.widens,
+            tolerance=ROUGHLY if roughly else self.tolerance, widens=widens or self.widens,
         )  # fmt: skip
         if end.settled < SETTLED and not roughly:
             self.unfinished.append(f"{part.name} of stage {self.stage}")
