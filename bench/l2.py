@@ -150,13 +150,12 @@ def simulated(name: str, seed: int) -> list[float]:
 
 def movielens(folder: Path, seed: int) -> list[float]:
     """MovieLens 100K without a tenth of its rows, judged by these."""
-    rows = pl.read_csv(
-        folder / "u.data", separator="\t", has_header=False, new_columns=["user_id", "item_id", "rating"]
-    )
+    names = ["user_id", "item_id", "rating", "timestamp"]
+    rows = pl.read_csv(folder / "u.data", separator="\t", has_header=False, new_columns=names)
     held_out = np.random.default_rng(seed).random(len(rows)) < 0.1
     data = pr.Dataset.from_frame(rows[:, :3].filter(~held_out), scale=(1.0, 5.0))
     known = rows["item_id"].is_in(rows.filter(~held_out)["item_id"].implode())
-    test = rows.filter(held_out & known)
+    test = rows.filter(pl.Series(held_out) & known)
 
     def error(model: pr.Recommender) -> float:
         found = model.predict(test["user_id"].to_list(), test["item_id"].to_list(), scale="unit")
