@@ -455,3 +455,14 @@ def test_temporary_files_of_a_living_process_are_not_swept(tmp_path: Path) -> No
         assert not theirs.exists()
     with atomic.atomic_folder(tmp_path / "model") as mine:
         assert mine.name.startswith(f".model.{os.getpid()}-")
+
+
+def test_what_safetensors_leaves_when_it_is_killed_is_no_file_of_others(tmp_path: Path, refusal) -> None:
+    (tmp_path / "config.toml").write_text("x")
+    (tmp_path / ".tmp5f9d5Y").write_text("half")
+    atomic.refuse_other_files(tmp_path, ["config.toml"], "a run", always=["config.toml"])
+    atomic.sweep(tmp_path, ["config.toml"])
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+    (tmp_path / ".tmp-mine").write_text("kept")
+    atomic.sweep(tmp_path, ["config.toml"])
+    refusal(lambda: atomic.refuse_other_files(tmp_path, ["config.toml"], "a run", always=["config.toml"]), ".tmp-mine")

@@ -190,7 +190,10 @@ def refuse_other_files(
             raise InputError("not a folder", file=folder, expected=f"a new folder, or {what}")
         found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     temporary = tuple(f".{name}." for name in own)
-    others = [name for name in found if name not in own and not name.startswith(temporary)]
+    others = [
+        name for name in found
+        if name not in own and not name.startswith(temporary) and not OF_SAFETENSORS.fullmatch(name)
+    ]  # fmt: skip
     if not all(name in found for name in always):
         others += [name for name in found if name in own]
     if others:
@@ -320,6 +323,10 @@ def _held(file: Path, folder: Path, hint: str) -> InputError:
     return InputError(f"{who}; nothing was changed", file=folder, hint=hint)
 
 
+OF_SAFETENSORS = re.compile(r"\.tmp[A-Za-z0-9]{6}")
+"""Names of the temporary files that safetensors writes beside its target; a kill in that moment leaves one behind."""
+
+
 def _prefix(target: Path) -> str:
     """How names of temporary files begin: with the target's, and the process that writes them."""
     return f".{target.name}.{os.getpid()}-"
@@ -327,6 +334,8 @@ def _prefix(target: Path) -> str:
 
 def sweep(folder: Path, names: Iterable[str]) -> None:
     """Remove what writers of these names left in a folder when they were killed; files of living processes stay."""
+    for left in [path for path in folder.glob(".tmp*") if path.is_file() and OF_SAFETENSORS.fullmatch(path.name)]:
+        left.unlink(missing_ok=True)
     for left in [path for name in names for path in folder.glob(f".{glob.escape(name)}.*.tmp")]:
         writer = re.search(r"\.(\d{1,9})-[^.-]*\.tmp$", left.name)
         if writer is not None and int(writer[1]) != os.getpid() and _alive(int(writer[1])):
