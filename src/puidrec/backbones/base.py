@@ -101,6 +101,11 @@ class RowShares(NamedTuple):
         return RowShares(self.users.to(device), self.items.to(device))
 
 
+def row_factor(share: Tensor, growing: float) -> Tensor:
+    """What the L2 of each entity's vector is multiplied by, given its share of the log."""
+    return 1.0 - growing + growing * share
+
+
 class PenaltyFactors(NamedTuple):
     """L2 penalty factors of vectors against biases: of ID embeddings, and of the feature weights of either side."""
 

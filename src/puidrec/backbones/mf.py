@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from puidrec.backbones.base import RowShard, Tower, squared_norm
+from puidrec.backbones.base import RowShard, Tower, row_factor, squared_norm
 from puidrec.backbones.features import Design
 
 INIT_SD = 0.1
@@ -65,7 +65,7 @@ class IdTower(Tower):
         """Mean squared norm of an entity's parameters."""
         factor = self.column_factor(self.weight) if self.penalty_factor != 1.0 else None
         if self.share is not None:
-            by_row = (1.0 - self.growing + self.growing * self.share)[:, None].to(self.weight)
+            by_row = row_factor(self.share, self.growing)[:, None].to(self.weight)
             factor = self.column_factor(self.weight).repeat(len(by_row), 1)
             factor[:, :-1] *= by_row
         return squared_norm(self.weight, factor) / max(self.n_rows, 1)

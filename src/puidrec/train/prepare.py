@@ -17,7 +17,7 @@ import polars as pl
 import torch
 
 from puidrec.backbones import make_backbone
-from puidrec.backbones.base import Backbone, PenaltyFactors, RowShard, RowShares
+from puidrec.backbones.base import Backbone, PenaltyFactors, RowShard, RowShares, row_factor
 from puidrec.backbones.features import Design
 from puidrec.backbones.sparse import LogPattern
 from puidrec.data.dataset import Dataset, Interactions
@@ -217,7 +217,7 @@ class TrainingLog:
                 return half_slope(prediction - self.target(part), self.settings.loss, signed=signed) / len(self.rows)
 
             designs = (self.designs.get("user_id"), self.designs.get("item_id"))
-            users, items = (1.0 - GROWING + GROWING * share.double().numpy() for share in self.row_shares)
+            users, items = (row_factor(share.double(), GROWING).numpy() for share in self.row_shares)
             self._noise[level] = measure_noise(self.matrix(slope), *designs, self.settings.seed, (users, items))
         return self._noise[level]
 

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from puidrec.backbones.base import row_factor
 from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import PuidError
@@ -98,7 +99,7 @@ class Side:
         """What the L2 of each entity's vector is multiplied by, [n, 1]; None: 1 for all."""
         if self.share is None or self.growing == 0.0:
             return None
-        return (1.0 - self.growing + self.growing * self.share)[:, None]
+        return row_factor(self.share, self.growing)[:, None]
 
     def weighted(self, own: Tensor) -> Tensor:
         """L2 times the entities' own parameters: half the slope of the penalty."""
