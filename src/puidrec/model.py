@@ -152,7 +152,7 @@ class Recommender:
 
         with threads_for(len(split.train), self.settings.dim), shown_progress(progress) as told:
             fitted = train_stages(prepared, save if path is not None else None, resume, told, world)
-        users, items = (side[0].cpu().contiguous().numpy() for side in (fitted.phi.lefts, fitted.phi.rights))
+        users, items = (side[0].cpu().float().contiguous().numpy() for side in (fitted.phi.lefts, fitted.phi.rights))
         self.user_factors_, self.item_factors_ = users, items  # laid out as they will be loaded
         self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
         self.seen_, self.rating_scale_ = (prepared.log.row_start, prepared.log.items), data.scale
@@ -160,7 +160,10 @@ class Recommender:
         self.held_out_ = held_out if held_out[1].size else None
         self._cold_start = None
         self.history_ = fitted.history
-        self.parameters_ = {name: value.detach().cpu() for name, value in fitted.parameters.items()}
+        self.parameters_ = {
+            name: value.float() if value.is_floating_point() else value
+            for name, value in ((name, value.detach().cpu()) for name, value in fitted.parameters.items())
+        }
         self.encoders_ = {key: encoder.state() for key, encoder in prepared.log.encoders.items()}
         self.report_ = training_report(prepared, fitted, time.perf_counter() - started)
         return self

@@ -49,6 +49,6 @@ class Design:
         power.index_add_(0, self.pattern.col.long().cpu(), self.values.double().square().cpu())
         return power / max(self.n_rows, 1)
 
-    def to(self, device: torch.device | str) -> Design:
-        """The design on another device."""
-        return Design(self.pattern.to(device), self.values.to(device))
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Design:
+        """The design on another device, or in another precision."""
+        return Design(self.pattern.to(device), self.values.to(device, dtype))

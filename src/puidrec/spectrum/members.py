@@ -86,16 +86,10 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
         ]
     members = path(settings.gamma if isinstance(settings.gamma, float) else MILD)
     naive, weighted = prepared.first_stage("mf"), prepared.first_stage("ips")
-    rows = calibration_rows(prepared)
+    rows, anchor = calibration_rows(prepared), "mf" if settings.l2_vectors == "auto" else None
     return [
         Stage("mf", lambda done: robust_problem(naive, "mf", partition)),
-        Stage(
-            "ips",
-            _from("mf", lambda done: robust_problem(weighted, "ips", partition), partition),
-            True,
-            2 * SWEEPS,
-            widens=False,
-        ),
+        Stage("ips", lambda done: robust_problem(weighted, "ips", partition), anchor=anchor),
         *(Stage(one.name, _member(prepared, one, partition, rows), True, SWEEPS) for one in members),
         Stage("main", lambda done: blend(prepared, done, {one.name: one.gamma for one in members})),
     ]

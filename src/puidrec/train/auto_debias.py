@@ -53,11 +53,11 @@ class LearnedWeights(nn.Module):
 
     def __init__(self, users: Tensor, items: Tensor, means: Tensor) -> None:
         super().__init__()
-        self.seen = nn.Parameter(torch.zeros(3, device=users.device))
+        self.seen = nn.Parameter(users.new_zeros(3))
         """Of z_u, z_i and h in log w₁."""
-        self.everywhere = nn.Parameter(torch.zeros(4, device=users.device))
+        self.everywhere = nn.Parameter(users.new_zeros(4))
         """Of 1, z_u, z_i and o in log w₂."""
-        self.imputed = nn.Parameter(torch.zeros(3, device=users.device))
+        self.imputed = nn.Parameter(users.new_zeros(3))
         """Log-odds of m beyond its start: unseen, low, high."""
         self.users, self.items = users, items
         self.mean, self.start = means[0], torch.logit(means.clamp(0.02, 0.98))

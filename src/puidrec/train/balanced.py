@@ -39,7 +39,7 @@ from puidrec.propensity.entropy_balance import entropy_balance
 from puidrec.train.blocks import UserPartition
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import Fitted, Log, Stage
-from puidrec.train.robust import RobustProblem, robust_problem
+from puidrec.train.robust import RobustProblem, robust_problem, unweighted_first
 from puidrec.train.stopping import pair_scores
 
 Moment = Callable[[Observed, LowRank, LowRank | None], Tensor]
@@ -119,9 +119,11 @@ def _stages(
         problem.observed = balanced_log(prepared, problem.observed, done, *balance(done))
         return problem
 
+    unweighted, anchor = unweighted_first(prepared, partition)
     return [
-        Stage("first", lambda done: robust_problem(base, "first", partition)),
-        Stage("main", lambda done: main(done["first"])),
+        *unweighted,
+        Stage("first", lambda done: robust_problem(base, "first", partition), anchor=anchor),
+        Stage("main", lambda done: main(done["first"]), anchor=anchor),
     ]
 
 

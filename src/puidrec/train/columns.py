@@ -43,6 +43,14 @@ def without_empty(point: Point) -> Point:
     return {name: x if x.ndim == 0 else x[:, kept] for name, x in point.items()}
 
 
+def without_padding(model: Model, point: Point) -> Point:
+    """The point without the columns of 0 that `Model.padded` puts first, but for those that fill a whole width."""
+    used = model.scores(point).rights[0][:, :-2].abs().amax(0) > 0.0
+    width = 1 + (len(used) - int(used.int().argmax()) if bool(used.any()) else 0)
+    width = width if width == 1 else min(_whole(width), model.users.penalty.numel())
+    return {name: x if x.ndim == 0 else x[:, -width:] for name, x in point.items()}
+
+
 def widened(objective: Objective, model: Model, point: Point, value: float, worth: float) -> tuple[Point, float] | None:
     """The point with new columns that lower the objective, and its value; None if none lowers it by `worth`.
 
@@ -132,7 +140,7 @@ def _leading(
     q = _orthonormal(q - used @ (used.T @ q), count)
     p = slopes.times(q * scales[1]) * scales[0]
     squares, axes = torch.linalg.eigh(model.reduce(gram(p, p)))
-    sigma = squares.clamp_min(torch.finfo(torch.float32).tiny).sqrt().flip(0)
+    sigma = squares.clamp_min(torch.finfo(p.dtype).tiny).sqrt().flip(0)
     axes = axes.flip(1)
     p, q = p @ (axes / sigma).to(p), q @ axes.to(q)
     p, q = p * _signs(q) * scales[0], q * _signs(q) * scales[1]

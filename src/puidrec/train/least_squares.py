@@ -22,11 +22,11 @@ from puidrec.settings import Settings
 from puidrec.train.adam import Progress, SaveState
 from puidrec.train.blocks import UserPartition, change_user_rows, entity_axes
 from puidrec.train.checkpoint import HINT, Checkpoint
-from puidrec.train.columns import strengths
+from puidrec.train.columns import in_use, strengths
 from puidrec.train.problem import ADMISSIBLE, Fitted, Problem, with_prefix
 from puidrec.train.quadratic import Objective, Reduce
 from puidrec.train.regularisation import relaxed_share
-from puidrec.train.solver import SETTLED, TOLERANCE, Features, Model, Point, Side, Sweep, solve
+from puidrec.train.solver import SETTLED, TOLERANCE, Features, Metric, Model, Point, Side, Sweep, solve
 from puidrec.train.stopping import Validator
 
 STEP, MOST_STEPS = 1.5, 4
@@ -37,6 +37,10 @@ ROUGHLY = 2e-3
 """Tolerance of fits that are compared only."""
 MARGIN = 1e-4
 """Share of the squared error that another L2 must gain: less is rounding."""
+NEAR = 0.1
+"""L2 towards the fit at the edge of noise, as a share of the edge, that a weaker L2 towards 0 comes with."""
+WEIGHTED = 10.0
+"""L2 towards the unweighted fit, against the edge of noise of a weighted loss."""
 
 
 class LeastSquares(NamedTuple):
@@ -97,22 +101,27 @@ class Solver:
         save: SaveState | None,
         partition: UserPartition,
         warm: bool = False,
-        widens: bool = True,
         chooses_l2: bool = False,
-        raises_l2: bool = False,
         l2_path: bool = False,
-        roughly: bool = False,
+        anchor: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.problem, self.settings, self.validator = problem, settings, validator
         self.stage, self.save, self.partition, self.warm = stage, save, partition, warm
-        self.chooses_l2, self.widens, self.tolerance = chooses_l2, widens, ROUGHLY if roughly else TOLERANCE
+        self.chooses_l2 = chooses_l2 and len(parts) == 1
         rows = 0 if validator is None or not l2_path else validator.user.size
-        self.l2_path = (chooses_l2 or raises_l2) and rows >= PATH_ROWS
+        self.l2_path = self.chooses_l2 and rows >= PATH_ROWS
         partition.drop_other_users(problem)
         self.parts = parts
+        self.edge_share: float | None = None
+        """The L2 chosen, as a share of the edge of noise; None before."""
+        self._anchor = None if anchor is None else self._as_point(anchor)
+        """What L2 pulls vectors to: the unweighted fit, or, where L2 is chosen, the fit at the edge of noise."""
         self.history: list[dict[str, float]] = []
         self.unfinished: list[str] = []
         """Models that the most sweeps were not enough for."""
+        self._sweeps = 0
+        self._metric: dict[str, Metric] = {}
+        """What preconditioned the last fit of a model: the next one differs from it in its L2 only."""
         self._started: set[str] = set()
         self._resumed: tuple[str, Sweep] | None = None
         self._benchmark: float | None = None
@@ -120,9 +129,12 @@ class Solver:
     def run(self, progress: Progress | None = None) -> Fitted:
         """Solve every model; returns the last one's scores."""
         names = [part.name for part in self.parts]
+        if self.chooses_l2 and self.edge_share is None:
+            self._choose_l2(self.parts[0], progress)
+        elif self._anchor is not None and not self.chooses_l2:
+            for part in self.parts:
+                part.backbone.set_edge_share(WEIGHTED)
         first = names.index(self._resumed[0]) if self._resumed is not None else 0
-        if self._resumed is None:
-            self._choose_l2(progress)
         for part in self.parts[first:]:
             self._solve(part, progress)
         phi, theta = self._phi(), self.partition.factors(self.problem.imputation)
@@ -131,57 +143,74 @@ class Solver:
         scale, sweeps = self.problem.gamma_scale, self._sweeps_of(self.parts[-1])
         return Fitted(
             phi, theta, parameters, self.history, sweeps, score, scale, solver="least-squares",
-            unfinished=tuple(self.unfinished), l2_validated=self.l2_path,
-            edge_share=self.parts[-1].backbone.edge_share if self.chooses_l2 or self.l2_path else None,
+            unfinished=tuple(self.unfinished), l2_validated=self.l2_path, edge_share=self.edge_share,
         )  # fmt: skip
 
-    def _choose_l2(self, progress: Progress | None) -> None:
+    def _choose_l2(self, part: LeastSquares, progress: Progress | None) -> None:
         """Choose the columns of the vectors and the strength of L2.
 
         An L2 at the edge of noise keeps all columns of noise out, but takes as much off those that are true. So a fit
         with it chooses the columns, and how far they rise above the edge says what is to be taken off them
         (`train.regularisation.relaxed_share`). Validation rows may ask for more or less.
+
+        With a weaker L2 towards 0, columns that were left out would do nearly as well as some that were not, and the
+        optimum would be so flat that rounding moves it. A little L2 towards the fit at the edge (`NEAR`) prevents that.
         """
-        if self.chooses_l2:
-            self.widens = False
-        for part in self.parts if self.chooses_l2 or self.l2_path else ():
-            if self.chooses_l2:
-                part.backbone.set_edge_share(1.0)
-                self._solve(part, progress, roughly=True, widens=True)
-                part.backbone.set_edge_share(self._relaxed_share(part))
-            self._solve(part, progress, roughly=True)
-        self.warm = self.warm or self.chooses_l2
+        if self._anchor is None:
+            part.backbone.set_edge_share(1.0)
+            self._solve(part, progress, at_edge=True)
+            self._anchor = self._in_columns(part)
+            self._resumed = None
+        self._relax(part, self._relaxed_share(part))
+        self._solve(part, progress, roughly=True)
         if self.l2_path and bool(self._phi().lefts[0][:, :-2].any()):
-            self._walk((1.0 / STEP, STEP) if self.chooses_l2 else (STEP,), progress)
+            self._walk(part, progress)
+
+    def _in_columns(self, part: LeastSquares) -> Point:
+        """The parameters of a model, where features share its columns without those that say next to nothing."""
+        model, point = self._model(part), self._point(part)
+        if not model.by_rows:
+            point = model.padded(in_use(model, point))
+            self._put(part, point)
+        return point
 
     def _relaxed_share(self, part: LeastSquares) -> float:
         """What the strengths of the columns ask for."""
         found = strengths(part.objective(), self._model(part), self._point(part))
-        return relaxed_share(found.double().cpu().numpy())
+        return relaxed_share(found.double().cpu().numpy(), NEAR)
 
-    def _walk(self, factors: Sequence[float], progress: Progress | None) -> None:
-        """Multiply L2 by the first factor, step by step as long as the squared error of the validation rows falls, each
-        fit started from the last; if it does not fall at once, by the next one. End at the best."""
+    def _relax(self, part: LeastSquares, share: float) -> None:
+        """Set the L2 towards 0 to a share of the edge of noise."""
+        self.edge_share = share
+        part.backbone.set_edge_share(share + NEAR)
+
+    def _walk(self, part: LeastSquares, progress: Progress | None) -> None:
+        """Make L2 weaker, step by step as long as the squared error of the validation rows falls, each fit started from
+        the last; if it does not fall at once, stronger. End at the best."""
         assert self.validator is not None  # noqa: S101 (a path is walked by its rows)
-        least, best = self.validator.squared_error(self._phi()), self._state_of_parts()
-        for factor in factors:
-            start = best
+        assert self.edge_share is not None  # noqa: S101 (a path starts somewhere)
+        least, best, share = self.validator.squared_error(self._phi()), self._point(part), self.edge_share
+        for factor in (1.0 / STEP, STEP):
+            start = share
             for _ in range(MOST_STEPS):
-                if factor > 1.0 and all(part.backbone.edge_share >= 1.0 for part in self.parts):
+                if factor > 1.0 and share >= 1.0:
                     break
-                for part in self.parts:
-                    part.backbone.set_edge_share(min(part.backbone.edge_share * factor, 1.0))
-                    self._solve(part, progress, roughly=True)
+                self._relax(part, min(share * factor, 1.0))
+                self._solve(part, progress, roughly=True)
                 error = self.validator.squared_error(self._phi())
                 if error > least * (1.0 - MARGIN):
                     break
-                least, best = error, self._state_of_parts()
-            self._load(*best)
-            if best is not start:
+                least, best, share = error, self._point(part), self.edge_share
+            self._relax(part, share)
+            self._put(part, best)
+            if share != start:
                 break
 
-    def _state_of_parts(self) -> tuple[dict[str, Tensor], dict[str, float]]:
-        return self._parameters(), {part.name: part.backbone.edge_share for part in self.parts}
+    def _put(self, part: LeastSquares, point: Point) -> None:
+        """Put parameters into the backbone."""
+        load_point(part.backbone, point)
+        for step in self.problem.steps:
+            step.moved()
 
     def _phi(self) -> LowRank:
         """The prediction model as it stands, for the users of all processes."""
@@ -189,13 +218,6 @@ class Solver:
         if phi is None:
             raise TypeError("a problem without a prediction model")
         return phi
-
-    def _load(self, parameters: Mapping[str, Tensor], shares: Mapping[str, float]) -> None:
-        for part in self.parts:
-            part.backbone.load_state_dict(with_prefix(parameters, f"{part.name}."))
-            part.backbone.set_edge_share(shares[part.name])
-        for step in self.problem.steps:
-            step.moved()
 
     def _sweeps_of(self, part: LeastSquares) -> int:
         return sum(f"loss_{part.name}" in row for row in self.history)
@@ -223,16 +245,25 @@ class Solver:
             size = float(state["size"])
             sweep = Sweep(number, float(state["objective"]), point, direction, proposal, settled, size, metric)
             self._resumed = state["part"], sweep
-            self.warm, self.widens = self.warm or self.chooses_l2, self.widens and not self.chooses_l2
-            shares = {name: float(share) for name, share in checkpoint.state["edge_shares"].items()}
-            self._load(with_prefix(tensors, "now."), shares)
+            parameters = with_prefix(tensors, "now.")
+            for part in self.parts:
+                part.backbone.load_state_dict(with_prefix(parameters, f"{part.name}."))
+            for step in self.problem.steps:
+                step.moved()
+            if checkpoint.state["edge_share"] is not None:
+                self._anchor = {key: value.to(device) for key, value in with_prefix(tensors, "anchor.").items()}
+                self._relax(self.parts[0], float(checkpoint.state["edge_share"]))
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error
 
     def _solve(
-        self, part: LeastSquares, progress: Progress | None, *, roughly: bool = False, widens: bool = False
+        self, part: LeastSquares, progress: Progress | None, *, roughly: bool = False, at_edge: bool = False
     ) -> None:
-        """Solve one model and put it into its backbone; roughly: as near as a comparison needs, outside the history."""
+        """Solve one model and put it into its backbone.
+
+        roughly: as near as a comparison needs. at_edge: with all columns that the edge of noise lets in. Neither is in
+        the history.
+        """
         model, point = self._model(part), self._point(part)
         if not self.warm and part.name not in self._started:
             generator = torch.Generator().manual_seed(derive_seed(self.settings.seed, "start", self.stage, part.name))
@@ -243,23 +274,24 @@ class Solver:
         start = self._resumed[1] if self._resumed is not None and self._resumed[0] == part.name else point
 
         def after(sweep: Sweep) -> None:
+            self._sweeps += 1
             figures = {"epoch": len(self.history) + 1, f"loss_{part.name}": sweep.objective}
-            if not roughly:
+            if not roughly and not at_edge:
                 self.history.append(figures)
             if progress is not None:
-                progress(self.stage, len(self.history), self.settings.epochs * len(self.parts), figures)
+                progress(self.stage, self._sweeps, self.settings.epochs * len(self.parts), figures)
             if self.save is not None and not roughly:
                 self.save(self._state(part.name, sweep))
 
+        tolerance = ROUGHLY if roughly else TOLERANCE
         end = solve(
-            part.objective(), model, start, max_sweeps=self.settings.epochs, after=after,
-            tolerance=ROUGHLY if roughly else self.tolerance, widens=widens or self.widens,
+            part.objective(), model, start, max_sweeps=self.settings.epochs, after=after, tolerance=tolerance,
+            metric=self._metric.pop(part.name, None),
         )  # fmt: skip
+        self._metric[part.name] = end.metric
         if end.settled < SETTLED and not roughly:
             self.unfinished.append(f"{part.name} of stage {self.stage}")
-        load_point(part.backbone, end.point)
-        for step in self.problem.steps:
-            step.moved()
+        self._put(part, end.point)
 
     def _worst_case(self, part: LeastSquares) -> float:
         """The loss of φ at its worst weights, as defined, and the penalty."""
@@ -267,12 +299,24 @@ class Solver:
 
     def _model(self, part: LeastSquares) -> Model:
         """A model as the solver has it, for the users of this process."""
-        return solver_model(part.backbone, self.settings, slice(*self.partition.own[0]), self.partition.world.sum)
+        model = solver_model(part.backbone, self.settings, slice(*self.partition.own[0]), self.partition.world.sum)
+        if self._anchor is None:
+            return model
+        return model.around(self._anchor, 1.0 if self.edge_share is None else NEAR / (self.edge_share + NEAR))
 
     def _point(self, part: LeastSquares) -> Point:
         """Its parameters as they stand."""
         low, high = self.partition.own[0]
         return point_of(part.backbone, high - low)
+
+    def _as_point(self, parameters: Mapping[str, Tensor]) -> Point:
+        """Parameters of φ as the solver has them."""
+        phi = self.parts[-1]
+        kept = {key: value.detach().clone() for key, value in phi.backbone.state_dict().items()}
+        phi.backbone.load_state_dict(parameters)
+        point = self._point(phi)
+        phi.backbone.load_state_dict(kept)
+        return point
 
     def _state(self, name: str, sweep: Sweep) -> Checkpoint:
         """All that the next sweep depends on; the first process gets the rows of all users."""
@@ -283,8 +327,9 @@ class Solver:
             "part": name, "number": sweep.number, "objective": sweep.objective, "settled": sweep.settled,
             "size": sweep.size,
         }  # fmt: skip
-        shares = {part.name: part.backbone.edge_share for part in self.parts}
-        state = {"stage": self.stage, "sweep": about, "history": self.history, "edge_shares": shares}
+        if self.edge_share is not None and self._anchor is not None:
+            tensors |= {f"anchor.{key}": value for key, value in self._anchor.items()}
+        state = {"stage": self.stage, "sweep": about, "history": self.history, "edge_share": self.edge_share}
         return Checkpoint(change_user_rows(tensors, self._axes(), self.partition.gather_to_first), state)
 
     def _parameters(self) -> dict[str, Tensor]:
@@ -298,7 +343,7 @@ class Solver:
         """Tensors with a row per user of this process."""
         if self.partition.shard is None:
             return {}
-        own = {f"{kind}.users": 0 for kind in ("point", "direction", "proposal")}
+        own = {f"{kind}.users": 0 for kind in ("point", "direction", "proposal", "anchor")}
         for part in self.parts:
             for key, axis in entity_axes(part.backbone).items():
                 own |= dict.fromkeys([f"{part.name}.{key}", f"now.{part.name}.{key}"], axis)
@@ -316,7 +361,7 @@ def solver_model(backbone: Backbone, settings: Settings, users: slice, reduce: R
 
 
 def _side(backbone: Backbone, towers: nn.ModuleList, settings: Settings, rows: slice) -> Side:
-    penalty, features = torch.full((backbone.dim + 1,), torch.inf, device=backbone.mean.device), None
+    penalty, features = backbone.mean.detach().new_full((backbone.dim + 1,), torch.inf), None
     share, growing = None, 0.0
     for tower in towers:
         if isinstance(tower, IdTower):
@@ -336,7 +381,7 @@ def point_of(backbone: Backbone, n_users: int) -> Point:
     point = {"mean": backbone.mean.detach().clone()}
     sides = (("user", backbone.user_towers, n_users), ("item", backbone.item_towers, backbone.n_items))
     for name, towers, n_rows in sides:
-        point[f"{name}s"] = torch.zeros(n_rows, backbone.dim + 1, device=backbone.mean.device)
+        point[f"{name}s"] = backbone.mean.detach().new_zeros(n_rows, backbone.dim + 1)
         for tower in towers:
             if isinstance(tower, IdTower):
                 point[f"{name}s"][:, 0 if tower.vectors else backbone.dim :] = tower.weight.detach()

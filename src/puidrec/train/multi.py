@@ -72,5 +72,5 @@ def _multi_problem(prepared: Prepared, partition: UserPartition) -> MultiProblem
     settings, mean, rate = prepared.settings, prepared.log.target_mean, prepared.log.nominal.exposure.rate
     means = (rate, mean, mean) if settings.spec.imputes else (rate, mean)
     backbone = prepared.backbone("main heads", 0.0, partition.shard)
-    heads = SharedHeads(backbone, means, own=settings.ids is not False)
+    heads = SharedHeads(backbone, means, own=settings.ids is not False).to(prepared.log.dtype)
     return MultiProblem(settings, prepared.logged("unit"), heads.to(settings.device))

@@ -61,6 +61,8 @@ MOST_L2 = 10.0
 """The largest L2 penalty factor of ID embeddings where all pairs count: who saw what is noisier than ratings."""
 LEAST_LEVEL = 0.5
 """Where all pairs count, they also steady the vectors: L2 is down to this share of what their noise asks for."""
+DOUBLE = 2_000_000
+"""Logged pairs × dimensions up to which training is in double precision."""
 Weights = Literal["unit", "box", "inverse", "imputation"]
 """Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average; those of the imputation."""
 
@@ -194,7 +196,7 @@ class TrainingLog:
     def designs(self) -> dict[str, Design]:
         """The feature matrices of users and items."""
         return {
-            key: Design.of(encoder.encode(table)).to(self.settings.device)
+            key: Design.of(encoder.encode(table)).to(self.settings.device, self.dtype)
             for key, encoder in self.encoders.items()
             if (table := self.side_tables[key]) is not None
         }
@@ -226,7 +228,7 @@ class TrainingLog:
         """Rows of each user and of each item, against their means."""
         items = sum((count_codes(part.item, self.data.n_items) for part in self.parts()), np.zeros(1, np.int64))
         counts = (np.diff(self.row_start), items)
-        return RowShares(*(torch.from_numpy(count / count.mean()).float() for count in counts))
+        return RowShares(*(torch.from_numpy(count / count.mean()).to(self.dtype) for count in counts))
 
     @cached_property
     def pattern(self) -> LogPattern:
@@ -241,9 +243,16 @@ class TrainingLog:
         row_start = torch.from_numpy((ends - ends[0]).astype(np.int32))
         return LogPattern(row_start, item, self.data.n_items).to(self.settings.device)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of training: double where it takes no longer. The optimum of a small log may be so flat that the
+        rounding of single precision, which differs from one processor to the next, moves scores by more than 1e-4."""
+        small = len(self.rows) * self.settings.dim <= DOUBLE and not isinstance(self.rows, StoredInteractions)
+        return torch.float64 if small and self.settings.device == "cpu" else torch.float32
+
     def tensor(self, values: np.ndarray) -> torch.Tensor:
-        """Numbers as float32 where the model trains."""
-        return torch.from_numpy(np.array(values, dtype=np.float32)).to(self.settings.device)
+        """Numbers as the model trains with them, where it trains."""
+        return torch.from_numpy(np.array(values, dtype=np.float64)).to(self.settings.device, self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,7 +361,7 @@ class Prepared:
         """Some training rows with the bounds of their weights."""
         log, target = self.log, self.log.tensor(self.log.target(rows))
         if weights == "unit":
-            return Observed(pattern, target, Box.exactly(torch.ones(len(rows), device=self.settings.device)))
+            return Observed(pattern, target, Box.exactly(torch.ones_like(target)))
         if weights == "inverse":
             inverse = 1.0 / log.nominal.propensity_of(rows) / log.inverse_mean
             return Observed(pattern, target, Box.exactly(log.tensor(inverse)))
@@ -413,7 +422,7 @@ class Prepared:
         squares = self.log.matrix(lambda part: np.square(self.weights_of(part).b))
         users = np.concatenate([np.asarray(part.matrix.sum(1)).ravel() for part in squares.parts()])
         totals = (users, squares.sum_by_item(lambda part: part.values))
-        return RowShares(*(torch.from_numpy(total / total.mean()).float() for total in totals))
+        return RowShares(*(torch.from_numpy(total / total.mean()).to(self.log.dtype) for total in totals))
 
     @property
     def _weighs(self) -> bool:
@@ -478,7 +487,7 @@ class Prepared:
         )  # fmt: skip
         factors = factors or self.penalty_factors
         shares = self.row_shares.to(settings.device) if factors.growing else None
-        return backbone.to(settings.device).set_penalty_factors(factors, shares)
+        return backbone.to(settings.device, log.dtype).set_penalty_factors(factors, shares)
 
     def validator(self) -> Validator | None:
         """Held-out rows that choose L2 or the epoch; self-selected rows are weighted by inverse propensity."""

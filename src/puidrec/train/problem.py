@@ -128,16 +128,13 @@ class Stage:
     """Whether the problem comes with parameters to start from, and should not leave them at once."""
     sweeps: int | None = None
     """Most sweeps of least squares, where a stage need not be at its optimum; None: as the settings say."""
-    roughly: bool = False
-    """Whether it is only what other stages start from, so that it need not be near its optimum."""
     after: str | None = None
     """The stage at whose φ least squares starts: the optimum is the same, and nearer."""
-    widens: bool = True
-    """Whether least squares may add columns to those of the stage it starts from."""
     chooses_l2: bool = True
     """Whether the strength of L2 may be chosen here, where it is the first stage."""
-    raises_l2: bool = False
-    """Whether validation rows may ask for a stronger L2 than that of the stages before."""
+    anchor: str | None = None
+    """The stage whose φ L2 pulls the vectors to in place of 0, where least squares and `l2_vectors="auto"` are used:
+    the unweighted fit, for weighted losses. Least squares starts there, unless the problem is warm."""
 
 
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:

@@ -60,15 +60,22 @@ class Noise(NamedTuple):
         return PenaltyFactors(share * edge, users, items, share, GROWING)
 
 
-def relaxed_share(strengths: np.ndarray) -> float:
+def relaxed_share(strengths: np.ndarray, near: float = 0.0) -> float:
     """How much weaker than the edge of noise L2 should be for columns that rise above it, as a share of the edge.
 
     strengths: singular values of the slopes, against the edge of noise. A matrix of independent noise with an edge at 2
     turns a true singular value into y > 2, and its best estimate in squared error is η(y) = √(y² − 4) (Shabalin and
     Nobel, 2013). L2 takes the same λ off all of them, y − λ; the best one is the mean of y − η(y).
+
+    near: L2 towards the fit at the edge, as a share of the edge. A column has the strength y − 2 there, its vectors the
+    root of that, so this L2 takes 2 near · (1 − √((y − 2)/η)) off a column of strength η.
     """
     y = 2.0 * strengths[strengths > 1.0]
-    return max(float(np.mean(2.0 / (y + np.sqrt(y**2 - 4.0)))), LEAST_SHARE) if y.size else 1.0
+    if not y.size:
+        return 1.0
+    best = np.sqrt(y**2 - 4.0)
+    taken = 2.0 / (y + best) - near * (1.0 - np.sqrt((y - 2.0) / best))
+    return float(np.clip(taken.mean(), LEAST_SHARE, 1.0))
 
 
 def measure_noise(

@@ -33,7 +33,7 @@ from puidrec.train.blocks import UserPartition
 from puidrec.train.least_squares import LeastSquares
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import Fitted, Stage, Step
-from puidrec.train.robust import RobustProblem, robust_problem
+from puidrec.train.robust import RobustProblem, robust_problem, unweighted_first
 from puidrec.train.stopping import pair_scores
 
 
@@ -90,9 +90,11 @@ def residual_stages(prepared: Prepared, partition: UserPartition) -> list[Stage]
     if spec.imputes and not head.startswith("label"):
         raise InputError(f"{spec.name} corrects pseudo-labels", found=f"head {head}", expected="head label")
     base, rows = prepared.first_stage(prepared.settings.spec.estimator), prepared.uniform_rows()
+    unweighted, anchor = unweighted_first(prepared, partition)
     return [
-        Stage("first", lambda done: robust_problem(base, "first", partition)),
-        Stage("main", lambda done: _corrected(prepared, done["first"], rows, partition)),
+        *unweighted,
+        Stage("first", lambda done: robust_problem(base, "first", partition), anchor=anchor),
+        Stage("main", lambda done: _corrected(prepared, done["first"], rows, partition), anchor=anchor),
     ]
 
 

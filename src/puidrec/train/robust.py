@@ -287,34 +287,35 @@ def _is_quadratic(settings: Settings, error: PointwiseError) -> bool:
 def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     """The method alone, or after the benchmark it is measured against: the estimator without uncertainty."""
     settings, spec = prepared.settings, prepared.settings.spec
-    first, own = _columns_first(prepared, partition)
+    first, anchor = unweighted_first(prepared, partition)
     if not spec.benchmark:
-        return [*first, replace(own, name="main", build=lambda done: robust_problem(prepared, "main", partition))]
+        return [*first, Stage("main", lambda done: robust_problem(prepared, "main", partition), anchor=anchor)]
     base = prepared.first_stage(spec.estimator)
     return [
         *first,
-        replace(own, name="benchmark", build=lambda done: robust_problem(base, "benchmark", partition)),
+        Stage("benchmark", lambda done: robust_problem(base, "benchmark", partition), anchor=anchor),
         Stage(
             "main",
             lambda done: _benchmarked(prepared, done["benchmark"], partition),
             settings.warm_start,
+            anchor=anchor,
         ),
     ]
 
 
-def _columns_first(prepared: Prepared, partition: UserPartition) -> tuple[list[Stage], Stage]:
-    """A fit of the ratings as they are, which says what columns there are, and a stage that starts from it.
+def unweighted_first(prepared: Prepared, partition: UserPartition) -> tuple[list[Stage], str | None]:
+    """A fit of the ratings as they are, and its name as the anchor of weighted fits; nothing where there is no need.
 
     Weights multiply the noise of single rows, and with it the columns of noise; what there is to find stays the same.
-    So weighted losses take the columns of the unweighted one, and its L2 unless validation rows ask for a stronger one.
+    So weighted losses take the columns of the unweighted fit, and their L2 pulls to it: weights may change what
+    ratings say clearly, and leave the rest as it is.
     """
     settings = prepared.settings
-    naive = prepared.first_stage("mf")
-    first = Stage("columns", lambda done: robust_problem(naive, "columns", partition), roughly=True)
     weighted = settings.spec.estimator != "naive" and settings.l2_vectors == "auto"
     if not weighted or not settings.is_linear or not _is_quadratic(settings, prepared.error):
-        return [], replace(first, roughly=False)
-    return [first], replace(first, roughly=False, after=first.name, widens=False, raises_l2=True)
+        return [], None
+    naive = prepared.first_stage("mf")
+    return [Stage("unweighted", lambda done: robust_problem(naive, "unweighted", partition))], "unweighted"
 
 
 def robust_problem(prepared: Prepared, stage: str, partition: UserPartition) -> RobustProblem:

@@ -48,7 +48,7 @@ Point = dict[str, Tensor]
 where there are features; `mean`: μ."""
 
 
-Metric = dict[str, Tensor]
+Metric = Mapping[str, Tensor]
 """The inverse matrices of users and of items, or their `SimilarAxes`, by name."""
 
 
@@ -83,6 +83,8 @@ class Side:
     """What the L2 of each entity's vector grows with, mean 1, [n]: its part of the logged rows; None: with nothing."""
     growing: float = 0.0
     """The part of the L2 of vectors that grows with `share`."""
+    centre: Tensor | None = None
+    """What L2 pulls the entities' own parameters to, [n, dim + 1]; None: 0."""
 
     @property
     def free(self) -> Tensor:
@@ -102,7 +104,7 @@ class Side:
         return row_factor(self.share, self.growing)[:, None]
 
     def weighted(self, own: Tensor) -> Tensor:
-        """L2 times the entities' own parameters: half the slope of the penalty."""
+        """L2 times a change of the entities' own parameters."""
         total = self.cost * own
         if self.row_factor is not None:
             total[:, :-1] *= self.row_factor
@@ -118,7 +120,8 @@ class Side:
     def narrowed(self, width: int) -> Side:
         """The same side with vectors of `width` − 1 numbers; the penalty does not tell one from another."""
         features = self.features and self.features._replace(penalty=self.features.penalty[:, -width:])
-        return replace(self, penalty=self.penalty[-width:], features=features)
+        centre = None if self.centre is None else self.centre[:, -width:]
+        return replace(self, penalty=self.penalty[-width:], features=features, centre=centre)
 
     def rows(self, own: Tensor, weights: Tensor | None) -> Tensor:
         """Vectors and biases of all entities, [n, dim + 1]."""
@@ -146,8 +149,23 @@ class Model:
             if name in point:
                 point[name][:, :-1].normal_(0.0, START_SD, generator=generator)
         point["items"] *= self.items.free.cpu()
-        point["mean"] = torch.tensor(mean)
+        point["mean"] = torch.tensor(mean, dtype=torch.float64)
         return {name: value.to(self.users.penalty) for name, value in point.items()}
+
+    @property
+    def anchored(self) -> bool:
+        """Whether L2 pulls to something other than 0: then the columns are those of what it pulls to."""
+        return self.users.centre is not None
+
+    def around(self, centre: Mapping[str, Tensor], share: float = 1.0) -> Model:
+        """The same model with an L2 that pulls own vectors to this share of those of a point; all else to 0."""
+        users, items = (_vectors(centre[name], share) for name in ("users", "items"))
+        return replace(self, users=replace(self.users, centre=users), items=replace(self.items, centre=items))
+
+    def from_centre(self, point: Mapping[str, Tensor]) -> Point:
+        """The point less what L2 pulls it to."""
+        sides = (("users", self.users), ("items", self.items))
+        return {**point, **{name: point[name] - side.centre for name, side in sides if side.centre is not None}}
 
     @property
     def by_rows(self) -> bool:
@@ -175,6 +193,9 @@ class Model:
 
     def penalty_along(self, point: Point, step: Point) -> np.ndarray:
         """Coefficients of t¹ and t² of the penalty at point + t · step, after a 0 for t⁰."""
+        return self._penalty_along(self.from_centre(point), step)
+
+    def _penalty_along(self, point: Point, step: Point) -> np.ndarray:
         own = self.reduce(_products(self.users.weighted(step["users"]), (point["users"], step["users"]))).cpu()
         shared = _products(self.items.weighted(step["items"]), (point["items"], step["items"])).cpu()
         for name, side in (("user_features", self.users), ("item_features", self.items)):
@@ -186,14 +207,15 @@ class Model:
 
     def penalty(self, point: Point) -> float:
         """The penalty of a point."""
-        return float(self.penalty_along(point, point)[2])
+        off = self.from_centre(point)
+        return float(self._penalty_along(off, off)[2])
 
 
 def sweep(quadratic: Quadratic, model: Model, point: Point, steps: int = STEPS) -> Point:
     """Users given items, items given users, then the mean; each lowers J."""
     point = dict(point)
-    _improve(Rows.of_users(quadratic, model.scores(point)), model.users, point, "user", model.reduce, steps)
-    _improve(Rows.of_items(quadratic, model.scores(point)), model.items, point, "item", alone, steps)
+    _improve(Rows.of_users(quadratic, model.scores(point)), model, point, "user", model.reduce, steps)
+    _improve(Rows.of_items(quadratic, model.scores(point)), model, point, "item", alone, steps)
     return _centred(model, point)
 
 
@@ -206,16 +228,19 @@ class JointStep(NamedTuple):
     known: dict[int, Tensor]
 
 
-def joint_step(quadratic: Quadratic, model: Model, point: Point, scores: LowRank, metric: Metric) -> JointStep:
+def joint_step(
+    quadratic: Quadratic, model: Model, point: Point, scores: LowRank, metric: dict[str, Tensor]
+) -> JointStep:
     """M⁻¹ times the slope, for rows that share nothing: one pass over the log for both sides.
 
     scores: those of the point. metric: what M⁻¹ is made of; where that is missing it is made and put in.
     """
     users, items = Rows.of_users(quadratic, scores), Rows.of_items(quadratic, scores)
     of_users, of_items, known = both_slopes(quadratic, users, items, scores)
+    off = model.from_centre(point)
     slope = {
-        "users": of_users - model.users.weighted(point["users"]),
-        "items": of_items - model.items.weighted(point["items"]),
+        "users": of_users - model.users.weighted(off["users"]),
+        "items": of_items - model.items.weighted(off["items"]),
         "mean": model.reduce(of_users[:, -1].sum(dtype=torch.float64)).to(of_users),
     }
     change = {"mean": torch.zeros_like(point["mean"])}
@@ -232,10 +257,11 @@ def joint_step(quadratic: Quadratic, model: Model, point: Point, scores: LowRank
     return JointStep(_centred(model, change), slope, known)
 
 
-def _improve(rows: Rows, side: Side, point: Point, name: str, reduce: Reduce, steps: int) -> None:
+def _improve(rows: Rows, model: Model, point: Point, name: str, reduce: Reduce, steps: int) -> None:
     """Lower J in one side's parameters; rows are solved apart unless features (and then the mean) join them."""
-    own, slope = point[f"{name}s"], rows.slope()
-    residual = [(slope - side.weighted(own)) * side.free]
+    side = model.users if rows.own_users else model.items
+    own, slope, off = point[f"{name}s"], rows.slope(), model.from_centre(point)
+    residual = [(slope - side.weighted(off[f"{name}s"])) * side.free]
     if side.features is None:
         solve_similar = similar_rows(rows, side)
         if rows.quadratic.same_matrix:
@@ -360,6 +386,13 @@ def similar_axes(rows: Rows, side: Side) -> SimilarAxes:
     mu, axes = torch.linalg.eigh(torch.linalg.solve_triangular(factor, half.T, upper=False))
     axes = (free[:, None] * torch.linalg.solve_triangular(factor.T, axes, upper=True)).to(own)
     return SimilarAxes(axes, mu.clamp(0.0, 1.0).to(own))
+
+
+def _vectors(own: Tensor, share: float) -> Tensor:
+    """A share of vectors, without their biases."""
+    scaled = share * own
+    scaled[:, -1] = 0.0
+    return scaled
 
 
 def _row_dots(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:

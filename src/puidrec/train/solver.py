@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puidrec.train.columns import filled, in_use, needed_axes, turned, widened, without_empty
+from puidrec.train.columns import filled, in_use, needed_axes, turned, widened, without_empty, without_padding
 from puidrec.train.quadratic import Objective, alone, best_step, exact_sum
-from puidrec.train.sides import STEPS, Features, Model, Point, Side, UnsolvableError, joint_step, sweep
+from puidrec.train.sides import STEPS, Features, Metric, Model, Point, Side, UnsolvableError, joint_step, sweep
 
 __all__ = ["Features", "Model", "Point", "Side", "Sweep", "UnsolvableError", "best_step", "solve", "sweep"]
 
@@ -75,16 +75,18 @@ def solve(
     tolerance: float = TOLERANCE,
     max_sweeps: int = 200,
     steps: int = STEPS,
-    widens: bool = True,
+    metric: Metric | None = None,
     after: Callable[[Sweep], None] | None = None,
 ) -> Sweep:
     """Minimise problem + penalty, until `SETTLED` sweeps in a row change scores by less than `tolerance`.
 
-    start: a point, or the sweep to go on from. widens: whether columns may be added that the start does not have.
+    start: a point, or the sweep to go on from. metric: of a similar problem solved before, where it is known.
     after: called after every sweep, to keep a history or a checkpoint.
-    Columns that L2 has shrunk to nothing are left out of the work (`Model.padded` puts them back).
+    Columns that L2 has shrunk to nothing are left out of the work (`Model.padded` puts them back); columns are added
+    where they lower the objective, unless L2 pulls to given columns.
     """
-    state = start if isinstance(start, Sweep) else _first(problem, model, start)
+    state = start if isinstance(start, Sweep) else _first(problem, model, start, metric or {})
+    widens = not model.anchored
     while state.number < max_sweeps:
         done = state.settled >= SETTLED
         if done or (widens and _is_due(state.number + 1, WIDEN_FIRST)):
@@ -94,11 +96,11 @@ def solve(
             state = wider or state
         width = state.point["users"].shape[1]
         state = _next(problem, model.narrowed(width), state, tolerance, steps)
-        if _is_due(state.number, NARROW_FIRST):
+        if _is_due(state.number, NARROW_FIRST) and not model.anchored:
             state = _narrowed(problem, model.narrowed(width), state)
         if after is not None:
             after(state)
-    return state._replace(point=model.padded(state.point), direction={}, proposal={}, metric={})
+    return state._replace(point=model.padded(state.point), direction={}, proposal={})
 
 
 def _is_due(number: int, first: int) -> bool:
@@ -131,22 +133,27 @@ def _narrowed(problem: Objective, model: Model, state: Sweep) -> Sweep:
     )  # fmt: skip
 
 
-def _first(problem: Objective, model: Model, point: Point) -> Sweep:
-    if model.by_rows:
+def _first(problem: Objective, model: Model, point: Point, metric: Metric) -> Sweep:
+    if model.anchored:
+        point = without_padding(model, point)
+    elif model.by_rows:
         point = filled(without_empty(point), model)
     elif model.edge_share < 1.0:  # where features share columns, those that L2 has emptied would be filled with noise
         point = in_use(model, point)
     model = model.narrowed(point["users"].shape[1])
     objective = problem.value(model.scores(point)) + model.penalty(point)
     _check_finite(objective, "at the start")
-    return Sweep(0, objective, point, {}, {}, 0)
+    width = point["users"].shape[1]
+    fits = all(x.shape[-1] == width for x in metric.values())
+    return Sweep(0, objective, point, {}, {}, 0, metric=metric if fits else {})
 
 
 def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, steps: int) -> Sweep:
     """One sweep, the direction it gives, and the best step along it."""
     scores = model.scores(state.point)
     quadratic = problem.at(scores)
-    metric = {} if _is_due(state.number, METRIC_FIRST) else dict(state.metric)
+    due = _is_due(state.number, METRIC_FIRST * (1 + model.anchored))
+    metric = {} if due else dict(state.metric)
     if model.by_rows and not quadratic.same_matrix:
         proposal, slope, known = joint_step(quadratic, model, state.point, scores, metric)
         size = _dot(model, slope, proposal)

@@ -15,7 +15,7 @@ from puidrec.train.checkpoint import HINT, Checkpoint
 from puidrec.train.distributed import ALONE, World
 from puidrec.train.least_squares import Solver, parts_to_solve
 from puidrec.train.prepare import Prepared
-from puidrec.train.problem import Done, Fitted, Problem, Stage, with_prefix
+from puidrec.train.problem import Done, Fitted, Problem, Stage, Step, with_prefix
 from puidrec.train.stopping import Validator
 
 PATH_LOG = 20_000_000
@@ -56,12 +56,8 @@ def train_stages(
             if isinstance(problem, Fitted):
                 done[stage.name] = problem
                 continue
-            before = None if stage.after is None else done[stage.after]
-            is_open = _l2_is_open(prepared)
-            own = replace(
-                stage, chooses_l2=stage.chooses_l2 and k == 0 and is_open, raises_l2=stage.raises_l2 and is_open
-            )
-            trainer = _trainer(problem, own, prepared, validator, _with_done(save, done), partition, before)
+            own = replace(stage, chooses_l2=stage.chooses_l2 and k == 0 and _l2_is_open(prepared))
+            trainer = _trainer(problem, own, prepared, validator, _with_done(save, done), partition, done)
             if resume is not None and resume.state.get("stage") == stage.name:
                 trainer.restore(resume)
             fitted = trainer.run(progress)
@@ -72,7 +68,7 @@ def train_stages(
     history = [{"stage": stage.name, **row} for stage in stages for row in done[stage.name].history]
     used = {stage.name: done[stage.name].solver for stage in stages if done[stage.name].solver}
     unfinished = tuple(
-        name for stage in stages if stage.sweeps is None and not stage.roughly for name in done[stage.name].unfinished
+        name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished
     )
     chosen = [done[stage.name] for stage in stages if done[stage.name].edge_share is not None]
     return replace(
@@ -100,28 +96,33 @@ def _trainer(
     validator: Validator | None,
     save: SaveState | None,
     partition: UserPartition,
-    before: Fitted | None,
+    done: Done,
 ) -> Solver | Trainer:
-    """Least squares where the loss is quadratic in linear scores, Adam elsewhere.
-
-    before: the stage that least squares goes on from.
-    """
+    """Least squares where the loss is quadratic in linear scores, Adam elsewhere."""
     settings = prepared.settings
     parts = parts_to_solve(problem, settings, partition)
     if parts is not None:
-        if before is not None:
-            for step in problem.steps:
-                found = {f"{step.name}.{key}": value for key, value in with_prefix(before.parameters, "phi.").items()}
-                step.load(partition.take_own_parameters(step, found))
+        start = stage.after or (None if stage.warm else stage.anchor)
+        for step in problem.steps if start is not None else ():
+            step.load(_own_phi(done[start], step, partition))
+        anchor = None
+        if stage.anchor is not None:
+            phi = problem.steps[0]
+            anchor = with_prefix(_own_phi(done[stage.anchor], phi, partition), f"{phi.name}.")
         own = settings if stage.sweeps is None else settings.replace(epochs=min(settings.epochs, stage.sweeps))
-        warm = stage.warm or before is not None
         return Solver(
-            problem, parts, own, validator, stage=stage.name, save=save, partition=partition, warm=warm,
-            widens=stage.widens, chooses_l2=stage.chooses_l2, raises_l2=stage.raises_l2,
-            l2_path=len(prepared.rows) <= PATH_LOG, roughly=stage.roughly,
+            problem, parts, own, validator, stage=stage.name, save=save, partition=partition,
+            warm=stage.warm or start is not None, chooses_l2=stage.chooses_l2, anchor=anchor,
+            l2_path=len(prepared.rows) <= PATH_LOG,
         )  # fmt: skip
     lr = settings.lr * (REFINING if stage.warm else 1.0)
     return Trainer(problem, settings, validator, stage=stage.name, save=save, lr=lr, partition=partition)
+
+
+def _own_phi(fitted: Fitted, step: Step, partition: UserPartition) -> Mapping[str, torch.Tensor]:
+    """The parameters of φ of a stage as those of a step, for the users of this process."""
+    found = {f"{step.name}.{key}": value for key, value in with_prefix(fitted.parameters, "phi.").items()}
+    return partition.take_own_parameters(step, found)
 
 
 def _require_same_checkpoint(resume: Checkpoint | None, world: World) -> None:

@@ -169,8 +169,7 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
 
 def _certain(prepared: Prepared) -> LowRank:
     """q = 1: where the log holds likes only, what is seen is liked, and nothing is left to fit."""
-    data, device = prepared.data, prepared.settings.device
-    return LowRank.of(torch.ones(data.n_users, 1, device=device), torch.ones(data.n_items, 1, device=device))
+    return LowRank.of(*(prepared.log.tensor(np.ones((n, 1))) for n in (prepared.data.n_users, prepared.data.n_items)))
 
 
 def all_rank_stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
@@ -191,12 +190,11 @@ def all_rank_problem(prepared: Prepared, stage: str, partition: UserPartition) -
     """
     settings, data = prepared.settings, prepared.data
     end = 0.0 if settings.picks_liked else 1.0
-    device = settings.device
-    constant = torch.full((data.n_users, 1), end, device=device), torch.ones(data.n_items, 1, device=device)
+    low = LowRank.of(*(prepared.log.tensor(np.full((n, 1), x)) for n, x in ((data.n_users, end), (data.n_items, 1.0))))
     factors = prepared.penalty_factors_unseen(end)
     phi = prepared.backbone(f"{stage} phi", shard=partition.shard, factors=factors)
-    nothing = (torch.zeros(data.n_users, device=device), torch.zeros(data.n_items, device=device))
-    return UnseenProblem(settings, prepared.logged("unit"), phi, LowRank.of(*constant), prepared.gamma, *nothing)
+    nothing = (prepared.log.tensor(np.zeros(n)) for n in (data.n_users, data.n_items))
+    return UnseenProblem(settings, prepared.logged("unit"), phi, low, prepared.gamma, *nothing)
 
 
 def signed_problem(
