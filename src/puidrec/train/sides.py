@@ -24,6 +24,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -41,6 +42,8 @@ START_SD = 0.1
 """Spread of the items' first vectors; users start at 0, so a start does not depend on how users are divided."""
 SLIGHT = 1e-12
 """Share of the mean diagonal that preconditioners add to it."""
+MANY_FEATURES = 600
+"""Encoded features of a side from which what they share is left out of the preconditioner."""
 FEATURE_STEPS = 2
 """Times as many steps for a side with features, whose weights and own parameters explain each other."""
 Point = dict[str, Tensor]
@@ -231,30 +234,42 @@ class JointStep(NamedTuple):
 def joint_step(
     quadratic: Quadratic, model: Model, point: Point, scores: LowRank, metric: dict[str, Tensor]
 ) -> JointStep:
-    """M⁻¹ times the slope, for rows that share nothing: one pass over the log for both sides.
+    """M⁻¹ times the slope, M without what sides, rows and features share: one pass over the log for all parameters.
 
     scores: those of the point. metric: what M⁻¹ is made of; where that is missing it is made and put in.
     """
     users, items = Rows.of_users(quadratic, scores), Rows.of_items(quadratic, scores)
     of_users, of_items, known = both_slopes(quadratic, users, items, scores)
     off = model.from_centre(point)
-    slope = {
-        "users": of_users - model.users.weighted(off["users"]),
-        "items": of_items - model.items.weighted(off["items"]),
-        "mean": model.reduce(of_users[:, -1].sum(dtype=torch.float64)).to(of_users),
-    }
+    slope = {"mean": model.reduce(of_users[:, -1].sum(dtype=torch.float64)).to(of_users)}
     change = {"mean": torch.zeros_like(point["mean"])}
-    for name, rows, side in (("users", users, model.users), ("items", items, model.items)):
-        exact = rows.width <= NARROW
-        if not any(key.startswith(name) for key in metric):
-            found = {"inverse": inverse_rows(rows, side)} if exact else similar_axes(rows, side)._asdict()
-            metric |= {f"{name}.{key}": x for key, x in found.items()}
-        if exact:
-            change[name] = torch.bmm(metric[f"{name}.inverse"], slope[name][:, :, None])[:, :, 0]
+    sides = (("user", users, model.users, of_users, model.reduce), ("item", items, model.items, of_items, alone))
+    for name, rows, side, of_rows, reduce in sides:
+        if not any(key.startswith(f"{name}s.") for key in metric):
+            metric |= {f"{name}s.{key}": x for key, x in _metric(rows, side, reduce).items()}
+        own = {key.removeprefix(f"{name}s."): x for key, x in metric.items() if key.startswith(f"{name}s.")}
+        slope[f"{name}s"] = residual = (of_rows - side.weighted(off[f"{name}s"])) * side.free
+        if "inverse" in own:
+            change[f"{name}s"] = torch.bmm(own["inverse"], residual[:, :, None])[:, :, 0]
         else:
-            own = SimilarAxes(*(metric[f"{name}.{key}"] for key in SimilarAxes._fields))
-            change[name] = own.solver(_shares(rows, side))([slope[name]])[0]
+            axes = SimilarAxes(*(own[key] for key in SimilarAxes._fields))
+            change[f"{name}s"] = axes.solver(_shares(rows, side))([residual])[0]
+        if side.features is not None:
+            key = f"{name}_features"
+            slope[key] = reduce(side.features.transposed(of_rows)) - side.features.penalty * point[key]
+            change[key] = FeatureAxes(*(own[part] for part in FeatureAxes._fields)).solve(slope[key])
     return JointStep(_centred(model, change), slope, known)
+
+
+def _metric(rows: Rows, side: Side, reduce: Reduce) -> Metric:
+    """What M⁻¹ of a side is made of: of its rows' own parameters, and of the weights of its features."""
+    own = {"inverse": inverse_rows(rows, side)} if rows.width <= NARROW else similar_axes(rows, side)._asdict()
+    return own if side.features is None else own | feature_axes(rows, side.features, reduce)._asdict()
+
+
+def metric_width(metric: Metric) -> int:
+    """The columns, biases among them, that a metric was made for."""
+    return next((x.shape[-1] for key, x in metric.items() if key in ("users.inverse", "users.axes")), 0)
 
 
 def _improve(rows: Rows, model: Model, point: Point, name: str, reduce: Reduce, steps: int) -> None:
@@ -332,6 +347,8 @@ def conjugate_gradients(
 def inverse_rows(rows: Rows, side: Side) -> Tensor:
     """A⁻¹ of each row, [n, width, width]."""
     matrices = rows.matrices()
+    if not bool(side.free.all()):
+        matrices = matrices * (side.free[:, None] * side.free) + torch.diag(1.0 - side.free)
     matrices.diagonal(dim1=1, dim2=2).add_(side.weighted(torch.ones_like(rows.own[:, :-1])))
     _positive(matrices.diagonal(dim1=1, dim2=2), side.free)
     inverse, failed = torch.linalg.inv_ex(matrices)
@@ -351,6 +368,69 @@ class SimilarAxes(NamedTuple):
         """r ↦ M⁻¹ r of each row, given x."""
         inverse = torch.addcmul(self.mu, shares[:, None], 1.0 - self.mu).reciprocal_()
         return lambda residual: [(residual[0] @ self.axes).mul_(inverse) @ self.axes.T]
+
+
+class FeatureAxes(NamedTuple):
+    """(G ⊗ T + P)⁻¹ of the weights of features: G what features share, T the typical matrix of a row, P their L2.
+
+    In axes Y and Q, YᵀGY = diag(λ), QᵀTQ = diag(σ), and P becomes 1.
+    """
+
+    features: Tensor
+    """Y, [features, features]; a vector where G is taken to be diagonal."""
+    strength: Tensor
+    """λ, [features]."""
+    columns: Tensor
+    """Q, [columns, columns]."""
+    curvature: Tensor
+    """σ, [columns]."""
+
+    def solve(self, residual: Tensor) -> Tensor:
+        """What the matrix takes to the residual, [features, columns]."""
+        inner = self._turned(residual, back=False) @ self.columns
+        inner /= torch.addcmul(torch.ones_like(inner), self.strength[:, None], self.curvature)
+        return self._turned(inner @ self.columns.T, back=True)
+
+    def _turned(self, weights: Tensor, *, back: bool) -> Tensor:
+        if self.features.ndim == 1:
+            return self.features[:, None] * weights
+        return (self.features if back else self.features.T) @ weights
+
+
+def feature_axes(rows: Rows, features: Features, reduce: Reduce) -> FeatureAxes:
+    """Axes of Σ_u x_u x_uᵀ ⊗ A_u + P, with A_u in proportion to what the row has of the log."""
+    own = rows.weights()[0].double()
+    total, count = reduce(torch.stack([own.sum(), torch.full_like(own.sum(), len(own))]))
+    mean = total / count
+    typical = mean * rows.typical()
+    if rows.gram is not None:
+        typical = typical + rows.gram[:-1]
+    share = own / mean if float(mean) > 0.0 else torch.ones_like(own)
+    shared = reduce(_weighted_products(features, share))
+    power, by_column = features.penalty[:, -1].double(), features.penalty.double().amax(0)
+    power = power + SLIGHT * (shared if shared.ndim == 1 else shared.diagonal()).mean() + torch.finfo(torch.float32).tiny
+    by_column = by_column / by_column[-1] if float(by_column[-1]) > 0.0 else torch.ones_like(by_column)
+    scale, root = power.rsqrt(), by_column.rsqrt()
+    if shared.ndim == 1:
+        strength, axes = shared * scale.square(), scale
+    else:
+        strength, turned = torch.linalg.eigh(scale[:, None] * shared * scale)
+        axes = scale[:, None] * turned
+    curvature, turned = torch.linalg.eigh(root[:, None] * typical * root)
+    found = (axes, strength.clamp_min(0.0), root[:, None] * turned, curvature.clamp_min(0.0))
+    return FeatureAxes(*(x.to(features.penalty) for x in found))
+
+
+def _weighted_products(features: Features, share: Tensor) -> Tensor:
+    """Σ_u share_u x_u x_uᵀ, [features, features]; its diagonal alone where features are many."""
+    if features.pattern.n_items > MANY_FEATURES:
+        squares = features._replace(values=features.values.square())
+        return squares.transposed(share[:, None].to(features.values))[:, 0].double()
+    pattern = features.pattern
+    parts = [x.cpu().numpy() for x in (features.values.double(), pattern.col, pattern.row_start)]
+    x = sp.csr_matrix(tuple(parts), shape=(pattern.n_users, pattern.n_items))
+    products = (x.multiply(share.cpu().numpy()[:, None]).T @ x).toarray()
+    return torch.from_numpy(products).to(share)
 
 
 def similar_rows(rows: Rows, side: Side) -> Solve:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from puidrec.train.columns import filled, in_use, needed_axes, turned, widened, without_empty, without_padding
 from puidrec.train.quadratic import Objective, alone, best_step, exact_sum
-from puidrec.train.sides import STEPS, Features, Metric, Model, Point, Side, UnsolvableError, joint_step, sweep
+from puidrec.train.sides import STEPS, Features, Metric, Model, Point, Side, UnsolvableError, joint_step, metric_width, sweep
 
 __all__ = ["Features", "Model", "Point", "Side", "Sweep", "UnsolvableError", "best_step", "solve", "sweep"]
 
@@ -143,9 +143,8 @@ def _first(problem: Objective, model: Model, point: Point, metric: Metric) -> Sw
     model = model.narrowed(point["users"].shape[1])
     objective = problem.value(model.scores(point)) + model.penalty(point)
     _check_finite(objective, "at the start")
-    width = point["users"].shape[1]
-    fits = all(x.shape[-1] == width for x in metric.values())
-    return Sweep(0, objective, point, {}, {}, 0, metric=metric if fits else {})
+    known = metric if metric_width(metric) == point["users"].shape[1] else {}
+    return Sweep(0, objective, point, {}, {}, 0, metric=known)
 
 
 def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, steps: int) -> Sweep:
@@ -154,7 +153,7 @@ def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, step
     quadratic = problem.at(scores)
     due = _is_due(state.number, METRIC_FIRST * (1 + model.anchored))
     metric = {} if due else dict(state.metric)
-    if model.by_rows and not quadratic.same_matrix:
+    if not quadratic.same_matrix:
         proposal, slope, known = joint_step(quadratic, model, state.point, scores, metric)
         size = _dot(model, slope, proposal)
         beta = (size - _dot(model, slope, state.proposal)) / state.size if state.proposal and state.size > 0.0 else 0.0
@@ -189,7 +188,8 @@ def _beta(model: Model, proposal: Point, state: Sweep) -> float:
 def _dot(model: Model, first: Point, second: Point) -> float:
     """Σ over all parameters of two points, of all processes."""
     own = model.reduce(exact_sum(first["users"] * second["users"]))
-    return float(own + exact_sum(first["items"] * second["items"])) + float(first["mean"] * second["mean"])
+    shared = sum(exact_sum(x * second[name]) for name, x in first.items() if name not in ("users", "mean"))
+    return float(own + shared) + float(first["mean"] * second["mean"])
 
 
 def _inner(model: Model, first: Point, second: Point) -> float:
