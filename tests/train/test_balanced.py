@@ -14,7 +14,7 @@ from puidrec.train.stages import stages_of
 
 
 def both_stages(prepared):
-    first, main = stages_of(prepared)
+    first, main = stages_of(prepared)[-2:]
     done = Trainer(first.build({}), prepared.settings, None, stage=first.name, save=None).run()
     return done, main.build({first.name: done})
 

@@ -61,7 +61,7 @@ def test_the_reconstruction_has_mean_square_one_on_the_log(prepare, grouped, den
 
 def test_without_reconstructed_exposure_it_is_matrix_factorisation(prepare, grouped) -> None:
     problem, plain = build(prepare("dcf", data=grouped)), build(prepare("mf", data=grouped))
-    problem.exposure = LowRank.of(torch.zeros(60, 1), torch.zeros(30, 1))
+    problem.exposure = LowRank.of(*(torch.zeros(n, 1, dtype=torch.float64) for n in (60, 30)))
     assert float(problem.loss(0, 60).detach()) == pytest.approx(float(plain.prediction_loss(0, 60).detach()), rel=1e-6)
 
 

@@ -303,21 +303,21 @@ print(len(data.logged))
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory limits are those of Linux")
 def test_a_log_that_does_not_fit_trains_from_disk(tmp_path: Path) -> None:
-    """In memory this log takes more than 300 MB beyond the libraries, from disk about 200; the limit is 250."""
+    """In memory this log takes more than 400 MB beyond the libraries, from disk about 260; the limit is 280."""
     rng = np.random.default_rng(0)
-    for name, n in (("logged", 1_000_000), ("uniform", 2_000)):
+    for name, n in (("logged", 1_500_000), ("uniform", 2_000)):
         key = rng.permutation(np.unique(rng.integers(0, 20_000 * 2_000, round(1.1 * n))))[:n]
         columns = {"user_id": key // 2_000, "item_id": key % 2_000, "rating": rng.integers(1, 6, n).astype(np.int8)}
         pl.DataFrame(columns).write_parquet(tmp_path / f"{name}.parquet", row_group_size=100_000)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
     outcome = {}
     for how in ("disk", "memory"):
-        command = [sys.executable, "-c", FIT, str(tmp_path), how, "250"]
+        command = [sys.executable, "-c", FIT, str(tmp_path), how, "280"]
         outcome[how] = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=120, check=False
         )  # fmt: skip
     assert outcome["disk"].returncode == 0, outcome["disk"].stderr[-2000:]
-    assert outcome["disk"].stdout == "1000000\n"
+    assert outcome["disk"].stdout == "1500000\n"
     assert outcome["memory"].returncode != 0
 
 

@@ -32,7 +32,7 @@ def test_a_known_shift_of_the_log_odds_is_found(shift) -> None:
 
 
 def first_fit(prepared):
-    first = stages_of(prepared)[0]
+    first = stages_of(prepared)[-2]
     return Trainer(first.build({}), prepared.settings, None, stage=first.name, save=None).run()
 
 
@@ -52,7 +52,7 @@ def test_labels_move_by_shrunk_means_of_what_they_miss(many_uniform, dense_score
 def test_the_second_stage_is_dr_with_these_labels_and_weights(many_uniform, dense_scores, prepare) -> None:
     prepared = prepare("res-dr", data=many_uniform, epochs=30)
     done, uniform, rows = first_fit(prepared), prepared.uniform_rows(), prepared.rows
-    problem = stages_of(prepared)[1].build({"first": done})
+    problem = stages_of(prepared)[-1].build({"first": done})
     w = corrected_weights(prepared, done, uniform)
     assert (w >= 1.0).all()
     label, score = dense_scores(corrected_labels(prepared, done.theta, uniform)), dense_scores(problem.factors())

@@ -129,6 +129,8 @@ class Tower(nn.Module):
     """L2 penalty factor of its vectors; its biases count once. A tower without vectors of its own ignores it."""
     edge_share: float = 1.0
     """As of `PenaltyFactors`, for vectors of IDs."""
+    at_edge: float = 1.0
+    """`penalty_factor` at the edge of noise."""
 
     def forward(self, rows: slice) -> Tensor:
         """Vectors and biases of a range of entities."""
@@ -220,6 +222,7 @@ class Backbone(nn.Module):
                 if isinstance(tower, Tower):
                     tower.penalty_factor = factors.ids if tower.uses_ids else features
                     tower.edge_share = factors.edge_share if tower.uses_ids else 1.0
+                    tower.at_edge = tower.penalty_factor / tower.edge_share
                     if shares is not None:
                         tower.grow_penalty(shares[k], factors.growing)
         return self
@@ -234,8 +237,7 @@ class Backbone(nn.Module):
         """Change the L2 of ID vectors to this share."""
         for tower in (*self.user_towers, *self.item_towers):
             if isinstance(tower, Tower) and tower.uses_ids:
-                tower.penalty_factor *= share / tower.edge_share
-                tower.edge_share = share
+                tower.penalty_factor, tower.edge_share = tower.at_edge * share, share
 
     def keep_users(self, shard: RowShard) -> None:
         """Drop the parameters of all other users."""

@@ -89,7 +89,7 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
     rows, anchor = calibration_rows(prepared), "mf" if settings.l2_vectors == "auto" else None
     return [
         Stage("mf", lambda done: robust_problem(naive, "mf", partition)),
-        Stage("ips", lambda done: robust_problem(weighted, "ips", partition), anchor=anchor),
+        Stage("ips", lambda done: robust_problem(weighted, "ips", partition), sweeps=2 * SWEEPS, anchor=anchor),
         *(Stage(one.name, _member(prepared, one, partition, rows), True, SWEEPS) for one in members),
         Stage("main", lambda done: blend(prepared, done, {one.name: one.gamma for one in members})),
     ]

@@ -26,12 +26,12 @@ def require_device(name: str) -> None:
 
 
 @contextlib.contextmanager
-def threads_for(pairs: int, dim: int) -> Iterator[None]:
+def threads_for(pairs: int, dim: int, small: int | None = None) -> Iterator[None]:
     """Use one thread for a small problem, and leave the setting as it was. The choice depends on sizes alone, so
     that equal runs are equal to the last bit."""
     before = torch.get_num_threads()
     try:
-        if pairs * dim <= SMALL:
+        if pairs * dim <= (SMALL if small is None else small):
             torch.set_num_threads(1)
         yield
     finally:

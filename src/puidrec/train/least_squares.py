@@ -241,6 +241,7 @@ class Solver:
             device = self.settings.device
             point, direction, proposal, metric = ({k: t.to(device) for k, t in part.items()} for part in parts)
             self.history = list(checkpoint.state["history"])
+            self.unfinished = [str(name) for name in checkpoint.state["unfinished"]]
             number, settled = int(state["number"]), int(state["settled"])
             size = float(state["size"])
             sweep = Sweep(number, float(state["objective"]), point, direction, proposal, settled, size, metric)
@@ -289,8 +290,9 @@ class Solver:
             metric=self._metric.pop(part.name, None),
         )  # fmt: skip
         self._metric[part.name] = end.metric
-        if end.settled < SETTLED and not roughly:
-            self.unfinished.append(f"{part.name} of stage {self.stage}")
+        name = f"{part.name} of stage {self.stage}"
+        if end.settled < SETTLED and not roughly and name not in self.unfinished:
+            self.unfinished.append(name)
         self._put(part, end.point)
 
     def _worst_case(self, part: LeastSquares) -> float:
@@ -329,7 +331,10 @@ class Solver:
         }  # fmt: skip
         if self.edge_share is not None and self._anchor is not None:
             tensors |= {f"anchor.{key}": value for key, value in self._anchor.items()}
-        state = {"stage": self.stage, "sweep": about, "history": self.history, "edge_share": self.edge_share}
+        state = {
+            "stage": self.stage, "sweep": about, "history": self.history, "edge_share": self.edge_share,
+            "unfinished": self.unfinished,
+        }  # fmt: skip
         return Checkpoint(change_user_rows(tensors, self._axes(), self.partition.gather_to_first), state)
 
     def _parameters(self) -> dict[str, Tensor]:

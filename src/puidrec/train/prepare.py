@@ -247,12 +247,17 @@ class TrainingLog:
     def dtype(self) -> torch.dtype:
         """Precision of training: double where it takes no longer. The optimum of a small log may be so flat that the
         rounding of single precision, which differs from one processor to the next, moves scores by more than 1e-4."""
-        small = len(self.rows) * self.settings.dim <= DOUBLE and not isinstance(self.rows, StoredInteractions)
+        small = len(self.rows) * self.settings.dim <= DOUBLE
         return torch.float64 if small and self.settings.device == "cpu" else torch.float32
+
+    @property
+    def numpy_dtype(self) -> type:
+        """The same for arrays."""
+        return np.float64 if self.dtype == torch.float64 else np.float32
 
     def tensor(self, values: np.ndarray) -> torch.Tensor:
         """Numbers as the model trains with them, where it trains."""
-        return torch.from_numpy(np.array(values, dtype=np.float64)).to(self.settings.device, self.dtype)
+        return torch.from_numpy(np.array(values, dtype=self.numpy_dtype)).to(self.settings.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -534,4 +539,4 @@ class StoredLog:
     @cached_property
     def _columns(self) -> tuple[Scratch, ...]:
         """Target, a and b of each row."""
-        return tuple(self.prepared.log.scratch(np.float32) for _ in range(3))
+        return tuple(self.prepared.log.scratch(self.prepared.log.numpy_dtype) for _ in range(3))

@@ -349,7 +349,7 @@ class Rows:
 
     def matrices(self) -> Tensor:
         """The rows' matrices A themselves, [n, width, width]."""
-        a, b = torch.triu_indices(self.width, self.width)
+        a, b = torch.triu_indices(self.width, self.width, device=self.own.device)
         total = self._weighted_sum(lambda fixed: fixed[:, a] * fixed[:, b], len(a))
         matrices = total.new_empty(len(total), self.width, self.width)
         matrices[:, a, b] = matrices[:, b, a] = total

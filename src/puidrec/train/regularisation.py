@@ -68,13 +68,13 @@ def relaxed_share(strengths: np.ndarray, near: float = 0.0) -> float:
     Nobel, 2013). L2 takes the same λ off all of them, y − λ; the best one is the mean of y − η(y).
 
     near: L2 towards the fit at the edge, as a share of the edge. A column has the strength y − 2 there, its vectors the
-    root of that, so this L2 takes 2 near · (1 − √((y − 2)/η)) off a column of strength η.
+    root of that, so this L2 takes 2 near · (1 − √((y − 2)/η)) off a column of strength η; the root is
+    ((y − 2)/(y + 2))^¼.
     """
     y = 2.0 * strengths[strengths > 1.0]
     if not y.size:
         return 1.0
-    best = np.sqrt(y**2 - 4.0)
-    taken = 2.0 / (y + best) - near * (1.0 - np.sqrt((y - 2.0) / best))
+    taken = 2.0 / (y + np.sqrt(y**2 - 4.0)) - near * (1.0 - (1.0 - 4.0 / (y + 2.0)) ** 0.25)
     return float(np.clip(taken.mean(), LEAST_SHARE, 1.0))
 
 

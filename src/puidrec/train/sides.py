@@ -176,6 +176,11 @@ class Model:
         sides = (self.users, self.items)
         return all(side.features is None and bool(torch.isfinite(side.penalty).all()) for side in sides)
 
+    @property
+    def penalised(self) -> bool:
+        """Whether L2 keeps all own parameters from being undetermined."""
+        return all(bool((side.penalty > 0.0).all()) for side in (self.users, self.items))
+
     def narrowed(self, width: int) -> Model:
         """The same model with fewer columns."""
         return replace(self, users=self.users.narrowed(width), items=self.items.narrowed(width))
@@ -264,7 +269,9 @@ def joint_step(
 def _metric(rows: Rows, side: Side, reduce: Reduce) -> Metric:
     """What M⁻¹ of a side is made of: of its rows' own parameters, and of the weights of its features."""
     own = {"inverse": inverse_rows(rows, side)} if rows.width <= NARROW else similar_axes(rows, side)._asdict()
-    return own if side.features is None else own | feature_axes(rows, side.features, reduce)._asdict()
+    if side.features is not None:
+        own |= feature_axes(rows, side.features, reduce)._asdict()
+    return {name: x.contiguous() for name, x in own.items()}  # as they will be read from a checkpoint
 
 
 def metric_width(metric: Metric) -> int:
@@ -408,7 +415,9 @@ def feature_axes(rows: Rows, features: Features, reduce: Reduce) -> FeatureAxes:
     share = own / mean if float(mean) > 0.0 else torch.ones_like(own)
     shared = reduce(_weighted_products(features, share))
     power, by_column = features.penalty[:, -1].double(), features.penalty.double().amax(0)
-    power = power + SLIGHT * (shared if shared.ndim == 1 else shared.diagonal()).mean() + torch.finfo(torch.float32).tiny
+    power = (
+        power + SLIGHT * (shared if shared.ndim == 1 else shared.diagonal()).mean() + torch.finfo(torch.float32).tiny
+    )
     by_column = by_column / by_column[-1] if float(by_column[-1]) > 0.0 else torch.ones_like(by_column)
     scale, root = power.rsqrt(), by_column.rsqrt()
     if shared.ndim == 1:

@@ -26,7 +26,18 @@ from torch import Tensor
 
 from puidrec.train.columns import filled, in_use, needed_axes, turned, widened, without_empty, without_padding
 from puidrec.train.quadratic import Objective, alone, best_step, exact_sum
-from puidrec.train.sides import STEPS, Features, Metric, Model, Point, Side, UnsolvableError, joint_step, metric_width, sweep
+from puidrec.train.sides import (
+    STEPS,
+    Features,
+    Metric,
+    Model,
+    Point,
+    Side,
+    UnsolvableError,
+    joint_step,
+    metric_width,
+    sweep,
+)
 
 __all__ = ["Features", "Model", "Point", "Side", "Sweep", "UnsolvableError", "best_step", "solve", "sweep"]
 
@@ -153,7 +164,7 @@ def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, step
     quadratic = problem.at(scores)
     due = _is_due(state.number, METRIC_FIRST * (1 + model.anchored))
     metric = {} if due else dict(state.metric)
-    if not quadratic.same_matrix:
+    if not quadratic.same_matrix and (model.by_rows or (state.number and model.penalised)):
         proposal, slope, known = joint_step(quadratic, model, state.point, scores, metric)
         size = _dot(model, slope, proposal)
         beta = (size - _dot(model, slope, state.proposal)) / state.size if state.proposal and state.size > 0.0 else 0.0
@@ -171,7 +182,7 @@ def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, step
     point = _moved(state.point, direction, t) if gain < 0.0 else state.point
     objective = state.objective + min(gain, 0.0)
     rounding = ROUNDING * torch.finfo(state.point["users"].dtype).eps
-    enough = (JOINTLY * tolerance if known else tolerance) ** 2
+    enough = (JOINTLY * tolerance if known and model.by_rows else tolerance) ** 2
     still = -gain <= max(enough, rounding) * abs(objective)
     settled = state.settled + 1 if still else 0
     return Sweep(state.number + 1, objective, point, direction, proposal, settled, size, metric)

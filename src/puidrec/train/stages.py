@@ -67,9 +67,7 @@ def train_stages(
             stages = stages_of(prepared, partition)
     history = [{"stage": stage.name, **row} for stage in stages for row in done[stage.name].history]
     used = {stage.name: done[stage.name].solver for stage in stages if done[stage.name].solver}
-    unfinished = tuple(
-        name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished
-    )
+    unfinished = tuple(name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished)
     chosen = [done[stage.name] for stage in stages if done[stage.name].edge_share is not None]
     return replace(
         done[stages[-1].name], history=history, solver=_in_words(used), unfinished=unfinished,  # type: ignore[arg-type]
