@@ -137,7 +137,7 @@ def test_a_search_meets_the_test_rows_once_and_goes_on_after_a_stop(
     measured = []
     original = running.measure
     monkeypatch.setattr(running, "measure", lambda *a, **more: (measured.append(1), original(*a, **more))[1])
-    wanted = [Job(SMALL, "rd-ips", 0, settings=QUICK, budget=4)]
+    wanted = [Job(SMALL, "rd-ips", 2, settings=QUICK, budget=4)]
     result = run_study(wanted, tmp_path, engine="inline")[0]
     assert (len(trained), len(measured), result.context["trials"]) == (4, 1, 4)
     trials = running.trials(wanted[0])

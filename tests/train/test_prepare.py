@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from puidrec.backbones.base import PenaltyFactors
 from puidrec.data import on_disk
@@ -351,3 +352,18 @@ def test_without_features_a_personal_gamma_comes_from_exposure_residuals() -> No
         np.testing.assert_allclose(found["none"].at(users, items), expected.at(users, items), rtol=1e-9)
         assert np.ptp(found["none"].at(users, items)) > 0.1
         assert not np.allclose(found["none"].at(users, items), found["features"].at(users, items))
+
+
+def test_small_logs_train_in_double_precision_and_models_are_kept_in_single(prepare, monkeypatch) -> None:
+    prepared = prepare("mf")
+    assert prepared.log.dtype == torch.float64
+    assert prepared.backbone("main").mean.dtype == prepared.logged("unit").target.dtype == torch.float64
+    options = {"dim": 2, "rng": 0, "l2_vectors": 0.01}
+    model = Recommender("dr", **options).fit(prepared.data)
+    assert model.user_factors_.dtype == np.float32
+    assert {value.dtype for value in model.parameters_.values()} == {torch.float32}
+    monkeypatch.setattr(prepare_module, "DOUBLE", 0)
+    assert prepare("mf").log.dtype == torch.float32
+    single = Recommender("dr", **options).fit(prepared.data)
+    gap = single.user_factors_ @ single.item_factors_.T - model.user_factors_ @ model.item_factors_.T
+    assert 0.0 < np.abs(gap).max() < 1e-3

@@ -186,6 +186,17 @@ def test_what_l2_takes_off_is_the_best_for_columns_in_noise(true) -> None:
     assert mean[-1] < (0.8 if max(true) > 1.5 else 0.95) * mean[-2], "a threshold at the edge itself takes too much"
 
 
+@pytest.mark.parametrize("y", [2.05, 2.5, 4.0, 9.0])
+@pytest.mark.parametrize("near", [0.05, 0.2])
+def test_with_an_l2_towards_the_fit_at_the_edge_a_column_is_as_long_as_without(y, near) -> None:
+    """The lowest t of (y − t)²/2 + 2 share · t + 2 near · (√t − √(y − 2))² is η(y), unless the share is at its limit."""
+    share = relaxed_share(np.array([y / 2.0]), near)
+    t = np.linspace(1e-9, y, 400_001)
+    objective = 0.5 * (y - t) ** 2 + 2.0 * share * t + 2.0 * near * (np.sqrt(t) - np.sqrt(y - 2.0)) ** 2
+    found, best = t[np.argmin(objective)], np.sqrt(y**2 - 4.0)
+    assert found == pytest.approx(best, abs=1e-3) if share > LEAST_SHARE else found < best
+
+
 def test_columns_within_the_noise_leave_l2_at_its_edge() -> None:
     assert relaxed_share(np.array([0.99, 0.5])) == relaxed_share(np.zeros(0)) == 1.0
     assert relaxed_share(np.array([1.0 + 1e-9, 0.5])) == pytest.approx(1.0, abs=1e-4)

@@ -22,11 +22,12 @@ from puidrec.objective import majorise
 from puidrec.objective.majorise import Bent, BentLine, BentSquare
 from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
+from puidrec.train import sides
 from puidrec.train.blocks import UserPartition
 from puidrec.train.columns import strengths
 from puidrec.train.log_losses import LogBlocks, WorstCase, secant_search
 from puidrec.train.quadratic import Block, Line, Quadratic, Rows
-from puidrec.train.sides import UnsolvableError, similar_axes
+from puidrec.train.sides import UnsolvableError, feature_axes, similar_axes
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep
 
 DIM = 2
@@ -109,7 +110,7 @@ def dense_value(quadratic: Quadratic, scores: Tensor) -> Tensor:
 def dense_objective(quadratic: Quadratic, model: Model, point: Point) -> Tensor:
     total = dense_value(quadratic, model.scores(point).tile())
     for name, side in (("user", model.users), ("item", model.items)):
-        total = total + (side.cost * point[f"{name}s"] ** 2).sum()
+        total = total + (side.cost * (point[f"{name}s"] - _centre(side)) ** 2).sum()
         if side.features is not None:
             total = total + (side.features.penalty * point[f"{name}_features"] ** 2).sum()
     return total
@@ -128,11 +129,15 @@ def gradient(quadratic: Quadratic, model: Model, point: Point) -> dict[str, Tens
     scores = users[:, :-1] @ items[:, :-1].T + users[:, -1:] + items[:, -1] + own["mean"]
     total = dense_value(quadratic, scores)
     for name, side in (("user", model.users), ("item", model.items)):
-        total = total + (side.cost * own[f"{name}s"] ** 2).sum()
+        total = total + (side.cost * (own[f"{name}s"] - _centre(side)) ** 2).sum()
         if side.features is not None:
             total = total + (side.features.penalty * own[f"{name}_features"] ** 2).sum()
     total.backward()
     return {name: value.grad for name, value in own.items()}
+
+
+def _centre(side: Side) -> Tensor | float:
+    return 0.0 if side.centre is None else side.centre
 
 
 def dense_design(features: Features) -> Tensor:
@@ -403,6 +408,67 @@ def test_features_and_ids_are_solved_together(name: str, ids: bool) -> None:
     assert found.objective == pytest.approx(float(dense_objective(quadratic, model, found.point)), rel=1e-8)
     if not ids:
         assert float(found.point["users"][:, :-1].abs().max()) == 0.0
+
+
+@pytest.mark.parametrize("features", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_l2_may_pull_to_a_given_point(name: str, features: bool) -> None:
+    """The optimum of that objective, of all columns of the point and no others; biases are pulled to 0."""
+    world = World.draw(12)
+    quadratic, plain = problems(world)[name], with_features(world, True) if features else model_of(world)
+    start = start_of(world, plain, seed=3)
+    start["users"] = 0.3 * torch.randn_like(start["users"])
+    start["users"][:, 0] = start["items"][:, 0] = 0.0
+    for key in ("user_features", "item_features"):
+        if key in start:
+            start[key][:, 0] = 0.0
+    model = plain.around(start, 0.7)
+    assert bool((model.users.centre[:, -1] == 0.0).all())
+    torch.testing.assert_close(model.items.centre[:, :-1], 0.7 * start["items"][:, :-1])
+    found = solve(quadratic, model, start, tolerance=1e-14, max_sweeps=2000)
+    slopes = gradient(quadratic, model, found.point)
+    kept = {k: v if v.ndim == 0 else v[:, 1:] for k, v in slopes.items()}
+    assert max(float(slope.abs().max()) for slope in kept.values()) < 1e-6
+    assert float(found.point["users"][:, 0].abs().max()) == 0.0
+    assert found.objective == pytest.approx(float(dense_objective(quadratic, model, found.point)), rel=1e-8)
+
+
+def test_an_l2_beyond_all_data_leaves_the_vectors_where_it_pulls_them() -> None:
+    world = World.draw(13)
+    quadratic, model = problems(world)["ips"], model_of(world, l2=1e5)
+    start = start_of(world, model)
+    start["users"] = torch.randn_like(start["users"])
+    found = solve(quadratic, model.around(start), start, tolerance=1e-12, max_sweeps=500).point
+    for name in ("users", "items"):
+        torch.testing.assert_close(found[name][:, :-1], start[name][:, :-1], rtol=0.0, atol=1e-3)
+        assert float(found[name][:, -1].abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_feature_axes_invert_what_features_share_with_a_typical_row(name: str) -> None:
+    world = World.draw(14)
+    quadratic, model = problems(world)[name], with_features(world, True)
+    scores = model.scores({k: torch.randn_like(v) for k, v in start_of(world, model).items()})
+    rows, features = Rows.of_users(quadratic, scores), model.users.features
+    own, design = rows.weights()[0], dense_design(features)
+    share = own / own.mean() if bool(own.any()) else torch.ones_like(own)
+    typical = own.mean() * rows.typical() + (0.0 if rows.gram is None else rows.gram[:-1])
+    matrix = torch.kron(design.T @ (share[:, None] * design), typical) + torch.diag(features.penalty.flatten())
+    residual = torch.randn(3, DIM + 1, dtype=torch.float64)
+    expected = torch.linalg.solve(matrix, residual.flatten()).reshape(residual.shape)
+    found = feature_axes(rows, features, lambda x: x).solve(residual)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_of_many_features_only_their_own_weights_are_in_the_preconditioner(monkeypatch) -> None:
+    world = World.draw(15)
+    quadratic, model = problems(world)["naive"], with_features(world, True)
+    whole = solve(quadratic, model, start_of(world, model), tolerance=1e-14, max_sweeps=3000)
+    monkeypatch.setattr(sides, "MANY_FEATURES", 2)
+    scores = model.scores(whole.point)
+    assert feature_axes(Rows.of_users(quadratic, scores), model.users.features, lambda x: x).features.ndim == 1
+    apart = solve(quadratic, model, start_of(world, model), tolerance=1e-14, max_sweeps=3000)
+    assert apart.objective == pytest.approx(whole.objective, rel=1e-9)
 
 
 @dataclass

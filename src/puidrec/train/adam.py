@@ -27,6 +27,8 @@ from puidrec.train.stopping import JUDGE_EVERY, WARM_UP, Stopping, Validator
 Progress = Callable[[str, int, int, dict[str, float]], None]
 """Called after each epoch with stage, epochs done, most epochs, and the epoch's figures: losses, `score` if judged."""
 SaveState = Callable[[Checkpoint], None]
+LARGEST = float(np.finfo(np.float32).max)
+"""A loss beyond this has diverged: what is trained is kept in single precision."""
 REFINING = 0.1
 """Factor of the step size with which a warm-started method leaves its benchmark: Adam's first steps are all of one
 size, and at full size they would throw the model out of the basin it starts in."""
@@ -123,7 +125,7 @@ class Trainer:
                 step.moved()
                 share = (stop - start) / self.problem.n_users
                 sums[step.name] = sums.get(step.name, 0.0) + loss * share
-        if not all(np.isfinite(value) for value in sums.values()):
+        if not all(abs(value) <= LARGEST for value in sums.values()):
             raise PuidError(
                 f"training of {self.settings.method} diverged in epoch {epoch + 1} (loss is not finite); "
                 f"lower lr (now {self.settings.lr:g}) or raise min_propensity (now {self.settings.min_propensity:g})"

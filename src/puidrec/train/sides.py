@@ -224,7 +224,7 @@ def sweep(quadratic: Quadratic, model: Model, point: Point, steps: int = STEPS) 
     point = dict(point)
     _improve(Rows.of_users(quadratic, model.scores(point)), model, point, "user", model.reduce, steps)
     _improve(Rows.of_items(quadratic, model.scores(point)), model, point, "item", alone, steps)
-    return _centred(model, point)
+    return centred(model, point)
 
 
 class JointStep(NamedTuple):
@@ -263,7 +263,7 @@ def joint_step(
             key = f"{name}_features"
             slope[key] = reduce(side.features.transposed(of_rows)) - side.features.penalty * point[key]
             change[key] = FeatureAxes(*(own[part] for part in FeatureAxes._fields)).solve(slope[key])
-    return JointStep(_centred(model, change), slope, known)
+    return JointStep(centred(model, change), slope, known)
 
 
 def _metric(rows: Rows, side: Side, reduce: Reduce) -> Metric:
@@ -504,7 +504,7 @@ def _positive(diagonal: Tensor, free: Tensor) -> Tensor:
     return diagonal
 
 
-def _centred(model: Model, point: Point) -> Point:
+def centred(model: Model, point: Point) -> Point:
     """Move, in place, what all own biases of a side share into the mean: the same scores at a lower penalty."""
     for name, side, reduce in (("users", model.users, model.reduce), ("items", model.items, alone)):
         biases = point[name][:, -1]

@@ -34,12 +34,13 @@ from puidrec.train.sides import (
     Point,
     Side,
     UnsolvableError,
+    centred,
     joint_step,
     metric_width,
     sweep,
 )
 
-__all__ = ["Features", "Model", "Point", "Side", "Sweep", "UnsolvableError", "best_step", "solve", "sweep"]
+__all__ = ["Features", "Metric", "Model", "Point", "Side", "Sweep", "UnsolvableError", "best_step", "solve", "sweep"]
 
 TOLERANCE, JOINTLY = 1e-5, 2.0
 """Change of scores per sweep below which the solver ends: root mean square, as the objective weighs pairs, against that
@@ -152,6 +153,7 @@ def _first(problem: Objective, model: Model, point: Point, metric: Metric) -> Sw
     elif model.edge_share < 1.0:  # where features share columns, those that L2 has emptied would be filled with noise
         point = in_use(model, point)
     model = model.narrowed(point["users"].shape[1])
+    point = centred(model, {name: x.clone() for name, x in point.items()})
     objective = problem.value(model.scores(point)) + model.penalty(point)
     _check_finite(objective, "at the start")
     known = metric if metric_width(metric) == point["users"].shape[1] else {}

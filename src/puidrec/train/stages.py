@@ -101,8 +101,9 @@ def _trainer(
     parts = parts_to_solve(problem, settings, partition)
     if parts is not None:
         start = stage.after or (None if stage.warm else stage.anchor)
-        for step in problem.steps if start is not None else ():
-            step.load(_own_phi(done[start], step, partition))
+        if start is not None:
+            for step in problem.steps:
+                step.load(_own_phi(done[start], step, partition))
         anchor = None
         if stage.anchor is not None:
             phi = problem.steps[0]

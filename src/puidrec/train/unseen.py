@@ -193,8 +193,8 @@ def all_rank_problem(prepared: Prepared, stage: str, partition: UserPartition) -
     low = LowRank.of(*(prepared.log.tensor(np.full((n, 1), x)) for n, x in ((data.n_users, end), (data.n_items, 1.0))))
     factors = prepared.penalty_factors_unseen(end)
     phi = prepared.backbone(f"{stage} phi", shard=partition.shard, factors=factors)
-    nothing = (prepared.log.tensor(np.zeros(n)) for n in (data.n_users, data.n_items))
-    return UnseenProblem(settings, prepared.logged("unit"), phi, low, prepared.gamma, *nothing)
+    of_users, of_items = (prepared.log.tensor(np.zeros(n)) for n in (data.n_users, data.n_items))
+    return UnseenProblem(settings, prepared.logged("unit"), phi, low, prepared.gamma, of_users, of_items)
 
 
 def signed_problem(
