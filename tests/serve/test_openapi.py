@@ -53,5 +53,9 @@ def test_answers_conform(api: Any, verb: str, path: str, mode: GenerationMode) -
     assert verb == "GET" or sum(statuses.values()) >= 10
 
 
+def test_a_model_without_a_path_along_gamma_promises_none(api: Any) -> None:
+    assert api.raw_schema["components"]["schemas"]["RecommendRequest"]["properties"]["stable"]["const"] is False
+
+
 def test_every_path_is_drawn_from(api: Any) -> None:
     assert set(api.raw_schema["paths"]) == {"/health", "/livez", "/model", "/readyz", "/recommend", "/score"}

@@ -42,6 +42,8 @@ def make_exact(document: Form, answers: Answers, *, keyed: bool = False) -> None
     recommend["k"]["maximum"], recommend["users"]["maxItems"] = limits.k, limits.users
     some["maxItems"] = recommend["new_items"]["maxItems"] = recommend["exclude"]["maxItems"] = limits.items
     recommend["offset"]["maximum"] = limits.k
+    if not answers.engine.path:  # only `spectrum` knows how rankings change along Γ
+        recommend["stable"]["const"] = False
     if answers.seen is not Seen.ALWAYS:
         told: Form = {"properties": {"exclude_seen": {"const": True}}, "required": ["exclude_seen"]}
         if answers.seen is Seen.CATALOGUE:
