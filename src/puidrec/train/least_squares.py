@@ -156,11 +156,9 @@ class Solver:
         With a weaker L2 towards 0, columns that were left out would do nearly as well as some that were not, and the
         optimum would be so flat that rounding moves it. A little L2 towards the fit at the edge (`NEAR`) prevents that.
         """
-        if self._anchor is None:
-            part.backbone.set_edge_share(1.0)
-            self._solve(part, progress, at_edge=True)
-            self._anchor = self._in_columns(part)
-            self._resumed = None
+        part.backbone.set_edge_share(1.0)
+        self._solve(part, progress, at_edge=True)
+        self._anchor, self._resumed = self._in_columns(part), None
         self._relax(part, self._relaxed_share(part))
         self._solve(part, progress, roughly=True)
         if self.l2_path and bool(self._phi().lefts[0][:, :-2].any()):
