@@ -189,7 +189,7 @@ def test_what_l2_takes_off_is_the_best_for_columns_in_noise(true) -> None:
 @pytest.mark.parametrize("y", [2.05, 2.5, 4.0, 9.0])
 @pytest.mark.parametrize("near", [0.05, 0.2])
 def test_with_an_l2_towards_the_fit_at_the_edge_a_column_is_as_long_as_without(y, near) -> None:
-    """The lowest t of (y − t)²/2 + 2 share · t + 2 near · (√t − √(y − 2))² is η(y), unless the share is at its limit."""
+    """The lowest t of (y − t)²/2 + 2 share · t + 2 near · (√t − √(y − 2))² is η(y), unless the share has its least."""
     share = relaxed_share(np.array([y / 2.0]), near)
     t = np.linspace(1e-9, y, 400_001)
     objective = 0.5 * (y - t) ** 2 + 2.0 * share * t + 2.0 * near * (np.sqrt(t) - np.sqrt(y - 2.0)) ** 2
