@@ -12,8 +12,11 @@ what A_u would be if every row had met the others in proportion to how often the
     M_u = v FᵀF + ρ + C_u S,   C_u = Σ_{i∈O_u} c_ui,   S = Σ_i C_i f_i f_iᵀ / Σ_i C_i.
 
 L2 may grow with an entity's part of the log, ρ_u = ρ (1 − β + β n_u/n̄): C_u and n_u are proportional, or nearly so. One
-d × d decomposition then inverts M_u for all rows, and it is A_u itself where c = 0. With few columns, where both sides
-move at once, A_u is inverted instead.
+d × d decomposition then inverts M_u for all rows, and it is A_u itself where c = 0. With few columns, where all
+parameters move at once, A_u is inverted instead, and weights of features have a preconditioner of their own
+(`FeatureAxes`).
+
+L2 may also pull vectors to those of a given point, ρ ‖z − z⁰‖² (`Model.around`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Least squares of low-rank scores, solved to the optimum: sides take turns, each by matrix-free conjugate gradients.
+"""Least squares of low-rank scores, solved to the optimum by preconditioned conjugate gradients, matrix-free.
 
     minimise  J = Σ_O (c s² − 2 d s) + v (Σ_D s² − 2 Σ_D s m) + constant + penalty,   s_ui = ⟨z_u, z_i⟩ + b_u + b_i + μ
 
@@ -6,9 +6,10 @@ O are the logged pairs, D all pairs, m constant and of low rank. With one side f
 
     A_u = v FᵀF + Σ_{i∈O_u} c_ui f_i f_iᵀ + ρ,   f_i = (z_i, 1),
 
-so a *sweep* (users, then items, a few steps of conjugate gradients each, then the mean) lowers it. Sweeps alone have a
-long tail. So the sweep only proposes a direction: it is combined with the last one as in nonlinear conjugate gradients,
-and J along it, a polynomial of degree four in the step, is minimised exactly. J therefore never rises.
+so these matrices, or what is typical of them, make a good preconditioner of the slope of J in all parameters at once
+(`train.sides.joint_step`). Where A is the same for all rows (c = 0), sides take turns instead, each solved exactly. Either
+way a *sweep* only proposes a direction: it is combined with the last one as in nonlinear conjugate gradients, and J along
+it, a polynomial of degree four in the step, is minimised exactly. J therefore never rises.
 
 Robust weights depend on the scores: such a problem gives, at the current scores, a quadratic that lies above its loss
 and touches it there (`objective.majorise`); lowering one lowers the other.
@@ -44,14 +45,15 @@ __all__ = ["Features", "Metric", "Model", "Point", "Side", "Sweep", "UnsolvableE
 
 TOLERANCE, JOINTLY = 1e-5, 2.0
 """Change of scores per sweep below which the solver ends: root mean square, as the objective weighs pairs, against that
-of the residuals. Near the optimum its square is the gain over the objective, exact however users are divided. Where
-both sides move at once the optimum is less flat, and twice as much does."""
+of the residuals. Near the optimum its square is the gain over the objective, exact however users are divided. Without
+features the optimum is less flat, and twice as much does."""
 SETTLED = 2
 """Sweeps in a row that must stay below the tolerance."""
 ROUNDING = 1e-3
 """Share of the numbers' precision below which a gain of the objective is rounding."""
 METRIC_FIRST = 5
-"""The sweep after which matrices that precondition slopes are made again; later as below."""
+"""The sweep after which matrices that precondition slopes are made again, twice as late where L2 pulls to a point near the
+start; later as below."""
 NARROW_FIRST = 8
 """The sweep after which needless columns are looked for; again after sweeps of twice its number, four times it, …"""
 WIDEN_FIRST = 5
@@ -74,9 +76,9 @@ class Sweep(NamedTuple):
     settled: int
     """Sweeps in a row that changed scores by less than the tolerance."""
     size: float = 0.0
-    """Inner product of the last proposal and the slope it was made of, where both sides moved at once."""
+    """Inner product of the last proposal and the slope it was made of, where all parameters moved at once."""
     metric: Mapping[str, Tensor] = MappingProxyType({})
-    """Axes of the matrices by which slopes became proposals, where both sides moved at once."""
+    """What slopes became proposals by, where all parameters moved at once."""
 
 
 def solve(
