@@ -6,10 +6,10 @@ O are the logged pairs, D all pairs, m constant and of low rank. With one side f
 
     A_u = v FᵀF + Σ_{i∈O_u} c_ui f_i f_iᵀ + ρ,   f_i = (z_i, 1),
 
-so these matrices, or what is typical of them, make a good preconditioner of the slope of J in all parameters at once
-(`train.sides.joint_step`). Where A is the same for all rows (c = 0), sides take turns instead, each solved exactly. Either
-way a *sweep* only proposes a direction: it is combined with the last one as in nonlinear conjugate gradients, and J along
-it, a polynomial of degree four in the step, is minimised exactly. J therefore never rises.
+so these matrices, or what is typical of them, precondition the slope of J in all parameters at once
+(`train.sides.joint_step`). Where A is the same for all rows (c = 0), sides take turns instead, each solved exactly.
+Either way a *sweep* only proposes a direction: it is combined with the last one as in nonlinear conjugate gradients,
+and J along it, a polynomial of degree four in the step, is minimised exactly. J therefore never rises.
 
 Robust weights depend on the scores: such a problem gives, at the current scores, a quadratic that lies above its loss
 and touches it there (`objective.majorise`); lowering one lowers the other.
@@ -52,8 +52,8 @@ SETTLED = 2
 ROUNDING = 1e-3
 """Share of the numbers' precision below which a gain of the objective is rounding."""
 METRIC_FIRST = 5
-"""The sweep after which matrices that precondition slopes are made again, twice as late where L2 pulls to a point near the
-start; later as below."""
+"""The sweep after which matrices that precondition slopes are made again, twice as late where L2 pulls to a point near
+the start; later as below."""
 NARROW_FIRST = 8
 """The sweep after which needless columns are looked for; again after sweeps of twice its number, four times it, …"""
 WIDEN_FIRST = 5
