@@ -1,13 +1,14 @@
-"""How strong should L2 be? The true error of `mf` with the L2 that ships against others, in logs where it is known.
+"""How strong should L2 be? The true error of a method with the L2 that ships against others, in logs where it is known.
 
-    python bench/l2.py [--seeds 3] [--data FOLDER of ml-100k]
+    python bench/l2.py [--method mf] [--seeds 3] [--data FOLDER of ml-100k]
 
 Logs: tastes in a few or many directions, strong or weak, even or skewed activity (`LOGS`), and worlds of
 `bench/worlds.py`; the draws chose nothing in the package. Columns of the table, all in percent of the first:
 
     one L2        0.8 of the edge of noise, the same for all users and items, for all columns: the rule of before
     growing       0.8 of the edge of noise, half of which grows with rows, for all columns
-    ships         columns above the edge, and the L2 that their strength asks for; no validation rows
+    ships         columns above the edge, and the L2 that their strength asks for; weighted losses (`ips`, `dr`):
+                  L2 towards the unweighted fit; no validation rows
     validated     the same, then stepped by held-out logged rows: the default
 
 With --data, the squared error on a tenth of MovieLens 100K, which is held out, in place of the true error.
@@ -91,11 +92,11 @@ def edge_factor(data: pr.Dataset, growing: float) -> float:
     return edge
 
 
-def errors(data: pr.Dataset, error: Error) -> list[float]:
+def errors(data: pr.Dataset, error: Error, method: str) -> list[float]:
     """One error per column of the table."""
-    one = pr.Recommender("mf", **MODEL, select="none", l2_vectors=min(SHARE * edge_factor(data, 0.0), 1.0))
-    growing = pr.Recommender("mf", **MODEL, select="none")
-    ships, validated = (pr.Recommender("mf", **MODEL, select=select) for select in ("none", "observational"))
+    one = pr.Recommender(method, **MODEL, select="none", l2_vectors=min(SHARE * edge_factor(data, 0.0), 1.0))
+    growing = pr.Recommender(method, **MODEL, select="none")
+    ships, validated = (pr.Recommender(method, **MODEL, select=select) for select in ("none", "observational"))
     return [error(fit(model, data)) for model, fit in (
         (one, plain), (growing, without_choice), (ships, plain), (validated, plain)
     )]  # fmt: skip
@@ -137,7 +138,7 @@ def against(truth: np.ndarray) -> Error:
     return error
 
 
-def simulated(name: str, seed: int) -> list[float]:
+def simulated(name: str, seed: int, method: str) -> list[float]:
     """One draw of a log."""
     if name in LOGS:
         frame, truth = LOGS[name].draw(seed)
@@ -145,10 +146,10 @@ def simulated(name: str, seed: int) -> list[float]:
         world = make_world(name, seed, n_users=800, n_items=500)
         user, item, rating = world.log
         frame, truth = pl.DataFrame({"user_id": user, "item_id": item, "rating": rating.astype(float)}), world.mean
-    return errors(pr.Dataset.from_frame(frame, scale=(1.0, 5.0)), against(truth))
+    return errors(pr.Dataset.from_frame(frame, scale=(1.0, 5.0)), against(truth), method)
 
 
-def movielens(folder: Path, seed: int) -> list[float]:
+def movielens(folder: Path, seed: int, method: str) -> list[float]:
     """MovieLens 100K without a tenth of its rows, judged by these."""
     names = ["user_id", "item_id", "rating", "timestamp"]
     rows = pl.read_csv(folder / "u.data", separator="\t", has_header=False, new_columns=names)
@@ -161,20 +162,21 @@ def movielens(folder: Path, seed: int) -> list[float]:
         found = model.predict(test["user_id"].to_list(), test["item_id"].to_list(), scale="unit")
         return float(np.mean((found - (test["rating"].to_numpy() - 1) / 4) ** 2))
 
-    return errors(data, error)
+    return errors(data, error, method)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--method", default="mf")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data", type=Path, help="folder of ml-100k")
     given = parser.parse_args()
     print("| log | error, one L2 | growing | ships | validated |\n|---|---|---|---|---|")
     jobs: dict[str, Callable[[int], list[float]]] = {
-        name: lambda seed, name=name: simulated(name, seed) for name in (*LOGS, *WORLDS)
+        name: lambda seed, name=name: simulated(name, seed, given.method) for name in (*LOGS, *WORLDS)
     }
     if given.data is not None:
-        jobs["MovieLens 100K, held out"] = lambda seed: movielens(given.data, seed)
+        jobs["MovieLens 100K, held out"] = lambda seed: movielens(given.data, seed, given.method)
     for name, job in jobs.items():
         found = np.array([job(seed) for seed in range(100, 100 + given.seeds)])
         change = 100 * (found[:, 1:] / found[:, :1] - 1).mean(0)
