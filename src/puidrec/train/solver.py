@@ -7,7 +7,8 @@ O are the logged pairs, D all pairs, m constant and of low rank. With one side f
     A_u = v FᵀF + Σ_{i∈O_u} c_ui f_i f_iᵀ + ρ,   f_i = (z_i, 1),
 
 so these matrices, or what is typical of them, precondition the slope of J in all parameters at once
-(`train.sides.joint_step`). Where A is the same for all rows (c = 0), sides take turns instead, each solved exactly.
+(`train.sides.joint_step`). Where A is the same for all rows (c = 0), sides take turns instead, each solved exactly, or
+with features by a few steps of conjugate gradients, as where no L2 determines the parameters.
 Either way a *sweep* only proposes a direction: it is combined with the last one as in nonlinear conjugate gradients,
 and J along it, a polynomial of degree four in the step, is minimised exactly. J therefore never rises.
 
