@@ -22,12 +22,13 @@ from puidrec.objective import majorise
 from puidrec.objective.majorise import Bent, BentLine, BentSquare
 from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
-from puidrec.train import sides
+from puidrec.train import preconditioner
 from puidrec.train.blocks import UserPartition
 from puidrec.train.columns import strengths
 from puidrec.train.log_losses import LogBlocks, WorstCase, secant_search
+from puidrec.train.preconditioner import feature_axes, metric_of, precondition, similar_axes
 from puidrec.train.quadratic import Block, Line, Quadratic, Rows
-from puidrec.train.sides import UnsolvableError, feature_axes, similar_axes
+from puidrec.train.sides import UnsolvableError
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep
 
 DIM = 2
@@ -84,7 +85,7 @@ def problems(world: World) -> dict[str, Quadratic]:
     r, w, pull = world.numbers(), world.numbers(1.0, 4.0), world.pull()
     m = pull.tile()[world.user, world.item]
     lam = 1.5
-    unseen = pairs - n
+    unseen = max(pairs - n, 1)
     return {
         "naive": Quadratic.in_memory(pattern, 1.0 / n, r / n, constant=float((r**2).mean())),
         "ips": Quadratic.in_memory(pattern, w / pairs, w * r / pairs),
@@ -444,29 +445,71 @@ def test_an_l2_beyond_all_data_leaves_the_vectors_where_it_pulls_them() -> None:
         assert float(found[name][:, -1].abs().max()) < 1e-3
 
 
+def in_proportion(name: str) -> tuple[World, Quadratic, Model]:
+    """A log of all pairs with one weight: all rows of a side have the same matrix, so nothing is approximate."""
+    world = World.draw(14, share=2.0)
+    quadratic, model = problems(world)["dr" if name == "dr" else "naive"], with_features(world, True)
+    if name == "features only":
+        model = replace(model, users=replace(model.users, penalty=torch.full_like(model.users.penalty, torch.inf)))
+    return world, quadratic, model
+
+
+@pytest.mark.parametrize("name", ["naive", "dr", "features only"])
+def test_where_all_rows_are_alike_a_preconditioned_slope_is_the_newton_step_of_a_side(name: str) -> None:
+    world, quadratic, model = in_proportion(name)
+    point = {k: torch.randn_like(v) for k, v in start_of(world, model).items()}
+    rows, side = Rows.of_users(quadratic, model.scores(point)), model.users
+    matrix = rows.matrices()[0]
+    width, free = DIM + 1, side.free.bool()
+    x = torch.cat([torch.eye(world.n_users, dtype=torch.float64), dense_design(side.features)], 1)
+    l2 = torch.cat([side.cost.expand(world.n_users, -1), side.features.penalty])
+    whole = torch.kron(x.T @ x, matrix) + torch.diag(l2.flatten())
+    is_there = torch.cat([free.expand(world.n_users, -1), torch.ones(3, width, dtype=torch.bool)])
+    slope = torch.randn(len(l2), width, dtype=torch.float64) * is_there
+    at = is_there.flatten()
+    expected = torch.zeros_like(slope).flatten()
+    expected[at] = torch.linalg.solve(whole[at][:, at], slope.flatten()[at])
+    metric = metric_of(rows, side, lambda total: total)
+    own, weights = precondition(metric, rows, side, slope[:-3], slope[-3:], lambda total: total)
+    torch.testing.assert_close(torch.cat([own, weights]), expected.reshape(slope.shape), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("columns", [0, 12])
 @pytest.mark.parametrize("name", NAMES)
-def test_feature_axes_invert_what_features_share_with_a_typical_row(name: str) -> None:
-    world = World.draw(14)
+def test_the_preconditioner_is_symmetric_and_positive(name: str, columns: int, monkeypatch) -> None:
+    monkeypatch.setattr(preconditioner, "NARROW", columns)
+    monkeypatch.setattr(preconditioner, "FEW_COLUMNS", columns)
+    world = World.draw(16)
     quadratic, model = problems(world)[name], with_features(world, True)
     scores = model.scores({k: torch.randn_like(v) for k, v in start_of(world, model).items()})
-    rows, features = Rows.of_users(quadratic, scores), model.users.features
-    own, design = rows.weights()[0], dense_design(features)
-    share = own / own.mean() if bool(own.any()) else torch.ones_like(own)
-    typical = own.mean() * rows.typical() + (0.0 if rows.gram is None else rows.gram[:-1])
-    matrix = torch.kron(design.T @ (share[:, None] * design), typical) + torch.diag(features.penalty.flatten())
-    residual = torch.randn(3, DIM + 1, dtype=torch.float64)
-    expected = torch.linalg.solve(matrix, residual.flatten()).reshape(residual.shape)
-    found = feature_axes(rows, features, lambda x: x).solve(residual)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+    rows, side = Rows.of_users(quadratic, scores), model.users
+    metric = metric_of(rows, side, lambda total: total)
+    assert ("inverse" in metric) == (columns > 0 and name != "dr")
+
+    def turned(slope: Tensor) -> Tensor:
+        return torch.cat(precondition(metric, rows, side, slope[:-3], slope[-3:], lambda total: total))
+
+    a, b = (torch.randn(world.n_users + 3, DIM + 1, dtype=torch.float64) for _ in range(2))
+    assert float((a * turned(b)).sum()) == pytest.approx(float((b * turned(a)).sum()), rel=1e-8)
+    assert float((a * turned(a)).sum()) > 0.0
+
+
+def test_weights_of_features_that_own_parameters_could_take_back_do_not_slow_the_solver() -> None:
+    world = World.draw(17, n_users=60, n_items=40, share=0.5)
+    quadratic, model = problems(world)["naive"], with_features(world, True)
+    least = replace(model.users, penalty=1e-2 * model.users.penalty)
+    found = solve(quadratic, replace(model, users=least), start_of(world, model), tolerance=1e-6, max_sweeps=400)
+    assert found.settled >= 2
+    assert found.number < 100
 
 
 def test_of_many_features_only_their_own_weights_are_in_the_preconditioner(monkeypatch) -> None:
     world = World.draw(15)
     quadratic, model = problems(world)["naive"], with_features(world, True)
     whole = solve(quadratic, model, start_of(world, model), tolerance=1e-14, max_sweeps=3000)
-    monkeypatch.setattr(sides, "MANY_FEATURES", 2)
-    scores = model.scores(whole.point)
-    assert feature_axes(Rows.of_users(quadratic, scores), model.users.features, lambda x: x).features.ndim == 1
+    monkeypatch.setattr(preconditioner, "MANY_FEATURES", 2)
+    rows = Rows.of_users(quadratic, model.scores(whole.point))
+    assert feature_axes(rows, model.users, model.users.features, lambda x: x).features.ndim == 1
     apart = solve(quadratic, model, start_of(world, model), tolerance=1e-14, max_sweeps=3000)
     assert apart.objective == pytest.approx(whole.objective, rel=1e-9)
 

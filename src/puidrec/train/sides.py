@@ -1,33 +1,19 @@
-"""The parameters of low-rank scores, and how one side of them is improved while the other is fixed.
+"""The parameters of low-rank scores, their L2, and what scores they make.
 
     s_ui = ⟨z_u, z_i⟩ + b_u + b_i + μ,   z = own vector and bias + x W
 
-With one side fixed a quadratic loss is quadratic in the other, row by row:
-
-    A_u = v FᵀF + Σ_{i∈O_u} c_ui f_i f_iᵀ + ρ,   f_i = (z_i, 1).
-
-Rows are improved by a few steps of conjugate gradients, all at once and without forming A_u. They are preconditioned by
-what A_u would be if every row had met the others in proportion to how often they are met at all:
-
-    M_u = v FᵀF + ρ + C_u S,   C_u = Σ_{i∈O_u} c_ui,   S = Σ_i C_i f_i f_iᵀ / Σ_i C_i.
-
-L2 may grow with an entity's part of the log, ρ_u = ρ (1 − β + β n_u/n̄): C_u and n_u are proportional, or nearly so. One
-d × d decomposition then inverts M_u for all rows, and it is A_u itself where c = 0. With few columns, where all
-parameters move at once, A_u is inverted instead, and weights of features have a preconditioner of their own
-(`FeatureAxes`).
-
-L2 may also pull vectors to those of a given point, ρ ‖z − z⁰‖² (`Model.around`).
+L2 may grow with an entity's part of the log, ρ_u = ρ (1 − β + β n_u/n̄), and it may pull vectors to those of a given
+point, ρ ‖z − z⁰‖² (`Model.around`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -35,27 +21,13 @@ from puidrec.backbones.base import row_factor
 from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import PuidError
-from puidrec.train.quadratic import Quadratic, Reduce, Rows, alone, both_slopes, exact_sum
+from puidrec.train.quadratic import Reduce, alone, exact_sum
 
-NARROW = 12
-"""Columns, biases among them, up to which the matrices of all rows are formed and inverted."""
-STEPS = 2
-"""Steps of conjugate gradients per side and sweep: the next sweep starts where they end."""
 START_SD = 0.1
 """Spread of the items' first vectors; users start at 0, so a start does not depend on how users are divided."""
-SLIGHT = 1e-12
-"""Share of the mean diagonal that preconditioners add to it."""
-MANY_FEATURES = 600
-"""Encoded features of a side from which what they share is left out of the preconditioner."""
-FEATURE_STEPS = 2
-"""Times as many steps for a side with features, whose weights and own parameters explain each other."""
 Point = dict[str, Tensor]
 """`users` and `items`: own vectors and biases, [n, dim + 1]; `user_features`, `item_features`: the same per feature,
 where there are features; `mean`: μ."""
-
-
-Metric = Mapping[str, Tensor]
-"""The inverse matrices of users and of items, or their `SimilarAxes`, by name."""
 
 
 class UnsolvableError(PuidError):
@@ -222,289 +194,11 @@ class Model:
         return float(self._penalty_along(off, off)[2])
 
 
-def sweep(quadratic: Quadratic, model: Model, point: Point, steps: int = STEPS) -> Point:
-    """Users given items, items given users, then the mean; each lowers J."""
-    point = dict(point)
-    _improve(Rows.of_users(quadratic, model.scores(point)), model, point, "user", model.reduce, steps)
-    _improve(Rows.of_items(quadratic, model.scores(point)), model, point, "item", alone, steps)
-    return centred(model, point)
-
-
-class JointStep(NamedTuple):
-    """A change of both sides at once, what it was made of, and the scores of the logged pairs that were on the way."""
-
-    change: Point
-    slope: Point
-    """−½ ∂J/∂parameters."""
-    known: dict[int, Tensor]
-
-
-def joint_step(
-    quadratic: Quadratic, model: Model, point: Point, scores: LowRank, metric: dict[str, Tensor]
-) -> JointStep:
-    """M⁻¹ times the slope, M without what sides, rows and features share: one pass over the log for all parameters.
-
-    scores: those of the point. metric: what M⁻¹ is made of; where that is missing it is made and put in.
-    """
-    users, items = Rows.of_users(quadratic, scores), Rows.of_items(quadratic, scores)
-    of_users, of_items, known = both_slopes(quadratic, users, items, scores)
-    off = model.from_centre(point)
-    slope = {"mean": model.reduce(of_users[:, -1].sum(dtype=torch.float64)).to(of_users)}
-    change = {"mean": torch.zeros_like(point["mean"])}
-    sides = (("user", users, model.users, of_users, model.reduce), ("item", items, model.items, of_items, alone))
-    for name, rows, side, of_rows, reduce in sides:
-        if not any(key.startswith(f"{name}s.") for key in metric):
-            metric |= {f"{name}s.{key}": x for key, x in _metric(rows, side, reduce).items()}
-        own = {key.removeprefix(f"{name}s."): x for key, x in metric.items() if key.startswith(f"{name}s.")}
-        slope[f"{name}s"] = residual = (of_rows - side.weighted(off[f"{name}s"])) * side.free
-        if "inverse" in own:
-            change[f"{name}s"] = torch.bmm(own["inverse"], residual[:, :, None])[:, :, 0]
-        else:
-            axes = SimilarAxes(*(own[key] for key in SimilarAxes._fields))
-            change[f"{name}s"] = axes.solver(_shares(rows, side))([residual])[0]
-        if side.features is not None:
-            key = f"{name}_features"
-            slope[key] = reduce(side.features.transposed(of_rows)) - side.features.penalty * point[key]
-            change[key] = FeatureAxes(*(own[part] for part in FeatureAxes._fields)).solve(slope[key])
-    return JointStep(centred(model, change), slope, known)
-
-
-def _metric(rows: Rows, side: Side, reduce: Reduce) -> Metric:
-    """What M⁻¹ of a side is made of: of its rows' own parameters, and of the weights of its features."""
-    own = {"inverse": inverse_rows(rows, side)} if rows.width <= NARROW else similar_axes(rows, side)._asdict()
-    if side.features is not None:
-        own |= feature_axes(rows, side.features, reduce)._asdict()
-    return {name: x.contiguous() for name, x in own.items()}  # as they will be read from a checkpoint
-
-
-def metric_width(metric: Metric) -> int:
-    """The columns, biases among them, that a metric was made for."""
-    return next((x.shape[-1] for key, x in metric.items() if key in ("users.inverse", "users.axes")), 0)
-
-
-def _improve(rows: Rows, model: Model, point: Point, name: str, reduce: Reduce, steps: int) -> None:
-    """Lower J in one side's parameters; rows are solved apart unless features (and then the mean) join them."""
-    side = model.users if rows.own_users else model.items
-    own, slope, off = point[f"{name}s"], rows.slope(), model.from_centre(point)
-    residual = [(slope - side.weighted(off[f"{name}s"])) * side.free]
-    if side.features is None:
-        solve_similar = similar_rows(rows, side)
-        if rows.quadratic.same_matrix:
-            point[f"{name}s"] = own + solve_similar(residual)[0]
-            return
-        matrix = lambda v: [rows.times(v[0]).add_(side.weighted(v[0]))]  # noqa: E731
-        point[f"{name}s"] = own + conjugate_gradients(matrix, residual, solve_similar, _row_dots, steps)[0]
-        return
-    diagonal = rows.diagonal()
-    inverse = [side.free / _positive(diagonal + side.weighted(torch.ones_like(own)), side.free)]
-    features, weights = side.features, point[f"{name}_features"]
-    residual += [reduce(features.transposed(slope)) - features.penalty * weights, reduce(slope[:, -1].sum())]
-    squares = features._replace(values=features.values.square())
-    powers = reduce(squares.transposed(diagonal)) + features.penalty
-    inverse += [1.0 / powers.clamp_min(torch.finfo(powers.dtype).tiny), 1.0 / reduce(diagonal[:, -1].sum())]
-
-    def joint(v: Sequence[Tensor]) -> list[Tensor]:
-        z = v[0] + features.times(v[1])
-        z[:, -1] += v[2]
-        moved = rows.times(z)
-        shared = reduce(features.transposed(moved)) + features.penalty * v[1]
-        return [(moved + side.weighted(v[0])) * side.free, shared, reduce(moved[:, -1].sum())]
-
-    def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        own_part = reduce(torch.sum(a[0] * b[0], dtype=torch.float64))
-        total = own_part + torch.sum(a[1] * b[1], dtype=torch.float64) + (a[2] * b[2]).double()
-        return total.to(a[0])
-
-    def solve_diagonal(v: Sequence[Tensor]) -> list[Tensor]:
-        return [r * m for r, m in zip(v, inverse, strict=True)]
-
-    change = conjugate_gradients(joint, residual, solve_diagonal, dot, FEATURE_STEPS * steps)
-    point |= {f"{name}s": own + change[0], f"{name}_features": weights + change[1], "mean": point["mean"] + change[2]}
-
-
-Solve = Callable[[Sequence[Tensor]], list[Tensor]]
-"""Residuals → what a matrix similar to A takes to them."""
-
-
-def conjugate_gradients(
-    matrix: Callable[[Sequence[Tensor]], list[Tensor]],
-    residual: list[Tensor],
-    precondition: Solve,
-    dot: Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor],
-    steps: int,
-) -> list[Tensor]:
-    """A few steps towards A x = residual from x = 0.
-
-    `dot` gives one number, or one per row where the rows are systems of their own.
-    """
-    direction = scaled = precondition(residual)
-    size, x = dot(residual, scaled), list[Tensor]()
-    for step in range(steps):
-        product = matrix(direction)
-        length = _ratio(size, dot(direction, product))
-        moves = [length * p for p in direction]
-        x = [a.add_(p) for a, p in zip(x, moves, strict=True)] if x else moves
-        if step + 1 == steps:
-            break
-        residual = [torch.addcmul(r, length, q, value=-1) for r, q in zip(residual, product, strict=True)]
-        scaled = precondition(residual)
-        size, before = dot(residual, scaled), size
-        beta = _ratio(size, before)
-        direction = [torch.addcmul(y, beta, p) for y, p in zip(scaled, direction, strict=True)]
-    return x
-
-
-def inverse_rows(rows: Rows, side: Side) -> Tensor:
-    """A⁻¹ of each row, [n, width, width]."""
-    matrices = rows.matrices()
-    if not bool(side.free.all()):
-        matrices = matrices * (side.free[:, None] * side.free) + torch.diag(1.0 - side.free)
-    matrices.diagonal(dim1=1, dim2=2).add_(side.weighted(torch.ones_like(rows.own[:, :-1])))
-    _positive(matrices.diagonal(dim1=1, dim2=2), side.free)
-    inverse, failed = torch.linalg.inv_ex(matrices)
-    if bool(failed.any()) or not bool(torch.isfinite(inverse).all()):
-        raise UnsolvableError("a side of the model is singular; set l2 above 0, or lower dim")
-    found: Tensor = inverse
-    return found
-
-
-class SimilarAxes(NamedTuple):
-    """M_u⁻¹ = X diag(μ + x_u (1 − μ))⁻¹ Xᵀ for all rows u of a side: X and μ."""
-
-    axes: Tensor
-    mu: Tensor
-
-    def solver(self, shares: Tensor) -> Solve:
-        """r ↦ M⁻¹ r of each row, given x."""
-        inverse = torch.addcmul(self.mu, shares[:, None], 1.0 - self.mu).reciprocal_()
-        return lambda residual: [(residual[0] @ self.axes).mul_(inverse) @ self.axes.T]
-
-
-class FeatureAxes(NamedTuple):
-    """(G ⊗ T + P)⁻¹ of the weights of features: G what features share, T the typical matrix of a row, P their L2.
-
-    In axes Y and Q, YᵀGY = diag(λ), QᵀTQ = diag(σ), and P becomes 1.
-    """
-
-    features: Tensor
-    """Y, [features, features]; a vector where G is taken to be diagonal."""
-    strength: Tensor
-    """λ, [features]."""
-    columns: Tensor
-    """Q, [columns, columns]."""
-    curvature: Tensor
-    """σ, [columns]."""
-
-    def solve(self, residual: Tensor) -> Tensor:
-        """What the matrix takes to the residual, [features, columns]."""
-        inner = self._turned(residual, back=False) @ self.columns
-        inner /= torch.addcmul(torch.ones_like(inner), self.strength[:, None], self.curvature)
-        return self._turned(inner @ self.columns.T, back=True)
-
-    def _turned(self, weights: Tensor, *, back: bool) -> Tensor:
-        if self.features.ndim == 1:
-            return self.features[:, None] * weights
-        return (self.features if back else self.features.T) @ weights
-
-
-def feature_axes(rows: Rows, features: Features, reduce: Reduce) -> FeatureAxes:
-    """Axes of Σ_u x_u x_uᵀ ⊗ A_u + P, with A_u in proportion to what the row has of the log."""
-    own = rows.weights()[0].double()
-    total, count = reduce(torch.stack([own.sum(), torch.full_like(own.sum(), len(own))]))
-    mean = total / count
-    typical = mean * rows.typical()
-    if rows.gram is not None:
-        typical = typical + rows.gram[:-1]
-    share = own / mean if float(mean) > 0.0 else torch.ones_like(own)
-    shared = reduce(_weighted_products(features, share))
-    power, by_column = features.penalty[:, -1].double(), features.penalty.double().amax(0)
-    power = (
-        power + SLIGHT * (shared if shared.ndim == 1 else shared.diagonal()).mean() + torch.finfo(torch.float32).tiny
-    )
-    by_column = by_column / by_column[-1] if float(by_column[-1]) > 0.0 else torch.ones_like(by_column)
-    scale, root = power.rsqrt(), by_column.rsqrt()
-    if shared.ndim == 1:
-        strength, axes = shared * scale.square(), scale
-    else:
-        strength, turned = torch.linalg.eigh(scale[:, None] * shared * scale)
-        axes = scale[:, None] * turned
-    curvature, turned = torch.linalg.eigh(root[:, None] * typical * root)
-    found = (axes, strength.clamp_min(0.0), root[:, None] * turned, curvature.clamp_min(0.0))
-    return FeatureAxes(*(x.to(features.penalty) for x in found))
-
-
-def _weighted_products(features: Features, share: Tensor) -> Tensor:
-    """Σ_u share_u x_u x_uᵀ, [features, features]; its diagonal alone where features are many."""
-    if features.pattern.n_items > MANY_FEATURES:
-        squares = features._replace(values=features.values.square())
-        return squares.transposed(share[:, None].to(features.values))[:, 0].double()
-    pattern = features.pattern
-    parts = [x.cpu().numpy() for x in (features.values.double(), pattern.col, pattern.row_start)]
-    x = sp.csr_matrix(tuple(parts), shape=(pattern.n_users, pattern.n_items))
-    products = (x.multiply(share.cpu().numpy()[:, None]).T @ x).toarray()
-    return torch.from_numpy(products).to(share)
-
-
-def similar_rows(rows: Rows, side: Side) -> Solve:
-    """r ↦ M⁻¹ r of each row, M_u = B + x_u G: B holds v FᵀF and the L2 that rows share, G C̄ S and the L2 that grows."""
-    return similar_axes(rows, side).solver(_shares(rows, side))
-
-
-def _shares(rows: Rows, side: Side) -> Tensor:
-    """x: C_u/C̄; where logged pairs have no curvature, what L2 grows with."""
-    own = rows.weights()[0]
-    if not rows.quadratic.same_matrix:
-        return own / float(own.mean()) if bool(own.any()) else own
-    return torch.zeros_like(own) if side.share is None else side.share.to(own)
-
-
-def similar_axes(rows: Rows, side: Side) -> SimilarAxes:
-    """X such that Xᵀ (B + G) X = I and Xᵀ B X = diag(μ)."""
-    free = side.free.double()
-    fixed, growing = (cost.double() for cost in side.growing_cost())
-    base = torch.diag(fixed + 1.0 - free)
-    if rows.gram is not None:
-        base += free[:, None] * rows.gram[:-1] * free
-    own = rows.weights()[0]
-    if bool((base.diagonal() <= 0.0).any()):
-        _positive(own[:, None], torch.ones_like(own[:1]))
-    whole = base + float(own.mean()) * (free[:, None] * rows.typical() * free) + torch.diag(growing)
-    if bool((side.cost > 0.0).all()):  # columns of 0 under an L2 of next to nothing are not singular
-        whole.diagonal().add_(SLIGHT * free * float((free * whole.diagonal()).sum() / free.sum().clamp_min(1.0)))
-    factor, failed = torch.linalg.cholesky_ex(whole)
-    if bool(failed) or not bool(torch.isfinite(factor).all()):
-        raise UnsolvableError("a side of the model is singular; set l2 above 0, or lower dim")
-    half = torch.linalg.solve_triangular(factor, base, upper=False)
-    mu, axes = torch.linalg.eigh(torch.linalg.solve_triangular(factor, half.T, upper=False))
-    axes = (free[:, None] * torch.linalg.solve_triangular(factor.T, axes, upper=True)).to(own)
-    return SimilarAxes(axes, mu.clamp(0.0, 1.0).to(own))
-
-
 def _vectors(own: Tensor, share: float) -> Tensor:
     """A share of vectors, without their biases."""
     scaled = share * own
     scaled[:, -1] = 0.0
     return scaled
-
-
-def _row_dots(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-    return (a[0] * b[0]).sum(1, keepdim=True)
-
-
-def _ratio(a: Tensor, b: Tensor) -> Tensor:
-    """a/b, 0 where b is not positive: such a row is solved already."""
-    return torch.where(b > 0.0, a / b.clamp_min(torch.finfo(b.dtype).tiny), 0.0)
-
-
-def _positive(diagonal: Tensor, free: Tensor) -> Tensor:
-    """The diagonal where there are parameters, 1 elsewhere; refused where a parameter has no weight at all."""
-    diagonal = torch.where(free > 0, diagonal, 1.0)
-    if not bool((diagonal > 0).all()):
-        rows = int((diagonal <= 0).any(1).sum())
-        raise UnsolvableError(
-            f"{rows} users or items have no rows and no L2, so nothing fixes their parameters; set l2 above 0"
-        )
-    return diagonal
 
 
 def centred(model: Model, point: Point) -> Point:

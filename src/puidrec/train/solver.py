@@ -7,8 +7,8 @@ O are the logged pairs, D all pairs, m constant and of low rank. With one side f
     A_u = v FᵀF + Σ_{i∈O_u} c_ui f_i f_iᵀ + ρ,   f_i = (z_i, 1),
 
 so these matrices, or what is typical of them, precondition the slope of J in all parameters at once
-(`train.sides.joint_step`). Where A is the same for all rows (c = 0), sides take turns instead, each solved exactly, or
-with features by a few steps of conjugate gradients, as where no L2 determines the parameters.
+(`train.steps.joint_step`). Sides take turns instead where each can be solved exactly (c = 0 makes A the same for all
+rows, and there are no features), at a start from 0 with features, and where no L2 determines the parameters.
 Either way a *sweep* only proposes a direction: it is combined with the last one as in nonlinear conjugate gradients,
 and J along it, a polynomial of degree four in the step, is minimised exactly. J therefore never rises.
 
@@ -27,20 +27,10 @@ import torch
 from torch import Tensor
 
 from puidrec.train.columns import filled, in_use, needed_axes, turned, widened, without_empty, without_padding
+from puidrec.train.preconditioner import Metric, metric_width
 from puidrec.train.quadratic import Objective, alone, best_step, exact_sum
-from puidrec.train.sides import (
-    STEPS,
-    Features,
-    Metric,
-    Model,
-    Point,
-    Side,
-    UnsolvableError,
-    centred,
-    joint_step,
-    metric_width,
-    sweep,
-)
+from puidrec.train.sides import Features, Model, Point, Side, UnsolvableError, centred
+from puidrec.train.steps import STEPS, joint_step, sweep
 
 __all__ = ["Features", "Metric", "Model", "Point", "Side", "Sweep", "UnsolvableError", "best_step", "solve", "sweep"]
 
@@ -169,7 +159,8 @@ def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, step
     quadratic = problem.at(scores)
     due = _is_due(state.number, METRIC_FIRST * (1 + model.anchored))
     metric = {} if due else dict(state.metric)
-    if not quadratic.same_matrix and (model.by_rows or (state.number and model.penalised)):
+    at_once = not quadratic.same_matrix if model.by_rows else state.number > 0 and model.penalised
+    if at_once:
         proposal, slope, known = joint_step(quadratic, model, state.point, scores, metric)
         size = _dot(model, slope, proposal)
         beta = (size - _dot(model, slope, state.proposal)) / state.size if state.proposal and state.size > 0.0 else 0.0
