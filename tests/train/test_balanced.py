@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
+from puidrec.backbones.low_rank import LowRank
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
@@ -43,6 +47,19 @@ def test_stable_dr_balances_imputed_errors_to_their_mean_over_all_pairs(many_uni
     ) ** 2
     loss = float(problem.prediction_loss(0, problem.n_users).detach())
     assert loss == pytest.approx(w @ error / w.sum(), rel=1e-5)
+
+
+def test_stable_dr_does_not_balance_rounding(many_uniform, prepare) -> None:
+    """Converged models of the same weights and L2 have the same scores: ê is rounding, and no reason to move weights."""
+    prepared = prepare("stable-dr", data=many_uniform, epochs=30)
+    first, main = stages_of(prepared)[-2:]
+    done = Trainer(first.build({}), prepared.settings, None, stage=first.name, save=None).run()
+    left, right = done.phi.lefts[0], done.phi.rights[0]
+    noise = torch.randn(left.shape, generator=torch.Generator().manual_seed(0))
+    same = replace(done, theta=LowRank.of(left * (1.0 + 1e-7 * noise), right))
+    w = main.build({first.name: same}).observed.bounds.b.double().numpy()
+    plain = 1 / prepared.log.nominal.propensity_of(prepared.rows)
+    np.testing.assert_allclose(w / w.sum(), plain / plain.sum(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["bal-ips", "bal-dr"])

@@ -42,6 +42,9 @@ from puidrec.train.problem import Fitted, Log, Stage
 from puidrec.train.robust import RobustProblem, robust_problem, unweighted_first
 from puidrec.train.stopping import pair_scores
 
+NEGLIGIBLE = 1e-6
+"""Imputed errors, of ratings that span 1 or 2, whose balance is rounding. Where weights and L2 of the imputation model are
+those of the prediction model, both converge to the same scores: ê is next to 0, and the constraint asks for nothing."""
 Moment = Callable[[Observed, LowRank, LowRank | None], Tensor]
 """(logged pairs of some users, φ and θ of these users) → a number per pair."""
 
@@ -78,7 +81,7 @@ def stable_stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
         assert first.theta is not None  # noqa: S101 (DR has an imputation model)
         head, error = head_named(prepared.settings.head), prepared.error
         mean = float(head.imputed_sum(first.phi, first.theta, error)) / first.phi.n_pairs
-        return _imputed(prepared), mean, 0.0
+        return _imputed(prepared), mean, NEGLIGIBLE**2
 
     return _stages(prepared, partition, "dr", balance)
 
