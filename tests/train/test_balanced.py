@@ -50,7 +50,7 @@ def test_stable_dr_balances_imputed_errors_to_their_mean_over_all_pairs(many_uni
 
 
 def test_stable_dr_does_not_balance_rounding(many_uniform, prepare) -> None:
-    """Converged models of the same weights and L2 have the same scores: ê is rounding, and no reason to move weights."""
+    """Converged models of the same weights and L2 have the same scores: ê is rounding, no reason to move weights."""
     prepared = prepare("stable-dr", data=many_uniform, epochs=30)
     first, main = stages_of(prepared)[-2:]
     done = Trainer(first.build({}), prepared.settings, None, stage=first.name, save=None).run()
