@@ -43,8 +43,8 @@ from puidrec.train.robust import RobustProblem, robust_problem, unweighted_first
 from puidrec.train.stopping import pair_scores
 
 NEGLIGIBLE = 1e-6
-"""Imputed errors, of ratings that span 1 or 2, whose balance is rounding. Where the imputation model has the weights and
-the L2 of the prediction model, both converge to the same scores: ê is next to 0, and nothing is to be balanced."""
+"""Imputed errors, of ratings that span 1 or 2, whose balance is rounding. Where the imputation model has the weights
+and the L2 of the prediction model, both converge to the same scores: ê is next to 0, and nothing is to be balanced."""
 Moment = Callable[[Observed, LowRank, LowRank | None], Tensor]
 """(logged pairs of some users, φ and θ of these users) → a number per pair."""
 
