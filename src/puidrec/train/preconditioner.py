@@ -35,7 +35,7 @@ from puidrec.train.sides import Features, Side, UnsolvableError
 
 NARROW = 12
 """Columns, biases among them, up to which the matrices of all rows are formed and inverted."""
-FEW_COLUMNS, FEW_NUMBERS = 24, 8_000_000
+FEW_COLUMNS, FEW_NUMBERS = 24, 2_000_000
 """The same for few rows: columns, and numbers that the matrices have."""
 SLIGHT = 1e-12
 """Share of the mean diagonal that preconditioners add to it."""
