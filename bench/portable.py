@@ -33,7 +33,7 @@ SETTINGS = {
 }
 SIZES = {"simulated": {}, "small": {"n_users": 80, "n_items": 50}}
 """Simulated logs; the small one is for the test suite."""
-ADAM, ADAM_EPOCHS = ("sharp-rd", "sharp-puid", "multi-ips", "multi-dr", "cvib", "auto-debias"), 20
+ADAM, ADAM_EPOCHS = ("multi-ips", "multi-dr", "cvib", "auto-debias"), 20
 
 
 def fit_all(methods: Sequence[str], logs: Sequence[str], folder: str | None, out: Path) -> None:

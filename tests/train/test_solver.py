@@ -19,7 +19,8 @@ from puidrec.backbones.low_rank import LowRank
 from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import InputError, PuidError
 from puidrec.objective import majorise
-from puidrec.objective.majorise import Bent, BentLine, BentSquare
+from puidrec.objective.majorise import Bent, BentInterval, BentLine, BentSquare
+from puidrec.objective.sharp import unseen_interval, worst_square
 from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
 from puidrec.train import preconditioner
@@ -607,6 +608,27 @@ def test_the_quadratic_lies_above_the_worst_case_and_touches_it(
     grid = torch.linspace(-3, 4, 701, dtype=torch.float64)[:, None]
     slack = (c * grid**2 - 2 * d * grid) - (c * y**2 - 2 * d * y) - (bent.loss(grid) - bent.loss(y))
     assert float(slack.min()) > (-1e-10 if kind == "line" or not width else -0.2 * width)
+    near = (c * (y + 1e-6) ** 2 - 2 * d * (y + 1e-6)) - (c * y**2 - 2 * d * y) - (bent.loss(y + 1e-6) - bent.loss(y))
+    assert float(near.abs().median()) < 1e-9
+
+
+@pytest.mark.parametrize("width", [0.0, 0.05])
+def test_the_quadratic_of_an_interval_lies_above_its_worse_end(width: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(majorise, "WIDTH", width)
+    rng = np.random.default_rng(1)
+    y, q, gamma = (torch.from_numpy(rng.uniform(low, high, 300)) for low, high in ((-1, 2), (0, 1), (1.01, 4)))
+    low, high = unseen_interval(q, gamma)
+    weight = torch.from_numpy(rng.uniform(0.1, 3, 300))
+    bent: Bent = BentInterval(weight, 0.5 * (low + high), 0.5 * (high - low))
+    grid = torch.linspace(-3, 4, 701, dtype=torch.float64)[:, None]
+    rounded = bent.loss(grid) - weight * worst_square(grid, q, gamma)
+    far = (grid - bent.middle).abs() >= width
+    assert float(rounded.min()) > -1e-10
+    assert float(rounded[far].max()) < 1e-10
+    assert width == 0.0 or float(rounded[~far].max()) <= float((weight * bent.half).max()) * width
+    c, d = bent.above(y)
+    slack = (c * grid**2 - 2 * d * grid) - (c * y**2 - 2 * d * y) - (bent.loss(grid) - bent.loss(y))
+    assert float(slack.min()) > -1e-10
     near = (c * (y + 1e-6) ** 2 - 2 * d * (y + 1e-6)) - (c * y**2 - 2 * d * y) - (bent.loss(y + 1e-6) - bent.loss(y))
     assert float(near.abs().median()) < 1e-9
 

@@ -76,9 +76,18 @@ class LogPattern:
         """The pattern on another device."""
         return LogPattern(self.row_start.to(device), self.col.to(device), self.n_items, self.kernels)
 
+    @property
+    def transpose(self) -> LogPattern:
+        """Compressed columns."""
+        return self._transposed[0]
+
+    def transposed(self, values: Tensor) -> Tensor:
+        """Values in the order of the transpose."""
+        return permuted(values, self._transposed[1])
+
     @cached_property
-    def transpose(self) -> tuple[LogPattern, Tensor]:
-        """Compressed columns, and the order that takes values there; linear in the pairs."""
+    def _transposed(self) -> tuple[LogPattern, Tensor]:
+        """The transpose, and the order that takes values there; linear in the pairs."""
         order = np.arange(len(self), dtype=np.int32)
         parts = (order, self.col.cpu().numpy(), self.row_start.cpu().numpy())
         turned = sp.csr_matrix(parts, shape=(self.n_users, self.n_items)).tocsc()
@@ -121,8 +130,7 @@ class LogPattern:
 
     def matmul_transposed(self, values: Tensor, dense: Tensor) -> Tensor:
         """Vᵀ @ dense."""
-        pattern, order = self.transpose
-        return pattern.matmul(permuted(values, order), dense)
+        return self.transpose.matmul(self.transposed(values), dense)
 
     def _fast(self, like: Tensor) -> bool:
         return self.kernels == "auto" and has_sparse_kernels(like.device.type, like.dtype)
@@ -131,6 +139,37 @@ class LogPattern:
         return torch.sparse_csr_tensor(
             self.row_start, self.col, values, (self.n_users, self.n_items), check_invariants=False
         )
+
+
+class CompletePattern(LogPattern):
+    """All pairs of some users with all items: products are dense."""
+
+    def __init__(self, n_users: int, n_items: int, device: torch.device | str = "cpu") -> None:
+        self.n_users, self.n_items, self.device = n_users, n_items, torch.device(device)
+
+    def __len__(self) -> int:
+        return self.n_users * self.n_items
+
+    @property
+    def transpose(self) -> LogPattern:
+        """All pairs with items as rows."""
+        return CompletePattern(self.n_items, self.n_users, self.device)
+
+    def transposed(self, values: Tensor) -> Tensor:
+        """Values item by item."""
+        return values.view(self.n_users, self.n_items).T.reshape(-1)
+
+    def sample(self, left: Tensor, right: Tensor) -> Tensor:
+        """⟨l_u, r_i⟩ of each pair."""
+        return (left @ right.T).view(-1)
+
+    def matmul(self, values: Tensor, dense: Tensor) -> Tensor:
+        """V @ dense."""
+        return values.view(self.n_users, self.n_items) @ dense
+
+    def matmul_transposed(self, values: Tensor, dense: Tensor) -> Tensor:
+        """Vᵀ @ dense."""
+        return values.view(self.n_users, self.n_items).T @ dense
 
 
 def permuted(values: Tensor, order: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ width):
 
 * k = α (s − κ) (DR: e − ê = 2 (g − r)(s − (g + r)/2), less the benchmark's): ω = |α| · width, curvature
   |α| / (2 max(|y − κ|, width));
+* max (s − m)² over an interval of m with middle μ and half width η, (|s − μ| + η)² (sharp bounds): |s − μ| is rounded
+  off the same way, and the curvature is 1 + η/max(|y − μ|, width);
 * k = (s − r)² − e⁰ (losses of IPS and of the imputation model against a benchmark): ω = 2 √e⁰ · width, curvature
   (x² + e⁰)/max(|x² − e⁰|, ω) with x = y − r.
 """
@@ -101,6 +103,25 @@ class BentSquare(NamedTuple):
 
     def _width(self) -> Tensor:
         return 2.0 * WIDTH * self.reference.sqrt()
+
+
+class BentInterval(NamedTuple):
+    """weight · max (s − m)² over m in [middle − half, middle + half]; a square where half is 0."""
+
+    weight: Tensor
+    middle: Tensor
+    half: Tensor
+
+    def loss(self, y: Tensor) -> Tensor:
+        """weight · (x² + 2 η h(x) + η²), x = y − μ."""
+        x = (y - self.middle).abs()
+        square, bend = x.square(), x.clamp_min(WIDTH)
+        return self.weight * (square + self.half * (bend + square / bend + self.half))
+
+    def above(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """c = weight · (1 + η / max(|y − μ|, width)), d = c μ."""
+        c = self.weight * (1.0 + self.half / (y - self.middle).abs().clamp_min(WIDTH))
+        return c, c * self.middle
 
 
 def _middle_and_half(bounds: Box) -> tuple[Tensor, Tensor]:

@@ -13,13 +13,17 @@ import torch
 from torch import Tensor
 
 from puidrec.backbones.low_rank import LowRank
+from puidrec.backbones.sparse import CompletePattern
 from puidrec.objective.majorise import Bent
 from puidrec.objective.terms import Observed
+from puidrec.objective.worst_case import Box
 from puidrec.train.blocks import UserPartition
 from puidrec.train.problem import BlockLoss, Log
 from puidrec.train.quadratic import Block, Line, Quadratic, best_step
 
 T = TypeVar("T")
+FEW_PAIRS, PAIRS_AT_ONCE = 4_000_000, 1_000_000
+"""All pairs that are few enough to keep what is made of them (about 400 MB), and how many are worked on at a time."""
 HALVINGS, SECANTS = 4, 6
 """Times that a step is halved; steps of a line search."""
 FLAT, LEAP, INSIDE = 0.01, 5.0, 0.05
@@ -54,6 +58,11 @@ class LogBlocks:
         """Ranges of users."""
         return self.partition.parts(0, self.partition.n_users)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether what is made of its pairs may be kept."""
+        return isinstance(self.log, Observed)
+
     def blocks(self, weigh: Weigh) -> Callable[[], Iterable[Block]]:
         """Weighted blocks: kept for a log in memory, made again at each pass for a log on disk."""
 
@@ -61,14 +70,14 @@ class LogBlocks:
             observed = self.log.rows(start, stop)
             return Block(start - self.low, stop - self.low, observed.pattern, *weigh(observed, slice(start, stop)))
 
-        if isinstance(self.log, Observed):
+        if self.in_memory:
             kept = [one(*span) for span in self.spans()]
             return lambda: kept
         return lambda: (one(*span) for span in self.spans())
 
     def kept(self, make: Callable[[Block], T], blocks: Callable[[], Iterable[Block]]) -> Callable[[], Iterable[T]]:
         """What is made of each block: kept for a log in memory, made again at each pass for a log on disk."""
-        if isinstance(self.log, Observed):
+        if self.in_memory:
             found = [make(block) for block in blocks()]
             return lambda: found
         return lambda: (make(block) for block in blocks())
@@ -93,6 +102,39 @@ class LogBlocks:
         """
         own = None if pull is None else _without_zeros(pull.rows(self.users))
         return Quadratic(self.blocks(weigh), v, own, constant, same_matrix, self.partition.world.sum)
+
+
+@dataclass(frozen=True, eq=False)
+class EveryPair:
+    """All pairs as if they were logged, for losses that have no identity over all pairs; what was rated is unknown."""
+
+    like: LowRank
+    """Scores of as many users and items."""
+
+    def __len__(self) -> int:
+        return self.like.n_pairs
+
+    def rows(self, start: int, stop: int) -> Observed:
+        """Those of users start..stop−1."""
+        right = self.like.rights[0]
+        pattern = CompletePattern(stop - start, self.like.n_items, right.device)
+        nothing = right.new_zeros(1).expand(len(pattern))
+        return Observed(pattern, nothing, Box(nothing, nothing))
+
+
+class PairBlocks(LogBlocks):
+    """All pairs of this process's users, some users at a time."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all pairs are few."""
+        return len(self.log) <= FEW_PAIRS
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Ranges of users that have as many pairs as a process has in memory."""
+        low, high = self.partition.own[0]
+        step = max(1, PAIRS_AT_ONCE * self.partition.n_users // max(len(self.log), 1))
+        return [(start, min(start + step, high)) for start in range(low, high, step)]
 
 
 def _without_zeros(scores: LowRank) -> LowRank:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from puidrec.backbones.low_rank import LowRank
-from puidrec.backbones.sparse import LogPattern, permuted
+from puidrec.backbones.sparse import LogPattern
 from puidrec.errors import InputError
 
 GRAM_ROWS, SUMMED = 1024, 64
@@ -88,9 +88,8 @@ class Block:
     @cached_property
     def by_item(self) -> tuple[LogPattern, Tensor | float, Tensor]:
         """The same with items as rows; made once as long as the block is kept."""
-        pattern, order = self.pattern.transpose
-        c = self.c if isinstance(self.c, float) else permuted(self.c, order)
-        return pattern, c, permuted(self.d, order)
+        c = self.c if isinstance(self.c, float) else self.pattern.transposed(self.c)
+        return self.pattern.transpose, c, self.pattern.transposed(self.d)
 
 
 @dataclass(frozen=True, eq=False)
@@ -430,8 +429,7 @@ def both_slopes(
         residual = block.d - block.c * s
         rows = slice(block.start, block.stop)
         totals[0][rows] = block.pattern.matmul(residual, users.fixed)
-        pattern, order = block.pattern.transpose
-        totals[1].add_(pattern.matmul(permuted(residual, order), items.fixed[rows]))
+        totals[1].add_(block.pattern.matmul_transposed(residual, items.fixed[rows]))
     return users.at_residuals(totals[0]), items.at_residuals(totals[1]), known
 
 

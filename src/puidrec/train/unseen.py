@@ -17,14 +17,15 @@ from puidrec.backbones.base import Backbone, PenaltyFactors
 from puidrec.backbones.low_rank import LowRank
 from puidrec.errors import InputError
 from puidrec.objective import signed
-from puidrec.objective.sharp import worst_unseen_sum
+from puidrec.objective.majorise import BentInterval
+from puidrec.objective.sharp import unseen_interval, worst_unseen_sum
 from puidrec.objective.terms import Observed
 from puidrec.objective.whole_space import linear_sum, square_sum
 from puidrec.sensitivity.fitted import Gamma
 from puidrec.settings import Settings
 from puidrec.train.blocks import UserPartition
 from puidrec.train.least_squares import LeastSquares
-from puidrec.train.log_losses import LogBlocks
+from puidrec.train.log_losses import EveryPair, LogBlocks, PairBlocks, WorstCase
 from puidrec.train.prepare import Prepared
 from puidrec.train.problem import Log, Stage, Step, backbone_penalty
 from puidrec.train.quadratic import Quadratic
@@ -98,12 +99,36 @@ class UnseenProblem:
         unseen = (self._worst if worst else self._signed)(start, stop, observed, phi, scores)
         return fit / n_seen + self.settings.unseen_weight * unseen / n_unseen
 
-    def least_squares(self, partition: UserPartition) -> list[LeastSquares] | None:
-        """The signed loss is quadratic; the worse end of an interval is not."""
+    def least_squares(self, partition: UserPartition) -> list[LeastSquares]:
+        """The signed loss is quadratic; the worse end of an interval is a square and a bend, over all pairs."""
         if self.settings.spec.end == "worst":
-            return None
+            pairs = PairBlocks(EveryPair(self.seen), partition)
+            return [LeastSquares("phi", self.phi, lambda: self._worst_case(pairs))]
         log = LogBlocks(self.observed, partition)
         return [LeastSquares("phi", self.phi, lambda: self._quadratic(log))]
+
+    def _worst_case(self, pairs: PairBlocks) -> WorstCase:
+        """Σ_O w (s − r)²/seen + λ Σ_{D∖O} max_m (s − m)²/unseen, pair by pair."""
+        n_seen = max(float(len(self.observed)), 1.0)
+        share = self.settings.unseen_weight / max(self.seen.n_pairs - n_seen, 1.0)
+        known: dict[int, BentInterval] = {}
+
+        def bent(_: Observed, rows: slice) -> BentInterval:
+            if rows.start in known:
+                return known[rows.start]
+            q = self.seen.rows(rows).tile()
+            low, high = unseen_interval(q, self._gamma_tile((rows.start, 0), q))
+            middle, half = (0.5 * (low + high)).view(-1), (0.5 * (high - low)).view(-1)
+            weight = torch.full_like(middle, share)
+            logged = self.observed.rows(rows.start, rows.stop)
+            at = logged.pattern.user * self.seen.n_items + logged.pattern.col
+            middle[at], half[at], weight[at] = logged.target, 0.0, logged.bounds.a / n_seen
+            found = BentInterval(weight, middle, half)
+            if pairs.in_memory:
+                known[rows.start] = found
+            return found
+
+        return WorstCase(pairs, bent)
 
     def _quadratic(self, log: LogBlocks) -> Quadratic:
         """Σ_O w (s − r)²/seen + λ (Σ_D − Σ_O)(s − m)²/unseen."""
