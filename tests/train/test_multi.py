@@ -132,3 +132,13 @@ def test_maps_cannot_grow_where_vectors_shrink(method, prepare) -> None:
     heads.maps.data *= 4.0
     np.testing.assert_allclose(heads.factors(RATING).tile().detach(), scores, atol=1e-6)
     assert float(step.penalty().detach()) > before
+
+
+@pytest.mark.parametrize("backbone", ["mf", "mf-linear"])
+def test_at_the_start_every_gain_has_a_slope(backbone, prepare) -> None:
+    """Adam's first step has its full size however small a slope is: one that is 0 but for rounding is decided by it."""
+    prepared = prepare("multi-dr", backbone=backbone)
+    problem = stages_of(prepared)[0].build({})
+    (problem.loss(0, problem.n_users) + problem.steps[0].penalty()).backward()
+    gains = problem.heads.gains.grad
+    assert float(gains.abs().min()) > 1e-5 * float(problem.heads.means.grad.abs().max())

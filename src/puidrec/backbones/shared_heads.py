@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from puidrec.backbones.base import Backbone, RowShard
 from puidrec.backbones.low_rank import LowRank
+from puidrec.backbones.mf import IdTower, LinearTower
 
 EXPOSURE, RATING, IMPUTATION = range(3)
 
@@ -27,6 +28,7 @@ class SharedHeads(nn.Module):
         self.means = nn.Parameter(torch.tensor(means))
         self.user_bias = nn.Parameter(torch.zeros(n_heads, shape[0]))
         self.item_bias = nn.Parameter(torch.zeros(n_heads, shape[1]))
+        _draw_biases(backbone)
 
     def keep_users(self, shard: RowShard) -> None:
         """Drop the parameters of all other users."""
@@ -69,3 +71,15 @@ class SharedHeads(nn.Module):
             return self.means.new_zeros(())
         users = self.user_bias.square().sum(1) / self.backbone.n_users
         return users.sum() + self.item_bias.square().mean(1).sum()
+
+
+@torch.no_grad()
+def _draw_biases(backbone: Backbone) -> None:
+    """Let shared biases start as random as vectors are, by what their own vectors hold.
+
+    At biases of 0 gains have no slope at all. Adam's first step has its full size however small a slope is, so that
+    what is not quite 0 on another machine would send it anywhere.
+    """
+    for tower in (*backbone.user_towers, *backbone.item_towers):
+        if isinstance(tower, IdTower | LinearTower) and tower.weight.shape[1] > 1:
+            tower.weight[:, -1] = tower.weight[:, :-1].sum(1) / backbone.dim**0.5
