@@ -38,6 +38,9 @@ from puidrec.propensity.solver import (
 MIN_VARIANCE, MAX_VARIANCE = 1e-5, 25.0
 CELL_RIDGE = 1e-3
 MAX_ROUNDS = 12
+GRID, ZOOMS = 9, 9
+"""Variances compared at a time, and how often the interval between the best one's neighbours is looked at more closely:
+log v is found to 3e-5."""
 
 RidgeChoice = float | Literal["auto"]
 
@@ -168,15 +171,14 @@ def effect_variance(estimate: np.ndarray, noise: np.ndarray, size: np.ndarray) -
     `estimate` is the unshrunk working value s + score/information. Effects no larger than their noise give the
     smallest variance, so that a ridge of 1/v removes them.
     """
-    from scipy.optimize import minimize_scalar  # takes long to import; most methods do without
-
-    def deviance(log_v: float) -> float:
-        spread = np.exp(log_v) + noise
-        return float(np.sum(size * (np.log(spread) + estimate**2 / spread)))
-
-    found = minimize_scalar(deviance, bounds=(np.log(MIN_VARIANCE), np.log(MAX_VARIANCE)), method="bounded")
-    smallest = deviance(np.log(MIN_VARIANCE)) <= found.fun
-    return MIN_VARIANCE if smallest else float(np.exp(found.x))
+    low, high = np.log(MIN_VARIANCE), np.log(MAX_VARIANCE)
+    for _ in range(ZOOMS):  # SciPy's search takes longer to import than this takes
+        grid = np.linspace(low, high, GRID)
+        spread = np.exp(grid)[:, None] + noise
+        deviance = (np.log(spread) + estimate**2 / spread) @ size
+        best = int(np.argmin(deviance))
+        low, high = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
+    return float(np.exp(grid[best]))
 
 
 class TwoWay(FittedPropensity):

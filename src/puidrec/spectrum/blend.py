@@ -121,11 +121,10 @@ def _ingredients(prepared: Prepared, done: Done) -> Ingredients:
     exposure = factors.named
     rng = generator(prepared.settings.seed, "spectrum")
     user, item = rng.integers(data.n_users, size=SAMPLED), rng.integers(data.n_items, size=SAMPLED)
-    everything = {**members, **exposure}
-    spread = {name: float(Term(name, scores).at(user, item).std()) for name, scores in everything.items()}
-    centre = Term("", members["all-rank" if data.positives_only else "mf"]).at(user, item)
-    for name, scores in members.items():
-        spread[f"{name} - mf"] = float((Term(name, scores).at(user, item) - centre).std())
+    values = {name: Term(name, scores).at(user, item) for name, scores in {**members, **exposure}.items()}
+    spread = {name: float(drawn.std()) for name, drawn in values.items()}
+    centre = values["all-rank" if data.positives_only else "mf"]
+    spread |= {f"{name} - mf": float((values[name] - centre).std()) for name in members}
     return Ingredients(members, exposure, factors.personal, spread)
 
 

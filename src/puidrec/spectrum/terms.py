@@ -73,13 +73,16 @@ def compress(terms: Sequence[Term], lost: float = LOST, most: int | None = None)
     """The sum of terms as factors of the least rank that loses no more than `lost` of Σ_D s².
 
     With L and R the sides of all terms side by side and RᵀR = E S Eᵀ, L Rᵀ = (L E S^½)(R E S^-½)ᵀ, whose right
-    factor is orthonormal; so the leading axes V of S^½ Eᵀ LᵀL E S^½ keep the most.
+    factor is orthonormal; so the leading axes V of S^½ Eᵀ LᵀL E S^½ keep the most. Where items are fewer than columns,
+    RRᵀ = Q S Qᵀ has the same S, and E S^½ = RᵀQ.
     """
     rights = torch.cat([term.right for term in terms], 1)
-    values, axes = torch.linalg.eigh(rights.T @ rights)
+    by_item = rights.shape[0] < rights.shape[1]
+    values, axes = torch.linalg.eigh(rights @ rights.T if by_item else rights.T @ rights)
     kept = values > 1e-12 * values[-1].clamp_min(1e-300)
     values, axes = values[kept], axes[:, kept]
-    to_users, to_items = axes * values.sqrt(), axes / values.sqrt()
+    to_users = rights.T @ axes if by_item else axes * values.sqrt()
+    to_items = to_users / values
     blocks = [slice(start, start + ROWS) for start in range(0, terms[0].scores.n_users, ROWS)]
     gram = torch.zeros(rights.shape[1], rights.shape[1], dtype=torch.float64)
     for block in blocks:
