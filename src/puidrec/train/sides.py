@@ -64,12 +64,12 @@ class Side:
     centre: Tensor | None = None
     """What L2 pulls the entities' own parameters to, [n, dim + 1]; None: 0."""
 
-    @property
+    @cached_property
     def free(self) -> Tensor:
         """1 where entities have a parameter of their own, else 0."""
         return torch.isfinite(self.penalty).to(self.penalty)
 
-    @property
+    @cached_property
     def cost(self) -> Tensor:
         """The penalty, 0 where there is no parameter."""
         return torch.where(torch.isfinite(self.penalty), self.penalty, 0.0)
@@ -157,7 +157,9 @@ class Model:
         return all(bool((side.penalty > 0.0).all()) for side in (self.users, self.items))
 
     def narrowed(self, width: int) -> Model:
-        """The same model with fewer columns."""
+        """The same model with fewer columns; itself where they are as many."""
+        if width == self.users.penalty.numel():
+            return self
         return replace(self, users=self.users.narrowed(width), items=self.items.narrowed(width))
 
     def padded(self, point: Point) -> Point:

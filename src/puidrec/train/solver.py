@@ -26,9 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from puidrec.backbones.low_rank import LowRank
 from puidrec.train.columns import filled, in_use, needed_axes, turned, widened, without_empty, without_padding
 from puidrec.train.preconditioner import Metric, metric_width
-from puidrec.train.quadratic import Objective, alone, best_step, exact_sum
+from puidrec.train.quadratic import Objective, Quadratic, alone, best_step, exact_sum
 from puidrec.train.sides import Features, Model, Point, Side, UnsolvableError, centred
 from puidrec.train.steps import STEPS, joint_step, sweep
 
@@ -91,7 +92,7 @@ def solve(
     where they lower the objective, unless L2 pulls to given columns.
     """
     state = start if isinstance(start, Sweep) else _first(problem, model, start, metric or {})
-    widens = not model.anchored
+    widens, narrow = not model.anchored, model
     while state.number < max_sweeps:
         done = state.settled >= SETTLED
         if done or (widens and _is_due(state.number + 1, WIDEN_FIRST)):
@@ -99,10 +100,11 @@ def solve(
             if wider is None and done:
                 break
             state = wider or state
-        width = state.point["users"].shape[1]
-        state = _next(problem, model.narrowed(width), state, tolerance, steps)
+        if state.point["users"].shape[1] != narrow.users.penalty.numel():
+            narrow = model.narrowed(state.point["users"].shape[1])
+        state = _next(problem, narrow, state, tolerance, steps)
         if _is_due(state.number, NARROW_FIRST) and not model.anchored:
-            state = _narrowed(problem, model.narrowed(width), state)
+            state = _narrowed(problem, narrow, state)
         if after is not None:
             after(state)
     return state._replace(point=model.padded(state.point), direction={}, proposal={})
@@ -159,8 +161,7 @@ def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, step
     quadratic = problem.at(scores)
     due = _is_due(state.number, METRIC_FIRST * (1 + model.anchored))
     metric = {} if due else dict(state.metric)
-    at_once = not quadratic.same_matrix if model.by_rows else state.number > 0 and model.penalised
-    if at_once:
+    if _at_once(quadratic, model, state, scores):
         proposal, slope, known = joint_step(quadratic, model, state.point, scores, metric)
         size = _dot(model, slope, proposal)
         beta = (size - _dot(model, slope, state.proposal)) / state.size if state.proposal and state.size > 0.0 else 0.0
@@ -182,6 +183,15 @@ def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, step
     still = -gain <= max(enough, rounding) * abs(objective)
     settled = state.settled + 1 if still else 0
     return Sweep(state.number + 1, objective, point, direction, proposal, settled, size, metric)
+
+
+def _at_once(quadratic: Quadratic, model: Model, state: Sweep, scores: LowRank) -> bool:
+    """Whether all parameters move at once; where users' vectors are 0, those of items have no slope yet."""
+    if model.by_rows:
+        return not quadratic.same_matrix
+    if not model.penalised or state.number > 0:
+        return model.penalised
+    return bool(model.reduce(scores.lefts[0][:, :-2].abs().sum(dtype=torch.float64)) > 0.0)
 
 
 def _beta(model: Model, proposal: Point, state: Sweep) -> float:
