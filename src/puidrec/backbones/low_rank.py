@@ -79,6 +79,12 @@ class LowRank:
         """A block of users against all items."""
         return LowRank(tuple(left[rows] for left in self.lefts), self.rights)
 
+    def without_zeros(self) -> LowRank:
+        """The same scores without columns of 0, which L2 leaves in models with more columns than they need."""
+        kept = [right.abs().amax(0) > 0.0 for right in self.rights]
+        lefts = tuple(left[:, k] for left, k in zip(self.lefts, kept, strict=True))
+        return LowRank(lefts, tuple(right[:, k] for right, k in zip(self.rights, kept, strict=True)))
+
     def tile(self, rows: slice = slice(None), columns: slice = slice(None)) -> Tensor:
         """The scores of one tile as a matrix; all of D only in tests."""
         tile = self.lefts[0][rows] @ self.rights[0][columns].T

@@ -100,7 +100,7 @@ class LogBlocks:
 
         same_matrix: c = 0 for every pair, as `weigh` knows; finding out would take a pass over the log.
         """
-        own = None if pull is None else _without_zeros(pull.rows(self.users))
+        own = None if pull is None else pull.rows(self.users).without_zeros()
         return Quadratic(self.blocks(weigh), v, own, constant, same_matrix, self.partition.world.sum)
 
 
@@ -135,13 +135,6 @@ class PairBlocks(LogBlocks):
         low, high = self.partition.own[0]
         step = max(1, PAIRS_AT_ONCE * self.partition.n_users // max(len(self.log), 1))
         return [(start, min(start + step, high)) for start in range(low, high, step)]
-
-
-def _without_zeros(scores: LowRank) -> LowRank:
-    """The same scores without columns of 0, which L2 leaves in models with more columns than they need."""
-    kept = [right.abs().amax(0) > 0.0 for right in scores.rights]
-    lefts = tuple(left[:, k] for left, k in zip(scores.lefts, kept, strict=True))
-    return LowRank(lefts, tuple(right[:, k] for right, k in zip(scores.rights, kept, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

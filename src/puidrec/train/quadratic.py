@@ -31,6 +31,8 @@ from puidrec.errors import InputError
 
 GRAM_ROWS, SUMMED = 1024, 64
 """Rows whose products, and numbers that, are summed in float32 before float64 takes over."""
+IN_CACHE = 131_072
+"""Logged pairs whose products are summed at a time: what is made of them on the way stays in the cache."""
 KEPT = 20_000_000
 """Logged pairs whose scores are kept from one half of a step to the other (80 MB)."""
 Reduce = Callable[[Tensor], Tensor]
@@ -471,9 +473,14 @@ def gram(left: Tensor, right: Tensor) -> Tensor:
 
 def _pair_polynomial(block: Block, s0: Tensor, s1: Tensor, s2: Tensor) -> Tensor:
     """Coefficients of t¹ … t⁴ of Σ c s² − 2 d s at s = s0 + t s1 + t² s2, after a 0 for t⁰."""
-    moves = torch.stack([s1, s2])
-    others = torch.stack([block.c * s0 - block.d, block.c * s1, block.c * s2])
-    (first, square, cross), (second, _, fourth) = gram(moves.T, others.T)
+    total = torch.zeros(2, 3, dtype=torch.float64, device=s0.device)
+    for start in range(0, s0.numel(), IN_CACHE):
+        part = slice(start, start + IN_CACHE)
+        c = block.c if isinstance(block.c, float) else block.c[part]
+        moves = torch.stack([s1[part], s2[part]])
+        others = torch.stack([c * s0[part] - block.d[part], *(c * moves)])
+        total += gram(moves.T, others.T)
+    (first, square, cross), (second, _, fourth) = total
     return torch.stack([torch.zeros_like(first), 2.0 * first, square + 2.0 * second, 2.0 * cross, fourth])
 
 

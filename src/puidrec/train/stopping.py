@@ -153,6 +153,8 @@ def with_drawn_pairs(
 def pair_scores(factors: LowRank, user: np.ndarray, item: np.ndarray) -> np.ndarray:
     """Scores of given pairs, float32, a chunk at a time."""
     device = factors.lefts[0].device
+    if user.size > factors.n_users:
+        factors = factors.without_zeros()
     out = np.zeros(user.size, np.float32)
     for start in range(0, user.size, CHUNK):
         part = slice(start, start + CHUNK)
