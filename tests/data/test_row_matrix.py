@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,3 +65,14 @@ def test_noise_does_not_know_either(matrices) -> None:
     one, many = (measure_noise(matrix, None, None, 0) for matrix in matrices)
     assert many.edge == pytest.approx(one.edge, rel=1e-9)
     assert one.edge > 0
+
+
+def test_sums_and_numbers_by_user_of_parts_with_users_without_rows() -> None:
+    dense = np.array([[0.0, 2.0, 1.0], [0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    matrix = RowMatrix.of(sp.csr_matrix(dense))
+    for one in (matrix, replace(matrix, max_pairs=2)):
+        assert np.concatenate([part.sum_by_user(part.values) for part in one.parts()]).tolist() == [3.0, 0.0, 3.0, 0.0]
+        own = np.concatenate([part.of_users(np.arange(4.0)) for part in one.parts()])
+        assert own.tolist() == [0.0, 0.0, 2.0]
+    empty = RowMatrix.of(sp.csr_matrix((2, 3)))
+    assert [part.sum_by_user(part.values).tolist() for part in empty.parts()] == [[0.0, 0.0]]

@@ -57,6 +57,18 @@ class Part(NamedTuple):
         """User of each value."""
         return np.repeat(np.arange(self.users.start, self.users.stop), np.diff(self.matrix.indptr))
 
+    def of_users(self, numbers: np.ndarray) -> np.ndarray:
+        """A number of every user of the whole, for each value."""
+        return np.repeat(numbers[self.users], np.diff(self.matrix.indptr))
+
+    def sum_by_user(self, values: np.ndarray) -> np.ndarray:
+        """Sums over the values of each user of this part; `values` are as many as the part has."""
+        start = self.matrix.indptr[:-1]
+        there, total = np.diff(self.matrix.indptr) > 0, np.zeros(start.size)
+        if there.any():
+            total[there] = np.add.reduceat(values, start[there], dtype=np.float64)
+        return total
+
     @property
     def item(self) -> np.ndarray:
         """Item of each value."""

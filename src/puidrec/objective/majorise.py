@@ -27,7 +27,7 @@ from torch import Tensor
 
 from puidrec.objective.worst_case import Box
 
-WIDTH = 0.01
+WIDTH = 0.003
 """Distance of scores from a bend within which it is rounded off; ratings span 1 or 2."""
 
 

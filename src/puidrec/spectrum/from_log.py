@@ -75,7 +75,7 @@ def _leading(matrix: RowMatrix, rank: int, seed: int) -> tuple[np.ndarray, np.nd
     """Singular vectors of D_u^-½ M D_i^-½ by falling strength."""
     users = 1.0 / np.sqrt(np.diff(matrix.row_start) + 1.0)
     items = 1.0 / np.sqrt(matrix.item_count + 1.0)
-    scaled = matrix.map(lambda part: part.values * users[part.user] * items[part.item])
+    scaled = matrix.map(lambda part: part.values * part.of_users(users) * items[part.item])
     rank = min(rank, min(matrix.shape) - 1)
     if rank < 1 or not scaled.any():
         return np.zeros((matrix.shape[0], 0)), np.zeros(0), np.zeros((0, matrix.shape[1]))

@@ -52,7 +52,7 @@ def closed_form(name: str, ratings: RowMatrix, dim: int, seed: int) -> LowRank:
             item_bias = _item_bias(ratings, mean, user_bias)
             user_bias = _user_bias(ratings, mean, item_bias)
     if name == "pure-svd":
-        residual = ratings.map(lambda part: part.values - mean - user_bias[part.user] - item_bias[part.item])
+        residual = ratings.map(lambda part: part.values - mean - part.of_users(user_bias) - item_bias[part.item])
         left, right = _truncated_svd(residual, dim, seed)
     ones = (np.ones(shape[0]), np.ones(shape[1]))
     lefts = np.column_stack([left, user_bias, ones[0]])
@@ -128,18 +128,13 @@ def _leading_axes(times: Callable[[np.ndarray], np.ndarray], size: int, seed: in
 
 def _item_bias(ratings: RowMatrix, mean: float, user_bias: np.ndarray) -> np.ndarray:
     """Shrunk means of what users leave unexplained."""
-    total = ratings.sum_by_item(lambda part: part.values - mean - user_bias[part.user])
+    total = ratings.sum_by_item(lambda part: part.values - mean - part.of_users(user_bias))
     return total / (ratings.item_count + SHRINK)
 
 
 def _user_bias(ratings: RowMatrix, mean: float, item_bias: np.ndarray) -> np.ndarray:
     """Shrunk means of what items leave unexplained; all rows of a user are in one part."""
-    totals = [
-        np.bincount(
-            part.user - part.users.start, part.values - mean - item_bias[part.item], part.users.stop - part.users.start
-        )
-        for part in ratings.parts()
-    ]
+    totals = [part.sum_by_user(part.values - mean - item_bias[part.item]) for part in ratings.parts()]
     bias: np.ndarray = np.concatenate(totals) / (np.diff(ratings.row_start) + SHRINK)
     return bias
 

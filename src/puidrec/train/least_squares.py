@@ -26,7 +26,7 @@ from puidrec.train.columns import in_use, strengths
 from puidrec.train.problem import ADMISSIBLE, Fitted, Problem, with_prefix
 from puidrec.train.quadratic import Objective, Reduce
 from puidrec.train.regularisation import relaxed_share
-from puidrec.train.solver import SETTLED, TOLERANCE, Features, Metric, Model, Point, Side, Sweep, solve
+from puidrec.train.solver import SETTLED, Features, Metric, Model, Point, Side, Sweep, solve
 from puidrec.train.stopping import Validator
 
 STEP, MOST_STEPS = 1.5, 4
@@ -282,9 +282,9 @@ class Solver:
             if self.save is not None and not roughly:
                 self.save(self._state(part.name, sweep))
 
-        tolerance = ROUGHLY if roughly else TOLERANCE
         end = solve(
-            part.objective(), model, start, max_sweeps=self.settings.epochs, after=after, tolerance=tolerance,
+            part.objective(), model, start, max_sweeps=self.settings.epochs, after=after,
+            tolerance=ROUGHLY if roughly else None,
             metric=self._metric.pop(part.name, None),
         )  # fmt: skip
         self._metric[part.name] = end.metric

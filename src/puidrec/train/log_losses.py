@@ -19,7 +19,7 @@ from puidrec.objective.terms import Observed
 from puidrec.objective.worst_case import Box
 from puidrec.train.blocks import UserPartition
 from puidrec.train.problem import BlockLoss, Log
-from puidrec.train.quadratic import Block, Line, Quadratic, best_step
+from puidrec.train.quadratic import KEPT, Block, Line, Quadratic, best_step
 
 T = TypeVar("T")
 FEW_PAIRS, PAIRS_AT_ONCE = 4_000_000, 1_000_000
@@ -101,7 +101,8 @@ class LogBlocks:
         same_matrix: c = 0 for every pair, as `weigh` knows; finding out would take a pass over the log.
         """
         own = None if pull is None else pull.rows(self.users).without_zeros()
-        return Quadratic(self.blocks(weigh), v, own, constant, same_matrix, self.partition.world.sum)
+        kept = len(self.log) if isinstance(self.log, Observed) else KEPT
+        return Quadratic(self.blocks(weigh), v, own, constant, same_matrix, self.partition.world.sum, kept)
 
 
 @dataclass(frozen=True, eq=False)

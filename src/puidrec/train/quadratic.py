@@ -34,7 +34,7 @@ GRAM_ROWS, SUMMED = 1024, 64
 IN_CACHE = 131_072
 """Logged pairs whose products are summed at a time: what is made of them on the way stays in the cache."""
 KEPT = 20_000_000
-"""Logged pairs whose scores are kept from one half of a step to the other (80 MB)."""
+"""Logged pairs whose scores are kept from one half of a step to the other (80 MB), where the log itself is not."""
 Reduce = Callable[[Tensor], Tensor]
 """Sum over processes, each of which holds some of the users."""
 
@@ -108,6 +108,8 @@ class Quadratic:
     same_matrix: bool = False
     """c = 0 everywhere: A is the same for all rows, and a side is solved exactly by one Cholesky factorisation."""
     reduce: Reduce = alone
+    kept: int = KEPT
+    """Logged pairs whose scores may be kept from one half of a step to the other."""
 
     @classmethod
     def in_memory(cls, pattern: LogPattern, c: Tensor | float, d: Tensor, **rest: object) -> Quadratic:
@@ -398,7 +400,7 @@ class Slopes:
             return self._known[block.start]
         residual = block.d - block.c * block.scores(self.scores)
         self._kept += residual.numel()
-        if self._kept <= KEPT:
+        if self._kept <= self.quadratic.kept:
             self._known[block.start] = residual
         return residual
 
@@ -426,7 +428,7 @@ def both_slopes(
     for block in quadratic.blocks():
         s = block.scores(scores)
         kept += s.numel()
-        if kept <= KEPT:
+        if kept <= quadratic.kept:
             known[block.start] = s
         residual = block.d - block.c * s
         rows = slice(block.start, block.stop)

@@ -107,7 +107,7 @@ def _in_measure_of(factors: tuple[np.ndarray, np.ndarray] | None, slopes: RowMat
     if factors is None:
         return slopes
     users, items = (1.0 / np.sqrt(factor) for factor in factors)
-    return slopes.map(lambda part: part.values * users[part.user] * items[part.item])
+    return slopes.map(lambda part: part.values * part.of_users(users) * items[part.item])
 
 
 def noise_like(slopes: RowMatrix, seed: int) -> Iterator[RowMatrix]:
@@ -175,7 +175,7 @@ def exposure_noise(ratings: RowMatrix, unseen_weight: float, low: float, l2: flo
     users, items = whole_space_biases(ratings, unseen_weight, low, l2)
 
     def difference(part: Part) -> np.ndarray:
-        above = users[part.user] + items[part.item]
+        above = part.of_users(users) + items[part.item]
         return np.asarray((above - (part.values - low)) / ratings.nnz - v * above)
 
     power = sum(float(np.sum(difference(part) ** 2)) for part in ratings.parts())
@@ -219,9 +219,8 @@ def centred(slopes: RowMatrix) -> RowMatrix:
 
 
 def _less_user_means(part: Part, values: np.ndarray) -> np.ndarray:
-    own, n_users = part.user - part.users.start, part.users.stop - part.users.start
-    mean = np.bincount(own, values, n_users) / np.maximum(np.diff(part.matrix.indptr), 1)
-    return np.asarray(values - mean[own])
+    count = np.diff(part.matrix.indptr)
+    return np.asarray(values - np.repeat(part.sum_by_user(values) / np.maximum(count, 1), count))
 
 
 def half_slope(residual: np.ndarray, loss: str, *, signed: bool) -> np.ndarray:

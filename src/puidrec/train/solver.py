@@ -35,10 +35,12 @@ from puidrec.train.steps import STEPS, joint_step, sweep
 
 __all__ = ["Features", "Metric", "Model", "Point", "Side", "Sweep", "UnsolvableError", "best_step", "solve", "sweep"]
 
-TOLERANCE, JOINTLY = 1e-5, 2.0
+TOLERANCE = MappingProxyType({torch.float64: 3e-7, torch.float32: 1e-5})
 """Change of scores per sweep below which the solver ends: root mean square, as the objective weighs pairs, against that
-of the residuals. Near the optimum its square is the gain over the objective, exact however users are divided. Without
-features the optimum is less flat, and twice as much does."""
+of the residuals. Near the optimum its square is the gain over the objective, exact however users are divided. The
+optimum of a small log can be flat: in double precision it is followed until no score is further than 1e-4 from it."""
+JOINTLY = 2.0
+"""Without features the optimum is less flat, and this times the tolerance does."""
 SETTLED = 2
 """Sweeps in a row that must stay below the tolerance."""
 ROUNDING = 1e-3
@@ -78,7 +80,7 @@ def solve(
     model: Model,
     start: Point | Sweep,
     *,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     max_sweeps: int = 200,
     steps: int = STEPS,
     metric: Metric | None = None,
@@ -86,6 +88,7 @@ def solve(
 ) -> Sweep:
     """Minimise problem + penalty, until `SETTLED` sweeps in a row change scores by less than `tolerance`.
 
+    tolerance: by precision where it is None (`TOLERANCE`).
     start: a point, or the sweep to go on from. metric: of a similar problem solved before, where it is known.
     after: called after every sweep, to keep a history or a checkpoint.
     Columns that L2 has shrunk to nothing are left out of the work (`Model.padded` puts them back); columns are added
@@ -93,6 +96,7 @@ def solve(
     """
     state = start if isinstance(start, Sweep) else _first(problem, model, start, metric or {})
     widens, narrow = not model.anchored, model
+    tolerance = TOLERANCE[state.point["users"].dtype] if tolerance is None else tolerance
     while state.number < max_sweeps:
         done = state.settled >= SETTLED
         if done or (widens and _is_due(state.number + 1, WIDEN_FIRST)):
