@@ -221,7 +221,7 @@ def test_two_processes_find_the_solution_of_one(tiny_data, tmp_path, monkeypatch
     fits = {
         "mf": {"method": "mf"}, "dr": {"method": "dr", "backbone": "mf"}, "robust": {"method": "puid-dr"},
         "benchmarked": {"method": "bpuid-ips", "backbone": "mf"},
-        "signed": {"method": "signed-rd"}, "features": {"method": "ips", "ids": False},
+        "signed": {"method": "signed-rd"}, "sharp": {"method": "sharp-rd"}, "features": {"method": "ips", "ids": False},
         "spectrum": {"method": "spectrum"},
     }  # fmt: skip
     common = {**COMMON, "epochs": 200}
