@@ -235,3 +235,47 @@ def test_two_processes_find_the_solution_of_one(tiny_data, tmp_path, monkeypatch
         both = np.load(tmp_path / f"{name}.npz")
         alone = solution(Recommender(**{**common, **options}).fit(tiny_data))
         assert_same_solution((both["scores"], float(both["objective"])), alone, options["method"])
+
+
+RESUMED = """
+import sys
+import numpy as np
+from puidrec import model
+from puidrec.data.synthetic import simulate
+from puidrec.train.distributed import join_world
+
+class Stopped(Exception):
+    pass
+
+told = []
+
+def stop(*_):
+    told.append(1)
+    if len(told) == 20:
+        raise Stopped
+
+model.CHECKPOINT_SECONDS = 0.0
+data = simulate("mixed", 60, 25, density=0.2, rng=0).data
+options = {"method": "ips", "backbone": "mf", "dim": 4, "propensity": "cells"}
+with join_world() as world:
+    whole = model.Recommender(**options).fit(data, world=world)
+    try:
+        model.Recommender(**options).fit(data, world=world, checkpoint=sys.argv[1], progress=stop)
+        raise AssertionError("not stopped")
+    except Stopped:
+        pass
+    again = model.Recommender(**options).fit(data, world=world, checkpoint=sys.argv[1])
+    assert again.history_ == whole.history_
+    assert np.array_equal(again.user_factors_, whole.user_factors_)
+"""
+
+
+def test_two_processes_go_on_from_their_checkpoint(tmp_path) -> None:
+    """The matrices that precondition users' rows belong to the process that holds the users."""
+    program = tmp_path / "fit.py"
+    program.write_text(RESUMED)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
+    done = subprocess.run(
+        [*command, str(tmp_path / "checkpoint")], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -346,7 +346,9 @@ class Solver:
         """Tensors with a row per user of this process."""
         if self.partition.shard is None:
             return {}
-        own = {f"{kind}.users": 0 for kind in ("point", "direction", "proposal", "anchor")}
+        own = {f"{kind}.users": 0 for kind in ("point", "direction", "proposal", "anchor")} | {
+            "metric.users.inverse": 0
+        }
         for part in self.parts:
             for key, axis in entity_axes(part.backbone).items():
                 own |= dict.fromkeys([f"{part.name}.{key}", f"now.{part.name}.{key}"], axis)

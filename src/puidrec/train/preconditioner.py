@@ -52,16 +52,19 @@ Solve = Callable[[Sequence[Tensor]], list[Tensor]]
 
 def metric_of(rows: Rows, side: Side, reduce: Reduce) -> Metric:
     """The preconditioner of a side at the scores that its rows were made for."""
-    own = {"inverse": inverse_rows(rows, side)} if _few(rows) else similar_axes(rows, side)._asdict()
+    few = _few(rows, reduce)
+    own = {"inverse": inverse_rows(rows, side)} if few else similar_axes(rows, side)._asdict()
     if side.features is not None:
         own |= feature_axes(rows, side, side.features, reduce)._asdict()
     return {name: x.contiguous() for name, x in own.items()}  # as they will be read from a checkpoint
 
 
-def _few(rows: Rows) -> bool:
-    """Whether the matrices of all rows are worth forming."""
-    few = rows.width <= FEW_COLUMNS and len(rows.own) * rows.width**2 <= FEW_NUMBERS
-    return (rows.width <= NARROW or few) and not rows.quadratic.same_matrix
+def _few(rows: Rows, reduce: Reduce) -> bool:
+    """Whether the matrices of all rows are worth forming, in all processes or in none."""
+    if rows.quadratic.same_matrix or rows.width > FEW_COLUMNS:
+        return False
+    count = rows.own.new_full((), len(rows.own), dtype=torch.float64)
+    return rows.width <= NARROW or float(reduce(count)) * rows.width**2 <= FEW_NUMBERS
 
 
 def metric_width(metric: Metric) -> int:
