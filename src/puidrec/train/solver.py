@@ -52,6 +52,8 @@ NARROW_FIRST = 8
 """The sweep after which needless columns are looked for; again after sweeps of twice its number, four times it, …"""
 WIDEN_FIRST = 5
 """The sweep before which lacking columns are looked for; again as above, and at the end."""
+COLD = 1e-3
+"""Length of all users' vectors, against that of all items', below which a start is one from 0."""
 RISE = 1e-8
 """Share of the objective that leaving a column out may cost, which is the rounding error of the objective itself."""
 WORTH = 1e-8
@@ -190,12 +192,13 @@ def _next(problem: Objective, model: Model, state: Sweep, tolerance: float, step
 
 
 def _at_once(quadratic: Quadratic, model: Model, state: Sweep, scores: LowRank) -> bool:
-    """Whether all parameters move at once; where users' vectors are 0, those of items have no slope yet."""
+    """Whether all parameters move at once; where users' vectors are next to 0, those of items have no slope yet."""
     if model.by_rows:
         return not quadratic.same_matrix
     if not model.penalised or state.number > 0:
         return model.penalised
-    return bool(model.reduce(scores.lefts[0][:, :-2].abs().sum(dtype=torch.float64)) > 0.0)
+    squares = [exact_sum(side[:, :-2].square()) for side in (scores.lefts[0], scores.rights[0])]
+    return bool(model.reduce(squares[0]) > COLD**2 * squares[1])
 
 
 def _beta(model: Model, proposal: Point, state: Sweep) -> float:
