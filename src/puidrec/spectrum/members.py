@@ -194,4 +194,5 @@ def _chosen(prepared: Prepared, points: Sequence[tuple[str, Fitted]], rows: Rows
     words = f"the AUC of {rows.user.size:,} uniform ratings along a path: {name}"
     validator, notes = prepared.validator(), {"gamma_set_by": words, "uniform_rows_used": "scale of Γ, λ"}
     score = None if validator is None else validator.score(fitted.phi)
-    return replace(fitted, history=[], best_score=score, notes=notes)
+    # a point of the path takes few sweeps on purpose
+    return replace(fitted, history=[], best_score=score, notes=notes, unfinished=())
