@@ -91,7 +91,7 @@ def compare(data: Any, method: str, epochs: int, **given: Any) -> Iterator[Row]:
 
 
 def solved_methods() -> list[str]:
-    """Methods that least squares trains by default, one row each; `spectrum` mixes such fits."""
+    """Methods with training; those that Adam trains are passed over, `spectrum` mixes fits of others."""
     return [name for name, spec in METHODS.items() if spec.trains and name not in ("spectrum", "all-rank")]
 
 
@@ -119,7 +119,7 @@ def main() -> None:
         except pr.InputError as error:
             print(f"{method}: {error}")
     print(table(rows))
-    print(f"lowest: {min(row.above for row in rows):+.4%}")
+    print(f"lowest: {min((row.above for row in rows), default=0.0):+.4%}")
 
 
 if __name__ == "__main__":

@@ -22,3 +22,12 @@ def test_factors_that_do_not_fit_are_refused():
         LowRank.of(torch.zeros(3, 2), torch.zeros(4, 3))
     with pytest.raises(InputError, match="fit together"):
         LowRank((torch.zeros(3, 2), torch.zeros(4, 2)), (torch.zeros(5, 2), torch.zeros(5, 2)))
+
+
+def test_columns_of_zeros_are_left_out_and_a_nan_is_not() -> None:
+    left, right = torch.ones(3, 3), torch.ones(4, 3)
+    right[:, 1] = 0.0
+    right[2, 2] = float("nan")
+    found = LowRank.of(left, right).without_zeros()
+    assert found.rights[0].shape == (4, 2)
+    torch.testing.assert_close(found.tile(), LowRank.of(left, right).tile(), equal_nan=True)

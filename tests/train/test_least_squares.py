@@ -15,7 +15,7 @@ from puidrec.data.sources import load_dataset
 from puidrec.methods import METHODS, ROBUST, SIGNED, UNSEEN
 from puidrec.model import Recommender
 from puidrec.objective import majorise
-from puidrec.train import blocks, least_squares, log_losses
+from puidrec.train import blocks, least_squares, log_losses, preconditioner
 from puidrec.train import prepare as prepare_module
 from puidrec.train.adam import Trainer
 from puidrec.train.least_squares import Solver, load_point, parts_to_solve, point_of
@@ -235,6 +235,15 @@ def test_two_processes_find_the_solution_of_one(tiny_data, tmp_path, monkeypatch
         both = np.load(tmp_path / f"{name}.npz")
         alone = solution(Recommender(**{**common, **options}).fit(tiny_data))
         assert_same_solution((both["scores"], float(both["objective"])), alone, options["method"])
+
+
+def test_without_l2_singular_matrices_are_not_inverted(world, monkeypatch) -> None:
+    """A user with fewer ratings than columns has a singular matrix; its inverse would end the fit after two sweeps."""
+    given = {**COMMON, "method": "mf", "backbone": "mf", "dim": 6, "l2": 0.0, "epochs": 100, "select": "none"}
+    found = solution(Recommender(**given).fit(world(3)))[1]
+    monkeypatch.setattr(preconditioner, "NARROW", 0)
+    monkeypatch.setattr(preconditioner, "FEW_COLUMNS", 0)
+    assert found == pytest.approx(solution(Recommender(**given).fit(world(3)))[1], rel=1e-6, abs=1e-9)
 
 
 RESUMED = """

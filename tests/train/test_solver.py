@@ -694,7 +694,7 @@ def test_columns_that_l2_empties_are_left_out_without_changing_the_optimum(monke
         quadratic, model, start_of(world, model), after=lambda step: widths.append(step.point["users"].shape[1])
     )
     monkeypatch.setattr("puidrec.train.solver.NARROW_FIRST", 10_000)
-    monkeypatch.setattr("puidrec.train.solver.without_empty", lambda point: point)
+    monkeypatch.setattr("puidrec.train.solver.without_empty", lambda point, _: point)
     whole = solve(quadratic, model, start_of(world, model))
     assert widths[0] == 1
     assert 1 < widths[-1] < 9

@@ -81,7 +81,7 @@ class LowRank:
 
     def without_zeros(self) -> LowRank:
         """The same scores without columns of 0, which L2 leaves in models with more columns than they need."""
-        kept = [right.abs().amax(0) > 0.0 for right in self.rights]
+        kept = [~(right == 0.0).all(0) for right in self.rights]
         lefts = tuple(left[:, k] for left, k in zip(self.lefts, kept, strict=True))
         return LowRank(lefts, tuple(right[:, k] for right, k in zip(self.rights, kept, strict=True)))
 

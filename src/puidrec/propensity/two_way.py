@@ -171,14 +171,18 @@ def effect_variance(estimate: np.ndarray, noise: np.ndarray, size: np.ndarray) -
     `estimate` is the unshrunk working value s + score/information. Effects no larger than their noise give the
     smallest variance, so that a ridge of 1/v removes them.
     """
+    squares = estimate**2
+
+    def deviance(v: float) -> float:
+        spread = v + noise
+        return float(np.sum(size * (np.log(spread) + squares / spread)))
+
     low, high = np.log(MIN_VARIANCE), np.log(MAX_VARIANCE)
     for _ in range(ZOOMS):  # SciPy's search takes longer to import than this takes
         grid = np.linspace(low, high, GRID)
-        spread = np.exp(grid)[:, None] + noise
-        deviance = (np.log(spread) + estimate**2 / spread) @ size
-        best = int(np.argmin(deviance))
+        best = int(np.argmin([deviance(float(np.exp(log_v))) for log_v in grid]))
         low, high = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
-    return float(np.exp(grid[best]))
+    return max(float(np.exp(grid[best])), MIN_VARIANCE)
 
 
 class TwoWay(FittedPropensity):

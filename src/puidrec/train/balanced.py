@@ -42,9 +42,9 @@ from puidrec.train.problem import Fitted, Log, Stage
 from puidrec.train.robust import RobustProblem, robust_problem, unweighted_first
 from puidrec.train.stopping import pair_scores
 
-NEGLIGIBLE = 1e-6
-"""Imputed errors, of ratings that span 1 or 2, whose balance is rounding. Where the imputation model has the weights
-and the L2 of the prediction model, both converge to the same scores: ê is next to 0, and nothing is to be balanced."""
+NEGLIGIBLE = 1e-5**2
+"""Imputed errors, of ratings that span 1 or 2, whose balance is rounding: both models are the same to 1e-5, as they are
+where the imputation model has the weights and the L2 of the prediction model; then nothing is to be balanced."""
 Moment = Callable[[Observed, LowRank, LowRank | None], Tensor]
 """(logged pairs of some users, φ and θ of these users) → a number per pair."""
 

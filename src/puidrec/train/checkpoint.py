@@ -60,7 +60,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
+            # copies, aligned as tensors are: kernels sum in another order where they are not
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (no mapping)
         if about.get("format") != FORMAT:
             raise InputError("not a file of this format", file=path, found=about.get("format"), expected=FORMAT)
         if about.get("sha256") != _digest(tensors, about["state"]):

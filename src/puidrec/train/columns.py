@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from puidrec.backbones.low_rank import LowRank
-from puidrec.train.quadratic import Objective, Quadratic, Slopes, alone, gram
+from puidrec.train.quadratic import Objective, Quadratic, Reduce, Slopes, alone, gram
 from puidrec.train.sides import Model, Point
 
 NEGLIGIBLE = 1e-3
@@ -36,9 +36,9 @@ CLEARLY = 0.02
 HALVINGS = 8
 
 
-def without_empty(point: Point) -> Point:
-    """The columns that contribute to scores, and the biases."""
-    kept = point["users"].abs().amax(0) * point["items"].abs().amax(0) > EMPTY
+def without_empty(point: Point, reduce: Reduce) -> Point:
+    """The columns that contribute to scores of users of any process, and the biases."""
+    kept = reduce((point["users"].abs().amax(0) * point["items"].abs().amax(0) > EMPTY).double()) > 0.0
     kept[-1] = True
     return {name: x if x.ndim == 0 else x[:, kept] for name, x in point.items()}
 

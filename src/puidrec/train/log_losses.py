@@ -224,14 +224,14 @@ class WorstCase:
 
         def at(t: float) -> tuple[float, float]:
             """Change of the loss from t = 0, and its slope, in float64."""
-            total = torch.zeros(2, dtype=torch.float64)
+            total = torch.zeros(2, dtype=torch.float64, device=scores.lefts[0].device)
             for block, s0, s1, s2 in lines():
                 rows = slice(block.start + self.log.low, block.stop + self.log.low)
                 bent, start = self.bent(self.log.log.rows(rows.start, rows.stop), rows), s0.double()
                 y = start + t * (s1 + t * s2)
                 c, d = bent.above(y)
-                total[0] += torch.sum(bent.loss(y) - bent.loss(start)).cpu()
-                total[1] += torch.sum(2.0 * (c * y - d) * (s1 + 2.0 * t * s2)).cpu()
+                total[0] += torch.sum(bent.loss(y) - bent.loss(start))
+                total[1] += torch.sum(2.0 * (c * y - d) * (s1 + 2.0 * t * s2))
             change, slope = (self.scale * self.log.partition.world.sum(total)).tolist()
             polynomial = np.polynomial.polynomial.Polynomial(smooth)
             return change + float(polynomial(t) - polynomial(0.0)), slope + float(polynomial.deriv()(t))

@@ -30,13 +30,13 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from puidrec.train.quadratic import Reduce, Rows
+from puidrec.train.quadratic import Reduce, Rows, alone
 from puidrec.train.sides import Features, Side, UnsolvableError
 
 NARROW = 12
 """Columns, biases among them, up to which the matrices of all rows are formed and inverted."""
 FEW_COLUMNS, FEW_NUMBERS = 24, 2_000_000
-"""The same for few rows: columns, and numbers that the matrices have."""
+"""The same for few rows: columns, and numbers that matrices of both sides would have."""
 SLIGHT = 1e-12
 """Share of the mean diagonal that preconditioners add to it."""
 MANY_FEATURES = 600
@@ -52,19 +52,24 @@ Solve = Callable[[Sequence[Tensor]], list[Tensor]]
 
 def metric_of(rows: Rows, side: Side, reduce: Reduce) -> Metric:
     """The preconditioner of a side at the scores that its rows were made for."""
-    few = _few(rows, reduce)
-    own = {"inverse": inverse_rows(rows, side)} if few else similar_axes(rows, side)._asdict()
+    few = _few(rows, side, reduce)
+    own = {"inverse": inverse_rows(rows, side)} if few else similar_axes(rows, side, reduce)._asdict()
     if side.features is not None:
         own |= feature_axes(rows, side, side.features, reduce)._asdict()
     return {name: x.contiguous() for name, x in own.items()}  # as they will be read from a checkpoint
 
 
-def _few(rows: Rows, reduce: Reduce) -> bool:
-    """Whether the matrices of all rows are worth forming, in all processes or in none."""
-    if rows.quadratic.same_matrix or rows.width > FEW_COLUMNS:
+def _few(rows: Rows, side: Side, reduce: Reduce) -> bool:
+    """Whether the matrices of all rows are worth forming, in all processes or in none; and have an inverse."""
+    if (
+        rows.quadratic.same_matrix
+        or rows.width > FEW_COLUMNS
+        or bool((side.cost <= 0.0).logical_and(side.free > 0).any())
+    ):
         return False
-    count = rows.own.new_full((), len(rows.own), dtype=torch.float64)
-    return rows.width <= NARROW or float(reduce(count)) * rows.width**2 <= FEW_NUMBERS
+    own, fixed = (rows.own.new_full((), len(x), dtype=torch.float64) for x in (rows.own, rows.fixed))
+    numbers = (float(reduce(own)) + float(rows.reduce(fixed))) * rows.width**2
+    return rows.width <= NARROW or numbers <= FEW_NUMBERS
 
 
 def metric_width(metric: Metric) -> int:
@@ -76,7 +81,7 @@ def precondition(
     metric: Metric, rows: Rows, side: Side, own: Tensor, of_features: Tensor | None, reduce: Reduce
 ) -> tuple[Tensor, Tensor | None]:
     """Steps of a side's own parameters and of the weights of its features, given their slopes."""
-    solve_rows = _row_solver(metric, rows, side)
+    solve_rows = _row_solver(metric, rows, side, reduce)
     change = solve_rows(own)
     if side.features is None or of_features is None:
         return change, None
@@ -87,11 +92,12 @@ def precondition(
     return change - taken + solve_rows(side.weighted(taken)), weights  # − (A + ρ)⁻¹ A x W
 
 
-def _row_solver(metric: Metric, rows: Rows, side: Side) -> Callable[[Tensor], Tensor]:
+def _row_solver(metric: Metric, rows: Rows, side: Side, reduce: Reduce) -> Callable[[Tensor], Tensor]:
     """r ↦ M⁻¹ r of each row of a side."""
     if "inverse" in metric:
         return lambda residual: torch.bmm(metric["inverse"], residual[:, :, None])[:, :, 0]
-    solve_similar = SimilarAxes(*(metric[key] for key in SimilarAxes._fields)).solver(_shares(rows, side))
+    axes = SimilarAxes(*(metric[key] for key in SimilarAxes._fields))
+    solve_similar = axes.solver(_shares(rows, side, reduce))
     return lambda residual: solve_similar([residual])[0]
 
 
@@ -121,20 +127,28 @@ class SimilarAxes(NamedTuple):
         return lambda residual: [(residual[0] @ self.axes).mul_(inverse) @ self.axes.T]
 
 
-def similar_rows(rows: Rows, side: Side) -> Solve:
+def similar_rows(rows: Rows, side: Side, reduce: Reduce) -> Solve:
     """r ↦ M⁻¹ r of each row, M_u = B + x_u G: B holds v FᵀF and the L2 that rows share, G C̄ S and the L2 that grows."""
-    return similar_axes(rows, side).solver(_shares(rows, side))
+    return similar_axes(rows, side, reduce).solver(_shares(rows, side, reduce))
 
 
-def _shares(rows: Rows, side: Side) -> Tensor:
+def _mean_weight(rows: Rows, reduce: Reduce) -> float:
+    """C̄ over the rows of all processes."""
+    own = rows.weights()[0]
+    total, count = reduce(torch.stack([own.sum(dtype=torch.float64), own.new_full((), len(own), dtype=torch.float64)]))
+    return float(total / count.clamp_min(1.0))
+
+
+def _shares(rows: Rows, side: Side, reduce: Reduce) -> Tensor:
     """x: C_u/C̄; where logged pairs have no curvature, what L2 grows with."""
     own = rows.weights()[0]
     if not rows.quadratic.same_matrix:
-        return own / float(own.mean()) if bool(own.any()) else own
+        mean = _mean_weight(rows, reduce)
+        return own / mean if mean > 0.0 else own
     return torch.zeros_like(own) if side.share is None else side.share.to(own)
 
 
-def similar_axes(rows: Rows, side: Side) -> SimilarAxes:
+def similar_axes(rows: Rows, side: Side, reduce: Reduce = alone) -> SimilarAxes:
     """X such that Xᵀ (B + G) X = I and Xᵀ B X = diag(μ)."""
     free = side.free.double()
     fixed, growing = (cost.double() for cost in side.growing_cost())
@@ -144,7 +158,7 @@ def similar_axes(rows: Rows, side: Side) -> SimilarAxes:
     own = rows.weights()[0]
     if bool((base.diagonal() <= 0.0).any()):
         positive(own[:, None], torch.ones_like(own[:1]))
-    whole = base + float(own.mean()) * (free[:, None] * rows.typical() * free) + torch.diag(growing)
+    whole = base + _mean_weight(rows, reduce) * (free[:, None] * rows.typical() * free) + torch.diag(growing)
     if bool((side.cost > 0.0).all()):  # columns of 0 under an L2 of next to nothing are not singular
         whole.diagonal().add_(SLIGHT * free * float((free * whole.diagonal()).sum() / free.sum().clamp_min(1.0)))
     factor, failed = torch.linalg.cholesky_ex(whole)
@@ -209,16 +223,15 @@ def _left_by_own(rows: Rows, side: Side, reduce: Reduce) -> tuple[Tensor, Tensor
 
     h_u is a_u ρ_u/(a_u + ρ_u), against that of the typical row, with a and ρ means of diagonals.
     """
-    own = rows.weights()[0].double()
-    total, count = reduce(torch.stack([own.sum(), torch.full_like(own.sum(), len(own))]))
-    logged = total / count * rows.typical()
+    own, usual = rows.weights()[0].double(), _mean_weight(rows, reduce)
+    logged = usual * rows.typical()
     whole = logged if rows.gram is None else logged + rows.gram[:-1]
     free, cost = side.free.double(), side.cost.double()
     both = free[:, None] * whole * free + torch.diag(cost + 1.0 - free)
     both.diagonal().add_(SLIGHT * both.diagonal().mean())
     left = whole - (whole * free) @ torch.linalg.solve(both, free[:, None] * whole)
     mean, power = logged.diagonal().mean(), whole.diagonal().mean().clamp_min(TINY)
-    share = (power - mean + mean * (own * count / total.clamp_min(TINY))) / power
+    share = (power - mean + mean * own / max(usual, TINY)) / power
     if bool(free.any()):
         price = cost.mean() / power
         factor = 1.0 if side.row_factor is None else side.row_factor[:, 0].double()

@@ -3,7 +3,8 @@
     Σ_O (c s² − 2 d s) + v (Σ_D s² − 2 Σ_D s m) + constant,   s_ui = ⟨l_u, r_i⟩
 
 O are the logged pairs, m is constant and of low rank. Sums over O are sampled and sparse products on the log's pattern
-(`backbones.sparse`), block of users by block; sums over D are d × d Gram matrices. Nothing has users × items cells.
+(`backbones.sparse`), block of users by block; sums over D are d × d Gram matrices. Nothing has users × items cells, but
+where a loss without such identities takes all pairs for O, some users at a time (`log_losses.PairBlocks`).
 
 | problem | c | d | v | m |
 |---|---|---|---|---|

@@ -126,7 +126,7 @@ def _widened(problem: Objective, model: Model, state: Sweep) -> Sweep | None:
     """The state with the columns that it lacks; None if it lacks none."""
     if not model.by_rows:
         return None
-    point = without_empty(state.point)
+    point = without_empty(state.point, model.reduce)
     found = widened(problem, model, point, state.objective, WORTH * abs(state.objective))
     return found and Sweep(state.number, found[1], found[0], {}, {}, 0)
 
@@ -150,7 +150,7 @@ def _first(problem: Objective, model: Model, point: Point, metric: Metric) -> Sw
     if model.anchored:
         point = without_padding(model, point)
     elif model.by_rows:
-        point = filled(without_empty(point), model)
+        point = filled(without_empty(point, model.reduce), model)
     elif model.edge_share < 1.0:  # where features share columns, those that L2 has emptied would be filled with noise
         point = in_use(model, point)
     model = model.narrowed(point["users"].shape[1])

@@ -72,7 +72,7 @@ def _improve(rows: Rows, model: Model, point: Point, name: str, reduce: Reduce, 
     own, slope, off = point[f"{name}s"], rows.slope(), model.from_centre(point)
     residual = [(slope - side.weighted(off[f"{name}s"])) * side.free]
     if side.features is None:
-        solve_similar = similar_rows(rows, side)
+        solve_similar = similar_rows(rows, side, reduce)
         if rows.quadratic.same_matrix:
             point[f"{name}s"] = own + solve_similar(residual)[0]
             return

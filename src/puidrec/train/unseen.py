@@ -2,7 +2,8 @@
 
 mean_O (r̂ − r)² + λ · mean_{D∖O} (r̂ − m)², where m is q/Γ (`signed`: people pick what they like) or the worse end of
 the sharp interval (`worst`). q, the expected rating where seen, comes from a naive fit. With Γ_ui = exp(s_u + s_i),
-q/Γ is as low-rank as q, so `signed` costs what DR costs; `worst` has no identity and goes tile by tile.
+q/Γ is as low-rank as q, so `signed` costs what DR costs; `worst` has no identity and visits all pairs,
+some users at a time.
 """
 
 from __future__ import annotations
