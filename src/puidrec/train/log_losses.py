@@ -232,7 +232,7 @@ class WorstCase:
                 c, d = bent.above(y)
                 total[0] += torch.sum(bent.loss(y) - bent.loss(start))
                 total[1] += torch.sum(2.0 * (c * y - d) * (s1 + 2.0 * t * s2))
-            change, slope = (self.scale * self.log.partition.world.sum(total)).tolist()
+            change, slope = (self.scale * self.log.partition.world.sum(total).cpu()).tolist()
             polynomial = np.polynomial.polynomial.Polynomial(smooth)
             return change + float(polynomial(t) - polynomial(0.0)), slope + float(polynomial.deriv()(t))
 
