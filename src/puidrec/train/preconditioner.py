@@ -61,11 +61,7 @@ def metric_of(rows: Rows, side: Side, reduce: Reduce) -> Metric:
 
 def _few(rows: Rows, side: Side, reduce: Reduce) -> bool:
     """Whether the matrices of all rows are worth forming, in all processes or in none; and have an inverse."""
-    if (
-        rows.quadratic.same_matrix
-        or rows.width > FEW_COLUMNS
-        or bool((side.cost <= 0.0).logical_and(side.free > 0).any())
-    ):
+    if rows.quadratic.same_matrix or rows.width > FEW_COLUMNS or not side.penalised:
         return False
     own, fixed = (rows.own.new_full((), len(x), dtype=torch.float64) for x in (rows.own, rows.fixed))
     numbers = (float(reduce(own)) + float(rows.reduce(fixed))) * rows.width**2

@@ -75,6 +75,11 @@ class Side:
         return torch.where(torch.isfinite(self.penalty), self.penalty, 0.0)
 
     @cached_property
+    def penalised(self) -> bool:
+        """Whether L2 keeps all own parameters from being undetermined."""
+        return bool((self.penalty > 0.0).all())
+
+    @cached_property
     def row_factor(self) -> Tensor | None:
         """What the L2 of each entity's vector is multiplied by, [n, 1]; None: 1 for all."""
         if self.share is None or self.growing == 0.0:
@@ -154,7 +159,7 @@ class Model:
     @property
     def penalised(self) -> bool:
         """Whether L2 keeps all own parameters from being undetermined."""
-        return all(bool((side.penalty > 0.0).all()) for side in (self.users, self.items))
+        return self.users.penalised and self.items.penalised
 
     def narrowed(self, width: int) -> Model:
         """The same model with fewer columns; itself where they are as many."""
