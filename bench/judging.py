@@ -20,7 +20,7 @@ import torch
 
 import puidrec as pr
 from engine import SHAPES, rated, shape_log
-from puidrec.train.adam import Trainer
+from puidrec.optimise.adam import Trainer
 
 EPOCHS, RATERS, RANDOM_ITEMS = 10, 5_400, 10
 SELECTS = ("none", "uniform", "observational")

@@ -31,7 +31,7 @@ import polars as pl
 import puidrec as pr
 from puidrec.settings import Settings
 from puidrec.train import prepare
-from puidrec.train.prepare import REFERENCE_L2, Prepared
+from puidrec.methods.prepare import REFERENCE_L2, Prepared
 from puidrec.train.regularisation import GROWING, SHARE
 
 sys.path.insert(0, str(Path(__file__).parent))

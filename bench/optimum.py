@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import puidrec as pr
 from puidrec.methods import METHODS
 from puidrec.settings import Settings
-from puidrec.train.adam import Trainer
+from puidrec.optimise.adam import Trainer
 from puidrec.train.blocks import UserPartition
 from puidrec.train.least_squares import Solver, parts_to_solve
-from puidrec.train.prepare import Prepared
-from puidrec.train.problem import Fitted, Problem
-from puidrec.train.stages import partition_of, stages_of
+from puidrec.methods.prepare import Prepared
+from puidrec.methods.problem import Fitted, Problem
+from puidrec.methods.stages import partition_of, stages_of
 
 L2_VECTORS = 0.8
 REFINED = 3

@@ -42,7 +42,7 @@ def move_starts(shift: float) -> None:
     """Add a number to all parameters before training, of either solver."""
     import torch
 
-    from puidrec.train.adam import Trainer
+    from puidrec.optimise.adam import Trainer
     from puidrec.train.solver import Model
 
     start, init = Model.start, Trainer.__init__

@@ -77,15 +77,15 @@ def trainer_of(name: str, world):
     import numpy as np
     import torch
 
-    from puidrec.backbones import make_backbone
-    from puidrec.backbones.sparse import LogPattern
-    from puidrec.objective.pointwise import pointwise_error
+    from puidrec.scores import make_backbone
+    from puidrec.scores.sparse import LogPattern
+    from puidrec.losses.pointwise import pointwise_error
     from puidrec.objective.terms import Observed
-    from puidrec.objective.worst_case import Box
+    from puidrec.losses.worst_case import Box
     from puidrec.settings import Settings
-    from puidrec.train.adam import Trainer
+    from puidrec.optimise.adam import Trainer
     from puidrec.train.blocks import UserPartition
-    from puidrec.train.robust import RobustProblem
+    from puidrec.methods.robust import RobustProblem
 
     n_users, n_items, n_rows = SIZES[name]
     degree = degrees(n_users, n_items, n_rows)
@@ -115,7 +115,7 @@ def one(name: str, epochs: int) -> None:
     """Measure one size in this process (or in these processes, under torchrun)."""
     import torch
 
-    from puidrec.train.distributed import join_world
+    from puidrec.world import join_world
 
     with join_world() as world:
         torch.set_num_threads(max(1, CORES // world.size))

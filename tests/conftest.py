@@ -156,7 +156,7 @@ def make_scores():
     """Random factors that want gradients."""
     import torch
 
-    from puidrec.backbones.low_rank import LowRank
+    from puidrec.scores.low_rank import LowRank
 
     def make(seed, dim=5, dtype=None, n_users=N_USERS, n_items=N_ITEMS):
         rng, dtype = torch.Generator().manual_seed(seed), dtype or torch.float64
@@ -172,9 +172,9 @@ def make_observed():
     import numpy as np
     import torch
 
-    from puidrec.backbones.sparse import LogPattern
+    from puidrec.scores.sparse import LogPattern
     from puidrec.objective.terms import Observed
-    from puidrec.objective.worst_case import Box
+    from puidrec.losses.worst_case import Box
 
     def make(seed, share=0.3, dtype=None, gamma=2.0):
         rng, dtype = np.random.default_rng(seed), dtype or torch.float64

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.backbones import BACKBONES
+from puidrec.scores import BACKBONES
 from puidrec.cli import main
 from puidrec.data.sources import SOURCES
 from puidrec.evaluation.metrics import METRICS

@@ -490,7 +490,7 @@ class TestProgress:
         monkeypatch.setitem(sys.modules, "IPython", notebook)
         monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
         clock = itertools.count(0.0, 0.4)  # seconds at each look
-        monkeypatch.setattr("puidrec.train.report.time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+        monkeypatch.setattr("puidrec.methods.report.time", types.SimpleNamespace(monotonic=lambda: next(clock)))
         Recommender("mf", solver="adam", **OPTIONS).fit(data)
         assert [kind for kind, _ in shown] == ["new"] + ["again"] * (len(shown) - 1)
         assert shown[-1][1]["text/plain"].startswith("main: 4 of 4, loss ")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from puidrec import load_dataset
-from puidrec.backbones import BACKBONES, make_backbone
+from puidrec.scores import BACKBONES, make_backbone
 from puidrec.data.sources import SOURCES
 from puidrec.evaluation.metrics import METRICS, parse_metric
 from puidrec.methods import METHODS

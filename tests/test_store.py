@@ -17,7 +17,7 @@ from puidrec.errors import InputError, OutputError
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
 from puidrec.store import DESCRIPTION, MAX_JSON, TENSORS
-from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 OPTIONS = {"epochs": 3, "dim": 3, "propensity": "cells"}
 

@@ -12,16 +12,16 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from puidrec.backbones import make_backbone
-from puidrec.backbones.base import Backbone, Tower
-from puidrec.backbones.features import Design
-from puidrec.backbones.shared_heads import RATING, SharedHeads
-from puidrec.backbones.sparse import LogPattern
 from puidrec.data.dataset import IdMap
 from puidrec.data.schema import MAX_FEATURE, Frame, Origin, clean_side
 from puidrec.errors import InputError
 from puidrec.features.encode import ColumnEncoder, FeatureEncoder
-from puidrec.train.problem import with_prefix
+from puidrec.methods.problem import with_prefix
+from puidrec.scores import make_backbone
+from puidrec.scores.features import Design
+from puidrec.scores.shared_heads import RATING, SharedHeads
+from puidrec.scores.sparse import LogPattern
+from puidrec.scores.towers import Backbone, Tower
 
 if TYPE_CHECKING:
     from puidrec.model import Recommender

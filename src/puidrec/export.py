@@ -22,8 +22,8 @@ from puidrec.data.schema import Origin
 from puidrec.data.sources.formats import write_matrix_file
 from puidrec.data.sources.recbole import atomic_text
 from puidrec.errors import InputError, PuidError
+from puidrec.losses.pointwise import TargetScale
 from puidrec.model import Recommender
-from puidrec.objective.pointwise import TargetScale
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
@@ -12,7 +13,6 @@ import numpy as np
 import polars as pl
 import torch
 
-from puidrec.backbones.low_rank import LowRank
 from puidrec.cold_start import ColdStart, Entities, Side, is_single_id, require_ids
 from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import StoredInteractions
@@ -32,25 +32,27 @@ from puidrec.errors import InputError, not_fitted
 from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.evaluation.unseen_items import find_liked
 from puidrec.methods import DEFAULT_METHOD
+from puidrec.methods.prepare import Prepared
+from puidrec.methods.report import shown_progress, training_report
+from puidrec.methods.stages import train_stages
+from puidrec.optimise.adam import Progress
+from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from puidrec.optimise.devices import require_device, threads_for
+from puidrec.optimise.stopping import pair_scores
+from puidrec.scores.low_rank import LowRank
 from puidrec.settings import Parameters, Settings
 from puidrec.spectrum.stability import gamma_max
-from puidrec.train.adam import Progress
-from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from puidrec.train.devices import require_device, threads_for
-from puidrec.train.distributed import ALONE, World
-from puidrec.train.prepare import Prepared
-from puidrec.train.report import shown_progress, training_report
-from puidrec.train.stages import train_stages
-from puidrec.train.stopping import pair_scores
+from puidrec.world import ALONE, World
 
 if TYPE_CHECKING:
     from puidrec.auditing.result import Audit
     from puidrec.evaluation import Evaluation
 
 USERS_PER_BLOCK = 1024
-CHECKPOINT_SECONDS = 1.0
-"""Least time between two checkpoints. A kill loses at most this much, and the sweep (Adam: `checkpoint_every` epochs)
-under way. On a small log a sweep takes less time than a checkpoint."""
+CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 1.0, 0.05
+"""Least time between two checkpoints, and the share of the time that they may take."""
+CHECKPOINT_SMALL, WRITTEN_PER_MINUTE = 32_000_000, 2.0
+"""Bytes from which checkpoints are written so seldom that a minute writes at most this many times the model's size."""
 ScoreScale = Literal["rating", "unit"]
 PairsByUser = tuple[np.ndarray, np.ndarray]
 """Items of user u are items[row_start[u]:row_start[u + 1]], in order: row_start and items."""
@@ -134,7 +136,7 @@ class Recommender:
                 hint="Ratings belong into the column rating of the log, not into a second argument.",
             )  # fmt: skip
         split = split or data.split(protocol, self.settings.seed, select=self.settings.select)
-        prepared = Prepared.of(data, split, self.settings)
+        prepared = Prepared.of(data, split, self.settings, world)
         path = Path(checkpoint) if checkpoint is not None else None
         fingerprint = {
             "settings": self.settings.model_dump(exclude={"device"}),
@@ -142,16 +144,21 @@ class Recommender:
             "split": _split_digest(split),
         }
         resume = self._resume(path, fingerprint) if path is not None and path.exists() else None
-        written = started
+        written, pause = started, CHECKPOINT_SECONDS
 
-        def save(state: Checkpoint) -> None:
-            nonlocal written
-            if path is not None and world.first and time.perf_counter() - written >= CHECKPOINT_SECONDS:
+        def save(make: Callable[[], Checkpoint]) -> None:
+            nonlocal written, pause
+            due = world.first and path is not None and time.perf_counter() - written >= pause
+            if not world.sum_number(float(due)):  # all processes help to make one, or none does
+                return
+            begun, state = time.perf_counter(), make()
+            if world.first and path is not None:
                 save_checkpoint(path, Checkpoint(state.tensors, {**state.state, "run": fingerprint}))
-                written = time.perf_counter()
+            written = time.perf_counter()
+            pause = _pause(written - begun, state, 4 * (data.n_users + data.n_items) * (self.settings.dim_number + 2))
 
-        with threads_for(len(split.train), self.settings.dim), shown_progress(progress) as told:
-            fitted = train_stages(prepared, save if path is not None else None, resume, told, world)
+        with threads_for(len(split.train), self.settings.dim_number), shown_progress(progress) as told:
+            fitted = train_stages(prepared, save if path is not None else None, resume, told)
         users, items = (side[0].cpu().float().contiguous().numpy() for side in (fitted.phi.lefts, fitted.phi.rights))
         self.user_factors_, self.item_factors_ = users, items  # laid out as they will be loaded
         self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
@@ -394,6 +401,13 @@ class Recommender:
     def _require_fitted(self) -> None:
         if not hasattr(self, "user_factors_"):
             raise not_fitted(f"this {self.settings.method} model")
+
+
+def _pause(seconds: float, state: Checkpoint, model_bytes: int) -> float:
+    """How long to wait for the next checkpoint, after one that took so long."""
+    size = sum(tensor.numel() * tensor.element_size() for tensor in state.tensors.values())
+    by_size = 60.0 / WRITTEN_PER_MINUTE * size / model_bytes if size > CHECKPOINT_SMALL else 0.0
+    return max(CHECKPOINT_SECONDS, seconds / CHECKPOINT_SHARE, by_size)
 
 
 def _with_seed(params: dict[str, Any]) -> dict[str, Any]:

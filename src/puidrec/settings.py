@@ -7,14 +7,16 @@ from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from puidrec.backbones import BACKBONES
 from puidrec.errors import InputError
-from puidrec.methods import DEFAULT_METHOD, MethodSpec, get_method
-from puidrec.objective.heads import HEADS
-from puidrec.objective.pointwise import LOSSES, TargetScale
+from puidrec.losses.pair_loss import HEADS
+from puidrec.losses.pointwise import LOSSES, TargetScale
+from puidrec.methods.table import DEFAULT_METHOD, MethodSpec, get_method
 from puidrec.propensity import PROPENSITIES
+from puidrec.scores import BACKBONES
 from puidrec.sensitivity.gamma import PRESETS
 
+DEFAULT_DIM, DEFAULT_L2 = 16, 0.1
+"""Where nothing chooses them: training by adam without IDs, logs of likes."""
 VALIDATION_METRICS = ("auto", "auc", "uauc", "mse")
 
 
@@ -26,7 +28,7 @@ class Parameters(TypedDict, total=False):
 
     backbone: str
     ids: bool | Literal["bias"]
-    dim: int
+    dim: int | Literal["auto"]
     hidden: int
     target: Literal["rating", "binary"]
     loss: str
@@ -48,13 +50,13 @@ class Parameters(TypedDict, total=False):
     epochs: int
     patience: int
     lr: float
-    l2: float
+    l2: float | Literal["auto"]
     l2_features: float
-    l2_vectors: float | Literal["auto"]
-    block_users: int
+    shrink_to: Literal["mf"] | None
+    cross_fit: int
+    benchmark: Literal["own", "mf"]
     metric: str
     select: Literal["uniform", "observational", "none"]
-    checkpoint_every: int
     device: str
     seed: int
 
@@ -71,7 +73,9 @@ class Settings(BaseModel):
     ids: bool | Literal["bias"] = Field(
         True, description="ID embeddings beside features; 'bias' keeps the biases only."
     )
-    dim: int = Field(16, ge=1, le=4096, description="Length of the representations.")
+    dim: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field(
+        "auto", description="Length of the representations; auto: with l2, by held-out logged rows."
+    )
     hidden: int = Field(64, ge=1, le=65536, description="Hidden units of mf-mlp.")
     target: Literal["rating", "binary"] = Field("rating", description="Levels scaled to [0, 1], or labels ±1.")
     loss: str = Field("squared", description="squared, absolute or cross-entropy.")
@@ -114,18 +118,23 @@ class Settings(BaseModel):
         description="adam: epochs without a better smoothed score before stopping (every 5th is judged); 0 runs all.",
     )
     lr: float = Field(0.02, gt=0, description="Adam's step size.")
-    l2: float = Field(0.1, ge=0, description="L2 per entity on ID embeddings and biases.")
-    l2_features: float = Field(0.02, ge=0, description="L2 on feature weights, which are shared.")
-    l2_vectors: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
-        "auto",
-        description="Factor of l2 for ID embeddings; auto: by the noise of the log and what rises above it.",
+    l2: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
+        "auto", description="L2 of an entity's vector and bias, per mean number of rows; auto: as dim."
     )
-    block_users: int = Field(0, ge=0, description="Users per step against all items; 0 takes all users at once.")
+    l2_features: float = Field(0.02, ge=0, description="L2 on feature weights, which are shared.")
+    shrink_to: Literal["mf"] | None = Field(
+        None, description="What L2 pulls the vectors of weighted fits to: mf, the unweighted fit; None: 0."
+    )
+    cross_fit: int = Field(
+        0, ge=0, le=20, description="DR: folds over which the imputation is fitted on other rows than it corrects."
+    )
+    benchmark: Literal["own", "mf"] = Field(
+        "own", description="brd-*, bpuid-*: what they are measured against, the estimator without Γ or mf."
+    )
     metric: str = Field("auto", description="Validation metric; auto: uauc where users have enough rows, else auc.")
     select: Literal["uniform", "observational", "none"] = Field(
-        "uniform", description="Rows that choose the strength of L2, and the epoch of adam."
+        "uniform", description="Rows that choose the epoch of adam."
     )
-    checkpoint_every: int = Field(25, ge=1, description="Adam's epochs between checkpoints, a second or more apart.")
     device: str = Field("cpu", description="Where to train: cpu, cuda, …")
     seed: int = Field(0, ge=0, description="Seed of everything random.")
 
@@ -154,7 +163,17 @@ class Settings(BaseModel):
     @property
     def is_linear(self) -> bool:
         """Whether scores are linear in the parameters of either side, and least squares may solve for them."""
-        return self.backbone in ("mf", "mf-linear") and self.solver != "adam" and not self.block_users
+        return self.backbone in ("mf", "mf-linear") and self.solver != "adam"
+
+    @property
+    def dim_number(self) -> int:
+        """`dim` as a number: what stands in for auto before it is chosen, or where nothing can choose it."""
+        return DEFAULT_DIM if self.dim == "auto" else self.dim
+
+    @property
+    def l2_number(self) -> float:
+        """`l2` as a number, likewise."""
+        return DEFAULT_L2 if self.l2 == "auto" else self.l2
 
     @property
     def picks_liked(self) -> bool:

@@ -19,8 +19,8 @@ from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.data.dataset import IdMap
 from puidrec.data.schema import RatingScale
 from puidrec.errors import InputError
+from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.settings import Settings
-from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     from puidrec.model import Recommender

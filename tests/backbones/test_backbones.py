@@ -3,9 +3,9 @@ import polars as pl
 import pytest
 import torch
 
-from puidrec.backbones import BACKBONES, make_backbone
-from puidrec.backbones.base import PenaltyFactors, squared_norm
-from puidrec.backbones.features import Design
+from puidrec.scores import BACKBONES, make_backbone
+from puidrec.scores.towers import PenaltyFactors, squared_norm
+from puidrec.scores.features import Design
 from puidrec.errors import InputError
 from puidrec.features.encode import FeatureEncoder
 from puidrec.testing.backbone import BackboneContract

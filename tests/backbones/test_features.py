@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from puidrec.backbones.features import Design
+from puidrec.scores.features import Design
 
 
 def dense(design):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from puidrec.backbones.low_rank import LowRank
+from puidrec.scores.low_rank import LowRank
 from puidrec.errors import InputError
 
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puidrec.backbones import base, make_backbone
-from puidrec.backbones.base import RowShard
+from puidrec.scores import base, make_backbone
+from puidrec.scores.towers import RowShard
 
 EDGES = st.lists(st.integers(0, 90), min_size=2, max_size=6, unique=True).map(sorted)
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puidrec.backbones import sparse
-from puidrec.backbones.sparse import LogPattern, has_sparse_kernels, sampled_product, sparse_matmul
+from puidrec.scores import sparse
+from puidrec.scores.sparse import LogPattern, has_sparse_kernels, sampled_product, sparse_matmul
 from puidrec.errors import InputError
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import puidrec as pr
 from puidrec.methods import METHODS, learning_from_likes
-from puidrec.train.stopping import with_drawn_pairs
+from puidrec.optimise.stopping import with_drawn_pairs
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from scipy.sparse.linalg import svds
 
 from puidrec.data.on_disk import Scratch
 from puidrec.data.row_matrix import RowMatrix
-from puidrec.train.baselines import closed_form
+from puidrec.methods.baselines import closed_form
 from puidrec.train.regularisation import measure_noise
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import pytest
 
-from puidrec.train.checkpoint import load_checkpoint
+from puidrec.optimise.checkpoint import load_checkpoint
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from puidrec.errors import InputError
-from puidrec.objective.heads import HEADS, head_named
-from puidrec.objective.pointwise import LOSSES, pointwise_error
+from puidrec.losses.pair_loss import HEADS, head_named
+from puidrec.losses.pointwise import LOSSES, pointwise_error
 
 
 @pytest.mark.parametrize("loss", LOSSES)

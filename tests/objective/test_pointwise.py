@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puidrec.errors import InputError
-from puidrec.objective.pointwise import ERRORS, LOSSES, pointwise_error
+from puidrec.losses.pointwise import ERRORS, LOSSES, pointwise_error
 
 REAL = st.floats(-30, 30)
 

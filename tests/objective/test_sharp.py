@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from puidrec.backbones.low_rank import LowRank
+from puidrec.scores.low_rank import LowRank
 from puidrec.objective.sharp import unseen_interval, worst_square
-from puidrec.objective.signed import unseen_scores
+from puidrec.losses.signed import unseen_scores
 
 
 def extreme_mean(share, levels, gamma, sign):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from puidrec.backbones.low_rank import LowRank
+from puidrec.scores.low_rank import LowRank
 from puidrec.data.overlap import Overlap
 from puidrec.errors import InputError
-from puidrec.objective.signed import (
+from puidrec.losses.signed import (
     DEFAULT_GAMMA,
     calibrated_scale,
     default_scale,

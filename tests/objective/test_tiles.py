@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from puidrec.errors import InputError
-from puidrec.objective.pointwise import pointwise_error
+from puidrec.losses.pointwise import pointwise_error
 from puidrec.objective.sharp import worst_square
-from puidrec.objective.tiles import tiled_sum
+from puidrec.losses.tiles import tiled_sum
 
 
 @pytest.mark.parametrize("loss", ["absolute", "cross-entropy", "squared"])

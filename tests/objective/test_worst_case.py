@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from puidrec.errors import InputError
-from puidrec.objective.worst_case import (
+from puidrec.losses.worst_case import (
     Box,
     normalised_worst_case_weights,
     ratio_sums,

@@ -12,7 +12,7 @@ from puidrec.model import Recommender
 from puidrec.settings import Settings
 from puidrec.spectrum import out_of_fold as module
 from puidrec.spectrum.out_of_fold import out_of_fold
-from puidrec.train.prepare import Prepared
+from puidrec.methods.prepare import Prepared
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS = Settings(method="mf", backbone="mf", dim=4, epochs=30, select="none", seed=0)

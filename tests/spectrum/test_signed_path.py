@@ -12,7 +12,7 @@ from puidrec.settings import Settings
 from puidrec.spectrum.blend import calibration_rows
 from puidrec.spectrum.members import POINTS, signed_stages
 from puidrec.train.blocks import UserPartition
-from puidrec.train.prepare import Prepared
+from puidrec.methods.prepare import Prepared
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 import torch
 
-from puidrec.backbones.low_rank import LowRank
+from puidrec.scores.low_rank import LowRank
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
@@ -16,7 +16,7 @@ from puidrec.spectrum import blend
 from puidrec.spectrum.from_log import RANKS, RATED, RATED_RANKS, exposure_scores, modulators
 from puidrec.spectrum.mixture import Interval
 from puidrec.spectrum.terms import Term, compress
-from puidrec.train.prepare import Prepared
+from puidrec.methods.prepare import Prepared
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {"dim": 3, "epochs": 20, "rng": 0}

@@ -10,7 +10,7 @@ import pytest
 from puidrec.data.synthetic import simulate
 from puidrec.sensitivity.bounds import bounds
 from puidrec.settings import Settings
-from puidrec.train.prepare import Prepared
+from puidrec.methods.prepare import Prepared
 
 
 @pytest.fixture(autouse=True)

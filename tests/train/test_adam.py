@@ -11,9 +11,9 @@ from puidrec.errors import PuidError
 from puidrec.model import Recommender
 from puidrec.settings import Settings
 from puidrec.train import adam
-from puidrec.train.adam import Adam, Trainer
-from puidrec.train.stages import stages_of
-from puidrec.train.stopping import JUDGE_EVERY, WARM_UP, Stopping
+from puidrec.optimise.adam import Adam, Trainer
+from puidrec.methods.stages import stages_of
+from puidrec.optimise.stopping import JUDGE_EVERY, WARM_UP, Stopping
 
 
 def fresh() -> list[torch.nn.Parameter]:

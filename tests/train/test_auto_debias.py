@@ -8,9 +8,9 @@ import torch
 
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
-from puidrec.train.auto_debias import LOOK_AHEAD
-from puidrec.train.residual import activity
-from puidrec.train.stages import stages_of
+from puidrec.methods.field.auto_debias import LOOK_AHEAD
+from puidrec.methods.field.residual import activity
+from puidrec.methods.stages import stages_of
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
 from puidrec.train import baselines
-from puidrec.train.baselines import SHRINK, closed_form, ease
+from puidrec.methods.baselines import SHRINK, closed_form, ease
 from puidrec.train.regularisation import SHARE, largest_singular_value, noise_like
 
 USER, ITEM = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 0, 2, 1, 2, 0])

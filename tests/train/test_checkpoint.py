@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from puidrec.train.checkpoint import ABOUT, FORMAT, Checkpoint, load_checkpoint, save_checkpoint
+from puidrec.optimise.checkpoint import ABOUT, FORMAT, Checkpoint, load_checkpoint, save_checkpoint
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_write_that_ends_half_way_leaves_the_old_one(saved, monkeypatch) -> No
         os.truncate(target, 100)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("puidrec.train.checkpoint.save_file", half)
+    monkeypatch.setattr("puidrec.optimise.checkpoint.save_file", half)
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(path, Checkpoint(tensors, {"stage": "next"}))
     assert path.read_bytes() == before

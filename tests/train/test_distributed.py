@@ -23,9 +23,9 @@ from puidrec.experiments.run import train_run
 from puidrec.model import Recommender
 from puidrec.settings import Settings
 from puidrec.train import distributed
-from puidrec.train.checkpoint import Checkpoint
-from puidrec.train.distributed import ALONE, World, WorldError, join_world
-from puidrec.train.stages import _require_same_checkpoint
+from puidrec.optimise.checkpoint import Checkpoint
+from puidrec.world import ALONE, World, WorldError, join_world
+from puidrec.methods.stages import _require_same_checkpoint
 
 LIMIT = 120
 FITS = {
@@ -46,7 +46,7 @@ from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
 from puidrec.train import prepare
-from puidrec.train.distributed import join_world
+from puidrec.world import join_world
 
 prepare.PAIRS_FROM_DISK = 50
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from puidrec.model import Recommender
-from puidrec.train.adam import Trainer
-from puidrec.train.stages import stages_of
+from puidrec.optimise.adam import Trainer
+from puidrec.methods.stages import stages_of
 
 
 def problem_of(prepare, **given):

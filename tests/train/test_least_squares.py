@@ -17,9 +17,9 @@ from puidrec.model import Recommender
 from puidrec.objective import majorise
 from puidrec.train import blocks, least_squares, log_losses, preconditioner
 from puidrec.train import prepare as prepare_module
-from puidrec.train.adam import Trainer
+from puidrec.optimise.adam import Trainer
 from puidrec.train.least_squares import Solver, load_point, parts_to_solve, point_of
-from puidrec.train.stages import partition_of, stages_of
+from puidrec.methods.stages import partition_of, stages_of
 
 METHODS_SOLVED = [
     name for name, spec in METHODS.items()
@@ -202,7 +202,7 @@ import numpy as np
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
 from puidrec.train import least_squares
-from puidrec.train.distributed import join_world
+from puidrec.world import join_world
 
 least_squares.PATH_ROWS = 1
 fits, common, out = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
@@ -251,7 +251,7 @@ import sys
 import numpy as np
 from puidrec import model
 from puidrec.data.synthetic import simulate
-from puidrec.train.distributed import join_world
+from puidrec.world import join_world
 
 class Stopped(Exception):
     pass

@@ -6,8 +6,8 @@ import pytest
 from puidrec.data.synthetic import simulate
 from puidrec.evaluation import evaluate
 from puidrec.model import Recommender
-from puidrec.train.multi import EXPOSURE, IMPUTATION, RATING
-from puidrec.train.stages import stages_of
+from puidrec.methods.multi import EXPOSURE, IMPUTATION, RATING
+from puidrec.methods.stages import stages_of
 
 
 def lowest(prepared) -> float:

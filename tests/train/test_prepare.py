@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 import torch
 
-from puidrec.backbones.base import PenaltyFactors
+from puidrec.scores.towers import PenaltyFactors
 from puidrec.data import on_disk
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
@@ -22,8 +22,8 @@ from puidrec.model import Recommender
 from puidrec.sensitivity.nominal import NominalExposure
 from puidrec.settings import Settings
 from puidrec.train import prepare as prepare_module
-from puidrec.train.prepare import DEFAULT_GAMMA, Prepared
-from puidrec.train.problem import backbone_penalty
+from puidrec.methods.prepare import DEFAULT_GAMMA, Prepared
+from puidrec.methods.problem import backbone_penalty
 
 
 def target_of(prepared):

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import puidrec as pr
-from puidrec.backbones.features import Design
-from puidrec.backbones.sparse import LogPattern
+from puidrec.scores.features import Design
+from puidrec.scores.sparse import LogPattern
 from puidrec.data.row_matrix import RowMatrix
-from puidrec.objective.pointwise import pointwise_error
+from puidrec.losses.pointwise import pointwise_error
 from puidrec.settings import Settings
-from puidrec.train.prepare import Prepared
+from puidrec.methods.prepare import Prepared
 from puidrec.train.regularisation import (
     GROWING,
     LEAST_SHARE,

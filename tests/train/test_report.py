@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from puidrec.settings import Settings
-from puidrec.train.report import calibrates_gamma, gamma_set_by
+from puidrec.methods.report import calibrates_gamma, gamma_set_by
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender
-from puidrec.train.adam import Trainer
-from puidrec.train.residual import corrected_labels, corrected_weights, log_odds_shift
-from puidrec.train.stages import stages_of
+from puidrec.optimise.adam import Trainer
+from puidrec.methods.field.residual import corrected_labels, corrected_weights, log_odds_shift
+from puidrec.methods.stages import stages_of
 
 
 def world(shift: np.ndarray, n: int = 200_000):

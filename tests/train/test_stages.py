@@ -14,8 +14,8 @@ import pytest
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
 from puidrec.train import least_squares
-from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from puidrec.train.stopping import JUDGE_EVERY
+from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from puidrec.optimise.stopping import JUDGE_EVERY
 
 TRAINED = [name for name, spec in METHODS.items() if spec.trains]
 TWO_STAGES = [name for name in TRAINED if METHODS[name].benchmark or METHODS[name].calibrates_gamma]

@@ -5,12 +5,12 @@ import polars as pl
 import pytest
 import torch
 
-from puidrec.backbones.low_rank import LowRank
+from puidrec.scores.low_rank import LowRank
 from puidrec.data.dataset import Dataset
-from puidrec.objective.pointwise import TargetScale
+from puidrec.losses.pointwise import TargetScale
 from puidrec.settings import Settings
 from puidrec.train import stopping
-from puidrec.train.stopping import WARM_UP, Stopping, Validator, pair_scores
+from puidrec.optimise.stopping import WARM_UP, Stopping, Validator, pair_scores
 
 
 def run(stopping, scores, admissible=None):

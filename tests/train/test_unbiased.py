@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from puidrec.backbones.low_rank import LowRank
-from puidrec.backbones.sparse import LogPattern
+from puidrec.scores.low_rank import LowRank
+from puidrec.scores.sparse import LogPattern
 from puidrec.data.synthetic import simulate
 from puidrec.objective import terms as estimators
-from puidrec.objective.pointwise import pointwise_error
+from puidrec.losses.pointwise import pointwise_error
 from puidrec.objective.terms import Observed, robust_mean
-from puidrec.objective.worst_case import Box
+from puidrec.losses.worst_case import Box
 
 N_USERS, N_ITEMS, DRAWS = 60, 50, 500
 ERROR = pointwise_error("squared", "unit")

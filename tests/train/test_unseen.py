@@ -7,18 +7,18 @@ import polars as pl
 import pytest
 import torch
 
-from puidrec.backbones.low_rank import LowRank
+from puidrec.scores.low_rank import LowRank
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources import load_dataset
 from puidrec.evaluation.auc import auc
 from puidrec.model import Recommender
-from puidrec.objective.signed import additive_log_gamma as log_parts
+from puidrec.losses.signed import additive_log_gamma as log_parts
 from puidrec.objective.terms import Observed
-from puidrec.objective.worst_case import Box
+from puidrec.losses.worst_case import Box
 from puidrec.sensitivity.fitted import TableGamma
-from puidrec.train.adam import Trainer
+from puidrec.optimise.adam import Trainer
 from puidrec.train.solver import Model
-from puidrec.train.stages import stages_of
+from puidrec.methods.stages import stages_of
 
 
 def problem_of(prepared, doubles=False):

@@ -55,7 +55,7 @@ def train(
         from puidrec.data.schema import check_choice
         from puidrec.experiments.run import mlflow_run, train_run
         from puidrec.settings import Settings
-        from puidrec.train.distributed import join_world
+        from puidrec.world import join_world
 
     chosen = Settings.of(**data.model_settings(context, **asdict(model)))
     if log is not None:

@@ -21,7 +21,7 @@ import puidrec
 from puidrec.errors import InputError
 from puidrec.experiments import run_job
 from puidrec.experiments.job import Job
-from puidrec.train.devices import require_device
+from puidrec.optimise.devices import require_device
 
 RETRIES = 2
 """How often a job is tried again after its worker died. One that kills every worker must not run for ever."""

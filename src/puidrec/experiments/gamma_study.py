@@ -15,6 +15,7 @@ from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.features.bins import SideBins
+from puidrec.methods.prepare import Prepared
 from puidrec.rng import generator
 from puidrec.sensitivity.calibrate import Calibration
 from puidrec.sensitivity.certificate import Certificate
@@ -26,7 +27,6 @@ from puidrec.sensitivity.nominal import NominalExposure, Outcome
 from puidrec.sensitivity.sign_check import CLEAR_T, OPEN, MeanGap, SignCheck
 from puidrec.settings import Settings
 from puidrec.spectrum.out_of_fold import out_of_fold
-from puidrec.train.prepare import Prepared
 
 PAPER_WEIGHTS = float(PRESETS["paper"].alpha), float(PRESETS["paper"].beta)
 """α and β of the paper: 2 and 5."""

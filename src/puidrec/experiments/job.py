@@ -24,8 +24,8 @@ from puidrec.data.split import MaskKind
 from puidrec.errors import InputError
 from puidrec.evaluation.significance import PerUser
 from puidrec.experiments.run import ENVIRONMENT, METRICS, read_environment
+from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.settings import Settings
-from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 RESULTS_VERSION = 2
 """Raised when the same job would give other figures than before, so that old results are not taken for new ones."""

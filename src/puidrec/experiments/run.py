@@ -26,12 +26,12 @@ from puidrec.evaluation import Evaluation, evaluate
 from puidrec.evaluation.evaluator import evaluate_scores
 from puidrec.evaluation.unseen_items import UNSEEN_METRICS
 from puidrec.model import Recommender
+from puidrec.optimise.adam import Progress
+from puidrec.optimise.devices import threads_for
 from puidrec.sensitivity.nominal import NominalExposure
 from puidrec.settings import Settings
 from puidrec.store import read_json
-from puidrec.train.adam import Progress
-from puidrec.train.devices import threads_for
-from puidrec.train.distributed import ALONE, World
+from puidrec.world import ALONE, World
 
 METRICS = ("uauc", "ndcg@5", "ndcg@20", "ndcg@50", "auc", "recall@5", "catalogue-recall@20", "mse")
 PROPENSITY = "-propensity@"

@@ -24,8 +24,8 @@ import torch
 
 from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.model import Recommender
+from puidrec.optimise.devices import threads_for
 from puidrec.spectrum.stability import gamma_max
-from puidrec.train.devices import threads_for
 
 BLOCK_SCORES = 2**23
 """Scores held at once: 32 MB, 83 users against 100,000 items."""

@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from puidrec.backbones.base import Backbone
-from puidrec.backbones.features import Design
-from puidrec.backbones.low_rank import LowRank
 from puidrec.data.overlap import pairs_in
+from puidrec.methods.baselines import closed_form
+from puidrec.methods.prepare import Prepared
+from puidrec.methods.problem import Done, Fitted, with_prefix
 from puidrec.rng import generator
+from puidrec.scores.features import Design
+from puidrec.scores.low_rank import LowRank
+from puidrec.scores.towers import Backbone
 from puidrec.sensitivity.sign_check import CLEAR_T, SignCheck
 from puidrec.spectrum.from_log import RATED, exposure_scores, modulators
 from puidrec.spectrum.mixture import Interval, Mixture, fit_mixture, paired_interval, pays, rank_gain
 from puidrec.spectrum.out_of_fold import OutOfFold, out_of_fold
 from puidrec.spectrum.stability import path_parameters
 from puidrec.spectrum.terms import Compressed, Term, compress, one
-from puidrec.train.baselines import closed_form
-from puidrec.train.prepare import Prepared
-from puidrec.train.problem import Done, Fitted, with_prefix
 
 FEWEST = 20
 """Uniform rows below which they are not used."""

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from puidrec.backbones.features import Design
-from puidrec.backbones.low_rank import LowRank
 from puidrec.data.row_matrix import RowMatrix, leading_svd
-from puidrec.train.prepare import Prepared
+from puidrec.methods.prepare import Prepared
+from puidrec.scores.features import Design
+from puidrec.scores.low_rank import LowRank
 
 RANKS = (4, 16, 48)
 RATED_RANKS = (16, 48)

@@ -12,27 +12,22 @@ A log of likes has no ratings to fit: q = 1, and models along Γ differ from `al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from puidrec.backbones.base import Backbone
-from puidrec.backbones.mf import INIT_SD
 from puidrec.errors import InputError
 from puidrec.evaluation.auc import placements
+from puidrec.methods import unseen
+from puidrec.methods.prepare import Prepared
+from puidrec.methods.problem import Done, Fitted, Problem, Stage
+from puidrec.methods.robust import robust_problem
+from puidrec.methods.unseen import all_rank_problem, signed_problem
+from puidrec.optimise.stopping import pair_scores
 from puidrec.settings import Settings
 from puidrec.spectrum.blend import CLEAR_MEAN, Rows, blend, calibration_rows, gap_of_means
-from puidrec.train import unseen
-from puidrec.train.blocks import UserPartition
-from puidrec.train.prepare import Prepared
-from puidrec.train.problem import Done, Fitted, Problem, Stage
-from puidrec.train.regularisation import SHARE
-from puidrec.train.robust import robust_problem
-from puidrec.train.stopping import pair_scores
-from puidrec.train.unseen import all_rank_problem, signed_problem
 
 MILD = 1.1
 """Γ of the prior where the sign of selection is known."""
@@ -69,28 +64,28 @@ def path(gamma: float = MILD) -> tuple[Member, ...]:
     )
 
 
-def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
+def stages(prepared: Prepared) -> list[Stage]:
     """Members one after the other, then the mixture in closed form; every process computes that."""
     settings = prepared.settings
     if not settings.is_linear:
-        found = f"backbone {settings.backbone}, solver {settings.solver}, block_users {settings.block_users}"
+        found = f"backbone {settings.backbone}, solver {settings.solver}"
         raise InputError(
             "spectrum is solved by least squares", found=found,
-            expected="backbone mf or mf-linear, solver auto or least-squares, block_users 0",
+            expected="backbone mf or mf-linear, solver auto or least-squares",
             hint="Leave these settings out, or choose another method.",
         )  # fmt: skip
     if prepared.data.positives_only:
         return [
-            replace(unseen.all_rank_stages(prepared, partition)[0], name="all-rank"),
+            replace(unseen.all_rank_stages(prepared)[0], name="all-rank"),
             Stage("main", lambda done: blend(prepared, done, {})),
         ]
     members = path(settings.gamma if isinstance(settings.gamma, float) else MILD)
     naive, weighted = prepared.first_stage("mf"), prepared.first_stage("ips")
-    rows, anchor = calibration_rows(prepared), "mf" if settings.l2_vectors == "auto" else None
+    rows = calibration_rows(prepared)
     return [
-        Stage("mf", lambda done: robust_problem(naive, "mf", partition)),
-        Stage("ips", lambda done: robust_problem(weighted, "ips", partition), sweeps=2 * SWEEPS, anchor=anchor),
-        *(Stage(one.name, _member(prepared, one, partition, rows), True, SWEEPS) for one in members),
+        Stage("mf", lambda done: robust_problem(naive, "mf")),
+        Stage("ips", lambda done: robust_problem(weighted, "ips"), start="mf", sweeps=2 * SWEEPS),
+        *(Stage(one.name, _member(prepared, one, rows), start=one.start, sweeps=SWEEPS) for one in members),
         Stage("main", lambda done: blend(prepared, done, {one.name: one.gamma for one in members})),
     ]
 
@@ -98,15 +93,15 @@ def stages(prepared: Prepared, partition: UserPartition) -> list[Stage]:
 Build = Callable[[Done], Problem]
 
 
-def _member(prepared: Prepared, member: Member, partition: UserPartition, rows: Rows) -> Build:
+def _member(prepared: Prepared, member: Member, rows: Rows) -> Build:
     def build(done: Done) -> Problem:
         signed = _with_sign(prepared, rows, done["mf"])
         if member.gamma == float("inf"):
-            return all_rank_problem(signed, member.name, partition)
+            return all_rank_problem(signed, member.name)
         q = done["ips" if prepared.settings.adjusts else "mf"].phi
-        return signed_problem(signed, member.name, partition, q, member.gamma, member.unseen_weight)
+        return signed_problem(signed, member.name, q, member.gamma, member.unseen_weight)
 
-    return _from(member.start, build, partition)
+    return build
 
 
 def _with_sign(prepared: Prepared, rows: Rows, mf: Fitted) -> Prepared:
@@ -117,45 +112,10 @@ def _with_sign(prepared: Prepared, rows: Rows, mf: Fitted) -> Prepared:
     return replace(prepared, settings=prepared.settings.replace(liked=False)) if avoided else prepared
 
 
-def _from(start: str, build: Build, partition: UserPartition) -> Build:
-    """The problem with the parameters of a member before it."""
-
-    def warm(done: Done) -> Problem:
-        problem = build(done)
-        for step in problem.steps:
-            fresh = {name: value.detach().clone() for name, value in step.module.named_parameters()}
-            step.load(partition.take_own_parameters(step, done[start].parameters))
-            _refill(step.module, fresh)
-            step.moved()
-        return problem
-
-    return warm
-
-
-@torch.no_grad()
-def _refill(module: torch.nn.Module, fresh: Mapping[str, torch.Tensor]) -> None:
-    """Columns that L2 has emptied start anew, by as much as they are empty: else they grow out of rounding errors.
-
-    Without features the solver finds the columns that are lacking by itself, and where L2 is below the edge of noise,
-    such columns would be filled with noise.
-    """
-    own = dict(module.named_parameters())
-    items = [value for name, value in own.items() if name.startswith("item_towers.") and value.shape[1] > 1]
-    if isinstance(module, Backbone) and module.edge_share < SHARE:
-        return
-    if len(items) + sum(name.startswith("user_towers.") and value.shape[1] > 1 for name, value in own.items()) <= 2:
-        return
-    length = torch.stack([value[:, :-1].square().mean(0) for value in items]).sum(0).sqrt()
-    empty = (1.0 - length / INIT_SD).clamp_min(0.0)
-    for name, value in own.items():
-        if value.ndim == 2 and value.shape[1] > 1:
-            value[:, :-1] += empty * fresh[name][:, :-1]
-
-
-def signed_stages(prepared: Prepared, partition: UserPartition) -> Sequence[Stage]:
+def signed_stages(prepared: Prepared) -> Sequence[Stage]:
     """`signed-rd`, `signed-puid`: unseen ratings get the mean that uniform rows show, or, where many rows favour one,
     another point of a path along (Γ, λ)."""
-    usual, settings = unseen.stages(prepared, partition), prepared.settings
+    usual, settings = unseen.stages(prepared), prepared.settings
     open_to_choice = (
         settings.gamma == "auto" and settings.unseen_weight == Settings.model_fields["unseen_weight"].default
     )
@@ -167,14 +127,13 @@ def signed_stages(prepared: Prepared, partition: UserPartition) -> Sequence[Stag
     found = [*usual[:-1], replace(usual[-1], name="Γ of the mean")]
     for gamma, weight in POINTS:
         name, start = f"Γ {gamma:g}, λ {weight:g}", found[-1].name
-        build = _point(prepared, partition, name, gamma, weight)
-        found.append(Stage(name, _from(start, build, partition), True, SWEEPS))
+        found.append(Stage(name, _point(prepared, name, gamma, weight), start=start, sweeps=SWEEPS))
     names = [stage.name for stage in found[len(usual) - 1 :]]
     return [*found, Stage("main", lambda done: _chosen(prepared, [(name, done[name]) for name in names], rows))]
 
 
-def _point(prepared: Prepared, partition: UserPartition, name: str, gamma: float, weight: float) -> Build:
-    return lambda done: unseen.path_problem(prepared, name, partition, done["seen"].phi, gamma, weight)
+def _point(prepared: Prepared, name: str, gamma: float, weight: float) -> Build:
+    return lambda done: unseen.path_problem(prepared, name, done["seen"].phi, gamma, weight)
 
 
 def _chosen(prepared: Prepared, points: Sequence[tuple[str, Fitted]], rows: Rows) -> Fitted:

@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from puidrec.backbones.low_rank import LowRank
 from puidrec.data.dataset import Interactions
 from puidrec.data.on_disk import StoredInteractions
+from puidrec.methods.prepare import Prepared
+from puidrec.methods.stages import train_stages
 from puidrec.rng import generator
+from puidrec.scores.low_rank import LowRank
 from puidrec.sensitivity.sign_check import SignCheck, log_controls, sign_check
 from puidrec.spectrum.from_log import exposure_scores, looked_at
 from puidrec.spectrum.terms import Term
-from puidrec.train.prepare import Prepared
-from puidrec.train.stages import train_stages
 
 PARTS = 5
 ENOUGH = 50_000

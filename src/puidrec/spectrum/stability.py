@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puidrec.backbones.low_rank import LowRank
 from puidrec.evaluation.ranking import top_k
+from puidrec.scores.low_rank import LowRank
 from puidrec.spectrum.terms import Term, compress
 
 PATH = ("Γ 1.5", "Γ 3", "Γ 10", "all-rank")

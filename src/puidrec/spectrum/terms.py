@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puidrec.backbones.low_rank import LowRank
-from puidrec.train.stopping import pair_scores
+from puidrec.optimise.stopping import pair_scores
+from puidrec.scores.low_rank import LowRank
 
 LOST = 1e-7
 """Share of Σ_D s² that compression may lose: an error of about 0.0002 on ratings in [0, 1]."""

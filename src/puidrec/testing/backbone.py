@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from puidrec.backbones.base import Backbone
-from puidrec.backbones.sparse import LogPattern, sampled_product
+from puidrec.scores.sparse import LogPattern, sampled_product
+from puidrec.scores.towers import Backbone
 
 
 class BackboneContract:

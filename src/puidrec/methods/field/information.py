@@ -1,0 +1,102 @@
+"""`cvib`: logged and unseen pairs are to have means that agree, as mutual information asks for.
+
+"Information theoretic counterfactual learning from missing-not-at-random feedback" (CVIB; Wang et al., NeurIPS 2020)
+bounds what a representation tells of exposure. With p = σ(score), and m₁, m₀ the means of p over logged and over unseen
+pairs, it minimises
+
+    mean_O CE(p, r) + α · CE(m₁, m₀) + γ · mean_D (p log p + (1 − p) log(1 − p)),
+    CE(m₁, m₀) = −m₁ log m₀ − (1 − m₁) log(1 − m₀),
+
+α `information_weight` and γ `confidence_penalty`. m₀ and the last term are exact, one tile of pairs at a time, where
+the paper draws unseen pairs. Assumed: the penalty counts both outcomes, over all pairs. Public code takes p log p of
+logged pairs alone, which is least at p = 1/e: it draws what was seen towards a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from puidrec.losses.pair_loss import RobustLoss, Row, pair_sum
+from puidrec.losses.pointwise import PairError
+from puidrec.losses.tiles import tiled_sum
+from puidrec.methods.prepare import Prepared
+from puidrec.methods.problem import Part, Stage, backbone_penalty
+from puidrec.optimise.adam import Step
+from puidrec.scores.low_rank import LowRank
+from puidrec.scores.sparse import LogPattern, sampled_product
+from puidrec.scores.towers import Backbone
+from puidrec.settings import Settings
+
+LEAST_MEAN = 1e-6
+"""Means are kept this far from 0 and 1, where their logarithm ends."""
+
+
+def contrast(seen_mean: Tensor, unseen_mean: Tensor) -> Tensor:
+    """−m₁ log m₀ − (1 − m₁) log(1 − m₀)."""
+    return -seen_mean * torch.log(unseen_mean) - (1.0 - seen_mean) * torch.log1p(-unseen_mean)
+
+
+def negative_entropy(scores: Tensor) -> Tensor:
+    """p log p + (1 − p) log(1 − p) of p = σ(s), which is p s − log(1 + exp s)."""
+    return torch.sigmoid(scores) * scores - softplus(scores)
+
+
+@dataclass
+class InformationProblem:
+    """The naive loss and both information terms."""
+
+    settings: Settings
+    pattern: LogPattern
+    row: Row
+    error: PairError
+    phi: Backbone
+    gamma_scale: float = 1.0
+    benchmarked: bool = False
+    parts: Sequence[Part] = ()
+    """The terms over all pairs have no identity."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """φ alone."""
+        return (Step("phi", self.phi, self.loss, lambda: backbone_penalty(self.phi, self.settings)),)
+
+    def factors(self) -> LowRank:
+        """φ."""
+        return self.phi.factors()
+
+    def imputation(self) -> LowRank | None:
+        """There is none."""
+        return None
+
+    def loss(self) -> Tensor:
+        """mean_O CE + α CE(m₁, m₀) + γ mean_D of the negative entropy."""
+        alpha, gamma = self.settings.information_weight, self.settings.confidence_penalty
+        phi, n_seen = self.phi.factors(), max(len(self.pattern), 1)
+        s = sampled_product(phi.lefts[0], phi.rights[0], self.pattern)
+        total = pair_sum(RobustLoss(self.error), s, self.row) / n_seen
+        if alpha:
+            seen = torch.sigmoid(s).sum(dtype=torch.float64)
+            everywhere = tiled_sum(lambda rows, columns, scores: torch.sigmoid(scores), phi)
+            unseen = (everywhere - seen) / max(phi.n_pairs - n_seen, 1)
+            means = (mean.clamp(LEAST_MEAN, 1.0 - LEAST_MEAN) for mean in (seen / n_seen, unseen))
+            total = total + alpha * contrast(*means)
+        if gamma:
+            entropy = tiled_sum(lambda rows, columns, scores: negative_entropy(scores), phi)
+            total = total + gamma * entropy / phi.n_pairs
+        return total
+
+
+def stages(prepared: Prepared) -> list[Stage]:
+    """One problem."""
+
+    def build() -> InformationProblem:
+        pattern = prepared.log.operator.require_simple("cvib")
+        row = Row(**{name: column.values for name, column in prepared.columns("unit").items()})
+        return InformationProblem(prepared.settings, pattern, row, prepared.error, prepared.backbone("main phi"))
+
+    return [Stage("main", lambda done: build())]

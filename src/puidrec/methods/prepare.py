@@ -1,0 +1,409 @@
+"""From a split to what problems need: targets, propensities, Γ, weights, feature matrices; each computed once.
+
+`TrainingLog` is what all stages of a method share; `Prepared` adds what depends on the stage's own method (Γ and L2).
+The log may be in memory or on disk. Whatever is computed per logged row goes over the log some users at a time
+(`TrainingLog.parts`): in memory that is one part, on disk as many as fit in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import polars as pl
+import torch
+
+from puidrec.data.dataset import Dataset, Interactions
+from puidrec.data.on_disk import Scratch, StoredInteractions, row_slices
+from puidrec.data.row_matrix import RowMatrix, user_blocks
+from puidrec.data.split import Split
+from puidrec.errors import InputError
+from puidrec.features.counts import count_codes
+from puidrec.features.encode import FeatureEncoder
+from puidrec.features.exposure_factors import ExposureFactors
+from puidrec.losses.pointwise import PairError, TargetScale, pointwise_error
+from puidrec.losses.signed import MIN_UNIFORM, raise_to_default_gamma, require_uniform
+from puidrec.methods.field.log_weights import WeightRule
+from puidrec.methods.table import named, require_levels
+from puidrec.optimise.stopping import Validator, with_drawn_pairs
+from puidrec.rng import derive_seed, generator
+from puidrec.scores import make_backbone
+from puidrec.scores.features import Design
+from puidrec.scores.log import PAIRS_FROM_DISK, PAIRS_IN_MEMORY, Column, Log
+from puidrec.scores.towers import Backbone
+from puidrec.sensitivity.bounds import Bounds
+from puidrec.sensitivity.gamma import Gamma, GammaSpec
+from puidrec.sensitivity.nominal import NominalExposure
+from puidrec.settings import Settings
+from puidrec.world import ALONE, World
+
+DEFAULT_GAMMA = 1.5
+"""One Γ for all pairs, where the caller gives none: about what the uniform ratings of Coat prove on binary labels."""
+DEFAULT_RULE = "information"
+"""The rule for a Γ per pair, where the caller gives none."""
+RULE_WITHOUT_FEATURES = "exposure-gap"
+"""The same where the log has no features: information gains are 0 there, so Γ is read from exposure residuals."""
+MAX_GAMMA = 20.0
+"""A Γ set by uniform rows is at most this."""
+DOUBLE = 2_000_000
+"""Logged pairs × dimensions up to which training is in double precision."""
+Weights = Literal["unit", "box", "inverse", "imputation"]
+"""Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average; those of the imputation."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingLog:
+    """The training rows of a data set and what is estimated from them, whatever the method. Made when first asked."""
+
+    data: Dataset
+    split: Split
+    settings: Settings
+    """Those of the method; stages before it differ in nothing that matters here."""
+    world: World = ALONE
+
+    @property
+    def rows(self) -> Interactions | StoredInteractions:
+        """Training rows, sorted by user."""
+        return self.split.train
+
+    @property
+    def scale(self) -> TargetScale:
+        """What predictions live on."""
+        return self.settings.target_scale
+
+    @property
+    def max_pairs(self) -> int:
+        """Logged pairs worked on at once."""
+        return PAIRS_FROM_DISK if isinstance(self.rows, StoredInteractions) else PAIRS_IN_MEMORY
+
+    @cached_property
+    def row_start(self) -> np.ndarray:
+        """Training rows before each user, and all of them, [users + 1]."""
+        return np.concatenate([[0], np.cumsum(count_codes(self.rows.user, self.data.n_users))])
+
+    @cached_property
+    def items(self) -> np.ndarray:
+        """Item of each training row: on disk the file itself, or a copy of it where rows were left out."""
+        item = self.rows.item
+        if isinstance(item, np.ndarray):
+            return item
+        room = self.scratch(np.int32)
+        for rows in row_slices(len(self.rows)):
+            room.write(rows.start, item[rows])
+        return room.values
+
+    def parts(self) -> Iterator[Interactions]:
+        """The training rows, those of some users at a time."""
+        if isinstance(self.rows, StoredInteractions):
+            for start, stop in user_blocks(self.row_start, self.max_pairs):
+                yield self.users(start, stop)
+        else:
+            yield self.rows
+
+    def users(self, start: int, stop: int) -> Interactions:
+        """The training rows of users start..stop−1 of a log on disk, read into memory."""
+        assert isinstance(self.rows, StoredInteractions)  # noqa: S101 (a log in memory is one part)
+        return self.rows.part(slice(int(self.row_start[start]), int(self.row_start[stop])))
+
+    def scratch(self, dtype: type = np.float64) -> Scratch:
+        """Room on disk for a number per training row."""
+        assert isinstance(self.rows, StoredInteractions)  # noqa: S101 (a log in memory needs no room on disk)
+        return self.rows.scratch(dtype)
+
+    def matrix(self, values: Callable[[Interactions], np.ndarray]) -> RowMatrix:
+        """A number per training row as a sparse matrix, made part by part; kept where the log is."""
+        if not isinstance(self.rows, StoredInteractions):
+            return RowMatrix(self.row_start, self.rows.item, values(self.rows), self.data.n_items)
+        room, start = self.scratch(), 0
+        for part in self.parts():
+            room.write(start, values(part))
+            start += len(part)
+        return RowMatrix(self.row_start, self.rows.item, room.values, self.data.n_items, self.max_pairs, self.scratch)
+
+    def target(self, rows: Interactions) -> np.ndarray:
+        """What predictions aim at: ratings in [0, 1]; labels ±1, or 0/1 where the method bounds a mean in [0, 1]."""
+        return self.scale.of_labels(rows.label) if self.scale.labels else self.data.scale.unit(rows.rating)
+
+    @cached_property
+    def target_mean(self) -> float:
+        """The mean of the targets: where models start."""
+        return sum(float(self.target(part).sum(dtype=np.float64)) for part in self.parts()) / len(self.rows)
+
+    def ratings_array(self) -> np.ndarray:
+        """The targets of all training rows, float64."""
+        return np.concatenate([np.asarray(self.target(part), np.float64) for part in self.parts()])
+
+    @property
+    def ratings(self) -> RowMatrix:
+        """The targets of the training rows."""
+        return self.matrix(lambda part: self.target(part).astype(np.float64))
+
+    @cached_property
+    def nominal(self) -> NominalExposure:
+        """Evidence, propensities and Γ that the training rows give."""
+        chosen = self.settings
+        return NominalExposure(
+            self.data, self.rows, self.split.propensity, chosen.propensity, chosen.min_propensity, chosen.seed
+        )
+
+    @cached_property
+    def inverse_mean(self) -> float:
+        """The mean of 1/p over the training rows."""
+        return sum(float((1.0 / self.nominal.propensity_of(part)).sum()) for part in self.parts()) / len(self.rows)
+
+    @property
+    def reweighted_mean(self) -> float:
+        """The mean of the targets if every row counted 1/p."""
+        total = sum(float((self.target(part) / self.nominal.propensity_of(part)).sum()) for part in self.parts())
+        return total / (self.inverse_mean * len(self.rows))
+
+    @cached_property
+    def exposure_factors(self) -> ExposureFactors:
+        """What users saw, as at most `dim` factors."""
+        ones = self.matrix(lambda part: np.ones(len(part)))
+        return ExposureFactors.fit(ones, self.settings.dim_number, self.settings.seed)
+
+    @cached_property
+    def side_tables(self) -> dict[str, pl.DataFrame | None]:
+        """The side tables as the backbone reads them: with the columns of users that the method makes from the log."""
+        users, columns = self.data.users, self.settings.spec.user_columns
+        if columns:
+            made: pl.DataFrame = named(columns)(self)
+            parts = [table for table in (users, made) if table is not None and table.width]
+            users = pl.concat(parts, how="horizontal") if parts else None
+        return {"user_id": users, "item_id": self.data.items}
+
+    @cached_property
+    def encoders(self) -> dict[str, FeatureEncoder]:
+        """How the side tables become feature matrices; empty for a backbone without features."""
+        if self.settings.backbone == "mf":
+            return {}
+        return {key: FeatureEncoder.fit(table, key) for key, table in self.side_tables.items() if table is not None}
+
+    @cached_property
+    def designs(self) -> dict[str, Design]:
+        """The feature matrices of users and items."""
+        return {
+            key: Design.of(encoder.encode(table)).to(self.settings.device, self.dtype)
+            for key, encoder in self.encoders.items()
+            if (table := self.side_tables[key]) is not None
+        }
+
+    @cached_property
+    def operator(self) -> Log:
+        """The training rows as an operator, for the users of this process."""
+        stored = isinstance(self.rows, StoredInteractions)
+        return Log(
+            self.row_start,
+            self.items,
+            self.data.n_items,
+            self.world,
+            self.settings.device,
+            self.dtype,
+            self.scratch if stored else None,
+        )
+
+    def column(self, values: Callable[[Interactions], np.ndarray]) -> Column:
+        """A number per training row, made of the rows: all at once in memory, some at a time on disk."""
+        if isinstance(self.rows, StoredInteractions):
+            stored = self.rows
+            return self.operator.filled(lambda rows: values(stored.part(rows)))
+        whole = values(self.rows)
+        return self.operator.filled(lambda rows: whole[rows])
+
+    def wrap(self, values: np.ndarray) -> Column:
+        """A column of numbers at hand, one per training row."""
+        return self.operator.filled(lambda rows: values[rows])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of training: double where it takes no longer. The optimum of a small log may be so flat that the
+        rounding of single precision, which differs from one processor to the next, moves scores by more than 1e-4."""
+        small = len(self.rows) * self.settings.dim_number <= DOUBLE
+        return torch.float64 if small and self.settings.device == "cpu" else torch.float32
+
+    @property
+    def numpy_dtype(self) -> type:
+        """The same for arrays."""
+        return np.float64 if self.dtype == torch.float64 else np.float32
+
+    def tensor(self, values: np.ndarray) -> torch.Tensor:
+        """Numbers as the model trains with them, where it trains."""
+        return torch.from_numpy(np.array(values, dtype=self.numpy_dtype)).to(self.settings.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A training log seen through the settings of one stage of a method."""
+
+    log: TrainingLog
+    settings: Settings
+
+    @classmethod
+    def of(cls, data: Dataset, split: Split, settings: Settings, world: World = ALONE) -> Prepared:
+        """A data set, in memory or on disk, through a method's settings; there must be rows to learn from."""
+        if not len(split.train):
+            raise InputError("no training rows", found=f"protocol {split.protocol.name}", expected="at least one")
+        if isinstance(split.train, StoredInteractions) and settings.propensity == "given":
+            raise InputError("propensity needs the log in memory", found="given", expected="one that is estimated")
+        if data.positives_only:
+            require_levels(settings.spec, data.scale.high)
+        return cls(TrainingLog(data, split, settings, world), settings)
+
+    def first_stage(self, method: str) -> Prepared:
+        """The same log for the model that a method builds on; what both need is computed once."""
+        return replace(self, settings=self.settings.replace(method=method, gamma="auto", normalise=False))
+
+    @property
+    def data(self) -> Dataset:
+        """The data set."""
+        return self.log.data
+
+    @property
+    def split(self) -> Split:
+        """Which rows train and validate."""
+        return self.log.split
+
+    @property
+    def rows(self) -> Interactions | StoredInteractions:
+        """Training rows."""
+        return self.log.rows
+
+    @property
+    def error(self) -> PairError:
+        """The loss of a single pair."""
+        return pointwise_error(self.settings.loss, "signed" if self.log.scale.signed else "unit")
+
+    def uniform_target(self) -> np.ndarray:
+        """Targets of the uniform rows held out for calibration; empty where there are none."""
+        rows = self.split.propensity
+        if rows is None or not len(rows):
+            return np.zeros(0)
+        if self.settings.target == "rating":
+            return self.data.scale.unit(rows.rating).astype(np.float64)
+        return rows.label.astype(np.float64)
+
+    def uniform_rows(self) -> Interactions:
+        """Uniform rows that may train: those held out for propensities, which neither validate nor test."""
+        rows, method = self.split.propensity, self.settings.method
+        if rows is None or len(rows) < MIN_UNIFORM:
+            raise InputError(
+                f"{method} trains on uniform ratings beside the log",
+                found=f"{0 if rows is None else len(rows)} held out for it in {self.data.name}",
+                expected=f"at least {MIN_UNIFORM}", hint="Give uniform interactions, or choose another method.",
+            )  # fmt: skip
+        return rows
+
+    @cached_property
+    def gamma(self) -> Gamma:
+        """The fitted Γ of the method: 1, one number, or a rule."""
+        settings = self.settings
+        gamma = self.log.nominal.gamma(self._gamma_spec(), alpha=settings.alpha, beta=settings.beta)
+        scaled = settings.spec.calibrates_gamma and settings.gamma in ("auto", "certified")
+        return raise_to_default_gamma(gamma) if scaled else gamma
+
+    def _gamma_spec(self) -> GammaSpec:
+        settings, spec = self.settings, self.settings.spec
+        if spec.uncertainty == "none":
+            return 1.0
+        if settings.gamma == "certified" and not spec.calibrates_gamma:
+            return self._certified()
+        if settings.gamma in ("auto", "certified"):
+            return DEFAULT_GAMMA if spec.uncertainty == "global" else self._default_rule
+        return settings.gamma
+
+    @property
+    def _default_rule(self) -> str:
+        """What a Γ per pair is read from: features, or exposure alone where there are none."""
+        tables = ((self.data.users, "user_id"), (self.data.items, "item_id"))
+        without = all(table is None or not set(table.columns) - {key} for table, key in tables)
+        return RULE_WITHOUT_FEATURES if without else DEFAULT_RULE
+
+    def _certified(self) -> float:
+        """The Γ that the labels of uniform rows prove, beyond what the propensity explains: the lower limit."""
+        nominal, uniform = self.log.nominal, self.split.propensity
+        require_uniform(0 if uniform is None else len(uniform), self.data.name)
+        assert uniform is not None  # noqa: S101 (required above)
+        return min(nominal.certificate("label", uniform).lower, MAX_GAMMA)
+
+    def columns(self, weights: Weights) -> dict[str, Column]:
+        """The training rows as losses read them: ratings `r` and the ends `a` and `b` of their weights."""
+        log = self.log
+        r = log.column(log.target)
+        if weights == "unit":
+            b = log.column(lambda rows: np.ones(len(rows)))
+        elif weights == "inverse":
+            b = log.column(lambda rows: 1.0 / log.nominal.propensity_of(rows) / log.inverse_mean)
+        elif weights == "imputation":
+            b = log.column(self._imputation_weights)
+        else:
+            b = log.column(lambda rows: self.weights_of(rows).b)
+            if self.has_interval:
+                return {"r": r, "a": log.column(lambda rows: self.weights_of(rows).a), "b": b}
+        return {"r": r, "a": b, "b": b}
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the weights of logged pairs are intervals: Γ is above 1 somewhere."""
+        return self.settings.spec.uncertainty != "none" and self.gamma.max > 1.0
+
+    def weights_of(self, rows: Interactions) -> Bounds:
+        """Weights of training rows, as an interval: what Γ allows around 1/p, or the row's own function of p."""
+        if not self.settings.spec.log_weights:
+            return self.log.nominal.bounds_of(rows, self.gamma)
+        weight = self._log_rule(self.log.nominal.propensity_of(rows))
+        return Bounds(weight, weight)
+
+    @cached_property
+    def _log_rule(self) -> WeightRule:
+        rule: WeightRule = named(self.settings.spec.log_weights)(self)
+        return rule
+
+    @cached_property
+    def _imputation_rule(self) -> WeightRule:
+        """The row's weights for the imputation model, scaled to the mean of the log's weights, so that L2 means the
+        same; where they are 0 on all rows (p = 1 everywhere), those of the log."""
+        rule: WeightRule = named(self.settings.spec.imputation_weights)(self)
+        own = sum(float(np.sum(rule(self.log.nominal.propensity_of(part)))) for part in self.log.parts())
+        total = self.mean_weight * len(self.rows)
+        return (lambda p: rule(p) * (total / own)) if own > 0.0 else (lambda p: 1.0 / p)
+
+    def _imputation_weights(self, rows: Interactions) -> np.ndarray:
+        return self._imputation_rule(self.log.nominal.propensity_of(rows))
+
+    @cached_property
+    def mean_weight(self) -> float:
+        """The mean over the training rows of the largest weight that Γ allows."""
+        log = self.log
+        total = sum(float(self.weights_of(part).b.sum()) for part in log.parts())
+        return total / len(log.rows)
+
+    def backbone(self, stage: str, mean: float | None = None) -> Backbone:
+        """A fresh backbone for a stage of training; it starts at the mean of the targets."""
+        settings, log = self.settings, self.log
+        start = log.target_mean if mean is None else mean
+        if settings.loss == "cross-entropy" and mean is None:
+            chance = np.clip(0.5 * (start + 1.0) if log.scale.signed else start, 1e-3, 1 - 1e-3)
+            start = float(np.log(chance / (1.0 - chance)))
+        backbone = make_backbone(
+            settings.backbone, self.data.n_users, self.data.n_items, settings.dim_number,
+            user_features=log.designs.get("user_id"), item_features=log.designs.get("item_id"),
+            ids=settings.ids, hidden=settings.hidden, mean=start, rng=derive_seed(settings.seed, "init", stage),
+        )  # fmt: skip
+        return backbone.to(settings.device, log.dtype)
+
+    def validator(self) -> Validator | None:
+        """Held-out rows that choose L2 or the epoch; self-selected rows are weighted by inverse propensity."""
+        if self.settings.select == "none":
+            return None
+        rows, metric, scale = self.split.validation, self.settings.metric, self.log.scale
+        if self.split.selection == "uniform":
+            return Validator.from_rows(rows, metric, scale=scale)
+        if self.data.positives_only:
+            rows = with_drawn_pairs(rows, (self.log.row_start, self.log.items), generator(self.settings.seed, "drawn"))
+            return Validator.from_rows(rows, metric, scale=scale)
+        weight = 1.0 / self.log.nominal.propensity_of(rows) if len(rows) else None
+        return Validator.from_rows(rows, metric, weight, scale)

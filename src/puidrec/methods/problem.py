@@ -1,0 +1,111 @@
+"""What is trained: a method is a list of stages, a stage a problem, a problem models that are solved or take steps.
+
+Everything a trainer has to know of a method is here, so that methods do not know how they are trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from puidrec.losses.pair_loss import Objective
+from puidrec.optimise.adam import Step
+from puidrec.scores.low_rank import LowRank
+from puidrec.scores.towers import Backbone
+from puidrec.settings import Settings
+
+ADMISSIBLE = 1e-6
+"""A benchmarked loss up to this much above 0 counts as 0: at the benchmark itself it is 0 up to rounding."""
+
+
+class Part(NamedTuple):
+    """One model that least squares solves: its name among the parameters, its backbone, and its objective."""
+
+    name: str
+    backbone: Backbone
+    objective: Callable[[], Objective]
+    """Made when the models before it are solved."""
+
+
+class Problem(Protocol):
+    """A method on a data set."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Adam's updates, in order; the first is that of the prediction model."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """What least squares solves, in order, the prediction model last; none where the loss does not let it."""
+
+    def factors(self) -> LowRank:
+        """The prediction model φ as it stands."""
+
+    def imputation(self) -> LowRank | None:
+        """The imputation model θ as it stands, where there is one."""
+
+    @property
+    def benchmarked(self) -> bool:
+        """Whether parameters may be chosen only where the loss of φ is at most 0."""
+
+    @property
+    def gamma_scale(self) -> float:
+        """κ: the power to which Γ enters, 1 unless it was calibrated."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a stage leaves behind: scores as factors, parameters by name, and the history of its epochs."""
+
+    phi: LowRank
+    theta: LowRank | None = None
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)
+    best_epoch: int = 0
+    best_score: float | None = None
+    """Smoothed validation score of the best epoch; None where nothing was validated."""
+    gamma_scale: float = 1.0
+    """κ: the power to which Γ entered, 1 unless it was calibrated."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What the method itself wants its report to say, in plain values."""
+    solver: str = ""
+    """What trained it: least-squares, adam, or nothing where there is a closed form."""
+    unfinished: tuple[str, ...] = ()
+    """Models that least squares left before their optimum, for want of sweeps."""
+
+
+Done = Mapping[str, Fitted]
+"""The stages before this one, by name."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One problem of a method, built from the stages before it; a closed form gives its answer instead."""
+
+    name: str
+    build: Callable[[Done], Problem | Fitted]
+    start: str | None = None
+    """The stage at whose φ this one starts: the optimum is the same, and nearer."""
+    refines: bool = False
+    """Whether the problem comes with parameters to start from, and should not leave them at once."""
+    sweeps: int | None = None
+    """Most sweeps of least squares, where a stage need not be at its optimum; None: as the settings say."""
+    shrink_to: str | None = None
+    """The stage whose φ L2 pulls the vectors to in place of 0."""
+
+
+def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:
+    """Plain L2: `l2` on what belongs to single entities, `l2_features` on weights that features share.
+
+    Both are means over entities, whatever the number of ratings.
+    """
+    penalty = backbone.penalty()
+    return settings.l2_number * penalty.ids + settings.l2_features * penalty.features
+
+
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors of one part, under their own names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

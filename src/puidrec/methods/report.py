@@ -1,0 +1,154 @@
+"""What was estimated on the way to a model: propensity, Γ and what set it, uniform rows; for metrics and reports."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from puidrec.errors import InputError
+from puidrec.losses.signed import DEFAULT_GAMMA, MIN_UNIFORM
+from puidrec.methods import GAMMA_SCALE
+from puidrec.methods.prepare import Prepared
+from puidrec.methods.problem import Fitted
+from puidrec.optimise.adam import Progress
+
+
+def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[str, Any]:
+    """What is worth knowing of one training, in plain values."""
+    spec = prepared.settings.spec
+    report: dict[str, Any] = {
+        "solver": fitted.solver or "closed form",
+        "epochs": len(fitted.history),
+        "best_epoch": fitted.best_epoch,
+        "seconds": round(seconds, 3),
+    }
+    if fitted.unfinished:
+        report["not_converged"] = sweep_limit(prepared, fitted)
+    if fitted.best_score is not None:
+        report["validation"] = fitted.best_score
+    if prepared.settings.shrink_to is not None and spec.estimator != "naive":
+        report["shrunk_to"] = prepared.settings.shrink_to
+    if spec.benchmark:
+        report["benchmark"] = "mf" if prepared.settings.benchmark == "mf" else spec.estimator
+    if spec.uses_propensity is True:
+        report["propensity"] = prepared.log.nominal.propensity.describe()
+    if spec.uncertainty != "none":
+        sample = prepared.gamma.sample(10_000, prepared.settings.seed) ** fitted.gamma_scale
+        median, high = np.quantile(sample, (0.5, 0.95))
+        largest = prepared.gamma.max**fitted.gamma_scale
+        report["gamma"] = {"median": float(median), "p95": float(high), "max": float(largest)}
+    if calibrates_gamma(prepared):
+        report["gamma_set_by"] = gamma_set_by(prepared)
+    report["uniform_rows_used"] = uniform_use(prepared, fitted)
+    return report | dict(fitted.notes)
+
+
+@contextlib.contextmanager
+def shown_progress(progress: Progress | bool | None) -> Iterator[Progress | None]:
+    """What training calls with its progress: a function as given; a bar where one is asked for; None shows nothing.
+
+    Left open (None), a notebook shows a bar once a fit has taken a second.
+    """
+    notebook = _in_notebook()
+    if callable(progress):
+        yield progress
+    elif not isinstance(progress, bool | None):
+        found = type(progress).__name__
+        raise InputError(
+            "progress is no function", found=found, expected="True, False, or a function of four arguments"
+        )
+    elif progress is False or (progress is None and not notebook):
+        yield None
+    elif notebook:
+        yield _NotebookBar()
+    else:
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        with Bar(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("training", total=None)
+            yield lambda stage, done, total, figures: bar.update(
+                task, completed=done, total=total, description=_progress_words(stage, done, total, figures)
+            )
+
+
+def _in_notebook() -> bool:
+    """Whether this runs in a Jupyter kernel."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
+
+
+def _progress_words(stage: str, done: int, total: int, figures: dict[str, float]) -> str:
+    loss = next((f", loss {value:.4f}" for name, value in figures.items() if name.startswith("loss_")), "")
+    return f"{stage}: {done} of {total}{loss}"
+
+
+class _NotebookBar:
+    """An output cell that is rewritten while training goes on; the browser draws the bar."""
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        self.due = time.monotonic() + 1.0
+
+    def __call__(self, stage: str, done: int, total: int, figures: dict[str, float]) -> None:
+        if time.monotonic() < self.due and not (self.handle is not None and done == total):
+            return
+        from IPython.display import display
+
+        self.due = time.monotonic() + 0.2
+        words = _progress_words(stage, done, total, figures)
+        shown = {
+            "text/plain": words,
+            "text/html": f'<progress max="{total}" value="{done}"></progress> {escape(words)}',
+        }
+        if self.handle is None:
+            self.handle = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self.handle.update(shown, raw=True)
+
+
+def sweep_limit(prepared: Prepared, fitted: Fitted) -> str:
+    """Which models are not at their optimum, and what to change."""
+    names, most = " and ".join(fitted.unfinished), prepared.settings.epochs
+    return f"{names} stopped after {most} sweeps before the optimum; raise epochs or l2"
+
+
+def calibrates_gamma(prepared: Prepared) -> bool:
+    """Whether the scale of Γ was left to the data: methods that put a value on unseen ratings, unless Γ is given."""
+    settings = prepared.settings
+    return settings.spec.calibrates_gamma and settings.gamma in ("auto", "certified")
+
+
+def gamma_set_by(prepared: Prepared) -> str:
+    """What set the scale of Γ where the caller did not: uniform ratings, or a default where there are too few."""
+    rows = prepared.uniform_target().size
+    if rows >= MIN_UNIFORM:
+        return f"{rows:,} uniform ratings held out for calibration"
+    found = "no uniform rating" if rows == 0 else f"only {rows:,} uniform rating{'s' if rows > 1 else ''}"
+    return f"the default {DEFAULT_GAMMA:g}: {found} held out for calibration, at least {MIN_UNIFORM} are needed"
+
+
+def uniform_use(prepared: Prepared, fitted: Fitted) -> str:
+    """How uniform rows entered the model, in words."""
+    uses = []
+    if prepared.split.uniform_in_training:
+        uses.append("training")
+    propensity = prepared.log.nominal.fitted_propensity
+    if propensity is not None and propensity.uses_uniform:
+        uses.append("propensity")
+    gamma, enough = prepared.settings.gamma, prepared.uniform_target().size >= MIN_UNIFORM
+    calibrates = gamma == "certified" or (calibrates_gamma(prepared) and enough)
+    if calibrates and prepared.settings.spec.uncertainty != "none":
+        uses.append(GAMMA_SCALE)
+    if prepared.settings.spec.uses_uniform not in ("", GAMMA_SCALE):
+        uses.append(prepared.settings.spec.uses_uniform)
+    chooses = prepared.settings.select != "none" and "adam" in fitted.solver
+    if chooses and prepared.split.selection == "uniform" and len(prepared.split.validation):
+        uses.append("choice of the epoch")
+    return ", ".join(uses) or "none"

@@ -1,0 +1,352 @@
+"""Methods are rows of a table. A row says how the method trains and what it needs, so that no other module has to ask
+which method it is dealing with.
+
+The methods of the paper lie on a grid, (estimator) × (uncertainty) × (benchmark); the others share the same columns.
+A package can bring a method of its own: an entry point of the group `puidrec.methods` that names a `MethodSpec`
+(`docs/extending.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from puidrec.errors import InputError
+from puidrec.plugins import Registry
+
+if TYPE_CHECKING:
+    from puidrec.methods.prepare import Prepared
+    from puidrec.methods.problem import Stage
+    from puidrec.settings import Settings
+
+Estimator = Literal["naive", "ips", "dr"]
+Uncertainty = Literal["none", "global", "personalised"]
+Build = Callable[["Prepared"], Sequence["Stage"]]
+"""Data seen through the settings → the stages to run, the last of them the method."""
+ALL_LOSSES = ("squared", "absolute", "cross-entropy")
+TRAINED = ("l2", "l2_features", "dim", "hidden", "lr")
+"""Settings that every trained method searches, where its backbone has them."""
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """One method: how it is built, and what other modules must know of it."""
+
+    name: str
+    build: str | Build = field(repr=False)
+    """What makes its stages; `module:function` for those of this package, so that listing methods imports no torch."""
+    description: str = ""
+    estimator: Estimator = "naive"
+    uncertainty: Uncertainty = "none"
+    benchmark: bool = False
+    """Whether the loss is measured against a model trained first (BRD, BPUID)."""
+    target_scale: Literal["signed", "unit"] = "signed"
+    """What `target=binary` means: labels ±1, or 0 and 1 where a mean in [0, 1] is bounded."""
+    trains: bool = True
+    """Whether parameters are fitted iteratively; closed forms have no epochs, nothing to validate and no search."""
+    uses_propensity: bool | Literal["without ids"] = False
+    """Whether logged pairs are weighted by inverse propensities; some methods do so for models without IDs only."""
+    uses_uniform: str = ""
+    """What uniform rows decide during training, beside choosing the model; empty where they decide nothing."""
+    needs_uniform: bool = False
+    """Whether it cannot be trained without uniform rows."""
+    log_weights: str = ""
+    """What weighs logged pairs in place of 1/p: `module:function`, from the prepared log to a function of p."""
+    imputation_weights: str = ""
+    """The same for the imputation model, up to scale; empty: the weights of the log."""
+    user_columns: str = ""
+    """Features of users that are made from the log, for the backbone: `module:function`, from the log to a table."""
+    needs_levels: bool = True
+    """Whether the log must hold at least two rating levels; methods that look at unseen pairs can do with likes."""
+    exposure_head: bool = False
+    """Whether exposure is learned together with the ratings, on shared representations."""
+    losses: tuple[str, ...] = ALL_LOSSES
+    search_space: tuple[str, ...] = TRAINED
+    """Settings worth searching; `experiments.search` has their ranges."""
+    needs: str = "a log of ratings"
+    """What the method asks of the data, for reports."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Settings in which this method departs from the common defaults."""
+
+    def __post_init__(self) -> None:
+        if self.benchmark and self.uncertainty == "none":
+            raise InputError(
+                "a benchmark without uncertainty is vacuous: the benchmark's loss is a constant",
+                found=self.name,
+                hint="Use uncertainty 'global' (BRD) or 'personalised' (BPUID).",
+            )
+        if self.benchmark and self.estimator == "naive":
+            raise InputError("a benchmark needs the estimator ips or dr", found=self.name)
+
+    @property
+    def imputes(self) -> bool:
+        """Whether an imputation model θ is trained beside the prediction model φ."""
+        return self.estimator == "dr"
+
+    @property
+    def chooses_l2(self) -> bool:
+        """Whether dim and L2 are chosen by held-out rows where they are left open."""
+        return self.trains
+
+    @property
+    def calibrates_gamma(self) -> bool:
+        """Whether the scale of Γ, unless given, is set so that unseen ratings have the mean that uniform rows show."""
+        return self.uses_uniform == GAMMA_SCALE
+
+    def takes_gamma(self, gamma: object) -> bool:
+        """Whether a value of the setting `gamma` has a meaning here: a rule has none where all pairs share one Γ."""
+        one = not isinstance(gamma, str) or gamma in ONE_GAMMA
+        return self.uncertainty == "personalised" or (self.uncertainty == "global" and one)
+
+    def own_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the settings of a comparison that this method has; Γ means nothing to one without uncertainty."""
+        absent = set() if self.takes_gamma(settings.get("gamma")) else {"gamma"}
+        absent |= set() if self.uncertainty == "personalised" else {"alpha", "beta"}
+        return {key: value for key, value in settings.items() if key not in absent}
+
+    def weighs_rows(self, settings: Settings) -> bool:
+        """Whether these settings weigh logged pairs by inverse propensities."""
+        return settings.adjusts if self.uses_propensity == "without ids" else self.uses_propensity
+
+    def stages(self, prepared: Prepared) -> Sequence[Stage]:
+        """What is trained, one after the other."""
+        build: Build = named(self.build) if isinstance(self.build, str) else self.build
+        return build(prepared)
+
+
+def named(place: str) -> Any:
+    """What a row names as `module:function`; imported when asked for."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+DEFAULT_METHOD = "spectrum"
+"""What is trained where none is named."""
+GAMMA_SCALE = "scale of Γ"
+ONE_GAMMA = ("auto", "certified", "global")
+"""Words for `gamma` that give one Γ for all pairs; other words are rules, which give one per pair."""
+ROBUST = "puidrec.methods.robust:stages"
+MULTI = "puidrec.methods.multi:stages"
+SIGNED = "puidrec.spectrum.members:signed_stages"
+BASELINE = "puidrec.methods.baselines:stages"
+WEIGHTS = "puidrec.methods.field.log_weights:"
+DECONFOUNDED = "puidrec.methods.field.deconfounded:"
+FROM_LOG = "a log of ratings; propensities are estimated from it"
+FROM_UNIFORM = "a log of ratings and at least 50 uniform ratings beside those that validate and test; it trains on both"
+UNIFORM_WEIGHTS = "training (weights of the log)"
+
+
+def _grid(prefix: str, uncertainty: Uncertainty, benchmark: bool, words: str) -> list[MethodSpec]:
+    """The IPS and DR rows of one kind of uncertainty."""
+    estimators: tuple[tuple[Estimator, str], ...] = (("ips", "inverse propensity scoring"), ("dr", "doubly robust"))
+    space = (*TRAINED, "min_propensity", *(["gamma"] if uncertainty != "none" else []))
+    return [
+        MethodSpec(
+            f"{prefix}{name}", ROBUST, f"{label}{words}", name, uncertainty, benchmark, uses_propensity=True,
+            search_space=space, needs=FROM_LOG,
+        )
+        for name, label in estimators
+    ]  # fmt: skip
+
+
+def _reweighted(name: str, estimator: Estimator, words: str, *extra: str, **weights: str) -> MethodSpec:
+    """IPS or DR with other weights of the log or of the imputation; `extra`: what more a search varies."""
+    return MethodSpec(
+        name, ROBUST, words, estimator, uses_propensity=True, search_space=(*TRAINED, "min_propensity", *extra),
+        needs=FROM_LOG, **{key: f"{WEIGHTS}{rule}" for key, rule in weights.items()},  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _balanced(name: str, kind: str, estimator: Estimator, words: str, uniform: str = "") -> MethodSpec:
+    """A first fit, then weights of the log tilted to a mean that is known otherwise."""
+    return MethodSpec(
+        name, f"puidrec.methods.field.balanced:{kind}_stages", words, estimator, uses_propensity=True, uses_uniform=uniform,
+        needs_uniform=bool(uniform), search_space=(*TRAINED, "min_propensity"),
+        needs=FROM_UNIFORM if uniform else FROM_LOG,
+    )  # fmt: skip
+
+
+def _residual(name: str, estimator: Estimator, words: str) -> MethodSpec:
+    """A first fit, then one whose propensities (and imputation) agree with uniform rows."""
+    return MethodSpec(
+        name, "puidrec.methods.field.residual:residual_stages", words, estimator, uses_propensity=True,
+        uses_uniform="training (residuals of the propensity)", needs_uniform=True, losses=("squared",),
+        search_space=(*TRAINED, "min_propensity"), needs=FROM_UNIFORM,
+    )  # fmt: skip
+
+
+def _with_propensity(name: str, estimator: Estimator, propensity: str, words: str) -> MethodSpec:
+    """IPS or DR under a propensity of its own."""
+    return MethodSpec(
+        name, ROBUST, words, estimator, uses_propensity=True, search_space=(*TRAINED, "min_propensity"),
+        needs=FROM_LOG, defaults={"propensity": propensity},
+    )  # fmt: skip
+
+
+def _multi(name: str, estimator: Estimator, words: str) -> MethodSpec:
+    return MethodSpec(name, MULTI, words, estimator, exposure_head=True, losses=("squared",))
+
+
+def _unseen(name: str, uncertainty: Uncertainty, words: str) -> MethodSpec:
+    gamma = ["gamma"] if uncertainty == "global" else []
+    return MethodSpec(
+        name, SIGNED, words, "naive", uncertainty, target_scale="unit",
+        uses_propensity="without ids", uses_uniform=GAMMA_SCALE, needs_levels=False, losses=("squared",),
+        search_space=(*TRAINED, "min_propensity", *gamma, "unseen_weight"),
+        needs="a log of ratings; 50 uniform ratings set the scale of Γ, else it is 1.1; 500 may choose another and λ",
+    )  # fmt: skip
+
+
+def _baseline(name: str, words: str) -> MethodSpec:
+    return MethodSpec(name, BASELINE, words, trains=False, search_space=())
+
+
+def _all_rank() -> MethodSpec:
+    return MethodSpec(
+        "all-rank", "puidrec.methods.unseen:all_rank_stages", "least squares over all pairs, unseen = lowest rating",
+        target_scale="unit", needs_levels=False, losses=("squared",), search_space=(*TRAINED, "unseen_weight"),
+        needs="a log of ratings, or of positives alone",
+    )  # fmt: skip
+
+
+def _spectrum() -> MethodSpec:
+    return MethodSpec(
+        "spectrum", "puidrec.spectrum.members:stages",
+        "models along Γ and exposure factors, mixed by what a few uniform ratings show",
+        target_scale="unit", uses_uniform="mixing weights", needs_levels=False, losses=("squared",),
+        search_space=("l2", "l2_features", "dim", "min_propensity"),
+        needs="a log of ratings, or of likes (then all-rank); uniform ratings, from 20 on, mix the members",
+        defaults={"dim": 32},
+    )  # fmt: skip
+
+
+_BUILT_IN = (
+    _spectrum(),
+    MethodSpec("mf", ROBUST, "matrix factorisation on the log as it is"),
+    *_grid("", "none", False, ""),
+    *_grid("rd-", "global", False, ", worst case within one Γ"),
+    *_grid("brd-", "global", True, ", worst case within one Γ against a frozen benchmark"),
+    *_grid("puid-", "personalised", False, ", worst case within Γ per user and item"),
+    *_grid("bpuid-", "personalised", True, ", worst case within Γ per user and item against a frozen benchmark"),
+    _reweighted("mrdr", "dr", "doubly robust, imputation of least variance", imputation_weights="least_variance"),
+    _reweighted(
+        "dr-mse",
+        "dr",
+        "doubly robust, imputation of least bias and variance",
+        "bias_share",
+        imputation_weights="least_squared_error",
+    ),
+    _reweighted("tdr", "dr", "doubly robust, targeted: weights calibrated to all pairs", log_weights="targeted"),
+    _reweighted(
+        "d-ips", "ips", "dynamic inverse propensities: a power of each for bias and variance", log_weights="dynamic"
+    ),
+    _reweighted("d-dr", "dr", "doubly robust with dynamic inverse propensities", log_weights="dynamic"),
+    _balanced(
+        "stable-dr", "stable", "ips", "normalised IPS, weights balanced by an imputation model: stable doubly robust"
+    ),
+    _balanced(
+        "bal-ips",
+        "uniform",
+        "ips",
+        "IPS, weights balanced so that the log's loss is that of uniform rows",
+        UNIFORM_WEIGHTS,
+    ),
+    _balanced(
+        "bal-dr", "uniform", "dr", "doubly robust, weights balanced by the loss of uniform rows", UNIFORM_WEIGHTS
+    ),
+    _residual("res-ips", "ips", "IPS, residual of the propensity learned from uniform rows"),
+    _residual("res-dr", "dr", "doubly robust, residuals of propensity and imputation learned from uniform rows"),
+    _with_propensity("ips-v2", "ips", "balanced", "IPS, propensities that balance the features of pairs"),
+    _with_propensity("dr-v2", "dr", "balanced", "doubly robust, propensities that balance the features of pairs"),
+    _with_propensity("kernel-ips", "ips", "kernel", "IPS, weights of most entropy that balance kernels of pairs"),
+    _with_propensity(
+        "kernel-dr", "dr", "kernel", "doubly robust, weights of most entropy that balance kernels of pairs"
+    ),
+    MethodSpec(
+        "auto-debias",
+        "puidrec.methods.field.auto_debias:stages",
+        "weights and imputed values learned so that a step on the log lowers the error of uniform rows",
+        target_scale="unit",
+        uses_uniform="training (weights and imputed values)",
+        needs_uniform=True,
+        losses=("squared",),
+        search_space=(*TRAINED, "unseen_weight"),
+        needs=FROM_UNIFORM,
+    ),
+    MethodSpec(
+        "cvib",
+        "puidrec.methods.field.information:stages",
+        "cross-entropy, means of logged and unseen pairs drawn together by an information term",
+        target_scale="unit",
+        losses=("cross-entropy",),
+        search_space=(*TRAINED, "information_weight", "confidence_penalty"),
+        defaults={"loss": "cross-entropy"},
+    ),
+    MethodSpec(
+        "dcf",
+        f"{DECONFOUNDED}deconfounded_stages",
+        "matrix factorisation beside the reconstructed exposure of each user",
+        losses=("squared",),
+    ),
+    MethodSpec(
+        "idcf",
+        f"{DECONFOUNDED}identified_stages",
+        "matrix factorisation with users described by what they chose to see",
+        user_columns=f"{DECONFOUNDED}exposure_columns",
+        needs="a log of ratings; features of users help to read their exposure",
+    ),
+    _multi("multi-ips", "ips", "exposure and rating heads share representations, IPS"),
+    _multi("multi-dr", "dr", "exposure, rating and imputation heads share representations"),
+    _unseen("signed-rd", "global", "unseen ratings are lower by one Γ: people pick what they like"),
+    _unseen("signed-puid", "personalised", "unseen ratings are lower by Γ per user and item"),
+    _baseline("item-rate", "mean rating of the item, shrunk: the baseline to beat"),
+    _baseline("bias", "user and item means, shrunk"),
+    _baseline("pure-svd", "truncated SVD of the centred log"),
+    _all_rank(),
+    MethodSpec(
+        "ease",
+        "puidrec.methods.baselines:ease_stages",
+        "items predict each other by one ridge regression, unseen = 0",
+        target_scale="unit",
+        needs_levels=False,
+        trains=False,
+        losses=("squared",),
+        search_space=(),
+        needs="a log of ratings, or of positives alone, with at most 20,000 items",
+    ),
+)
+
+
+METHODS: Registry[MethodSpec] = Registry(
+    "puidrec.methods", {spec.name: spec for spec in _BUILT_IN},
+    lambda name, row: row if isinstance(row, MethodSpec) and row.name == name else None, "a MethodSpec of that name",
+)  # fmt: skip
+
+
+def learning_from_likes() -> list[str]:
+    """Names of the methods that a log without rating levels is enough for."""
+    return [name for name in METHODS if not METHODS[name].needs_levels]
+
+
+def require_levels(spec: MethodSpec, rating: float) -> None:
+    """Refuse a method that needs rating levels for a log in which every row is a like."""
+    if spec.needs_levels:
+        raise InputError(
+            f"{spec.name} needs rating levels, and the log holds likes only (implicit feedback)",
+            found=f"{rating:g} in every row", expected=f"one of {', '.join(learning_from_likes())}",
+            hint="Choose one of these methods, or add what was shown and not liked.",
+        )  # fmt: skip
+
+
+def get_method(method: str | MethodSpec) -> MethodSpec:
+    """Look a method up by name."""
+    if isinstance(method, MethodSpec):
+        return method
+    if not isinstance(method, str) or method not in METHODS:
+        near = get_close_matches(str(method).lower().replace("_", "-")[:40], METHODS, 1)
+        hint = f"Did you mean {near[0]}?" if near else None
+        raise InputError("unknown method", found=method, expected=f"one of {METHODS.names()}", hint=hint)
+    return METHODS[method]

@@ -1,0 +1,294 @@
+"""The logged pairs as an operator between vectors of users and vectors of items.
+
+    scores(P, Q)         ⟨p_u, q_i⟩ of each logged pair          (a sampled product)
+    to_users(values, Q)  Σ_i value_ui q_i of each user            (a sparse product)
+    to_items(values, P)  Σ_u value_ui p_u of each item, summed over processes
+
+A `Column` holds a number per logged pair. Whether rows are in memory, on disk, or some of several processes' is known
+in this module and nowhere else: on disk a column is a file, products go over blocks of users, and where several
+processes work on one model (`torchrun`) each holds the rows of its own users and a copy of all items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from puidrec.data.on_disk import Scratch
+from puidrec.data.row_matrix import user_blocks
+from puidrec.errors import InputError
+from puidrec.scores.low_rank import LowRank
+from puidrec.scores.sparse import LogPattern
+from puidrec.world import ALONE, World
+
+PAIRS_IN_MEMORY = 5_000_000
+"""Logged pairs of a block: vectors of 20 MB are given back to the allocator and taken again; from 32 MiB on, glibc
+asks the system for new pages each time."""
+PAIRS_FROM_DISK = 2_000_000
+"""The same for a log on disk."""
+SENT_ROWS = 262_144
+"""Rows of users that are sent at once."""
+SUMMED, FEW_NUMBERS = 64, 65_536
+"""Numbers that are summed in their own precision before float64 takes over, and so few that it need not."""
+
+
+class Block(NamedTuple):
+    """The logged pairs of some users, by their numbers within this process."""
+
+    users: slice
+    rows: slice
+    pattern: LogPattern
+
+
+class Column:
+    """A number per logged pair of this process, in memory."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def part(self, rows: slice) -> Tensor:
+        """The numbers of some rows."""
+        return self.values[rows]
+
+    def put(self, rows: slice, values: Tensor) -> None:
+        """Replace the numbers of some rows."""
+        if len(values) == len(self.values):
+            self.values = values
+        else:
+            self.values[rows] = values
+
+
+class StoredColumn(Column):
+    """The same on disk: read and written a block at a time."""
+
+    def __init__(self, room: Scratch, dtype: torch.dtype, device: str) -> None:
+        self.room, self.dtype, self.device = room, dtype, device
+
+    def part(self, rows: slice) -> Tensor:
+        """The numbers of some rows, read."""
+        return torch.from_numpy(np.array(self.room.values[rows])).to(self.device, self.dtype)
+
+    def put(self, rows: slice, values: Tensor) -> None:
+        """Write the numbers of some rows."""
+        self.room.write(rows.start, values.cpu().numpy())
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """Logged pairs sorted by user: `row_start` pairs before each user, and the item of each pair."""
+
+    row_start: np.ndarray
+    item: np.ndarray
+    n_items: int
+    world: World = ALONE
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    scratch: Callable[[type], Scratch] | None = None
+    """Makes room on disk for a number per row; None: the log is in memory."""
+
+    def __len__(self) -> int:
+        """Logged pairs of all processes."""
+        return int(self.row_start[-1])
+
+    @property
+    def all_users(self) -> int:
+        """Users of all processes."""
+        return self.row_start.size - 1
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs of D: all users × all items."""
+        return self.all_users * self.n_items
+
+    @cached_property
+    def users(self) -> slice:
+        """The users of this process, among all."""
+        return slice(*self._users_of(self.world.rank))
+
+    @property
+    def n_users(self) -> int:
+        """Users of this process."""
+        return self.users.stop - self.users.start
+
+    @property
+    def n_rows(self) -> int:
+        """Logged pairs of this process."""
+        return int(self.row_start[self.users.stop] - self.row_start[self.users.start])
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether columns are tensors."""
+        return self.scratch is None
+
+    def require_simple(self, method: str) -> LogPattern:
+        """Where the pairs are, as one pattern: what methods trained by Adam need; refused on disk or divided."""
+        if self.in_memory and self.world.size == 1:
+            return self.pattern
+        found = "several processes" if self.in_memory else "a log on disk"
+        raise InputError(
+            f"{method} is trained by adam, which needs the log in memory and one process",
+            found=found,
+            expected="a method that is solved by least squares, such as dr or puid-dr",
+        )
+
+    @cached_property
+    def pattern(self) -> LogPattern:
+        """All pairs of a log in memory."""
+        return self._pattern(self.users.start, self.users.stop)
+
+    # products
+
+    def scores(self, left: Tensor, right: Tensor) -> Column:
+        """⟨l_u, r_i⟩ of each logged pair."""
+        out = self.column()
+        for users, rows, pattern in self.blocks():
+            out.put(rows, pattern.sample(left[users], right))
+        return out
+
+    def scores_of(self, scores: LowRank) -> Column:
+        """The same of any low-rank scores of all users."""
+        out = self.column()
+        for users, rows, pattern in self.blocks():
+            own = slice(users.start + self.users.start, users.stop + self.users.start)
+            parts = zip(scores.lefts, scores.rights, strict=True)
+            out.put(rows, sum(pattern.sample(left[own], right) for left, right in parts))
+        return out
+
+    def to_users(self, values: Column, right: Tensor) -> Tensor:
+        """Σ over a user's pairs of value × the item's vector, [users, d]."""
+        return torch.cat([p.matmul(values.part(rows), right) for _, rows, p in self.blocks()])
+
+    def to_items(self, values: Column, left: Tensor) -> Tensor:
+        """Σ over an item's pairs of value × the user's vector, [items, d]."""
+        total = left.new_zeros(self.n_items, left.shape[1])
+        for users, rows, pattern in self.blocks():
+            total += pattern.matmul_transposed(values.part(rows), left[users])
+        return self.total(total)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Σ over processes."""
+        return self.world.sum(values)
+
+    # columns
+
+    def column(self) -> Column:
+        """Room for a number per row."""
+        if self.scratch is None:
+            return Column(torch.zeros(self.n_rows, dtype=self.dtype, device=self.device))
+        return StoredColumn(
+            self.scratch(np.float64 if self.dtype == torch.float64 else np.float32),
+            self.dtype,
+            self.device,
+        )
+
+    def filled(self, values: Callable[[slice], np.ndarray]) -> Column:
+        """A column made of what `values` gives for ranges of all rows of the log."""
+        out, first = self.column(), int(self.row_start[self.users.start])
+        for _, rows, _ in self.blocks():
+            found = np.array(values(slice(rows.start + first, rows.stop + first)), dtype=np.float64)
+            out.put(rows, torch.from_numpy(found).to(self.device, self.dtype))
+        return out
+
+    def map(self, function: Callable[..., Tensor], *columns: Column) -> Column:
+        """A column made of others, number by number."""
+        out = self.column()
+        for _, rows, _ in self.blocks():
+            out.put(rows, function(*(column.part(rows) for column in columns)))
+        return out
+
+    def sum(self, function: Callable[..., Tensor], *columns: Column) -> Tensor:
+        """Σ over blocks and processes of what `function` makes of columns: a float64 vector or number."""
+        total: Tensor | None = None
+        for _, rows, _ in self.blocks():
+            part = function(*(column.part(rows) for column in columns))
+            total = part if total is None else total + part
+        if total is None:  # a process without rows takes part in the sum all the same
+            empty = torch.zeros(0, dtype=self.dtype, device=self.device)
+            total = function(*(empty for _ in columns))
+        return self.total(total)
+
+    def blocks(self) -> Iterable[Block]:
+        """The pairs, some users at a time: kept in memory, or read when their turn comes."""
+        return self._kept if self.in_memory else self._read()
+
+    # users of all processes
+
+    @torch.no_grad()
+    def gather(self, rows: Tensor) -> Tensor:
+        """A row of every user, from those that each process holds; every process gets all of them."""
+        if self.world.size == 1:
+            return rows
+        whole = rows.new_zeros((self.all_users, *rows.shape[1:]))
+        whole[self.users] = rows
+        return self.world.sum(whole)
+
+    @torch.no_grad()
+    def gather_to_first(self, rows: Tensor) -> Tensor:
+        """The same at the first process, in its main memory; the others get their own rows back."""
+        if self.world.size == 1:
+            return rows
+        spans = self._sent(self.world.rank)
+        start = self.users.start
+        if not self.world.first:
+            for a, b in spans:
+                self.world.send(rows[a - start : b - start].contiguous())
+            return rows
+        whole = torch.empty((self.all_users, *rows.shape[1:]), dtype=rows.dtype)
+        whole[self.users] = rows.cpu()
+        for rank in range(1, self.world.size):
+            for a, b in self._sent(rank):
+                whole[a:b] = self.world.receive(rows.new_empty((b - a, *rows.shape[1:])), rank)
+        return whole
+
+    def own(self, rows: Tensor) -> Tensor:
+        """The rows of this process's users, out of those of all users."""
+        return rows if self.world.size == 1 else rows[self.users]
+
+    def _users_of(self, rank: int) -> tuple[int, int]:
+        """A process's users: all have about as many pairs, and a user costs one more for itself."""
+        load = self.row_start + np.arange(self.row_start.size)
+        goals = load[-1] * np.arange(self.world.size + 1) / self.world.size
+        cuts = np.searchsorted(load, goals)
+        cuts[-1] = self.all_users
+        return int(cuts[rank]), int(cuts[rank + 1])
+
+    def _sent(self, rank: int) -> list[tuple[int, int]]:
+        low, high = self._users_of(rank)
+        return [(k, min(k + SENT_ROWS, high)) for k in range(low, high, SENT_ROWS)]
+
+    @cached_property
+    def _kept(self) -> list[Block]:
+        return list(self._read())
+
+    def _read(self) -> Iterator[Block]:
+        low, first = self.users.start, int(self.row_start[self.users.start])
+        counts = self.row_start[low : self.users.stop + 1] - first
+        most = PAIRS_IN_MEMORY if self.in_memory else PAIRS_FROM_DISK
+        for start, stop in user_blocks(counts, most) if counts.size > 1 else ():
+            rows = slice(int(counts[start]), int(counts[stop]))
+            whole = self.in_memory and stop - start == self.n_users
+            pattern = self.pattern if whole else self._pattern(low + start, low + stop)
+            yield Block(slice(start, stop), rows, pattern)
+
+    def _pattern(self, start: int, stop: int) -> LogPattern:
+        """Where the pairs of users start..stop−1 are, as a matrix of these users."""
+        ends = self.row_start[start : stop + 1]
+        item = np.array(self.item[int(ends[0]) : int(ends[-1])], dtype=np.int32)
+        row_start = torch.from_numpy((ends - ends[0]).astype(np.int32))
+        return LogPattern(row_start, torch.from_numpy(item), self.n_items).to(self.device)
+
+
+def exact_sum(values: Tensor) -> Tensor:
+    """Σ in float64 of sums of `SUMMED` numbers in their own precision: a copy of all as float64 would take longer."""
+    if values.dtype == torch.float64 or values.numel() < FEW_NUMBERS:
+        return values.sum(dtype=torch.float64)
+    flat = values.reshape(-1)
+    whole = flat.numel() // SUMMED * SUMMED
+    head = flat[:whole].view(-1, SUMMED).sum(1).sum(dtype=torch.float64)
+    return head + flat[whole:].sum(dtype=torch.float64)
