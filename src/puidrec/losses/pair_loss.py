@@ -75,8 +75,8 @@ class RobustLoss(PairLoss):
     """max over w in [a, b] of w k(s): the inner problem of every robust row (`eq:w_p`), in closed form.
 
     The worst weight is b where k ≥ 0 and a elsewhere, so that f = ā k + δ |k| with ā = (a + b)/2, δ = (b − a)/2.
-    f bends where k changes sign. Weights that jump there would leave a solver stepping back and forth, so |k| is rounded
-    off where the score is within `WIDTH` of the bend; f is then above the worst case by at most δ·width/2 of a pair.
+    f bends where k changes sign. Weights that jump there would leave a solver stepping back and forth, so |k| is
+    rounded off where the score is within `WIDTH` of the bend; f is then above the worst case by at most δ·width/2 of a pair.
     """
 
     error: PairError = field(default_factory=PairError)

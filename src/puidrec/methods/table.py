@@ -132,8 +132,8 @@ ROBUST = "puidrec.methods.robust:stages"
 MULTI = "puidrec.methods.multi:stages"
 SIGNED = "puidrec.spectrum.members:signed_stages"
 BASELINE = "puidrec.methods.baselines:stages"
-WEIGHTS = "puidrec.methods.field.log_weights:"
-DECONFOUNDED = "puidrec.methods.field.deconfounded:"
+FIELD = "puidrec.methods.field."
+WEIGHTS, DECONFOUNDED = f"{FIELD}log_weights:", f"{FIELD}deconfounded:"
 FROM_LOG = "a log of ratings; propensities are estimated from it"
 FROM_UNIFORM = "a log of ratings and at least 50 uniform ratings beside those that validate and test; it trains on both"
 UNIFORM_WEIGHTS = "training (weights of the log)"
@@ -163,7 +163,7 @@ def _reweighted(name: str, estimator: Estimator, words: str, *extra: str, **weig
 def _balanced(name: str, kind: str, estimator: Estimator, words: str, uniform: str = "") -> MethodSpec:
     """A first fit, then weights of the log tilted to a mean that is known otherwise."""
     return MethodSpec(
-        name, f"puidrec.methods.field.balanced:{kind}_stages", words, estimator, uses_propensity=True, uses_uniform=uniform,
+        name, f"{FIELD}balanced:{kind}_stages", words, estimator, uses_propensity=True, uses_uniform=uniform,
         needs_uniform=bool(uniform), search_space=(*TRAINED, "min_propensity"),
         needs=FROM_UNIFORM if uniform else FROM_LOG,
     )  # fmt: skip

@@ -8,7 +8,7 @@ Few rows choose badly, so that small logs are divided into five folds, each held
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,10 +22,12 @@ from puidrec.scores.log import Column, exact_sum
 DIMS = (1, 2, 4, 8, 16, 32)
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """What L2 is multiplied by."""
-ROUGH = LeastSquares(tolerance=2e-3, max_sweeps=30)
+ROUGH = LeastSquares(tolerance=5e-3, max_sweeps=15)
 """Fits that are compared only."""
 MARGIN = 1e-4
 """Share of the error that a fit must gain: less is rounding."""
+HOPELESS = 0.01
+"""Share of the best error so far above which no other L2 is tried at a dim."""
 MISSES = 2
 """Dims in a row that do not gain, after which the path ends."""
 
@@ -66,35 +68,30 @@ def choose(
 
     objective: of all rows. model_of: (dim, factor of L2) → a model. start: a point of vectors without columns.
     """
-    problems = [_on(objective, fold) for fold in folds]
-    points = [ROUGH.minimise(problem, model_of(0, 1.0), start).point for problem in problems]
+    walks = [_Walk(_on(objective, fold), fold, start) for fold in folds]
+    for walk in walks:
+        walk.point = ROUGH.minimise(walk.objective, model_of(0, 1.0), start).point
     tried: list[tuple[int, float, float]] = []
     best = Choice(dims[0], 1.0, float("inf"))
     at, misses = factors.index(1.0), 0
     for dim in dims:
-        wide = [
-            grown(problem, model_of(dim, factors[at]), point) for problem, point in zip(problems, points, strict=True)
-        ]
-        known: dict[int, tuple[float, list[Point]]] = {}
+        errors: dict[int, float] = {}
 
-        def error_at(k: int, wide: list[Point], dim: int = dim, known: dict[int, Any] = known) -> float:
-            if k not in known:
+        def error_at(k: int, dim: int = dim, errors: dict[int, float] = errors) -> float:
+            if k not in errors:
                 model = model_of(dim, factors[k])
-                fitted = [
-                    ROUGH.minimise(problem, model, point).point for problem, point in zip(problems, wide, strict=True)
-                ]
-                pairs = zip(problems, folds, fitted, strict=True)
-                known[k] = sum(_error(problem, fold, model, point) for problem, fold, point in pairs), fitted
-                tried.append((dim, factors[k], known[k][0]))
+                errors[k] = sum(walk.fitted(model, k) for walk in walks)
+                tried.append((dim, factors[k], errors[k]))
                 if progress is not None:
-                    progress(dim, known[k][0])
-            return float(known[k][0])
+                    progress(dim, errors[k])
+            return errors[k]
 
-        here = error_at(at, wide)
-        for way in (-1, 1):
-            while 0 <= at + way < len(factors) and error_at(at + way, known[at][1]) < here * (1.0 - MARGIN):
-                at, here = at + way, error_at(at + way, known[at][1])
-        points = known[at][1]
+        here = error_at(at)
+        for way in (-1, 1) if here < best.error * (1.0 + HOPELESS) else ():
+            while 0 <= at + way < len(factors) and error_at(at + way) < here * (1.0 - MARGIN):
+                at, here = at + way, error_at(at + way)
+        for walk in walks:
+            walk.settle(at)
         if here < best.error * (1.0 - MARGIN):
             best, misses = Choice(dim, factors[at], here), 0
         else:
@@ -102,6 +99,27 @@ def choose(
             if misses == MISSES:
                 break
     return replace(best, tried=tuple(tried))
+
+
+class _Walk:
+    """One fold's way along the path: each fit starts at its neighbour, with its preconditioner."""
+
+    def __init__(self, objective: Objective, fold: Fold, start: Point) -> None:
+        self.objective, self.fold, self.point = objective, fold, start
+        self.fits: dict[int, Point] = {}
+        self.metric: Mapping[str, torch.Tensor] = {}
+
+    def fitted(self, model: Model, k: int) -> float:
+        """Fit at factor k; returns the error of the rows held out."""
+        near = min(self.fits, key=lambda other: abs(other - k), default=None)
+        start = grown(self.objective, model, self.point) if near is None else self.fits[near]
+        found = ROUGH.minimise(self.objective, model, start, metric=self.metric)
+        self.fits[k], self.metric = found.point, found.metric
+        return _error(self.objective, self.fold, model, found.point)
+
+    def settle(self, k: int) -> None:
+        """Go on from the fit at factor k."""
+        self.point, self.fits = self.fits[k], {}
 
 
 def _on(objective: Objective, fold: Fold) -> Objective:

@@ -33,8 +33,8 @@ from puidrec.optimise.model import load_point, point_of
 from puidrec.scores.log import Column, exact_sum
 from puidrec.scores.low_rank import LowRank
 
-ROUNDS, STILL = 60, 1e-6
-"""Most turns of x, y and γ; a change of γ, as it enters scores, below which it stays."""
+ROUNDS, TURN, STILL = 200, 8, 1e-6
+"""Most turns of x, y and γ, sweeps of a turn; a change of γ, as it enters scores, below which it stays."""
 
 
 def deconfounded(prepared: Prepared) -> Fitted:
@@ -55,7 +55,7 @@ def deconfounded(prepared: Prepared) -> Fitted:
         columns = {**problem.columns, "r": rest}
         objective = Objective(log, RobustLoss(prepared.error), columns, 1.0 / len(log))
         start = point or spectral_start(objective, model, point_of(part.backbone, log.users))
-        found = LeastSquares(max_sweeps=settings.epochs).minimise(objective, model, start, metric=metric)
+        found = LeastSquares(max_sweeps=TURN).minimise(objective, model, start, metric=metric)
         point, metric = found.point, found.metric
         history.append({"epoch": len(history) + 1, "loss_phi": found.objective})
         factors = model.factors(point)
@@ -64,7 +64,7 @@ def deconfounded(prepared: Prepared) -> Fitted:
         product = log.to_users(log.map(torch.mul, column, left), _ones(prepared))[:, 0]
         gamma = product / (square + price).clamp_min(1e-12)
         moved = log.total(torch.sum((gamma - before).square() * square, dtype=torch.float64)) / len(log)
-        if float(moved) ** 0.5 <= STILL:
+        if float(moved) ** 0.5 <= STILL and found.outcome is Outcome.CONVERGED:
             outcome = found.outcome
             break
     load_point(part.backbone, {**point, "users": log.gather(point["users"])})  # type: ignore[dict-item]
