@@ -105,7 +105,7 @@ def _rebuilt(model: Recommender, encoders: Mapping[Side, FeatureEncoder]) -> tup
     settings, sizes = model.settings, {"user": len(model.user_ids_), "item": len(model.item_ids_)}
     designs = {side: _empty_design(sizes[side], encoder.width) for side, encoder in encoders.items()}
     backbone = make_backbone(
-        settings.backbone, sizes["user"], sizes["item"], settings.dim, user_features=designs.get("user"),
+        settings.backbone, sizes["user"], sizes["item"], model.dim_, user_features=designs.get("user"),
         item_features=designs.get("item"), ids=settings.ids, hidden=settings.hidden,
     )  # fmt: skip
     shared = with_prefix(model.parameters_, "heads.")

@@ -175,6 +175,16 @@ class Recommender:
         self.report_ = training_report(prepared, fitted, time.perf_counter() - started)
         return self
 
+    @property
+    def dim_(self) -> int:
+        """Length of the representations, as it was given or chosen."""
+        return int(self.report_.get("dim", self.settings.dim_number))
+
+    @property
+    def l2_(self) -> float:
+        """L2 of an entity's vector and bias, per mean number of rows, as it was given or chosen."""
+        return float(self.report_.get("l2", self.settings.l2_number))
+
     def to(self, device: str) -> Self:
         """Score on this device from now on; where it trains is a setting."""
         require_device(device)

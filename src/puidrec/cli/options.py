@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 METHODS = (
     "spectrum, mf, ips, dr, rd-ips, rd-dr, brd-ips, brd-dr, puid-ips, puid-dr, bpuid-ips, bpuid-dr, mrdr, dr-mse, "
     "tdr, d-ips, d-dr, stable-dr, bal-ips, bal-dr, res-ips, res-dr, ips-v2, dr-v2, kernel-ips, kernel-dr, auto-debias, "
-    "cvib, dcf, idcf, multi-ips, multi-dr, signed-rd, signed-puid, sharp-rd, sharp-puid, item-rate, bias, pure-svd, "
+    "cvib, dcf, idcf, multi-ips, multi-dr, signed-rd, signed-puid, item-rate, bias, pure-svd, "
     "all-rank or ease."
 )
 """Written out, as the other names here, so that help needs no torch; tests compare them with the tables of names."""

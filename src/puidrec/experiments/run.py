@@ -103,7 +103,7 @@ def measure(
             data, split.train, split.propensity, chosen.propensity, chosen.min_propensity, chosen.seed
         )
         propensity = nominal.propensity_of(split.test)
-    with threads_for(len(model.user_ids_) * len(model.item_ids_), model.settings.dim):
+    with threads_for(len(model.user_ids_) * len(model.item_ids_), model.settings.dim_number):
         evaluation = evaluate(
             model, split.test, metrics, target=model.settings.target_scale.target, propensity=propensity,
             overlap=split.overlap.rule, users=split.protocol.users,

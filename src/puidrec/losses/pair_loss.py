@@ -35,8 +35,18 @@ from puidrec.scores.low_rank import LowRank
 
 GRAM_ROWS = 1024
 """Rows whose products are summed in float32 before float64 takes over."""
-Row = SimpleNamespace
-"""The numbers of some logged pairs by name: `r` ratings, `a` and `b` bounds of weights, and what a loss adds."""
+
+
+class Row(SimpleNamespace):
+    """The numbers of some logged pairs by name: `r` ratings, `a` and `b` bounds of weights, and what a loss adds."""
+
+    r: Tensor
+    a: Tensor
+    b: Tensor
+    g: Tensor
+    k0: Tensor
+    m: Tensor
+    s: Tensor
 
 
 class PairLoss:
@@ -67,7 +77,7 @@ class Coefficient(NamedTuple):
     value: Tensor
     slope: Tensor
     curvature: Tensor
-    width: Tensor | float
+    width: Tensor
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ class RobustLoss(PairLoss):
 
     The worst weight is b where k ≥ 0 and a elsewhere, so that f = ā k + δ |k| with ā = (a + b)/2, δ = (b − a)/2.
     f bends where k changes sign. Weights that jump there would leave a solver stepping back and forth, so |k| is
-    rounded off where the score is within `WIDTH` of the bend; f is then above the worst case by at most δ·width/2 of a pair.
+    rounded off where the score is within `WIDTH` of the bend; f is then above the worst case by at most δ·width/2.
     """
 
     error: PairError = field(default_factory=PairError)
@@ -98,15 +108,15 @@ class RobustLoss(PairLoss):
 
     def coefficient(self, s: Tensor, row: Row) -> Coefficient:
         """k(s) = e − ê − k⁰."""
-        e, width = self.error, 0.0
+        e, width = self.error, torch.zeros_like(s)
         k, slope, curvature = (e.value(s, row.r), e.slope(s, row.r), e.curvature(s, row.r))
         if self.head is not None:
             imputed = HEADS[self.head](e, s, row.g)
             k = imputed.gap(s, row.r, k)
             slope, curvature = slope - imputed.slope, curvature - imputed.curvature
-            width = WIDTH * slope.abs() if e.quadratic else 0.0
+            width = WIDTH * slope.abs() if e.quadratic else width
         elif self.benchmarked:
-            width = 2.0 * WIDTH * row.k0.clamp_min(0.0).sqrt() if e.quadratic else 0.0
+            width = 2.0 * WIDTH * row.k0.clamp_min(0.0).sqrt() if e.quadratic else width
         return Coefficient(k - row.k0 if self.benchmarked else k, slope, curvature, width)
 
     def value(self, s: Tensor, row: Row) -> Tensor:
@@ -130,8 +140,7 @@ class RobustLoss(PairLoss):
         return bent.clamp_min(0.0) + 0.5 * (row.b - row.a) * k.slope.square() / self._size(k)
 
     def _size(self, k: Coefficient) -> Tensor:
-        size = torch.maximum(k.value.abs(), torch.as_tensor(k.width).to(k.value))
-        return size.clamp_min(torch.finfo(k.value.dtype).eps ** 2)
+        return torch.maximum(k.value.abs(), k.width).clamp_min(torch.finfo(k.value.dtype).eps ** 2)
 
     def _weight(self, k: Coefficient, row: Row) -> Tensor:
         """argmax_w w k over the box, moving from a to b within the width of the bend."""

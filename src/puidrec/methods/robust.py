@@ -30,7 +30,8 @@ from puidrec.losses.tiles import TILE, tiled_sum
 from puidrec.losses.whole_space import linear_sum, square_sum
 from puidrec.losses.worst_case import Box, normalised_worst_case_weights
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.problem import Fitted, Part, Stage, Step, backbone_penalty, with_prefix
+from puidrec.methods.problem import Fitted, Part, Stage, backbone_penalty, with_prefix
+from puidrec.optimise.adam import Step
 from puidrec.scores.log import Column, Log, exact_sum
 from puidrec.scores.low_rank import LowRank
 from puidrec.scores.sparse import sampled_product

@@ -19,8 +19,9 @@ from puidrec.losses import signed
 from puidrec.losses.pair_loss import Objective, Row, UnseenLoss, pair_sum
 from puidrec.losses.whole_space import linear_sum, square_sum
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.problem import Part, Stage, Step, backbone_penalty
+from puidrec.methods.problem import Part, Stage, backbone_penalty
 from puidrec.methods.robust import robust_problem
+from puidrec.optimise.adam import Step
 from puidrec.scores.low_rank import LowRank
 from puidrec.scores.sparse import sampled_product
 from puidrec.scores.towers import Backbone

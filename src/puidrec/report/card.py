@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from puidrec.auditing.words import SOURCES
 from puidrec.errors import one_line
-from puidrec.methods import SIGNED, UNSEEN, MethodSpec
+from puidrec.methods.table import SIGNED, MethodSpec
 from puidrec.report.formatting import show
 
 if TYPE_CHECKING:
@@ -57,9 +57,8 @@ def assumptions(spec: MethodSpec, adjusts: bool = False) -> Iterator[str]:
         return
     kind = "one Γ for all pairs" if spec.uncertainty == "global" else "a Γ for each user and item"
     yield f"Hidden causes change the odds that a pair is in the log by at most Γ ({kind})."
-    if spec.build in (SIGNED, UNSEEN):
-        signed = "Users pick what they like: unseen ratings are lower than logged ones, by as much as Γ allows."
-        yield signed if spec.end == "signed" else "No direction: training is for the worst mean of unseen ratings."
+    if spec.build == SIGNED:
+        yield "Users pick what they like: unseen ratings are lower than logged ones, by as much as Γ allows."
     else:
         yield "Training is for the worst weights within Γ" + (
             ", against a frozen benchmark." if spec.benchmark else "."

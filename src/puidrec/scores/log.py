@@ -114,7 +114,7 @@ class Log:
     @property
     def n_users(self) -> int:
         """Users of this process."""
-        return self.users.stop - self.users.start
+        return int(self.users.stop - self.users.start)
 
     @property
     def n_rows(self) -> int:
@@ -156,8 +156,8 @@ class Log:
         out = self.column()
         for users, rows, pattern in self.blocks():
             own = slice(users.start + self.users.start, users.stop + self.users.start)
-            parts = zip(scores.lefts, scores.rights, strict=True)
-            out.put(rows, sum(pattern.sample(left[own], right) for left, right in parts))
+            parts = [pattern.sample(a[own], b) for a, b in zip(scores.lefts, scores.rights, strict=True)]
+            out.put(rows, torch.stack(parts).sum(0) if len(parts) > 1 else parts[0])
         return out
 
     def to_users(self, values: Column, right: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ PAPER_METHODS = (
 )  # fmt: skip
 """In the order of its first table."""
 TRIVIAL = ("item-rate", "bias", "pure-svd", "all-rank", "ease")
-OURS = ("spectrum", "signed-rd", "signed-puid", "sharp-rd", "sharp-puid")
+OURS = ("spectrum", "signed-rd", "signed-puid")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ PAPER = Preset(
     "the paper's: mf-mlp, pseudo-features where there are only ids, targets ±1, logistic propensity, α = 2, β = 5",
     protocols={"coat": ("ge3", "paper"), "yahoo-r3": ("ge3", "paper"), "kuairec": ("rd",)},
     variants=(*map(Variant, PAPER_METHODS), *map(trivial, TRIVIAL), *CONTROLS, *PRINTED_GAMMA),
-    settings={"backbone": "mf-mlp", "target": "binary", "propensity": "logistic", "l2_vectors": 1.0},
+    settings={"backbone": "mf-mlp", "target": "binary", "propensity": "logistic"},
     personalised={"gamma": "information", "alpha": 2.0, "beta": 5.0},
     by_data={"kuairec": KUAIREC_LIMITS},
     options={"coat": {"features": "pseudo"}, "yahoo-r3": {"features": "pseudo"}},

@@ -29,7 +29,7 @@ from puidrec.methods.problem import Done, Fitted, Stage
 from puidrec.methods.robust import robust_problem
 from puidrec.methods.stages import model_for, spectral_start
 from puidrec.optimise.least_squares import LeastSquares, Outcome
-from puidrec.optimise.model import load_point, point_of
+from puidrec.optimise.model import Point, load_point, point_of
 from puidrec.scores.log import Column, exact_sum
 from puidrec.scores.low_rank import LowRank
 
@@ -47,7 +47,7 @@ def deconfounded(prepared: Prepared) -> Fitted:
     square = log.to_users(log.map(torch.square, column), _ones(prepared))[:, 0]
     price = settings.l2_number * len(log) / log.all_users
     gamma = torch.zeros_like(square)
-    point, metric, history = None, None, list[dict[str, float]]()
+    point, metric, history = Point(), None, list[dict[str, float]]()
     outcome = Outcome.LIMIT
     for _ in range(ROUNDS):
         added = _by_user(prepared, gamma, column)
@@ -67,7 +67,7 @@ def deconfounded(prepared: Prepared) -> Fitted:
         if float(moved) ** 0.5 <= STILL and found.outcome is Outcome.CONVERGED:
             outcome = found.outcome
             break
-    load_point(part.backbone, {**point, "users": log.gather(point["users"])})  # type: ignore[dict-item]
+    load_point(part.backbone, {**point, "users": log.gather(point["users"])})
     with torch.no_grad():
         phi = part.backbone.factors().detach()
     whole = log.gather(gamma)
