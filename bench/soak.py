@@ -2,11 +2,12 @@
 
     python bench/soak.py [--minutes M] [--items N] [--json FILE]
 
-`puid serve` runs as a process of its own, with an API key and a signed model. At the same time: single users at a fixed
-rate; in every second window of 20 s a client that asks for 1,000 users × 100 items again and again; a new signed model
-and SIGHUP every 25 s; /livez every second; and from another address hostile clients: idle connections by the hundred,
-heads and bodies that never end, answers that are hardly read, bodies of megabytes of small values, garbage, requests
-without a key and under another name. Exit code 1 where something was not as promised (`failures`).
+`puid serve` runs as a process of its own, with an API key. At the same time: single users at a fixed rate; in every
+second window of 20 s a client that asks for 1,000 users × 100 items again and again; a new model and SIGHUP every 25 s;
+/livez ten times a second; and from other addresses hostile clients: idle connections by the hundred, heads and bodies
+that never end, chunks of one byte on 16 connections, answers that are hardly read, clients that half-close, bodies of
+megabytes of small values, half characters, garbage, requests without a key and under another name. The end comes by
+SIGTERM while they hold on. Exit code 1 where something was not as promised (`failures`).
 """
 
 from __future__ import annotations
@@ -18,27 +19,33 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from puidrec.atomic import atomic_folder, write_json
-from puidrec.signing import make_keys, sign
 from serve import USERS, Client, bulk, open_loop, random_model
 
 RATE, WINDOW, HOSTILE, REFUSED = 20.0, 20.0, "127.0.0.2", "127.0.0.3"
-"""Idle and slow clients have an address of their own: the server may hang up on one that holds too many connections."""
+"""Hostile clients have addresses of their own, so that the log tells them apart."""
 GROWTH = 0.15
 """Of memory from the first third to the last, above which it is not flat."""
 VALUES = json.dumps({"users": [{"id": 1, "features": {"age": [{}] * 1_000_000}}]}).encode()
 """The request that once took half a minute and 6 GB."""
+HALF = b'{"users": [{"id": 1, "features": {"age": "\\ud800"}}]}'
+CHUNKS = b"1\r\n \r\n" * 40_000
+LIVEZ_SECONDS = 1.0
+"""The 99th percentile of /livez above which the server was stalled; 0.2 s and less on free cores."""
+GRACE = 10.0
+"""Seconds that SIGTERM leaves to requests under way (`server.SHUTDOWN_SECONDS`)."""
 
 
 class Soak:
@@ -47,9 +54,8 @@ class Soak:
     def __init__(self, folder: Path, items: int, minutes: float) -> None:
         self.run, self.items, self.folder = folder / "run", items, folder
         self.ends = time.monotonic() + 60 * minutes
-        self.key, self.secret, self.public = secrets.token_hex(32), folder / "signing.pem", folder / "signing.pem.pub"
+        self.key = secrets.token_hex(32)
         (folder / "api.key").write_text(self.key + "\n")
-        make_keys(self.secret)
         self.statuses: dict[str, Counter[int]] = {}
         self.failures: Counter[str] = Counter()
         self.alone: list[dict[str, Any]] = []
@@ -64,14 +70,13 @@ class Soak:
         return time.monotonic() > self.ends
 
     def write_model(self, version: int) -> None:
-        """A signed run folder, in the place of the one before it."""
+        """A run folder, in the place of the one before it."""
         model = random_model(self.items, 16)
         model.item_factors_ = model.item_factors_ * np.float32(1 + version % 2)
         with atomic_folder(self.run) as folder:
             model.save(folder / "model")
             write_json(folder / "metrics.json", {"protocol": "rd", "version": version})
             write_json(folder / "environment.json", {"data": "random", "data_sha256": f"{version:064x}"})
-            sign(folder, self.secret)
 
     def note(self, kind: str, status: int, allowed: set[int]) -> None:
         self.statuses.setdefault(kind, Counter())[status] += 1
@@ -121,6 +126,7 @@ class Soak:
             ("no key", Client(self.port, None, REFUSED), b"{}", {401}),
             ("wrong key", Client(self.port, "x" * 64, REFUSED), VALUES, {401}),
             ("malformed", Client(self.port, self.key, REFUSED), b"[" * 90_000, {400}),
+            ("half a character", Client(self.port, self.key, REFUSED), HALF, {400}),
         ):
             self.note(kind, await client.post(body), expected)
             client.close()
@@ -128,6 +134,34 @@ class Soak:
         stranger.head = stranger.head.replace("localhost", "evil.example")
         self.note("other name", await stranger.get("/model"), {400})
         stranger.close()
+
+    async def chunks(self) -> None:
+        """Chunks of one byte, as fast as they go, on several connections at once; without a key."""
+        head = b"POST /recommend HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+
+        async def one() -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(HOSTILE, 0))
+            answer = b""
+            with contextlib.suppress(OSError):  # the server hangs up on what it has refused
+                writer.write(head + CHUNKS)
+                answer = await reader.read(1024)
+            if answer:
+                self.note("one-byte chunks", int(answer[9:12]), {411})
+            writer.transport.abort()
+
+        await asyncio.gather(*(one() for _ in range(16)))
+
+    async def half_closed(self) -> None:
+        """A request after which its client sends no more, and waits."""
+        body = json.dumps({"users": [1, 2], "k": 10}).encode()
+        head = f"POST /recommend HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {self.key}\r\n"
+        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(REFUSED, 0))
+        writer.write(head.encode() + body)
+        writer.write_eof()
+        answer = await reader.read()
+        self.note("half-closed", int(answer[9:12] or 0), {200})
+        writer.close()
 
     async def idle(self) -> None:
         """Hundreds of connections that ask for nothing; the server may hang up on them."""
@@ -156,9 +190,10 @@ class Soak:
 
     async def all(self) -> None:
         await asyncio.gather(
-            self.every(0, self.honest, "honest"), self.every(1, self.probe, "probe"),
+            self.every(0, self.honest, "honest"), self.every(0.1, self.probe, "probe"),
             self.every(25, self.reload, "reload"), self.every(3, self.refused, "refused"),
             self.every(1, self.idle, "idle"), self.every(1, self.slow, "slow"),
+            self.every(0.5, self.chunks, "chunks"), self.every(1, self.half_closed, "half-closed"),
         )  # fmt: skip
 
     def figures(self, reloads: dict[str, float]) -> dict[str, Any]:
@@ -174,6 +209,8 @@ class Soak:
             self.failures["reload: not all done"] += 1
         if thirds[2] > (1 + GROWTH) * thirds[0]:
             self.failures["memory: grows"] += 1
+        if np.quantile(self.livez, 0.99) > LIVEZ_SECONDS:
+            self.failures["livez: slow"] += 1
         p99 = [float(np.median([one["p99_ms"] for one in part])) for part in (self.alone, self.beside)]
         return {
             "minutes": (end - start) / 60,
@@ -183,7 +220,7 @@ class Soak:
             "statuses": {kind: dict(found) for kind, found in self.statuses.items()},
             "p50_ms": [float(np.median([one["p50_ms"] for one in part])) for part in (self.alone, self.beside)],
             "p99_ms": {"alone": p99[0], "beside_bulk": p99[1], "ratio": p99[1] / p99[0]},
-            "livez_ms": {"p50": 1e3 * float(np.median(self.livez)), "max": 1e3 * max(self.livez)},
+            "livez_ms": dict(zip(("p50", "p99", "max"), 1e3 * np.quantile(self.livez, (0.5, 0.99, 1)), strict=True)),
             "rss_mb": {"thirds": thirds, "peak": float(settled[:, 1].max()), "growth": thirds[2] / thirds[0] - 1},
             "failures": dict(self.failures),
         }
@@ -197,7 +234,7 @@ def soak(minutes: float, items: int) -> dict[str, Any]:
         code = "from puidrec.cli.main import run; run()"
         command = [
             sys.executable, "-c", code, "serve", str(own.run), "--port", "0", "--json", "--api-key-file",
-            str(own.folder / "api.key"), "--require-signature", str(own.public),
+            str(own.folder / "api.key"),
         ]  # fmt: skip
         log = own.folder / "log"
         with (
@@ -211,8 +248,11 @@ def soak(minutes: float, items: int) -> dict[str, Any]:
                 own.ends = time.monotonic() + 60 * minutes
                 asyncio.run(own.all())
                 figures = own.figures(asyncio.run(reload_figures(own)))
-                server.terminate()
-                figures["exit_code"] = server.wait(30)
+                with hold_on(own.port, own.key):
+                    began = time.monotonic()
+                    server.terminate()
+                    figures["exit_code"] = server.wait(3 * GRACE)
+                figures["end_seconds"] = time.monotonic() - began
             finally:
                 server.kill()
         lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -220,6 +260,17 @@ def soak(minutes: float, items: int) -> dict[str, Any]:
         traces = [line["trace"] for line in lines if "trace" in line]
         server_errors = Counter(line["status"] for line in lines if line.get("status", 0) >= 500)
         return {**figures, "log_levels": dict(levels), "server_errors": dict(server_errors), "traces": traces[:3]}
+
+
+@contextlib.contextmanager
+def hold_on(port: int, key: str) -> Iterator[None]:
+    """Clients that do not let go: a request that is half sent each."""
+    head = f"POST /recommend HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-length: 9\r\n\r\n{{"
+    with contextlib.ExitStack() as held:
+        for _ in range(32):
+            one = held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            one.sendall(head.encode())
+        yield
 
 
 async def reload_figures(own: Soak) -> dict[str, float]:
@@ -244,7 +295,8 @@ def main() -> int:
     print(text)
     if options.json:
         options.json.write_text(text + "\n")
-    return 1 if figures["failures"] or figures["traces"] or figures["exit_code"] else 0
+    late = figures["end_seconds"] > GRACE + 5
+    return 1 if figures["failures"] or figures["traces"] or figures["exit_code"] or late else 0
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = ("demo", "gamma", "train", "evaluate", "recommend", "audit", "compare", "tune", "reproduce", "serve",
-            "export", "sign", "verify", "data describe", "data convert", "data simulate")  # fmt: skip
+            "export", "data describe", "data convert", "data simulate")  # fmt: skip
 NOT_FROM_README = ("puid demo", "puid serve", "puid reproduce")
 """Two are tried apart (a server never ends by itself); the last takes an hour or more."""
 OWN_SETTINGS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PUIDREC_DATA")

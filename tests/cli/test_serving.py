@@ -1,13 +1,14 @@
-"""`puid serve`, `sign` and `verify`, called as a user calls them; servers listen on loopback addresses only."""
+"""`puid serve`, called as a user calls it; servers listen on loopback addresses only."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -139,31 +140,89 @@ def test_a_missing_library_is_one_line(puid: Any, tmp_path: Path, monkeypatch: p
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     puid("serve", tmp_path).refused("uvicorn", "puidrec[serve]")
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    puid("verify", tmp_path, "--key", tmp_path / "x").refused("cryptography", "puidrec[sign]")
 
 
-def test_only_signed_models_are_served_and_sighup_takes_a_new_one(puid: Any, run_folder: Path, tmp_path: Path) -> None:
-    run, key = tmp_path / "signed", tmp_path / "signing.pem"
-    shutil.copytree(run_folder, run)
-    public = f"{key}.pub"
-    assert puid("sign", run, "--key", key, "--new-key").code == 0
-    assert puid("verify", run, "--key", public).code == 0
-    with served(run, "--require-signature", public) as server:
+def test_sighup_takes_a_new_model_and_not_a_damaged_one(run_folder: Path) -> None:
+    run = run_folder
+    with served(run) as server:
         before = json.loads(server.ask("/model")[1])
-        assert before["signed"] is True
         metrics = json.loads((run / "metrics.json").read_text())
-        (run / "metrics.json").write_text(json.dumps({**metrics, "uauc": 0.123}))
-        server.process.send_signal(signal.SIGHUP)  # a file was changed after the folder was signed
+        (run / "metrics.json").write_text("{")
+        server.process.send_signal(signal.SIGHUP)
         server.wait(lambda: 'puid_reloads_total{outcome="failed"} 1.0' in server.ask("/metrics")[1])
         assert json.loads(server.ask("/model")[1]) == before
-        assert puid("sign", run, "--key", key).code == 0
+        (run / "metrics.json").write_text(json.dumps({**metrics, "uauc": 0.123}))
         server.process.send_signal(signal.SIGHUP)
         server.wait(lambda: json.loads(server.ask("/model")[1])["metrics"]["uauc"] == 0.123)
         lines = server.stop()
     errors = [line for line in lines if line["level"] == "error"]
     assert len(errors) == 1
     assert "metrics.json" in errors[0]["error"]
-    (run / "metrics.json").write_text("{}")
-    puid("verify", run, "--key", public).refused("was changed", "metrics.json")
-    puid("serve", run, "--port", 0, "--require-signature", public).refused("was changed", "metrics.json")
+
+
+class Hostile:
+    """Clients that hold on to a server: one-byte chunks, heads, bodies and answers that never end."""
+
+    HEAD = b"POST /recommend HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+    WHOLE = json.dumps({"users": [3] * 1000, "k": 30}).encode()
+    SIZED = HEAD + b"content-length: %d\r\n\r\n" % len(WHOLE)
+
+    def __init__(self, port: int) -> None:
+        self.port, self.stopped, self.sockets = port, threading.Event(), []
+        self.threads = [threading.Thread(target=self._chunks, args=(n,), daemon=True) for n in range(64)]
+        for thread in self.threads:
+            thread.start()
+        for first in (b"", b"GET /", self.HEAD, self.SIZED + self.WHOLE[:9], self.SIZED + self.WHOLE) * 4:
+            self.sockets.append(self._connect(first))
+        for half_open in self.sockets[::2]:
+            half_open.shutdown(socket.SHUT_WR)
+
+    def _connect(self, first: bytes) -> socket.socket:
+        one = socket.socket()
+        one.settimeout(5)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        try:
+            one.connect(("127.0.0.1", self.port))
+            one.sendall(first)
+        except OSError:
+            one.close()
+            raise
+        return one
+
+    def _chunks(self, number: int) -> None:
+        """Every other one as fast as it goes, the others slowly; whoever is thrown out comes again."""
+        many = b"1\r\n \r\n" * (10_000 if number % 2 else 1)
+        while not self.stopped.is_set():
+            with contextlib.suppress(OSError), self._connect(self.CHUNKED) as one:
+                while not self.stopped.is_set():
+                    one.sendall(many)
+                    self.stopped.wait(0.05)
+            self.stopped.wait(0.05)
+
+    def stop(self) -> None:
+        self.stopped.set()
+        for thread in self.threads:
+            thread.join(10)
+        for one in self.sockets:
+            one.close()
+
+
+@pytest.mark.slow
+def test_hostile_clients_neither_stall_the_server_nor_keep_it_alive(run_folder: Path) -> None:
+    """64 connections of one-byte chunks silenced /livez for two minutes, and SIGTERM with it."""
+    with served(run_folder, "--quiet") as server:
+        hostile = Hostile(int(server.url.rsplit(":", 1)[1]))
+        seconds = []
+        for _ in range(40):
+            began = time.monotonic()
+            assert server.ask("/livez")[0] == 200
+            seconds.append(time.monotonic() - began)
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        code = server.process.wait(25)
+        took = time.monotonic() - began
+        hostile.stop()
+    assert code == 0
+    assert took < 15  # the grace period is 10 s
+    assert sorted(seconds)[-2] < 1, seconds  # one may have met a busy machine

@@ -41,6 +41,11 @@ def test_ids_of_mixed_types_are_refused(refusal) -> None:
     refusal(lambda: IdMap(pl.Series([1, 2])).encode([1, "a"]), "mixed types", "Int64")
 
 
+@pytest.mark.parametrize("ids", [pl.Series([1, 2]), pl.Series(["a", "b"])])
+def test_an_id_with_half_a_character_is_refused(ids: pl.Series, refusal) -> None:
+    refusal(lambda: IdMap(ids).encode(["b", "a\ud800"]), "not text", "lone surrogate")
+
+
 def test_equal_content_has_one_digest_whatever_its_form() -> None:
     data = Dataset.from_frame(LOG, items=ITEMS)
     assert Dataset.from_frame(LOG.to_pandas(), items=ITEMS).sha256 == data.sha256

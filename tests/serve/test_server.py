@@ -1,8 +1,9 @@
-"""A server on a real socket: slow clients, many clients, a port in use, an orderly end."""
+"""A server on a real socket: hostile clients, many clients, a port in use, an orderly end."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import signal
@@ -23,7 +24,7 @@ from puidrec.serve import server as module
 from puidrec.serve.answers import Answers
 from puidrec.serve.app import create_app
 from puidrec.serve.limits import Limits
-from puidrec.serve.server import TimedProtocol, make_server, open_socket
+from puidrec.serve.server import make_server, open_socket
 from puidrec.serve.service import Policy
 
 ANSWERED = b"HTTP/1.1 200 OK\r\n"
@@ -77,9 +78,8 @@ class Running:
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    monkeypatch.setattr(TimedProtocol, "head_seconds", 0.5)
     monkeypatch.setattr(module, "KEEP_ALIVE_SECONDS", 0.5)
-    server = Running(random_model(100, 20_000, 8), read_seconds=0.5)
+    server = Running(random_model(100, 20_000, 8), read_seconds=0.5, seconds=5)
     yield server
     server.stop()
 
@@ -116,23 +116,6 @@ def read_answer(connection: socket.socket) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
-@pytest.mark.parametrize("head", [b"", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
-def test_a_head_that_does_not_come_is_not_waited_for(running: Running, head: bytes) -> None:
-    with running.connect() as connection:
-        connection.sendall(head)
-        assert read_all(connection) == b""  # the server hangs up; without that, `recv` fails at its own timeout
-
-
-def test_a_second_head_that_drips_is_not_waited_for(running: Running) -> None:
-    with running.connect() as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert read_answer(connection).startswith(ANSWERED)
-        with pytest.raises(OSError):
-            for _ in range(200):
-                connection.sendall(b"x")
-                time.sleep(0.05)
-
-
 def test_a_body_that_does_not_come_gets_408(running: Running) -> None:
     with running.connect() as connection:
         connection.sendall(post({"users": [1]})[:-5])
@@ -147,16 +130,105 @@ def test_a_body_too_large_is_refused_before_it_is_sent(running: Running) -> None
         assert read_all(connection).startswith(b"HTTP/1.1 413 ")
 
 
-@pytest.mark.parametrize("requests", [1, 8])
-def test_an_answer_that_is_not_taken_is_dropped(running: Running, requests: int) -> None:
-    """One answer that lies in the buffer, or several of which the second waits for room."""
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(("127.0.0.1", running.port))
-        connection.sendall(post({"users": list(range(100)), "k": 1000}) * requests)  # megabytes that nobody reads
-        owed = running.wait(lambda: any(c.transport.get_write_buffer_size() for c in running.connections))
-        assert owed, "the answer fitted into the buffers of the system"
-        assert running.wait(lambda: not running.connections)
+CHUNKED = b"POST /recommend HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n"
+ONE_BYTE = b"1\r\n \r\n"
+
+
+@pytest.mark.parametrize("path", [b"/recommend", b"/livez", b"/nothing"])
+def test_a_body_of_unknown_length_is_refused_before_it_is_read(running: Running, path: bytes) -> None:
+    with running.connect() as connection:
+        connection.sendall(CHUNKED.replace(b"/recommend", path) + b"\r\n" + ONE_BYTE)
+        answer = read_all(connection)  # it ends: the server has hung up
+    assert answer.startswith(b"HTTP/1.1 411 ")
+    assert b"connection: close" in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "length_required"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        CHUNKED + b"content-length: 4\r\n",
+        CHUNKED.replace(b"transfer", b"content-length: 4\r\ntransfer"),
+        CHUNKED.replace(b"transfer-encoding: chunked", b"content-length: 4\r\ncontent-length: 5"),
+    ],
+)
+def test_two_lengths_are_refused(running: Running, head: bytes) -> None:
+    """A proxy that reads the one and a server that reads the other see different requests."""
+    with running.connect() as connection:
+        connection.sendall(head + b"\r\n0\r\n\r\n" + post({"users": [1]}))
+        answer = read_all(connection)
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 411 "))
+    assert answer.count(b"HTTP/1.1 ") == 1  # what follows is no second request
+
+
+@pytest.mark.parametrize("head", [b"GET /livez?", b"GET /livez HTTP/1.1\r\nx: "])
+def test_a_head_without_end_is_refused(running: Running, head: bytes) -> None:
+    with running.connect() as connection:
+        connection.sendall(head)
+        with contextlib.suppress(OSError):
+            for _ in range(64):
+                connection.sendall(b"x" * 65536)
+        assert read_all(connection).startswith(b"HTTP/1.1 400 ")
+    assert running.wait(lambda: not running.connections)
+
+
+@pytest.mark.parametrize("users", [1, 100])
+def test_a_client_that_sends_no_more_gets_its_answer(running: Running, users: int) -> None:
+    body = {"users": list(range(users)), "k": 1000}
+    with running.connect() as connection:
+        connection.sendall(post(body))
+        connection.shutdown(socket.SHUT_WR)
+        answer = read_all(connection)
+    assert answer.startswith(ANSWERED)
+    found = json.loads(answer.partition(b"\r\n\r\n")[2])["recommendations"]
+    assert [len(one["items"]) for one in found] == [1000] * users
+    with running.connect() as connection:  # half a request is not waited for
+        connection.sendall(post(body)[:-3])
+        connection.shutdown(socket.SHUT_WR)
+        assert read_all(connection) == b""
+    assert running.wait(lambda: not running.connections)
+
+
+def test_an_answer_that_is_not_taken_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its results would be counted for ever, and keep others out."""
+    running = Running(random_model(100, 20_000, 8), seconds=1.5, all_results=100_000)
+    body = {"users": list(range(100)), "k": 1000}
+    with socket.socket() as silent, running.connect() as other:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        silent.connect(("127.0.0.1", running.port))
+        silent.sendall(post(body))  # and does not read
+        assert running.wait(lambda: any(c.transport.get_write_buffer_size() for c in running.connections))
+        other.sendall(post(body))
+        refused = read_answer(other)
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1" in refused
+
+        def taken() -> bool:
+            other.sendall(post(body))
+            return read_answer(other).startswith(ANSWERED)
+
+        assert running.wait(taken)
+    running.stop()
+
+
+def test_requests_under_way_are_limited() -> None:
+    running = Running(random_model(20, 50, 4), read_seconds=30, all_requests=3)
+    busy = [running.connect() for _ in range(3)]
+    for one in busy:
+        one.sendall(post({"users": [1]})[:-5])
+    assert running.wait(lambda: sum(c.cycle is not None for c in running.connections) == 3)
+    with running.connect() as connection:
+        connection.sendall(post({"users": [1]}))
+        answer = read_answer(connection)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1" in answer
+        connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert read_answer(connection).startswith(ANSWERED)
+    for one in busy:  # those who came before lose nothing
+        one.sendall(post({"users": [1]})[-5:])
+        assert read_answer(one).startswith(ANSWERED)
+        one.close()
+    running.stop()
 
 
 def test_a_slow_reader_who_reads_gets_everything(running: Running) -> None:
@@ -165,25 +237,6 @@ def test_a_slow_reader_who_reads_gets_everything(running: Running) -> None:
         time.sleep(0.8)  # beyond the keep-alive time
         body = read_answer(connection).partition(b"\r\n\r\n")[2]
     assert len(json.loads(body)["recommendations"]) == 100
-
-
-def test_those_who_left_are_not_worked_for(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, computed = running.app.state.serving.service.answers.engine, []
-    real = engine.best_of_each
-
-    def slow(queries: list[Any]) -> Any:
-        computed.append(len(queries))
-        time.sleep(0.05)
-        return real(queries)
-
-    monkeypatch.setattr(engine, "best_of_each", slow)
-    for k in range(1, 41):  # forty that cannot share a product: two seconds of work
-        with running.connect() as connection:
-            connection.sendall(post({"users": [1], "k": k}))
-    with running.connect() as connection:
-        connection.sendall(post({"users": [2], "k": 50}))
-        assert read_answer(connection).startswith(ANSWERED)
-    assert sum(computed) < 20
 
 
 def test_garbage_is_refused(running: Running) -> None:
@@ -282,101 +335,3 @@ def test_sixty_four_clients_are_all_answered() -> None:
     running.stop()
     assert set(statuses) == {200}
     assert answered == [requests] * 64
-
-
-def test_idle_connections_of_one_client_keep_nobody_out() -> None:
-    """1,040 of them gave 503 to everyone, `/health` included. Each new one takes the place of the longest idle one."""
-    running = Running(random_model(20, 50, 4), client_connections=30, connections=60)
-    idle = [running.connect() for _ in range(100)]
-    with running.connect() as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert read_answer(connection).startswith(ANSWERED)
-    assert len(running.connections) <= 31
-    for one in idle:
-        one.close()
-    running.stop()
-
-
-def test_busy_connections_beyond_the_limit_are_told_when_to_come_back() -> None:
-    running = Running(random_model(20, 50, 4), client_connections=4, read_seconds=30)
-    busy = [running.connect() for _ in range(4)]
-    for one in busy:
-        one.sendall(post({"users": [1]})[:-5])  # a request is under way: these are not idle
-    assert running.wait(lambda: sum(c.cycle is not None for c in running.connections) == 4)
-    with running.connect() as connection:
-        connection.sendall(post({"users": [1]}))
-        answer = read_answer(connection)
-        assert answer.startswith(b"HTTP/1.1 429 ")
-        assert b"retry-after: 1" in answer
-    with running.connect() as connection:
-        connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert read_answer(connection).startswith(ANSWERED)
-    for one in busy:  # nobody who was at work has lost anything
-        one.sendall(post({"users": [1]})[-5:])
-        assert read_answer(one).startswith(ANSWERED)
-        one.close()
-    running.stop()
-
-
-def test_requests_under_way_are_limited_by_client_and_for_all() -> None:
-    for limits, status in (({"client_requests": 3}, b"429"), ({"requests": 3}, b"503")):
-        running = Running(random_model(20, 50, 4), read_seconds=30, **limits)
-        busy = [running.connect() for _ in range(3)]
-        for one in busy:
-            one.sendall(post({"users": [1]})[:-5])
-        assert running.wait(lambda running=running: sum(c.cycle is not None for c in running.connections) == 3)
-        with running.connect() as connection:
-            connection.sendall(post({"users": [1]}))
-            answer = read_answer(connection)
-            assert answer.startswith(b"HTTP/1.1 " + status)
-            assert b"retry-after: 1" in answer
-            connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert read_answer(connection).startswith(ANSWERED)
-        for one in busy:
-            one.close()
-        running.stop()
-
-
-def test_an_answer_that_is_read_byte_by_byte_is_dropped(running: Running) -> None:
-    """It would hold its memory for as long as the client likes."""
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.settimeout(10)
-        connection.connect(("127.0.0.1", running.port))
-        connection.sendall(post({"users": list(range(100)), "k": 1000}) * 8)
-        for _ in range(200):
-            try:
-                if not connection.recv(64):
-                    break
-            except OSError:
-                break
-            if not running.connections:
-                break
-            time.sleep(0.05)
-        assert running.wait(lambda: not running.connections)
-
-
-def test_results_are_counted_until_their_client_has_taken_them(running: Running) -> None:
-    body = {"users": list(range(100)), "k": 1000}
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(("127.0.0.1", running.port))
-        connection.sendall(post(body))  # and does not read
-        with running.connect() as other:
-            for _ in range(2):
-                other.sendall(post(body))
-                assert read_answer(other).startswith(ANSWERED)
-        assert running.wait(lambda: not running.connections)  # the server gives up on it, and on its count
-    with running.connect() as other:
-        other.sendall(post(body))
-        assert read_answer(other).startswith(ANSWERED)
-
-
-def test_a_process_may_open_as_many_files_as_it_has_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    resource = pytest.importorskip("resource")
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (256, 5000))
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append(limits))
-    for number in (100, 2000, 9000):
-        module.allow_files(number)
-    assert asked == [(2000, 5000), (5000, 5000)]

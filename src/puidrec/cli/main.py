@@ -32,7 +32,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 add_commands(app, studies.demo, gamma.gamma, runs.train, runs.evaluate, runs.recommend, audit.audit)
 add_commands(app, studies.compare, studies.tune, studies.reproduce, runs.export)
-add_commands(app, serving.serve, serving.sign, serving.verify)
+add_commands(app, serving.serve)
 
 INTERRUPTED = 130
 """The exit code of a command that was stopped by Ctrl+C."""

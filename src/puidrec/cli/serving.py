@@ -1,13 +1,11 @@
-"""Commands that put a model into service: `puid serve`, `sign` and `verify`."""
+"""`puid serve`: put a model into service."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from puidrec.cli import options
 from puidrec.cli.options import option, path_option
@@ -45,14 +43,7 @@ class ServeOptions(options.CommonOptions):
         Seen.CATALOGUE,
         "Where items that a user rated are left out: of the catalogue, also of lists of items, or never.",
     )
-    require_signature: list[Path] | None = option(
-        None, "Public key; only a model signed with its private key is served. May be repeated.", metavar="FILE",
-        readable=False,
-    )  # fmt: skip
     max_k: int = option(1000, "Most items per user that a client may ask for.", min=1, max=100_000)
-    client_requests: int = option(128, "Most requests of one client at the same time.", min=1, max=100_000)
-    client_connections: int = option(256, "Most connections of one client.", min=1, max=100_000)
-    connections: int = option(1024, "Most connections of all clients.", min=1, max=100_000)
     device: str | None = option(None, options.DEVICES, show_default="cpu")
     as_json: bool = option(False, "Print the address as JSON, once it answers.", "--json")
     quiet: bool = option(False, "No log lines of requests on standard error.", "-q", "--quiet")
@@ -96,16 +87,10 @@ def _policy(asked: ServeOptions) -> Policy:
     wrong = next((origin for origin in origins if not origin.startswith(("http://", "https://"))), None)
     if wrong is not None:
         raise InputError("not an origin", found=wrong, expected="http:// or https://, a name, and a port if need be")
-    if asked.require_signature:
-        _need_cryptography()
-    limits = Limits(
-        k=asked.max_k, results=max(Limits.results, asked.max_k), client_requests=asked.client_requests,
-        client_connections=asked.client_connections, connections=asked.connections,
-    )  # fmt: skip
+    limits = Limits(k=asked.max_k, results=max(Limits.results, asked.max_k))
     return Policy(
         unknown=asked.unknown, seen=asked.seen, limits=limits, device=asked.device or "cpu", keys=keys,
         hosts=allowed_hosts(asked.host, asked.allowed_host or []), origins=origins,
-        signers=asked.require_signature or (),
     )  # fmt: skip
 
 
@@ -117,61 +102,3 @@ def _announce(card: dict[str, Any], url: str, as_json: bool) -> None:
     else:
         what = f"{card['method']}, {card['users']:,} users × {card['items']:,} items"
         say(f"{what}, on {url} (what it answers: {url}/docs)", wrap=False)
-
-
-@options.command("puid sign runs/coat --key signing.pem --new-key")
-def sign(
-    run: options.RunFolder,
-    key: Annotated[Path, typer.Option(help="Private key (Ed25519, PEM).", metavar="FILE", readable=False)],
-    new_key: Annotated[
-        bool, typer.Option("--new-key", help="Make the key first, and its public half as FILE.pub.")
-    ] = False,
-    *,
-    common: options.CommonOptions,
-) -> None:
-    """Sign a run folder, so that others can check who made it: writes signature.json into it.
-
-    Keep the private key to yourself, and give the public one to those who serve the model.
-    """
-    _need_cryptography()
-    from puidrec.experiments.run import load_run
-    from puidrec.signing import make_keys
-    from puidrec.signing import sign as sign_folder
-
-    load_run(run)  # what cannot be used is not signed
-    public = make_keys(key) if new_key else None
-    signed = sign_folder(run, key)
-    if common.as_json:
-        print_json({"signer": signed.signer, "files": signed.files})
-        return
-    if public is not None:
-        say(f"wrote {key} (keep it secret) and {public} (give it away)", wrap=False)
-    say(f"signed {signed.files} files of {run} with key {signed.signer}", wrap=False)
-
-
-@options.command("puid verify runs/coat --key signing.pem.pub")
-def verify(
-    run: options.RunFolder,
-    key: Annotated[
-        list[Path], typer.Option(help="Public key (Ed25519, PEM); may be repeated.", metavar="FILE", readable=False)
-    ],
-    common: options.CommonOptions,
-) -> None:
-    """Check that a run folder was signed with one of these keys, and that no file of it was changed since."""
-    _need_cryptography()
-    from puidrec.signing import verify as verify_folder
-
-    signed = verify_folder(run, key)
-    if common.as_json:
-        print_json({"signer": signed.signer, "files": signed.files})
-    else:
-        say(f"{run}: {signed.files} files, signed with key {signed.signer}, unchanged since", wrap=False)
-
-
-def _need_cryptography() -> None:
-    try:
-        import cryptography  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise InputError(
-            "signatures need cryptography, which is not installed", hint="pip install 'puidrec[sign]'"
-        ) from error

@@ -42,6 +42,9 @@ class IdMap:
         """Codes (int32) of the caller's ids; -1 where an id is unknown, as 7 is where ids are text such as "7"."""
         try:
             wanted = pl.Series("id", ids)
+        except UnicodeEncodeError as error:
+            problem = "an id is not text: it holds half a character (a lone surrogate)"
+            raise InputError(problem, found=error.object[error.start : error.end]) from error
         except (OverflowError, TypeError) as error:
             if not all(isinstance(own, int) for own in ids):
                 raise InputError("ids of mixed types", expected=f"all of them {self.ids.dtype}") from error

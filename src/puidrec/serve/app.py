@@ -1,7 +1,7 @@
 """The web application: its paths, typed both ways, what stands before them, and a page that explains them.
 
 From the outside in: `Observe` (id, log line, figures), CORS where it was asked for, `AllowedHosts`, API keys,
-`Admission` (how much is under way), `Guard` (bodies), then the paths.
+`Guard` (bodies, and how much is under way), then the paths.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from puidrec import __version__
 from puidrec.serve.access import PROBES, AllowedHosts, unauthorised
 from puidrec.serve.answers import Answers, Plan
 from puidrec.serve.engine import Ranking, Worker
-from puidrec.serve.limits import Admission, Code, Guard, Refused
-from puidrec.serve.observe import Metrics, Observe
+from puidrec.serve.limits import Code, Guard, Refused
+from puidrec.serve.observe import LOG, Metrics, Observe
 from puidrec.serve.openapi import render_page
 from puidrec.serve.schema import (
     Health,
@@ -55,13 +55,10 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         (401, "No API key, where the server asks for one."),
         (404, "A user or item is unknown, and the server was told to refuse those."),
         (408, "The body did not arrive in time."),
+        (411, "The body has no Content-Length."),
         (413, "The body is too large."),
         (422, "The body is JSON but not a valid request."),
-        (429, "This client asks for too much at once; Retry-After says when to come back."),
-        (
-            503,
-            "All clients together ask for too much, or the answer took too long; Retry-After says when to come back.",
-        ),
+        (503, "Too much is asked for at once, or it took too long; Retry-After says when to try again."),
     )
 }
 SMALL_BODY = 4096
@@ -98,7 +95,6 @@ def _application(answers: Answers, card: dict[str, Any], policy: Policy) -> Fast
     _add_paths(app)
     paths |= {str(getattr(route, "path", "")) for route in app.routes}
     app.add_middleware(Guard, limits=answers.limits)
-    app.add_middleware(Admission, limits=answers.limits)
     if policy.keys is not None:
         app.add_middleware(AuthenticationMiddleware, backend=policy.keys, on_error=unauthorised)
     app.add_middleware(AllowedHosts, hosts=policy.hosts)
@@ -129,7 +125,7 @@ def _add_paths(app: FastAPI) -> None:
     }
     app.get("/livez", response_model=Probe, summary="Whether the process answers")(livez)
     app.get("/readyz", response_model=Probe, responses=busy, summary="Whether requests would be answered now")(readyz)
-    get = partial(app.get, responses={status: REFUSALS[status] for status in (400, 401, 429, 503)})
+    get = partial(app.get, responses={status: REFUSALS[status] for status in (400, 401, 503)})
     get("/health", response_model=Health, summary="Whether the server is up, and what it serves")(health)
     for path, probe in (("/livez", livez), ("/readyz", readyz), ("/health", health)):
         app.head(path, include_in_schema=False)(probe)
@@ -216,7 +212,7 @@ async def recommend(request: Request, body: RecommendRequest) -> Response:
 
     # The results are counted until the answer is sent: `Pieces` ends the count.
     held = contextlib.ExitStack()
-    held.enter_context(request.state.admission.holding(request.scope, len(body.users) * (body.k + body.offset)))
+    held.enter_context(request.state.guard.holding("results", len(body.users) * (body.k + body.offset)))
     try:
         parts = await asyncio.wait_for(worker.parts(answers.engine, plan.query, render), most)
     except BaseException as error:
@@ -225,7 +221,7 @@ async def recommend(request: Request, body: RecommendRequest) -> Response:
             raise Refused(Code.OVERLOADED, f"no answer within {most:g} s; try again", retry_after=waiting) from None
         raise
     rest = to_json({"unknown_items": plan.unknown_items})[1:]
-    return Pieces([b'{"recommendations":[', *_between(parts), b"],", rest], held.close)
+    return Pieces([b'{"recommendations":[', *_between(parts), b"],", rest], most, held.close)
 
 
 async def score(request: Request, body: ScoreRequest) -> Response:
@@ -260,18 +256,22 @@ class Pieces(Response):
 
     media_type = "application/json"
 
-    def __init__(self, pieces: list[bytes], then: Callable[[], None]) -> None:
+    def __init__(self, pieces: list[bytes], seconds: float, then: Callable[[], None]) -> None:
         super().__init__()
-        self.pieces, self.then = pieces, then
+        self.pieces, self.seconds, self.then = pieces, seconds, then
         self.headers["Content-Length"] = str(sum(map(len, pieces)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send; the server waits before each piece until the client has room for it."""
+        """Send; the server waits before each piece until the client has room for it, but not for ever."""
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            for piece in self.pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+            async with asyncio.timeout(self.seconds):
+                await send(start)
+                for piece in self.pieces:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            LOG.warning("an answer was not taken in time")  # the server hangs up on who has only a part
         finally:
             self.then()
 

@@ -22,12 +22,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from puidrec.errors import one_line
-from puidrec.serve.limits import client_of
+from puidrec.serve.limits import Code, Refused
 
 LOG = logging.getLogger("puidrec.serve")
 MAX_WAITING = 10_000
 """Lines that wait to be written; when whoever reads the log is slower than that, lines are dropped and counted."""
 MAX_PATH = 200
+NO_CHUNKS = "chunked bodies are not read; send the whole body with a Content-Length"
 CLIENT_LEFT = 499
 """The status, of nginx's making, of a request whose client did not wait for the answer."""
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -43,7 +44,6 @@ class Metrics:
         self.requests = Counter("puid_requests", "Requests answered.", ["path", "status"], **own)
         self.seconds = Histogram("puid_request_seconds", "Time to answer.", ["path"], buckets=BUCKETS, **own)
         self.under_way = Gauge("puid_requests_under_way", "Requests under way.", **own)
-        self.connections = Gauge("puid_connections", "Open connections.", **own)
         self.waiting = Gauge("puid_waiting_seconds", "Estimated time until work that waits now is done.", **own)
         self.reloads = Counter("puid_reloads", "Times that a model was taken anew.", ["outcome"], **own)
         self.dropped = Counter("puid_log_lines_dropped", "Log lines that nobody took in time.", **own)
@@ -60,7 +60,8 @@ class Observe:
     """ASGI middleware around all others: gives a request its id, times it, counts it, writes its line.
 
     Probes are answered here: a load balancer has no key, calls us by our address, and must be answered however much is
-    under way.
+    under way. Bodies of unknown length are refused here, before anything of them is read: a body in chunks of one
+    byte costs a server a thousand times what it costs its client.
     """
 
     def __init__(
@@ -89,6 +90,8 @@ class Observe:
         try:
             with self.metrics.under_way.track_inprogress():
                 answer = self.app if probe is None else await probe(Request(scope))
+                if "transfer-encoding" in Headers(scope=scope):
+                    answer = Refused(Code.LENGTH_REQUIRED, NO_CHUNKS).response()
                 await answer(scope, receive, note)
         except Exception:
             sent["status"] = 500
@@ -100,15 +103,15 @@ class Observe:
         path = self.metrics.path(scope["path"])
         self.metrics.requests.labels(path, str(sent["status"])).inc()
         self.metrics.seconds.labels(path).observe(seconds)
-        LOG.info(
-            "request",
-            extra={
-                "fields": {
-                    "request_id": scope["state"]["request_id"], "client": client_of(scope), "method": scope["method"],
-                    "path": scope["path"][:MAX_PATH], **sent, "seconds": round(seconds, 6),
-                }
-            },
-        )  # fmt: skip
+        fields = {
+            "request_id": scope["state"]["request_id"],
+            "client": (scope.get("client") or ("unknown",))[0],
+            "method": scope["method"],
+            "path": scope["path"][:MAX_PATH],
+            **sent,
+            "seconds": round(seconds, 6),
+        }
+        LOG.info("request", extra={"fields": fields})
 
 
 def _request_id(scope: Scope) -> str:

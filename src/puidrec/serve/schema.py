@@ -5,12 +5,12 @@ A body becomes a request here: its values are counted first, then read, then che
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError, ValidationInfo
+from pydantic_core import from_json
 
 from puidrec.errors import one_line
 from puidrec.methods import METHODS
@@ -187,7 +187,6 @@ class ModelCard(_Message):
     item_features: list[str]
     unknown: Unknown
     seen: Seen = Field(description="Which rankings leave out what a user rated: of the catalogue, always, never.")
-    signed: bool = Field(description="Whether a signature of the model was required and found right.")
     loaded: str = Field(description="When the model was loaded (UTC).")
     limits: dict[str, float]
     version: str
@@ -220,13 +219,10 @@ def read_body(body: bytes, content_type: str, form: type[Form], limits: Limits) 
     if found > limits.values:
         raise Refused(Code.TOO_MANY, f"the body holds {found:,} values; expected at most {limits.values:,}")
     try:
-        content = json.loads(body) if body else None
-    except RecursionError:
-        raise Refused(Code.MALFORMED, "the body is not JSON: lists within lists beyond measure") from None
+        # Unlike `json`, it refuses half characters (lone surrogates), which no text can hold, and deep nesting.
+        content = from_json(body) if body else None
     except ValueError as error:
-        raise Refused(
-            Code.MALFORMED, f"the body is not JSON: {getattr(error, 'msg', 'not text, or numbers too long')}"
-        ) from None
+        raise Refused(Code.MALFORMED, f"the body is not JSON in UTF-8: {error}") from None
     if not isinstance(content, dict):
         raise _no_object()
     try:

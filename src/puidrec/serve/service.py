@@ -9,7 +9,7 @@ import ctypes
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,6 @@ class Policy:
     hosts: Sequence[str] = ("*",)
     origins: Sequence[str] = ()
     """Of pages whose scripts may ask (CORS)."""
-    signers: Sequence[Path] = ()
-    """Files of public keys; a model must be signed by one of them. None: no signature is asked for."""
 
 
 @dataclass(frozen=True)
@@ -54,24 +52,15 @@ class Service:
 
 
 def load_service(folder: Path, policy: Policy) -> Service:
-    """Load a run folder, warm up, and check its signature where one is required.
-
-    The signature is checked before and after: a folder that was exchanged in between is not served.
-    """
-    from puidrec.signing import verify
-
-    if policy.signers:
-        verify(folder, policy.signers)
+    """Load a run folder and warm up."""
     model, metrics = load_run(folder, policy.device)
     environment = read_environment(folder)
-    if policy.signers:
-        verify(folder, policy.signers)
     _copy_arrays(model)
     if policy.seen is Seen.NEVER:
         model.seen_, model.held_out_ = nothing_seen(model), None
     service = make_service(Answers(model, policy.unknown, policy.limits, policy.seen), metrics, environment)
     service.answers.engine.warm_up()
-    return replace(service, card={**service.card, "signed": bool(policy.signers)})
+    return service
 
 
 def _copy_arrays(model: Recommender) -> None:
@@ -107,7 +96,6 @@ def make_service(answers: Answers, metrics: dict[str, Any], environment: dict[st
         "item_features": items.cold_start.names("item"),
         "unknown": answers.unknown.value,
         "seen": answers.seen.value,
-        "signed": False,
         "loaded": datetime.now(UTC).isoformat(timespec="seconds"),
         "limits": asdict(answers.limits),
         "version": __version__,
