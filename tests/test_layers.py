@@ -13,9 +13,9 @@ from puidrec.plugins import GROUPS
 
 ROOT = Path(puidrec.__file__).parent
 LAYERS = (
-    "errors", "rng", "atomic", "plugins", "data", "features", "propensity", "evaluation", "sensitivity", "data.sources",
-    "backbones", "objective", "methods", "settings", "train", "spectrum", "cold_start", "model", "store", "auditing",
-    "experiments", "report", "signing", "serve", "export", "testing", "cli",
+    "errors", "view", "rng", "atomic", "plugins", "data", "features", "propensity", "evaluation", "sensitivity",
+    "data.sources", "backbones", "objective", "methods", "settings", "parameters", "history", "train", "spectrum",
+    "cold_start", "model", "store", "auditing", "experiments", "report", "signing", "serve", "export", "testing", "cli",
 )  # fmt: skip
 """From the bottom up; a layer imports layers before it only, so that no two import each other."""
 LEVEL = {name: level for level, name in enumerate(LAYERS)}

@@ -6,14 +6,14 @@ import hashlib
 import time
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args, overload
 
 import numpy as np
 import polars as pl
 import torch
 
 from puidrec.backbones.low_rank import LowRank
-from puidrec.cold_start import ColdStart, Entities, Side, is_single_id, require_ids
+from puidrec.cold_start import ColdStart, Entities, Side, is_single_id, one_id, pairs_of, require_ids
 from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.overlap import pairs_among, rows_outside
@@ -31,7 +31,9 @@ from puidrec.data.split import Split
 from puidrec.errors import InputError, not_fitted
 from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.evaluation.unseen_items import find_liked
+from puidrec.history import History
 from puidrec.methods import DEFAULT_METHOD
+from puidrec.parameters import check_parameters
 from puidrec.settings import Parameters, Settings
 from puidrec.spectrum.stability import gamma_max
 from puidrec.train.adam import Progress
@@ -42,6 +44,7 @@ from puidrec.train.prepare import Prepared
 from puidrec.train.report import shown_progress, training_report
 from puidrec.train.stages import train_stages
 from puidrec.train.stopping import pair_scores
+from puidrec.view import html_table, view
 
 if TYPE_CHECKING:
     from puidrec.auditing.result import Audit
@@ -83,7 +86,9 @@ class Recommender:
         random_state: int | None = None,
         **params: Unpack[Parameters],
     ) -> None:
-        self.settings = Settings.of(method, **_with_seed({**params, "rng": rng, "random_state": random_state}))
+        given = _with_seed({**params, "rng": rng, "random_state": random_state})
+        check_parameters(given.get("method", method), given)
+        self.settings = Settings.of(method, **given)
 
     def __repr__(self) -> str:
         given = self.settings.model_dump(exclude_defaults=True, exclude={"method"})
@@ -93,18 +98,33 @@ class Recommender:
         users, items = len(self.user_ids_), len(self.item_ids_)
         return f"{shown}\n  fitted on {self.seen_[1].size:,} logged rows of {users:,} users × {items:,} items"
 
+    def _repr_html_(self) -> str:
+        """Method, parameters given and what was fitted, as a notebook shows them."""
+        given = self.settings.model_dump(exclude_defaults=True, exclude={"method"})
+        rows: list[tuple[str, Any]] = list(given.items())
+        fitted = "not fitted"
+        if hasattr(self, "user_factors_"):
+            users, items = len(self.user_ids_), len(self.item_ids_)
+            fitted = f"fitted on {self.seen_[1].size:,} logged rows of {users:,} users × {items:,} items"
+            rows += [(key, value) for key, value in self.report_.items() if isinstance(value, str | float | int)]
+        return view(self.settings.method, fitted, html_table(("parameter or result", "value"), rows))
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All parameters, as scikit-learn's tools expect them."""
         return self.settings.model_dump()
 
     def set_params(self, **params: Any) -> Self:
         """Change parameters; checked like the constructor's."""
-        self.settings = self.settings.replace(**_with_seed(params))
+        given = _with_seed(params)
+        check_parameters(given.get("method", self.settings.method), given)
+        self.settings = self.settings.replace(**given)
         return self
 
     def __sklearn_clone__(self) -> Self:
         """An unfitted copy: scikit-learn's own check wants the very same objects back, which checked values are not."""
-        return type(self)(**self.get_params())
+        copy = type(self)()
+        copy.settings = self.settings
+        return copy
 
     def fit(
         self,
@@ -159,7 +179,7 @@ class Recommender:
         held_out = rows_outside(data.logged.user, data.logged.item, *self.seen_)
         self.held_out_ = held_out if held_out[1].size else None
         self._cold_start = None
-        self.history_ = fitted.history
+        self.history_ = History(fitted.history)
         self.parameters_ = {
             name: value.float() if value.is_floating_point() else value
             for name, value in ((name, value.detach().cpu()) for name, value in fitted.parameters.items())
@@ -174,6 +194,18 @@ class Recommender:
         self.device_ = device
         return self
 
+    @overload
+    def predict(
+        self,
+        users: Frame,
+        items: None = None,
+        *,
+        scale: ScoreScale = "rating",
+        user_features: Frame | None = None,
+        item_features: Frame | None = None,
+    ) -> pl.DataFrame: ...
+
+    @overload
     def predict(
         self,
         users: Any,
@@ -182,8 +214,21 @@ class Recommender:
         scale: ScoreScale = "rating",
         user_features: Frame | None = None,
         item_features: Frame | None = None,
-    ) -> np.ndarray:
-        """Predicted ratings of pairs given by ids, float32. Unknown ids get the average entity.
+    ) -> np.ndarray: ...
+
+    def predict(
+        self,
+        users: Any,
+        items: Any = None,
+        *,
+        scale: ScoreScale = "rating",
+        user_features: Frame | None = None,
+        item_features: Frame | None = None,
+    ) -> np.ndarray | pl.DataFrame:
+        """Predicted ratings of pairs given by ids, float32. Unknown ids get the average entity (cold start).
+
+        A table of pairs (`user_id, item_id`) in place of ids comes back as `user_id, item_id, score, known`: `known`
+        is false where the user or the item was neither in training nor in the features given.
 
         scale: `rating`, on the scale of the log's ratings (such as 1 to 5), or `unit`, as the model was trained:
         ratings scaled to 0..1. A model of labels (`target="binary"`) predicts labels, 0..1 or ±1, on either scale.
@@ -193,13 +238,18 @@ class Recommender:
         """
         self._require_fitted()
         check_choice("scale", scale, get_args(ScoreScale))
-        users, items = _paired(users, items)
+        pairs = pairs_of(users) if items is None else None
+        users, items = _paired(users, items) if pairs is None else pairs
         left, right = self._entities("user", user_features), self._entities("item", item_features)
         user, item = left.rows(users), right.rows(items)
         if user.shape != item.shape:
             raise InputError("users and items must be of one length", found=f"{user.size} and {item.size}")
         factors = LowRank.of(*(torch.from_numpy(side.with_average).to(self.device_) for side in (left, right)))
-        return self._on_scale(pair_scores(factors, user, item), scale)
+        scores = self._on_scale(pair_scores(factors, user, item), scale)
+        if pairs is None:
+            return scores
+        known = (user < len(left.ids)) & (item < len(right.ids))
+        return pl.DataFrame({"user_id": pairs[0], "item_id": pairs[1], "score": scores, "known": known})
 
     def score(self, rows: Frame, y: None = None) -> float:
         """How good predictions are, higher is better: what scikit-learn's `cross_val_score` and `GridSearchCV` ask for.
@@ -280,6 +330,7 @@ class Recommender:
             raise InputError("exclude_seen out of range", found=exclude_seen, expected="True, False or 'training'")
         if not isinstance(k, int | np.integer) or k < 1:
             raise InputError("k must be a positive integer", found=k)
+        users = one_id(users)
         users = [users] if is_single_id(users) else require_ids(users, "users")
         excluded = [self.seen_, self.held_out_][: 1 if exclude_seen == "training" else 2] if exclude_seen else []
         left, right = self._entities("user", user_features), self._entities("item", item_features)
@@ -407,6 +458,7 @@ def _with_seed(params: dict[str, Any]) -> dict[str, Any]:
 
 def _paired(users: Any, items: Any) -> tuple[Any, Any]:
     """Ids of pairs: a single id of one side goes with every id of the other."""
+    users, items = one_id(users), one_id(items)
     alone = is_single_id(users), is_single_id(items)
     users = [users] if alone[0] else require_ids(users, "users")
     items = [items] if alone[1] else require_ids(items, "items")

@@ -19,6 +19,7 @@ from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.data.dataset import IdMap
 from puidrec.data.schema import RatingScale
 from puidrec.errors import InputError
+from puidrec.history import History
 from puidrec.settings import Settings
 from puidrec.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
@@ -101,7 +102,8 @@ def load_model(folder: Path) -> Recommender:
     prefix = "parameter."
     model.parameters_ = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     model.rating_scale_ = RatingScale.of(description.scale) or RatingScale(0.0, 1.0)
-    model.encoders_, model.history_, model.report_ = description.encoders, description.history, description.report
+    model.encoders_, model.report_ = description.encoders, description.report
+    model.history_ = History(description.history)
     return model
 
 

@@ -123,7 +123,8 @@ def say_stable(facts: Mapping[str, Any]) -> None:
     """Say how many recommendations would stay if hidden confounding were stronger, where the model knows."""
     shares = facts.get("spectrum", {}).get("stable")
     if shares:
-        words = ", ".join(f"{share:.0%} at Γ = {gamma}" for gamma, share in shares.items())
+        ordered = sorted(shares.items(), key=lambda pair: float(pair[0].replace("∞", "inf")))
+        words = ", ".join(f"{share:.0%} at Γ = {gamma}" for gamma, share in ordered)
         say(f"Of the 10 best items of a user stay: {words} (puid recommend --stable shows which).")
 
 

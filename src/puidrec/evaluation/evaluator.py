@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,13 +25,14 @@ from puidrec.data.schema import (
     require_rows,
     to_polars,
 )
-from puidrec.errors import InputError
+from puidrec.errors import InputError, NoValueWarning
 from puidrec.evaluation.catalogue import PREFIX, catalogue_recall, cutoff_of
 from puidrec.evaluation.metrics import Scored, compute_metrics, signed_labels
 from puidrec.evaluation.ndcg import Users, counted_lists
 from puidrec.evaluation.ranking import check_rows, dense_codes
 from puidrec.evaluation.significance import Estimate, PerUser, mean_interval
 from puidrec.evaluation.unseen_items import UNSEEN, find_liked, parse_unseen_metric, unseen_values
+from puidrec.view import html_table, view
 
 Target = Literal["rating", "binary", "label"]
 """What scores are compared with: ratings scaled to [0, 1] (labels 0/1 where there are none), ±1, or 0/1."""
@@ -75,6 +77,30 @@ class Evaluation(Mapping[str, float]):
         if name not in self.per_user:
             raise InputError("no values per user", found=name, expected=f"one of {', '.join(self.per_user)}")
         return mean_interval(self.per_user[name], level)
+
+    def to_frame(self, level: float = 0.95) -> pl.DataFrame:
+        """A row per metric: `metric, value, low, high, users`; the interval is over users, null where there is none."""
+        rows = []
+        for name, value in self.means.items():
+            known = name in self.per_user and len(self.per_user[name]) > 1
+            found = self.interval(name, level) if known else None
+            users = len(self.per_user[name]) if name in self.per_user else None
+            rows.append((name, value, found and found.low, found and found.high, users))
+        kinds = {"metric": pl.String, "value": pl.Float64, "low": pl.Float64, "high": pl.Float64, "users": pl.Int64}
+        return pl.DataFrame(rows, schema=kinds, orient="row")
+
+    def _repr_html_(self) -> str:
+        """Metrics with their intervals, as a notebook shows them."""
+        rows = [
+            (
+                row["metric"],
+                f"{row['value']:.4f}",
+                "" if row["low"] is None else f"{row['low']:.4f} … {row['high']:.4f}",
+            )
+            for row in self.to_frame().to_dicts()
+        ]
+        words = f"{self.n_rows:,} rows of {self.n_users:,} users who count, {self.positive_rate:.1%} liked"
+        return view("evaluation", words, html_table(("metric", "value", "95 % over users"), rows))
 
 
 def evaluate_scores(
@@ -126,7 +152,7 @@ def evaluate_scores(
 def evaluate(
     model: Predictor,
     interactions: Interactions | Frame,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: str | Sequence[str] = DEFAULT_METRICS,
     *,
     users: Users = "both-labels",
     protocol: str | EvaluationProtocol = "rd",
@@ -150,6 +176,7 @@ def evaluate(
     rows) and look for the positive rows among the best; of these only `…-propensity` are weighted by `propensity`.
     """
     check_overlap(overlap)
+    metrics = [metrics] if isinstance(metrics, str) else list(metrics)
     unseen = [name for name in metrics if name.startswith(UNSEEN)]
     if unseen:
         found = _evaluate_unseen(model, interactions, unseen, propensity, exclude)
@@ -174,6 +201,7 @@ def evaluate(
         users=users, scale=rating_scale, target=target,
         weight=None if propensity is None else 1.0 / frame["propensity"].to_numpy(),
     )  # fmt: skip
+    _warn_without_value(result, frame, protocol, rating_scale)
     named = {name: replace(v, users=ids.decode(v.users).to_numpy()) for name, v in result.per_user.items()}
     liked = frame.filter(pl.col("label") == 1)
     for name in whole:
@@ -181,6 +209,26 @@ def evaluate(
         named[name] = catalogue_recall(partial(unit_scores, model), *arrays, catalogue, cutoff_of(name))
         result.means[name] = named[name].mean
     return replace(result, per_user=named, n_trained_on=n_trained_on)
+
+
+def _warn_without_value(
+    result: Evaluation, frame: pl.DataFrame, protocol: str | EvaluationProtocol, scale: RatingScale | None
+) -> None:
+    """Say so where metrics have no value because all rows have one label: most likely the scale is not the ratings'."""
+    lost = [name for name, value in result.means.items() if np.isnan(value)]
+    if not lost or 0.0 < result.positive_rate < 1.0:
+        return
+    words = "no row is liked" if result.positive_rate == 0.0 else "every row is liked"
+    rule = get_protocol(protocol)
+    line = ""
+    if scale is not None and "rating" in frame.columns:
+        edge = scale.low + (rule.positive_from - 1.0) / 4.0 * (scale.high - scale.low)
+        ratings = frame["rating"].to_numpy()
+        low, high = f"{ratings.min():g}", f"{ratings.max():g}"
+        line = (
+            f"; protocol {rule.name} calls ratings from {edge:g} on the scale {scale} liked, these are {low} to {high}"
+        )
+    warnings.warn(f"{words}{line}: no value for {', '.join(lost)}", NoValueWarning, stacklevel=3)
 
 
 def unit_scores(model: Predictor, users: Any, items: Any) -> Any:
