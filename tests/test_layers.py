@@ -15,7 +15,8 @@ ROOT = Path(puidrec.__file__).parent
 LAYERS = (
     "errors", "view", "rng", "atomic", "plugins", "data", "features", "propensity", "evaluation", "sensitivity",
     "data.sources", "backbones", "objective", "methods", "settings", "parameters", "history", "train", "spectrum",
-    "cold_start", "model", "store", "auditing", "experiments", "report", "signing", "serve", "export", "testing", "cli",
+    "cold_start", "candidates", "neighbours", "fold_in", "explain", "model", "store", "auditing", "experiments",
+    "report", "signing", "serve", "export", "testing", "cli",
 )  # fmt: skip
 """From the bottom up; a layer imports layers before it only, so that no two import each other."""
 LEVEL = {name: level for level, name in enumerate(LAYERS)}

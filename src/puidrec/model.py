@@ -13,8 +13,9 @@ import polars as pl
 import torch
 
 from puidrec.backbones.low_rank import LowRank
+from puidrec.candidates import Candidates, PairsByUser
 from puidrec.cold_start import ColdStart, Entities, Side, is_single_id, one_id, pairs_of, require_ids
-from puidrec.data.dataset import Dataset
+from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.overlap import pairs_among, rows_outside
 from puidrec.data.protocol import Protocol
@@ -29,10 +30,13 @@ from puidrec.data.schema import (
 )
 from puidrec.data.split import Split
 from puidrec.errors import InputError, not_fitted
-from puidrec.evaluation.ranking import mask_seen, top_k
+from puidrec.evaluation.ranking import top_k
 from puidrec.evaluation.unseen_items import find_liked
+from puidrec.explain import explain_score
+from puidrec.fold_in import fold_in_users, partial_update, training_mse
 from puidrec.history import History
 from puidrec.methods import DEFAULT_METHOD
+from puidrec.neighbours import similar
 from puidrec.parameters import check_parameters
 from puidrec.settings import Parameters, Settings
 from puidrec.spectrum.stability import gamma_max
@@ -55,8 +59,6 @@ CHECKPOINT_SECONDS = 1.0
 """Least time between two checkpoints. A kill loses at most this much, and the sweep (Adam: `checkpoint_every` epochs)
 under way. On a small log a sweep takes less time than a checkpoint."""
 ScoreScale = Literal["rating", "unit"]
-PairsByUser = tuple[np.ndarray, np.ndarray]
-"""Items of user u are items[row_start[u]:row_start[u + 1]], in order: row_start and items."""
 
 
 class Recommender:
@@ -73,6 +75,8 @@ class Recommender:
     """Where scores are computed; the factors themselves stay arrays."""
     rating_scale_: RatingScale
     seen_: PairsByUser
+    train_rows_: Interactions | None = None
+    """Training rows with their ratings, in the order of `seen_`: of a fit in this process with a log in memory."""
     held_out_: PairsByUser | None = None
     """Pairs of the log that are not among the training rows; None: there are none, or none are known."""
     _cold_start: ColdStart | None = None
@@ -179,6 +183,8 @@ class Recommender:
         held_out = rows_outside(data.logged.user, data.logged.item, *self.seen_)
         self.held_out_ = held_out if held_out[1].size else None
         self._cold_start = None
+        in_memory = not isinstance(split.train, StoredInteractions)
+        self.train_rows_ = split.train if in_memory and len(split.train) == self.seen_[1].size else None
         self.history_ = History(fitted.history)
         self.parameters_ = {
             name: value.float() if value.is_floating_point() else value
@@ -186,6 +192,8 @@ class Recommender:
         }
         self.encoders_ = {key: encoder.state() for key, encoder in prepared.log.encoders.items()}
         self.report_ = training_report(prepared, fitted, time.perf_counter() - started)
+        if self.train_rows_ is not None and not self.settings.target_scale.labels and self.settings.loss == "squared":
+            self.report_["training_mse"] = training_mse(self, self.train_rows_)
         return self
 
     def to(self, device: str) -> Self:
@@ -303,10 +311,14 @@ class Recommender:
 
     def recommend(
         self,
-        users: Any,
+        users: Any = None,
         k: int = 10,
         exclude_seen: bool | Literal["training"] = True,
         *,
+        history: Frame | None = None,
+        items: Any = None,
+        exclude: Any = None,
+        filter: Frame | None = None,  # noqa: A002 (as Polars names it)
         user_features: Frame | None = None,
         item_features: Frame | None = None,
         stable: bool = False,
@@ -321,6 +333,10 @@ class Recommender:
         along Γ (`spectrum`).
 
         users: ids in any one-dimensional container, or a single id.
+        history: a table `user_id, item_id, rating` of users by what they did, in training or not: they are folded in
+        (`fold_in`), and recommended other items; users may then be left out.
+        items: the only ones to recommend. exclude: items not to recommend. filter: a table `user_id, item_id` of the
+        pairs that may be recommended.
         user_features: a side table (id and features) of users who were not in training, and are asked for.
         item_features: the same of items; those that were not in training join the candidates, after the others.
         """
@@ -330,6 +346,13 @@ class Recommender:
             raise InputError("exclude_seen out of range", found=exclude_seen, expected="True, False or 'training'")
         if not isinstance(k, int | np.integer) or k < 1:
             raise InputError("k must be a positive integer", found=k)
+        if history is not None:
+            folded = fold_in_users(self, history, alone=True)
+            options: dict[str, Any] = {"items": items, "exclude": exclude, "filter": filter, "scale": scale}
+            options |= {"user_features": user_features, "item_features": item_features, "stable": stable}
+            return folded.recommend(folded.user_ids_ if users is None else users, k, exclude_seen, **options)
+        if users is None:
+            raise InputError("users must be ids", found="NoneType", expected="one id, several, or history=frame")
         users = one_id(users)
         users = [users] if is_single_id(users) else require_ids(users, "users")
         excluded = [self.seen_, self.held_out_][: 1 if exclude_seen == "training" else 2] if exclude_seen else []
@@ -338,16 +361,15 @@ class Recommender:
         if (codes < 0).any():
             raise InputError(
                 f"{int((codes < 0).sum())} unknown user(s)", found=list(users)[int(np.argmax(codes < 0))],
-                expected=f"users of the training data ({self.user_ids_.ids.dtype} ids), or of user_features",
+                expected=f"users of the training data ({self.user_ids_.ids.dtype} ids), or of user_features or history",
             )  # fmt: skip
-        k = min(int(k), len(right.ids))
+        candidates = Candidates.of(right.ids, left.ids, codes, items, exclude, filter)
+        k = min(int(k), candidates.items.size)
         if stable:
             self._require_path(user_features, item_features)
-        factors = left.factors, torch.from_numpy(right.factors).to(self.device_)
-        parts = [
-            self._best(codes[start : start + USERS_PER_BLOCK], k, excluded, factors, stable)
-            for start in range(0, codes.size, USERS_PER_BLOCK)
-        ]
+        factors = left.factors, torch.from_numpy(right.factors[candidates.items]).to(self.device_)
+        blocks = [slice(start, start + USERS_PER_BLOCK) for start in range(0, codes.size, USERS_PER_BLOCK)]
+        parts = [self._best(codes[rows], rows, k, excluded, candidates, factors, stable) for rows in blocks]
         if not parts:
             parts = [(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32), np.zeros((0, k)))]
         items, scores, last = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -361,6 +383,56 @@ class Recommender:
             frame = frame.with_columns(gamma_max=last.ravel())
         frame = frame.filter(pl.col("score").is_finite())
         return frame.with_columns(score=self._on_scale(frame["score"].to_numpy(), scale))
+
+    def fold_in(self, rows: Frame) -> Recommender:
+        """A copy in which the users of `rows` (`user_id, item_id, rating`) are as these rows say, new users too.
+
+        One exact least-squares step with the items held fixed; the rows are all that is known of these users. For `mf`
+        whose L2 is a number, a user folded in with the training rows scores as trained. Items that the model does not
+        know count for nothing. Without `rating` every row is a like.
+        """
+        self._require_fitted()
+        return fold_in_users(self, rows)
+
+    def partial_fit(self, rows: Frame) -> Self:
+        """Take new rows in: their users and items, new ones too, are solved again from where they stand; others stay.
+
+        What old rows say of them is what the fit ended at. `report_["partial_fit"]` says how many rows, users and items
+        this concerned, and which share of all rows came after the last full fit: the larger, the more `fit` would gain.
+        """
+        self._require_fitted()
+        done = partial_update(self, rows)
+        self.report_ = {**self.report_, "partial_fit": [*self.report_.get("partial_fit", []), done]}
+        self.train_rows_ = None
+        return self
+
+    def similar_items(self, items: Any, k: int = 10) -> pl.DataFrame:
+        """The k items most like each of the given ones: `item_id, similar_id, similarity, rank`.
+
+        Similarity: the correlation of two items' scores over all users, each user's mean score taken off; −1 to 1.
+        """
+        self._require_fitted()
+        return similar(self, "item", items, k)
+
+    def similar_users(self, users: Any, k: int = 10) -> pl.DataFrame:
+        """The k users most like each of the given ones, as `similar_items`."""
+        self._require_fitted()
+        return similar(self, "user", users, k)
+
+    def explain(self, user: Any, item: Any, history: Frame | None = None) -> pl.DataFrame:
+        """What carries a predicted rating: `part, item_id, rating, contribution`; contributions add up to it.
+
+        Parts: the average user, the user's features, each rated item, and the rest that these do not explain: next to 0
+        for `mf` whose L2 is a number. history: the user's ratings (`item_id, rating`), for a loaded model.
+        """
+        self._require_fitted()
+        return explain_score(self, user, item, history)
+
+    def cold_start(self) -> ColdStart:
+        """What features say of users and items that were not in training; made when first asked for."""
+        if self._cold_start is None:
+            self._cold_start = ColdStart(self)
+        return self._cold_start
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model as safetensors and JSON, atomically."""
@@ -403,25 +475,26 @@ class Recommender:
         trained = (self.user_ids_, self.user_factors_) if side == "user" else (self.item_ids_, self.item_factors_)
         if table is None:
             return Entities(*trained)
-        if self._cold_start is None:
-            self._cold_start = ColdStart(self)
-        return Entities(*trained).with_cold_start(self._cold_start, side, table)
+        return Entities(*trained).with_cold_start(self.cold_start(), side, table)
 
     def _best(
         self,
         codes: np.ndarray,
+        rows: slice,
         k: int,
         excluded: list[PairsByUser | None],
+        candidates: Candidates,
         factors: tuple[np.ndarray, torch.Tensor],
         stable: bool,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Best items of a block of users, one product, then a partial sort; and up to which Γ they stay, if asked."""
         scores = (torch.from_numpy(factors[0][codes]).to(self.device_) @ factors[1].T).cpu().numpy()
-        for pairs in excluded:
-            if pairs is not None:
-                mask_seen(scores, codes, *pairs)
-        items, best = top_k(scores, k)
-        return items, best, gamma_max(scores, codes, items, self.parameters_) if stable else np.ones(items.shape)
+        candidates.mask(scores, codes, rows, excluded)
+        columns, best = top_k(scores, k)
+        stays = np.ones(columns.shape)
+        if stable:
+            stays = gamma_max(scores, codes, columns, self.parameters_, candidates.items)
+        return candidates.items[columns], best, stays
 
     def _require_path(self, *features: Frame | None) -> None:
         """Refuse to speak of stability where the model has no path along Γ, or for entities that are not on it."""
