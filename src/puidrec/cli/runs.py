@@ -54,10 +54,13 @@ def train(
     with options.quick_imports():
         from puidrec.data.schema import check_choice
         from puidrec.experiments.run import mlflow_run, train_run
+        from puidrec.parameters import check_parameters
         from puidrec.settings import Settings
         from puidrec.train.distributed import join_world
 
-    chosen = Settings.of(**data.model_settings(context, **asdict(model)))
+    asked = data.model_settings(context, **asdict(model))
+    chosen = Settings.of(**asked)
+    check_parameters(chosen.method, asked)
     if log is not None:
         check_choice("--log", log, ("mlflow",))
     with join_world(chosen.device, lambda words: typer.echo(words, err=True)) as world, progress_bar() as bar:
@@ -181,6 +184,8 @@ def evaluate(
     title = f"{model.settings.method} on {loaded.name}, protocol {protocol}"
     print_table(title, ("metric", "test", "95 % over users"), rows)
     say(f"{len(split.test):,} {split.evaluation} test rows, {split.positive_rate:.1%} liked")
+    if evaluation.n_new_users:
+        say(f"{evaluation.n_new_users:,} users of these rows have no training row.")
     say_stable(figures)
     say_overlap(figures)
 
