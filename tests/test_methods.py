@@ -19,7 +19,8 @@ GRID = {
     "bpuid-dr": ("dr", "personalised", True),
 }
 OTHERS = (
-    "multi-ips", "multi-dr", "signed-rd", "signed-puid", "sharp-rd", "sharp-puid", "item-rate", "bias", "popularity", "pure-svd",
+    "multi-ips", "multi-dr", "signed-rd", "signed-puid", "sharp-rd", "sharp-puid", "item-rate", "bias",
+    "popularity", "pure-svd",
     "all-rank", "ease", "spectrum",
 )  # fmt: skip
 REWEIGHTED = (
