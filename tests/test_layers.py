@@ -13,8 +13,9 @@ from puidrec.plugins import GROUPS
 
 ROOT = Path(puidrec.__file__).parent
 LAYERS = (
-    "errors", "rng", "atomic", "plugins", "data", "features", "propensity", "evaluation", "sensitivity", "data.sources",
-    "backbones", "objective", "methods", "settings", "train", "spectrum", "cold_start", "model", "store", "auditing",
+    "errors", "view", "rng", "atomic", "plugins", "world", "data", "features", "propensity", "evaluation", "sensitivity",
+    "data.sources", "scores", "losses", "methods.table", "settings", "parameters", "history", "optimise", "methods",
+    "spectrum", "cold_start", "candidates", "neighbours", "fold_in", "explain", "model", "store", "auditing",
     "experiments", "report", "serve", "export", "testing", "cli",
 )  # fmt: skip
 """From the bottom up; a layer imports layers before it only, so that no two import each other."""

@@ -19,7 +19,8 @@ GRID = {
     "bpuid-dr": ("dr", "personalised", True),
 }
 OTHERS = (
-    "multi-ips", "multi-dr", "signed-rd", "signed-puid", "sharp-rd", "sharp-puid", "item-rate", "bias", "pure-svd",
+    "multi-ips", "multi-dr", "signed-rd", "signed-puid", "sharp-rd", "sharp-puid", "item-rate", "bias",
+    "popularity", "pure-svd",
     "all-rank", "ease", "spectrum",
 )  # fmt: skip
 REWEIGHTED = (
@@ -54,7 +55,7 @@ def test_the_table_has_these_methods_and_no_others() -> None:
 
 def test_what_other_modules_may_ask_of_a_row() -> None:
     rows = METHODS.values()
-    assert {spec.name for spec in rows if not spec.trains} == {"item-rate", "bias", "pure-svd", "ease"}
+    assert {spec.name for spec in rows if not spec.trains} == {"item-rate", "bias", "popularity", "pure-svd", "ease"}
     assert {spec.name for spec in rows if spec.uses_propensity is True} == {*GRID, *REWEIGHTED} - {"mf"}
     assert {spec.name for spec in rows if spec.calibrates_gamma} == {n for n in OTHERS if n[:5] in ("signe", "sharp")}
     assert [METHODS[name].heads_on_log for name in ("mf", "dr", "multi-ips", "multi-dr")] == [1, 1, 2, 3]

@@ -12,8 +12,17 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from puidrec.data.dataset import IdMap
-from puidrec.data.schema import MAX_FEATURE, Frame, Origin, clean_side
+from puidrec.data.dataset import IdMap, plain_ids
+from puidrec.data.schema import (
+    MAX_FEATURE,
+    Frame,
+    Origin,
+    check_ids,
+    clean_side,
+    require_columns,
+    to_polars,
+    with_our_names,
+)
 from puidrec.errors import InputError
 from puidrec.features.encode import ColumnEncoder, FeatureEncoder
 from puidrec.methods.problem import with_prefix
@@ -189,8 +198,14 @@ def is_single_id(ids: Any) -> bool:
     return isinstance(ids, str | int | np.integer | np.str_) and not isinstance(ids, bool)
 
 
+def one_id(ids: Any) -> Any:
+    """An array without dimensions as the id that it holds; anything else as it is."""
+    return ids.item() if isinstance(ids, np.ndarray) and ids.ndim == 0 else ids
+
+
 def require_ids(ids: Any, what: str) -> Any:
     """A one-dimensional container of ids, as one that has a length; anything else is refused."""
+    ids = plain_ids(ids)
     shape = getattr(ids, "shape", None)
     flat = shape is None or len(shape) == 1
     if flat and shape is not None:  # columns and arrays of any library
@@ -203,6 +218,18 @@ def require_ids(ids: Any, what: str) -> Any:
     if nested is not None:
         raise InputError(f"{what} must be ids", found=nested, expected="a flat list of ids")
     return listed
+
+
+def pairs_of(table: Frame) -> tuple[pl.Series, pl.Series]:
+    """The ids of a table of pairs; a list or column of users alone is refused."""
+    origin = Origin("pairs")
+    if is_single_id(table) or isinstance(table, list | tuple | np.ndarray | pl.Series):
+        raise InputError(
+            "items are missing", found=type(table).__name__, expected="users and items, or a table user_id, item_id"
+        )
+    frame = with_our_names(to_polars(table, origin))
+    require_columns(frame, ("user_id", "item_id"), origin)
+    return check_ids(frame["user_id"], origin), check_ids(frame["item_id"], origin)
 
 
 @dataclass(frozen=True)

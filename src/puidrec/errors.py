@@ -56,7 +56,15 @@ class OutputError(PuidError):
     """Results could not be written (full disk, read-only folder); what was there before is untouched."""
 
 
-class FutureRowsWarning(UserWarning):
+class PuidWarning(UserWarning):
+    """Base of the warnings of this package: worth a line, no reason to stop."""
+
+
+class NoValueWarning(PuidWarning):
+    """A metric has no value, since all rows have one label."""
+
+
+class FutureRowsWarning(PuidWarning):
     """A log with timestamps was divided at random, so that some training rows lie after test rows."""
 
 

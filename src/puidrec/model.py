@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args, overload
 
 import numpy as np
 import polars as pl
 import torch
 
-from puidrec.cold_start import ColdStart, Entities, Side, is_single_id, require_ids
-from puidrec.data.dataset import Dataset
+from puidrec.candidates import Candidates, PairsByUser
+from puidrec.cold_start import ColdStart, Entities, Side, is_single_id, one_id, pairs_of, require_ids
+from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.overlap import pairs_among, rows_outside
 from puidrec.data.protocol import Protocol
@@ -29,8 +30,11 @@ from puidrec.data.schema import (
 )
 from puidrec.data.split import Split
 from puidrec.errors import InputError, not_fitted
-from puidrec.evaluation.ranking import mask_seen, top_k
+from puidrec.evaluation.ranking import top_k
 from puidrec.evaluation.unseen_items import find_liked
+from puidrec.explain import explain_score
+from puidrec.fold_in import fold_in_users, partial_update, training_mse
+from puidrec.history import History
 from puidrec.methods import DEFAULT_METHOD
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.report import shown_progress, training_report
@@ -43,6 +47,9 @@ from puidrec.scores.low_rank import LowRank
 from puidrec.settings import Parameters, Settings
 from puidrec.spectrum.stability import gamma_max
 from puidrec.world import ALONE, World
+from puidrec.neighbours import similar
+from puidrec.parameters import check_parameters
+from puidrec.view import html_table, view
 
 if TYPE_CHECKING:
     from puidrec.auditing.result import Audit
@@ -54,8 +61,6 @@ CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 1.0, 0.05
 CHECKPOINT_SMALL, WRITTEN_PER_MINUTE = 32_000_000, 2.0
 """Bytes from which checkpoints are written so seldom that a minute writes at most this many times the model's size."""
 ScoreScale = Literal["rating", "unit"]
-PairsByUser = tuple[np.ndarray, np.ndarray]
-"""Items of user u are items[row_start[u]:row_start[u + 1]], in order: row_start and items."""
 
 
 class Recommender:
@@ -72,6 +77,8 @@ class Recommender:
     """Where scores are computed; the factors themselves stay arrays."""
     rating_scale_: RatingScale
     seen_: PairsByUser
+    train_rows_: Interactions | None = None
+    """Training rows with their ratings, in the order of `seen_`: of a fit in this process with a log in memory."""
     held_out_: PairsByUser | None = None
     """Pairs of the log that are not among the training rows; None: there are none, or none are known."""
     _cold_start: ColdStart | None = None
@@ -85,7 +92,9 @@ class Recommender:
         random_state: int | None = None,
         **params: Unpack[Parameters],
     ) -> None:
-        self.settings = Settings.of(method, **_with_seed({**params, "rng": rng, "random_state": random_state}))
+        given = _with_seed({**params, "rng": rng, "random_state": random_state})
+        check_parameters(given.get("method", method), given)
+        self.settings = Settings.of(method, **given)
 
     def __repr__(self) -> str:
         given = self.settings.model_dump(exclude_defaults=True, exclude={"method"})
@@ -95,18 +104,33 @@ class Recommender:
         users, items = len(self.user_ids_), len(self.item_ids_)
         return f"{shown}\n  fitted on {self.seen_[1].size:,} logged rows of {users:,} users × {items:,} items"
 
+    def _repr_html_(self) -> str:
+        """Method, parameters given and what was fitted, as a notebook shows them."""
+        given = self.settings.model_dump(exclude_defaults=True, exclude={"method"})
+        rows: list[tuple[str, Any]] = list(given.items())
+        fitted = "not fitted"
+        if hasattr(self, "user_factors_"):
+            users, items = len(self.user_ids_), len(self.item_ids_)
+            fitted = f"fitted on {self.seen_[1].size:,} logged rows of {users:,} users × {items:,} items"
+            rows += [(key, value) for key, value in self.report_.items() if isinstance(value, str | float | int)]
+        return view(self.settings.method, fitted, html_table(("parameter or result", "value"), rows))
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All parameters, as scikit-learn's tools expect them."""
         return self.settings.model_dump()
 
     def set_params(self, **params: Any) -> Self:
         """Change parameters; checked like the constructor's."""
-        self.settings = self.settings.replace(**_with_seed(params))
+        given = _with_seed(params)
+        check_parameters(given.get("method", self.settings.method), given)
+        self.settings = self.settings.replace(**given)
         return self
 
     def __sklearn_clone__(self) -> Self:
         """An unfitted copy: scikit-learn's own check wants the very same objects back, which checked values are not."""
-        return type(self)(**self.get_params())
+        copy = type(self)()
+        copy.settings = self.settings
+        return copy
 
     def fit(
         self,
@@ -166,13 +190,17 @@ class Recommender:
         held_out = rows_outside(data.logged.user, data.logged.item, *self.seen_)
         self.held_out_ = held_out if held_out[1].size else None
         self._cold_start = None
-        self.history_ = fitted.history
+        in_memory = not isinstance(split.train, StoredInteractions)
+        self.train_rows_ = split.train if in_memory and len(split.train) == self.seen_[1].size else None
+        self.history_ = History(fitted.history)
         self.parameters_ = {
             name: value.float() if value.is_floating_point() else value
             for name, value in ((name, value.detach().cpu()) for name, value in fitted.parameters.items())
         }
         self.encoders_ = {key: encoder.state() for key, encoder in prepared.log.encoders.items()}
         self.report_ = training_report(prepared, fitted, time.perf_counter() - started)
+        if self.train_rows_ is not None and not self.settings.target_scale.labels and self.settings.loss == "squared":
+            self.report_["training_mse"] = training_mse(self, self.train_rows_)
         return self
 
     @property
@@ -191,6 +219,18 @@ class Recommender:
         self.device_ = device
         return self
 
+    @overload
+    def predict(
+        self,
+        users: Frame,
+        items: None = None,
+        *,
+        scale: ScoreScale = "rating",
+        user_features: Frame | None = None,
+        item_features: Frame | None = None,
+    ) -> pl.DataFrame: ...
+
+    @overload
     def predict(
         self,
         users: Any,
@@ -199,8 +239,21 @@ class Recommender:
         scale: ScoreScale = "rating",
         user_features: Frame | None = None,
         item_features: Frame | None = None,
-    ) -> np.ndarray:
-        """Predicted ratings of pairs given by ids, float32. Unknown ids get the average entity.
+    ) -> np.ndarray: ...
+
+    def predict(
+        self,
+        users: Any,
+        items: Any = None,
+        *,
+        scale: ScoreScale = "rating",
+        user_features: Frame | None = None,
+        item_features: Frame | None = None,
+    ) -> np.ndarray | pl.DataFrame:
+        """Predicted ratings of pairs given by ids, float32. Unknown ids get the average entity (cold start).
+
+        A table of pairs (`user_id, item_id`) in place of ids comes back as `user_id, item_id, score, known`: `known`
+        is false where the user or the item was neither in training nor in the features given.
 
         scale: `rating`, on the scale of the log's ratings (such as 1 to 5), or `unit`, as the model was trained:
         ratings scaled to 0..1. A model of labels (`target="binary"`) predicts labels, 0..1 or ±1, on either scale.
@@ -210,13 +263,18 @@ class Recommender:
         """
         self._require_fitted()
         check_choice("scale", scale, get_args(ScoreScale))
-        users, items = _paired(users, items)
+        pairs = pairs_of(users) if items is None else None
+        users, items = _paired(users, items) if pairs is None else pairs
         left, right = self._entities("user", user_features), self._entities("item", item_features)
         user, item = left.rows(users), right.rows(items)
         if user.shape != item.shape:
             raise InputError("users and items must be of one length", found=f"{user.size} and {item.size}")
         factors = LowRank.of(*(torch.from_numpy(side.with_average).to(self.device_) for side in (left, right)))
-        return self._on_scale(pair_scores(factors, user, item), scale)
+        scores = self._on_scale(pair_scores(factors, user, item), scale)
+        if pairs is None:
+            return scores
+        known = (user < len(left.ids)) & (item < len(right.ids))
+        return pl.DataFrame({"user_id": pairs[0], "item_id": pairs[1], "score": scores, "known": known})
 
     def score(self, rows: Frame, y: None = None) -> float:
         """How good predictions are, higher is better: what scikit-learn's `cross_val_score` and `GridSearchCV` ask for.
@@ -270,10 +328,14 @@ class Recommender:
 
     def recommend(
         self,
-        users: Any,
+        users: Any = None,
         k: int = 10,
         exclude_seen: bool | Literal["training"] = True,
         *,
+        history: Frame | None = None,
+        items: Any = None,
+        exclude: Any = None,
+        filter: Frame | None = None,  # noqa: A002 (as Polars names it)
         user_features: Frame | None = None,
         item_features: Frame | None = None,
         stable: bool = False,
@@ -288,6 +350,10 @@ class Recommender:
         along Γ (`spectrum`).
 
         users: ids in any one-dimensional container, or a single id.
+        history: a table `user_id, item_id, rating` of users by what they did, in training or not: they are folded in
+        (`fold_in`), and recommended other items; users may then be left out.
+        items: the only ones to recommend. exclude: items not to recommend. filter: a table `user_id, item_id` of the
+        pairs that may be recommended.
         user_features: a side table (id and features) of users who were not in training, and are asked for.
         item_features: the same of items; those that were not in training join the candidates, after the others.
         """
@@ -297,6 +363,14 @@ class Recommender:
             raise InputError("exclude_seen out of range", found=exclude_seen, expected="True, False or 'training'")
         if not isinstance(k, int | np.integer) or k < 1:
             raise InputError("k must be a positive integer", found=k)
+        if history is not None:
+            folded = fold_in_users(self, history, alone=True)
+            options: dict[str, Any] = {"items": items, "exclude": exclude, "filter": filter, "scale": scale}
+            options |= {"user_features": user_features, "item_features": item_features, "stable": stable}
+            return folded.recommend(folded.user_ids_ if users is None else users, k, exclude_seen, **options)
+        if users is None:
+            raise InputError("users must be ids", found="NoneType", expected="one id, several, or history=frame")
+        users = one_id(users)
         users = [users] if is_single_id(users) else require_ids(users, "users")
         excluded = [self.seen_, self.held_out_][: 1 if exclude_seen == "training" else 2] if exclude_seen else []
         left, right = self._entities("user", user_features), self._entities("item", item_features)
@@ -304,16 +378,15 @@ class Recommender:
         if (codes < 0).any():
             raise InputError(
                 f"{int((codes < 0).sum())} unknown user(s)", found=list(users)[int(np.argmax(codes < 0))],
-                expected=f"users of the training data ({self.user_ids_.ids.dtype} ids), or of user_features",
+                expected=f"users of the training data ({self.user_ids_.ids.dtype} ids), or of user_features or history",
             )  # fmt: skip
-        k = min(int(k), len(right.ids))
+        candidates = Candidates.of(right.ids, left.ids, codes, items, exclude, filter)
+        k = min(int(k), candidates.items.size)
         if stable:
             self._require_path(user_features, item_features)
-        factors = left.factors, torch.from_numpy(right.factors).to(self.device_)
-        parts = [
-            self._best(codes[start : start + USERS_PER_BLOCK], k, excluded, factors, stable)
-            for start in range(0, codes.size, USERS_PER_BLOCK)
-        ]
+        factors = left.factors, torch.from_numpy(right.factors[candidates.items]).to(self.device_)
+        blocks = [slice(start, start + USERS_PER_BLOCK) for start in range(0, codes.size, USERS_PER_BLOCK)]
+        parts = [self._best(codes[rows], rows, k, excluded, candidates, factors, stable) for rows in blocks]
         if not parts:
             parts = [(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32), np.zeros((0, k)))]
         items, scores, last = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -327,6 +400,56 @@ class Recommender:
             frame = frame.with_columns(gamma_max=last.ravel())
         frame = frame.filter(pl.col("score").is_finite())
         return frame.with_columns(score=self._on_scale(frame["score"].to_numpy(), scale))
+
+    def fold_in(self, rows: Frame) -> Recommender:
+        """A copy in which the users of `rows` (`user_id, item_id, rating`) are as these rows say, new users too.
+
+        One exact least-squares step with the items held fixed; the rows are all that is known of these users. For `mf`
+        whose L2 is a number, a user folded in with the training rows scores as trained. Items that the model does not
+        know count for nothing. Without `rating` every row is a like.
+        """
+        self._require_fitted()
+        return fold_in_users(self, rows)
+
+    def partial_fit(self, rows: Frame) -> Self:
+        """Take new rows in: their users and items, new ones too, are solved again from where they stand; others stay.
+
+        What old rows say of them is what the fit ended at. `report_["partial_fit"]` says how many rows, users and items
+        this concerned, and which share of all rows came after the last full fit: the larger, the more `fit` would gain.
+        """
+        self._require_fitted()
+        done = partial_update(self, rows)
+        self.report_ = {**self.report_, "partial_fit": [*self.report_.get("partial_fit", []), done]}
+        self.train_rows_ = None
+        return self
+
+    def similar_items(self, items: Any, k: int = 10) -> pl.DataFrame:
+        """The k items most like each of the given ones: `item_id, similar_id, similarity, rank`.
+
+        Similarity: the correlation of two items' scores over all users, each user's mean score taken off; −1 to 1.
+        """
+        self._require_fitted()
+        return similar(self, "item", items, k)
+
+    def similar_users(self, users: Any, k: int = 10) -> pl.DataFrame:
+        """The k users most like each of the given ones, as `similar_items`."""
+        self._require_fitted()
+        return similar(self, "user", users, k)
+
+    def explain(self, user: Any, item: Any, history: Frame | None = None) -> pl.DataFrame:
+        """What carries a predicted rating: `part, item_id, rating, contribution`; contributions add up to it.
+
+        Parts: the average user, the user's features, each rated item, and the rest that these do not explain: next to 0
+        for `mf` whose L2 is a number. history: the user's ratings (`item_id, rating`), for a loaded model.
+        """
+        self._require_fitted()
+        return explain_score(self, user, item, history)
+
+    def cold_start(self) -> ColdStart:
+        """What features say of users and items that were not in training; made when first asked for."""
+        if self._cold_start is None:
+            self._cold_start = ColdStart(self)
+        return self._cold_start
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model as safetensors and JSON, atomically."""
@@ -369,25 +492,26 @@ class Recommender:
         trained = (self.user_ids_, self.user_factors_) if side == "user" else (self.item_ids_, self.item_factors_)
         if table is None:
             return Entities(*trained)
-        if self._cold_start is None:
-            self._cold_start = ColdStart(self)
-        return Entities(*trained).with_cold_start(self._cold_start, side, table)
+        return Entities(*trained).with_cold_start(self.cold_start(), side, table)
 
     def _best(
         self,
         codes: np.ndarray,
+        rows: slice,
         k: int,
         excluded: list[PairsByUser | None],
+        candidates: Candidates,
         factors: tuple[np.ndarray, torch.Tensor],
         stable: bool,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Best items of a block of users, one product, then a partial sort; and up to which Γ they stay, if asked."""
         scores = (torch.from_numpy(factors[0][codes]).to(self.device_) @ factors[1].T).cpu().numpy()
-        for pairs in excluded:
-            if pairs is not None:
-                mask_seen(scores, codes, *pairs)
-        items, best = top_k(scores, k)
-        return items, best, gamma_max(scores, codes, items, self.parameters_) if stable else np.ones(items.shape)
+        candidates.mask(scores, codes, rows, excluded)
+        columns, best = top_k(scores, k)
+        stays = np.ones(columns.shape)
+        if stable:
+            stays = gamma_max(scores, codes, columns, self.parameters_, candidates.items)
+        return candidates.items[columns], best, stays
 
     def _require_path(self, *features: Frame | None) -> None:
         """Refuse to speak of stability where the model has no path along Γ, or for entities that are not on it."""
@@ -431,6 +555,7 @@ def _with_seed(params: dict[str, Any]) -> dict[str, Any]:
 
 def _paired(users: Any, items: Any) -> tuple[Any, Any]:
     """Ids of pairs: a single id of one side goes with every id of the other."""
+    users, items = one_id(users), one_id(items)
     alone = is_single_id(users), is_single_id(items)
     users = [users] if alone[0] else require_ids(users, "users")
     items = [items] if alone[1] else require_ids(items, "items")

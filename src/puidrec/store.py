@@ -19,6 +19,7 @@ from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.data.dataset import IdMap
 from puidrec.data.schema import RatingScale
 from puidrec.errors import InputError
+from puidrec.history import History
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.settings import Settings
 
@@ -47,6 +48,8 @@ class Description(BaseModel):
 
 
 FORMAT = "puidrec-model-1"
+REMOVED = ("l2_vectors", "block_users", "checkpoint_every")
+"""Settings of earlier versions that say nothing of a model once it is trained."""
 
 
 def save_model(model: Recommender, folder: Path) -> None:
@@ -89,7 +92,8 @@ def load_model(folder: Path) -> Recommender:
     tensors = saved.tensors
     settings = dict(description.settings)
     model = Recommender.__new__(Recommender)
-    model.settings = Settings.of(settings.pop("method", None), **settings)
+    kept = {name: value for name, value in settings.items() if name not in REMOVED}
+    model.settings = Settings.of(kept.pop("method", None), **kept)
     path = folder / DESCRIPTION
     if saved.state.get("description", "") not in ("", _digest(description)):
         raise InputError(f"damaged, or not written together with {TENSORS}", file=path, hint=HINT)
@@ -101,7 +105,8 @@ def load_model(folder: Path) -> Recommender:
     prefix = "parameter."
     model.parameters_ = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     model.rating_scale_ = RatingScale.of(description.scale) or RatingScale(0.0, 1.0)
-    model.encoders_, model.history_, model.report_ = description.encoders, description.history, description.report
+    model.encoders_, model.report_ = description.encoders, description.report
+    model.history_ = History(description.history)
     return model
 
 

@@ -139,7 +139,7 @@ def test_from_a_file_through_every_command(likes: pl.DataFrame, tmp_path: Path, 
     told = (*told, "--seeds", "1", "--engine", "inline")
     puid("compare", *told, "--methods", "mf,all-rank").refused("mf needs rating levels")
     table = json.loads(puid("compare", *told, "--methods", "all-rank", "--json").out)
-    assert {row["label"] for row in table["rows"]} == {"all-rank", "ease"}
+    assert {row["label"] for row in table["rows"]} == {"all-rank", "ease", "popularity"}
     assert {row["metric"] for row in table["rows"]} == {"unseen-recall@10", "unseen-ndcg@10"}
 
 

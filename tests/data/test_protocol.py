@@ -12,7 +12,9 @@ from puidrec.data.schema import RatingScale
 STARS = np.array([1, 2, 3, 4, 5], np.float32)
 EXPECTED = {"rd": [0, 0, 0, 1, 1], "paper": [0, 0, -1, 1, 1], "ge3": [0, 0, 1, 1, 1]}
 EXPECTED |= {"cvib": EXPECTED["ge3"], "idcf": EXPECTED["rd"], "unlogged": EXPECTED["rd"]}
-EXPECTED |= dict.fromkeys(("big-small", "temporal", "leave-last-out"), EXPECTED["rd"])
+EXPECTED |= dict.fromkeys(
+    ("big-small", "temporal", "leave-last-out", "kuairand-random", "kuairand-standard"), EXPECTED["rd"]
+)
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -1,4 +1,4 @@
-"""`puid data describe|convert|export|simulate`."""
+"""`puid data describe|convert|export|simulate|fetch`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puidrec.cli.options import option
 from puidrec.cli.output import print_json, print_table, progress_bar, say, steps
 from puidrec.errors import InputError
 
-app = typer.Typer(help="Describe, convert, export and simulate data sets.", no_args_is_help=True)
+app = typer.Typer(help="Describe, convert, export, simulate and fetch data sets.", no_args_is_help=True)
 
 
 @options.command("puid data describe --data coat --data-dir coat")
@@ -107,6 +107,35 @@ def export(
         say(f"wrote {out}: " + ", ".join(f"{name} ({count:,} rows)" for name, count in rows.items()))
 
 
+@options.command("puid data fetch ml-100k --out ml-100k", writes="out")
+def fetch(
+    name: Annotated[
+        str, typer.Argument(help="Data set: ml-100k, kuairand; others say how to get them.", metavar="NAME")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write; new or empty.", metavar="DIR", readable=False)],
+    url: Annotated[
+        str | None, typer.Option(help="Another address of the same file; its checksum must match.", metavar="URL")
+    ] = None,
+    *,
+    common: options.CommonOptions,
+) -> None:
+    """Download a data set from its publisher, check it and unpack it; repeat the command to resume."""
+    from puidrec.data.fetch import PUBLISHED
+    from puidrec.data.fetch import fetch as fetch_data
+
+    if name in PUBLISHED and not common.as_json:
+        say(f"licence: {PUBLISHED[name].licence}")
+    with progress_bar() as bar:
+        task = bar.add_task("downloading", total=None)
+        facts = fetch_data(
+            name, out, url=url, progress=lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    if common.as_json:
+        print_json(facts)
+    else:
+        say(f"wrote {out}\nnext: puid data describe --data {name} --data-dir {out}")
+
+
 WORLD_NAMES = (
     "entity, pair, mixed, half-complete, proportional, no-confounding, reversed, mixed-sign, trait-genre, "
     "heavy-tailed, ordinal, benign-activity or awkward."
@@ -147,4 +176,4 @@ def simulate(
         say(f"next: puid data describe --data simulated --data-dir {out}")
 
 
-options.add_commands(app, describe, convert, export, simulate)
+options.add_commands(app, describe, convert, export, simulate, fetch)

@@ -17,7 +17,7 @@ import typer
 from puidrec.cli import audit, data, gamma, runs, serving, studies
 from puidrec.cli.options import add_commands
 from puidrec.cli.output import another_process_prints, is_verbose
-from puidrec.errors import FutureRowsWarning, PuidError, one_line
+from puidrec.errors import PuidError, PuidWarning, one_line
 
 app = typer.Typer(
     name="puid",
@@ -135,14 +135,14 @@ def _warnings_in_one_line() -> Iterator[None]:
     told: dict[str, None] = {}
 
     def keep(message: Warning | str, *rest: Any) -> None:
-        if isinstance(message, FutureRowsWarning):
+        if isinstance(message, PuidWarning):
             told[str(message)] = None
         else:
             show(message, *rest)
 
     with warnings.catch_warnings():
         show = warnings.showwarning
-        warnings.simplefilter("always", FutureRowsWarning)
+        warnings.simplefilter("always", PuidWarning)
         warnings.showwarning = keep  # type: ignore[assignment]
         try:
             yield

@@ -54,10 +54,13 @@ def train(
     with options.quick_imports():
         from puidrec.data.schema import check_choice
         from puidrec.experiments.run import mlflow_run, train_run
+        from puidrec.parameters import check_parameters
         from puidrec.settings import Settings
         from puidrec.world import join_world
 
-    chosen = Settings.of(**data.model_settings(context, **asdict(model)))
+    asked = data.model_settings(context, **asdict(model))
+    chosen = Settings.of(**asked)
+    check_parameters(chosen.method, asked)
     if log is not None:
         check_choice("--log", log, ("mlflow",))
     with join_world(chosen.device, lambda words: typer.echo(words, err=True)) as world, progress_bar() as bar:
@@ -123,7 +126,8 @@ def say_stable(facts: Mapping[str, Any]) -> None:
     """Say how many recommendations would stay if hidden confounding were stronger, where the model knows."""
     shares = facts.get("spectrum", {}).get("stable")
     if shares:
-        words = ", ".join(f"{share:.0%} at Γ = {gamma}" for gamma, share in shares.items())
+        ordered = sorted(shares.items(), key=lambda pair: float(pair[0].replace("∞", "inf")))
+        words = ", ".join(f"{share:.0%} at Γ = {gamma}" for gamma, share in ordered)
         say(f"Of the 10 best items of a user stay: {words} (puid recommend --stable shows which).")
 
 
@@ -180,6 +184,8 @@ def evaluate(
     title = f"{model.settings.method} on {loaded.name}, protocol {protocol}"
     print_table(title, ("metric", "test", "95 % over users"), rows)
     say(f"{len(split.test):,} {split.evaluation} test rows, {split.positive_rate:.1%} liked")
+    if evaluation.n_new_users:
+        say(f"{evaluation.n_new_users:,} users of these rows have no training row.")
     say_stable(figures)
     say_overlap(figures)
 
@@ -190,6 +196,8 @@ class RecommendOptions(options.CommonOptions):
 
     users: str | None = option(None, "Users, separated by commas; all users when left out.")
     k: int = option(10, "Items per user.", min=1, max=100_000)
+    items: str | None = option(None, "The only items to recommend, separated by commas.")
+    exclude: str | None = option(None, "Items not to recommend, separated by commas.")
     include_seen: bool = option(False, "Also items that the user has in the log.", "--include-seen")
     include_held_out: bool = option(
         False, "Also logged items that training left out: to look for them with other tools.", "--include-held-out"
@@ -209,9 +217,12 @@ def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
     model, _ = load_run(run, asked.device or "cpu")
     known, out = model.user_ids_.ids, asked.out
     wanted: Any = known if asked.users is None else _ids(asked.users, known.dtype.is_integer())
+    named = (("items", asked.items), ("exclude", asked.exclude))
+    whole = model.item_ids_.ids.dtype.is_integer()
+    only: dict[str, Any] = {key: _ids(text, whole, "item") for key, text in named if text is not None}
     exclude: bool | Literal["training"] = not asked.include_seen and ("training" if asked.include_held_out else True)
     with steps("ranking the items of each user"):
-        frame = model.recommend(wanted, k=asked.k, exclude_seen=exclude, stable=asked.stable)
+        frame = model.recommend(wanted, k=asked.k, exclude_seen=exclude, stable=asked.stable, **only)
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
             raise InputError("unknown format", found=out.suffix or str(out), expected=".csv or .parquet")
@@ -246,17 +257,17 @@ def _no_formulas(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(pl.col(texts).str.replace(r"^([=+\-@\t\r])", "'${1}")) if texts else frame
 
 
-def _ids(text: str, integers: bool) -> list[Any]:
-    """User ids from a comma-separated option, of the type the model knows."""
+def _ids(text: str, integers: bool, what: str = "user") -> list[Any]:
+    """Ids from a comma-separated option, of the type the model knows."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise InputError("no users named", found=text, expected="ids separated by commas")
+        raise InputError(f"no {what}s named", found=text, expected="ids separated by commas")
     if not integers:
         return parts
     try:
         return [int(part) for part in parts]
     except ValueError:
-        raise InputError("user ids of this model are integers", found=text, expected="for example 0,1,2") from None
+        raise InputError(f"{what} ids of this model are integers", found=text, expected="for example 0,1,2") from None
 
 
 class ExportFormat(StrEnum):

@@ -17,6 +17,7 @@ from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, check_choice
 from puidrec.data.tables import UnknownIds, check_tables
 from puidrec.errors import InputError
+from puidrec.view import html_table, view
 
 if TYPE_CHECKING:
     from puidrec.data.split import MaskKind, Selection, Split
@@ -40,6 +41,7 @@ class IdMap:
 
     def encode(self, ids: Any) -> np.ndarray:
         """Codes (int32) of the caller's ids; -1 where an id is unknown, as 7 is where ids are text such as "7"."""
+        ids = plain_ids(ids)
         try:
             wanted = pl.Series("id", ids)
         except UnicodeEncodeError as error:
@@ -59,6 +61,15 @@ class IdMap:
     def decode(self, codes: np.ndarray) -> pl.Series:
         """The caller's ids of codes."""
         return self.ids.gather(codes)
+
+
+def plain_ids(ids: Any) -> Any:
+    """Ids as Polars reads them: those of an `IdMap`, and arrays of pandas (3: text is one) as lists."""
+    if isinstance(ids, IdMap):
+        return ids.ids
+    if type(ids).__module__.split(".")[0] == "pandas" and hasattr(ids, "tolist") and not hasattr(ids, "to_frame"):
+        return [None if own != own else own for own in ids.tolist()]  # noqa: PLR0124 (missing is not itself)
+    return ids
 
 
 @dataclass(frozen=True)
@@ -265,13 +276,25 @@ class Dataset:
         uniform = "no uniform rows" if self.uniform is None else f"{len(self.uniform):,} uniform rows"
         if self.overlap.dropped:
             uniform += f" ({self.overlap.dropped:,} more are logged pairs: dropped)"
+        likes = " (every one a like: all ratings are equal)" if "feedback" in self.notes else ""
         named = (("users", self.users), ("items", self.items))
         features = [f"{table.width - 1} of {side}" for side, table in named if table is not None]
         return (
             f"Dataset {self.name!r}: {self.n_users:,} users × {self.n_items:,} items, ratings {self.scale}\n"
-            f"  {len(self.logged):,} logged rows, {uniform}\n"
+            f"  {len(self.logged):,} logged rows{likes}, {uniform}\n"
             f"  features: {', '.join(features) or 'none'}"
         )
+
+    def _repr_html_(self) -> str:
+        """Sizes and regimes, as a notebook shows them."""
+        parts = {"logged": self.logged, "uniform": self.uniform}
+        rows = [
+            (key, f"{len(part):,}", f"{len(part) / self.n_pairs:.2%}", f"{part.rating.mean():.3f}")
+            for key, part in parts.items()
+            if part is not None
+        ]
+        words = f"{self.n_users:,} users × {self.n_items:,} items, ratings {self.scale}"
+        return view(self.name, words, html_table(("rows", "number", "of all pairs", "mean rating"), rows))
 
     @property
     def n_users(self) -> int:

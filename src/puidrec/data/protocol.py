@@ -39,9 +39,13 @@ class Protocol:
     without a positive, as some papers have it."""
     unlogged: bool = False
     """Only pairs that were never logged are tested on, also where repeated pairs are kept (`overlap="keep"`)."""
-    order: Literal["random", "time", "last"] = "random"
+    order: Literal["random", "time", "last", "dates"] = "random"
     """How rows of the log are held out: at random, the latest of all (`time`), or the last of each user (`last`). By
     time, the log is tested on even where there are uniform rows; these then calibrate."""
+    cuts: tuple[int, int] = (0, 0)
+    """Order `dates`: the times from which rows validate and test; rows before train."""
+    tests_uniform: bool = False
+    """Order `dates`: uniform rows validate, test and (before) calibrate; else rows of the log validate and test."""
     log_note: str = ""
     """What the source must say of its log (`notes["log"]`), where a protocol belongs to one form of a data set."""
     log_hint: str = ""
@@ -54,6 +58,10 @@ class Protocol:
 
 _JUST_ABOVE_3 = float(np.nextafter(3.0, 4.0)) + 1e-6
 _JUST_BELOW_4, _JUST_BELOW_3 = 4.0 - 1e-6, 3.0 - 1e-6
+
+_KUAIRAND = "Load it with --data kuairand (label is_click, or --set data.label=long_view)."
+_DAY, _1_MAY = 86_400_000, 1_651_334_400_000
+"""Milliseconds of a day, and the time at which 1 May 2022 began in China."""
 
 PROTOCOLS = {
     protocol.name: protocol
@@ -87,6 +95,17 @@ PROTOCOLS = {
             "leave-last-out", 4.0, _JUST_BELOW_4, "4 and 5 stars positive, the last row of each user tests, the one "
             "before validates; all unseen items are ranked",
             order="last",
+        ),
+        Protocol(
+            "kuairand-random", 4.0, _JUST_BELOW_4, "KuaiRand: the log before 1 May trains; random rows before "
+            "calibrate, of 1 to 4 May validate, of 5 to 8 May test",
+            order="dates", cuts=(_1_MAY, _1_MAY + 4 * _DAY), tests_uniform=True,
+            log_note="kuairand", log_hint=_KUAIRAND,
+        ),
+        Protocol(
+            "kuairand-standard", 4.0, _JUST_BELOW_4, "KuaiRand: the log of 8 to 21 April trains, of 22 to 28 April "
+            "validates, of 29 April to 8 May tests",
+            order="dates", cuts=(_1_MAY - 9 * _DAY, _1_MAY - 2 * _DAY), log_note="kuairand", log_hint=_KUAIRAND,
         ),
     )
 }  # fmt: skip

@@ -75,6 +75,8 @@ def split_dataset(
     _require_log(data, rule)
     if rule.unlogged or rule.order != "random":
         data = data.with_overlap("drop")
+    if rule.order == "dates":
+        return _split_by_dates(data, rule, seed)
     if rule.order != "random":
         return _split_by_time(data, rule, seed, add_uniform)
     if data.uniform is None:
@@ -119,6 +121,26 @@ def _split_by_time(data: Dataset, rule: Protocol, seed: int, add_uniform: bool) 
         train = _union(train, uniform)
     parts = (train.labelled(rule), None if uniform is None else uniform.labelled(rule), validation.labelled(rule))
     return Split(*parts, test.labelled(rule), rule, seed, "logged", "logged", add_uniform, data.overlap)
+
+
+def _split_by_dates(data: Dataset, rule: Protocol, seed: int) -> Split:
+    """Cut at two times: before, between, after. Uniform rows are cut likewise where they test, else all calibrate."""
+    time, (middle, late) = _times(data.logged, rule), rule.cuts
+    train, regime = data.logged.take(time < middle), "logged"
+    validation, test = data.logged.take((time >= middle) & (time < late)), data.logged.take(time >= late)
+    uniform = data.uniform
+    if rule.tests_uniform:
+        if uniform is None:
+            raise InputError(f"protocol {rule.name} tests on uniform rows", found="a data set without any")
+        drawn, regime = _times(uniform, rule), "uniform"
+        validation, test = uniform.take((drawn >= middle) & (drawn < late)), uniform.take(drawn >= late)
+        uniform = uniform.take(drawn < middle)
+    if not len(train) or not len(test):
+        word = "test" if len(train) else "train"
+        raise InputError(f"protocol {rule.name} leaves no rows to {word} on", found="rows of other dates")
+    calibrating = None if uniform is None else uniform.labelled(rule)
+    parts = (train.labelled(rule), calibrating, validation.labelled(rule), test.labelled(rule))
+    return Split(*parts, rule, seed, regime, regime, overlap=data.overlap)  # type: ignore[arg-type]
 
 
 def _times(rows: Interactions, rule: Protocol) -> np.ndarray:

@@ -97,10 +97,10 @@ def find_liked(
         best, value = top_k(scores, k)
         top[start : start + step] = np.where(np.isfinite(value), best, -1)
     popularity = np.bincount(np.asarray(seen[0][1]), minlength=right.shape[0])
-    return Found(users, top, row_user, _ranks(top, row_user, item), popularity, left.shape[0], item, propensity)
+    return Found(users, top, row_user, ranks_in(top, row_user, item), popularity, left.shape[0], item, propensity)
 
 
-def _ranks(top: np.ndarray, row_user: np.ndarray, item: np.ndarray) -> np.ndarray:
+def ranks_in(top: np.ndarray, row_user: np.ndarray, item: np.ndarray) -> np.ndarray:
     """Where each row's item is in its user's list, some rows at a time."""
     rank = np.zeros(item.size, np.int64)
     step = max(1, BLOCK_PAIRS // max(top.shape[1], 1))

@@ -45,7 +45,8 @@ def compared_methods(
     asked = [name for name in able if not METHODS[name].needs_uniform] if asked is None else asked
     for name in asked if data.positives_only else ():
         require_levels(get_method(name), data.scale.high)
-    shown = [name for name in BASELINES if name in able] if baselines else []
+    wanted = ("popularity", *BASELINES) if data.positives_only else BASELINES
+    shown = [name for name in wanted if name in able] if baselines else []
     names = [get_method(name).name for name in dict.fromkeys([*asked, *shown])]
     if not names:
         raise InputError("nothing to compare", found="no method", expected="methods=[…]")

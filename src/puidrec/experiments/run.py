@@ -74,7 +74,8 @@ def train_run(
             hint="Give more rows, or use Recommender.fit, which tests nothing.",
         )  # fmt: skip
     checkpoint = out / CHECKPOINT if out is not None else None
-    model = Recommender(**settings.model_dump())
+    model = Recommender()
+    model.settings = settings  # a comparison may give a method settings that it does not read
     with locked(out if world.first else None):
         with _claimed(out, settings, world) if out is not None else contextlib.nullcontext():
             model.fit(data, split, checkpoint=checkpoint, progress=progress, world=world)

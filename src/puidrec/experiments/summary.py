@@ -221,8 +221,10 @@ NOTES = (
     "±: 95 % t-interval over seeds. [ ]: 95 % interval of the difference, from a paired bootstrap over users and "
     "seeds: it counts which users were met and how training happened to go. "
     "A method wins or loses where that interval excludes 0 and the p-value, corrected for the number of methods "
-    "(Holm), is at most 0.05; else it ties. A seed changes split and initialisation."
+    "(Holm), is at most 0.05; else it ties. A seed changes the split, and the start of training where its end depends "
+    "on it."
 )
+DETERMINISTIC = "± 0: these fits are deterministic, so seeds vary the split only, and here the split is the same. "
 ONE_SEED = (
     "With one seed, training noise is not in the intervals: the same method under another seed may differ by more. "
     "Run several seeds (--seeds 5) before you call a winner."
@@ -231,7 +233,13 @@ ONE_SEED = (
 
 def notes(rows: Sequence[SummaryRow]) -> str:
     """How to read a table; with one seed, first what its intervals leave out."""
-    return f"{ONE_SEED} {NOTES}" if rows and max(row.n_seeds for row in rows) == 1 else NOTES
+    equal = DETERMINISTIC if any(_equal_seeds(row) for row in rows) else ""
+    return f"{ONE_SEED} {NOTES}" if rows and max(row.n_seeds for row in rows) == 1 else f"{equal}{NOTES}"
+
+
+def _equal_seeds(row: SummaryRow) -> bool:
+    """Whether several seeds gave one value, to the digits that are shown."""
+    return row.seed_high is not None and row.seed_high - row.mean < 5e-5
 
 
 def headline(rows: Sequence[SummaryRow], metric: str, reference: str) -> str:
@@ -305,7 +313,7 @@ def figure(row: SummaryRow) -> str:
     """The mean with its interval over seeds."""
     if row.seed_high is None:
         return f"{row.mean:.4f}"
-    return f"{row.mean:.4f} ± {row.seed_high - row.mean:.4f}"
+    return f"{row.mean:.4f} ± {'0' if _equal_seeds(row) else f'{row.seed_high - row.mean:.4f}'}"
 
 
 def difference(row: SummaryRow) -> str:

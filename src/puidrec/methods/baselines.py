@@ -43,6 +43,13 @@ def stages(prepared: Prepared) -> list[Stage]:
     ]
 
 
+def popularity_stages(prepared: Prepared) -> list[Stage]:
+    """`popularity`, the baseline of likes: s_ui is the share of users who have item i in the log."""
+    ratings = prepared.log.ratings
+    share = torch.from_numpy(ratings.item_count / max(ratings.shape[0], 1)).float()
+    return [Stage("main", lambda done: Fitted(LowRank.of(torch.ones(ratings.shape[0], 1), share[:, None])))]
+
+
 def closed_form(name: str, ratings: RowMatrix, dim: int, seed: int) -> LowRank:
     """Scores of `item-rate`, `bias` or `pure-svd`, as factors [dim + 2] like any other model."""
     shape = ratings.shape

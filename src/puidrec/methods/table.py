@@ -304,6 +304,16 @@ _BUILT_IN = (
     _unseen("signed-puid", "personalised", "unseen ratings are lower by Γ per user and item"),
     _baseline("item-rate", "mean rating of the item, shrunk: the baseline to beat"),
     _baseline("bias", "user and item means, shrunk"),
+    MethodSpec(
+        "popularity",
+        "puidrec.methods.baselines:popularity_stages",
+        "share of users who have the item: the baseline of likes",
+        target_scale="unit",
+        needs_levels=False,
+        trains=False,
+        search_space=(),
+        needs="a log of likes, or of ratings",
+    ),
     _baseline("pure-svd", "truncated SVD of the centred log"),
     _all_rank(),
     MethodSpec(

@@ -5,7 +5,7 @@ The HTML has no colours of its own beyond a mark per verdict, so that it follows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -18,6 +18,7 @@ from puidrec.report.audit_envelope import envelope_of
 from puidrec.report.charts import BLUE, DARK, GREY, canvas, panels_of
 from puidrec.report.formatting import MISSING, finite, show
 from puidrec.sensitivity.certificate import Certificate
+from puidrec.view import html_table, view
 
 MARKS = {"good": "✓", "warn": "!", "bad": "✗", "info": "–"}
 VERDICT_MARKS = {"wins": "✓ wins", "ties": "– ties", "loses": "✗ loses"}
@@ -37,7 +38,7 @@ def audit_view(audit: Mapping[str, Any]) -> str:
         ))  # fmt: skip
     heads = ("metric", "verdict", "Γ*", "95 %", "lead in the log", "lead on uniform rows")
     data = (audit.get("data") or {}).get("name", "")
-    return _view(f"{MARKS[tone]} {label}", f"({data}): {audit.get('sentence', '')}", _table(heads, rows))
+    return view(f"{MARKS[tone]} {label}", f"({data}): {audit.get('sentence', '')}", html_table(heads, rows))
 
 
 def certificate_view(certificate: Certificate) -> str:
@@ -55,8 +56,8 @@ def certificate_view(certificate: Certificate) -> str:
         if row.lower > 1.0
     ]  # fmt: skip
     heads = ("", "seen", "unseen", "Γ ≥", "estimate, biased upward", "p (Holm)")
-    return _view(
-        f"Γ ≥ {certificate.lower:.2f}", f"({certificate.finding}): {certificate.sentence}", _table(heads, rows)
+    return view(
+        f"Γ ≥ {certificate.lower:.2f}", f"({certificate.finding}): {certificate.sentence}", html_table(heads, rows)
     )
 
 
@@ -64,32 +65,20 @@ def comparison_view(comparison: Comparison) -> str:
     """A headline per metric, and a table per data set and metric."""
     heads = ("method", "mean", f"to {comparison.reference}", "95 % interval", "p (Holm)", "verdict")
     tables = [
-        Markup("<p>{}</p>{}").format(f"{metric}: {title(group)}", _table(heads, map(_comparison_row, own)))
+        Markup("<p>{}</p>{}").format(f"{metric}: {title(group)}", html_table(heads, map(_comparison_row, own)))
         for group in grouped(comparison.rows)
         for metric in comparison.metrics
         if (own := [row for row in group if row.metric == metric])
     ]
     failed = [f"Not finished: {failure}." for failure in comparison.results.failures]
     words = " ".join([*comparison.sentences, *failed])
-    return _view(f"Against {comparison.reference}", words, Markup("").join(tables))
+    return view(f"Against {comparison.reference}", words, Markup("").join(tables))
 
 
 def _comparison_row(row: SummaryRow) -> Sequence[str]:
     away = "" if row.difference is None else f"{row.difference:+.4f}"
     verdict = "reference" if row.is_reference else VERDICT_MARKS.get(row.verdict or "", "")
     return row.label, figure(row), away, interval(row), "" if row.p_value is None else f"{row.p_value:.3f}", verdict
-
-
-def _view(label: str, words: str, tables: Markup) -> str:
-    return str(Markup("<div><p><strong>{}</strong> {}</p>{}</div>").format(label, words, tables))
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
-    """A table without colours; nothing where it has no row."""
-    body = [Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(x) for x in row)) for row in rows]
-    head = Markup("").join(Markup("<th scope='col'>{}</th>").format(name) for name in heads)
-    whole = Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>")
-    return whole.format(head, Markup("").join(body)) if body else Markup("")
 
 
 def certificate_figure(certificate: Certificate) -> Figure:

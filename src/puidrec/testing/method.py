@@ -48,7 +48,8 @@ class MethodContract:
     def scores(self, model: Recommender) -> np.ndarray:
         """Scores of all pairs."""
         users, items = np.meshgrid(model.user_ids_.ids.to_numpy(), model.item_ids_.ids.to_numpy(), indexing="ij")
-        return model.predict(users.ravel(), items.ravel(), scale="unit")
+        scores: np.ndarray = model.predict(users.ravel(), items.ravel(), scale="unit")
+        return scores
 
     def test_is_found_by_its_name(self) -> None:
         """`get_method`, `Settings` and with them every command know the row."""

@@ -18,6 +18,7 @@ _BUILT_IN: dict[str, str | Load] = {
     "coat": "puidrec.data.sources.coat",
     "yahoo-r3": "puidrec.data.sources.yahoo_r3",
     "kuairec": "puidrec.data.sources.kuairec",
+    "kuairand": "puidrec.data.sources.kuairand",
     "ml-100k": "puidrec.data.sources.ml_100k",
     "files": "puidrec.data.sources.files",
     "recbole": "puidrec.data.sources.recbole",

@@ -86,6 +86,14 @@ def data_folder(path: AnyPath | None, source: str) -> Path:
     with input_errors(folder):
         if not folder.is_dir():
             problem = "not a folder" if folder.exists() else "no such folder"
+            if source == "files" and folder.exists():
+                raise InputError(
+                    problem,
+                    file=folder,
+                    found="a file",
+                    expected="a folder with logged.csv or logged.parquet",
+                    hint=f"Name the log itself: --logged {folder} (logged=…), with --columns if it has no header.",
+                )
             raise InputError(problem, file=folder, expected=f"the folder of the {source} files", hint="Check the path.")
         next(folder.iterdir(), None)
     return folder

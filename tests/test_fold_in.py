@@ -1,0 +1,177 @@
+"""Users by what they did: exact for `mf`, close for others; and new rows taken in without a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import puidrec as pr
+from puidrec.data.synthetic import simulate
+from puidrec.fold_in import Rows, solve
+
+EXACT: dict[str, Any] = {"dim": 4, "l2_vectors": 1.0, "select": "none", "epochs": 2_000}
+
+
+@pytest.fixture(scope="module")
+def data() -> pr.Dataset:
+    log = simulate("mixed", n_users=120, n_items=60, density=0.2, rng=0).data.logged.to_frame()
+    return pr.Dataset.from_frame(log.select("user_id", "item_id", "rating"), scale=(1, 5))
+
+
+@pytest.fixture(scope="module")
+def model(data: pr.Dataset) -> pr.Recommender:
+    return pr.Recommender("mf", **EXACT).fit(data)
+
+
+def training_rows(model: pr.Recommender) -> pl.DataFrame:
+    assert model.train_rows_ is not None
+    return model.train_rows_.to_frame().select("user_id", "item_id", "rating")
+
+
+def scores(model: pr.Recommender) -> np.ndarray:
+    return np.asarray(model.user_factors_ @ model.item_factors_.T)
+
+
+def test_solve_is_the_ridge_of_each_user() -> None:
+    rng = np.random.default_rng(0)
+    x, user, other = rng.normal(size=(9, 3)), rng.integers(0, 5, 40), rng.integers(0, 9, 40)
+    target = rng.normal(size=40)
+    user[user == 2] = 1  # user 2 has no row
+    rows, order = Rows.of(user, other, 5)
+    z = solve(x, rows, target[order], 0.7)
+    for k in range(5):
+        own = x[other[user == k]]
+        expected = np.linalg.solve(own.T @ own + 0.7 * np.eye(3), own.T @ target[user == k])
+        np.testing.assert_allclose(z[k], expected, atol=1e-12)
+
+
+def test_rows_before_count_again_without_their_targets() -> None:
+    rng = np.random.default_rng(1)
+    x, user, other = rng.normal(size=(9, 3)), np.sort(rng.integers(0, 4, 60)), rng.integers(0, 9, 60)
+    target, late = rng.normal(size=60), rng.random(60) < 0.3
+    everything = solve(x, Rows.of(user, other, 4)[0], target, 0.5)
+    before, after = Rows.of(user[~late], other[~late], 4)[0], Rows.of(user[late], other[late], 4)[0]
+    start = solve(x, before, target[~late], 0.5)
+    np.testing.assert_allclose(solve(x, after, target[late], 0.5, before, start), everything, atol=1e-12)
+
+
+@pytest.mark.parametrize("features", [False, True])
+def test_a_user_folded_in_with_the_training_rows_scores_as_trained(features: bool, tiny_data: pr.Dataset) -> None:
+    options = {**EXACT, "backbone": "mf-linear" if features else "mf"}
+    fitted = pr.Recommender("mf", **options).fit(tiny_data)
+    folded = fitted.fold_in(training_rows(fitted))
+    assert folded.user_ids_.ids.equals(fitted.user_ids_.ids)
+    np.testing.assert_allclose(scores(folded), scores(fitted), atol=2e-4)
+    twice = folded.fold_in(training_rows(fitted))
+    np.testing.assert_allclose(scores(twice), scores(folded), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["spectrum", "bias"])
+def test_other_models_come_close(method: str, data: pr.Dataset) -> None:
+    fitted = pr.Recommender(method).fit(data)
+    trained, folded = scores(fitted), scores(fitted.fold_in(training_rows(fitted)))
+    alike = [np.corrcoef(a, b)[0, 1] for a, b in zip(trained, folded, strict=True)]
+    assert np.mean(alike) > 0.97
+
+
+def test_a_new_user_gets_other_items_than_the_history(model: pr.Recommender, data: pr.Dataset) -> None:
+    someone = training_rows(model).filter(pl.col("user_id") == data.user_ids.ids[3])
+    history = someone.with_columns(user_id=pl.lit(10**6))
+    frame = model.recommend(history=history, k=5)
+    assert frame["user_id"].unique().to_list() == [10**6]
+    assert not set(frame["item_id"]) & set(history["item_id"])
+    anonymous = model.recommend(history=history.drop("user_id"), k=5)
+    assert anonymous["item_id"].to_list() == frame["item_id"].to_list()
+    known = model.fold_in(history)
+    assert len(known.user_ids_) == len(model.user_ids_) + 1
+    np.testing.assert_array_equal(known.user_factors_[:-1], model.user_factors_)
+    assert known.recommend([10**6], k=5)["item_id"].to_list() == frame["item_id"].to_list()
+    assert known.predict(pl.DataFrame({"user_id": [10**6], "item_id": [0]}))["known"].to_list() == [True]
+
+
+def test_what_cannot_be_folded_in_is_refused(model: pr.Recommender, refusal: Callable[..., str]) -> None:
+    refusal(lambda: model.recommend(history=pl.DataFrame({"item_id": [10**7], "rating": [3.0]})), "in training")
+    refusal(lambda: model.recommend(history=pl.DataFrame({"item_id": [0], "rating": [9.0]})), "out of range")
+    refusal(lambda: model.recommend(history=pl.DataFrame({"item_id": ["0"], "rating": [3.0]})), "another type")
+    refusal(model.recommend, "users must be ids", "history")
+
+
+def test_new_rows_are_taken_in(data: pr.Dataset) -> None:
+    log = data.logged.to_frame().select("user_id", "item_id", "rating")
+    late = np.random.default_rng(0).random(log.height) < 0.02
+    old, new = log.filter(pl.Series(~late)), log.filter(pl.Series(late))
+    kept = {"scale": (1, 5), "unknown_ids": "keep"}
+    start = pr.Dataset.from_frame(
+        old, users=log.select("user_id").unique(), items=log.select("item_id").unique(), **kept
+    )
+    whole = start.split(seed=0)
+    before = pr.Recommender("mf", **EXACT).fit(start, whole)
+    full = scores(before)
+    untouched = ~before.user_ids_.ids.is_in(new["user_id"].implode()).to_numpy()
+    frozen = before.user_factors_[untouched].copy()
+    error = before.predict(new["user_id"], new["item_id"]) - new["rating"].to_numpy()
+    assert before.partial_fit(new) is before
+    after = before.predict(new["user_id"], new["item_id"]) - new["rating"].to_numpy()
+    assert np.mean(after**2) < np.mean(error**2)
+    np.testing.assert_array_equal(before.user_factors_[untouched], frozen)
+    assert before.report_["partial_fit"][0]["new_rows"] == new.height
+    assert before.trained_on(new["user_id"], new["item_id"]).all()
+    both = pl.concat([whole.train.frame, data_part(before, new)], how="diagonal").sort("user", "item")
+    refit = pr.Recommender("mf", **EXACT).fit(start, replace(whole, train=replace(whole.train, frame=both)))
+    assert distance(scores(before), scores(refit)) < distance(full, scores(refit))  # nearer to a full fit than before
+
+
+def data_part(model: pr.Recommender, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows as codes, all labelled, to train on."""
+    return pl.DataFrame({
+        "user": model.user_ids_.encode(rows["user_id"]), "item": model.item_ids_.encode(rows["item_id"]),
+        "rating": rows["rating"].cast(pl.Float32), "label": (rows["rating"] >= 4).cast(pl.Int8),
+    })  # fmt: skip
+
+
+def distance(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((one - other) ** 2)))
+
+
+def test_new_users_and_items_join(model: pr.Recommender, data: pr.Dataset, refusal: Callable[..., str], tmp_path: Path
+) -> None:  # fmt: skip
+    model.save(tmp_path / "m")
+    mine = pr.Recommender.load(tmp_path / "m")
+    item = int(data.item_ids.ids[2])
+    mine.partial_fit(
+        pl.DataFrame({"user_id": [10**6, 10**6, 1], "item_id": [item, 10**6, 10**6], "rating": [5.0, 1, 1]})
+    )
+    assert (len(mine.user_ids_), len(mine.item_ids_)) == (len(data.user_ids) + 1, len(data.item_ids) + 1)
+    low, high = mine.predict([10**6, 10**6], [10**6, item])
+    assert low < high
+    again = pl.DataFrame({"user_id": [10**6], "item_id": [item], "rating": [5.0]})
+    refusal(lambda: mine.partial_fit(again), "all trained on")
+    mine.save(tmp_path / "n")
+    assert pr.Recommender.load(tmp_path / "n").recommend([10**6], k=3).height == 3
+
+
+def test_contributions_add_up_to_the_prediction(
+    model: pr.Recommender, refusal: Callable[..., str], tmp_path: Path
+) -> None:
+    user, item = model.user_ids_.ids[4], model.item_ids_.ids[7]
+    table = model.explain(user, item)
+    assert table["contribution"].sum() == pytest.approx(model.predict(user, item)[0], abs=1e-5)
+    rest = table.filter(pl.col("part") == "rest")["contribution"].sum()
+    assert abs(rest) < 1e-3
+    rows = training_rows(model).filter(pl.col("user_id") == user)
+    assert set(table["item_id"].drop_nulls()) == set(rows["item_id"])
+    model.save(tmp_path / "m")
+    loaded = pr.Recommender.load(tmp_path / "m")
+    refusal(lambda: loaded.explain(user, item), "history=")
+    given = loaded.explain(user, item, history=rows)
+    np.testing.assert_allclose(given["contribution"], table["contribution"], atol=1e-6)
+    # leaving one rated item out changes the fold-in as its contribution at least says in sign
+    largest = table.filter(pl.col("part") == "rated item").row(0, named=True)
+    without = model.fold_in(rows.filter(pl.col("item_id") != largest["item_id"])).predict(user, item)[0]
+    assert np.sign(model.predict(user, item)[0] - without) == np.sign(largest["contribution"])
