@@ -31,16 +31,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-
-from puidrec.scores import make_backbone  # noqa: E402
-from puidrec.scores.sparse import LogPattern  # noqa: E402
-from puidrec.losses.pointwise import pointwise_error  # noqa: E402
 from puidrec.objective.terms import (  # noqa: E402
     Alternating,
     Observed,
     robust_mean,
 )
+
+from puidrec.losses.pointwise import pointwise_error  # noqa: E402
 from puidrec.losses.worst_case import Box  # noqa: E402
+from puidrec.scores import make_backbone  # noqa: E402
+from puidrec.scores.sparse import LogPattern  # noqa: E402
 
 SHAPES = {"shape": (15_400, 1_000, 311_704, 64), "large": (100_000, 20_000, 10_000_000, 64)}
 WHOLE = {"1m": (20_000, 5_000, 1_000_000, 32), "10m": SHAPES["large"], "100m": (1_000_000, 100_000, 100_000_000, 32)}

@@ -27,12 +27,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import polars as pl
+from puidrec.train import prepare
+from puidrec.train.regularisation import GROWING, SHARE
 
 import puidrec as pr
-from puidrec.settings import Settings
-from puidrec.train import prepare
 from puidrec.methods.prepare import REFERENCE_L2, Prepared
-from puidrec.train.regularisation import GROWING, SHARE
+from puidrec.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 from worlds import make_world

@@ -15,15 +15,16 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import puidrec as pr
-from puidrec.methods import METHODS
-from puidrec.settings import Settings
-from puidrec.optimise.adam import Trainer
 from puidrec.train.blocks import UserPartition
 from puidrec.train.least_squares import Solver, parts_to_solve
+
+import puidrec as pr
+from puidrec.methods import METHODS
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Fitted, Problem
 from puidrec.methods.stages import partition_of, stages_of
+from puidrec.optimise.adam import Trainer
+from puidrec.settings import Settings
 
 L2_VECTORS = 0.8
 REFINED = 3

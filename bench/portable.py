@@ -41,9 +41,9 @@ SHOWN = 2_000
 def move_starts(shift: float) -> None:
     """Add a number to all parameters before training, of either solver."""
     import torch
+    from puidrec.train.solver import Model
 
     from puidrec.optimise.adam import Trainer
-    from puidrec.train.solver import Model
 
     start, init = Model.start, Trainer.__init__
 
@@ -78,9 +78,9 @@ def data_of(log: str, folder: str | None) -> Any:
 def fit_all(methods: Sequence[str], logs: Sequence[str], folder: str | None, out: Path) -> None:
     """Fit every method on every log in this process; write all scores. A method that a log cannot train is left out."""
     import torch
+    from puidrec.train import devices
 
     import puidrec as pr
-    from puidrec.train import devices
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     devices.SMALL = 0  # else small fits take one thread whatever is asked

@@ -76,16 +76,16 @@ def trainer_of(name: str, world):
     """The trainer of RD-DR (Γ = 2) on a drawn log, of which this process holds its own users' rows."""
     import numpy as np
     import torch
+    from puidrec.objective.terms import Observed
+    from puidrec.train.blocks import UserPartition
 
+    from puidrec.losses.pointwise import pointwise_error
+    from puidrec.losses.worst_case import Box
+    from puidrec.methods.robust import RobustProblem
+    from puidrec.optimise.adam import Trainer
     from puidrec.scores import make_backbone
     from puidrec.scores.sparse import LogPattern
-    from puidrec.losses.pointwise import pointwise_error
-    from puidrec.objective.terms import Observed
-    from puidrec.losses.worst_case import Box
     from puidrec.settings import Settings
-    from puidrec.optimise.adam import Trainer
-    from puidrec.train.blocks import UserPartition
-    from puidrec.methods.robust import RobustProblem
 
     n_users, n_items, n_rows = SIZES[name]
     degree = degrees(n_users, n_items, n_rows)

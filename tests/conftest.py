@@ -126,7 +126,7 @@ def tiny_model(tiny_data: Dataset) -> Recommender:
     """A model of `tiny_data` with ID embeddings and linear features; do not change it."""
     from puidrec.model import Recommender
 
-    return Recommender("rd-ips", dim=4, epochs=5, rng=0).fit(tiny_data)
+    return Recommender("rd-ips", dim=4, epochs=5, rng=0).fit(tiny_data, protocol="rd")
 
 
 @pytest.fixture(scope="session")
@@ -171,10 +171,10 @@ def make_observed():
     """A random log on the population, with signed targets and a box."""
     import numpy as np
     import torch
-
-    from puidrec.scores.sparse import LogPattern
     from puidrec.objective.terms import Observed
+
     from puidrec.losses.worst_case import Box
+    from puidrec.scores.sparse import LogPattern
 
     def make(seed, share=0.3, dtype=None, gamma=2.0):
         rng, dtype = np.random.default_rng(seed), dtype or torch.float64

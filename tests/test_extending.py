@@ -13,12 +13,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.scores import BACKBONES
 from puidrec.cli import main
 from puidrec.data.sources import SOURCES
 from puidrec.evaluation.metrics import METRICS
 from puidrec.methods import METHODS
 from puidrec.propensity import PROPENSITIES
+from puidrec.scores import BACKBONES
 from puidrec.sensitivity.gamma import PRESETS
 from puidrec.sensitivity.gamma import SOURCES as GAMMA_SOURCES
 

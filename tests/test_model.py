@@ -53,7 +53,7 @@ def named(data):
 
 @pytest.fixture(scope="module")
 def model(data):
-    return Recommender("mf", **OPTIONS).fit(data)
+    return Recommender("mf", **OPTIONS).fit(data, protocol="rd")
 
 
 class TestParameters:
@@ -411,7 +411,7 @@ def test_uniform_rows_never_train_unless_asked(data) -> None:
 
 
 def test_a_model_knows_the_pairs_it_was_trained_on(named) -> None:
-    model = Recommender("mf", **OPTIONS).fit(named)
+    model = Recommender("mf", **OPTIONS).fit(named, protocol="rd")
     rows = named.logged.to_frame()
     assert model.trained_on(rows["user_id"], rows["item_id"]).all()
     fresh = named.uniform.to_frame()
@@ -420,6 +420,21 @@ def test_a_model_knows_the_pairs_it_was_trained_on(named) -> None:
     mixed = pl.concat([frame.select("user_id", "item_id", "rating") for frame in (fresh, rows.head(20))])
     found = puidrec.evaluate(model, mixed, ["auc"], scale=(1, 5))
     assert (found.n_rows, found.n_trained_on) == (fresh.height, 20)
+
+
+@pytest.mark.parametrize("method", ["mf", "spectrum"])
+@pytest.mark.parametrize("select", ["uniform", "observational", "none"])
+def test_without_a_protocol_every_uniform_row_is_used_and_none_may_test(
+    method, select, named, refusal, tmp_path
+) -> None:
+    model = Recommender(method, select=select, **OPTIONS).fit(named)
+    fresh = named.uniform.to_frame()
+    assert model.trained_on(fresh["user_id"], fresh["item_id"]).all()
+    refusal(lambda: puidrec.evaluate(model, named.test, ["auc"]), "most of these rows were trained on")
+    if method == "spectrum":
+        assert model.report_["uniform_rows_used"] == f"mixing weights ({fresh.height:,} rows)"
+    model.save(tmp_path / "m")
+    assert Recommender.load(tmp_path / "m").trained_on(fresh["user_id"], fresh["item_id"]).all()
 
 
 class TestScikitLearn:

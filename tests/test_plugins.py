@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from puidrec import load_dataset
-from puidrec.scores import BACKBONES, make_backbone
 from puidrec.data.sources import SOURCES
 from puidrec.evaluation.metrics import METRICS, parse_metric
 from puidrec.methods import METHODS
 from puidrec.plugins import GROUPS, Registry
 from puidrec.propensity import PROPENSITIES, make_propensity
+from puidrec.scores import BACKBONES, make_backbone
 from puidrec.sensitivity.gamma import PRESETS, GammaRule, resolve_gamma
 from puidrec.sensitivity.gamma import SOURCES as GAMMA_SOURCES
 from puidrec.settings import Settings

@@ -16,8 +16,8 @@ from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError, OutputError
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
-from puidrec.store import DESCRIPTION, MAX_JSON, TENSORS
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from puidrec.store import DESCRIPTION, MAX_JSON, TENSORS
 
 OPTIONS = {"epochs": 3, "dim": 3, "propensity": "cells"}
 

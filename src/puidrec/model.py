@@ -28,7 +28,7 @@ from puidrec.data.schema import (
     to_polars,
     with_our_names,
 )
-from puidrec.data.split import Split
+from puidrec.data.split import Split, split_without_test
 from puidrec.errors import InputError, not_fitted
 from puidrec.evaluation.ranking import top_k
 from puidrec.evaluation.unseen_items import find_liked
@@ -39,17 +39,18 @@ from puidrec.methods import DEFAULT_METHOD
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.report import shown_progress, training_report
 from puidrec.methods.stages import train_stages
+from puidrec.neighbours import similar
 from puidrec.optimise.adam import Progress
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.optimise.devices import require_device, threads_for
 from puidrec.optimise.stopping import pair_scores
+from puidrec.parameters import check_parameters
 from puidrec.scores.low_rank import LowRank
 from puidrec.settings import Parameters, Settings
 from puidrec.spectrum.stability import gamma_max
-from puidrec.world import ALONE, World
-from puidrec.neighbours import similar
-from puidrec.parameters import check_parameters
+from puidrec.spectrum.uncertainty import Uncertainty, gamma_frame, lower_scores, score_interval
 from puidrec.view import html_table, view
+from puidrec.world import ALONE, World
 
 if TYPE_CHECKING:
     from puidrec.auditing.result import Audit
@@ -60,6 +61,8 @@ CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 1.0, 0.05
 """Least time between two checkpoints, and the share of the time that they may take."""
 CHECKPOINT_SMALL, WRITTEN_PER_MINUTE = 32_000_000, 2.0
 """Bytes from which checkpoints are written so seldom that a minute writes at most this many times the model's size."""
+CALIBRATED = "calibrated.pairs"
+"""Users and items of the uniform rows, where all of them were used: nothing is left to evaluate with."""
 ScoreScale = Literal["rating", "unit"]
 
 
@@ -81,6 +84,8 @@ class Recommender:
     """Training rows with their ratings, in the order of `seen_`: of a fit in this process with a log in memory."""
     held_out_: PairsByUser | None = None
     """Pairs of the log that are not among the training rows; None: there are none, or none are known."""
+    _tables: tuple[pl.DataFrame | None, pl.DataFrame | None] = (None, None)
+    """Side tables of the training data, which a saved model does not keep."""
     _cold_start: ColdStart | None = None
     """What features say of users and items that were not in training; made when first asked for."""
 
@@ -137,15 +142,17 @@ class Recommender:
         data: Dataset | Frame,
         split: Split | None = None,
         *,
-        protocol: str | Protocol = "rd",
+        protocol: str | Protocol | None = None,
         checkpoint: str | PathLike[str] | None = None,
         progress: Progress | bool | None = None,
         world: World = ALONE,
     ) -> Self:
-        """Train on the logged rows of `data`; uniform rows only choose L2 or the epoch (`select`), unless it says so.
+        """Train on the logged rows of `data`. Uniform rows calibrate: they mix the members of `spectrum`, and choose L2
+        or the epoch (`select`). All of them do, and none is left to test with, unless a split or protocol says so.
 
         data: a data set, or a log alone as a Polars, pandas or Arrow table (`user_id, item_id, rating`).
-        split: which rows train and validate; by default the protocol's with the model's seed.
+        split: which rows train, calibrate and validate; by default the protocol's with the model's seed. protocol: the
+        name of one, such as `rd`, which keeps 90 % of the uniform rows for testing; None: every uniform row is used.
         checkpoint: a file to write while training, at most once a second, and to resume from where it exists.
         progress: True shows a bar, as a notebook does by itself where a fit takes longer than a second; False none; or
         a function that is called with stage, epochs done, all epochs, and figures.
@@ -159,7 +166,10 @@ class Recommender:
                 "split is no Split", found=type(split).__name__, expected="data.split(…), or nothing",
                 hint="Ratings belong into the column rating of the log, not into a second argument.",
             )  # fmt: skip
-        split = split or data.split(protocol, self.settings.seed, select=self.settings.select)
+        every = split is None and protocol is None and data.uniform is not None
+        if split is None and protocol is None:
+            split = split_without_test(data, self.settings.seed, select=self.settings.select)
+        split = split or data.split(protocol or "rd", self.settings.seed, select=self.settings.select)
         prepared = Prepared.of(data, split, self.settings, world)
         path = Path(checkpoint) if checkpoint is not None else None
         fingerprint = {
@@ -192,11 +202,16 @@ class Recommender:
         self._cold_start = None
         in_memory = not isinstance(split.train, StoredInteractions)
         self.train_rows_ = split.train if in_memory and len(split.train) == self.seen_[1].size else None
+        self._tables = (data.users, data.items)
         self.history_ = History(fitted.history)
         self.parameters_ = {
             name: value.float() if value.is_floating_point() else value
             for name, value in ((name, value.detach().cpu()) for name, value in fitted.parameters.items())
         }
+        if every:
+            assert data.uniform is not None  # noqa: S101 (asked above)
+            pairs = np.stack([data.uniform.user, data.uniform.item]).astype(np.int64)
+            self.parameters_[CALIBRATED] = torch.from_numpy(pairs)
         self.encoders_ = {key: encoder.state() for key, encoder in prepared.log.encoders.items()}
         self.report_ = training_report(prepared, fitted, time.perf_counter() - started)
         if self.train_rows_ is not None and not self.settings.target_scale.labels and self.settings.loss == "squared":
@@ -225,9 +240,22 @@ class Recommender:
         users: Frame,
         items: None = None,
         *,
-        scale: ScoreScale = "rating",
-        user_features: Frame | None = None,
-        item_features: Frame | None = None,
+        scale: ScoreScale = ...,
+        user_features: Frame | None = ...,
+        item_features: Frame | None = ...,
+        interval: float | None = ...,
+    ) -> pl.DataFrame: ...
+
+    @overload
+    def predict(
+        self,
+        users: Any,
+        items: Any,
+        *,
+        scale: ScoreScale = ...,
+        user_features: Frame | None = ...,
+        item_features: Frame | None = ...,
+        interval: float,
     ) -> pl.DataFrame: ...
 
     @overload
@@ -249,11 +277,15 @@ class Recommender:
         scale: ScoreScale = "rating",
         user_features: Frame | None = None,
         item_features: Frame | None = None,
+        interval: float | None = None,
     ) -> np.ndarray | pl.DataFrame:
         """Predicted ratings of pairs given by ids, float32. Unknown ids get the average entity (cold start).
 
         A table of pairs (`user_id, item_id`) in place of ids comes back as `user_id, item_id, score, known`: `known`
         is false where the user or the item was neither in training nor in the features given.
+
+        interval: a share such as 0.9: a frame `score, low, high` instead, with the interval that holds so many of the
+        ratings that these users would give (models with a posterior: `spectrum` with uniform rows).
 
         scale: `rating`, on the scale of the log's ratings (such as 1 to 5), or `unit`, as the model was trained:
         ratings scaled to 0..1. A model of labels (`target="binary"`) predicts labels, 0..1 or ±1, on either scale.
@@ -270,11 +302,33 @@ class Recommender:
         if user.shape != item.shape:
             raise InputError("users and items must be of one length", found=f"{user.size} and {item.size}")
         factors = LowRank.of(*(torch.from_numpy(side.with_average).to(self.device_) for side in (left, right)))
-        scores = self._on_scale(pair_scores(factors, user, item), scale)
-        if pairs is None:
-            return scores
-        known = (user < len(left.ids)) & (item < len(right.ids))
-        return pl.DataFrame({"user_id": pairs[0], "item_id": pairs[1], "score": scores, "known": known})
+        scores = pair_scores(factors, user, item)
+        ends = {"score": scores}
+        if interval is not None:
+            ends = score_interval(self._uncertainty(), scores, user, item, interval)
+        scaled = {name: self._on_scale(values, scale) for name, values in ends.items()}
+        if pairs is not None:
+            known = (user < len(left.ids)) & (item < len(right.ids))
+            return pl.DataFrame({"user_id": pairs[0], "item_id": pairs[1], **scaled, "known": known})
+        return scaled["score"] if interval is None else pl.DataFrame(scaled)
+
+    def gamma(
+        self, by: str = "user", *, users: Any = None, items: Any = None, table: Frame | None = None, level: float = 0.9
+    ) -> pl.DataFrame:
+        """The learned Γ: how strong hidden confounding must be for the unseen ratings that uniform rows show.
+
+        A frame with `gamma`, its interval `low, high` at `level`, `direction` (unseen ratings are `below` or
+        `above` what the log says; `open` where the interval holds Γ = 1) and `rows`, the uniform rows behind it.
+
+        by: `user`, `item`, `pair` (then `users` and `items` are the ids of pairs), or a column of a side table.
+        The table is that of the training data; for a model that was loaded give it again.
+        """
+        self._require_fitted()
+        known, ids = self._uncertainty(), (self.user_ids_, self.item_ids_)
+        if by == "pair":
+            return gamma_frame(known, by, level, ids=ids, pairs=_paired(users, items))
+        tables = self._tables if table is None else (to_polars(table, Origin("table")),)
+        return gamma_frame(known, by, level, ids=ids, tables=tables)
 
     def score(self, rows: Frame, y: None = None) -> float:
         """How good predictions are, higher is better: what scikit-learn's `cross_val_score` and `GridSearchCV` ask for.
@@ -306,11 +360,18 @@ class Recommender:
         return Tags(estimator_type=None, target_tags=TargetTags(required=False))
 
     def trained_on(self, users: Any, items: Any) -> np.ndarray:
-        """Which pairs, given by ids, are among the training rows: `evaluate` leaves them out, for they are known."""
+        """Which pairs, given by ids, are among the training rows: `evaluate` leaves them out, for they are known.
+
+        So are uniform rows, where all of them calibrated the model.
+        """
         self._require_fitted()
         user, item = self.user_ids_.encode(users), self.item_ids_.encode(items)
         known = (user >= 0) & (item >= 0)
-        known[known] = pairs_among(user[known], item[known], *self.seen_)
+        used = pairs_among(user[known], item[known], *self.seen_)
+        if CALIBRATED in self.parameters_:
+            n_items, pairs = len(self.item_ids_), self.parameters_[CALIBRATED].numpy()
+            used |= np.isin(user[known].astype(np.int64) * n_items + item[known], pairs[0] * n_items + pairs[1])
+        known[known] = used
         return known
 
     def logged_pairs(self) -> PairsByUser:
@@ -339,6 +400,7 @@ class Recommender:
         user_features: Frame | None = None,
         item_features: Frame | None = None,
         stable: bool = False,
+        cautious: bool = False,
         scale: ScoreScale = "rating",
     ) -> pl.DataFrame:
         """The k best items of each user: `user_id, item_id, score, rank`; ties are broken by item order.
@@ -348,6 +410,8 @@ class Recommender:
         scale: of the scores, as in `predict`.
         stable: add `gamma_max`, the largest Γ up to which the item would stay among the k best; for models with a path
         along Γ (`spectrum`).
+        cautious: rank by the lower end of the 80 % interval of the expected rating, which is then the score; for models
+        with a posterior (`spectrum` with uniform rows).
 
         users: ids in any one-dimensional container, or a single id.
         history: a table `user_id, item_id, rating` of users by what they did, in training or not: they are folded in
@@ -385,8 +449,9 @@ class Recommender:
         if stable:
             self._require_path(user_features, item_features)
         factors = left.factors, torch.from_numpy(right.factors[candidates.items]).to(self.device_)
+        known = self._uncertainty() if cautious else None
         blocks = [slice(start, start + USERS_PER_BLOCK) for start in range(0, codes.size, USERS_PER_BLOCK)]
-        parts = [self._best(codes[rows], rows, k, excluded, candidates, factors, stable) for rows in blocks]
+        parts = [self._best(codes[rows], rows, k, excluded, candidates, factors, stable, known) for rows in blocks]
         if not parts:
             parts = [(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32), np.zeros((0, k)))]
         items, scores, last = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -503,15 +568,30 @@ class Recommender:
         candidates: Candidates,
         factors: tuple[np.ndarray, torch.Tensor],
         stable: bool,
+        known: Uncertainty | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Best items of a block of users, one product, then a partial sort; and up to which Γ they stay, if asked."""
         scores = (torch.from_numpy(factors[0][codes]).to(self.device_) @ factors[1].T).cpu().numpy()
+        if known is not None:
+            scores = lower_scores(known, scores, codes, candidates.items)
         candidates.mask(scores, codes, rows, excluded)
         columns, best = top_k(scores, k)
         stays = np.ones(columns.shape)
         if stable:
             stays = gamma_max(scores, codes, columns, self.parameters_, candidates.items)
         return candidates.items[columns], best, stays
+
+    def _uncertainty(self) -> Uncertainty:
+        """The posterior of the mixture; refused where there is none."""
+        factors = self.user_factors_, self.item_factors_
+        known = Uncertainty.of(self.parameters_, *factors, self.seen_)
+        if known is None:
+            raise InputError(
+                "no uniform ratings calibrated this model, and the log alone cannot tell",
+                found=self.settings.method, expected="spectrum, fitted with uniform ratings",
+                hint="Give uniform interactions: some 50 ratings of items drawn at random.",
+            )  # fmt: skip
+        return known
 
     def _require_path(self, *features: Frame | None) -> None:
         """Refuse to speak of stability where the model has no path along Γ, or for entities that are not on it."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from puidrec.objective.sharp import unseen_interval
 from scipy.optimize import linprog
 
 from puidrec.auditing import envelope
@@ -29,7 +30,6 @@ from puidrec.auditing.envelope import (
 )
 from puidrec.data.synthetic import Truth, simulation_options
 from puidrec.evaluation.significance import resampled_sums
-from puidrec.objective.sharp import unseen_interval
 from puidrec.rng import generator
 from puidrec.sensitivity.bounds import bounds
 

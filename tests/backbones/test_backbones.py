@@ -3,11 +3,11 @@ import polars as pl
 import pytest
 import torch
 
-from puidrec.scores import BACKBONES, make_backbone
-from puidrec.scores.towers import PenaltyFactors, squared_norm
-from puidrec.scores.features import Design
 from puidrec.errors import InputError
 from puidrec.features.encode import FeatureEncoder
+from puidrec.scores import BACKBONES, make_backbone
+from puidrec.scores.features import Design
+from puidrec.scores.towers import PenaltyFactors, squared_norm
 from puidrec.testing.backbone import BackboneContract
 
 N_USERS, N_ITEMS, DIM = 11, 7, 4

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from puidrec.scores.low_rank import LowRank
 from puidrec.errors import InputError
+from puidrec.scores.low_rank import LowRank
 
 
 def test_algebra_agrees_with_matrices(make_scores):

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from puidrec.errors import InputError
 from puidrec.scores import sparse
 from puidrec.scores.sparse import LogPattern, has_sparse_kernels, sampled_product, sparse_matmul
-from puidrec.errors import InputError
 
 
 def random_log(seed, n_users, n_items, share=0.3):

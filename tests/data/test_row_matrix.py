@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from puidrec.train.regularisation import measure_noise
 from scipy.sparse.linalg import svds
 
 from puidrec.data.on_disk import Scratch
 from puidrec.data.row_matrix import RowMatrix
 from puidrec.methods.baselines import closed_form
-from puidrec.train.regularisation import measure_noise
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from puidrec.objective import log_weights as weights
 
 RNG = np.random.default_rng(0)

@@ -3,11 +3,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from puidrec.objective.sharp import unseen_interval, worst_square
 from scipy.optimize import linprog
 
-from puidrec.scores.low_rank import LowRank
-from puidrec.objective.sharp import unseen_interval, worst_square
 from puidrec.losses.signed import unseen_scores
+from puidrec.scores.low_rank import LowRank
 
 
 def extreme_mean(share, levels, gamma, sign):

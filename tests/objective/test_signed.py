@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from puidrec.scores.low_rank import LowRank
 from puidrec.data.overlap import Overlap
 from puidrec.errors import InputError
 from puidrec.losses.signed import (
@@ -17,6 +16,7 @@ from puidrec.losses.signed import (
     require_uniform,
     unseen_mean_for_shared_model,
 )
+from puidrec.scores.low_rank import LowRank
 from puidrec.sensitivity.fitted import TableGamma
 
 

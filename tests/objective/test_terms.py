@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 import torch
+from puidrec.objective.terms import Alternating, Observed, Terms, dr, dr_terms, imputation, ips, ips_terms, robust_mean
 
-from puidrec.scores import make_backbone
-from puidrec.scores.low_rank import LowRank
-from puidrec.scores.sparse import LogPattern
 from puidrec.errors import InputError
 from puidrec.losses.pair_loss import HEADS
 from puidrec.losses.pointwise import LOSSES, pointwise_error
-from puidrec.objective.terms import Alternating, Observed, Terms, dr, dr_terms, imputation, ips, ips_terms, robust_mean
 from puidrec.losses.worst_case import Box
+from puidrec.scores import make_backbone
+from puidrec.scores.low_rank import LowRank
+from puidrec.scores.sparse import LogPattern
 
 
 @pytest.mark.parametrize("normalise", [False, True])

@@ -1,9 +1,9 @@
 import pytest
 import torch
+from puidrec.objective.sharp import worst_square
 
 from puidrec.errors import InputError
 from puidrec.losses.pointwise import pointwise_error
-from puidrec.objective.sharp import worst_square
 from puidrec.losses.tiles import tiled_sum
 
 

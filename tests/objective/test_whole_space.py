@@ -2,10 +2,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from puidrec.scores.low_rank import LowRank
 from puidrec.objective import whole_space
+
 from puidrec.losses.whole_space import inner_sum, linear_sum, square_sum, unseen_square_sum
+from puidrec.scores.low_rank import LowRank
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 

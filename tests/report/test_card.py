@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def model(tiny_data: Dataset) -> Recommender:
-    return Recommender("bias").fit(tiny_data)
+    return Recommender("bias").fit(tiny_data, protocol="rd")
 
 
 def test_a_card_says_what_is_known(model: Recommender, tiny_data: Dataset) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
+from puidrec.methods.prepare import Prepared
 from puidrec.model import Recommender
 from puidrec.settings import Settings
 from puidrec.spectrum import out_of_fold as module
 from puidrec.spectrum.out_of_fold import out_of_fold
-from puidrec.methods.prepare import Prepared
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS = Settings(method="mf", backbone="mf", dim=4, epochs=30, select="none", seed=0)
@@ -32,11 +32,12 @@ def true_error(method: str, data, split, truth) -> tuple[float, Recommender]:
     return float(np.mean((model.user_factors_ @ model.item_factors_.T - truth) ** 2)), model
 
 
-def test_no_row_has_a_part_in_what_is_predicted_for_it() -> None:
+def test_no_row_has_a_part_in_what_is_predicted_for_it(monkeypatch) -> None:
     data, split, _ = log_alone("mixed")
     before = out_of_fold(Prepared.of(data, split, SETTINGS))
-    part = module.generator(0, "sign").permutation(len(split.train)) % module.PARTS
-    first = np.flatnonzero(part == 0)
+    order = module.label_free_order(Prepared.of(data, split, SETTINGS).log.ratings)
+    first = np.sort(order[:: module.PARTS])
+    monkeypatch.setattr(module, "label_free_order", lambda ratings: order)  # else other ratings are other parts
     frame = split.train.frame
     column = frame["rating"].to_numpy().copy()
     column[first] = column[first][::-1]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from puidrec.train.blocks import UserPartition
 
 from puidrec.data.synthetic import simulate
 from puidrec.evaluation.auc import auc, placements
+from puidrec.methods.prepare import Prepared
 from puidrec.model import Recommender
 from puidrec.settings import Settings
-from puidrec.spectrum.blend import calibration_rows
-from puidrec.spectrum.members import POINTS, signed_stages
-from puidrec.train.blocks import UserPartition
-from puidrec.methods.prepare import Prepared
+from puidrec.spectrum.members import POINTS, calibration_rows, signed_stages
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from puidrec.data.synthetic import simulate
+from puidrec.methods.prepare import Prepared
 from puidrec.sensitivity.bounds import bounds
 from puidrec.settings import Settings
-from puidrec.methods.prepare import Prepared
 
 
 @pytest.fixture(autouse=True)

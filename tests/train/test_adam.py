@@ -6,14 +6,14 @@ import sys
 import numpy as np
 import pytest
 import torch
+from puidrec.train import adam
 
 from puidrec.errors import PuidError
-from puidrec.model import Recommender
-from puidrec.settings import Settings
-from puidrec.train import adam
-from puidrec.optimise.adam import Adam, Trainer
 from puidrec.methods.stages import stages_of
+from puidrec.model import Recommender
+from puidrec.optimise.adam import Adam, Trainer
 from puidrec.optimise.stopping import JUDGE_EVERY, WARM_UP, Stopping
+from puidrec.settings import Settings
 
 
 def fresh() -> list[torch.nn.Parameter]:

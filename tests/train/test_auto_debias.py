@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from puidrec.data.synthetic import simulate
-from puidrec.model import Recommender
 from puidrec.methods.field.auto_debias import LOOK_AHEAD
 from puidrec.methods.field.residual import activity
 from puidrec.methods.stages import stages_of
+from puidrec.model import Recommender
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 import torch
 
-from puidrec.scores.low_rank import LowRank
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
+from puidrec.methods.stages import stages_of
 from puidrec.model import Recommender
 from puidrec.optimise.adam import Trainer
-from puidrec.methods.stages import stages_of
+from puidrec.scores.low_rank import LowRank
 
 
 def both_stages(prepared):

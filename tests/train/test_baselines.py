@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from puidrec.train import baselines
+from puidrec.train.regularisation import SHARE, largest_singular_value, noise_like
 
 from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
-from puidrec.train import baselines
 from puidrec.methods.baselines import SHRINK, closed_form, ease
-from puidrec.train.regularisation import SHARE, largest_singular_value, noise_like
 
 USER, ITEM = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 0, 2, 1, 2, 0])
 TARGET = np.array([1.0, 0.5, 0.75, 0.0, 0.25, 0.5, 1.0])

@@ -9,17 +9,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from puidrec.objective.terms import dr, robust_mean
+from puidrec.train import blocks
+from puidrec.train.blocks import UserPartition, backward_in_blocks, entity_axes
 
-from puidrec.scores import make_backbone
 from puidrec.data.row_matrix import user_blocks
 from puidrec.errors import InputError
 from puidrec.losses.pointwise import pointwise_error
-from puidrec.objective.terms import dr, robust_mean
-from puidrec.train import blocks
-from puidrec.optimise.adam import Trainer
-from puidrec.train.blocks import UserPartition, backward_in_blocks, entity_axes
-from puidrec.world import World
 from puidrec.methods.stages import partition_of, stages_of
+from puidrec.optimise.adam import Trainer
+from puidrec.scores import make_backbone
+from puidrec.world import World
 
 DEGREES = st.lists(st.integers(0, 30), min_size=1, max_size=60)
 

@@ -7,10 +7,10 @@ import polars as pl
 import pytest
 import torch
 
-from puidrec.scores.low_rank import LowRank
 from puidrec.data.dataset import Dataset
-from puidrec.model import Recommender
 from puidrec.methods.stages import stages_of
+from puidrec.model import Recommender
+from puidrec.scores.low_rank import LowRank
 
 OPTIONS = {"dim": 3, "epochs": 30, "rng": 0}
 

@@ -14,18 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from puidrec.train import distributed
 
 from puidrec.cli.main import run
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
 from puidrec.experiments.run import train_run
-from puidrec.model import Recommender
-from puidrec.settings import Settings
-from puidrec.train import distributed
-from puidrec.optimise.checkpoint import Checkpoint
-from puidrec.world import ALONE, World, WorldError, join_world
 from puidrec.methods.stages import _require_same_checkpoint
+from puidrec.model import Recommender
+from puidrec.optimise.checkpoint import Checkpoint
+from puidrec.settings import Settings
+from puidrec.world import ALONE, World, WorldError, join_world
 
 LIMIT = 120
 FITS = {

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from puidrec.methods.stages import stages_of
 from puidrec.model import Recommender
 from puidrec.optimise.adam import Trainer
-from puidrec.methods.stages import stages_of
 
 
 def problem_of(prepare, **given):

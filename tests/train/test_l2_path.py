@@ -8,16 +8,16 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-
-from puidrec.scores.low_rank import LowRank
-from puidrec.data.dataset import Dataset
-from puidrec.data.synthetic import simulate
-from puidrec.model import Recommender
-from puidrec.settings import Settings
 from puidrec.train import least_squares
 from puidrec.train.least_squares import PATH_ROWS
-from puidrec.methods.prepare import Prepared
 from puidrec.train.regularisation import SHARE
+
+from puidrec.data.dataset import Dataset
+from puidrec.data.synthetic import simulate
+from puidrec.methods.prepare import Prepared
+from puidrec.model import Recommender
+from puidrec.scores.low_rank import LowRank
+from puidrec.settings import Settings
 
 OPTIONS = {"dim": 8, "backbone": "mf"}
 

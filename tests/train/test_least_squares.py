@@ -10,16 +10,16 @@ import sys
 import numpy as np
 import pytest
 import torch
-
-from puidrec.data.sources import load_dataset
-from puidrec.methods import METHODS, ROBUST, SIGNED, UNSEEN
-from puidrec.model import Recommender
 from puidrec.objective import majorise
 from puidrec.train import blocks, least_squares, log_losses, preconditioner
 from puidrec.train import prepare as prepare_module
-from puidrec.optimise.adam import Trainer
 from puidrec.train.least_squares import Solver, load_point, parts_to_solve, point_of
+
+from puidrec.data.sources import load_dataset
+from puidrec.methods import METHODS, ROBUST, SIGNED, UNSEEN
 from puidrec.methods.stages import partition_of, stages_of
+from puidrec.model import Recommender
+from puidrec.optimise.adam import Trainer
 
 METHODS_SOLVED = [
     name for name, spec in METHODS.items()

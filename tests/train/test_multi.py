@@ -5,9 +5,9 @@ import pytest
 
 from puidrec.data.synthetic import simulate
 from puidrec.evaluation import evaluate
-from puidrec.model import Recommender
 from puidrec.methods.multi import EXPOSURE, IMPUTATION, RATING
 from puidrec.methods.stages import stages_of
+from puidrec.model import Recommender
 
 
 def lowest(prepared) -> float:
@@ -91,7 +91,7 @@ def test_weights_and_pseudo_labels_are_constants_for_the_rating_loss(prepare) ->
 def test_where_co_exposure_carries_taste_sharing_beats_mf() -> None:
     data = simulate("trait-genre", 600, 120, n_rows=8_000, n_uniform=8_000, exposure_strength=2.5, rng=0).data
     found = {
-        method: evaluate(Recommender(method, backbone="mf", rng=0).fit(data), data.test, ["auc"])["auc"]
+        method: evaluate(Recommender(method, backbone="mf", rng=0).fit(data, protocol="rd"), data.test, ["auc"])["auc"]
         for method in ("mf", "multi-ips")
     }
     assert found["multi-ips"] > found["mf"] + 0.02

@@ -7,14 +7,6 @@ import scipy.sparse as sp
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-import puidrec as pr
-from puidrec.scores.features import Design
-from puidrec.scores.sparse import LogPattern
-from puidrec.data.row_matrix import RowMatrix
-from puidrec.losses.pointwise import pointwise_error
-from puidrec.settings import Settings
-from puidrec.methods.prepare import Prepared
 from puidrec.train.regularisation import (
     GROWING,
     LEAST_SHARE,
@@ -32,6 +24,14 @@ from puidrec.train.regularisation import (
     whole_space_biases,
 )
 from puidrec.train.regularisation import noise_like as noises_of
+
+import puidrec as pr
+from puidrec.data.row_matrix import RowMatrix
+from puidrec.losses.pointwise import pointwise_error
+from puidrec.methods.prepare import Prepared
+from puidrec.scores.features import Design
+from puidrec.scores.sparse import LogPattern
+from puidrec.settings import Settings
 
 
 def log(seed=0, shape=(60, 80), density=0.3, signal=0.0, taste=None) -> RowMatrix:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from puidrec.settings import Settings
 from puidrec.methods.report import calibrates_gamma, gamma_set_by
+from puidrec.settings import Settings
 
 
 @pytest.mark.parametrize(

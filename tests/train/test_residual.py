@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from puidrec.data.synthetic import simulate
-from puidrec.model import Recommender
-from puidrec.optimise.adam import Trainer
 from puidrec.methods.field.residual import corrected_labels, corrected_weights, log_odds_shift
 from puidrec.methods.stages import stages_of
+from puidrec.model import Recommender
+from puidrec.optimise.adam import Trainer
 
 
 def world(shift: np.ndarray, n: int = 200_000):

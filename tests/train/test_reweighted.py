@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from puidrec.model import Recommender
 from puidrec.objective import log_weights as formulas
+
 from puidrec.methods.stages import stages_of
+from puidrec.model import Recommender
 
 IMPUTATION = {"mrdr": formulas.variance_weight, "dr-mse": lambda p: formulas.mean_square_weight(p, 0.5)}
 LOG = {"d-ips": formulas.dynamic_weight, "d-dr": formulas.dynamic_weight}

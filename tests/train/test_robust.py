@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from puidrec.scores.low_rank import LowRank
-from puidrec.model import Recommender
-from puidrec.optimise.adam import Trainer
 from puidrec.methods.robust import RobustProblem
 from puidrec.methods.stages import stages_of, train_stages
+from puidrec.model import Recommender
+from puidrec.optimise.adam import Trainer
+from puidrec.scores.low_rank import LowRank
 
 PLAIN = ["mf", "ips", "dr", "rd-ips", "rd-dr", "puid-ips", "puid-dr"]
 BENCHMARKED = ["brd-ips", "brd-dr", "bpuid-ips", "bpuid-dr"]

@@ -11,26 +11,26 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
-from torch import Tensor
-from torch.nn.functional import pad
-
-from puidrec.scores.low_rank import LowRank
-from puidrec.scores.sparse import LogPattern
-from puidrec.errors import InputError, PuidError
 from puidrec.objective import majorise
 from puidrec.objective.majorise import Bent, BentInterval, BentLine, BentSquare
 from puidrec.objective.sharp import unseen_interval, worst_square
 from puidrec.objective.terms import Observed
-from puidrec.losses.worst_case import Box
 from puidrec.train import preconditioner
 from puidrec.train.blocks import UserPartition
 from puidrec.train.columns import strengths
 from puidrec.train.log_losses import LogBlocks, WorstCase, secant_search
-from puidrec.optimise.preconditioner import feature_axes, metric_of, precondition, similar_axes
 from puidrec.train.quadratic import Block, Line, Quadratic, Rows
 from puidrec.train.sides import UnsolvableError
 from puidrec.train.solver import Features, Model, Point, Side, Sweep, best_step, solve, sweep
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.nn.functional import pad
+
+from puidrec.errors import InputError, PuidError
+from puidrec.losses.worst_case import Box
+from puidrec.optimise.preconditioner import feature_axes, metric_of, precondition, similar_axes
+from puidrec.scores.low_rank import LowRank
+from puidrec.scores.sparse import LogPattern
 
 DIM = 2
 

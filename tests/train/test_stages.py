@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from puidrec.train import least_squares
 
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
-from puidrec.train import least_squares
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.optimise.stopping import JUDGE_EVERY
 

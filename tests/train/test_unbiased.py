@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from puidrec.objective import terms as estimators
+from puidrec.objective.terms import Observed, robust_mean
 
+from puidrec.data.synthetic import simulate
+from puidrec.losses.pointwise import pointwise_error
+from puidrec.losses.worst_case import Box
 from puidrec.scores.low_rank import LowRank
 from puidrec.scores.sparse import LogPattern
-from puidrec.data.synthetic import simulate
-from puidrec.objective import terms as estimators
-from puidrec.losses.pointwise import pointwise_error
-from puidrec.objective.terms import Observed, robust_mean
-from puidrec.losses.worst_case import Box
 
 N_USERS, N_ITEMS, DRAWS = 60, 50, 500
 ERROR = pointwise_error("squared", "unit")

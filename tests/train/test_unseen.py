@@ -6,19 +6,19 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from puidrec.objective.terms import Observed
+from puidrec.train.solver import Model
 
-from puidrec.scores.low_rank import LowRank
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources import load_dataset
 from puidrec.evaluation.auc import auc
-from puidrec.model import Recommender
 from puidrec.losses.signed import additive_log_gamma as log_parts
-from puidrec.objective.terms import Observed
 from puidrec.losses.worst_case import Box
-from puidrec.sensitivity.fitted import TableGamma
-from puidrec.optimise.adam import Trainer
-from puidrec.train.solver import Model
 from puidrec.methods.stages import stages_of
+from puidrec.model import Recommender
+from puidrec.optimise.adam import Trainer
+from puidrec.scores.low_rank import LowRank
+from puidrec.sensitivity.fitted import TableGamma
 
 
 def problem_of(prepared, doubles=False):

@@ -103,6 +103,18 @@ def split_dataset(
     return Split(*parts, rule, seed, "uniform", selection, add_uniform, data.overlap)
 
 
+def split_without_test(data: Dataset, seed: int, *, select: Selection = "uniform") -> Split:
+    """Protocol `rd` with every uniform row for calibration and validation, and none for testing.
+
+    Half of them validate where uniform rows are to choose (`select`). Without uniform rows it is `rd` itself.
+    """
+    shares = {"uniform": (0.5, 1.0), "observational": (1.0, 0.0), "none": (1.0, 1.0)}[select]
+    rule = get_protocol("rd")
+    if data.uniform is not None:
+        rule = replace(rule, propensity_share=shares[0], validation_share=shares[1])
+    return split_dataset(data, rule, seed, select=select)
+
+
 def _split_by_time(data: Dataset, rule: Protocol, seed: int, add_uniform: bool) -> Split:
     """Train on the past, validate on what follows, test on what comes last; uniform rows are left to calibration."""
     time = _times(data.logged, rule)

@@ -214,7 +214,7 @@ def _all_rank() -> MethodSpec:
 
 def _spectrum() -> MethodSpec:
     return MethodSpec(
-        "spectrum", "puidrec.spectrum.members:stages",
+        "spectrum", "puidrec.spectrum.blend:stages",
         "models along Γ and exposure factors, mixed by what a few uniform ratings show",
         target_scale="unit", uses_uniform="mixing weights", needs_levels=False, losses=("squared",),
         search_space=("l2", "l2_features", "dim", "min_propensity"),

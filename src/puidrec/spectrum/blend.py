@@ -1,4 +1,11 @@
-"""From fitted members to one model: which rows calibrate, the prior, the mixture, and what the report says of them."""
+"""From fitted members to one model: which rows calibrate, the columns of the mixture, its sum, and
+what is said of it.
+
+The prior mean is `mf`; the caller's word (`liked=`, a Γ) makes it the mild member, likes make it
+`all-rank`. With uniform rows the mixture has all groups. Without, it has exposure scores alone,
+whose weights come from logged rows judged by fits that have not seen them (`out_of_fold`), and the
+prior mean is the mild member only where these rows show that people pick what they like.
+"""
 
 from __future__ import annotations
 
@@ -8,42 +15,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import sparse
 
-from puidrec.data.overlap import pairs_in
-from puidrec.methods.baselines import closed_form
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.problem import Done, Fitted, with_prefix
+from puidrec.methods.problem import Done, Fitted, Stage
 from puidrec.rng import generator
-from puidrec.scores.features import Design
 from puidrec.scores.low_rank import LowRank
-from puidrec.scores.towers import Backbone
-from puidrec.sensitivity.sign_check import CLEAR_T, SignCheck
-from puidrec.spectrum.from_log import RATED, exposure_scores, modulators
-from puidrec.spectrum.mixture import Interval, Mixture, fit_mixture, paired_interval, pays, rank_gain
+from puidrec.sensitivity.sign_check import CLEAR_T
+from puidrec.spectrum.from_log import RATED, exposure_scores, label_free_order, modulators
+from puidrec.spectrum.members import Rows, calibration_rows, cold_rows, member_stages, members_of
+from puidrec.spectrum.mixture import Posterior, fit_mixture
 from puidrec.spectrum.out_of_fold import OutOfFold, out_of_fold
 from puidrec.spectrum.stability import path_parameters
-from puidrec.spectrum.terms import Compressed, Term, compress, one
+from puidrec.spectrum.terms import Compressed, Term, compress, one, spread
+from puidrec.spectrum.uncertainty import Summary, summarise
 
-FEWEST = 20
-"""Uniform rows below which they are not used."""
-SAMPLED = 20_000
-"""Pairs drawn from D for the standard deviations of scores."""
-CLEAR_RANK = 3.0
-"""Standard errors from which one of ten members is taken to order items better."""
-CLEAR_MEAN = 2.0
-"""t of the uniform rows' mean residual from which people are taken to pick what they like, or to avoid it."""
-PERSONAL = 0.5
-"""Scale of personal columns: their coefficients are shrunk four times as much."""
-
-
-class Rows(NamedTuple):
-    """Uniform rows that calibrate: none of them trained the members, none of them tests."""
-
-    user: np.ndarray
-    item: np.ndarray
-    target: np.ndarray
-    liked: np.ndarray
+MOST_COLUMNS, MORE_COLUMNS = 48, 16
+"""Columns of the result: so many, or so many more than `dim`."""
+KNOWN_LIKES = 20_000
+"""Logged likes at which the mixture is held to what is known of them."""
+LEAST_SPREAD = 0.003
+"""A score that varies less is not blown up to standard deviation 1: that would be rounding."""
 
 
 class Prior(NamedTuple):
@@ -51,7 +42,8 @@ class Prior(NamedTuple):
 
     name: str
     reason: str
-    check: SignCheck | None = None
+    t: float | None = None
+    """Of the sign check, where the log was asked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,328 +54,291 @@ class Ingredients:
     exposure: Mapping[str, LowRank]
     personal: Sequence[str]
     """Exposure scores that personal weights are given to."""
-    spread: Mapping[str, float]
-    """Standard deviation over pairs drawn from D."""
 
-    @property
-    def fine_rated(self) -> set[str]:
-        """Reconstructions of ratings so fine that logged rows favour them whether or not exposure shows taste."""
-        return {name for name in self.exposure if name.startswith(RATED) and name not in self.personal}
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """scale · (term − less): a column of the mixture, of standard deviation about 1 over all
+    pairs."""
+
+    group: str
+    term: Term
+    scale: float = 1.0
+    less: Term | None = None
+
+    def at(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+        """Values of pairs."""
+        values = self.term.at(user, item)
+        return self.scale * (values if self.less is None else values - self.less.at(user, item))
+
+    def means(self) -> tuple[np.ndarray, np.ndarray]:
+        """The mean over all items of each user, and over all users of each item."""
+        own, less = self.term.means(), (0.0, 0.0) if self.less is None else self.less.means()
+        return self.scale * (own[0] - less[0]), self.scale * (own[1] - less[1])
+
+
+def stages(prepared: Prepared) -> list[Stage]:
+    """Members one after the other, then the mixture in closed form; every process computes that."""
+    members, gammas = member_stages(prepared)
+    return [*members, Stage("main", lambda done: blend(prepared, done, gammas))]
 
 
 def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted:
     """The mixture of the stages done, as one low-rank model."""
-    given = _ingredients(prepared, done)
+    exposure = exposure_scores(prepared.log.ratings)
+    given = Ingredients(members_of(prepared, done), exposure.named, exposure.personal)
     rows = calibration_rows(prepared)
-    error: float | None
+    shown = None if rows.user.size else out_of_fold(prepared, given.members.get("mf"), given.exposure)
+    prior = _prior(prepared, shown)
     if rows.user.size:
-        prior = _prior_by_uniform(prepared, given, rows)
-        terms, notes, error = _mix(prepared, given, rows, prior)
+        result, notes = _mix(prepared, given, rows, prior)
         used = f"mixing weights ({rows.user.size:,} rows)"
     else:
-        shown = out_of_fold(prepared, given.members.get("mf"), given.exposure)
-        prior = _prior_by_log(prepared, shown)
-        terms, notes, error = _mix_by_log(prepared, given, shown, prior)
+        result, notes = _mix_by_log(prepared, given, shown, prior)
         used = "none"
-    small = compress(terms)
+    terms = result.terms
+    most = max(MOST_COLUMNS, prepared.settings.dim_number + MORE_COLUMNS)
+    small = compress(terms, most)
     path = path_parameters(small.scores, given.members, gammas, prior.name)
-    notes |= {"rank": small.scores.lefts[0].shape[1], "lost_by_compression": small.lost}
+    notes |= {"rank": small.scores.lefts[0].shape[1], "kept_by_compression": round(small.kept, 7)}
     notes |= {"stable": path.shares} if path.shares else {}
-    cold = _cold_start(prepared, done, terms, small)
+    parameters = _cold_start(prepared, done, terms, small) | path.tensors
+    if result.summary is not None:
+        parameters |= result.summary.tensors
     phi = LowRank.of(*(side.to(prepared.settings.device) for side in (small.scores.lefts[0], small.scores.rights[0])))
-    validator = prepared.validator() if error is None else None
-    score = validator.score(phi) if validator is not None else None if error is None else -error
-    notes = {"uniform_rows_used": used, "spectrum": notes}
-    return Fitted(phi, parameters=cold | path.tensors, best_score=score, notes=notes)
+    validator = prepared.validator() if result.score is None else None
+    score = validator.score(phi) if validator is not None else result.score
+    return Fitted(
+        phi,
+        parameters=parameters,
+        best_score=score,
+        notes={"uniform_rows_used": used, "spectrum": notes},
+    )
 
 
-def calibration_rows(prepared: Prepared) -> Rows:
-    """Uniform rows held out for calibration and validation, without pairs of the log; none where they are too few."""
-    split, select = prepared.split, prepared.settings.select
-    parts = [split.propensity] if split.propensity is not None else []
-    if split.selection == "uniform" and select != "none":
-        parts.append(split.validation)
-    user = np.concatenate([np.zeros(0, np.int64), *(part.user for part in parts)])
-    item = np.concatenate([np.zeros(0, np.int64), *(part.item for part in parts)])
-    target = np.concatenate([np.zeros(0), *(prepared.log.target(part) for part in parts)])
-    liked = np.concatenate([np.zeros(0, bool), *(part.label == 1 for part in parts)])
-    kept = ~pairs_in(user, item, prepared.data.n_items, prepared.log.parts())
-    kept &= kept.sum() >= FEWEST
-    return Rows(user[kept], item[kept], target[kept], liked[kept])
-
-
-def _ingredients(prepared: Prepared, done: Done) -> Ingredients:
-    ratings, data = prepared.log.ratings, prepared.data
-    members = {} if data.positives_only else {"bias": closed_form("bias", ratings, 1, 0)}
-    for name, fitted in done.items():
-        members[name] = LowRank.of(*(side[0].detach().cpu() for side in (fitted.phi.lefts, fitted.phi.rights)))
-    factors = exposure_scores(ratings, prepared.settings.seed)
-    exposure = factors.named
-    rng = generator(prepared.settings.seed, "spectrum")
-    user, item = rng.integers(data.n_users, size=SAMPLED), rng.integers(data.n_items, size=SAMPLED)
-    values = {name: Term(name, scores).at(user, item) for name, scores in {**members, **exposure}.items()}
-    spread = {name: float(drawn.std()) for name, drawn in values.items()}
-    centre = values["all-rank" if data.positives_only else "mf"]
-    spread |= {f"{name} - mf": float((values[name] - centre).std()) for name in members}
-    return Ingredients(members, exposure, factors.personal, spread)
-
-
-def _prior_by_word(prepared: Prepared) -> Prior | None:
-    """What likes, or the caller's word, leave no choice about."""
+def _prior(prepared: Prepared, shown: OutOfFold | None) -> Prior:
+    """What the mixture is centred on. `shown`: what the log alone shows, asked where there are no
+    uniform rows."""
     settings = prepared.settings
     if prepared.data.positives_only:
         return Prior("all-rank", "the log holds likes only: what was not seen counts as not liked")
     if isinstance(settings.gamma, float) or settings.liked is not None:
         word = f"Γ = {settings.gamma:g}" if isinstance(settings.gamma, float) else f"liked = {settings.liked}"
         return Prior("mild", f"the caller's word: {word}")
-    return None
-
-
-def gap_of_means(rows: Rows, mf: np.ndarray) -> tuple[float, float]:
-    """What uniform ratings are above the predictions of `mf` for them, and its t."""
-    gap = paired_interval(rows.target - mf, rows.user)
-    return gap.mean, gap.mean / gap.standard_error if gap.standard_error > 0.0 else 0.0
-
-
-def _prior_by_uniform(prepared: Prepared, given: Ingredients, rows: Rows) -> Prior:
-    """`mf`, or the mild member where uniform ratings are clearly off what `mf` predicts; or a member that orders the
-    items of users clearly better, where there are rows enough to see that."""
-    if (word := _prior_by_word(prepared)) is not None:
-        return word
-    scores = {name: Term(name, given.members[name]).at(rows.user, rows.item) for name in given.members}
-    gap, t = gap_of_means(rows, scores["mf"])
-    words, name = f"uniform ratings are {gap:+.3f} from what mf predicts (t = {t:+.1f})", "mf"
-    if abs(t) > CLEAR_MEAN:
-        name = "mild"
-        words += "" if t < 0.0 else ": people avoid what they like, and unseen ratings are pulled up"
-    gains = {other: rank_gain(rows.user, rows.liked, scores[other], scores[name]) for other in given.members}
-    clear = {other: gain.mean for other, gain in gains.items() if gain.mean > CLEAR_RANK * gain.standard_error}
-    if clear:
-        name = max(clear, key=clear.__getitem__)
-        words += f"; {name} orders the items of users best (AUC {clear[name]:+.4f})"
-    return Prior(name, words)
-
-
-def _prior_by_log(prepared: Prepared, shown: OutOfFold | None) -> Prior:
-    """`mf`, or the mild member where the log shows that people pick what they like."""
-    if (word := _prior_by_word(prepared)) is not None:
-        return word
     if shown is None:
-        return Prior("mf", "no rows to check the sign of selection with")
+        return Prior(
+            "mf",
+            "the fit to the log; uniform rows say what to change, or there is nothing that could",
+        )
     check = shown.sign
     words = f"logged ratings rise with exposure factors made without them at t = {check.t:+.1f}"
-    words += f"; above {CLEAR_T:g} licenses Γ > 1"
-    return Prior("mild" if check.liked else "mf", words, check)
+    return Prior("mild" if check.liked else "mf", f"{words}; above {CLEAR_T:g} licenses Γ > 1", check.t)
 
 
-def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tuple[list[Term], dict[str, Any], float]:
-    """The terms of the sum with their weights, what to say of them, and their squared error by leave-one-out.
+@dataclass
+class Result:
+    """The terms of the sum, the score of a trial, and what is known of the uncertainty."""
 
-    Of three mixtures, each richer than the one before, the richest that pays and does not order the items of users
-    clearly worse than the prior does: the prior at another level and scale, with other members, with personal weights.
-    """
-    notes: dict[str, Any] = {"prior": prior.name, "prior_because": prior.reason}
-    notes["calibrated_on"] = f"{rows.user.size:,} uniform rows outside the training log"
-    centre = Term("prior", given.members[prior.name], stage=prior.name)
-    base = centre.at(rows.user, rows.item)
-    residual = rows.target - base
-
-    known = _logged_likes(prepared, rows.user.size)
-
-    def fitted(columns: Sequence[Column]) -> tuple[Mixture, Interval]:
-        still = known and known.weight * _values(columns, known.rows, centre.at(known.rows.user, known.rows.item))
-        mixture = fit_mixture(_values(columns, rows, base), residual, rows.user, level=True, still=still)
-        return mixture, rank_gain(rows.user, rows.liked, rows.target - mixture.left_out, base)
-
-    columns = [*_member_columns(given, prior.name), *_level_columns(prepared, given, prior.name)]
-    mixture, order = fitted(columns)
-    notes |= {"alpha": _number(mixture.alpha), "gain": _interval(mixture.gain), "rank_gain": _interval(order)}
-    if order.high < 0.0:
-        notes["members"] = "left out: with them the items of users are ordered worse"
-        columns = _level_columns(prepared, given, prior.name)
-        mixture, _ = fitted(columns)
-        return _weighted(columns, mixture, centre, notes), notes, float(mixture.error.mean())
-    wide = [*columns, *_personal(prepared, given, prior.name)]
-    richer, order = fitted(wide)
-    worth = pays(mixture.error, richer.error, rows.user)
-    on = worth.mean > worth.standard_error > 0.0 and order.high >= 0.0
-    notes["personal"] = {"used": bool(on), "gain": _interval(worth), "rank_gain": _interval(order)}
-    if on:
-        columns, mixture = wide, richer
-    return _weighted(columns, mixture, centre, notes), notes, float(mixture.error.mean())
+    terms: list[Term]
+    score: float | None = None
+    """Log marginal likelihood per row; None where nothing was fitted."""
+    summary: Summary | None = None
 
 
-class _Known(NamedTuple):
-    """Pairs whose rating is known, and the root of what one of them counts against a uniform row."""
-
-    rows: Rows
-    weight: float
-
-
-def _logged_likes(prepared: Prepared, n_uniform: int) -> _Known | None:
-    """Pairs of a log of likes, in the proportion they have in D to the pairs outside that uniform rows stand for.
-
-    There seen pairs are liked, as `all-rank` says of them; exposure scores, calibrated on unseen pairs, are many times
-    larger on seen ones, and would send them anywhere.
-    """
-    data, log, n = prepared.data, prepared.log, len(prepared.rows)
-    if not data.positives_only:
-        return None
-    at = np.unique(generator(prepared.settings.seed, "logged likes").integers(n, size=SAMPLED))
-    user, item = np.searchsorted(log.row_start, at, side="right") - 1, np.asarray(log.items[at], dtype=np.int64)
-    share, liked = n / max(data.n_users * data.n_items - n, 1), np.ones(at.size, bool)
-    return _Known(Rows(user, item, liked.astype(float), liked), float(np.sqrt(share * n_uniform / at.size)))
+def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tuple[Result, dict[str, Any]]:
+    """The mixture of all groups, by uniform rows."""
+    data, seed = prepared.data, prepared.settings.seed
+    centre = Term(prior.name, given.members[prior.name], stage=prior.name)
+    columns = _columns(prepared, given, centre)
+    at_rows = centre.at(rows.user, rows.item)
+    posterior = fit_mixture(
+        _values(columns, rows.user, rows.item), rows.target - at_rows, generator(seed, "mixture"),
+        user=rows.user, item=rows.item, sizes=(data.n_users, data.n_items),
+        known=_known_likes(prepared, columns, rows.user.size),
+    )  # fmt: skip
+    total = Sum(centre)
+    total.add_all(columns, posterior.coefficient)
+    constant = one(data.n_users, data.n_items)
+    assert posterior.users is not None and posterior.items is not None  # noqa: S101, PT018 (rows have both)
+    total.add(Term("one", constant, user_scale=posterior.users.mean))
+    total.add(Term("one", constant, item_scale=posterior.items.mean))
+    notes = _notes(prior, columns, posterior, f"{rows.user.size:,} uniform rows outside the training log")
+    summary = summarise(prepared, columns, posterior, (rows.user, rows.item), given.members.get("mf"))
+    return Result(total.terms, posterior.log_evidence / rows.user.size, summary), notes
 
 
 def _mix_by_log(
     prepared: Prepared, given: Ingredients, shown: OutOfFold | None, prior: Prior
-) -> tuple[list[Term], dict[str, Any], float | None]:
-    """The prior, and exposure factors with the weights that logged ratings ask for; the error is of logged rows.
+) -> tuple[Result, dict[str, Any]]:
+    """The prior, and exposure scores with the weights that logged ratings ask for.
 
-    Columns are centred on logged pairs: there the sum is what `mf` says, and where exposure is lower, so are ratings.
+    Columns are centred on logged pairs: there the sum is what `mf` says, and where exposure is
+    lower, so are ratings. Ratings are reconstructed coarsely only: logged rows favour fine ones
+    whether or not exposure shows taste.
     """
-    notes: dict[str, Any] = {"prior": prior.name, "prior_because": prior.reason, "calibrated_on": "none"}
-    centre = Term("prior", given.members[prior.name], stage=prior.name)
-    if prior.check is not None:
-        notes["sign_check"] = {"t": round(prior.check.t, 2), "rows": prior.check.rows}
+    notes: dict[str, Any] = {
+        "prior": prior.name,
+        "prior_because": prior.reason,
+        "calibrated_on": "none",
+    }
+    centre = Term(prior.name, given.members[prior.name], stage=prior.name)
     if shown is None:
-        return [centre], notes, None
-    notes["calibrated_on"] = f"{shown.user.size:,} logged rows, by fits that have not seen them"
-    columns = [
-        column for column in _exposure_columns(given) if column.term.name in {*shown.exposure} - given.fine_rated
-    ]
+        return Result([centre]), notes
+    notes["sign_check"] = {"t": round(shown.sign.t, 2), "rows": shown.sign.rows}
+    fine = {name for name in given.exposure if name.startswith(RATED) and name not in given.personal}
+    columns = [column for column in _exposure_columns(given) if column.term.name in {*shown.exposure} - fine]
     if not columns:
-        return [centre], notes, None
+        return Result([centre]), notes
     x = np.column_stack([column.scale * shown.exposure[column.term.name] for column in columns])
     usual, residual = x.mean(0), shown.target - shown.prediction
-    mixture = fit_mixture(x - usual, residual - residual.mean(), shown.user)
-    notes |= {"alpha": _number(mixture.alpha), "gain": _interval(mixture.gain)}
-    terms = _weighted(columns, mixture, centre, notes)
-    if mixture.coefficient.any():
-        level = one(prepared.data.n_users, prepared.data.n_items)
-        terms.append(Term("one", level, weight=-float(mixture.coefficient @ usual)))
-    return terms, notes, float(mixture.error.mean())
-
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """A standardised column of the mixture: scale · (term − prior), or scale · term."""
-
-    term: Term
-    scale: float
-    against_prior: bool = False
+    rng = generator(prepared.settings.seed, "mixture")
+    posterior = fit_mixture({"exposure": x - usual}, residual - residual.mean(), rng)
+    total = Sum(centre)
+    total.add_all(columns, posterior.coefficient)
+    level = one(prepared.data.n_users, prepared.data.n_items)
+    total.add(Term("one", level, -float(posterior.coefficient @ usual)))
+    words = f"{shown.user.size:,} logged rows, by fits that have not seen them"
+    notes |= _notes(prior, columns, posterior, words)
+    return Result(total.terms, posterior.log_evidence / shown.user.size), notes
 
 
 def _exposure_columns(given: Ingredients) -> list[Column]:
-    return [Column(Term(name, scores), _inverse(given.spread[name])) for name, scores in given.exposure.items()]
+    return [Column("exposure", Term(name, scores), _inverse(spread(scores))) for name, scores in given.exposure.items()]
 
 
-def _member_columns(given: Ingredients, prior: str) -> list[Column]:
-    found = _exposure_columns(given)
+def _columns(prepared: Prepared, given: Ingredients, centre: Term) -> list[Column]:
+    """All columns: level, members less the prior, exposure, slope of the prior, and personal
+    products.
+
+    Products are those of modulators (activity, popularity, dispersion, features) with 1, the prior,
+    all-rank and exposure.
+    """
+    constant = Term("one", one(prepared.data.n_users, prepared.data.n_items))
+    found = [Column("level", constant)]
     for name, scores in given.members.items():
-        if name != prior:
-            spread = given.spread[f"{name} - mf"] or given.spread[f"{prior} - mf"]
-            found.append(Column(Term(name, scores, stage=name), _inverse(spread), True))
-    return found
-
-
-def _level_columns(prepared: Prepared, given: Ingredients, prior: str) -> list[Column]:
-    """Scale and level of the prior, which leave its order of items as it is."""
-    constant = one(prepared.data.n_users, prepared.data.n_items)
-    scale = Column(Term("prior", given.members[prior], stage=prior), _inverse(given.spread[prior]))
-    return [scale, Column(Term("one", constant), 1.0)]
-
-
-def _personal(prepared: Prepared, given: Ingredients, prior: str) -> list[Column]:
-    """Products of modulators (activity, popularity, dispersion, features) with the prior, all-rank and exposure."""
-    data, found = prepared.data, list[Column]()
-    constant = one(data.n_users, data.n_items)
-    bases = [("one", constant, 1.0), (prior, given.members[prior], _inverse(given.spread[prior]))]
-    if prior != "all-rank":
-        bases.append(("all-rank", given.members["all-rank"], _inverse(given.spread["all-rank"])))
-    bases += [(name, given.exposure[name], _inverse(given.spread[name])) for name in given.personal]
+        if name != centre.name:
+            found.append(
+                Column(
+                    "members",
+                    Term(name, scores, stage=name),
+                    _inverse(spread(scores, centre.scores)),
+                    centre,
+                )
+            )
+    found += _exposure_columns(given)
+    found.append(Column("slope", centre, _inverse(spread(centre.scores))))
+    names = {name: given.members[name] for name in ("all-rank",) if name != centre.name and name in given.members}
+    bases = [constant, centre, *(Term(name, scores, stage=name) for name, scores in names.items())]
+    bases += [Term(name, given.exposure[name]) for name in given.personal]
+    sizes = [1.0, *(_inverse(spread(base.scores)) for base in bases[1:])]
     for side, name, values in modulators(prepared):
-        by_user, by_item = (values, None) if side == "user" else (None, values)
-        for base, scores, size in bases:
-            stage = base if base in given.members else ""
-            found.append(Column(Term(f"{base} by {name}", scores, 1.0, by_user, by_item, stage), PERSONAL * size))
+        users, items = (values, None) if side == "user" else (None, values)
+        for base, size in zip(bases, sizes, strict=True):
+            product = Term(f"{base.name} by {name}", base.scores, 1.0, users, items, base.stage)
+            found.append(Column("personal", product, size))
     return found
 
 
-def _values(columns: Sequence[Column], rows: Rows, prior: np.ndarray) -> np.ndarray:
-    values = [
-        column.scale * (column.term.at(rows.user, rows.item) - (prior if column.against_prior else 0.0))
-        for column in columns
-    ]
-    return np.column_stack(values) if values else np.zeros((rows.user.size, 0))
+def _values(columns: Sequence[Column], user: np.ndarray, item: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns at pairs, by group; groups come in the order of the columns."""
+    names = dict.fromkeys(column.group for column in columns)
+    return {
+        name: np.column_stack([column.at(user, item) for column in columns if column.group == name]) for name in names
+    }
 
 
-def _weighted(columns: Sequence[Column], mixture: Mixture, prior: Term, notes: dict[str, Any]) -> list[Term]:
-    """The columns with their coefficients; what members gain, the prior loses."""
-    if not mixture.coefficient.any() and not mixture.level:
-        return [prior]
-    weights = [column.scale * float(c) for column, c in zip(columns, mixture.coefficient, strict=True)]
-    notes["weights"] = {column.term.name: round(weight, 5) for column, weight in zip(columns, weights, strict=True)}
-    moved = sum(weight for column, weight in zip(columns, weights, strict=True) if column.against_prior)
-    terms = [replace(column.term, weight=weight) for column, weight in zip(columns, weights, strict=True)]
-    if mixture.level:
-        notes["weights"]["level"] = round(mixture.level, 5)
-        terms.append(Term("level", one(prior.scores.n_users, prior.scores.n_items), weight=mixture.level))
-    return [replace(prior, weight=1.0 - moved), *terms]
+def _known_likes(prepared: Prepared, columns: Sequence[Column], n_uniform: int) -> tuple[np.ndarray, float] | None:
+    """Pairs of a log of likes, in the proportion they have in D to the pairs outside that uniform
+    rows stand for.
+
+    There seen pairs are liked, as `all-rank` says of them; exposure scores, calibrated on unseen
+    pairs, are many times larger on seen ones, and would send them anywhere.
+    """
+    data, log, n = prepared.data, prepared.log, len(prepared.rows)
+    if not data.positives_only:
+        return None
+    order = label_free_order(log.ratings)
+    at = order[np.unique(np.linspace(0, n - 1, min(n, KNOWN_LIKES)).astype(np.int64))]
+    user, item = (
+        np.searchsorted(log.row_start, at, side="right") - 1,
+        np.asarray(log.items[at], dtype=np.int64),
+    )
+    weight = n / max(data.n_users * data.n_items - n, 1) * n_uniform
+    x = np.column_stack([*_values(columns, user, item).values()])
+    return x * np.sqrt(weight / at.size), weight
+
+
+class Sum:
+    """A sum of terms; those that share scores become one, or two where weights vary by user and by item."""
+
+    def __init__(self, prior: Term) -> None:
+        self._first: dict[int, Term] = {}
+        self._by_user: dict[int, np.ndarray] = {}
+        self._by_item: dict[int, np.ndarray] = {}
+        self.add(prior)
+
+    def add(self, term: Term) -> None:
+        """Add a term whose weight varies by user or by item, not by both."""
+        key, scores = id(term.scores), term.scores
+        self._first.setdefault(key, term)
+        place, scale, size = self._by_user, term.user_scale, scores.n_users
+        if term.item_scale is not None:
+            place, scale, size = self._by_item, term.item_scale, scores.n_items
+        own = term.weight * (np.ones(size) if scale is None else scale)
+        place[key] = place.get(key, np.zeros(size)) + own
+
+    def add_all(self, columns: Sequence[Column], coefficient: np.ndarray) -> None:
+        """Add columns with their coefficients; what members gain, the prior loses."""
+        for column, value in zip(columns, coefficient, strict=True):
+            weight = column.scale * float(value)
+            self.add(replace(column.term, weight=weight))
+            if column.less is not None:
+                self.add(replace(column.less, weight=-weight))
+
+    @property
+    def terms(self) -> list[Term]:
+        """What it has become."""
+        first = self._first
+        by_user = [replace(first[k], weight=1.0, user_scale=v, item_scale=None) for k, v in self._by_user.items()]
+        by_item = [replace(first[k], weight=1.0, user_scale=None, item_scale=v) for k, v in self._by_item.items()]
+        return [*by_user, *by_item]
+
+
+def _notes(prior: Prior, columns: Sequence[Column], posterior: Posterior, rows: str) -> dict[str, Any]:
+    weights = {
+        column.term.name: round(column.scale * float(value), 5)
+        for column, value in zip(columns, posterior.coefficient, strict=True)
+    }
+    return {
+        "prior": prior.name,
+        "prior_because": prior.reason,
+        "calibrated_on": rows,
+        "deviations": {name: round(value, 5) for name, value in posterior.deviations.items()},
+        "effective_draws": round(posterior.effective_draws, 1),
+        "log_evidence": round(posterior.log_evidence, 4),
+        "weights": weights,
+    }
 
 
 def _cold_start(prepared: Prepared, done: Done, terms: Sequence[Term], small: Compressed) -> dict[str, torch.Tensor]:
-    """How features become factors of entities that were not in training, where members read features.
+    """How features become factors of entities that were not in training, where members read
+    features.
 
-    Members with linear features are affine in them. What belongs to single entities, exposure included, is at its mean;
-    a modulator is at its mean, 0.
+    Members with linear features are affine in them. What belongs to single entities, exposure
+    included, is at its mean.
     """
     found: dict[str, torch.Tensor] = {}
-    backbones = {name: _backbone(prepared, done[name]) for name in {term.stage for term in terms} & done.keys()}
     for side, key, to in (("user", "user_id", small.users), ("item", "item_id", small.items)):
         design = prepared.log.designs.get(key)
         if design is None or not design.n_columns:
             continue
-        parts = [_cold_rows(backbones, term, side, design.n_columns) for term in terms]
-        whole = torch.cat(parts, 1) @ to
-        found |= {f"cold.{side}.offset": whole[0].float(), f"cold.{side}.weight": (whole[1:] - whole[0]).float()}
+        whole = torch.cat([cold_rows(prepared, done, term, side, design.n_columns) for term in terms], 1) @ to
+        found |= {
+            f"cold.{side}.offset": whole[0].float(),
+            f"cold.{side}.weight": (whole[1:] - whole[0]).float(),
+        }
     return found
 
 
-def _backbone(prepared: Prepared, fitted: Fitted) -> Backbone:
-    """The model of a stage as it was trained."""
-    backbone = prepared.backbone("cold").cpu()
-    backbone.load_state_dict(with_prefix(fitted.parameters, "phi."))
-    return backbone
-
-
-@torch.no_grad()
-def _cold_rows(backbones: Mapping[str, Backbone], term: Term, side: str, width: int) -> torch.Tensor:
-    """A term's side for an entity without features, and for one with each feature alone, [1 + features, columns]."""
-    trained = (term.left if side == "user" else term.right).mean(0, keepdim=True)
-    if (term.user_scale if side == "user" else term.item_scale) is not None:
-        return torch.zeros_like(trained).expand(width + 1, -1)
-    if term.stage not in backbones:  # features had no part in it
-        return trained.expand(width + 1, -1)
-    backbone = backbones[term.stage]
-    design = Design.of(sparse.csr_array(sparse.eye(width + 1, width, -1, format="csr")))
-    cold = backbone.cold_users(design) if side == "user" else backbone.cold_items(design)
-    towers = backbone.user_towers if side == "user" else backbone.item_towers
-    for tower in towers:
-        if tower.uses_ids:
-            mean = tower(slice(None)).mean(0)
-            cold[:, : backbone.dim] += mean[: backbone.dim]
-            cold[:, backbone.dim if side == "user" else backbone.dim + 1] += mean[backbone.dim]
-    return cold.double() * (term.weight if side == "user" else 1.0)
-
-
-def _inverse(spread: float) -> float:
-    return 1.0 / spread if spread > 1e-9 else 0.0
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def _interval(interval: Interval) -> dict[str, float]:
-    return {"mean": round(interval.mean, 7), "low": round(interval.low, 7), "high": round(interval.high, 7)}
+def _inverse(size: float) -> float:
+    return 1.0 / max(size, LEAST_SPREAD)

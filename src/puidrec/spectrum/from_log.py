@@ -1,12 +1,13 @@
-"""What a log says of its users and items beside the fitted members: exposure factors as scores, and modulators.
+"""What a log says of its users and items beside the fitted members: exposure factors as scores, and
+modulators.
 
-Exposure factors are rank-r reconstructions of D_u^-½ O D_i^-½, O the matrix of logged pairs and D the counts plus 1.
-Hidden tastes drive exposure, so exposure carries them. The leading direction is activity times popularity; it is taken
-off, since members and modulators have both.
+Exposure factors are rank-r reconstructions of D_u^-½ O D_i^-½, O the matrix of logged pairs and D
+the counts plus 1. Hidden tastes drive exposure, so exposure carries them. The leading direction is
+activity times popularity; it is taken off, since members and modulators have both.
 
-Modulators are what mixing weights may depend on: activity, popularity, level of a user's ratings, level and dispersion
-of an item's, features. Each is a standardised number per user or item, so that 0 is the average entity. A mixture
-that varies with them is a personal Γ that was learned.
+Modulators are what mixing weights may depend on: activity, popularity, level of a user's ratings,
+level and dispersion of an item's, features. Each is a standardised number per user or item, so that
+0 is the average entity.
 """
 
 from __future__ import annotations
@@ -47,8 +48,12 @@ class ExposureScores:
 
     @property
     def personal(self) -> list[str]:
-        """Those that personal weights are given to: the finest of exposure, the coarsest of ratings."""
-        return [*list(_cut("exposure", self.seen, RANKS))[-1:], *list(_cut(RATED, self.rated, RATED_RANKS))[:1]]
+        """Those that personal weights are given to: the finest of exposure, the coarsest of
+        ratings."""
+        return [
+            *list(_cut("exposure", self.seen, RANKS))[-1:],
+            *list(_cut(RATED, self.rated, RATED_RANKS))[:1],
+        ]
 
 
 def _cut(name: str, scores: LowRank, ranks: Sequence[int]) -> dict[str, LowRank]:
@@ -58,20 +63,68 @@ def _cut(name: str, scores: LowRank, ranks: Sequence[int]) -> dict[str, LowRank]
     return {f"{name} {cut + 1}": LowRank.of(left[:, :cut], right[:, :cut]) for cut in cuts if cut}
 
 
-def exposure_scores(ratings: RowMatrix, seed: int) -> ExposureScores:
+def exposure_scores(ratings: RowMatrix) -> ExposureScores:
     """Factors of a log; `ratings` are its targets in [0, 1]."""
-    seen = _leading(ratings.map(lambda part: np.ones(part.values.size)), max(RANKS), seed)
-    rated = _leading(ratings, max(RATED_RANKS), seed)
+    keys = label_free_keys(ratings)
+    start = (keys[0] if ratings.shape[0] < ratings.shape[1] else keys[1]) / 2.0**63 - 1.0
+    seen = _leading(ratings.map(lambda part: np.ones(part.values.size)), max(RANKS), start)
+    rated = _leading(ratings, max(RATED_RANKS), start)
     return ExposureScores(_scores(seen, 1), _scores(rated, 1))
 
 
+def label_free_keys(ratings: RowMatrix) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of users and items, as random as a hash, that say what they rated and not what they
+    are called.
+
+    An entity's key is made of its number of rows, then again of the keys of the other side and the
+    ratings given there.
+    """
+    users, items = (
+        np.diff(ratings.row_start).astype(np.uint64),
+        ratings.item_count.astype(np.uint64),
+    )
+    for _ in range(2):
+        sums = np.zeros(users.size), np.zeros(items.size)
+        for part in ratings.parts():
+            hashed = _row_hash(users[part.user], items[part.item], part.values)
+            short = (hashed >> np.uint64(44)).astype(np.float64)  # sums of these are exact, in any order
+            sums[0][:] += np.bincount(part.user, short, users.size)
+            sums[1][:] += np.bincount(part.item, short, items.size)
+        users, items = (
+            _hash(key ^ _hash(total.astype(np.uint64))) for key, total in zip((users, items), sums, strict=True)
+        )
+    return users, items
+
+
+def label_free_order(ratings: RowMatrix) -> np.ndarray:
+    """The rows of a log in a random order that does not depend on the names of users and items."""
+    users, items = label_free_keys(ratings)
+    parts = [_row_hash(users[part.user], items[part.item], part.values) for part in ratings.parts()]
+    return np.argsort(np.concatenate(parts), kind="stable")
+
+
+def _row_hash(user: np.ndarray, item: np.ndarray, value: np.ndarray) -> np.ndarray:
+    rating = np.round(value * 1e6).astype(np.int64).astype(np.uint64)
+    return _hash(_hash(user) + np.uint64(3) * _hash(item ^ np.uint64(0xA5A5)) + _hash(rating))
+
+
+def _hash(x: np.ndarray) -> np.ndarray:
+    """SplitMix64, a hash of 64 bits."""
+    with np.errstate(over="ignore"):
+        x = x.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
 def looked_at(exposure: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The exposure scores that the sign check looks at: of medium rank, without ratings; there is one at least."""
+    """The exposure scores that the sign check looks at: of medium rank, without ratings; there is
+    one at least."""
     finest = [values for name, values in exposure.items() if not name.startswith(RATED)]
     return finest[min(1, len(finest) - 1)]
 
 
-def _leading(matrix: RowMatrix, rank: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _leading(matrix: RowMatrix, rank: int, start: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Singular vectors of D_u^-½ M D_i^-½ by falling strength."""
     users = 1.0 / np.sqrt(np.diff(matrix.row_start) + 1.0)
     items = 1.0 / np.sqrt(matrix.item_count + 1.0)
@@ -79,8 +132,7 @@ def _leading(matrix: RowMatrix, rank: int, seed: int) -> tuple[np.ndarray, np.nd
     rank = min(rank, min(matrix.shape) - 1)
     if rank < 1 or not scaled.any():
         return np.zeros((matrix.shape[0], 0)), np.zeros(0), np.zeros((0, matrix.shape[1]))
-    start = np.random.default_rng(seed).standard_normal(min(matrix.shape))
-    return leading_svd(scaled.operator, rank, start, tol=1e-3)
+    return leading_svd(scaled.operator, rank, start, tol=1e-5)
 
 
 def _scores(found: tuple[np.ndarray, np.ndarray, np.ndarray], without: int) -> LowRank:
@@ -94,7 +146,10 @@ def modulators(prepared: Prepared) -> list[tuple[Literal["user", "item"], str, n
     """(side, name, standardised values) of each modulator of a log."""
     ratings = prepared.log.ratings
     count, users = ratings.item_count, np.diff(ratings.row_start)
-    total, squares = ratings.sum_by_item(lambda part: part.values), ratings.sum_by_item(lambda part: part.values**2)
+    total, squares = (
+        ratings.sum_by_item(lambda part: part.values),
+        ratings.sum_by_item(lambda part: part.values**2),
+    )
     mean = total.sum() / max(ratings.nnz, 1)
     spread = squares.sum() / max(ratings.nnz, 1) - mean**2
     level = (total + SHRINK * mean) / (count + SHRINK)
@@ -104,7 +159,11 @@ def modulators(prepared: Prepared) -> list[tuple[Literal["user", "item"], str, n
         ("user", "activity", np.log1p(users)),
         ("user", "user level", (given + SHRINK * mean) / (users + SHRINK)),
         ("item", "popularity", np.log1p(count)),
-        ("item", "dispersion", np.sqrt(np.maximum((own + SHRINK * spread) / (count + SHRINK), 0.0))),
+        (
+            "item",
+            "dispersion",
+            np.sqrt(np.maximum((own + SHRINK * spread) / (count + SHRINK), 0.0)),
+        ),
         ("item", "level", level),
     ]
     designs = prepared.log.designs
@@ -125,7 +184,11 @@ def leading_feature(design: Design) -> np.ndarray:
     """The second singular direction of a feature matrix: the first is what all entities share."""
     pattern = design.pattern
     x = sparse.csr_matrix(
-        (design.values.cpu().numpy().astype(np.float64), pattern.col.cpu().numpy(), pattern.row_start.cpu().numpy()),
+        (
+            design.values.cpu().numpy().astype(np.float64),
+            pattern.col.cpu().numpy(),
+            pattern.row_start.cpu().numpy(),
+        ),
         shape=(design.n_rows, design.n_columns),
     )
     if min(x.shape) < 4:

@@ -16,10 +16,9 @@ from puidrec.data.dataset import Interactions
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.stages import train_stages
-from puidrec.rng import generator
 from puidrec.scores.low_rank import LowRank
 from puidrec.sensitivity.sign_check import SignCheck, log_controls, sign_check
-from puidrec.spectrum.from_log import exposure_scores, looked_at
+from puidrec.spectrum.from_log import exposure_scores, label_free_order, looked_at
 from puidrec.spectrum.terms import Term
 
 PARTS = 5
@@ -80,7 +79,8 @@ def _parts(prepared: Prepared, enough: int) -> Iterator[OutOfFold]:
     rows, settings = prepared.split.train, prepared.settings
     if isinstance(rows, StoredInteractions) and len(rows) > MOST_FROM_DISK:
         return
-    part = generator(settings.seed, "sign").permutation(len(rows)) % PARTS
+    part = np.empty(len(rows), np.int64)
+    part[label_free_order(prepared.log.ratings)] = np.arange(len(rows)) % PARTS
     own = settings.replace(method="mf", gamma="auto", normalise=False, select="none")
     for k in range(PARTS):
         train, held = (rows.take(np.flatnonzero(which)) for which in (part != k, part == k))
@@ -96,7 +96,14 @@ def _judged(
 ) -> OutOfFold:
     """Rows beside the predictions and exposure scores of a log that does not hold them."""
     user, item, ratings = held.user, held.item, prepared.log.ratings
-    named = exposure_scores(ratings, prepared.settings.seed).named if named is None else named
+    named = exposure_scores(ratings).named if named is None else named
     exposure = {name: Term(name, scores).at(user, item) for name, scores in named.items()}
     prediction = Term("mf", LowRank.of(mf.lefts[0].detach().cpu(), mf.rights[0].detach().cpu())).at(user, item)
-    return OutOfFold(user, item, prepared.log.target(held), prediction, exposure, log_controls(ratings, user, item))
+    return OutOfFold(
+        user,
+        item,
+        prepared.log.target(held),
+        prediction,
+        exposure,
+        log_controls(ratings, user, item),
+    )

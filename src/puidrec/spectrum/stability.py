@@ -19,8 +19,8 @@ from puidrec.spectrum.terms import Term, compress
 
 PATH = ("Γ 1.5", "Γ 3", "Γ 10", "all-rank")
 """Members along Γ with equal weight of seen and unseen pairs."""
-RANK, LOST = 24, 1e-4
-"""Most columns that the moves of scores are kept as, and the share of their squares that fewer may lose."""
+RANK = 24
+"""Most columns that the moves of scores are kept as."""
 SHOWN_USERS, SHOWN_K = 500, 10
 
 
@@ -39,7 +39,7 @@ def path_parameters(scores: LowRank, members: Mapping[str, LowRank], gammas: Map
     names = [name for name in PATH if gammas[name] > start]
     tensors = {"path.gamma": torch.tensor([start, *(gammas[name] for name in names)])}
     for k, name in enumerate(names):
-        move = compress([Term(name, members[name]), Term(prior, members[prior], -1.0)], LOST, RANK).scores
+        move = compress([Term(name, members[name]), Term(prior, members[prior], -1.0)], RANK).scores
         tensors |= {f"path.{k}.left": move.lefts[0], f"path.{k}.right": move.rights[0]}
     users = np.unique(np.linspace(0, scores.n_users - 1, SHOWN_USERS).astype(np.int64))
     left, right = (side.numpy() for side in (scores.lefts[0], scores.rights[0]))
