@@ -22,11 +22,11 @@ import polars as pl
 
 from fresh import measured, simulated
 from puidrec.data.on_disk import row_slices
+from puidrec.exposure.cells import smoothed_rates
+from puidrec.exposure.evidence import Evidence
+from puidrec.exposure.gamma import resolve_gamma
 from puidrec.features.bins import bin_side
 from puidrec.features.counts import ExposureCounts
-from puidrec.propensity.cells import smoothed_rates
-from puidrec.sensitivity.evidence import Evidence
-from puidrec.sensitivity.gamma import resolve_gamma
 
 NOT_STAGES = {"rows", "seconds", "cpu_seconds", "peak_gib", "gain_user"}
 LIMIT_SECONDS, LIMIT_GIB, LIMIT_EXPONENT = 60.0, 4.0, 1.1

@@ -14,10 +14,10 @@ from scipy.special import logit
 from scipy.stats import rankdata
 
 from puidrec.data.synthetic import WORLDS, Simulation, simulate
-from puidrec.propensity.cells import smoothed_rates
-from puidrec.sensitivity.bounds import bounds
-from puidrec.sensitivity.evidence import Evidence
-from puidrec.sensitivity.gamma import PRESETS, GammaRule, resolve_gamma
+from puidrec.exposure.bounds import bounds
+from puidrec.exposure.cells import smoothed_rates
+from puidrec.exposure.evidence import Evidence
+from puidrec.exposure.gamma import PRESETS, GammaRule, resolve_gamma
 
 RULES: dict[str, GammaRule] = {
     **{name: rule for name, rule in PRESETS.items() if name != "global"},

@@ -16,11 +16,11 @@ import pytest
 from puidrec.cli import main
 from puidrec.data.sources import SOURCES
 from puidrec.evaluation.metrics import METRICS
+from puidrec.exposure import PROPENSITIES
+from puidrec.exposure.gamma import PRESETS
+from puidrec.exposure.gamma import SOURCES as GAMMA_SOURCES
 from puidrec.methods import METHODS
-from puidrec.propensity import PROPENSITIES
 from puidrec.scores import BACKBONES
-from puidrec.sensitivity.gamma import PRESETS
-from puidrec.sensitivity.gamma import SOURCES as GAMMA_SOURCES
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 FILE = re.compile(r"```(?:python|toml)\n# (\S+)\n(.*?)```", re.DOTALL)

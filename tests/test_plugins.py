@@ -13,19 +13,19 @@ import pytest
 from puidrec import load_dataset
 from puidrec.data.sources import SOURCES
 from puidrec.evaluation.metrics import METRICS, parse_metric
+from puidrec.exposure import PROPENSITIES, make_propensity
+from puidrec.exposure.gamma import PRESETS, GammaRule, resolve_gamma
+from puidrec.exposure.gamma import SOURCES as GAMMA_SOURCES
 from puidrec.methods import METHODS
 from puidrec.plugins import GROUPS, Registry
-from puidrec.propensity import PROPENSITIES, make_propensity
 from puidrec.scores import BACKBONES, make_backbone
-from puidrec.sensitivity.gamma import PRESETS, GammaRule, resolve_gamma
-from puidrec.sensitivity.gamma import SOURCES as GAMMA_SOURCES
 from puidrec.settings import Settings
 
 TABLES = (METHODS, BACKBONES, PROPENSITIES, PRESETS, GAMMA_SOURCES, SOURCES, METRICS)
 MODULE = """
-from puidrec.sensitivity.gamma import GammaRule
-import puidrec.propensity.cells
-Mine = puidrec.propensity.cells.Cells
+from puidrec.exposure.gamma import GammaRule
+import puidrec.exposure.cells
+Mine = puidrec.exposure.cells.Cells
 preset = GammaRule(source="constant", value=2.5)
 def load(path, **options):
     raise ValueError("loaded from " + str(path))

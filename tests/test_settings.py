@@ -6,9 +6,9 @@ from typing import Literal
 
 import pytest
 
+from puidrec.exposure.gamma import PRESETS
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
-from puidrec.sensitivity.gamma import PRESETS
 from puidrec.settings import Parameters, Settings
 
 

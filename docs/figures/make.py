@@ -17,7 +17,7 @@ from puidrec.auditing.inputs import strata
 from puidrec.auditing.tipping import tipping_point
 from puidrec.data.synthetic import Simulation, simulate
 from puidrec.objective.sharp import unseen_interval
-from puidrec.sensitivity.bounds import bounds
+from puidrec.exposure.bounds import bounds
 
 WORLD = {"world": "pair", "n_users": 800, "n_items": 400, "rng": 1}
 

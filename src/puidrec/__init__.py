@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from puidrec.evaluation import evaluate as evaluate
     from puidrec.experiments.comparison import Comparison as Comparison
     from puidrec.experiments.comparison import compare as compare
+    from puidrec.exposure.certificate import Certificate as Certificate
+    from puidrec.exposure.certify import certify as certify
     from puidrec.model import Recommender as Recommender
-    from puidrec.sensitivity.certificate import Certificate as Certificate
-    from puidrec.sensitivity.certify import certify as certify
     from puidrec.settings import Settings as Settings
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Audit": "puidrec.auditing.result",
-    "Certificate": "puidrec.sensitivity.certificate",
+    "Certificate": "puidrec.exposure.certificate",
     "Comparison": "puidrec.experiments.comparison",
     "Dataset": "puidrec.data.dataset",
     "InputError": "puidrec.errors",
@@ -35,7 +35,7 @@ _HOME = {
     "Recommender": "puidrec.model",
     "Settings": "puidrec.settings",
     "audit": "puidrec.auditing.audit",
-    "certify": "puidrec.sensitivity.certify",
+    "certify": "puidrec.exposure.certify",
     "compare": "puidrec.experiments.comparison",
     "evaluate": "puidrec.evaluation.evaluator",
     "load_dataset": "puidrec.data.sources",

@@ -38,6 +38,8 @@ from puidrec.history import History
 from puidrec.methods import DEFAULT_METHOD
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.report import shown_progress, training_report
+from puidrec.methods.spectrum.stability import gamma_max
+from puidrec.methods.spectrum.uncertainty import Uncertainty, gamma_frame, lower_scores, score_interval
 from puidrec.methods.stages import train_stages
 from puidrec.neighbours import similar
 from puidrec.optimise.adam import Progress
@@ -47,8 +49,6 @@ from puidrec.optimise.stopping import pair_scores
 from puidrec.parameters import check_parameters
 from puidrec.scores.low_rank import LowRank
 from puidrec.settings import Parameters, Settings
-from puidrec.spectrum.stability import gamma_max
-from puidrec.spectrum.uncertainty import Uncertainty, gamma_frame, lower_scores, score_interval
 from puidrec.view import html_table, view
 from puidrec.world import ALONE, World
 

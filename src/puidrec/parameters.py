@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_type_hints
 
 from puidrec.errors import InputError
-from puidrec.methods import MethodSpec, get_method
+from puidrec.methods.table import MethodSpec, get_method
 from puidrec.settings import Parameters, Settings
 
 

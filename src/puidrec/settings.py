@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal, Self, TypedDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from puidrec.errors import InputError
+from puidrec.exposure import PROPENSITIES
+from puidrec.exposure.gamma import PRESETS
 from puidrec.losses.pair_loss import HEADS
 from puidrec.losses.pointwise import LOSSES, TargetScale
 from puidrec.methods.table import DEFAULT_METHOD, MethodSpec, get_method
-from puidrec.propensity import PROPENSITIES
 from puidrec.scores import BACKBONES
-from puidrec.sensitivity.gamma import PRESETS
 
 DEFAULT_DIM, DEFAULT_L2 = 16, 0.1
 """Where nothing chooses them: training by adam without IDs, logs of likes."""

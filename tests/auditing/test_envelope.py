@@ -30,8 +30,8 @@ from puidrec.auditing.envelope import (
 )
 from puidrec.data.synthetic import Truth, simulation_options
 from puidrec.evaluation.significance import resampled_sums
+from puidrec.exposure.bounds import bounds
 from puidrec.rng import generator
-from puidrec.sensitivity.bounds import bounds
 
 
 def draw_pairs(seed: int, n: int, strata: int = 3, ties: bool = False) -> tuple[Pairs, np.ndarray]:

@@ -19,7 +19,7 @@ from puidrec.auditing.tipping import (
     tipping_of,
 )
 from puidrec.auditing.tipping import tipping_point as tipping_of_users
-from puidrec.sensitivity.bounds import bounds
+from puidrec.exposure.bounds import bounds
 
 
 def tipping_point(pairs: Pairs, user: np.ndarray | None = None) -> Tipping:

@@ -9,7 +9,7 @@ import pytest
 
 from puidrec.auditing.audit import audit
 from puidrec.auditing.yardsticks import Scenario, benchmarks, replaced, times_as_strong
-from puidrec.sensitivity.calibrate import Calibration, FeatureShift
+from puidrec.exposure.calibrate import Calibration, FeatureShift
 
 INF = float("inf")
 AGE = Calibration((FeatureShift("age", "user", 2.0, 3.0, 0.1), FeatureShift("kind", "item", 1.2, 1.5, 0.1)))

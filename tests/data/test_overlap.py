@@ -16,8 +16,8 @@ from puidrec.data.describe import describe_dataset
 from puidrec.data.on_disk import StoredInteractions, shard_log
 from puidrec.data.overlap import Overlap, overlap_words, pairs_among, row_starts, rows_outside
 from puidrec.data.sources import load_dataset
-from puidrec.propensity import make_propensity
-from puidrec.propensity.base import Exposure
+from puidrec.exposure import make_propensity
+from puidrec.exposure.base import Exposure
 
 
 def table(mask: np.ndarray, rating: np.ndarray) -> pl.DataFrame:

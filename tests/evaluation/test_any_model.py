@@ -13,8 +13,8 @@ import puidrec as pr
 from puidrec.data.synthetic import simulate
 from puidrec.evaluation.strata import TrainingCounts, strata_of
 from puidrec.evaluation.weights import Weights
-from puidrec.propensity import make_propensity
-from puidrec.propensity.base import Exposure
+from puidrec.exposure import make_propensity
+from puidrec.exposure.base import Exposure
 
 LISTS = [f"unseen-{name}@5" for name in ("recall", "ndcg", "hit", "mrr", "novelty", "coverage")]
 

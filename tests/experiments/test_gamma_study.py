@@ -12,8 +12,8 @@ from puidrec import Dataset, load_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.experiments import gamma_study
 from puidrec.experiments.gamma_study import study_gamma
-from puidrec.sensitivity.gamma import PRESETS, resolve_gamma
-from puidrec.sensitivity.sign_check import DISLIKED, LIKED
+from puidrec.exposure.gamma import PRESETS, resolve_gamma
+from puidrec.exposure.sign_check import DISLIKED, LIKED
 
 
 @pytest.fixture(scope="module")

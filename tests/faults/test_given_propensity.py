@@ -12,10 +12,10 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
+from puidrec.exposure.base import Exposure
+from puidrec.exposure.given import Given
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
-from puidrec.propensity.base import Exposure
-from puidrec.propensity.given import Given
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,9 +12,9 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.errors import PuidError
+from puidrec.exposure import PROPENSITIES
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
-from puidrec.propensity import PROPENSITIES
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(0)]
 

@@ -8,6 +8,7 @@ import torch
 
 from puidrec.data.overlap import Overlap
 from puidrec.errors import InputError
+from puidrec.exposure.fitted import TableGamma
 from puidrec.losses.signed import (
     DEFAULT_GAMMA,
     calibrated_scale,
@@ -17,7 +18,6 @@ from puidrec.losses.signed import (
     unseen_mean_for_shared_model,
 )
 from puidrec.scores.low_rank import LowRank
-from puidrec.sensitivity.fitted import TableGamma
 
 
 def population(seed: int = 0) -> tuple[LowRank, torch.Tensor, torch.Tensor]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from puidrec.data.synthetic import simulate
+from puidrec.exposure.bounds import bounds
 from puidrec.methods.prepare import Prepared
-from puidrec.sensitivity.bounds import bounds
 from puidrec.settings import Settings
 
 

@@ -18,11 +18,11 @@ from puidrec.data import on_disk
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.experiments.gamma_study import study_gamma
+from puidrec.exposure.nominal import NominalExposure
 from puidrec.methods.prepare import DEFAULT_GAMMA, Prepared
 from puidrec.methods.problem import backbone_penalty
 from puidrec.model import Recommender
 from puidrec.scores.towers import PenaltyFactors
-from puidrec.sensitivity.nominal import NominalExposure
 from puidrec.settings import Settings
 
 

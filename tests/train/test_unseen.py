@@ -12,13 +12,13 @@ from puidrec.train.solver import Model
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources import load_dataset
 from puidrec.evaluation.auc import auc
+from puidrec.exposure.fitted import TableGamma
 from puidrec.losses.signed import additive_log_gamma as log_parts
 from puidrec.losses.worst_case import Box
 from puidrec.methods.stages import stages_of
 from puidrec.model import Recommender
 from puidrec.optimise.adam import Trainer
 from puidrec.scores.low_rank import LowRank
-from puidrec.sensitivity.fitted import TableGamma
 
 
 def problem_of(prepared, doubles=False):

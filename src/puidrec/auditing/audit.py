@@ -44,9 +44,9 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError
+from puidrec.exposure.certificate import Certificate
+from puidrec.exposure.gamma import GammaSpec
 from puidrec.rng import Rng
-from puidrec.sensitivity.certificate import Certificate
-from puidrec.sensitivity.gamma import GammaSpec
 
 Metric = Literal["auto", "error", "ranking", "ndcg"]
 """auto: squared error, or ranking where scores are not on the scale of ratings."""

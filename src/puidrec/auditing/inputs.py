@@ -25,12 +25,12 @@ from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.evaluation.evaluator import evaluate_scores
 from puidrec.evaluation.sequential import Settlement, settle
+from puidrec.exposure.calibrate import Calibration
+from puidrec.exposure.certificate import Certificate
+from puidrec.exposure.certify import with_checks
+from puidrec.exposure.gamma import Gamma, GammaSpec
+from puidrec.exposure.nominal import NominalExposure, Outcome
 from puidrec.rng import Rng, generator
-from puidrec.sensitivity.calibrate import Calibration
-from puidrec.sensitivity.certificate import Certificate
-from puidrec.sensitivity.certify import with_checks
-from puidrec.sensitivity.gamma import Gamma, GammaSpec
-from puidrec.sensitivity.nominal import NominalExposure, Outcome
 
 MAX_HIDING = 500_000
 """Rows in which features are hidden one by one: odds ratios do not depend on how many rows there are."""

@@ -11,8 +11,8 @@ import polars as pl
 from puidrec.auditing.envelope import Pairs, Strength, sharp_by_stratum
 from puidrec.auditing.inputs import AuditArrays
 from puidrec.auditing.ranks import Recommended
+from puidrec.exposure.fitted import bin_mean
 from puidrec.features.bins import ColumnBins, bin_column
-from puidrec.sensitivity.fitted import bin_mean
 
 N_BINS = 4
 MAX_ROWS = 200

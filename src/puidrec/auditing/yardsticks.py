@@ -16,8 +16,8 @@ import polars as pl
 
 from puidrec.auditing.verdict import Yardstick, Yardsticks
 from puidrec.errors import InputError
-from puidrec.sensitivity.calibrate import Calibration, calibrate
-from puidrec.sensitivity.evidence import Evidence
+from puidrec.exposure.calibrate import Calibration, calibrate
+from puidrec.exposure.evidence import Evidence
 
 TINY = 1e-6
 """No share of pairs is taken for closer to 0 or 1: odds must be finite."""

@@ -13,7 +13,7 @@ from puidrec.cli.output import print_json, print_table, say, steps
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
-    from puidrec.sensitivity.gamma import GammaRule
+    from puidrec.exposure.gamma import GammaRule
 
 RULES = "paper, information, residual, info, exposure-gap, recovered, global, random, or a number."
 WEIGHTED = ("information", "exposure-gap")
@@ -41,7 +41,7 @@ class RuleOptions(options.Options):
 
     def resolve(self, more: dict[str, Any]) -> GammaRule:
         """The rule with the weights given; a weight that the rule would ignore is an error."""
-        from puidrec.sensitivity.gamma import resolve_gamma
+        from puidrec.exposure.gamma import resolve_gamma
 
         texts = {"alpha": self.alpha, "beta": self.beta}
         weights = {key: options.parse_value(text) for key, text in texts.items() if text is not None}

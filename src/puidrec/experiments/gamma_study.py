@@ -14,19 +14,19 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError
+from puidrec.exposure.calibrate import Calibration
+from puidrec.exposure.certificate import Certificate
+from puidrec.exposure.certify import all_labelled, certify_exposure, sign_by_means
+from puidrec.exposure.entropy import ESTIMATORS, Gains
+from puidrec.exposure.evidence import Evidence
+from puidrec.exposure.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
+from puidrec.exposure.nominal import NominalExposure, Outcome
+from puidrec.exposure.sign_check import CLEAR_T, OPEN, MeanGap, SignCheck
 from puidrec.features.bins import SideBins
 from puidrec.methods.prepare import Prepared
+from puidrec.methods.spectrum.out_of_fold import out_of_fold
 from puidrec.rng import generator
-from puidrec.sensitivity.calibrate import Calibration
-from puidrec.sensitivity.certificate import Certificate
-from puidrec.sensitivity.certify import all_labelled, certify_exposure, sign_by_means
-from puidrec.sensitivity.entropy import ESTIMATORS, Gains
-from puidrec.sensitivity.evidence import Evidence
-from puidrec.sensitivity.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
-from puidrec.sensitivity.nominal import NominalExposure, Outcome
-from puidrec.sensitivity.sign_check import CLEAR_T, OPEN, MeanGap, SignCheck
 from puidrec.settings import Settings
-from puidrec.spectrum.out_of_fold import out_of_fold
 
 PAPER_WEIGHTS = float(PRESETS["paper"].alpha), float(PRESETS["paper"].beta)
 """α and β of the paper: 2 and 5."""

@@ -25,10 +25,10 @@ from puidrec.errors import InputError, PuidError, one_line
 from puidrec.evaluation import Evaluation, evaluate
 from puidrec.evaluation.evaluator import evaluate_scores
 from puidrec.evaluation.unseen_items import UNSEEN_METRICS
+from puidrec.exposure.nominal import NominalExposure
 from puidrec.model import Recommender
 from puidrec.optimise.adam import Progress
 from puidrec.optimise.devices import threads_for
-from puidrec.sensitivity.nominal import NominalExposure
 from puidrec.settings import Settings
 from puidrec.store import read_json
 from puidrec.world import ALONE, World

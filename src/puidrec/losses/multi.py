@@ -12,9 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from puidrec.exposure.clip import clip_values
 from puidrec.losses.pair_loss import RobustLoss, Row, pair_sum
 from puidrec.losses.whole_space import square_sum
-from puidrec.propensity.clip import clip_values
 from puidrec.scores.low_rank import LowRank
 from puidrec.scores.sparse import LogPattern, sampled_product
 

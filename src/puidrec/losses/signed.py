@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from puidrec.errors import InputError
+from puidrec.exposure.fitted import Gamma, TableGamma
 from puidrec.losses.whole_space import linear_sum
 from puidrec.scores.low_rank import LowRank
-from puidrec.sensitivity.fitted import Gamma, TableGamma
 
 DEFAULT_GAMMA = 1.1
 """Γ where nothing is known: in the simulated worlds, where people pick what they like, it repairs most of the

@@ -21,6 +21,9 @@ from puidrec.data.on_disk import Scratch, StoredInteractions, row_slices
 from puidrec.data.row_matrix import RowMatrix, user_blocks
 from puidrec.data.split import Split
 from puidrec.errors import InputError
+from puidrec.exposure.bounds import Bounds
+from puidrec.exposure.gamma import Gamma, GammaSpec
+from puidrec.exposure.nominal import NominalExposure
 from puidrec.features.counts import count_codes
 from puidrec.features.encode import FeatureEncoder
 from puidrec.features.exposure_factors import ExposureFactors
@@ -34,9 +37,6 @@ from puidrec.scores import make_backbone
 from puidrec.scores.features import Design
 from puidrec.scores.log import PAIRS_FROM_DISK, PAIRS_IN_MEMORY, Column, Log
 from puidrec.scores.towers import Backbone
-from puidrec.sensitivity.bounds import Bounds
-from puidrec.sensitivity.gamma import Gamma, GammaSpec
-from puidrec.sensitivity.nominal import NominalExposure
 from puidrec.settings import Settings
 from puidrec.world import ALONE, World
 

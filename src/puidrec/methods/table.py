@@ -130,7 +130,7 @@ ONE_GAMMA = ("auto", "certified", "global")
 """Words for `gamma` that give one Γ for all pairs; other words are rules, which give one per pair."""
 ROBUST = "puidrec.methods.robust:stages"
 MULTI = "puidrec.methods.multi:stages"
-SIGNED = "puidrec.spectrum.members:signed_stages"
+SIGNED = "puidrec.methods.spectrum.members:signed_stages"
 BASELINE = "puidrec.methods.baselines:stages"
 FIELD = "puidrec.methods.field."
 WEIGHTS, DECONFOUNDED = f"{FIELD}log_weights:", f"{FIELD}deconfounded:"
@@ -214,7 +214,7 @@ def _all_rank() -> MethodSpec:
 
 def _spectrum() -> MethodSpec:
     return MethodSpec(
-        "spectrum", "puidrec.spectrum.blend:stages",
+        "spectrum", "puidrec.methods.spectrum.blend:stages",
         "models along Γ and exposure factors, mixed by what a few uniform ratings show",
         target_scale="unit", uses_uniform="mixing weights", needs_levels=False, losses=("squared",),
         search_space=("l2", "l2_features", "dim", "min_propensity"),

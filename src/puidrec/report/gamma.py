@@ -11,13 +11,13 @@ from matplotlib.figure import Figure as Drawing
 
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.experiments.gamma_study import GammaStudy
+from puidrec.exposure.certificate import Certificate
+from puidrec.exposure.sign_check import DISLIKED, LIKED, OPEN
 from puidrec.features.bins import SideBins
 from puidrec.report.blocks import Block, Column, Figure, Page, Paragraph, Section, Table, Tone, VerdictBox
 from puidrec.report.charts import MAX_GROUPS, heat_map, histogram, save_png
 from puidrec.report.formatting import Value, clip_text, short_labels
 from puidrec.report.html import write_page
-from puidrec.sensitivity.certificate import Certificate
-from puidrec.sensitivity.sign_check import DISLIKED, LIKED, OPEN
 
 MEASURES = "A rule measures unexplained exposure, not confounding: only uniform ratings prove that something is hidden."
 """Said beside every rule's Γ: benign variation of activity raises it where nothing is hidden."""

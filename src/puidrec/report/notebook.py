@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 
 from puidrec.experiments.comparison import Comparison
 from puidrec.experiments.summary import SummaryRow, figure, grouped, interval, title
+from puidrec.exposure.certificate import Certificate
 from puidrec.report.audit import VERDICTS, factor, judged_leads, names_of, span
 from puidrec.report.audit_envelope import envelope_of
 from puidrec.report.charts import BLUE, DARK, GREY, canvas, panels_of
 from puidrec.report.formatting import MISSING, finite, show
-from puidrec.sensitivity.certificate import Certificate
 from puidrec.view import html_table, view
 
 MARKS = {"good": "✓", "warn": "!", "bad": "✗", "info": "–"}

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 
 from puidrec.evaluation.ranking import mask_seen, top_k
+from puidrec.methods.spectrum.stability import gamma_max
 from puidrec.model import Recommender
 from puidrec.optimise.devices import threads_for
-from puidrec.spectrum.stability import gamma_max
 
 BLOCK_SCORES = 2**23
 """Scores held at once: 32 MB, 83 users against 100,000 items."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from puidrec.exposure.bounds import bounds
+from puidrec.exposure.fitted import Gamma
+from puidrec.exposure.gamma import GammaRule
 from puidrec.features.counts import ExposureCounts
-from puidrec.sensitivity.bounds import bounds
-from puidrec.sensitivity.fitted import Gamma
-from puidrec.sensitivity.gamma import GammaRule
 
 
 def small_counts(seed: int = 0, n_users: int = 60, n_items: int = 40) -> ExposureCounts:

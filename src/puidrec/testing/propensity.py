@@ -15,12 +15,12 @@ import numpy as np
 from scipy.special import expit
 
 from puidrec.errors import InputError
-from puidrec.propensity.base import Exposure, Propensity, Rated
+from puidrec.exposure.base import Exposure, Propensity, Rated
 
 
 def small_exposure(seed: int = 0, n_users: int = 60, n_items: int = 40) -> Exposure:
     """A small population with bins, features, ratings, uniform rows and a propensity per log row."""
-    from puidrec.propensity.logistic import one_hot
+    from puidrec.exposure.logistic import one_hot
 
     random = np.random.default_rng(seed)
     user_bin, item_bin = random.integers(0, 3, n_users, dtype=np.int32), random.integers(0, 4, n_items, dtype=np.int32)

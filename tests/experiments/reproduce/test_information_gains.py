@@ -15,8 +15,8 @@ from puidrec.experiments.reproduce.information_gains import (
     permuted_within,
     user_gain,
 )
+from puidrec.exposure.entropy import conditional_entropy, information_gains
 from puidrec.features.counts import ExposureCounts
-from puidrec.sensitivity.entropy import conditional_entropy, information_gains
 
 
 def test_features_split_into_yes_no_questions(exposed: ExposureLog) -> None:

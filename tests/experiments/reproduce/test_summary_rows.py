@@ -19,8 +19,8 @@ from puidrec.experiments.reproduce.summary_rows import (
     printed_gamma,
     table_rows,
 )
-from puidrec.sensitivity.evidence import Evidence
-from puidrec.sensitivity.gamma import resolve_gamma
+from puidrec.exposure.evidence import Evidence
+from puidrec.exposure.gamma import resolve_gamma
 
 USERS = np.arange(300)
 

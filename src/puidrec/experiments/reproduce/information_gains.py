@@ -15,9 +15,9 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError
+from puidrec.exposure.entropy import conditional_entropy, miller_madow_bias
 from puidrec.features.bins import cross
 from puidrec.features.encode import feature_codes
-from puidrec.sensitivity.entropy import conditional_entropy, miller_madow_bias
 
 PERMUTATIONS = 19
 """A gain above all of them is beyond chance at the 5 % level (1 in 20)."""

@@ -18,11 +18,11 @@ from puidrec.experiments.job import Result
 from puidrec.experiments.reproduce.paper_tables import METRICS, printed
 from puidrec.experiments.reproduce.questions import LETTERS
 from puidrec.experiments.summary import SummaryRow, by_table, summarise
+from puidrec.exposure.entropy import ESTIMATORS
+from puidrec.exposure.gamma import resolve_gamma
+from puidrec.exposure.nominal import NominalExposure
 from puidrec.methods import get_method
 from puidrec.rng import generator
-from puidrec.sensitivity.entropy import ESTIMATORS
-from puidrec.sensitivity.gamma import resolve_gamma
-from puidrec.sensitivity.nominal import NominalExposure
 
 REFERENCE, FLOOR = "mf", "item-rate"
 KINDS = {

@@ -31,12 +31,12 @@ from torch import Tensor
 
 from puidrec.data.dataset import Interactions
 from puidrec.errors import InputError
+from puidrec.exposure.entropy_balance import entropy_balance
 from puidrec.losses.pair_loss import Objective, RobustLoss, Row
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Fitted, Stage
 from puidrec.methods.robust import RobustProblem, robust_problem, unweighted_first, weighted_stages
 from puidrec.optimise.stopping import pair_scores
-from puidrec.propensity.entropy_balance import entropy_balance
 from puidrec.scores.log import Column
 from puidrec.scores.low_rank import LowRank
 

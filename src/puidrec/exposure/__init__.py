@@ -1,0 +1,63 @@
+"""Propensities: P(o = 1 | what is known of a pair), by name. A new one is a file, a line here, a contract test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from puidrec.errors import InputError
+from puidrec.exposure.base import Exposure, Propensity, Rated
+from puidrec.exposure.clip import Clipped
+from puidrec.plugins import Registry
+
+__all__ = [
+    "PROPENSITIES",
+    "Clipped",
+    "Exposure",
+    "Propensity",
+    "Rated",
+    "clip",
+    "make_propensity",
+    "require_propensity",
+]
+
+_BUILT_IN: dict[str, str | Callable[..., Propensity]] = {
+    "cells": "puidrec.exposure.cells:Cells",
+    "logistic": "puidrec.exposure.logistic:Logistic",
+    "two-way": "puidrec.exposure.two_way:TwoWay",
+    "balanced": "puidrec.exposure.balancing:Balanced",
+    "kernel": "puidrec.exposure.balancing:Kernel",
+    "naive-bayes": "puidrec.exposure.naive_bayes:NaiveBayes",
+    "given": "puidrec.exposure.given:Given",
+}
+PROPENSITIES = Registry(
+    "puidrec.propensities", _BUILT_IN, lambda _, kind: kind if callable(kind) else None, "a class of propensities"
+)
+"""Name → "module:Class", imported when asked for, or the class of a plug-in."""
+
+
+def require_propensity(name: str) -> None:
+    """Refuse a name that is not in the table."""
+    if name not in PROPENSITIES:
+        raise InputError("unknown propensity", found=name, expected=f"one of {PROPENSITIES.names()}")
+
+
+def make_propensity(name: str, **options: Any) -> Propensity:
+    """Build an unfitted propensity by name; options are those of its constructor."""
+    require_propensity(name)
+    try:
+        propensity = _constructor(PROPENSITIES[name])(**options)
+    except TypeError as error:
+        if "unexpected keyword" not in str(error):
+            raise
+        raise InputError(f"propensity {name}: {str(error).split('() ')[-1]}") from error
+    return propensity
+
+
+def _constructor(row: str | Callable[..., Propensity]) -> Callable[..., Propensity]:
+    if callable(row):
+        return row
+    module, kind = row.split(":")
+    constructor: Callable[..., Propensity] = getattr(import_module(module), kind)
+    return constructor

@@ -1,0 +1,203 @@
+"""What a propensity is fitted on, what it can be asked, and the checks that all of them share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+
+import numpy as np
+from scipy import sparse
+
+from puidrec.data.on_disk import row_slices
+from puidrec.errors import InputError, not_fitted
+from puidrec.exposure.clip import DEFAULT_LOW, Clipped, check_limits, clip
+from puidrec.features.bins import bin_side
+from puidrec.features.counts import ExposureCounts, check_pairs
+from puidrec.features.encode import exposure_design
+
+if TYPE_CHECKING:
+    from puidrec.data.dataset import Dataset, IdMap, Interactions
+
+
+@dataclass(frozen=True)
+class Rated:
+    """Rated pairs as arrays: codes of users and items, and the rating of each."""
+
+    user: np.ndarray
+    item: np.ndarray
+    rating: np.ndarray
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Which pairs of D = users × items were seen, and what a propensity may explain that with.
+
+    `counts` suffices for `cells`, `two-way` and (on bins) `logistic`, so a log too large for memory is fitted from
+    one streaming pass. "Seen" means: a training row. A rating that the protocol drops does not count as seen.
+    """
+
+    counts: ExposureCounts
+    log: Rated | None = None
+    user_features: sparse.csr_array | None = None
+    """Design matrix [users, columns]; see `features.encode.exposure_design`."""
+    item_features: sparse.csr_array | None = None
+    uniform: Rated | None = None
+    """Uniformly drawn ratings held out for propensities. Only those with `uses_uniform` look at them."""
+    uniform_unseen: bool = False
+    """Whether the uniform ratings are of unseen pairs alone: rows that repeat a logged pair were dropped."""
+    given: np.ndarray | None = None
+    """Propensities that came with the log, one per pair of `given_pairs`."""
+    given_pairs: tuple[np.ndarray, np.ndarray] | None = None
+    """Users and items that `given` speaks of: all logged rows, held-out ones included; None: the rows of `log`."""
+    ids: tuple[IdMap, IdMap] | None = None
+    """The caller's ids, to read files written in them."""
+
+    @classmethod
+    def from_log(
+        cls,
+        user: np.ndarray,
+        item: np.ndarray,
+        *,
+        user_bin: np.ndarray,
+        item_bin: np.ndarray,
+        rating: np.ndarray | None = None,
+        **parts: Any,
+    ) -> Self:
+        """From codes in memory and the bin of every user and item (zeros where there are no features)."""
+        counts = ExposureCounts.from_pairs(user, item, user_bin, item_bin)
+        return cls(counts, Rated(user, item, np.ones(user.size) if rating is None else rating), **parts)
+
+    @classmethod
+    def from_rows(
+        cls,
+        data: Dataset,
+        rows: Interactions,
+        uniform: Interactions | None = None,
+        counts: ExposureCounts | None = None,
+    ) -> Self:
+        """From rows that count as seen, and uniform rows held out for propensities.
+
+        counts: of the rows under bins of the side tables, where they are known; else the tables are binned here.
+        """
+        if counts is None:
+            sides = ((data.users, "user_id", data.n_users), (data.items, "item_id", data.n_items))
+            bins = [bin_side(frame, id_column=key, n_entities=n).codes for frame, key, n in sides]
+            counts = ExposureCounts.from_pairs(rows.user, rows.item, *bins)
+        if (counts.n_users, counts.n_items) != (data.n_users, data.n_items):
+            raise InputError(
+                "counts of another population", found=f"{counts.n_users} users and {counts.n_items} items",
+                expected=f"{data.n_users} users and {data.n_items} items",
+            )  # fmt: skip
+        return cls(
+            counts, Rated(rows.user, rows.item, rows.rating), user_features=exposure_design(data.users, "user_id"),
+            item_features=exposure_design(data.items, "item_id"),
+            uniform=Rated(uniform.user, uniform.item, uniform.rating) if uniform is not None else None,
+            uniform_unseen=data.overlap.dropped > 0, given=data.logged.propensity,
+            given_pairs=(data.logged.user, data.logged.item), ids=(data.user_ids, data.item_ids),
+        )  # fmt: skip
+
+    @property
+    def n_seen(self) -> int:
+        """Observed pairs."""
+        return int(self.counts.user_degree.sum())
+
+    @property
+    def n_pairs(self) -> int:
+        """The size of D."""
+        return self.counts.n_users * self.counts.n_items
+
+    @property
+    def rate(self) -> float:
+        """Share of D that was seen, kept inside (0, 1) by half a pair."""
+        return (self.n_seen + 0.5) / (self.n_pairs + 1.0)
+
+
+@runtime_checkable
+class Propensity(Protocol):
+    """P(o = 1 | what is known of the pair), fitted once, asked for any pairs."""
+
+    uses_uniform: bool
+    """Whether fitting looks at uniform rows; reports say so."""
+
+    def fit(self, data: Exposure) -> Self:
+        """Learn from the seen and unseen pairs."""
+        ...
+
+    def predict(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None) -> np.ndarray:
+        """Propensities in (0, 1] of pairs given as codes, float64. `rating` matters to `naive-bayes` only."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What a report should say of it: name, parameters, use of uniform data, share clipped."""
+        ...
+
+
+class FittedPropensity(ABC):
+    """Checks before, clipping after: a propensity writes `_fit` and `_raw` and gets the rest here.
+
+    Inherited rather than composed because the order (check, compute, clip) is what must not vary.
+    """
+
+    name: str
+    uses_uniform: bool = False
+
+    def __init__(self, *, low: float = DEFAULT_LOW) -> None:
+        check_limits(low)
+        self.low = low
+
+    @abstractmethod
+    def _fit(self, data: Exposure) -> None:
+        """Learn; sets attributes that end in `_`."""
+
+    @abstractmethod
+    def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
+        """Propensities before clipping, for codes that were checked."""
+
+    def _details(self) -> dict[str, Any]:
+        """What `describe` adds for this kind."""
+        return {}
+
+    def fit(self, data: Exposure) -> Self:
+        """Learn from the seen and unseen pairs of D."""
+        if data.n_seen == 0:
+            raise InputError("no pair was seen, so there is no propensity to learn", expected="at least one log row")
+        self._fit(data)
+        self.shape_ = (data.counts.n_users, data.counts.n_items)
+        self.rate_ = data.rate
+        log = data.log
+        self.log_summary_: dict[str, Any] = {}
+        if log is not None:
+            self.log_summary_ = self._summary(log)
+        return self
+
+    def _summary(self, log: Rated) -> dict[str, Any]:
+        """What clipping does to the log, some rows at a time."""
+        moved, smallest = 0, 1.0
+        for part in row_slices(log.user.size):
+            clipped = self.predict_clipped(log.user[part], log.item[part], log.rating[part])
+            moved, smallest = moved + clipped.n_low + clipped.n_high, min(smallest, float(clipped.values.min()))
+        return {"share_clipped": moved / log.user.size, "smallest": smallest}
+
+    def predict(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None) -> np.ndarray:
+        """Propensities in (0, 1] of pairs given as codes."""
+        return self.predict_clipped(users, items, rating).values
+
+    def predict_clipped(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None) -> Clipped:
+        """Propensities of pairs, with the count of values that clipping moved."""
+        self._require_fitted()
+        users, items = np.asarray(users), np.asarray(items)
+        check_pairs(users, items, *self.shape_)
+        if rating is not None and np.shape(rating) != users.shape:
+            raise InputError("one rating per pair", found=np.shape(rating), expected=f"{users.shape}")
+        return clip(self._raw(users, items, rating), self.low)
+
+    def describe(self) -> dict[str, Any]:
+        """Name, use of uniform data, overall rate, and what clipping did to the log rows."""
+        self._require_fitted()
+        general = {"name": self.name, "uses_uniform": self.uses_uniform, "rate": self.rate_, "low": self.low}
+        return {**general, **self.log_summary_, **self._details()}
+
+    def _require_fitted(self) -> None:
+        if not hasattr(self, "shape_"):
+            raise not_fitted(f"propensity {self.name}")

@@ -1,0 +1,351 @@
+"""How sure the mixture is: of the mean of a user, an item, a segment or a pair, and the learned Γ
+that follows from it.
+
+The variance of an expected rating has three parts, kept apart:
+
+    coefficients   xᵀCx, x the columns of the pair or their means over a user's or an item's pairs
+    effects        what uniform rows leave open of this user's and this item's own effect
+    fit            σ²/(n + 2): the error of `mf` itself for an entity with n logged rows, σ² the log's squared residuals
+
+and a single rating, or the expected rating of a single pair, has all that one rating per pair
+cannot tell from noise on top. Of a pair xᵀCx is kept as |ℓ_u + ℓ_i − ℓ|² with a few loadings ℓ per
+user and item, plus the mean of what they leave out.
+
+The learned Γ is the smallest under which the expected unseen rating r is possible where the log
+says q (`mf`): q/r where r is below q, (1 − q)/(1 − r) where it is above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import polars as pl
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from puidrec.data.dataset import IdMap
+from puidrec.errors import InputError
+from puidrec.methods.prepare import Prepared
+from puidrec.methods.spectrum.mixture import Posterior
+from puidrec.optimise.stopping import pair_scores
+from puidrec.scores.low_rank import LowRank
+
+if TYPE_CHECKING:
+    from puidrec.methods.spectrum.blend import Column
+
+LOADINGS = 8
+"""Directions of coefficients that are kept per user and item."""
+SHRINK = 2.0
+"""Logged rows that an entity's level is worth before it has any."""
+EDGE = 0.01
+"""Ratings in 0..1 count as at least this far from either end, else Γ would be infinite."""
+PREFIX = "posterior."
+CAUTION = 1.2816
+"""Standard deviations below the expected rating that cautious rankings go by: one in ten lies lower."""
+MOST_VALUES = 12
+"""Different numbers from which a column is cut into four bins."""
+SideName = Literal["user", "item"]
+PairsByUser = tuple[np.ndarray, np.ndarray]
+
+
+class Summary(NamedTuple):
+    """What is kept with the model."""
+
+    tensors: dict[str, Tensor]
+
+
+def summarise(
+    prepared: Prepared,
+    columns: Sequence[Column],
+    posterior: Posterior,
+    rows: tuple[np.ndarray, np.ndarray],
+    mf: LowRank | None,
+) -> Summary:
+    """The posterior as a few numbers per user and item. `rows`: users and items of the rows that
+    calibrated."""
+    assert posterior.users is not None and posterior.items is not None  # noqa: S101, PT018 (rows have both)
+    means = [column.means() for column in columns]
+    x = [np.column_stack([mean[side] for mean in means]) for side in (0, 1)]
+    slopes = [posterior.users.slope, posterior.items.slope]
+    centre = x[0].mean(0) - slopes[0].mean(0) - slopes[1].mean(0)
+    own = [x[0] - slopes[0] - slopes[1].mean(0), x[1] - slopes[1] - slopes[0].mean(0)]
+    turn = _leading(posterior.covariance, np.concatenate(own))
+    at_rows = np.column_stack([column.at(*rows) for column in columns]) - slopes[0][rows[0]] - slopes[1][rows[1]]
+    exact = np.einsum("rk,kl,rl->r", at_rows, posterior.covariance, at_rows)
+    loading, middle = [side @ turn for side in own], centre @ turn
+    additive = ((loading[0][rows[0]] + loading[1][rows[1]] - middle) ** 2).sum(1)
+    rest = max(float(np.mean(exact - additive)), 0.0)
+    tensors: dict[str, np.ndarray] = {
+        "middle": middle,
+        "numbers": np.array([posterior.noise, rest, _log_residual(prepared, mf)]),
+    }
+    for k, (name, side) in enumerate((("user", posterior.users), ("item", posterior.items))):
+        tensors |= {f"{name}.loading": loading[k], f"{name}.effect": side.variance}
+        tensors[f"{name}.rows"] = np.bincount(rows[k], minlength=side.variance.size)
+    found = {f"{PREFIX}{name}": torch.from_numpy(np.asarray(value, np.float32)) for name, value in tensors.items()}
+    if mf is not None:
+        found |= {
+            f"{PREFIX}mf.left": mf.lefts[0].float(),
+            f"{PREFIX}mf.right": mf.rights[0].float(),
+        }
+    return Summary({name: value.contiguous() for name, value in found.items()})
+
+
+def _leading(covariance: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """A map of columns to loadings whose squared length is xᵀCx, by the directions that matter most
+    at x."""
+    values, axes = np.linalg.eigh(covariance)
+    root = axes * np.sqrt(np.maximum(values, 0.0))
+    gram = x @ root
+    _, turned = np.linalg.eigh(gram.T @ gram)
+    return np.asarray(root @ turned[:, ::-1][:, :LOADINGS])
+
+
+def _log_residual(prepared: Prepared, mf: LowRank | None) -> float:
+    """The mean squared residual of the training rows."""
+    if mf is None:
+        return 0.0
+    log, total = prepared.log, 0.0
+    for part in log.parts():
+        total += float(np.sum((log.target(part) - pair_scores(mf, part.user, part.item)) ** 2, dtype=np.float64))
+    return total / len(log.rows)
+
+
+class Means(NamedTuple):
+    """Expected unseen ratings beside what `mf` says of the same pairs."""
+
+    expected: np.ndarray
+    logged: np.ndarray
+    variance: np.ndarray
+    fit: np.ndarray
+    """The part of the variance that is the error of `mf` itself."""
+    rows: np.ndarray
+    """Uniform rows of each."""
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """The posterior of a fitted model."""
+
+    tensors: Mapping[str, np.ndarray]
+    users: np.ndarray
+    items: np.ndarray
+    """Factors of the model."""
+    seen: PairsByUser
+
+    @classmethod
+    def of(
+        cls,
+        parameters: Mapping[str, Tensor],
+        users: np.ndarray,
+        items: np.ndarray,
+        seen: PairsByUser,
+    ) -> Uncertainty | None:
+        """What a model keeps; None where it keeps nothing."""
+        own = {
+            name.removeprefix(PREFIX): value.cpu().double().numpy()
+            for name, value in parameters.items()
+            if name.startswith(PREFIX)
+        }
+        return cls(own, users.astype(np.float64), items.astype(np.float64), seen) if own else None
+
+    @property
+    def noise(self) -> float:
+        """Variance of a single rating around its expectation."""
+        return float(self.tensors["numbers"][0])
+
+    def counts(self, side: SideName) -> np.ndarray:
+        """Logged rows of each user or item."""
+        row_start, items = self.seen
+        return np.diff(row_start) if side == "user" else np.bincount(np.asarray(items), minlength=len(self.items))
+
+    def fit_error(self, side: SideName) -> np.ndarray:
+        """σ²/(n + 2) of each user or item."""
+        return np.asarray(self.tensors["numbers"][2] / (self.counts(side) + SHRINK))
+
+    def pair_variance(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+        """Variance of expected ratings of pairs; code −1, or one beyond the last, is an entity
+        without rows."""
+        loading, own = (
+            self.tensors["middle"] * -1.0,
+            np.full(user.shape, self.tensors["numbers"][1]),
+        )
+        for side, code in (("user", user), ("item", item)):
+            length, effect = self._with_average(side)
+            at = np.where((code < 0) | (code >= len(effect)), len(effect) - 1, code)
+            loading, own = loading + length[at], own + effect[at]
+        return np.asarray((loading**2).sum(-1) + own)
+
+    def block_variance(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """The same of some users against some items, [users, items]; codes beyond those of training
+        are unknown."""
+        left, own = (part[users] for part in self._with_average("user"))
+        right, effect = self._with_average("item")
+        code = np.minimum(items, len(effect) - 1)
+        left = left - self.tensors["middle"]
+        right, effect = right[code], effect[code] + (right[code] ** 2).sum(1)
+        total = 2.0 * left @ right.T + effect + ((left**2).sum(1) + own + self.tensors["numbers"][1])[:, None]
+        return np.asarray(np.maximum(total, 0.0))
+
+    def _with_average(self, side: str) -> tuple[np.ndarray, np.ndarray]:
+        """Loadings and other variance of each entity, and of one without rows after the last."""
+        loading, name = self.tensors[f"{side}.loading"], "user" if side == "user" else "item"
+        effect = self.tensors[f"{side}.effect"] + self.fit_error(name)  # type: ignore[arg-type]
+        alone = self.tensors[f"{side}.effect"].max() + self.tensors["numbers"][2] / SHRINK
+        return np.concatenate([loading, loading.mean(0, keepdims=True)]), np.append(effect, alone)
+
+    def means(self, side: SideName) -> Means:
+        """Of each user over unseen items, or of each item over users who have not seen it."""
+        logged = self.tensors["mf.left"], self.tensors["mf.right"]
+        expected = self._unseen(side, self.users, self.items)
+        effect, fit = self.tensors[f"{side}.effect"], self.fit_error(side)
+        variance = (self.tensors[f"{side}.loading"] ** 2).sum(1) + effect + fit
+        return Means(expected, self._unseen(side, *logged), variance, fit, self.tensors[f"{side}.rows"])
+
+    def _unseen(self, side: SideName, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        row_start, item = self.seen
+        user = np.repeat(np.arange(len(left)), np.diff(row_start))
+        factors = LowRank.of(torch.from_numpy(left), torch.from_numpy(right))
+        known = pair_scores(factors, user, np.asarray(item))
+        if side == "user":
+            total, others, code = left @ right.sum(0), len(right), user
+        else:
+            total, others, code = right @ left.sum(0), len(left), np.asarray(item)
+        total = total - np.bincount(code, known, total.size)
+        return np.asarray(total / np.maximum(others - self.counts(side), 1))
+
+    def segments(self, side: SideName, code: np.ndarray, n: int) -> Means:
+        """Of groups of users or items: means of their members' means, weighted by their unseen
+        pairs."""
+        one, others = self.means(side), len(self.items if side == "user" else self.users)
+        weight = np.maximum(others - self.counts(side), 0).astype(np.float64)
+        total = np.maximum(np.bincount(code, weight, n), 1e-12)
+
+        def mean(values: np.ndarray, power: int = 1) -> np.ndarray:
+            return np.asarray(np.bincount(code, weight**power * values, n) / total**power)
+
+        loading = np.column_stack([mean(column) for column in self.tensors[f"{side}.loading"].T])
+        fit = mean(one.fit, 2)
+        variance = (loading**2).sum(1) + mean(self.tensors[f"{side}.effect"], 2) + fit
+        return Means(mean(one.expected), mean(one.logged), variance, fit, np.bincount(code, one.rows, n))
+
+    def pairs(self, user: np.ndarray, item: np.ndarray) -> Means:
+        """Of single pairs: with all that one rating cannot tell from noise."""
+        expected, logged = (
+            np.einsum("rk,rk->r", left[user], right[item])
+            for left, right in (
+                (self.users, self.items),
+                (self.tensors["mf.left"], self.tensors["mf.right"]),
+            )
+        )
+        fit = self.fit_error("user")[user] + self.fit_error("item")[item]
+        rows = np.zeros(user.size)
+        return Means(expected, logged, self.pair_variance(user, item) + self.noise, fit, rows)
+
+
+def score_interval(
+    known: Uncertainty, scores: np.ndarray, user: np.ndarray, item: np.ndarray, level: float
+) -> dict[str, np.ndarray]:
+    """Scores with the interval that holds the share `level` of ratings, on the scale of the model."""
+    _require_level(level)
+    reach = float(ndtri(0.5 + level / 2.0)) * np.sqrt(known.pair_variance(user, item) + known.noise)
+    low, high = (np.clip(scores + step, 0.0, 1.0).astype(np.float32) for step in (-reach, reach))
+    return {"score": scores, "low": low, "high": high}
+
+
+def lower_scores(known: Uncertainty, scores: np.ndarray, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """The lower ends of the 80 % intervals of expected ratings of some users, [users, items]."""
+    users = np.minimum(users, len(known.users))  # a cold-start user is the average one
+    return np.asarray(scores - CAUTION * np.sqrt(known.block_variance(users, items))).astype(np.float32)
+
+
+def _require_level(level: float) -> None:
+    if not 0.0 < level < 1.0:
+        raise InputError("the level of an interval is a share", found=level, expected="0 < level < 1, such as 0.9")
+
+
+def gamma_frame(
+    known: Uncertainty,
+    by: str,
+    level: float,
+    *,
+    ids: tuple[IdMap, IdMap],
+    pairs: tuple[Any, Any] | None = None,
+    tables: Sequence[pl.DataFrame | None] = (),
+) -> pl.DataFrame:
+    """The learned Γ of users, items, pairs (by ids) or the values of a column of a side table."""
+    _require_level(level)
+    if "mf.left" not in known.tensors:
+        raise InputError("a log of likes has no ratings that Γ could move", found="likes", expected="a log of ratings")
+    if pairs is not None:
+        code = [own.encode(given) for own, given in zip(ids, pairs, strict=True)]
+        if (code[0] < 0).any() or (code[1] < 0).any():
+            raise InputError("unknown users or items", found="ids", expected="those of the training data")
+        own = {"user_id": ids[0].decode(code[0]), "item_id": ids[1].decode(code[1])}
+        return _with_gamma(own, known.pairs(code[0], code[1]), level)
+    if by == "user":
+        return _with_gamma({"user_id": ids[0].ids}, known.means("user"), level)
+    if by == "item":
+        return _with_gamma({"item_id": ids[1].ids}, known.means("item"), level)
+    side, values, code_of = _column(by, ids, tables)
+    names, group = np.unique(values, return_inverse=True)
+    whole = np.full(len(ids[0] if side == "user" else ids[1]), names.size)  # whoever has no row there comes last
+    whole[code_of] = group
+    means = known.segments(side, whole, names.size + 1)
+    return _with_gamma({by: names}, Means(*(part[:-1] for part in means)), level)
+
+
+def _column(
+    by: str, ids: tuple[IdMap, IdMap], tables: Sequence[pl.DataFrame | None]
+) -> tuple[SideName, np.ndarray, np.ndarray]:
+    """Which side a column belongs to, its values (numbers in four quantile bins), and the code of each row's entity."""
+    for table in tables:
+        if table is None or by not in table.columns:
+            continue
+        side: SideName = "user" if "user_id" in table.columns else "item"
+        code = ids[0 if side == "user" else 1].encode(table[f"{side}_id"])
+        column = table[by].filter(pl.Series(code >= 0))
+        if column.dtype.is_numeric() and column.n_unique() > MOST_VALUES:
+            column = column.qcut(4, allow_duplicates=True)
+        return side, column.cast(pl.String).fill_null("missing").to_numpy(), code[code >= 0]
+    known = {name for table in tables if table is not None for name in table.columns}
+    found = sorted(known - {"user_id", "item_id"})
+    raise InputError(
+        "no such column in a side table", found=by, expected=f"user, item, pair or one of {', '.join(found) or 'none'}",
+        hint="Give table=, a side table with user_id or item_id, where the model was loaded.",
+    )  # fmt: skip
+
+
+def _with_gamma(names: Mapping[str, Any], means: Means, level: float) -> pl.DataFrame:
+    own = learned_gamma(means, level)
+    return pl.DataFrame({**names, **own._asdict(), "rows": means.rows.astype(np.int64)})
+
+
+class LearnedGamma(NamedTuple):
+    """Γ with its interval, and whether unseen ratings are below or above what the log says."""
+
+    gamma: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    direction: np.ndarray
+
+
+def learned_gamma(means: Means, level: float) -> LearnedGamma:
+    """The smallest Γ under which the expected unseen rating is possible, and its interval."""
+    reach = float(ndtri(0.5 + level / 2.0)) * np.sqrt(means.variance)
+    q = means.logged
+    gamma, at_low, at_high = (gamma_of(q, means.expected + step) for step in (0.0, -reach, reach))
+    inside = (means.expected - reach <= q) & (q <= means.expected + reach)
+    low = np.where(inside, 1.0, np.minimum(at_low, at_high))
+    direction = np.where(inside, "open", np.where(means.expected < q, "below", "above"))
+    return LearnedGamma(gamma, low, np.maximum(at_low, at_high), direction)
+
+
+def gamma_of(q: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """Γ that moves q to r: q/r down, (1 − q)/(1 − r) up."""
+    q, r = np.clip(q, EDGE, 1.0 - EDGE), np.clip(r, EDGE, 1.0 - EDGE)
+    return np.asarray(np.maximum(q / r, (1.0 - q) / (1.0 - r)))
