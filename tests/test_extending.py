@@ -15,11 +15,13 @@ import pytest
 
 from puidrec.cli import main
 from puidrec.data.sources import SOURCES
+from puidrec.errors import InputError
 from puidrec.evaluation.metrics import METRICS
 from puidrec.exposure import PROPENSITIES
 from puidrec.exposure.gamma import PRESETS
 from puidrec.exposure.gamma import SOURCES as GAMMA_SOURCES
 from puidrec.methods import METHODS
+from puidrec.model import Recommender
 from puidrec.scores import BACKBONES
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
@@ -54,7 +56,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_plug_in_is_short() -> None:
     lines = {name: [line for line in text.splitlines() if line] for name, text in files().items()}
     lengths = {name: len(own) for name, own in lines.items() if name.endswith(".py")}
-    assert len(lengths) == 12
+    assert len(lengths) == 14
     assert lengths.pop("my_puid/method.py") < METHOD
     assert max(lengths.values()) < LONGEST, lengths
 
@@ -91,6 +93,34 @@ def test_the_commands_of_the_page_run(
             main.run()
         assert not left.value.code, capsys.readouterr().err
     assert '"mrr@5"' in capsys.readouterr().out
-    settings, low = (tomllib.loads((package / "runs" / name / "config.toml").read_text()) for name in ("mine", "low"))
+    settings, own = (
+        tomllib.loads((package / "runs" / name / "config.toml").read_text()) for name in ("mine", "expectile")
+    )
     assert (settings["backbone"], settings["propensity"], settings["gamma"]) == ("mf-hashed", "popularity", "rare")
-    assert (low["method"], low["unseen_weight"]) == ("unseen-low", 0.3)
+    assert (own["method"], own["under"]) == ("expectile", 3.0)
+
+
+def test_help_shows_the_parameters_of_a_method_that_is_named(
+    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(package))
+    monkeypatch.setattr(METHODS, "_loaded", {})
+    monkeypatch.setattr(sys, "argv", ["puid", "train", "--method", "expectile", "--help"])
+    with pytest.raises(SystemExit):
+        main.run()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "under" in shown
+    assert "What an underestimate costs" in shown
+
+
+def test_a_parameter_of_its_own_is_checked(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(package))
+    monkeypatch.setattr(METHODS, "_loaded", {})
+    assert Recommender("expectile", under=3.0).get_params()["under"] == 3.0
+    assert Recommender("expectile").get_params()["under"] == 2.0
+    with pytest.raises(InputError, match="under"):
+        Recommender("expectile", under=-1.0)
+    with pytest.raises(InputError, match="under"):
+        Recommender("expectile", undr=1.0)
+    with pytest.raises(InputError, match="unknown setting"):
+        Recommender("mf", under=1.0)

@@ -101,7 +101,11 @@ def test_the_constructor_is_typed_as_the_settings_are() -> None:
     from typing import get_type_hints
 
     own = {name: field.annotation for name, field in Settings.model_fields.items() if name != "method"}
-    assert get_type_hints(Parameters) == {**own, "l2_vectors": float | Literal["auto"]}
+    for spec in METHODS.values():  # methods of this package that have parameters of their own
+        kind = spec.own_params
+        own |= {} if kind is None else {name: one.annotation for name, one in kind.model_fields.items()}
+    number = {"dim": int | Literal["auto"], "l2": float | Literal["auto"]}
+    assert get_type_hints(Parameters) == {**own, **number}
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ class Recommender:
         self.settings = Settings.of(method, **given)
 
     def __repr__(self) -> str:
-        given = self.settings.model_dump(exclude_defaults=True, exclude={"method"})
+        given = self.settings.given()
         shown = f"Recommender({self.settings.method!r}{''.join(f', {k}={v!r}' for k, v in given.items())})"
         if not hasattr(self, "user_factors_"):
             return shown
@@ -111,7 +111,7 @@ class Recommender:
 
     def _repr_html_(self) -> str:
         """Method, parameters given and what was fitted, as a notebook shows them."""
-        given = self.settings.model_dump(exclude_defaults=True, exclude={"method"})
+        given = self.settings.given()
         rows: list[tuple[str, Any]] = list(given.items())
         fitted = "not fitted"
         if hasattr(self, "user_factors_"):

@@ -22,9 +22,6 @@ OWN: dict[str, Callable[[MethodSpec], bool]] = {
     "normalise": lambda spec: spec.uses_propensity is True,
     "head": lambda spec: spec.imputes or spec.name == "stable-dr",
     "unseen_weight": lambda spec: "unseen_weight" in spec.search_space or looks_at_unseen(spec),
-    "bias_share": lambda spec: "bias_share" in spec.search_space,
-    "information_weight": lambda spec: "information_weight" in spec.search_space,
-    "confidence_penalty": lambda spec: "confidence_penalty" in spec.search_space,
     "adjust": looks_at_unseen,
     "liked": looks_at_unseen,
     "warm_start": lambda spec: spec.benchmark,
@@ -32,7 +29,7 @@ OWN: dict[str, Callable[[MethodSpec], bool]] = {
     "cross_fit": lambda spec: spec.imputes,
     "shrink_to": lambda spec: spec.estimator != "naive" and not spec.exposure_head,
 }
-"""Parameters that belong to some methods only → which; all others are common to all methods."""
+"""Parameters of several methods → which; a single method declares its own (`MethodSpec.params`)."""
 
 
 def check_parameters(method: str, given: Mapping[str, Any]) -> None:
@@ -52,6 +49,7 @@ def check_parameters(method: str, given: Mapping[str, Any]) -> None:
     asked = [name for name in wanted if given[name] != fields[name].default]
     if asked:
         own = [name for name in fields if name != "method" and (name not in OWN or OWN[name](spec))]
+        own += [] if spec.own_params is None else list(spec.own_params.model_fields)
         raise InputError(
             f"{spec.name} has no parameter {asked[0]}",
             found=given[asked[0]],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, Self, TypedDict
+from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -61,10 +61,23 @@ class Parameters(TypedDict, total=False):
     seed: int
 
 
-class Settings(BaseModel):
-    """How a recommender is trained."""
+class MethodParams(BaseModel):
+    """Parameters that belong to one method: subclass it, and name the class in the method's row.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+    They are given, checked, saved and shown like all others: `Recommender("cvib", information_weight=0.3)`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+Own = TypeVar("Own", bound=MethodParams)
+
+
+class Settings(BaseModel):
+    """How a recommender is trained: what all methods share, and what the method alone has (`own`)."""
+
+    # what is not declared here must be a parameter of the method's own: `_check_own`
+    model_config = ConfigDict(extra="allow", frozen=True, validate_default=True, allow_inf_nan=False)
 
     method: str = Field(DEFAULT_METHOD, description="A row of the table of methods.")
     backbone: str = Field(
@@ -93,13 +106,6 @@ class Settings(BaseModel):
     unseen_weight: float = Field(
         1.0, ge=0, description="λ of the unseen pairs in signed, sharp, all-rank and auto-debias."
     )
-    bias_share: float = Field(
-        0.5, ge=0, le=1, description="dr-mse: share of the bias in what the imputation minimises; 0: variance only."
-    )
-    information_weight: float = Field(
-        0.1, ge=0, description="cvib: α, weight of the information term between logged and unseen pairs."
-    )
-    confidence_penalty: float = Field(0.01, ge=0, description="cvib: γ, weight of the entropy of predictions.")
     adjust: bool | None = Field(
         None, description="signed, sharp: weigh seen pairs by inverse propensity; None: where the model has no IDs."
     )
@@ -185,9 +191,23 @@ class Settings(BaseModel):
         """Whether seen pairs are reweighted: IDs already stand for what belongs to users and items, features do not."""
         return self.adjust if self.adjust is not None else self.ids is not True and self.backbone != "mf"
 
+    def own(self, kind: type[Own]) -> Own:
+        """The parameters that only this method has."""
+        return kind(**(self.model_extra or {}))
+
+    def given(self, *without: str) -> dict[str, Any]:
+        """What departs from the defaults, the method's own parameters included."""
+        kind, extra = self.spec.own_params, self.model_extra or {}
+        usual = {} if kind is None else {name: own.default for name, own in kind.model_fields.items()}
+        shown = self.model_dump(exclude_defaults=True, exclude={"method", *without, *extra})
+        return shown | {name: value for name, value in extra.items() if value != usual.get(name)}
+
     def replace(self, **changes: Any) -> Self:
-        """A checked copy with some settings changed."""
-        return type(self).of(**{**self.model_dump(), **changes})
+        """A checked copy with some settings changed; another method has other parameters of its own."""
+        values = self.model_dump()
+        if changes.get("method", self.method) != self.method:
+            values = {name: value for name, value in values.items() if name in type(self).model_fields}
+        return type(self).of(**{**values, **changes})
 
     @field_validator("gamma")
     @classmethod
@@ -214,7 +234,29 @@ class Settings(BaseModel):
                 expected=f"loss {' or '.join(spec.losses)}", hint="Leave loss out, or name another method, such as mf.",
             )  # fmt: skip
         self._check_gamma()
+        self._check_own()
         return self
+
+    def _check_own(self) -> None:
+        """What is not declared above must be declared by the method; what is not given gets its default."""
+        kind, extra = self.spec.own_params, self.__pydantic_extra__
+        assert extra is not None  # noqa: S101 (extras are allowed)
+        own = {} if kind is None else kind.model_fields
+        unknown = next((name for name in extra if name not in own), None)
+        if unknown is not None:
+            names = [*type(self).model_fields, *own]
+            near = get_close_matches(unknown, names, 1)
+            raise InputError(
+                "unknown setting",
+                found=unknown,
+                expected=f"one of {', '.join(names)}",
+                hint=f"Did you mean {near[0]}?" if near else None,
+            )
+        if kind is not None:
+            try:
+                extra.update(kind(**extra).model_dump())
+            except ValidationError as error:
+                raise _as_input_error(error, kind) from error
 
     def _check_gamma(self) -> None:
         """One Γ for the global methods, any rule for the personalised ones, never below 1."""
@@ -237,12 +279,6 @@ def _as_input_error(error: ValidationError, model: type[BaseModel]) -> InputErro
     """The first error of a validation as one line."""
     first = error.errors()[0]
     key = ".".join(map(str, first["loc"][:1]))
-    if first["type"] == "extra_forbidden":
-        near = get_close_matches(key, model.model_fields, 1)
-        return InputError(
-            "unknown setting", found=key, expected=f"one of {', '.join(model.model_fields)}",
-            hint=f"Did you mean {near[0]}?" if near else None,
-        )  # fmt: skip
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return cause

@@ -20,6 +20,7 @@ from puidrec.data.dataset import IdMap
 from puidrec.data.schema import RatingScale
 from puidrec.errors import InputError
 from puidrec.history import History
+from puidrec.methods.table import params_of_others
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.settings import Settings
 
@@ -92,7 +93,8 @@ def load_model(folder: Path) -> Recommender:
     tensors = saved.tensors
     settings = dict(description.settings)
     model = Recommender.__new__(Recommender)
-    kept = {name: value for name, value in settings.items() if name not in REMOVED}
+    foreign = {*REMOVED, *params_of_others(str(settings.get("method")))}  # 0.1 wrote those of all methods
+    kept = {name: value for name, value in settings.items() if name not in foreign}
     model.settings = Settings.of(kept.pop("method", None), **kept)
     path = folder / DESCRIPTION
     if saved.state.get("description", "") not in ("", _digest(description)):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from puidrec.atomic import locked
 from puidrec.cli.output import show_progress
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 METHODS = (
     "spectrum, mf, ips, dr, rd-ips, rd-dr, brd-ips, brd-dr, puid-ips, puid-dr, bpuid-ips, bpuid-dr, mrdr, dr-mse, "
     "tdr, d-ips, d-dr, stable-dr, bal-ips, bal-dr, res-ips, res-dr, ips-v2, dr-v2, kernel-ips, kernel-dr, auto-debias, "
-    "cvib, dcf, idcf, multi-ips, multi-dr, signed-rd, signed-puid, item-rate, bias, pure-svd, "
+    "cvib, dcf, idcf, multi-ips, multi-dr, signed-rd, signed-puid, item-rate, bias, popularity, pure-svd, "
     "all-rank or ease."
 )
 """Written out, as the other names here, so that help needs no torch; tests compare them with the tables of names."""
@@ -140,7 +141,30 @@ def _spread(
 def add_commands(app: typer.Typer, *commands: Command) -> None:
     """Register commands under the names of their functions."""
     for one in commands:
-        app.command(epilog=one.example)(one.run)
+        app.command(epilog=one.example, cls=CommandWithParams)(one.run)
+
+
+class CommandWithParams(TyperCommand):
+    """A command whose help also shows the parameters that the method named before --help has of its own."""
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """The usual help, and the method's parameters under it."""
+        words = [part for word in sys.argv for part in word.split("=", 1)]
+        named = [words[k + 1] for k, word in enumerate(words[:-1]) if word == "--method"]
+        if named:
+            self.epilog = f"{self.epilog}\n\n{_own_params(named[-1])}"
+        super().format_help(context, formatter)
+
+
+def _own_params(method: str) -> str:
+    """What the help says of a method's own parameters."""
+    from puidrec.methods.table import get_method
+
+    kind = get_method(method).own_params
+    if kind is None:
+        return f"{method} has no parameters of its own."
+    own = [f"{name}={field.default}: {field.description or ''}" for name, field in kind.model_fields.items()]
+    return f"Parameters of {method}, for --set: {' '.join(own)}"
 
 
 def _load_config(context: typer.Context, path: Path | None) -> Path | None:

@@ -45,6 +45,7 @@ class StudyOptions(options.EngineOptions):
 
     def model_settings(self, context: typer.Context, data: options.ModelDataOptions) -> dict[str, Any]:
         """Settings of the models from -c FILE, --set and options of their own; unknown keys are refused."""
+        from puidrec.methods.table import params_of_others
         from puidrec.settings import Settings
 
         chosen = data.model_settings(context, select=self.select, device=self.device)
@@ -52,7 +53,8 @@ class StudyOptions(options.EngineOptions):
             if key in chosen:
                 expected = "the options of the command"
                 raise InputError(f"{key} is no setting here", found=f"--set {key}", expected=expected)
-        unknown = {key: value for key, value in chosen.items() if key not in Settings.model_fields}
+        known = {*Settings.model_fields, *params_of_others("")}
+        unknown = {key: value for key, value in chosen.items() if key not in known}
         if unknown:
             Settings.of("mf", **unknown)  # says which, and what is near
         return chosen

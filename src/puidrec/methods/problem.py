@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from puidrec.losses.pair_loss import Objective
+from puidrec.losses.pair_loss import Objective, PairLoss, Row, pair_sum
+from puidrec.losses.whole_space import square_sum
 from puidrec.optimise.adam import Step
 from puidrec.scores.low_rank import LowRank
+from puidrec.scores.sparse import sampled_product
 from puidrec.scores.towers import Backbone
 from puidrec.settings import Settings
+
+if TYPE_CHECKING:
+    from puidrec.methods.prepare import Prepared, Weights
+    from puidrec.methods.table import Build
 
 ADMISSIBLE = 1e-6
 """A benchmarked loss up to this much above 0 counts as 0: at the benchmark itself it is 0 up to rounding."""
@@ -95,6 +101,65 @@ class Stage:
     """Most sweeps of least squares, where a stage need not be at its optimum; None: as the settings say."""
     shrink_to: str | None = None
     """The stage whose φ L2 pulls the vectors to in place of 0."""
+
+
+@dataclass
+class LossProblem:
+    """One model φ and one objective J(s): what most methods are. Least squares and Adam train the same one."""
+
+    settings: Settings
+    phi: Backbone
+    objective: Callable[[], Objective]
+    gamma_scale: float = 1.0
+    benchmarked: bool = False
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """φ alone."""
+        return (Part("phi", self.phi, self.objective),)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """φ alone."""
+        objective = self.objective()
+        pattern = objective.log.require_simple(self.settings.method)
+        row = Row(**{name: column.values for name, column in objective.columns.items()})
+
+        def loss() -> Tensor:
+            phi = self.phi.factors()
+            s = sampled_product(phi.lefts[0], phi.rights[0], pattern)
+            total = objective.scale * pair_sum(objective.loss, s, row)
+            if objective.v:
+                total = total + objective.v * square_sum(phi if objective.m is None else phi.minus(objective.m))
+            return total
+
+        return (Step("phi", self.phi, loss, lambda: backbone_penalty(self.phi, self.settings)),)
+
+    def factors(self) -> LowRank:
+        """φ."""
+        return self.phi.factors()
+
+    def imputation(self) -> LowRank | None:
+        """There is none."""
+        return None
+
+
+def stages_of_loss(loss: Callable[[Settings], PairLoss], weights: Weights = "unit") -> Build:
+    """The stages of a method that lowers a mean over logged pairs of one `PairLoss`: what a plug-in's row names.
+
+    loss: from the settings, and the method's own parameters in them, to f. weights: those of logged pairs that f finds
+    as `row.b`: `unit`, `inverse` (1/p, 1 on average), or `box` (with `row.a`, the ends that Γ allows around 1/p).
+    """
+
+    def stages(prepared: Prepared) -> list[Stage]:
+        def build(done: Done) -> LossProblem:
+            settings, log = prepared.settings, prepared.log.operator
+            objective = Objective(log, loss(settings), prepared.columns(weights), 1.0 / max(len(log), 1))
+            return LossProblem(settings, prepared.backbone("main phi"), lambda: objective)
+
+        return [Stage("main", build)]
+
+    return stages
 
 
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:

@@ -157,7 +157,7 @@ def _walk(prepared: Prepared, progress: Progress | None) -> Choice:
     start = {name: x if x.ndim == 0 else 0.0 * x[:, -1:] for name, x in start.items()}
     told = None
     if progress is not None:
-        told = lambda dim, error: progress("choice of dim and l2", dim, 32, {"held_out_error": error})  # noqa: E731
+        told = lambda dim, error: progress("choice of dim and l2", dim, 32, {"loss_held_out": error})  # noqa: E731
     dims, factors = (
         {} if settings.dim == "auto" else {"dims": (settings.dim,)},
         {} if settings.l2 == "auto" else {"factors": (1.0,)},
@@ -359,6 +359,7 @@ def _descend(
         validator,
         lambda: not problem.benchmarked or _admissible(problem, prepared),
         save,
+        settings.seed,
     )
     if resume is not None:
         trainer.restore(resume)

@@ -9,7 +9,7 @@ A package can bring a method of its own: an entry point of the group `puidrec.me
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -70,6 +70,8 @@ class MethodSpec:
     """What the method asks of the data, for reports."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Settings in which this method departs from the common defaults."""
+    params: str | type[Any] = ""
+    """Parameters that no other method has: a subclass of `settings.MethodParams`, or where it is."""
 
     def __post_init__(self) -> None:
         if self.benchmark and self.uncertainty == "none":
@@ -105,11 +107,17 @@ class MethodSpec:
         """Those of the settings of a comparison that this method has; Γ means nothing to one without uncertainty."""
         absent = set() if self.takes_gamma(settings.get("gamma")) else {"gamma"}
         absent |= set() if self.uncertainty == "personalised" else {"alpha", "beta"}
+        absent |= params_of_others(self.name)
         return {key: value for key, value in settings.items() if key not in absent}
 
     def weighs_rows(self, settings: Settings) -> bool:
         """Whether these settings weigh logged pairs by inverse propensities."""
         return settings.adjusts if self.uses_propensity == "without ids" else self.uses_propensity
+
+    @property
+    def own_params(self) -> type[Any] | None:
+        """The class of its own parameters; None where it has only those that all methods share."""
+        return (named(self.params) if isinstance(self.params, str) else self.params) if self.params else None
 
     def stages(self, prepared: Prepared) -> Sequence[Stage]:
         """What is trained, one after the other."""
@@ -121,6 +129,14 @@ def named(place: str) -> Any:
     """What a row names as `module:function`; imported when asked for."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
+
+
+def params_of_others(method: str) -> set[str]:
+    """Parameters that belong to single methods, and not to this one."""
+    kinds = {name: METHODS[name].own_params for name in METHODS}
+    own = kinds.pop(method, None)
+    taken = {field for kind in kinds.values() if kind is not None for field in kind.model_fields}
+    return taken - set(() if own is None else own.model_fields)
 
 
 DEFAULT_METHOD = "spectrum"
@@ -152,10 +168,10 @@ def _grid(prefix: str, uncertainty: Uncertainty, benchmark: bool, words: str) ->
     ]  # fmt: skip
 
 
-def _reweighted(name: str, estimator: Estimator, words: str, *extra: str, **weights: str) -> MethodSpec:
-    """IPS or DR with other weights of the log or of the imputation; `extra`: what more a search varies."""
+def _reweighted(name: str, estimator: Estimator, words: str, **weights: str) -> MethodSpec:
+    """IPS or DR with other weights of the log or of the imputation."""
     return MethodSpec(
-        name, ROBUST, words, estimator, uses_propensity=True, search_space=(*TRAINED, "min_propensity", *extra),
+        name, ROBUST, words, estimator, uses_propensity=True, search_space=(*TRAINED, "min_propensity"),
         needs=FROM_LOG, **{key: f"{WEIGHTS}{rule}" for key, rule in weights.items()},  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -232,12 +248,15 @@ _BUILT_IN = (
     *_grid("puid-", "personalised", False, ", worst case within Γ per user and item"),
     *_grid("bpuid-", "personalised", True, ", worst case within Γ per user and item against a frozen benchmark"),
     _reweighted("mrdr", "dr", "doubly robust, imputation of least variance", imputation_weights="least_variance"),
-    _reweighted(
-        "dr-mse",
-        "dr",
-        "doubly robust, imputation of least bias and variance",
-        "bias_share",
-        imputation_weights="least_squared_error",
+    replace(
+        _reweighted(
+            "dr-mse",
+            "dr",
+            "doubly robust, imputation of least bias and variance",
+            imputation_weights="least_squared_error",
+        ),
+        params=f"{WEIGHTS}DrMseParams",
+        search_space=(*TRAINED, "min_propensity", "bias_share"),
     ),
     _reweighted("tdr", "dr", "doubly robust, targeted: weights calibrated to all pairs", log_weights="targeted"),
     _reweighted(
@@ -284,6 +303,7 @@ _BUILT_IN = (
         losses=("cross-entropy",),
         search_space=(*TRAINED, "information_weight", "confidence_penalty"),
         defaults={"loss": "cross-entropy"},
+        params="puidrec.methods.field.information:CvibParams",
     ),
     MethodSpec(
         "dcf",

@@ -1,7 +1,8 @@
 """Training by Adam: alternating steps, smoothed early stopping, checkpoints that resume to the last bit.
 
 For what least squares cannot solve: networks, heads on shared representations, losses over all pairs without an
-identity. All users take part in every step, so that nothing is random but the start. The log is in memory, in one
+identity. All users take part in every step, so that nothing is random but the start and what a
+method draws itself (`Step.before`). The log is in memory, in one
 process (`Log.require_simple`).
 
 Adam itself is torch's own fused kernel. `torch.optim.Adam` makes the same steps, but its constructor imports torch's
@@ -22,6 +23,7 @@ from torch.optim.adam import adam
 from puidrec.errors import InputError, PuidError
 from puidrec.optimise.checkpoint import HINT, Checkpoint
 from puidrec.optimise.stopping import JUDGE_EVERY, WARM_UP, Stopping, Validator
+from puidrec.rng import derive_seed
 from puidrec.scores.low_rank import LowRank
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
@@ -42,6 +44,8 @@ class Step(NamedTuple):
     module: nn.Module
     loss: Callable[[], Tensor]
     penalty: Callable[[], Tensor]
+    before: Callable[[torch.Generator], None] | None = None
+    """Called before each step with a generator of that epoch: where fresh negatives are drawn."""
 
 
 @dataclass
@@ -59,6 +63,8 @@ class Trainer:
     admissible: Callable[[], bool] = lambda: True
     """Whether the parameters as they stand may be chosen."""
     save: SaveState | None = None
+    seed: int = 0
+    """Of what steps draw; an epoch's draws depend on its number, so that a resumed run draws the same."""
     history: list[dict[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -112,6 +118,9 @@ class Trainer:
         for step in self.steps:
             optimizer = self.optimizers[step.name]
             optimizer.zero_grad()
+            if step.before is not None:
+                seed = derive_seed(self.seed, self.stage, step.name, str(epoch))
+                step.before(torch.Generator().manual_seed(seed))
             loss = step.loss()
             (loss + step.penalty()).backward()  # type: ignore[no-untyped-call]
             optimizer.step()

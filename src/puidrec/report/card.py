@@ -87,7 +87,7 @@ def _method(model: Recommender) -> Iterator[tuple[str, object]]:
     settings, report = model.settings, model.report_
     yield settings.method, settings.spec.description
     yield "needs", settings.spec.needs
-    given = settings.model_dump(exclude_defaults=True, exclude={"method", "seed"})
+    given = settings.given("seed")
     yield "settings", ", ".join(f"{key} = {value}" for key, value in given.items()) or "defaults"
     yield "seed", settings.seed
     yield "trained by", f"{report.get('solver')}, {report.get('epochs')} epochs"

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -30,7 +31,7 @@ from puidrec.optimise.adam import Step
 from puidrec.scores.low_rank import LowRank
 from puidrec.scores.sparse import LogPattern, sampled_product
 from puidrec.scores.towers import Backbone
-from puidrec.settings import Settings
+from puidrec.settings import MethodParams, Settings
 
 LEAST_MEAN = 1e-6
 """Means are kept this far from 0 and 1, where their logarithm ends."""
@@ -44,6 +45,15 @@ def contrast(seen_mean: Tensor, unseen_mean: Tensor) -> Tensor:
 def negative_entropy(scores: Tensor) -> Tensor:
     """p log p + (1 − p) log(1 − p) of p = σ(s), which is p s − log(1 + exp s)."""
     return torch.sigmoid(scores) * scores - softplus(scores)
+
+
+class CvibParams(MethodParams):
+    """What only `cvib` has."""
+
+    information_weight: float = Field(
+        0.1, ge=0, description="α, weight of the information term between logged and unseen pairs."
+    )
+    confidence_penalty: float = Field(0.01, ge=0, description="γ, weight of the entropy of predictions.")
 
 
 @dataclass
@@ -75,7 +85,8 @@ class InformationProblem:
 
     def loss(self) -> Tensor:
         """mean_O CE + α CE(m₁, m₀) + γ mean_D of the negative entropy."""
-        alpha, gamma = self.settings.information_weight, self.settings.confidence_penalty
+        params = self.settings.own(CvibParams)
+        alpha, gamma = params.information_weight, params.confidence_penalty
         phi, n_seen = self.phi.factors(), max(len(self.pattern), 1)
         s = sampled_product(phi.lefts[0], phi.rights[0], self.pattern)
         total = pair_sum(RobustLoss(self.error), s, self.row) / n_seen

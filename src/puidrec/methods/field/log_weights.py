@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import Field
 
 from puidrec.losses import log_weights as formulas
+from puidrec.settings import MethodParams
 
 if TYPE_CHECKING:
     from puidrec.methods.prepare import Prepared
@@ -18,14 +20,22 @@ WeightRule = Callable[[np.ndarray], np.ndarray]
 """Propensities of logged pairs → weights, not all of them 0."""
 
 
+class DrMseParams(MethodParams):
+    """What only `dr-mse` has."""
+
+    bias_share: float = Field(
+        0.5, ge=0, le=1, description="Share of the bias in what the imputation minimises; 0: variance only."
+    )
+
+
 def least_variance(prepared: Prepared) -> WeightRule:
     """`mrdr`: the imputation model is most exact where its errors make DR vary."""
     return formulas.variance_weight
 
 
 def least_squared_error(prepared: Prepared) -> WeightRule:
-    """`dr-mse`: between bias and variance, as the setting `bias_share` says."""
-    share = prepared.settings.bias_share
+    """`dr-mse`: between bias and variance, as its parameter `bias_share` says."""
+    share = prepared.settings.own(DrMseParams).bias_share
     return lambda p: formulas.mean_square_weight(p, share)
 
 
