@@ -58,17 +58,15 @@ reproduce: $(READY) ## run the paper's questions again (DATA=folder of the data 
 bench: $(READY) ## time the data layer, the engine, the metrics, the audit and the server
 	$(BIN)/python bench/loading.py
 	$(BIN)/python bench/metrics.py
-	$(BIN)/python bench/engine.py shape
-	$(BIN)/python bench/engine.py large
+	$(BIN)/python bench/engine.py fits
 	$(BIN)/python bench/audit.py
 	$(BIN)/python bench/serve.py
 
 bench-gamma: $(READY) ## propensities, entropies and Γ for 100 million rows
 	$(BIN)/python bench/gamma.py
 
-bench-scaling: $(READY) ## one epoch at 1, 10 and 100 million rows, on one process and on two
+bench-scaling: $(READY) ## whole fits at 1, 10 and 100 million rows: from memory, from disk, on two processes
 	$(BIN)/python bench/scaling.py measure
-	$(BIN)/python bench/scaling.py disk
 	$(BIN)/python bench/scaling.py page
 
 bench-faults: $(READY) ## kills, full disks, damaged models and odd data sets, many times over

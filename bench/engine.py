@@ -1,17 +1,13 @@
-"""Speed and memory of the engine: one exact DR epoch (a step of φ over all pairs, a step of θ over the log).
+"""Speed and memory of whole fits, to convergence.
 
-    python bench/engine.py shape          Yahoo!R3's shape, interleaved with one ALS iteration of `implicit` and with
-                                          a straightforward epoch (bench/naive_dr.py); prints ratios to their targets
-    python bench/engine.py large          10 M rows, 100 k × 20 k, dim 64
-    python bench/engine.py fits           whole fits by default settings, to convergence, at Yahoo!R3's shape (dim 64),
-                                          interleaved with whole fits of implicit's ALS (15 iterations)
-    python bench/engine.py whole 10m      a whole `dr` fit to convergence: 10 M rows, dim 64; and what the same fit
-                                          would take with Adam (its 300 epochs, timed on a few)
-    python bench/engine.py whole 100m     the same with 100 M rows, dim 32; without Adam
+    python bench/engine.py fits           at Yahoo!R3's shape with dim 64 and a given L2, interleaved with whole fits
+                                          of implicit's ALS (15 iterations); --choose: dim and L2 by held-out rows
+    python bench/engine.py whole 10m      one fit of `dr` with dim 32: 1m, 10m or 100m rows
+    python bench/engine.py whole 10m --disk         the same from a log on disk
+    python bench/engine.py whole 10m --processes 2  the same divided over processes
 
-Each prints one JSON line, `fits` one per method.
-Times are medians; runs of the things compared alternate, so that a busy machine slows all.
-100 million rows, and several processes: bench/scaling.py.
+Each prints one JSON line, `fits` one per method. Times are medians; runs of the things compared alternate, so that a
+busy machine slows all. `python bench/scaling.py` makes docs/scaling.md of `whole`.
 """
 
 from __future__ import annotations
@@ -20,9 +16,10 @@ import argparse
 import json
 import os
 import resource
+import subprocess
 import sys
+import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 THREADS = 2
@@ -31,28 +28,21 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from puidrec.objective.terms import (  # noqa: E402
-    Alternating,
-    Observed,
-    robust_mean,
-)
 
-from puidrec.losses.pointwise import pointwise_error  # noqa: E402
-from puidrec.losses.worst_case import Box  # noqa: E402
-from puidrec.scores import make_backbone  # noqa: E402
-from puidrec.scores.sparse import LogPattern  # noqa: E402
-
-SHAPES = {"shape": (15_400, 1_000, 311_704, 64), "large": (100_000, 20_000, 10_000_000, 64)}
-WHOLE = {"1m": (20_000, 5_000, 1_000_000, 32), "10m": SHAPES["large"], "100m": (1_000_000, 100_000, 100_000_000, 32)}
-"""Logs for whole fits: users, items, rows, dim."""
+SHAPE, SHAPE_DIM = (15_400, 1_000, 311_704), 64
+"""Users, items and rows of Yahoo!R3."""
+WHOLE = {
+    "1m": (20_000, 5_000, 1_000_000),
+    "10m": (100_000, 20_000, 10_000_000),
+    "100m": (1_000_000, 100_000, 100_000_000),
+}
+"""Logs for whole fits: users, items, rows."""
+DIM, L2 = 32, 0.1
 FITS = "mf,ips,dr,signed-rd,all-rank,rd-ips,rd-dr,puid-dr,brd-dr,spectrum"
-TARGETS = {"mf": 1.5, "dr": 3.0, "signed-rd": 3.0}
+TARGETS = {"mf": 1.3, "dr": 1.6, "puid-dr": 2.5, "signed-rd": 2.2, "all-rank": 1.5, "spectrum": 6.0}
 """Seconds of a whole fit against those of a whole fit of ALS."""
 ALS_ITERATIONS, TRUE_COLUMNS = 15, 8
 RATED_AT_ONCE = 5_000_000
-ADAM_EPOCHS, ADAM_TIMED = 300, (2, 22)
-"""Epochs of version 0.1, and those of two short fits, whose difference tells the time of an epoch."""
-L2 = 1e-3
 
 
 def make_log(n_users: int, n_items: int, n_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -71,44 +61,6 @@ def make_log(n_users: int, n_items: int, n_rows: int, seed: int = 0) -> tuple[np
         users.append((key // n_items).astype(np.int32))
         items.append((key % n_items).astype(np.int32))
     return np.concatenate(users), np.concatenate(items)
-
-
-@dataclass
-class Engine:
-    """Two backbones, two Adams, one log with a box of weights (Γ = 2)."""
-
-    user: np.ndarray
-    item: np.ndarray
-    n_users: int
-    n_items: int
-    dim: int
-
-    def __post_init__(self) -> None:
-        rng = np.random.default_rng(1)
-        n_rows = self.user.size
-        self.target = torch.from_numpy(rng.choice(np.array([-1, 1], np.float32), n_rows))
-        odds = torch.from_numpy(rng.uniform(5, 50, n_rows).astype(np.float32))
-        pattern = LogPattern.from_pairs(self.user, self.item, self.n_users, self.n_items)
-        self.observed = Observed(pattern, self.target, Box(1 + odds / 2, 1 + odds * 2))
-        self.error = pointwise_error("squared")
-        self.phi, self.theta = (make_backbone("mf", self.n_users, self.n_items, self.dim, rng=s) for s in (0, 1))
-        self.alternating = Alternating(self.observed, self.phi.factors, self.theta.factors)
-        self.adams = [torch.optim.Adam(m.parameters(), lr=0.01, fused=True) for m in (self.phi, self.theta)]
-
-    def epoch(self) -> None:
-        """Full batch: a step of φ, a step of θ; each model's scores on the log are made once per step of its own."""
-        terms = self.alternating.prediction_terms(self.error)
-        self._step(0, robust_mean(terms, self.observed.bounds, self.observed.n_pairs))
-        self.alternating.moved("phi")
-        terms = self.alternating.imputation_terms(self.error)
-        self._step(1, robust_mean(terms, self.observed.bounds, len(self.observed.pattern)))
-        self.alternating.moved("theta")
-
-    def _step(self, which: int, loss: torch.Tensor) -> None:
-        penalty = L2 * (self.phi, self.theta)[which].penalty().ids
-        (loss + penalty).backward()
-        self.adams[which].step()
-        self.adams[which].zero_grad()
 
 
 def seconds(function) -> float:
@@ -135,7 +87,7 @@ def als_fit(user: np.ndarray, item: np.ndarray, shape: tuple[int, int], dim: int
 
 def shape_log() -> tuple[np.ndarray, np.ndarray]:
     """A log of Yahoo!R3's shape."""
-    n_users, n_items, n_rows, _ = SHAPES["shape"]
+    n_users, n_items, n_rows = SHAPE
     user, item = make_log(n_users, n_items, int(n_rows * 1.12))
     keep = np.sort(np.random.default_rng(0).choice(user.size, n_rows, replace=False))
     return user[keep], item[keep]
@@ -155,13 +107,13 @@ def rated(user: np.ndarray, item: np.ndarray, n_users: int, n_items: int, seed: 
     return rating
 
 
-def bench_fits(methods: list[str], repeats: int) -> list[dict[str, object]]:
-    """Whole fits with default settings, each after a whole fit of ALS."""
+def bench_fits(methods: list[str], repeats: int, choose: bool) -> list[dict[str, object]]:
+    """Whole fits with given dim and L2, or with both chosen, each after a whole fit of ALS."""
     import polars as pl
 
     import puidrec as pr
 
-    n_users, n_items, _, dim = SHAPES["shape"]
+    (n_users, n_items, _), dim = SHAPE, SHAPE_DIM
     user, item = shape_log()
     rating = rated(user, item, n_users, n_items)
     data = pr.Dataset.from_frame(pl.DataFrame({"user_id": user, "item_id": item, "rating": rating}))
@@ -170,7 +122,7 @@ def bench_fits(methods: list[str], repeats: int) -> list[dict[str, object]]:
     reports: dict[str, dict[str, object]] = {}
     for turn in range(repeats + 1):
         for name in methods:
-            model = pr.Recommender(name, rng=0, dim=dim)
+            model = pr.Recommender(name, rng=0, **({} if choose else {"dim": dim, "l2": L2}))
             pair = seconds(als), seconds(lambda model=model: model.fit(data))
             if turn:  # the first fit of each warms caches up
                 times["als"].append(pair[0])
@@ -182,106 +134,100 @@ def bench_fits(methods: list[str], repeats: int) -> list[dict[str, object]]:
         ratio, own = float(np.median(times[name])) / base, reports[name]
         about = {"method": name, "fit_s": round(ratio * base, 2), "als_s": round(base, 2), "per_als": round(ratio, 2)}
         target = {"target": TARGETS[name]} if name in TARGETS else {}
-        rows.append({**about, **target, "sweeps": own["epochs"], "solver": own["solver"]})
+        used = {"dim": own.get("dim"), "sweeps": own["epochs"], "converged": "not_converged" not in own}
+        rows.append({**about, **target, **used})
     return rows
 
 
-def bench_shape(repeats: int, naive_blocks: int | None) -> dict[str, float]:
-    from naive_dr import NaiveDr
-
-    n_users, n_items, _, dim = SHAPES["shape"]
-    engine = Engine(*shape_log(), n_users, n_items, dim)
-    weight = engine.observed.bounds.b.numpy()
-    naive = NaiveDr(
-        engine.user.astype(np.int64), engine.item.astype(np.int64), engine.target.numpy(), weight, n_users, n_items, dim
-    )
-    als = als_fit(engine.user, engine.item, (n_users, n_items), dim, iterations=1)
-    runs = {"engine": engine.epoch, "als": als}
-    for function in runs.values():
-        function()
-    times = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, function in runs.items():
-            times[name].append(seconds(function))
-    naive_times = [naive.epoch_seconds(naive_blocks) for _ in range(1 if naive_blocks is None else 3)]
-    result = {f"{name}_ms": round(1e3 * float(np.median(value)), 2) for name, value in times.items()}
-    result["naive_ms"] = round(1e3 * float(np.median(naive_times)), 1)
-    result["engine_per_als"] = round(result["engine_ms"] / result["als_ms"], 3)
-    result["naive_per_engine"] = round(result["naive_ms"] / result["engine_ms"], 1)
-    result["rows"] = engine.user.size
-    return result
-
-
-def bench_scale(name: str, repeats: int) -> dict[str, float]:
-    n_users, n_items, n_rows, dim = SHAPES[name]
+def whole_log(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Users, items and ratings of a log."""
+    n_users, n_items, n_rows = WHOLE[name]
     user, item = make_log(n_users, n_items, int(n_rows * 1.03))
-    engine = Engine(user, item, n_users, n_items, dim)
-    first = seconds(engine.epoch)
-    times = [seconds(engine.epoch) for _ in range(repeats)]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    median = round(float(np.median(times)), 2)
-    return {"rows": user.size, "epoch_s": median, "first_s": round(first, 2), "peak_gib": round(peak, 2)}
+    return user, item, rated(user, item, n_users, n_items)
 
 
-def bench_whole(name: str) -> dict[str, object]:
-    """A whole fit of `dr` by default settings, the making of the log not counted."""
+def bench_whole(name: str, disk: bool, folder: Path | None) -> dict[str, object]:
+    """A whole fit of `dr` with a given L2, the making of the log not counted."""
     import polars as pl
 
     import puidrec as pr
+    from puidrec.world import join_world
 
-    n_users, n_items, n_rows, dim = WHOLE[name]
-    user, item = make_log(n_users, n_items, int(n_rows * 1.03))
-    frame = pl.DataFrame({"user_id": user, "item_id": item, "rating": rated(user, item, n_users, n_items)})
-    del user, item
-    data = pr.Dataset.from_frame(frame)
-    del frame
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    model = pr.Recommender("dr", rng=0, dim=dim)
-    whole = seconds(lambda: model.fit(data))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    if folder is not None and (folder / "log.parquet").is_file():
+        frame = pl.read_parquet(folder / "log.parquet")
+    else:
+        frame = pl.DataFrame(dict(zip(("user_id", "item_id", "rating"), whole_log(name), strict=True)))
+    if disk:
+        assert folder is not None
+        if not (folder / "log.parquet").is_file():
+            frame.write_parquet(folder / "log.parquet")
+        del frame
+        given = {"logged": folder / "log.parquet", "scale": (1.0, 5.0), "shards": folder / "shards"}
+        data = pr.load_dataset("files", **given)
+    else:
+        data = pr.Dataset.from_frame(frame)
+        del frame
+    before = peak_gib()
+    with join_world("cpu") as world:
+        torch.set_num_threads(max(THREADS // world.size, 1))
+        model = pr.Recommender("dr", rng=0, dim=DIM, l2=L2)
+        whole = seconds(lambda: model.fit(data, world=world))
+        first = world.first
     report = model.report_
-    columns = int((np.abs(model.user_factors_[:, :-2]).max(0) > 0).sum())
-    row: dict[str, object] = {
-        "rows": len(data.logged), "dim": dim, "columns": columns, "fit_s": round(whole, 1), "sweeps": report["epochs"],
-        "converged": "not_converged" not in report, "peak_gib": round(peak, 2), "before_fit_gib": round(before, 2),
-    }  # fmt: skip
-    if name != "100m":
-        short, long = (
-            seconds(lambda n=n: pr.Recommender("dr", rng=0, dim=dim, solver="adam", epochs=n).fit(data))
-            for n in ADAM_TIMED
-        )
-        epoch = (long - short) / (ADAM_TIMED[1] - ADAM_TIMED[0])
-        adam = short + (ADAM_EPOCHS - ADAM_TIMED[0]) * epoch
-        row |= {"adam_epoch_s": round(epoch, 2), "adam_fit_s": round(adam), "times_faster": round(adam / whole, 1)}
-    return row
+    return {
+        "rows": len(data.logged),
+        "dim": DIM,
+        "fit_s": round(whole, 1),
+        "sweeps": report["epochs"],
+        "converged": "not_converged" not in report,
+        "peak_gib": round(peak_gib(), 2),
+        "before_fit_gib": round(before, 2),
+        "first": first,
+        "score": round(float(model.user_factors_[7] @ model.item_factors_[5]), 6),
+    }
+
+
+def peak_gib() -> float:
+    """Largest resident size of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def divided(name: str, processes: int, folder: Path) -> dict[str, object]:
+    """The same fit by several processes under torchrun; memory is summed."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), __file__]
+    found = subprocess.run(
+        [*command, "whole", name, "--folder", str(folder)], capture_output=True, text=True, check=False
+    )
+    rows = [json.loads(line) for line in found.stdout.splitlines() if line.startswith("{")]
+    if len(rows) != processes:
+        raise RuntimeError(found.stderr[-2000:])
+    one = next(row for row in rows if row["first"])
+    return {**one, "processes": processes, "peak_gib": round(sum(row["peak_gib"] for row in rows), 2)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=[*SHAPES, "fits", "whole"])
+    parser.add_argument("what", choices=["fits", "whole"])
     parser.add_argument("size", nargs="?", choices=[*WHOLE], default="10m", help="of `whole`")
     parser.add_argument("--methods", default=FITS, help="of `fits`")
-    parser.add_argument("--repeats", type=int, default=40)
-    parser.add_argument(
-        "--naive-blocks",
-        type=int,
-        default=2,
-        help="blocks of the straightforward epoch that are timed and scaled; 0: all",
-    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--choose", action="store_true", help="of `fits`: dim and L2 by held-out rows")
+    parser.add_argument("--disk", action="store_true", help="of `whole`: the log stays on disk")
+    parser.add_argument("--processes", type=int, default=1, help="of `whole`")
+    parser.add_argument("--folder", type=Path, help="where the log is, or goes; a temporary one by default")
     args = parser.parse_args()
     torch.set_num_threads(THREADS)
-    sys.path.insert(0, str(Path(__file__).parent))
     if args.what == "fits":
-        for row in bench_fits(args.methods.split(","), min(args.repeats, 5)):
+        for row in bench_fits(args.methods.split(","), args.repeats, args.choose):
             print(json.dumps({"bench": "fits", "threads": THREADS, **row}), flush=True)
         return
-    if args.what == "whole":
-        result = bench_whole(args.size)
-    elif args.what == "shape":
-        result = bench_shape(args.repeats, args.naive_blocks or None)
-    else:
-        result = bench_scale(args.what, min(args.repeats, 3))
-    print(json.dumps({"bench": args.what, "threads": THREADS, **result}))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or Path(temporary)
+        if args.processes > 1:
+            result = divided(args.size, args.processes, folder)
+        else:
+            result = bench_whole(args.size, args.disk, folder)
+    print(json.dumps({"bench": "whole", "threads": THREADS, "disk": args.disk, **result}))
 
 
 if __name__ == "__main__":

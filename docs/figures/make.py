@@ -6,7 +6,6 @@ from functools import cache
 
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
 from style import INK, PAPER, SOFT, A, B, C, D, grid, save, start  # type: ignore[import-not-found]
@@ -16,7 +15,6 @@ from puidrec.auditing.envelope import Pairs, over_grid
 from puidrec.auditing.inputs import strata
 from puidrec.auditing.tipping import tipping_point
 from puidrec.data.synthetic import Simulation, simulate
-from puidrec.objective.sharp import unseen_interval
 from puidrec.exposure.bounds import bounds
 
 WORLD = {"world": "pair", "n_users": 800, "n_items": 400, "rng": 1}
@@ -163,9 +161,9 @@ def signed() -> None:
     """The mean of unseen ratings that Γ allows, and the end that “people pick what they like” takes."""
     start("signed")
     figure, ax = plt.subplots(figsize=(5.6, 4.2))
-    q = torch.linspace(0, 1, 61, dtype=torch.float64)
+    q = np.linspace(0, 1, 61)
     for gamma, alpha in ((4.0, 0.14), (2.0, 0.22), (1.5, 0.32)):
-        low, high = unseen_interval(q, gamma)
+        low, high = np.maximum(q / gamma, 1 - gamma * (1 - q)), np.minimum(gamma * q, 1 - (1 - q) / gamma)
         ax.fill_between(q, low, high, color=C, alpha=alpha, linewidth=0)
         corner = 1.0 / (1.0 + gamma)
         ax.text(corner - 0.015, gamma * corner + 0.01, f"Γ = {gamma:g}", color=INK, fontsize=9, ha="right")
