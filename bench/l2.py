@@ -39,17 +39,14 @@ def true_error(model: pr.Recommender, truth: np.ndarray) -> float:
 def in_world(name: str, seed: int, method: str, features: bool) -> list[tuple[float, str]]:
     """Errors of both fits in one draw of a world."""
     world = make_world(name, seed, n_users=800, n_items=500)
-    data = world.data if features else without_features(world.data)
+    data = world.dataset(0, np.random.default_rng(seed))
+    if not features:
+        data = pr.Dataset.from_frame(data.logged.frame, scale=(1.0, float(world.rating.max())))
     found = []
     for given in (FIXED, {}):
         model = pr.Recommender(method, rng=0, select="none", **given).fit(data)
         found.append((true_error(model, world.mean), chosen(model)))
     return found
-
-
-def without_features(data: pr.Dataset) -> pr.Dataset:
-    """The log alone."""
-    return pr.Dataset.from_frame(data.logged.frame, scale=(data.scale.low, data.scale.high))
 
 
 def movielens(folder: Path, seed: int, method: str) -> list[tuple[float, str]]:
