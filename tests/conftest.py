@@ -328,7 +328,7 @@ def run_together():
     from puidrec.world import World
 
     def run(size, function):
-        barrier, box, mail = threading.Barrier(size, timeout=60), [None] * size, {}
+        barrier, box, mail = threading.Barrier(size, timeout=10), [None] * size, {}
 
         class Thread(World):
             def sum(self, values):
@@ -346,7 +346,16 @@ def run_together():
                     threading.Event().wait(0.001)
                 return into.copy_(mail[rank].pop(0))
 
+        def work(rank):
+            try:
+                return function(Thread(rank, size))
+            except threading.BrokenBarrierError:
+                return None  # another one failed, and says why
+            except BaseException:
+                barrier.abort()
+                raise
+
         with ThreadPoolExecutor(size) as pool:
-            return list(pool.map(lambda rank: function(Thread(rank, size)), range(size)))
+            return list(pool.map(work, range(size)))
 
     return run

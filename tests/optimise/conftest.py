@@ -142,7 +142,7 @@ def dense_design(features: Features) -> Tensor:
     return dense
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small():
     """Small(seed, …)."""
     return Small

@@ -1,290 +1,301 @@
-"""Problems solved to the optimum: Adam finds nothing below it, wherever the log lies, however often interrupted."""
+"""The solver against dense float64 oracles: SciPy's minimiser, gradients of zero, and its own promises."""
 
 from __future__ import annotations
 
-import json
-import random
-import subprocess
-import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from puidrec.objective import majorise
-from puidrec.train import blocks, least_squares, log_losses, preconditioner
-from puidrec.train import prepare as prepare_module
-from puidrec.train.least_squares import Solver, load_point, parts_to_solve, point_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
 
-from puidrec.data.sources import load_dataset
-from puidrec.methods import METHODS, ROBUST, SIGNED, UNSEEN
-from puidrec.methods.stages import partition_of, stages_of
-from puidrec.model import Recommender
-from puidrec.optimise.adam import Trainer
+from puidrec.errors import PuidError
+from puidrec.methods.stages import spectral_start
+from puidrec.optimise import least_squares, preconditioner
+from puidrec.optimise.least_squares import (
+    REFRESH,
+    LeastSquares,
+    Outcome,
+    State,
+    best_step,
+    grown,
+    secant_search,
+)
+from puidrec.optimise.model import Model
 
-METHODS_SOLVED = [
-    name for name, spec in METHODS.items()
-    if spec.build in (ROBUST, SIGNED, UNSEEN) and not (spec.log_weights or spec.imputation_weights)
-]  # fmt: skip
-COMMON = {"dim": 3, "propensity": "cells", "solver": "least-squares"}
-
-
-def assert_same_solution(first, second, method) -> None:
-    """Equal objectives, and equal scores; of `dr` less so, since the optimum of its imputation model is flat."""
-    (one, a), (two, b) = first, second
-    imputes = METHODS[method].imputes
-    assert a == pytest.approx(b, rel=1e-4 if imputes else 1e-5)
-    assert np.abs(one - two).max() <= (1e-2 if imputes else 1e-4)
+NAMES = ["naive", "ips", "dr", "signed", "worst dr", "benchmarked ips"]
+QUADRATIC = NAMES[:4]
+EXACT = LeastSquares(1e-14, 3000)
+DIM = 2
 
 
-def solution(model):
-    """All scores, and the last objective."""
-    return model.user_factors_ @ model.item_factors_.T, model.history_[-1]["loss_phi"]
+def steepest(slopes) -> float:
+    return max(float(slope.abs().max()) for slope in slopes.values())
 
 
-def solvers(prepared):
-    """A solver per stage, run in order; returns the last one and what its stages left."""
-    done, partition = {}, partition_of(prepared)
-    for stage in stages_of(prepared, partition):
-        problem = stage.build(done)
-        parts = parts_to_solve(problem, prepared.settings, partition)
-        assert parts is not None
-        options = {"stage": stage.name, "save": None, "partition": partition}
-        solver = Solver(problem, parts, prepared.settings, None, warm=stage.warm, **options)
-        done[stage.name] = solver.run()
-    return solver, done
+def test_a_direction_of_zeros_is_no_step() -> None:
+    assert best_step(np.array([3.0, 0.0, 0.0, 0.0, 0.0])) == (0.0, 0.0)
 
 
-def objective(problem):
-    """Loss and penalty of the prediction model, over all users."""
-    step = problem.steps[0]
-    return float((step.loss(0, problem.n_users) + step.penalty()).detach())
+def test_the_best_step_is_the_lowest_stationary_point() -> None:
+    t, change = best_step(np.array([3.0, -1.0, -2.0, 0.1, 1.0]))
+    grid = np.linspace(-3, 3, 100_001)
+    values = np.polynomial.polynomial.polyval(grid, [0.0, -1.0, -2.0, 0.1, 1.0])
+    assert t == pytest.approx(grid[np.argmin(values)], abs=1e-4)
+    assert change == pytest.approx(values.min(), abs=1e-8)
 
 
-@pytest.mark.parametrize("backbone", ["mf", "mf-linear"])
-@pytest.mark.parametrize("method", METHODS_SOLVED)
-def test_adam_finds_nothing_below_the_solution(method, backbone, prepare, monkeypatch) -> None:
-    """Adam goes on from the solution, with small steps: it gains nothing worth speaking of.
+def test_a_line_search_finds_where_a_bent_function_stops_falling() -> None:
+    def bent(t: float) -> tuple[float, float]:
+        """(t − 3)²/2 + |t − 2|, less its value at 0: flat at its bend, t = 2."""
+        return 0.5 * (t - 3) ** 2 + abs(t - 2) - 6.5, (t - 3) + np.sign(t - 2)
 
-    It lowers the worst case itself, which is below the solver's loss by what rounding its bends off adds.
-    """
-    monkeypatch.setattr(majorise, "WIDTH", 1e-3)
-    given = {"epochs": 400, "gamma": 1.3 if "rd" in method else "auto", "l2_vectors": 0.8}
-    prepared = prepare(method, **COMMON, backbone=backbone, **given)
-    solver, _ = solvers(prepared)
-    problem, settings = solver.problem, prepared.settings
-    solution = objective(problem)
-    rounded = solver.history[-1]["loss_phi"] - solution
-    assert -1e-4 * abs(solution) <= rounded <= (5e-3 if METHODS[method].uncertainty != "none" else 1e-4) * abs(solution)
-    trainer = Trainer(problem, settings.replace(epochs=150, patience=0), None, stage="main", save=None, lr=3e-4)
-    for step in problem.steps[1:]:  # the imputation model stays as it was solved
-        trainer.optimizers[step.name].lr = 0.0
-    trainer.run()
-    assert objective(problem) >= solution - max(rounded, 2e-4 * abs(solution))
+    t, change = secant_search(bent, -4.0, 0.1)
+    assert t == pytest.approx(2.0, abs=0.3)
+    assert change == pytest.approx(bent(t)[0])
+    t, change = secant_search(lambda t: ((t - 5) ** 2 - 25, 2 * (t - 5)), -10.0, 0.1)
+    assert (t, change) == pytest.approx((5.0, -25.0), abs=1e-6)
+    assert secant_search(lambda t: (t, 1.0), -1.0, 1.0) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("method", METHODS_SOLVED)
-def test_the_objective_of_each_model_never_rises(method, prepare) -> None:
-    solver, _ = solvers(prepare(method, **COMMON, epochs=60))
-    for part in solver.parts:
-        values = [row[f"loss_{part.name}"] for row in solver.history if f"loss_{part.name}" in row]
-        assert np.all(np.diff(values) <= 1e-7 * np.abs(values[0]))
+@pytest.mark.parametrize("features", [None, "with ids", "alone"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_at_the_solution_is_zero(name: str, features: str | None, small) -> None:
+    """Of the dense objective, by automatic differentiation; features and IDs are solved together."""
+    world = small(4)
+    objective = world.objective(name)
+    model = world.model(0.05, features=features is not None, ids=features != "alone")
+    found = EXACT.minimise(objective, model, world.point(model))
+    assert steepest(world.gradient(objective, model, found.point)) < 1e-6
+    assert found.objective == pytest.approx(float(world.dense(objective, model, found.point)), abs=1e-11)
+    assert features != "alone" or float(found.point["users"][:, :-1].abs().max()) == 0.0
 
 
-@pytest.mark.parametrize("ids", [True, "bias", False])
-def test_parameters_go_to_the_solver_and_back(ids, prepare) -> None:
-    backbone = prepare("mf", ids=ids).backbone("main")
-    before = {name: value.clone() for name, value in backbone.state_dict().items()}
-    point = point_of(backbone, backbone.n_users)
-    assert point["users"].shape == (backbone.n_users, backbone.dim + 1)
-    for value in backbone.parameters():
-        torch.nn.init.zeros_(value)
-    load_point(backbone, point)
-    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+@pytest.mark.parametrize("name", NAMES)
+def test_no_minimiser_finds_less(name: str, small) -> None:
+    world = small(4)
+    objective, model = world.objective(name), world.model(0.05)
+    starts = [world.point(model, seed) for seed in range(3)]
+    found = min(EXACT.minimise(objective, model, start).objective for start in starts)
+    names, shapes = zip(*((k, v.shape) for k, v in starts[0].items()), strict=True)
+
+    def both(x: np.ndarray) -> tuple[float, np.ndarray]:
+        parts = torch.from_numpy(x).split([shape.numel() for shape in shapes])
+        point = {k: part.reshape(shape) for k, part, shape in zip(names, parts, shapes, strict=True)}
+        slopes = world.gradient(objective, model, point)
+        return float(world.dense(objective, model, point)), np.concatenate([slopes[k].flatten() for k in names])
+
+    options = {"maxiter": 3000, "gtol": 1e-9}
+    size = sum(shape.numel() for shape in shapes)
+    for seed in range(4):
+        start = np.random.default_rng(seed).normal(0, 0.3, size)
+        assert found <= minimize(both, start, jac=True, options=options).fun + 1e-7
 
 
-@pytest.mark.parametrize("given", [
-    {"method": "mf", "loss": "absolute"}, {"method": "mf", "backbone": "mf-mlp"},
-    {"method": "rd-ips", "normalise": True}, {"method": "dr", "head": "residual"}, {"method": "multi-ips"},
-    {"method": "mf", "block_users": 10}, {"method": "mf", "solver": "adam"},
-], ids=lambda given: "-".join(map(str, given.values())))  # fmt: skip
-def test_what_is_not_quadratic_is_left_to_adam(given, prepare, refusal) -> None:
-    prepared = prepare(**{**COMMON, "solver": "auto", **given, "epochs": 3})
-    partition, done = partition_of(prepared), {}
-    stages = stages_of(prepared, partition)
-    if len(stages) > 1:
-        first = stages[0].build(done)
-        done[stages[0].name] = Trainer(first, prepared.settings, None, stage="seen", save=None).run()
-    problem = stages[-1].build(done)
-    assert parts_to_solve(problem, prepared.settings, partition) is None
-    report = Recommender(**{**COMMON, "solver": "auto", **given, "epochs": 3}).fit(prepared.data).report_
-    assert report["epochs"] > 0
-    assert report["solver"] == "adam"
-    if given.get("solver") != "adam":
-        settings = prepared.settings.replace(solver="least-squares")
-        refusal(lambda: parts_to_solve(problem, settings, partition), given["method"], "solver=auto")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_objective_never_rises_and_is_what_it_says(name: str, small) -> None:
+    world = small(6, 30, 20)
+    objective, model, history = world.objective(name), world.model(0.01), list[State]()
+    LeastSquares(1e-12, 60).minimise(objective, model, world.point(model), after=history.append)
+    told = [state.objective for state in history]
+    assert told == sorted(told, reverse=True)
+    np.testing.assert_allclose(told, [float(world.dense(objective, model, s.point)) for s in history], atol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["mf", "puid-ips", "dr", "bpuid-dr", "signed-puid", "sharp-puid"])
-def test_parts_of_the_log_and_a_log_on_disk_give_the_same_scores(method, tiny_data, tmp_path, monkeypatch) -> None:
-    given = {**COMMON, "method": method, "backbone": "mf", "epochs": 300, "select": "none"}
-    rows = tiny_data.logged.to_frame()
-    rows.write_parquet(tmp_path / "log.parquet")
-    options = {"logged": tmp_path / "log.parquet", "scale": (1, 5)}
-    memory = load_dataset("files", **options)
-    disk = load_dataset("files", **options, shards=tmp_path / "shards")
-    whole = solution(Recommender(**given).fit(memory))
-    monkeypatch.setattr(prepare_module, "PAIRS_FROM_DISK", 70)
-    monkeypatch.setattr(prepare_module, "PAIRS_IN_MEMORY", 70)
-    monkeypatch.setattr(blocks, "PAIRS_IN_MEMORY", 70)
-    monkeypatch.setattr(log_losses, "PAIRS_AT_ONCE", 70)
-    monkeypatch.setattr(log_losses, "FEW_PAIRS", 0)
-    for data in (memory, disk):
-        assert_same_solution(solution(Recommender(**given).fit(data)), whole, method)
+@pytest.mark.parametrize("name", ["worst dr", "benchmarked ips"])
+def test_a_worst_case_ends_where_no_nearby_point_is_lower(name: str, small) -> None:
+    world = small(12, 20, 12)
+    objective, model = world.objective(name), world.model()
+    end = LeastSquares(1e-7, 500).minimise(objective, model, world.point(model))
+    assert end.outcome is Outcome.CONVERGED
+    generator = torch.Generator().manual_seed(0)
+    for size in (1e-3, 1e-2, 0.1):
+        for _ in range(50):
+            near = {k: v + size * torch.randn(v.shape, generator=generator) for k, v in end.point.items()}
+            assert float(world.dense(objective, model, near)) > end.objective
 
 
-@pytest.mark.parametrize("method", ["mf", "dr", "bpuid-ips", "signed-rd", "sharp-rd", "spectrum"])
-def test_interrupted_after_any_sweep_it_ends_in_the_same_bits(method, world, tmp_path) -> None:
-    data, rng, told = world(3), random.Random(method), []
-    options = {**COMMON, "epochs": 25}
-    whole = Recommender(method, **options).fit(data, progress=lambda *_: told.append(1))
-
-    def stop_after(sweeps):
-        seen = iter(range(sweeps))
-
-        def progress(*_):
-            if next(seen, None) is None:
-                raise KeyboardInterrupt
-
-        return progress
-
-    for number in range(3):
-        path = tmp_path / f"{number}.safetensors"
-        with pytest.raises(KeyboardInterrupt):
-            moment = rng.randrange(len(told) - len(whole.history_) + 2, len(told))  # columns and L2 are chosen
-            Recommender(method, **options).fit(data, checkpoint=path, progress=stop_after(moment))
-        assert path.exists()
-        again = Recommender(method, **options).fit(data, checkpoint=path)
-        assert np.array_equal(again.user_factors_, whole.user_factors_)
-        assert np.array_equal(again.item_factors_, whole.item_factors_)
-        assert again.history_ == whole.history_
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_goes_on_from_a_fresh_state_to_the_same_bits(name: str, small) -> None:
+    world, solver = small(8, 20, 12), LeastSquares(1e-12, 60)
+    objective, model, history = world.objective(name), world.model(0.01), list[State]()
+    end = solver.minimise(objective, model, world.point(model), after=history.append)
+    fresh = [state for state in history if state.fresh]
+    assert [state.number for state in fresh] == list(range(REFRESH, end.sweeps + 1, REFRESH))
+    again = solver.minimise(objective, model, fresh[0])
+    assert (again.sweeps, again.objective, again.outcome) == (end.sweeps, end.objective, end.outcome)
+    assert all(torch.equal(again.point[key], value) for key, value in end.point.items())
 
 
-@pytest.mark.parametrize("method", ["mf", "ips", "dr", "signed-rd", "sharp-rd"])
-def test_a_start_moved_by_a_ten_millionth_changes_no_score(method, tiny_data, monkeypatch) -> None:
-    given = {**COMMON, "backbone": "mf", "epochs": 400}
-    first = solution(Recommender(method, **given).fit(tiny_data))
-    start = least_squares.Model.start
-
-    def moved(self, *arguments):
-        return {name: value + 1e-7 for name, value in start(self, *arguments).items()}
-
-    monkeypatch.setattr(least_squares.Model, "start", moved)
-    assert_same_solution(solution(Recommender(method, **given).fit(tiny_data)), first, method)
-
-
-def test_cold_start_users_and_saved_models_follow(tiny_data, tmp_path) -> None:
-    """Parameters are those of the backbone: a twin without an id of its own is scored by its features."""
-    model = Recommender("ips", **{**COMMON, "ids": False, "epochs": 30}).fit(tiny_data)
-    users = tiny_data.users[:4]
-    twins = users.with_columns(users["user_id"] + 10_000)
-    known = model.predict(users["user_id"], [0, 1, 2, 3])
-    np.testing.assert_allclose(
-        model.predict(twins["user_id"], [0, 1, 2, 3], user_features=twins), known, rtol=0, atol=1e-5
-    )
-    model.save(tmp_path / "model")
-    loaded = Recommender.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict(users["user_id"], [0, 1, 2, 3]), known)
+@settings(max_examples=30)
+@given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 12), st.floats(0.0, 1.0), st.sampled_from(QUADRATIC))
+def test_any_shape_is_solved(small, seed: int, n_users: int, n_items: int, share: float, name: str) -> None:
+    """Users or items without rows, one user, one item, full and nearly empty logs."""
+    world = small(seed, n_users, n_items, share)
+    if len(world.log) in (0, n_users * n_items):
+        return
+    objective, model = world.objective(name), world.model()
+    found = LeastSquares(1e-10, 300).minimise(objective, model, world.point(model))
+    assert steepest(world.gradient(objective, model, found.point)) < 1e-3
+    if name == "naive":
+        unseen = ~world.mask.any(1)
+        assert float(found.point["users"][unseen, :-1].abs().sum()) == pytest.approx(0.0, abs=1e-4)
 
 
-TWO = """
-import json, sys
-import numpy as np
-from puidrec.data.synthetic import simulate
-from puidrec.model import Recommender
-from puidrec.train import least_squares
-from puidrec.world import join_world
-
-least_squares.PATH_ROWS = 1
-fits, common, out = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
-data = simulate("mixed", 60, 40, density=0.2, rng=0).data
-with join_world() as world:
-    for name, options in fits.items():
-        model = Recommender(**{**common, **options}).fit(data, world=world)
-        if world.first:
-            scores = model.user_factors_ @ model.item_factors_.T
-            np.savez(f"{out}/{name}.npz", scores=scores, objective=model.history_[-1]["loss_phi"])
-"""
+@pytest.mark.parametrize("features", [False, True])
+@pytest.mark.parametrize("name", QUADRATIC)
+def test_l2_may_pull_to_a_given_point(name: str, features: bool, small) -> None:
+    world = small(12)
+    objective, plain = world.objective(name), world.model(features=features)
+    start = world.point(plain, 3)
+    model = plain.around(start)
+    found = EXACT.minimise(objective, model, start)
+    assert steepest(world.gradient(objective, model, found.point)) < 1e-6
+    assert found.objective == pytest.approx(float(world.dense(objective, model, found.point)), rel=1e-8)
 
 
-def test_two_processes_find_the_solution_of_one(tiny_data, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(least_squares, "PATH_ROWS", 1)  # validation rows choose L2, as in the program
-    fits = {
-        "mf": {"method": "mf"}, "dr": {"method": "dr", "backbone": "mf"}, "robust": {"method": "puid-dr"},
-        "benchmarked": {"method": "bpuid-ips", "backbone": "mf"},
-        "signed": {"method": "signed-rd"}, "sharp": {"method": "sharp-rd"}, "features": {"method": "ips", "ids": False},
-        "spectrum": {"method": "spectrum"},
-    }  # fmt: skip
-    common = {**COMMON, "epochs": 200}
-    program = tmp_path / "fit.py"
-    program.write_text(TWO)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
-    arguments = [json.dumps(fits), json.dumps(common), str(tmp_path)]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for name, options in fits.items():
-        both = np.load(tmp_path / f"{name}.npz")
-        alone = solution(Recommender(**{**common, **options}).fit(tiny_data))
-        assert_same_solution((both["scores"], float(both["objective"])), alone, options["method"])
+def test_an_l2_beyond_all_data_leaves_the_vectors_where_it_pulls_them(small) -> None:
+    world = small(13)
+    objective, model = world.objective("ips"), world.model(1e5)
+    start = world.point(model, size=1.0)
+    found = LeastSquares(1e-12, 500).minimise(objective, model.around(start), start).point
+    for name in ("users", "items"):
+        torch.testing.assert_close(found[name][:, :-1], start[name][:, :-1], rtol=0.0, atol=1e-3)
+        assert float(found[name][:, -1].abs().max()) < 1e-3
 
 
-def test_without_l2_singular_matrices_are_not_inverted(world, monkeypatch) -> None:
+def test_strong_l2_leaves_no_vectors(small) -> None:
+    world = small(14, 30, 20)
+    objective, model = world.objective("naive"), world.model(20.0)
+    found = LeastSquares().minimise(objective, model, world.point(model))
+    assert found.outcome is Outcome.CONVERGED
+    vectors = found.point["users"][:, :DIM] @ found.point["items"][:, :DIM].T
+    assert float(vectors.abs().max()) < 1e-5
+
+
+def test_without_l2_singular_matrices_are_not_inverted(small, monkeypatch) -> None:
     """A user with fewer ratings than columns has a singular matrix; its inverse would end the fit after two sweeps."""
-    given = {**COMMON, "method": "mf", "backbone": "mf", "dim": 6, "l2": 0.0, "epochs": 100, "select": "none"}
-    found = solution(Recommender(**given).fit(world(3)))[1]
+    world = small(3, 20, 12, 0.2)
+    objective, model = world.objective("naive"), world.model(0.0, dim=4)
+    start = world.point(model)
+    found = LeastSquares(1e-9, 200).minimise(objective, model, start)
     monkeypatch.setattr(preconditioner, "NARROW", 0)
     monkeypatch.setattr(preconditioner, "FEW_COLUMNS", 0)
-    assert found == pytest.approx(solution(Recommender(**given).fit(world(3)))[1], rel=1e-6, abs=1e-9)
+    assert found.objective == pytest.approx(LeastSquares(1e-9, 200).minimise(objective, model, start).objective, abs=1e-9)
+    assert found.sweeps > 2
 
 
-RESUMED = """
-import sys
-import numpy as np
-from puidrec import model
-from puidrec.data.synthetic import simulate
-from puidrec.world import join_world
-
-class Stopped(Exception):
-    pass
-
-told = []
-
-def stop(*_):
-    told.append(1)
-    if len(told) == 20:
-        raise Stopped
-
-model.CHECKPOINT_SECONDS = 0.0
-data = simulate("mixed", 60, 25, density=0.2, rng=0).data
-options = {"method": "ips", "backbone": "mf", "dim": 4, "propensity": "cells"}
-with join_world() as world:
-    whole = model.Recommender(**options).fit(data, world=world)
-    try:
-        model.Recommender(**options).fit(data, world=world, checkpoint=sys.argv[1], progress=stop)
-        raise AssertionError("not stopped")
-    except Stopped:
-        pass
-    again = model.Recommender(**options).fit(data, world=world, checkpoint=sys.argv[1])
-    assert again.history_ == whole.history_
-    assert np.array_equal(again.user_factors_, whole.user_factors_)
-"""
+def test_too_few_sweeps_are_told_and_say_what_to_change(small) -> None:
+    world = small(6, 30, 20)
+    found = LeastSquares(max_sweeps=2).minimise(world.objective("ips"), world.model(), world.point(world.model()))
+    assert found.outcome is Outcome.LIMIT
+    assert "raise epochs or l2" in found.outcome.value
 
 
-def test_two_processes_go_on_from_their_checkpoint(tmp_path) -> None:
-    """The matrices that precondition users' rows belong to the process that holds the users."""
-    program = tmp_path / "fit.py"
-    program.write_text(RESUMED)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
-    done = subprocess.run(
-        [*command, str(tmp_path / "checkpoint")], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+def test_numbers_that_are_not_finite_are_refused(small) -> None:
+    world = small(9)
+    world.r[0] = np.nan
+    with pytest.raises(PuidError, match="not a finite number"):
+        LeastSquares().minimise(world.objective("naive"), world.model(), world.point(world.model()))
+
+
+@pytest.mark.parametrize("name", QUADRATIC)
+def test_in_single_precision_a_moved_start_ends_at_the_same_scores(name: str, small) -> None:
+    world = small(13, 40, 30, dtype=torch.float32)
+    objective, model = world.objective(name), world.model(0.3)
+    first = world.point(model)
+    generator = torch.Generator().manual_seed(1)
+    moved = {k: v + 1e-7 * torch.randn(v.shape, generator=generator) for k, v in first.items()}
+    ends = [model.factors(LeastSquares().minimise(objective, model, start).point).tile() for start in (first, moved)]
+    assert float((ends[0] - ends[1]).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["naive", "dr", "worst dr", "signed"])
+def test_processes_together_find_the_solution_of_one(name: str, small, run_together) -> None:
+    """Users' parameters live with their rows, items' are replicated. (With features: `methods/test_distributed`.)"""
+    alone = small(7, 12, 8)
+    model = alone.model()
+    start, solver = alone.point(model), LeastSquares(1e-11, 500)
+    expected = solver.minimise(alone.objective(name), model, start)
+
+    def work(world):
+        given = small(7, 12, 8, world=world)
+        mine = {key: given.log.own(value).clone() if key == "users" else value.clone() for key, value in start.items()}
+        return solver.minimise(given.objective(name), given.model(), mine)
+
+    found = run_together(3, work)
+    users = torch.cat([part.point["users"] for part in found])
+    scores = model.factors(expected.point).tile()
+    for part in found:
+        torch.testing.assert_close(model.factors({**part.point, "users": users}).tile(), scores, rtol=0, atol=1e-5)
+        assert part.objective == pytest.approx(expected.objective, abs=1e-9)
+
+
+# where it starts
+
+
+def narrowed(model: Model) -> Model:
+    sides = [replace(side, penalty=side.penalty[-1:]) for side, _ in model.sides]
+    return replace(model, users=sides[0], items=sides[1])
+
+
+@pytest.mark.parametrize("name", QUADRATIC)
+def test_new_columns_are_the_leading_directions_of_the_dense_slope(name: str, small) -> None:
+    world = small(5, 40, 30)
+    objective, model = world.objective(name), world.model(1e-4)
+    narrow = narrowed(model)
+    empty = {k: v if v.ndim == 0 else v[:, -1:] for k, v in world.point(model).items()}
+    point = LeastSquares(1e-9).minimise(objective, narrow, empty).point
+    scores = narrow.factors(point).tile().requires_grad_()
+    numbers = {key: column.values for key, column in objective.columns.items()}
+    mask = torch.from_numpy(world.mask)
+    total = objective.scale * least_squares_sum(objective, scores[mask], numbers)
+    if objective.v:
+        total = total + objective.v * (scores - objective.m.tile()).square().sum()
+    (slope,) = torch.autograd.grad(total, scores)
+    left, values, right = torch.linalg.svd(-0.5 * slope)
+    found = grown(objective, model, point)
+    for k in range(DIM):
+        for side, vector in (("users", left[:, k]), ("items", right[k])):
+            column = found[side][:, k]
+            assert abs(float(column @ vector)) == pytest.approx(float(column.norm()), rel=2e-2 if values[k] > 1.2 * values[k + 1] else 1.0)
+    before = float(world.dense(objective, narrow, point))
+    assert float(world.dense(objective, model, found)) < before
+
+
+def least_squares_sum(objective, s, numbers):
+    from puidrec.losses.pair_loss import Row, pair_sum
+
+    return pair_sum(objective.loss, s, Row(**numbers))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_start_depends_neither_on_the_order_nor_on_the_names(name: str, small) -> None:
+    """Users and items in another order: the same scores at the start, row by row and column by column."""
+    world = small(5, 40, 30)
+    objective, model = world.objective(name), world.model(1e-3)
+    like = world.point(model)
+    first = model.factors(spectral_start(objective, model, like)).tile()
+    rng = np.random.default_rng(1)
+    users, items = rng.permutation(40), rng.permutation(30)
+    other = small(5, 40, 30)
+    other.mask = world.mask[users][:, items]
+    numbers = np.zeros((3, 40, 30))
+    numbers[:, world.mask] = world.r, world.w, world.k0
+    other.r, other.w, other.k0 = numbers[:, users][:, :, items][:, other.mask]
+    row_start = np.concatenate([[0], np.cumsum(other.mask.sum(1))])
+    other.log = replace(other.log, row_start=row_start, item=np.nonzero(other.mask)[1])
+    other.m = type(world.m).of(world.m.lefts[0][users], world.m.rights[0][items])
+    second = model.factors(spectral_start(other.objective(name), model, like)).tile()
+    torch.testing.assert_close(second, first[users][:, items], rtol=0, atol=1e-6)
+
+
+def test_more_columns_than_items_are_filled_with_zeros(small) -> None:
+    world = small(2, 9, 3)
+    objective, model = world.objective("naive"), world.model(dim=6)
+    start = spectral_start(objective, model, world.point(model))
+    assert start["users"].shape == (9, 7)
+    assert torch.isfinite(torch.cat([start["users"].flatten(), start["items"].flatten()])).all()
+    assert least_squares.SETTLED <= LeastSquares().minimise(objective, model, start).sweeps
