@@ -8,9 +8,11 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -114,8 +116,6 @@ def suited() -> Callable[..., tuple[Dataset, dict[str, Any]]]:
 
     def suit(method: str, data: Dataset, options: dict[str, Any]) -> tuple[Dataset, dict[str, Any]]:
         own = {key: value for key, value in options.items() if (method, key, value) not in refused}
-        if method == "spectrum":
-            own.pop("block_users", None)
         return uniform if METHODS[method].needs_uniform else data, own
 
     return suit
@@ -148,7 +148,7 @@ def run_folder(_trained_run: Path, tmp_path: Path) -> Path:
 
 
 N_USERS, N_ITEMS = 37, 23
-"""The population of `make_scores` and `make_observed`."""
+"""The population of `make_scores` and `make_log`."""
 
 
 @pytest.fixture
@@ -167,22 +167,195 @@ def make_scores():
 
 
 @pytest.fixture
-def make_observed():
-    """A random log on the population, with signed targets and a box."""
+def make_log():
+    """A random log on the population as an operator, its columns (±1 targets and a box of weights), and its mask."""
     import numpy as np
     import torch
-    from puidrec.objective.terms import Observed
 
-    from puidrec.losses.worst_case import Box
-    from puidrec.scores.sparse import LogPattern
+    from puidrec.scores.log import Log
 
     def make(seed, share=0.3, dtype=None, gamma=2.0):
         rng, dtype = np.random.default_rng(seed), dtype or torch.float64
         mask = rng.random((N_USERS, N_ITEMS)) < share
         user, item = np.nonzero(mask)
-        target = torch.tensor(rng.choice([-1.0, 1.0], user.size), dtype=dtype)
-        odds = torch.tensor(rng.uniform(0.5, 6.0, user.size), dtype=dtype)
-        box = Box.exactly(1 + odds) if gamma == 1 else Box(1 + odds / gamma, 1 + odds * gamma)
-        return Observed(LogPattern.from_pairs(user, item, N_USERS, N_ITEMS), target, box), torch.from_numpy(mask)
+        log = Log(np.concatenate([[0], np.cumsum(mask.sum(1))]), item, N_ITEMS, dtype=dtype)
+        odds, target = rng.uniform(0.5, 6.0, user.size), rng.choice([-1.0, 1.0], user.size)
+        numbers = {"r": target, "a": 1 + odds / gamma, "b": 1 + odds * gamma}
+        columns = {name: log.filled(lambda rows, x=x: x[rows]) for name, x in numbers.items()}
+        return log, columns, torch.from_numpy(mask)
 
     return make
+
+
+def _dense(factors) -> np.ndarray:
+    """All scores as a float64 matrix."""
+    parts = zip(factors.lefts, factors.rights, strict=True)
+    return sum(left.detach().double().numpy() @ right.detach().double().numpy().T for left, right in parts)
+
+
+@pytest.fixture(scope="session")
+def dense_scores():
+    """All scores of factors as a float64 matrix."""
+    return _dense
+
+
+@cache
+def _world(seed: int, n_users: int, n_items: int):
+    from puidrec.data.synthetic import simulate
+
+    return simulate("mixed", n_users, n_items, density=0.2, rng=seed).data
+
+
+@pytest.fixture(scope="session")
+def world():
+    """A small log with hidden confounding, features and uniform rows."""
+
+    def make(seed=0, n_users=40, n_items=25):
+        return _world(seed, n_users, n_items)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def prepare(world):
+    """A world seen through a method's settings."""
+    from puidrec.methods.prepare import Prepared
+    from puidrec.settings import Settings
+
+    def make(method, seed=0, data=None, **given):
+        common = {"dim": 3, "l2": 0.1, "epochs": 12, "propensity": "cells", "seed": seed}
+        settings = Settings.of(method, **{**common, **given})
+        data = data or world(seed)
+        return Prepared.of(data, data.split("rd", seed, select=settings.select), settings)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def many_uniform():
+    """A log with uniform rows enough to train on."""
+    from puidrec.data.synthetic import simulate
+
+    return simulate("mixed", **TINY, density=0.2, n_uniform=2_000, rng=3).data
+
+
+class Dense:
+    """Losses of the grid by visiting every pair, in float64 NumPy; shares no code with the engine but Γ and p."""
+
+    def __init__(self, prepared) -> None:
+        from puidrec.exposure.bounds import bounds
+
+        self.prepared = prepared
+        rows, spec = prepared.rows, prepared.settings.spec
+        self.at = (rows.user, rows.item)
+        self.target = prepared.log.target(rows).astype(np.float64)
+        if spec.estimator == "naive":
+            self.a = self.b = np.ones(len(rows))
+        else:
+            box = bounds(prepared.log.nominal.propensity_of(rows), prepared.gamma.at(*self.at))
+            self.a, self.b = box.a, box.b
+
+    def error(self, prediction, target):
+        """Errors as the textbook writes them."""
+        loss, signed = self.prepared.settings.loss, self.prepared.log.scale.signed
+        if loss == "squared":
+            return (prediction - target) ** 2
+        if loss == "absolute":
+            return np.abs(prediction - target)
+        chance, y = 1 / (1 + np.exp(-prediction)), (target + 1) / 2 if signed else target
+        return -y * np.log(chance) - (1 - y) * np.log(1 - chance)
+
+    def label(self, output):
+        """What a pseudo-label's score means."""
+        if self.prepared.settings.loss != "cross-entropy":
+            return output
+        chance = 1 / (1 + np.exp(-output))
+        return 2 * chance - 1 if self.prepared.log.scale.signed else chance
+
+    def terms(self, phi, theta):
+        """Σ_D base and coef on O."""
+        prediction = _dense(phi)
+        error = self.error(prediction[self.at], self.target)
+        if theta is None:
+            return 0.0, error
+        imputed = self.error(prediction, self.label(_dense(theta)))
+        return imputed.sum(), error - imputed[self.at]
+
+    def prediction_loss(self, phi, theta=None, base=None):
+        """`eq:puid-ips`, `eq:puid-dr`, `eq:bpuid-ips`, `eq:bpuid-dr` and their limits."""
+        total, coef = self.terms(phi, theta)
+        if base is not None:
+            total0, coef0 = self.terms(*base)
+            total, coef = total - total0, coef - coef0
+        data = self.prepared.data
+        naive = self.prepared.settings.spec.estimator == "naive"
+        pairs = coef.size if naive else data.n_users * data.n_items
+        return (total + np.maximum(coef * self.a, coef * self.b).sum()) / pairs
+
+    def imputation_loss(self, theta):
+        """`eq:puid-dr-imp` for pseudo-labels, a weighted mean."""
+        mismatch = self.error(_dense(theta)[self.at], self.target)
+        return (mismatch * self.b).sum() / self.b.sum()
+
+
+@pytest.fixture(scope="session")
+def oracle():
+    """Dense(prepared): losses by brute force."""
+    return Dense
+
+
+@pytest.fixture(scope="session")
+def problem_after():
+    """(prepared) → the method's own problem, and what the stages before it left, trained as the method trains."""
+    from puidrec.methods.stages import _descend, _solve, solves, stages_of
+
+    def build(prepared):
+        stages, done = stages_of(prepared), {}
+        for stage in stages[:-1]:
+            problem = stage.build(done)
+            train = _solve if solves(problem, prepared.settings) else _descend
+            done[stage.name] = train(problem, stage, prepared, done, None, None, None, None)
+        return stages[-1].build(done), done
+
+    return build
+
+
+@pytest.fixture
+def run_together():
+    """(size, function of a World) → what each of so many processes returns: threads whose sums meet at a barrier."""
+    import torch
+
+    from puidrec.world import World
+
+    def run(size, function):
+        barrier, box, mail = threading.Barrier(size, timeout=10), [None] * size, {}
+
+        class Thread(World):
+            def sum(self, values):
+                box[self.rank] = values.clone()
+                barrier.wait()
+                total = torch.stack(box).sum(0)
+                barrier.wait()
+                return values.copy_(total)
+
+            def send(self, values):
+                mail.setdefault(self.rank, []).append(values.clone())
+
+            def receive(self, into, rank):
+                while not mail.get(rank):
+                    threading.Event().wait(0.001)
+                return into.copy_(mail[rank].pop(0))
+
+        def work(rank):
+            try:
+                return function(Thread(rank, size))
+            except threading.BrokenBarrierError:
+                return None  # another one failed, and says why
+            except BaseException:
+                barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(work, range(size)))
+
+    return run

@@ -107,11 +107,14 @@ def calibrate(
         if frame is None:
             continue
         features = frame.drop([c for c in (f"{sides[k]}_id", *exclude) if c in frame.columns])
+        seen = _profile(codes[k], codes[1 - k], whole[1 - k], sizes[k])
         for name, columns in _groups(features, groups).items():
             hidden, feature = binned(k, features.drop(columns)), binned(k, features.select(columns))
             count = partial(_count, codes[k], codes[1 - k], other_bin=whole[1 - k])
             observed = _moves(count, hidden, feature, degree[k])
-            chance = [_moves(count, hidden, _shuffled(feature, hidden, draw), degree[k]) for _ in range(N_SHUFFLES)]
+            chance = [
+                _moves(count, hidden, _shuffled(feature, hidden, seen, draw), degree[k]) for _ in range(N_SHUFFLES)
+            ]
             scale = sum(c.mean_square for c in chance) / max(sum(c.mean_noise for c in chance), 1e-300)
             rows.append(_worth(name, sides[k], observed, scale))
     return Calibration(tuple(rows))
@@ -191,10 +194,24 @@ def _moves(count: Callable[..., BinCounts], hidden: np.ndarray, feature: np.ndar
     return _compare(count(own_bin=shown), count(own_bin=hidden), shown, hidden, degree)
 
 
-def _shuffled(feature: np.ndarray, within: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A feature permuted among the entities of a bin: the same splits, without any information."""
+def _profile(own: np.ndarray, other: np.ndarray, other_bin: np.ndarray, n: int) -> np.ndarray:
+    """A number of each entity that says which bins of the other side its rows are of, whatever their order: the sum of
+    a random integer per bin, exact in float64."""
+    value = np.random.default_rng(0).integers(1, 1 << 20, int(other_bin.max()) + 1).astype(np.float64)
+    found = np.zeros(n)
+    for part in row_slices(own.size):
+        found += np.bincount(own[part], value[other_bin[other[part]]], minlength=n)
+    return found
+
+
+def _shuffled(feature: np.ndarray, within: np.ndarray, profile: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A feature permuted among the entities of a bin: the same splits, without any information.
+
+    Entities come in the order of their rows' profile, values in their own: what entities are called decides nothing.
+    """
     result = np.empty_like(feature)
-    result[np.argsort(within, kind="stable")] = feature[np.lexsort((rng.random(feature.size), within))]
+    values = feature[np.lexsort((feature, within))]
+    result[np.lexsort((profile, within))] = values[np.lexsort((rng.random(feature.size), np.sort(within)))]
     return result
 
 

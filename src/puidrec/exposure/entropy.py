@@ -164,12 +164,15 @@ def _miller_madow(counts: ExposureCounts) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _permute_users(counts: ExposureCounts, n: int, rng: np.random.Generator) -> Null:
-    """Null of the user gain: permute the bins of users; only degrees matter."""
+    """Null of the user gain: permute the bins of users; only degrees matter.
+
+    Users come in the order of their degrees, bins in their own: the draws do not depend on what users are called.
+    """
     pairs_user = counts.pairs.sum(axis=1)
-    degree = counts.user_degree.astype(np.float64)
+    degree, bins = np.sort(counts.user_degree).astype(np.float64), np.sort(counts.user_bin)
 
     def draw() -> np.ndarray:
-        shuffled = rng.permutation(counts.user_bin)
+        shuffled = rng.permutation(bins)
         return _user_score(np.bincount(shuffled, degree, minlength=pairs_user.size), pairs_user)
 
     return _null(draw, pairs_user, n)
@@ -179,10 +182,11 @@ def _permute_items(counts: ExposureCounts, n: int, rng: np.random.Generator) -> 
     """Null of the item gain given x_u: permute the bins of items; the table of user bins by item stays."""
     shape = (counts.pairs.shape[1], counts.n_items)
     table = np.ascontiguousarray(counts.by_item.T, np.float64)
+    table, bins = table[np.lexsort(table.T)], np.sort(counts.item_bin)
     one, start = np.ones(counts.n_items), np.arange(counts.n_items + 1)
 
     def draw() -> np.ndarray:
-        membership = csc_array((one, rng.permutation(counts.item_bin), start), shape=shape)
+        membership = csc_array((one, rng.permutation(bins), start), shape=shape)
         return _item_score(np.asarray(membership @ table).T, counts.pairs)
 
     return _null(draw, counts.pairs, n)

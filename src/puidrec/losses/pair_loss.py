@@ -113,7 +113,9 @@ class RobustLoss(PairLoss):
         if self.head is not None:
             imputed = HEADS[self.head](e, s, row.g)
             k = imputed.gap(s, row.r, k)
-            slope, curvature = slope - imputed.slope, curvature - imputed.curvature
+            slope = slope - imputed.slope
+            if e.quadratic:  # else e's own bound: −ê may have no curvature at all
+                curvature = curvature - imputed.curvature
             width = WIDTH * slope.abs() if e.quadratic else width
         elif self.benchmarked:
             width = 2.0 * WIDTH * row.k0.clamp_min(0.0).sqrt() if e.quadratic else width
@@ -132,9 +134,9 @@ class RobustLoss(PairLoss):
         return self._weight(k, row) * k.slope
 
     def curvature(self, s: Tensor, row: Row) -> Tensor:
-        """The worst weight times ∂²k/∂s², and what rounding adds."""
+        """b ∂²k/∂s² (where k < 0 now, a step may reach where the worst weight is b), and what the bend adds."""
         k = self.coefficient(s, row)
-        bent = self._weight(k, row) * k.curvature
+        bent = row.b * k.curvature
         if not self._bends:
             return bent
         return bent.clamp_min(0.0) + 0.5 * (row.b - row.a) * k.slope.square() / self._size(k)

@@ -48,6 +48,9 @@ FLAT, LEAP, INSIDE = 0.01, 5.0, 0.05
 interval it lies."""
 POWER_STEPS, SPARE = 4, 8
 """Products with EᵀE for the leading directions of a slope E, and directions looked for beyond those wanted."""
+KEPT_NUMBERS = 5_000_000
+"""Where vectors of all products have at most so many numbers, the directions are sought among all of them (a Krylov
+space) and not among the last ones alone: then they hardly depend on the random vectors begun with."""
 FAINT = 0.02
 """Length of a new column, against the strongest, where the slope gives it none: L2 will settle it."""
 
@@ -304,9 +307,13 @@ def _leading(
     used = torch.linalg.qr(columns.double())[0].to(columns)
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(log.n_items, wide, generator=generator).to(columns)
+    keep = (log.all_users + log.n_items) * wide * (POWER_STEPS + 1) <= KEPT_NUMBERS
+    kept: list[Tensor] = []
     for _ in range(POWER_STEPS):
         q = torch.linalg.qr((q - used @ (used.T @ q)).double())[0].to(columns)
+        kept += [q] if keep else []
         q = transposed(times(q))
+    q = torch.cat([*kept, torch.linalg.qr(q.double())[0].to(columns)], 1)
     q = torch.linalg.qr((q - used @ (used.T @ q)).double())[0].to(columns)
     p = times(q)
     squares, axes = torch.linalg.eigh(log.total(gram(p, p)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from puidrec.objective import log_weights as weights
+
+from puidrec.losses import log_weights as weights
 
 RNG = np.random.default_rng(0)
 P = RNG.uniform(0.05, 0.95, 400)

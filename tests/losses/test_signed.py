@@ -16,6 +16,7 @@ from puidrec.losses.signed import (
     raise_to_default_gamma,
     require_uniform,
     unseen_mean_for_shared_model,
+    unseen_scores,
 )
 from puidrec.scores.low_rank import LowRank
 
@@ -86,3 +87,26 @@ def test_a_rule_that_sees_next_to_nothing_is_raised_for_all_pairs_alike(mean_log
     assert higher.mean_log == pytest.approx(np.log(DEFAULT_GAMMA) if raised else mean_log)
     if raised:
         assert default_scale(higher.mean_log) == pytest.approx(1.0)
+
+
+def column(q: torch.Tensor, gamma: float, *, liked: bool = True) -> torch.Tensor:
+    """Unseen means of a column of q as scores of one item."""
+    scores = LowRank.of(q[:, None], torch.ones(1, 1, dtype=q.dtype))
+    return unseen_scores(scores, torch.full_like(q, float(np.log(gamma))), torch.zeros(1), liked=liked).tile()[:, 0]
+
+
+def test_unseen_means_by_hand() -> None:
+    q = torch.tensor([0.0, 0.4, 1.0])
+    torch.testing.assert_close(column(q, 2.0), q / 2)
+    torch.testing.assert_close(column(q, 2.0, liked=False), 1 - (1 - q) / 2)
+    for liked in (True, False):
+        torch.testing.assert_close(column(q, 1.0, liked=liked), q)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1.7, 6.0])
+def test_unseen_means_bound_what_gamma_allows(gamma: float) -> None:
+    """Outside the interval of a binary rating's mean under likelihood ratios in [1/Γ, Γ], or at its end."""
+    q = torch.linspace(0, 1, 11)
+    low, high = torch.maximum(q / gamma, 1 - gamma * (1 - q)), torch.minimum(gamma * q, 1 - (1 - q) / gamma)
+    assert (column(q, gamma) <= low + 1e-6).all()
+    assert (column(q, gamma, liked=False) >= high - 1e-6).all()

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from puidrec.objective.sharp import worst_square
 
 from puidrec.errors import InputError
 from puidrec.losses.pointwise import pointwise_error
@@ -12,8 +11,8 @@ from puidrec.losses.tiles import tiled_sum
 def test_tiles_equal_brute_force(make_scores, loss, tile):
     error = pointwise_error(loss, "signed")
     phi, theta = make_scores(0, 4), make_scores(1, 3)
-    value = 3.0 * tiled_sum(lambda rows, cols, r, g: error(r, error.to_target(g)), phi, theta, tile=tile)
-    brute = 3.0 * error(phi.tile(), error.to_target(theta.tile())).sum()
+    value = 3.0 * tiled_sum(lambda rows, cols, r, g: error.value(r, error.to_target(g)), phi, theta, tile=tile)
+    brute = 3.0 * error.value(phi.tile(), error.to_target(theta.tile())).sum()
     factors = [*phi.lefts, *phi.rights, *theta.lefts, *theta.rights]
     torch.testing.assert_close(value, brute, rtol=1e-10, atol=0)
     for mine, theirs in zip(torch.autograd.grad(value, factors), torch.autograd.grad(brute, factors), strict=True):
@@ -21,13 +20,13 @@ def test_tiles_equal_brute_force(make_scores, loss, tile):
 
 
 def test_functions_see_which_pairs_they_get(make_scores):
-    """Per-user and per-item tables are cut to the tile: the sharp worst end with personal Γ."""
+    """Per-user and per-item tables are cut to the tile: distances from q/Γ with a Γ per pair."""
     phi, q = make_scores(0), make_scores(1)
     gamma_u = torch.rand(phi.n_users, dtype=torch.float64) + 1
     gamma_i = torch.rand(phi.n_items, dtype=torch.float64) + 1
 
     def values(rows, columns, prediction, seen):
-        return worst_square(prediction, seen, gamma_u[rows, None] * gamma_i[columns])
+        return (prediction - seen / (gamma_u[rows, None] * gamma_i[columns])).abs()
 
     whole = values(slice(None), slice(None), phi.tile(), q.detach().tile()).sum()
     torch.testing.assert_close(tiled_sum(values, phi, q.detach(), tile=(7, 6)), whole)

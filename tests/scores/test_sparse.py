@@ -152,19 +152,3 @@ def test_another_order_is_the_same_on_several_threads(n, dtype, monkeypatch):
         assert torch.equal(sparse.permuted(values, order), order.to(dtype))
     finally:
         torch.set_num_threads(before)
-
-
-def test_a_complete_pattern_is_the_pattern_of_all_pairs() -> None:
-    generator = torch.Generator().manual_seed(0)
-    left, right = (torch.randn(n, 3, generator=generator, dtype=torch.float64) for n in (5, 4))
-    user, item = (x.ravel() for x in np.meshgrid(np.arange(5), np.arange(4), indexing="ij"))
-    sparse_one, dense_one = LogPattern.from_pairs(user, item, 5, 4), sparse.CompletePattern(5, 4)
-    assert len(dense_one) == len(sparse_one) == 20
-    values = sparse_one.sample(left, right)
-    torch.testing.assert_close(dense_one.sample(left, right), values)
-    torch.testing.assert_close(dense_one.matmul(values, right), sparse_one.matmul(values, right))
-    torch.testing.assert_close(dense_one.matmul_transposed(values, left), sparse_one.matmul_transposed(values, left))
-    torch.testing.assert_close(dense_one.transposed(values), sparse_one.transposed(values))
-    torch.testing.assert_close(
-        dense_one.transpose.matmul(dense_one.transposed(values), left), sparse_one.matmul_transposed(values, left)
-    )
