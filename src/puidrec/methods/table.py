@@ -130,7 +130,7 @@ ONE_GAMMA = ("auto", "certified", "global")
 """Words for `gamma` that give one Γ for all pairs; other words are rules, which give one per pair."""
 ROBUST = "puidrec.methods.robust:stages"
 MULTI = "puidrec.methods.multi:stages"
-SIGNED = "puidrec.methods.spectrum.members:signed_stages"
+SIGNED = "puidrec.methods.unseen:stages"
 BASELINE = "puidrec.methods.baselines:stages"
 FIELD = "puidrec.methods.field."
 WEIGHTS, DECONFOUNDED = f"{FIELD}log_weights:", f"{FIELD}deconfounded:"

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from puidrec.exposure.sign_check import CLEAR_T
-from puidrec.methods.prepare import Prepared
+from puidrec.methods.prepare import Prepared, UniformRows
 from puidrec.methods.problem import Done, Fitted, Stage
 from puidrec.methods.spectrum.from_log import RATED, exposure_scores, label_free_order, modulators
-from puidrec.methods.spectrum.members import Rows, calibration_rows, cold_rows, member_stages, members_of
+from puidrec.methods.spectrum.members import cold_rows, member_stages, members_of
 from puidrec.methods.spectrum.mixture import Posterior, fit_mixture
 from puidrec.methods.spectrum.out_of_fold import OutOfFold, out_of_fold
 from puidrec.methods.spectrum.stability import path_parameters
@@ -87,7 +87,7 @@ def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted
     """The mixture of the stages done, as one low-rank model."""
     exposure = exposure_scores(prepared.log.ratings)
     given = Ingredients(members_of(prepared, done), exposure.named, exposure.personal)
-    rows = calibration_rows(prepared)
+    rows = prepared.calibration_rows()
     shown = None if rows.user.size else out_of_fold(prepared, given.members.get("mf"), given.exposure)
     prior = _prior(prepared, shown)
     if rows.user.size:
@@ -145,7 +145,7 @@ class Result:
     summary: Summary | None = None
 
 
-def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tuple[Result, dict[str, Any]]:
+def _mix(prepared: Prepared, given: Ingredients, rows: UniformRows, prior: Prior) -> tuple[Result, dict[str, Any]]:
     """The mixture of all groups, by uniform rows."""
     data, seed = prepared.data, prepared.settings.seed
     centre = Term(prior.name, given.members[prior.name], stage=prior.name)
