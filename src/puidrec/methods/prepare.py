@@ -325,8 +325,11 @@ class Prepared:
 
     @cached_property
     def gamma(self) -> Gamma:
-        """The fitted Γ of the method: 1, one number, or a rule."""
+        """The fitted Γ of the method: 1, one number, a rule, or what uniform ratings teach (`learned`)."""
         settings = self.settings
+        if settings.gamma == "learned" and settings.spec.uncertainty != "none":
+            learned: Gamma = named("puidrec.methods.spectrum.learned:learned_gamma")(self)
+            return learned
         gamma = self.log.nominal.gamma(self._gamma_spec(), alpha=settings.alpha, beta=settings.beta)
         scaled = settings.spec.calibrates_gamma and settings.gamma in ("auto", "certified")
         return raise_to_default_gamma(gamma) if scaled else gamma

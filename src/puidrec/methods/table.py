@@ -66,6 +66,8 @@ class MethodSpec:
     losses: tuple[str, ...] = ALL_LOSSES
     search_space: tuple[str, ...] = TRAINED
     """Settings worth searching; `experiments.search` has their ranges."""
+    path_folds: int = 5
+    """Folds of a small log that choose dim and L2; one is enough for a method that mixes fits of several dims."""
     needs: str = "a log of ratings"
     """What the method asks of the data, for reports."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -126,7 +128,7 @@ def named(place: str) -> Any:
 DEFAULT_METHOD = "spectrum"
 """What is trained where none is named."""
 GAMMA_SCALE = "scale of Γ"
-ONE_GAMMA = ("auto", "certified", "global")
+ONE_GAMMA = ("auto", "certified", "global", "learned")
 """Words for `gamma` that give one Γ for all pairs; other words are rules, which give one per pair."""
 ROBUST = "puidrec.methods.robust:stages"
 MULTI = "puidrec.methods.multi:stages"
@@ -219,7 +221,7 @@ def _spectrum() -> MethodSpec:
         target_scale="unit", uses_uniform="mixing weights", needs_levels=False, losses=("squared",),
         search_space=("l2", "l2_features", "dim", "min_propensity"),
         needs="a log of ratings, or of likes (then all-rank); uniform ratings, from 20 on, mix the members",
-        defaults={"dim": 32},
+        path_folds=1,
     )  # fmt: skip
 
 
