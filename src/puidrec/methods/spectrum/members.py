@@ -75,8 +75,8 @@ def member_stages(prepared: Prepared) -> tuple[list[Stage], dict[str, float]]:
     members = path(settings.gamma if isinstance(settings.gamma, float) else MILD)
     naive, weighted = prepared.first_stage("mf"), prepared.first_stage("ips")
     stages = [
-        Stage("mf", lambda done: robust_problem(naive, "mf")),
-        *(Stage(name, _narrow(own), sweeps=4 * SWEEPS) for name, own in _narrow_fits(prepared).items()),
+        Stage("mf", lambda done: robust_problem(naive, "mf"), sweeps=10 * SWEEPS),
+        *(Stage(name, _narrow(own), sweeps=2 * SWEEPS) for name, own in _narrow_fits(prepared).items()),
         Stage("ips", lambda done: robust_problem(weighted, "ips"), start="mf", sweeps=2 * SWEEPS),
         *(Stage(one.name, _member(prepared, one), start=one.start, sweeps=SWEEPS) for one in members),
     ]
