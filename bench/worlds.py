@@ -29,7 +29,7 @@ class World:
 
     name: str
     hidden: str = "none"
-    """`none`, `entity`, `pair`, `trait-genre`, `misfit` (recorded, but not additive)."""
+    """`none`, `entity`, `pair`, `taste`, `trait-genre`, `misfit` (recorded, but not additive)."""
     sign: str = "positive"
     """People pick what they like (`positive`), avoid it (`reversed`), or it depends on the user (`mixed`)."""
     exposure: float = 0.6
@@ -53,6 +53,9 @@ WORLDS = {
         World("misfit", "misfit", exposure=1.0, rating=1.2),
     )
 }
+
+TASTE = World("taste", "taste")
+"""Low-rank tastes that drive who sees what and what is liked, and that no feature records."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,8 @@ def _hidden(
         return (trait[:, None] + quality) / np.sqrt(2.0)
     if world.hidden == "pair":
         return rng.standard_t(4, (n_users, n_items)) / np.sqrt(2.0)
+    if world.hidden == "taste":  # several tastes that nobody recorded: exposure shows them
+        return rng.normal(size=(n_users, N_TASTES)) @ rng.normal(0.0, N_TASTES**-0.5, (N_TASTES, n_items))
     if world.hidden == "trait-genre":
         return trait[:, None] * rng.choice([-1.0, 1.0], N_GENRES)[genre]
     if world.hidden == "misfit":  # two waves over quantiles of age and price, and their product

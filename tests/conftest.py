@@ -112,7 +112,12 @@ def suited() -> Callable[..., tuple[Dataset, dict[str, Any]]]:
     from puidrec.methods import METHODS
 
     uniform = simulate("mixed", **TINY, density=0.2, n_uniform=2_000, rng=3).data
-    refused = {("spectrum", "solver", "adam"), ("spectrum", "backbone", "mf-mlp"), ("idcf", "backbone", "mf")}
+    refused = {
+        ("spectrum", "solver", "adam"),
+        ("spectrum", "backbone", "mf-mlp"),
+        ("dcf", "backbone", "mf-mlp"),
+        ("idcf", "backbone", "mf"),
+    }
 
     def suit(method: str, data: Dataset, options: dict[str, Any]) -> tuple[Dataset, dict[str, Any]]:
         own = {key: value for key, value in options.items() if (method, key, value) not in refused}

@@ -98,7 +98,8 @@ class Settings(BaseModel):
     propensity: str = Field("two-way", description="cells, logistic, two-way, balanced, kernel, naive-bayes or given.")
     min_propensity: float = Field(0.01, gt=0, lt=1, description="Propensities are clipped from below here.")
     gamma: str | float = Field(
-        "auto", description="A Γ rule, a number, certified (by uniform rows) or auto (as the method needs)."
+        "auto",
+        description="A Γ rule, a number, certified or learned (both by uniform rows), or auto (as the method needs).",
     )
     alpha: float | None = Field(None, ge=0, description="User-side weight of the Γ rule; None: the rule's own.")
     beta: float | None = Field(None, ge=0, description="Item-side weight of the Γ rule; None: the rule's own.")
@@ -268,10 +269,10 @@ class Settings(BaseModel):
                 )
         elif spec.uncertainty == "global" and not spec.takes_gamma(gamma):
             raise InputError(
-                f"{spec.name} takes one Γ for all pairs", found=gamma, expected="a number, or certified",
+                f"{spec.name} takes one Γ for all pairs", found=gamma, expected="a number, certified or learned",
                 hint=f"For a personalised rule use {spec.name.replace('rd', 'puid')}.",
             )  # fmt: skip
-        elif gamma not in ("auto", "certified") and gamma not in PRESETS:
+        elif gamma not in ("auto", "certified", "learned") and gamma not in PRESETS:
             raise InputError("unknown Γ rule", found=gamma, expected=f"a number, or one of auto, {PRESETS.names()}")
 
 

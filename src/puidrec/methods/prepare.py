@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,6 +18,7 @@ import torch
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import Scratch, StoredInteractions, row_slices
+from puidrec.data.overlap import pairs_in
 from puidrec.data.row_matrix import RowMatrix, user_blocks
 from puidrec.data.split import Split
 from puidrec.errors import InputError
@@ -48,6 +49,8 @@ RULE_WITHOUT_FEATURES = "exposure-gap"
 """The same where the log has no features: information gains are 0 there, so Γ is read from exposure residuals."""
 MAX_GAMMA = 20.0
 """A Γ set by uniform rows is at most this."""
+FEWEST_UNIFORM = 20
+"""Uniform rows below which they calibrate nothing."""
 DOUBLE = 2_000_000
 """Logged pairs × dimensions up to which training is in double precision."""
 Weights = Literal["unit", "box", "inverse", "imputation"]
@@ -235,6 +238,15 @@ class TrainingLog:
         return torch.from_numpy(np.array(values, dtype=self.numpy_dtype)).to(self.settings.device)
 
 
+class UniformRows(NamedTuple):
+    """Uniform rows that calibrate: none of them trains a model of the log, none of them tests."""
+
+    user: np.ndarray
+    item: np.ndarray
+    target: np.ndarray
+    liked: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """A training log seen through the settings of one stage of a method."""
@@ -297,10 +309,27 @@ class Prepared:
             )  # fmt: skip
         return rows
 
+    def calibration_rows(self) -> UniformRows:
+        """Uniform rows held out for calibration and validation, without pairs of the log; none where they are few."""
+        split, log = self.split, self.log
+        parts = [split.propensity] if split.propensity is not None else []
+        if split.selection == "uniform" and self.settings.select != "none":
+            parts.append(split.validation)
+        user = np.concatenate([np.zeros(0, np.int64), *(part.user for part in parts)])
+        item = np.concatenate([np.zeros(0, np.int64), *(part.item for part in parts)])
+        target = np.concatenate([np.zeros(0), *(log.target(part) for part in parts)])
+        liked = np.concatenate([np.zeros(0, bool), *(part.label == 1 for part in parts)])
+        kept = ~pairs_in(user, item, self.data.n_items, log.parts())
+        kept &= kept.sum() >= FEWEST_UNIFORM
+        return UniformRows(user[kept], item[kept], target[kept], liked[kept])
+
     @cached_property
     def gamma(self) -> Gamma:
-        """The fitted Γ of the method: 1, one number, or a rule."""
+        """The fitted Γ of the method: 1, one number, a rule, or what uniform ratings teach (`learned`)."""
         settings = self.settings
+        if settings.gamma == "learned" and settings.spec.uncertainty != "none":
+            learned: Gamma = named("puidrec.methods.spectrum.learned:learned_gamma")(self)
+            return learned
         gamma = self.log.nominal.gamma(self._gamma_spec(), alpha=settings.alpha, beta=settings.beta)
         scaled = settings.spec.calibrates_gamma and settings.gamma in ("auto", "certified")
         return raise_to_default_gamma(gamma) if scaled else gamma

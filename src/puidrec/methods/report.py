@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-import numpy as np
-
 from puidrec.errors import InputError
 from puidrec.losses.signed import DEFAULT_GAMMA, MIN_UNIFORM
 from puidrec.methods import GAMMA_SCALE
@@ -38,12 +36,9 @@ def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[
         report["benchmark"] = "mf" if prepared.settings.benchmark == "mf" else spec.estimator
     if spec.uses_propensity is True:
         report["propensity"] = prepared.log.nominal.propensity.describe()
-    if spec.uncertainty != "none":
-        sample = prepared.gamma.sample(10_000, prepared.settings.seed) ** fitted.gamma_scale
-        median, high = np.quantile(sample, (0.5, 0.95))
-        largest = prepared.gamma.max**fitted.gamma_scale
-        report["gamma"] = {"median": float(median), "p95": float(high), "max": float(largest)}
-    if calibrates_gamma(prepared):
+    if prepared.settings.gamma == "learned" and spec.uncertainty != "none":
+        report["gamma_set_by"] = "the posterior mean of spectrum, fitted first with uniform ratings"
+    elif calibrates_gamma(prepared):
         report["gamma_set_by"] = gamma_set_by(prepared)
     report["uniform_rows_used"] = uniform_use(prepared, fitted)
     return report | dict(fitted.notes)
@@ -143,7 +138,7 @@ def uniform_use(prepared: Prepared, fitted: Fitted) -> str:
     if propensity is not None and propensity.uses_uniform:
         uses.append("propensity")
     gamma, enough = prepared.settings.gamma, prepared.uniform_target().size >= MIN_UNIFORM
-    calibrates = gamma == "certified" or (calibrates_gamma(prepared) and enough)
+    calibrates = gamma in ("certified", "learned") or (calibrates_gamma(prepared) and enough)
     if calibrates and prepared.settings.spec.uncertainty != "none":
         uses.append(GAMMA_SCALE)
     if prepared.settings.spec.uses_uniform not in ("", GAMMA_SCALE):

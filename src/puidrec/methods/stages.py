@@ -69,12 +69,23 @@ def train_stages(
     unfinished = tuple(name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished)
     last = done[stages[-1].name]
     notes = {**_numbers(settings), **({} if choice is None else {"chosen": choice.describe()}), **last.notes}
+    notes |= gamma_report(prepared, last)
     return replace(last, history=history, solver=_in_words(used), unfinished=unfinished, notes=notes)  # type: ignore[arg-type]
 
 
 def _numbers(settings: Settings) -> dict[str, Any]:
     """dim and L2 as they were used, for reports."""
     return {"dim": settings.dim_number, "l2": settings.l2_number} if settings.spec.trains else {}
+
+
+def gamma_report(prepared: Prepared, fitted: Fitted) -> dict[str, Any]:
+    """Γ as it entered, over pairs drawn at random."""
+    if prepared.settings.spec.uncertainty == "none":
+        return {}
+    sample = prepared.gamma.sample(10_000, prepared.settings.seed) ** fitted.gamma_scale
+    median, high = np.quantile(sample, (0.5, 0.95))
+    largest = prepared.gamma.max**fitted.gamma_scale
+    return {"gamma": {"median": float(median), "p95": float(high), "max": float(largest)}}
 
 
 def _in_words(used: Mapping[str, str]) -> str:
@@ -143,8 +154,9 @@ def _walk(prepared: Prepared, progress: Progress | None) -> Choice:
     columns["a"] = columns["b"] = operator.filled(lambda rows: np.ones(rows.stop - rows.start))
     objective = Objective(operator, RobustLoss(prepared.error), columns, 1.0 / len(operator))
     hashes = row_hashes(operator.row_start, item, target, operator.n_items, settings.seed)
-    count = FOLDS if len(operator) < FEW_ROWS else 1
-    code = hashes % np.uint64(FOLDS if count > 1 else HELD_OUT)
+    small = len(operator) < FEW_ROWS
+    count = settings.spec.path_folds if small else 1
+    code = hashes % np.uint64(FOLDS if small else HELD_OUT)
     folds = [_fold(operator, code != np.uint64(k)) for k in range(count)]
     kept = users if operator.world.size == 1 else operator.users
 
@@ -158,8 +170,9 @@ def _walk(prepared: Prepared, progress: Progress | None) -> Choice:
     told = None
     if progress is not None:
         told = lambda dim, error: progress("choice of dim and l2", dim, 32, {"loss_held_out": error})  # noqa: E731
+    asked = settings.spec.path_dims if settings.dim == "auto" else (settings.dim,)
     dims, factors = (
-        {} if settings.dim == "auto" else {"dims": (settings.dim,)},
+        {"dims": asked} if asked else {},
         {} if settings.l2 == "auto" else {"factors": (1.0,)},
     )
     return choose(objective, model_of, start, folds, progress=told, **dims, **factors)  # type: ignore[arg-type]

@@ -66,6 +66,10 @@ class MethodSpec:
     losses: tuple[str, ...] = ALL_LOSSES
     search_space: tuple[str, ...] = TRAINED
     """Settings worth searching; `experiments.search` has their ranges."""
+    path_dims: tuple[int, ...] = ()
+    """Numbers of columns that `dim="auto"` chooses among; empty: those of `optimise.l2_path`."""
+    path_folds: int = 5
+    """Folds of a small log that choose dim and L2; one is enough for a method that mixes fits of several dims."""
     needs: str = "a log of ratings"
     """What the method asks of the data, for reports."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -142,11 +146,11 @@ def params_of_others(method: str) -> set[str]:
 DEFAULT_METHOD = "spectrum"
 """What is trained where none is named."""
 GAMMA_SCALE = "scale of Γ"
-ONE_GAMMA = ("auto", "certified", "global")
+ONE_GAMMA = ("auto", "certified", "global", "learned")
 """Words for `gamma` that give one Γ for all pairs; other words are rules, which give one per pair."""
 ROBUST = "puidrec.methods.robust:stages"
 MULTI = "puidrec.methods.multi:stages"
-SIGNED = "puidrec.methods.spectrum.members:signed_stages"
+SIGNED = "puidrec.methods.unseen:stages"
 BASELINE = "puidrec.methods.baselines:stages"
 FIELD = "puidrec.methods.field."
 WEIGHTS, DECONFOUNDED = f"{FIELD}log_weights:", f"{FIELD}deconfounded:"
@@ -235,7 +239,7 @@ def _spectrum() -> MethodSpec:
         target_scale="unit", uses_uniform="mixing weights", needs_levels=False, losses=("squared",),
         search_space=("l2", "l2_features", "dim", "min_propensity"),
         needs="a log of ratings, or of likes (then all-rank); uniform ratings, from 20 on, mix the members",
-        defaults={"dim": 32},
+        path_folds=1, path_dims=(2, 8, 32),
     )  # fmt: skip
 
 

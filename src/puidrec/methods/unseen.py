@@ -8,20 +8,22 @@ lowest rating (`all-rank`: Γ = ∞). With Γ_ui = exp(s_u + s_i), q/Γ is as lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
 from puidrec.errors import InputError
+from puidrec.evaluation.auc import placements
 from puidrec.losses import signed
 from puidrec.losses.pair_loss import Objective, Row, UnseenLoss, pair_sum
 from puidrec.losses.whole_space import linear_sum, square_sum
-from puidrec.methods.prepare import Prepared
-from puidrec.methods.problem import Part, Stage, backbone_penalty
+from puidrec.methods.prepare import Prepared, UniformRows
+from puidrec.methods.problem import Done, Fitted, Part, Stage, backbone_penalty
 from puidrec.methods.robust import robust_problem
 from puidrec.optimise.adam import Step
+from puidrec.optimise.stopping import pair_scores
 from puidrec.scores.low_rank import LowRank
 from puidrec.scores.sparse import sampled_product
 from puidrec.scores.towers import Backbone
@@ -29,6 +31,15 @@ from puidrec.settings import Settings
 
 LEAST_GAP = 1e-3
 """1 − m below which seen and unseen pairs are alike: Γ is next to 1."""
+SWEEPS = 8
+"""Sweeps of a point of a path, which starts from its neighbour."""
+ENOUGH = 500
+"""Uniform rows from which they choose Γ and λ of the signed methods."""
+CLEAR_AUC = 2.33
+"""Standard errors by which a point of the path must order better: one in a hundred logs by
+chance."""
+POINTS = ((3.0, 1.0), (10.0, 1.0), (30.0, 3.0), (10.0, 5.0), (3.0, 3.0))
+"""(Γ, λ) that they choose among, beside the Γ of their mean with λ = 1."""
 
 
 @dataclass
@@ -83,8 +94,60 @@ class UnseenProblem:
         return None
 
 
-def stages(prepared: Prepared) -> list[Stage]:
-    """`signed-*`: first q from the seen pairs, then the model that also fits the unseen ones."""
+def stages(prepared: Prepared) -> Sequence[Stage]:
+    """`signed-rd`, `signed-puid`: unseen ratings get the mean that uniform rows show, or, where
+    many rows favour one, another point of a path along (Γ, λ)."""
+    usual, settings = _one_point(prepared), prepared.settings
+    open_to_choice = (
+        settings.gamma == "auto" and settings.unseen_weight == Settings.model_fields["unseen_weight"].default
+    )
+    if not open_to_choice or not settings.is_linear or prepared.data.positives_only or prepared.gamma.mean_log <= 0.0:
+        return usual
+    rows = prepared.calibration_rows()
+    if rows.user.size < ENOUGH or rows.liked.all() or not rows.liked.any():
+        return usual
+    found = [*usual[:-1], replace(usual[-1], name="Γ of the mean")]
+    for gamma, weight in POINTS:
+        name, start = f"Γ {gamma:g}, λ {weight:g}", found[-1].name
+        found.append(Stage(name, _point(prepared, name, gamma, weight), start=start, sweeps=SWEEPS))
+    names = [stage.name for stage in found[len(usual) - 1 :]]
+    return [
+        *found,
+        Stage("main", lambda done: _chosen(prepared, [(name, done[name]) for name in names], rows)),
+    ]
+
+
+def _point(prepared: Prepared, name: str, gamma: float, weight: float) -> Callable[[Done], UnseenProblem]:
+    return lambda done: path_problem(prepared, name, done["seen"].phi, gamma, weight)
+
+
+def _chosen(prepared: Prepared, points: Sequence[tuple[str, Fitted]], rows: UniformRows) -> Fitted:
+    """The first point whose AUC on uniform rows is not clearly below the best one's.
+
+    The Γ of the mean comes first: another point may order a little better and be far off the
+    ratings.
+    """
+    liked = rows.liked
+    values = [placements(pair_scores(fitted.phi, rows.user, rows.item), liked) for _, fitted in points]
+    best = max(range(len(points)), key=lambda k: float(values[k][liked].mean()))
+    lacks = (values[best] - value for value in values)
+    near = (
+        lack[liked].mean() <= CLEAR_AUC * np.sqrt(sum(lack[p].var() / p.sum() for p in (liked, ~liked)))
+        for lack in lacks
+    )
+    name, fitted = points[next(k for k, bearable in enumerate(near) if bearable)]
+    words = f"the AUC of {rows.user.size:,} uniform ratings along a path: {name}"
+    validator, notes = (
+        prepared.validator(),
+        {"gamma_set_by": words, "uniform_rows_used": "scale of Γ, λ"},
+    )
+    score = None if validator is None else validator.score(fitted.phi)
+    # a point of the path takes few sweeps on purpose
+    return replace(fitted, history=[], best_score=score, notes=notes, unfinished=())
+
+
+def _one_point(prepared: Prepared) -> list[Stage]:
+    """First q from the seen pairs, then the model that also fits the unseen ones."""
     if prepared.data.positives_only:
         return [Stage("main", lambda done: _signed(prepared, constant(prepared, 1.0)))]
     first = prepared.first_stage("ips" if prepared.settings.adjusts else "mf")

@@ -11,21 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from puidrec.exposure.sign_check import CLEAR_T
-from puidrec.methods.prepare import Prepared
+from puidrec.methods.prepare import Prepared, UniformRows
 from puidrec.methods.problem import Done, Fitted, Stage
 from puidrec.methods.spectrum.from_log import RATED, exposure_scores, label_free_order, modulators
-from puidrec.methods.spectrum.members import Rows, calibration_rows, cold_rows, member_stages, members_of
+from puidrec.methods.spectrum.members import cold_rows, member_stages, members_of
 from puidrec.methods.spectrum.mixture import Posterior, fit_mixture
 from puidrec.methods.spectrum.out_of_fold import OutOfFold, out_of_fold
 from puidrec.methods.spectrum.stability import path_parameters
 from puidrec.methods.spectrum.terms import Compressed, Term, compress, one, spread
-from puidrec.methods.spectrum.uncertainty import Summary, summarise
+from puidrec.methods.spectrum.uncertainty import summarise
 from puidrec.rng import generator
 from puidrec.scores.low_rank import LowRank
 
@@ -52,8 +53,6 @@ class Ingredients:
 
     members: Mapping[str, LowRank]
     exposure: Mapping[str, LowRank]
-    personal: Sequence[str]
-    """Exposure scores that personal weights are given to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,35 +84,27 @@ def stages(prepared: Prepared) -> list[Stage]:
 
 def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted:
     """The mixture of the stages done, as one low-rank model."""
-    exposure = exposure_scores(prepared.log.ratings)
-    given = Ingredients(members_of(prepared, done), exposure.named, exposure.personal)
-    rows = calibration_rows(prepared)
+    exposure = exposure_scores(prepared.log.ratings).named
+    given = Ingredients(members_of(prepared, done), exposure)
+    rows = prepared.calibration_rows()
     shown = None if rows.user.size else out_of_fold(prepared, given.members.get("mf"), given.exposure)
     prior = _prior(prepared, shown)
     if rows.user.size:
-        result, notes = _mix(prepared, given, rows, prior)
+        mixed = _mix(prepared, given, rows, prior)
         used = f"mixing weights ({rows.user.size:,} rows)"
     else:
-        result, notes = _mix_by_log(prepared, given, shown, prior)
+        mixed = _mix_by_log(prepared, given, shown, prior)
         used = "none"
-    terms = result.terms
-    most = max(MOST_COLUMNS, prepared.settings.dim_number + MORE_COLUMNS)
-    small = compress(terms, most)
+    small = compress(mixed.terms, max(MOST_COLUMNS, prepared.settings.dim_number + MORE_COLUMNS))
     path = path_parameters(small.scores, given.members, gammas, prior.name)
-    notes |= {"rank": small.scores.lefts[0].shape[1], "kept_by_compression": round(small.kept, 7)}
-    notes |= {"stable": path.shares} if path.shares else {}
-    parameters = _cold_start(prepared, done, terms, small) | path.tensors
-    if result.summary is not None:
-        parameters |= result.summary.tensors
+    kept = {"rank": small.scores.lefts[0].shape[1], "kept_by_compression": round(small.kept, 7)}
+    notes = mixed.notes | kept | ({"stable": path.shares} if path.shares else {})
+    parameters = _cold_start(prepared, done, mixed.terms, small) | path.tensors | dict(mixed.posterior)
     phi = LowRank.of(*(side.to(prepared.settings.device) for side in (small.scores.lefts[0], small.scores.rights[0])))
-    validator = prepared.validator() if result.score is None else None
-    score = validator.score(phi) if validator is not None else result.score
-    return Fitted(
-        phi,
-        parameters=parameters,
-        best_score=score,
-        notes={"uniform_rows_used": used, "spectrum": notes},
-    )
+    validator = prepared.validator() if mixed.score is None else None
+    score = validator.score(phi) if validator is not None else mixed.score
+    said = {"uniform_rows_used": used, "spectrum": notes}
+    return Fitted(phi, parameters=parameters, best_score=score, notes=said)
 
 
 def _prior(prepared: Prepared, shown: OutOfFold | None) -> Prior:
@@ -135,17 +126,18 @@ def _prior(prepared: Prepared, shown: OutOfFold | None) -> Prior:
     return Prior("mild" if check.liked else "mf", f"{words}; above {CLEAR_T:g} licenses Γ > 1", check.t)
 
 
-@dataclass
-class Result:
-    """The terms of the sum, the score of a trial, and what is known of the uncertainty."""
+class Mixed(NamedTuple):
+    """The terms of the sum, and what is said of it."""
 
     terms: list[Term]
+    notes: dict[str, Any]
     score: float | None = None
     """Log marginal likelihood per row; None where nothing was fitted."""
-    summary: Summary | None = None
+    posterior: Mapping[str, torch.Tensor] = MappingProxyType({})
+    """What is kept of the uncertainty."""
 
 
-def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tuple[Result, dict[str, Any]]:
+def _mix(prepared: Prepared, given: Ingredients, rows: UniformRows, prior: Prior) -> Mixed:
     """The mixture of all groups, by uniform rows."""
     data, seed = prepared.data, prepared.settings.seed
     centre = Term(prior.name, given.members[prior.name], stage=prior.name)
@@ -164,12 +156,10 @@ def _mix(prepared: Prepared, given: Ingredients, rows: Rows, prior: Prior) -> tu
     total.add(Term("one", constant, item_scale=posterior.items.mean))
     notes = _notes(prior, columns, posterior, f"{rows.user.size:,} uniform rows outside the training log")
     summary = summarise(prepared, columns, posterior, (rows.user, rows.item), given.members.get("mf"))
-    return Result(total.terms, posterior.log_evidence / rows.user.size, summary), notes
+    return Mixed(total.terms, notes, posterior.log_evidence / rows.user.size, summary)
 
 
-def _mix_by_log(
-    prepared: Prepared, given: Ingredients, shown: OutOfFold | None, prior: Prior
-) -> tuple[Result, dict[str, Any]]:
+def _mix_by_log(prepared: Prepared, given: Ingredients, shown: OutOfFold | None, prior: Prior) -> Mixed:
     """The prior, and exposure scores with the weights that logged ratings ask for.
 
     Columns are centred on logged pairs: there the sum is what `mf` says, and where exposure is
@@ -183,12 +173,12 @@ def _mix_by_log(
     }
     centre = Term(prior.name, given.members[prior.name], stage=prior.name)
     if shown is None:
-        return Result([centre]), notes
+        return Mixed([centre], notes)
     notes["sign_check"] = {"t": round(shown.sign.t, 2), "rows": shown.sign.rows}
-    fine = {name for name in given.exposure if name.startswith(RATED) and name not in given.personal}
-    columns = [column for column in _exposure_columns(given) if column.term.name in {*shown.exposure} - fine]
+    fine = [name for name in given.exposure if name.startswith(RATED)][1:]
+    columns = [column for column in _exposure_columns(given) if column.term.name in {*shown.exposure} - {*fine}]
     if not columns:
-        return Result([centre]), notes
+        return Mixed([centre], notes)
     x = np.column_stack([column.scale * shown.exposure[column.term.name] for column in columns])
     usual, residual = x.mean(0), shown.target - shown.prediction
     rng = generator(prepared.settings.seed, "mixture")
@@ -199,7 +189,7 @@ def _mix_by_log(
     total.add(Term("one", level, -float(posterior.coefficient @ usual)))
     words = f"{shown.user.size:,} logged rows, by fits that have not seen them"
     notes |= _notes(prior, columns, posterior, words)
-    return Result(total.terms, posterior.log_evidence / shown.user.size), notes
+    return Mixed(total.terms, notes, posterior.log_evidence / shown.user.size)
 
 
 def _exposure_columns(given: Ingredients) -> list[Column]:
@@ -210,8 +200,8 @@ def _columns(prepared: Prepared, given: Ingredients, centre: Term) -> list[Colum
     """All columns: level, members less the prior, exposure, slope of the prior, and personal
     products.
 
-    Products are those of modulators (activity, popularity, dispersion, features) with 1, the prior,
-    all-rank and exposure.
+    Products are those of modulators (activity, popularity, dispersion, features) with 1, the prior
+    and all-rank.
     """
     constant = Term("one", one(prepared.data.n_users, prepared.data.n_items))
     found = [Column("level", constant)]
@@ -229,7 +219,6 @@ def _columns(prepared: Prepared, given: Ingredients, centre: Term) -> list[Colum
     found.append(Column("slope", centre, _inverse(spread(centre.scores))))
     names = {name: given.members[name] for name in ("all-rank",) if name != centre.name and name in given.members}
     bases = [constant, centre, *(Term(name, scores, stage=name) for name, scores in names.items())]
-    bases += [Term(name, given.exposure[name]) for name in given.personal]
     sizes = [1.0, *(_inverse(spread(base.scores)) for base in bases[1:])]
     for side, name, values in modulators(prepared):
         users, items = (values, None) if side == "user" else (None, values)

@@ -46,15 +46,6 @@ class ExposureScores:
         """The reconstructions, from coarse to fine."""
         return _cut("exposure", self.seen, RANKS) | _cut(RATED, self.rated, RATED_RANKS)
 
-    @property
-    def personal(self) -> list[str]:
-        """Those that personal weights are given to: the finest of exposure, the coarsest of
-        ratings."""
-        return [
-            *list(_cut("exposure", self.seen, RANKS))[-1:],
-            *list(_cut(RATED, self.rated, RATED_RANKS))[:1],
-        ]
-
 
 def _cut(name: str, scores: LowRank, ranks: Sequence[int]) -> dict[str, LowRank]:
     """The first directions of scores, whose leading one is off already; the last cut keeps all."""

@@ -24,6 +24,8 @@ from puidrec.scores.low_rank import LowRank
 PARTS = 5
 ENOUGH = 50_000
 """Rows from which no further part of the log is set aside."""
+SWEEPS = 40
+"""Most sweeps of a fit that only judges."""
 MOST_FROM_DISK = 1_000_000
 """Rows up to which a log on disk is read into memory for this. Larger ones hold out enough rows by themselves."""
 
@@ -81,7 +83,8 @@ def _parts(prepared: Prepared, enough: int) -> Iterator[OutOfFold]:
         return
     part = np.empty(len(rows), np.int64)
     part[label_free_order(prepared.log.ratings)] = np.arange(len(rows)) % PARTS
-    own = settings.replace(method="mf", gamma="auto", normalise=False, select="none")
+    most = min(settings.epochs, SWEEPS)
+    own = settings.replace(method="mf", gamma="auto", normalise=False, select="none", epochs=most)
     for k in range(PARTS):
         train, held = (rows.take(np.flatnonzero(which)) for which in (part != k, part == k))
         if enough <= 0 or not len(train) or not len(held):

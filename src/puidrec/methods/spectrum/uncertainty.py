@@ -52,21 +52,15 @@ SideName = Literal["user", "item"]
 PairsByUser = tuple[np.ndarray, np.ndarray]
 
 
-class Summary(NamedTuple):
-    """What is kept with the model."""
-
-    tensors: dict[str, Tensor]
-
-
 def summarise(
     prepared: Prepared,
     columns: Sequence[Column],
     posterior: Posterior,
     rows: tuple[np.ndarray, np.ndarray],
     mf: LowRank | None,
-) -> Summary:
-    """The posterior as a few numbers per user and item. `rows`: users and items of the rows that
-    calibrated."""
+) -> dict[str, Tensor]:
+    """The posterior as a few numbers per user and item, to keep with the model. `rows`: users and
+    items of the rows that calibrated."""
     assert posterior.users is not None and posterior.items is not None  # noqa: S101, PT018 (rows have both)
     means = [column.means() for column in columns]
     x = [np.column_stack([mean[side] for mean in means]) for side in (0, 1)]
@@ -92,7 +86,7 @@ def summarise(
             f"{PREFIX}mf.left": mf.lefts[0].float(),
             f"{PREFIX}mf.right": mf.rights[0].float(),
         }
-    return Summary({name: value.contiguous() for name, value in found.items()})
+    return {name: value.contiguous() for name, value in found.items()}
 
 
 def _leading(covariance: np.ndarray, x: np.ndarray) -> np.ndarray:

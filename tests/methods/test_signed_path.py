@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from puidrec.train.blocks import UserPartition
 
 from puidrec.data.synthetic import simulate
 from puidrec.evaluation.auc import auc, placements
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.spectrum.members import POINTS, calibration_rows, signed_stages
+from puidrec.methods.unseen import POINTS, stages
 from puidrec.model import Recommender
 from puidrec.settings import Settings
 
@@ -33,7 +32,7 @@ def world():
 
 def names(data, **given):
     prepared = Prepared.of(data, data.split("rd", 0), Settings.of("signed-rd", dim=3, **given))
-    return [stage.name for stage in signed_stages(prepared, UserPartition.undivided(data.n_users))]
+    return [stage.name for stage in stages(prepared)]
 
 
 def test_few_rows_and_the_callers_word_leave_no_choice(world) -> None:
@@ -50,7 +49,7 @@ def test_what_is_chosen_ranks_uniform_rows_no_worse_than_the_gamma_of_the_mean(m
     model = Recommender(method, dim=3, epochs=30, rng=0).fit(data)
     assert "along a path" in model.report_["gamma_set_by"]
     prepared = Prepared.of(data, data.split("rd", 0), Settings.of(method, dim=3, epochs=30))
-    rows = calibration_rows(prepared)
+    rows = prepared.calibration_rows()
     plain = Recommender(method, dim=3, epochs=30, gamma="certified", rng=0).fit(data)
     scores = [(m.user_factors_ @ m.item_factors_.T)[rows.user, rows.item] for m in (model, plain)]
     chosen, mean = (float(auc(score, rows.liked.astype(np.int8))) for score in scores)
