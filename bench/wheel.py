@@ -1,6 +1,7 @@
 """From nothing to the tutorial's last line, as a newcomer: build, install the wheel alone, copy the commands.
 
-Builds an sdist and a wheel into dist/, installs the wheel into a new environment in a temporary folder, and runs there,
+Builds an sdist and a wheel into dist/, with a bill of materials beside them (CycloneDX), installs the wheel into a new
+environment in a temporary folder, and runs there,
 with nothing of the repository in reach: every `--help`, the demo, the Python block of the README, the tutorial (its
 quotes are checked), export and serve, before and after their extras are installed. With `--data DIR` (a folder that
 holds `coat`), the commands of the README run too, save `reproduce`, which takes an hour or more. Takes about six
@@ -20,12 +21,14 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = ("demo", "gamma", "train", "evaluate", "recommend", "audit", "compare", "tune", "reproduce", "serve",
             "export", "data describe", "data convert", "data simulate")  # fmt: skip
 NOT_FROM_README = ("puid demo", "puid serve", "puid reproduce")
 """Two are tried apart (a server never ends by itself); the last takes an hour or more."""
+REPORT = "installed.json"
 OWN_SETTINGS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PUIDREC_DATA")
 
 
@@ -37,7 +40,11 @@ def main() -> None:
     wheel = build(ROOT / "dist")
     with tempfile.TemporaryDirectory(prefix="puid-wheel-") as folder:
         newcomer = Newcomer(Path(folder))
-        newcomer.install(str(wheel))
+        newcomer.install(str(wheel), report=True)
+        report = json.loads((newcomer.work / REPORT).read_text(encoding="utf-8"))
+        bill = wheel.with_name("-".join(wheel.name.split("-")[:2]) + ".cdx.json")
+        bill.write_text(json.dumps(bill_of_materials(report), indent=2) + "\n", encoding="utf-8")
+        say(f"          {bill.relative_to(ROOT)}: {len(report['install'])} packages")
         newcomer.first_steps()
         newcomer.tutorial()
         newcomer.extras()
@@ -53,6 +60,48 @@ def build(out: Path) -> Path:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (wheel,) = out.glob("*.whl")
     return wheel
+
+
+def bill_of_materials(report: dict[str, Any]) -> dict[str, Any]:
+    """What pip installed with the wheel (`pip install --report`), in CycloneDX 1.5."""
+    parts = [_component(one) for one in report["install"]]
+    (own,) = (part for part in parts if part["name"] == "puidrec")
+    names = {part["name"]: part["bom-ref"] for part in parts}
+    needs = []
+    for one in report["install"]:
+        asked = one["metadata"].get("requires_dist", ())
+        wanted = {_plain(re.split(r"[^A-Za-z0-9._-]", need, maxsplit=1)[0]) for need in asked if "extra ==" not in need}
+        ref = names[_plain(one["metadata"]["name"])]
+        needs.append({"ref": ref, "dependsOn": sorted(names[name] for name in wanted & names.keys())})
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.5.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": own},
+        "components": sorted((part for part in parts if part is not own), key=lambda part: str(part["name"])),
+        "dependencies": sorted(needs, key=lambda need: str(need["ref"])),
+    }
+
+
+def _component(installed: dict[str, Any]) -> dict[str, Any]:
+    """One package; the hash is that of the file that was installed."""
+    about = installed["metadata"]
+    name, version = _plain(about["name"]), about["version"]
+    purl = f"pkg:pypi/{name}@{version.replace('+', '%2B')}"
+    part = {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+    found = installed.get("download_info", {}).get("archive_info", {}).get("hashes", {}).get("sha256")
+    if found:
+        part["hashes"] = [{"alg": "SHA-256", "content": found}]
+    licence = about.get("license_expression") or about.get("license") or ""
+    if licence and len(licence) < 80:  # some put the whole text there
+        part["licenses"] = [{"license": {"name": licence}}]
+    return part
+
+
+def _plain(name: str) -> str:
+    """The form of a name that an index knows (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 class Newcomer:
@@ -76,9 +125,10 @@ class Newcomer:
         say(f"{time.perf_counter() - started:6.1f} s  {command.splitlines()[0]}")
         return done.stdout + done.stderr
 
-    def install(self, what: str) -> None:
-        """What the README says, with the versions the tests run with."""
-        self.run(f"pip install --quiet -c '{ROOT / 'constraints.txt'}' '{what}'")
+    def install(self, what: str, report: bool = False) -> None:
+        """What the README says, with the versions the tests run with; report: pip writes down what it installed."""
+        more = f" --report {REPORT}" if report else ""
+        self.run(f"pip install --quiet -c '{ROOT / 'constraints.txt'}'{more} '{what}'")
 
     def first_steps(self) -> None:
         """Help for every command, the package by its name, the demo, and the README in Python."""

@@ -103,6 +103,14 @@ def test_values_take_the_type_of_their_column(refusal) -> None:
         refusal(lambda name=name, wrong=wrong: cold_start.represent("user", [{name: wrong}]), name)
 
 
+def test_half_a_character_is_no_text(tiny_model: Recommender, refusal) -> None:
+    for text in ("\ud800", "a\udfff"):
+        given = {"segment": text}
+        refusal(
+            lambda given=given: ColdStart(tiny_model).represent("user", [given]), "user feature", "half a character"
+        )
+
+
 def test_damaged_encoders_and_parameters_are_refused(tiny_model: Recommender, refusal, tmp_path) -> None:
     tiny_model.save(tmp_path / "model")
     damaged = Recommender.load(tmp_path / "model")

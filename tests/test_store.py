@@ -5,6 +5,8 @@ import os
 import random
 import shutil
 import struct
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -17,7 +19,7 @@ from puidrec.errors import InputError, OutputError
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from puidrec.store import DESCRIPTION, MAX_JSON, TENSORS
+from puidrec.store import DESCRIPTION, MAX_JSON, TENSORS, read_json
 
 OPTIONS = {"epochs": 3, "dim": 3, "propensity": "cells"}
 
@@ -346,10 +348,35 @@ def test_what_is_not_a_file(name, folder, refusal) -> None:
         refusal(lambda: Recommender.load(folder), "not a file")
 
 
-def test_an_endless_description_is_not_read(folder, refusal) -> None:
-    with (folder / DESCRIPTION).open("wb") as stream:
-        stream.truncate(MAX_JSON + 1)
-    refusal(lambda: Recommender.load(folder), "too large")
+def _make_sparse(path: Path, size: int, start: bytes = b"{") -> None:
+    """A file of many bytes that takes no room on the disk."""
+    with path.open("wb") as stream:
+        stream.write(start)
+        stream.truncate(size)
+
+
+def test_a_description_far_larger_than_its_tensors_is_not_read(folder, refusal, monkeypatch) -> None:
+    _make_sparse(folder / DESCRIPTION, 2**30)
+    opened = lambda *_: pytest.fail("the file was read")  # noqa: E731
+    monkeypatch.setattr("puidrec.store._without_zeros", opened)
+    refusal(lambda: Recommender.load(folder), "too large", "1,073,741,824 bytes")
+
+
+def test_a_description_of_holes_is_not_read_to_its_end(folder, refusal) -> None:
+    """Also where the tensors are large enough for it."""
+    _make_sparse(folder / DESCRIPTION, 2**30)
+    with (folder / TENSORS).open("r+b") as stream:
+        stream.truncate(2**30)
+    tracemalloc.start()
+    refusal(lambda: Recommender.load(folder), "not JSON", "zero bytes")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**24
+
+
+def test_a_run_s_figures_of_a_gigabyte_are_not_read(tmp_path, refusal) -> None:
+    _make_sparse(tmp_path / "metrics.json", MAX_JSON + 1)
+    refusal(lambda: read_json(tmp_path / "metrics.json"), "too large")
 
 
 def test_a_pickle_is_not_run(folder, refusal, tmp_path) -> None:

@@ -165,10 +165,12 @@ def _table(encoder: FeatureEncoder, features: Sequence[Features], side: Side) ->
     strange = next((name for row in features for name in row if name not in known), None)
     if strange is not None:
         raise InputError(f"unknown {side} feature", found=strange, expected=f"one of {', '.join(sorted(known))}")
-    columns = [
-        pl.Series(c.name, [_value(c, row.get(c.name)) for row in features], dtype_of(c)) for c in encoder.columns
-    ]
-    return pl.DataFrame(columns)
+    columns = {c.name: [_value(c, row.get(c.name)) for row in features] for c in encoder.columns}
+    try:
+        return pl.DataFrame(columns, {c.name: dtype_of(c) for c in encoder.columns})
+    except UnicodeEncodeError as error:
+        problem = f"a {side} feature is not text: it holds half a character (a lone surrogate)"
+        raise InputError(problem, found=error.object[error.start : error.end]) from error
 
 
 def dtype_of(column: ColumnEncoder) -> pl.DataType:

@@ -155,7 +155,8 @@ class Recommender:
         name of one, such as `rd`, which keeps 90 % of the uniform rows for testing; None: every uniform row is used.
         checkpoint: a file to write while training, at most once a second, and to resume from where it exists.
         progress: True shows a bar, as a notebook does by itself where a fit takes longer than a second; False none; or
-        a function that is called with stage, epochs done, all epochs, and figures.
+        a function that is called with stage, sweeps or epochs done in all stages, those and the most that is left, and
+        figures; in its last call both numbers are the same.
         world: the processes that train this model together (`train.distributed.join_world`); all end with all of it.
         """
         started = time.perf_counter()

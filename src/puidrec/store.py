@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     from puidrec.model import Recommender
 
 TENSORS, DESCRIPTION = "model.safetensors", "model.json"
-MAX_JSON = 2**30
+MAX_JSON = 2**24
+"""Bytes of a JSON file without ids."""
+MAX_DESCRIPTION = 2**30
+JSON_PER_TENSOR = 64
+"""Bytes of a description per byte of the tensors: each id has a row of factors there, of 20 bytes and more."""
+CHUNK = 2**20
 HINT = "The folder is damaged or not written by puidrec; write it again."
 
 
@@ -88,7 +93,7 @@ def load_model(folder: Path) -> Recommender:
     """Read a saved model; everything is checked before anything is used."""
     from puidrec.model import Recommender
 
-    description = _read_description(folder / DESCRIPTION)
+    description = _read_description(folder / DESCRIPTION, _most_json(folder))
     saved = load_checkpoint(folder / TENSORS)
     tensors = saved.tensors
     settings = dict(description.settings)
@@ -112,16 +117,31 @@ def load_model(folder: Path) -> Recommender:
     return model
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of unknown origin: no pipe is waited for, nothing endless read, NaN is no number."""
+def _most_json(folder: Path) -> int:
+    """How large a description may be beside its tensors, so that neither can claim much memory alone."""
+    try:
+        tensors = (folder / TENSORS).stat().st_size
+    except OSError:
+        tensors = 0  # reported when they are opened
+    return min(MAX_JSON + JSON_PER_TENSOR * tensors, MAX_DESCRIPTION)
+
+
+def read_json(path: Path, most: int = MAX_JSON) -> dict[str, Any]:
+    """A JSON object of at most so many bytes from a file of unknown origin.
+
+    No pipe is waited for, nothing endless read, NaN is no number. It ends at the first zero byte, which no JSON holds:
+    a file of gigabytes that takes no room on the disk takes none in memory either.
+    """
     try:
         if path.exists() and not path.is_file():
             raise InputError("not a file", file=path)  # reading a pipe or a device might never end
         if not path.stat().st_size:
             raise InputError("not JSON", file=path, found="an empty file", hint=HINT)  # as /proc/kmsg, which never ends
-        if path.stat().st_size > MAX_JSON:
-            raise InputError("too large", file=path, expected=f"at most {MAX_JSON:,} bytes")
-        content = json.loads(path.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite)
+        if path.stat().st_size > most:
+            raise InputError(
+                "too large", file=path, found=f"{path.stat().st_size:,} bytes", expected=f"at most {most:,}", hint=HINT
+            )
+        content = json.loads(_without_zeros(path, most), parse_float=_finite, parse_constant=_finite)
     except OSError as error:
         raise InputError(
             "cannot read", file=path, found=error.strerror or str(error), hint="Check the path."
@@ -133,6 +153,17 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError("not a JSON object", file=path, found=type(content).__name__, hint=HINT)
     return content
+
+
+def _without_zeros(path: Path, most: int) -> str:
+    """The text of a file of at most so many bytes; refused at the first zero byte."""
+    read = bytearray()
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            if b"\0" in chunk or len(read) + len(chunk) > most:
+                raise ValueError("zero bytes" if b"\0" in chunk else "it grew while it was read")
+            read += chunk
+    return read.decode("utf-8")
 
 
 def _finite(text: str) -> float:
@@ -149,9 +180,9 @@ def _digest(description: Description) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _read_description(path: Path) -> Description:
+def _read_description(path: Path, most: int) -> Description:
     try:
-        description = Description.model_validate(read_json(path))
+        description = Description.model_validate(read_json(path, most))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from puidrec.data.dataset import Dataset
 from puidrec.data.schema import (
     Origin,
     RatingScale,
@@ -36,7 +37,7 @@ def test_good_rows_come_out_with_known_types() -> None:
     assert frame.schema == {
         "user_id": pl.Int64,
         "item_id": pl.String,
-        "rating": pl.Float32,
+        "rating": pl.Float64,
         "propensity": pl.Float64,
         "timestamp": pl.Int64,
     }
@@ -140,6 +141,26 @@ def test_a_scale_maps_its_ends_to_0_and_1_and_to_1_and_5_stars(low: int, width: 
 
 def test_a_rating_rounded_past_its_scale_stays_on_it() -> None:
     assert RatingScale(0.0, 0.1).unit(np.float32([0.1]))[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [(0, 1e-300), (0, 5e-324), (0, 1e-43), (1, 1 + 1e-9), (1e9, 1e9 + 1), (-1e15, -1e15 + 4), (0.3, 0.3 + 1e-7)],
+)
+def test_a_scale_that_32_bits_cannot_hold_is_refused(scale: tuple[float, float], refusal) -> None:
+    """Ratings are kept in 32 bits: they would be all zeros, or all one value, and train to nothing."""
+    rows = {"user_id": [1, 1, 2, 2], "item_id": [1, 2, 1, 2], "rating": [*scale, *scale]}
+    for named in (None, scale):
+        refusal(lambda named=named: Dataset.from_frame(rows, scale=named), "too narrow", "32 bits", "Rescale")
+
+
+@pytest.mark.parametrize("scale", [(0, 1e-40), (0, 1e-30), (1, 1.01), (1e6, 1e6 + 100), (-1e37, 1e37)])
+def test_a_narrow_scale_that_32_bits_hold_keeps_its_levels(scale: tuple[float, float]) -> None:
+    levels = np.linspace(*scale, 5)
+    rows = {"user_id": [1, 1, 1, 2, 2], "item_id": [1, 2, 3, 1, 2], "rating": levels}
+    data = Dataset.from_frame(rows)
+    np.testing.assert_allclose(data.scale.unit(data.logged.rating), np.linspace(0, 1, 5), atol=1e-3)
+    assert data.logged.rating.dtype == np.float32
 
 
 @pytest.mark.parametrize("scale", [(5, 1), (1, 1), (0, float("inf")), (float("nan"), 1), (1,), (1, 2, 3), "ab", 5])

@@ -53,7 +53,7 @@ def kill_at(step, out):
     sys.addaudithook(hook)
 
 # A number for L2: the short fits that would choose it are not checkpointed, and most kills would come before the first.
-options = {"dim": 3, "propensity": "cells", "checkpoint_every": 1, "patience": 0, "l2_vectors": 0.5}
+options = {"dim": 3, "propensity": "cells", "patience": 0, "l2": 0.5}
 for line in sys.stdin:
     delay, step, epochs, out = line.strip().split(" ", 3)
     settings = Settings.of("bpuid-dr", epochs=int(epochs), **options)
@@ -129,7 +129,7 @@ def test_killed_at_random_moments_a_run_ends_as_if_nothing_had_happened(
         run, runs = tmp_path / f"run{runs}", runs + 1
         assert runs <= 3 * repeats(6), "the runs are too short to be killed"
         for _ in range(3):
-            status, seconds = train(run, delay=rng.uniform(0.05, 0.8) * length)
+            status, seconds = train(run, delay=rng.uniform(0.3, 0.95) * length)
             assert status in (0, signal.SIGKILL), status
             length = length if status else min(length, seconds)  # the machine may have less to do than before
             kills += status != 0

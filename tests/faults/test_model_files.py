@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import resource
 import struct
@@ -58,7 +59,19 @@ def reshaped(content: bytes, rng: random.Random) -> bytes:
     return struct.pack("<Q", len(text)) + text + content[8 + size :]
 
 
-WAYS = ((TENSORS, mutated), (DESCRIPTION, mutated), (DESCRIPTION, swapped), (TENSORS, reshaped))
+def stretched(content: bytes, rng: random.Random) -> int:
+    """A size that no model of this folder has; the file gets it by a hole, which takes no room on the disk."""
+    return rng.choice([len(content) + 1, 2**24, 2**30, 2**34])
+
+
+WAYS = (
+    (TENSORS, mutated),
+    (TENSORS, reshaped),
+    (TENSORS, stretched),
+    (DESCRIPTION, mutated),
+    (DESCRIPTION, swapped),
+    (DESCRIPTION, stretched),
+)
 
 
 def test_a_mutated_model_is_refused_or_answers_as_before(repeats: Callable[[int], int], tmp_path: Path) -> None:
@@ -72,7 +85,11 @@ def test_a_mutated_model_is_refused_or_answers_as_before(repeats: Callable[[int]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(repeats(400)):
         name, change = rng.choice(WAYS)
-        (folder / name).write_bytes(change(good[name], rng))
+        changed = change(good[name], rng)
+        if isinstance(changed, int):
+            os.truncate(folder / name, changed)
+        else:
+            (folder / name).write_bytes(changed)
         try:
             loaded = Recommender.load(folder)
         except PuidError as error:

@@ -189,6 +189,34 @@ def test_a_client_that_sends_no_more_gets_its_answer(running: Running, users: in
     assert running.wait(lambda: not running.connections)
 
 
+def test_chunks_are_not_parsed(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where they come with the head: 40,000 chunks of one byte were 40,000 events on the loop."""
+    events: list[int] = []
+    on_body = module.Protocol.on_body
+    monkeypatch.setattr(module.Protocol, "on_body", lambda self, body: (events.append(1), on_body(self, body)))
+    head = b"POST /recommend HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    with running.connect() as connection:
+        connection.sendall(head + b"1\r\n \r\n" * 40_000)
+        assert read_all(connection).startswith(b"HTTP/1.1 411 ")
+    assert len(events) < 2000
+    with running.connect() as connection:  # whole bodies are parsed whole
+        connection.sendall(post({"users": [1], "exclude": list(range(15_000))}))
+        assert read_answer(connection).startswith(ANSWERED)
+
+
+def test_answers_to_clients_that_left_are_not_written(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that closes looks like one that half-closes, until the first write to it fails."""
+    running = Running(random_model(1000, 2000, 8))
+    with caplog.at_level("WARNING", "asyncio"):
+        for _ in range(5):
+            with running.connect() as connection:
+                connection.sendall(post({"users": list(range(1000)), "k": 100}))
+        seconds = running.app.state.metrics.seconds.labels("/recommend")
+        assert running.wait(lambda: sum(bucket.get() for bucket in seconds._buckets) == 5)
+    running.stop()
+    assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
+
+
 def test_an_answer_that_is_not_taken_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its results would be counted for ever, and keep others out."""
     running = Running(random_model(100, 20_000, 8), seconds=1.5, all_results=100_000)
@@ -287,6 +315,36 @@ def test_a_stop_lets_the_answer_under_way_finish() -> None:
     assert answer.startswith(ANSWERED)
     with pytest.raises(OSError):
         running.connect()
+
+
+def test_a_stop_does_not_wait_for_clients_that_hold_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads and bodies that do not end, answers that nobody takes, a client that sends chunks for ever."""
+    monkeypatch.setattr(module, "SHUTDOWN_SECONDS", 1)
+    running = Running(random_model(1000, 20_000, 16))
+    large, stop = post({"users": list(range(1000)), "k": 100}), threading.Event()
+    chunks = b"POST /score HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 4000
+
+    def flood() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(OSError), running.connect() as connection:
+                connection.sendall(chunks)
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    try:
+        with contextlib.ExitStack() as held:
+            for first in (b"", b"GET /", large[:60], large[:-5], large, large, large):
+                for _ in range(8):
+                    held.enter_context(running.connect()).sendall(first)
+            time.sleep(0.3)
+            began = time.monotonic()
+            running.server.should_exit = True
+            running.thread.join(20)
+            assert not running.thread.is_alive()
+            assert time.monotonic() - began < 1 + 5  # the grace period, and a machine that does other work
+    finally:
+        stop.set()
+        flooding.join()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

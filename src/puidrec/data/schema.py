@@ -30,6 +30,8 @@ RATING_WORDS = (
 """Names under which a column is most likely the rating."""
 MAX_RATING = 1e38
 """What single precision holds."""
+STEPS = 1000
+"""Different ratings that single precision must be able to tell apart between the ends of a scale."""
 MAX_FEATURE = 1e100
 """Beyond, sums and squares of a column may be no numbers; no feature is that large."""
 _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null)
@@ -128,6 +130,14 @@ class RatingScale:
                 "a rating scale needs low < high, both finite and below 1e38",
                 found=f"{self.low:g}..{self.high:g}",
                 hint="Give the scale as LOW,HIGH, for example 1,5.",
+            )
+        # Ratings are kept in 32 bits: 0..1e-300 would be all zeros, 1e9..1e9+1 one value.
+        if np.spacing(np.float32(max(abs(self.low), abs(self.high)))) * STEPS > self.high - self.low:
+            raise InputError(
+                "a rating scale too narrow for numbers of 32 bits",
+                found=f"{self.low!r}..{self.high!r}",
+                expected=f"room for {STEPS:,} different ratings",
+                hint="Rescale the ratings: subtract the lowest, divide by the range.",
             )
 
     @classmethod
@@ -254,7 +264,10 @@ def refuse_near_rating(names: Sequence[str], origin: Origin) -> None:
 
 
 def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) -> pl.DataFrame:
-    """Check an interaction table; returns `user_id, item_id, rating` and the optional columns it has."""
+    """Check an interaction table; returns `user_id, item_id, rating` and the optional columns it has.
+
+    Ratings stay in 64 bits here: whether 32 can hold them is known once the scale is.
+    """
     frame = with_our_names(to_polars(table, origin))
     require_columns(frame, INTERACTION_COLUMNS, origin)
     require_rows(frame, origin)
@@ -263,8 +276,8 @@ def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) 
     if scale is not None:
         hint = "Correct the rating, or give the true scale with scale=(low, high) / --scale LOW,HIGH."
         check_range(rating, scale.low, scale.high, origin, hint=hint)
-    columns.append(rating.cast(pl.Float32))
-    too_large = columns[-1].abs() >= MAX_RATING
+    columns.append(rating)
+    too_large = rating.abs() >= MAX_RATING
     reject(too_large, rating, "rating too large", "a number below 1e38", "Rescale the ratings.", origin)
     if "propensity" in frame.columns:
         propensity = check_number(frame["propensity"], origin)

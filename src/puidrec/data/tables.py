@@ -78,6 +78,7 @@ def check_tables(
         rated, limits = _scaled(rated, likes, origin)
     ids = {key: _population(key, rated, sides.get(key), unknown_ids, origin[key]) for key in SIDES}
     sides = {key: _align(side, ids[key]) for key, side in sides.items()}
+    rated = {key: _rerated(frame, pl.col("rating")) for key, frame in rated.items()}
     return CheckedTables(rated, sides, ids, limits, origin)
 
 
@@ -109,18 +110,22 @@ def _scaled(
         )  # fmt: skip
     if low == high:
         return {key: _rerated(frame, pl.lit(1.0)) for key, frame in frames.items()}, RatingScale(0.0, 1.0)
-    return frames, RatingScale(0.0, 1.0) if likes else RatingScale(low, high)
+    if likes:
+        return frames, RatingScale(0.0, 1.0)
+    RatingScale(low, high)  # refused where 32 bits are too few
+    return frames, RatingScale(float(np.float32(low)), float(np.float32(high)))
 
 
 def _liked(rated: Mapping[str, pl.DataFrame], liked_from: float, skip: str | None) -> dict[str, pl.DataFrame]:
     """Ratings as likes: 1 from a threshold on, 0 below it. A log that came without ratings holds likes already."""
     if isinstance(liked_from, bool) or not isinstance(liked_from, int | float) or not np.isfinite(liked_from):
         raise InputError("liked_from is no rating", found=liked_from, expected="a number, such as 4")
-    like = (pl.col("rating") >= liked_from).cast(pl.Float32)
+    like = pl.col("rating") >= liked_from
     return {key: frame if key == skip else _rerated(frame, like) for key, frame in rated.items()}
 
 
 def _rerated(frame: pl.DataFrame, rating: pl.Expr) -> pl.DataFrame:
+    """The table with other ratings, in the type in which they are kept."""
     return frame.with_columns(rating.cast(pl.Float32).alias("rating"))
 
 

@@ -45,12 +45,15 @@ def train_stages(
 ) -> Fitted:
     """Run every stage; a checkpoint holds the stages done and the one under way."""
     _require_same_checkpoint(resume, prepared.log.operator)
-    prepared, choice = with_chosen_l2(prepared, resume, progress)
+    work = None if progress is None else _Work(progress, prepared.settings.epochs)
+    prepared, choice = with_chosen_l2(prepared, resume, work)
     settings = prepared.settings
     validator = prepared.validator() if settings.spec.trains else None
     done: dict[str, Fitted] = {}
     stages = stages_of(prepared)
-    for stage in stages:
+    for k, stage in enumerate(stages):
+        if work is not None:
+            work.begin(stage.name, [_most_sweeps(other, settings) for other in stages[k:]])
         if resume is not None and f"done.{stage.name}.phi.left" in resume.tensors:
             done[stage.name] = _unpack(resume, stage.name, settings.device)
             continue
@@ -61,9 +64,11 @@ def train_stages(
         own = resume if resume is not None and resume.state.get("stage") == stage.name else None
         keep = _with_done(save, done, choice)
         train = _solve if solves(problem, settings) else _descend
-        fitted = train(problem, stage, prepared, done, validator, keep, own, progress)
+        fitted = train(problem, stage, prepared, done, validator, keep, own, work)
         worse = problem.benchmarked and not _admissible(problem, prepared)
         done[stage.name] = _benchmark_of(fitted, done) if worse else fitted
+    if work is not None:
+        work.end()
     history = [{"stage": stage.name, **row} for stage in stages for row in done[stage.name].history]
     used = {stage.name: done[stage.name].solver for stage in stages if done[stage.name].solver}
     unfinished = tuple(name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished)
@@ -71,6 +76,41 @@ def train_stages(
     notes = {**_numbers(settings), **({} if choice is None else {"chosen": choice.describe()}), **last.notes}
     notes |= gamma_report(prepared, last)
     return replace(last, history=history, solver=_in_words(used), unfinished=unfinished, notes=notes)  # type: ignore[arg-type]
+
+
+def _most_sweeps(stage: Stage, settings: Settings) -> int:
+    """Sweeps or epochs of a model of a stage, at most."""
+    return settings.epochs if stage.sweeps is None else min(settings.epochs, stage.sweeps)
+
+
+class _Work:
+    """Counts work over all stages: sweeps, epochs and fits of the path done, of those and the most that is left.
+
+    A stage that converges before its most sweeps makes the total smaller, so that the last call is the end.
+    """
+
+    def __init__(self, told: Progress, later: int) -> None:
+        self.told, self.before, self.own, self.later = told, 0, 0, later
+        self.last: tuple[str, int, int] = ("", 0, 0)
+
+    def begin(self, stage: str, most: Sequence[int]) -> None:
+        """A stage begins; most: sweeps of it and of those after it. The last may be a closed form that takes long."""
+        self.before, self.own, self.later = self.before + self.own, 0, sum(most[1:])
+        if len(most) == 1 and self.before:
+            self(stage, 0, most[0], {})
+
+    def __call__(self, stage: str, done: int, total: int, figures: dict[str, float]) -> None:
+        """A step of a stage: `done` of at most `total`; of the path nobody knows how many fits it has."""
+        self.own = done if total else self.own + 1
+        done = self.before + self.own
+        self.last = (stage, done, done + max(total - self.own, 0) + self.later)
+        self.told(*self.last, figures)
+
+    def end(self) -> None:
+        """Nothing is left."""
+        stage, done, total = self.last
+        if stage and done < total:
+            self.told(stage, done, done, {})
 
 
 def _numbers(settings: Settings) -> dict[str, Any]:
@@ -169,7 +209,7 @@ def _walk(prepared: Prepared, progress: Progress | None) -> Choice:
     start = {name: x if x.ndim == 0 else 0.0 * x[:, -1:] for name, x in start.items()}
     told = None
     if progress is not None:
-        told = lambda dim, error: progress("choice of dim and l2", dim, 32, {"loss_held_out": error})  # noqa: E731
+        told = lambda dim, error: progress("choice of dim and l2", 0, 0, {"loss_held_out": error})  # noqa: E731
     asked = settings.spec.path_dims if settings.dim == "auto" else (settings.dim,)
     dims, factors = (
         {"dims": asked} if asked else {},
@@ -225,7 +265,7 @@ def _solve(
 ) -> Fitted:
     """Solve the models of a problem, one after the other, and put them into their backbones."""
     settings, log = prepared.settings, prepared.log.operator
-    most = settings.epochs if stage.sweeps is None else min(settings.epochs, stage.sweeps)
+    most = _most_sweeps(stage, settings)
     solver, history, unfinished = LeastSquares(max_sweeps=most), list[dict[str, float]](), list[str]()
     resumed, solved = _resumed(problem, resume, log, settings) if resume is not None else (None, 0)
     if resume is not None:

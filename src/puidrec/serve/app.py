@@ -269,6 +269,7 @@ class Pieces(Response):
                 await send(start)
                 for piece in self.pieces:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    await asyncio.sleep(0)  # lets the server notice that the client has left
                 await send({"type": "http.response.body", "body": b""})
         except TimeoutError:
             LOG.warning("an answer was not taken in time")  # the server hangs up on who has only a part

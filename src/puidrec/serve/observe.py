@@ -154,14 +154,14 @@ class _Handler(QueueHandler):
 
 @contextlib.contextmanager
 def logging_to(stream: TextIO | None, metrics: Metrics) -> Iterator[None]:
-    """Write a line per request, and uvicorn's warnings and errors, on a thread of its own; None: only the latter."""
+    """Write a line per request, and warnings of uvicorn and asyncio, on a thread of its own; None: only the latter."""
     waiting: queue.Queue[Any] = queue.Queue(MAX_WAITING)
     writer = logging.StreamHandler(stream or sys.stderr)
     writer.setFormatter(JsonLines())
     listener = QueueListener(waiting, writer)
     handler = _Handler(waiting, metrics.dropped.inc)
     loggers = {LOG: logging.INFO if stream is not None else logging.WARNING}
-    loggers |= {logging.getLogger("uvicorn.error"): logging.WARNING}
+    loggers |= {logging.getLogger(name): logging.WARNING for name in ("uvicorn.error", "asyncio")}
     before = [(logger, logger.level, logger.propagate) for logger in loggers]
     for logger, level in loggers.items():
         logger.setLevel(level)

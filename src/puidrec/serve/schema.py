@@ -5,6 +5,7 @@ A body becomes a request here: its values are counted first, then read, then che
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
@@ -18,6 +19,8 @@ from puidrec.serve import Seen, Unknown
 from puidrec.serve.limits import Code, Limits, Refused, require_at_most
 
 Form = TypeVar("Form", bound=BaseModel)
+_PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
+"""Two halves (surrogates) that are one character, as JSON may write it."""
 
 
 def _whole(value: Any) -> Any:
@@ -222,6 +225,8 @@ def read_body(body: bytes, content_type: str, form: type[Form], limits: Limits) 
         # Unlike `json`, it refuses half characters (lone surrogates), which no text can hold, and deep nesting.
         content = from_json(body) if body else None
     except ValueError as error:
+        if rb"\ud" in _PAIR.sub(b"", body).lower():  # a half alone is JSON, but no text
+            raise Refused(Code.INVALID, f"text holds half a character (a lone surrogate): {error}") from None
         raise Refused(Code.MALFORMED, f"the body is not JSON in UTF-8: {error}") from None
     if not isinstance(content, dict):
         raise _no_object()

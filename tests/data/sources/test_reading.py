@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +86,9 @@ def test_a_field_of_a_megabyte_is_read(tmp_path: Path) -> None:
         (PLAIN.decode().encode("utf-16"), ("UTF-16",)),
         (b"PAR1" + b"\0" * 50, ("Parquet",)),
         (b"PK\x03\x04" + b"\0" * 50, ("zip",)),
+        (b"\x28\xb5\x2f\xfd" + PLAIN, ("Zstandard", "Unpack it first (zstd -d)")),
+        (bz2.compress(PLAIN), ("bzip2", "Unpack it first")),
+        (lzma.compress(PLAIN), ("xz", "Unpack it first")),
     ],
 )
 def test_broken_tables_are_refused_with_their_place(

@@ -34,10 +34,21 @@ SEPARATORS = (",", ";", "\t", "|")
 _ONE = "\x1f"
 """Stands for `::` while a table is read: the control character that was made for separating fields."""
 
+UNPACK = "Unpack it first{}, or compress it with gzip."
 _OTHER_FORMATS = {
-    b"PAR1": "Parquet", b"PK\x03\x04": "a zip archive", b"\xff\xfe\0\0": "UTF-32", b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16", b"\0\0\xfe\xff": "UTF-32",
-}  # fmt: skip
+    b"PAR1": ("Parquet", "Convert it."),
+    b"PK\x03\x04": ("a zip archive", UNPACK.format(" (unzip)")),
+    b"\x28\xb5\x2f\xfd": ("Zstandard", UNPACK.format(" (zstd -d)")),
+    b"BZh91AY&SY": ("bzip2", UNPACK.format(" (bunzip2)")),
+    b"\xfd7zXZ\0": ("xz", UNPACK.format(" (unxz)")),
+    b"\x04\x22\x4d\x18": ("lz4", UNPACK.format(" (lz4 -d)")),
+    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", UNPACK.format("")),
+    b"\xff\xfe\0\0": ("UTF-32", "Save it as UTF-8."),
+    b"\xff\xfe": ("UTF-16", "Save it as UTF-8."),
+    b"\xfe\xff": ("UTF-16", "Save it as UTF-8."),
+    b"\0\0\xfe\xff": ("UTF-32", "Save it as UTF-8."),
+}
+"""How files begin that are no text, what they are, and what to do with them."""
 MAX_UNPACKED_RATIO = 200
 """Logs unpack to 3 to 30 times their size; gzip itself allows a thousand, Parquet any number."""
 SMALL_TABLE = 2**28
@@ -145,9 +156,9 @@ def _unzipped(raw: bytes, path: AnyPath) -> bytes:
 def read_text(path: AnyPath, encoding: str = "utf-8") -> str:
     """The content of a text file, without a byte-order mark; wrong bytes are named by row."""
     raw = read_bytes(path)
-    for magic, kind in _OTHER_FORMATS.items():
+    for magic, (kind, hint) in _OTHER_FORMATS.items():
         if raw.startswith(magic):
-            raise InputError("not a text file", file=path, found=kind, expected=f"{encoding} text", hint="Convert it.")
+            raise InputError("not a text file", file=path, found=kind, expected=f"{encoding} text", hint=hint)
     if b"\0" in raw.partition(b"\n")[0]:
         raise InputError(
             "not a text file", file=path, found="zero bytes in the first line", expected=f"{encoding} text",
