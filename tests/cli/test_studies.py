@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from puidrec import demo
+from puidrec.comparing.comparison import BASELINES
 from puidrec.data.sources.ml_100k import GENRES
-from puidrec.experiments import demo
-from puidrec.experiments.comparison import BASELINES
 from puidrec.methods import METHODS
 from puidrec.report import demo as page
 from puidrec.report import html

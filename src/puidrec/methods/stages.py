@@ -69,6 +69,8 @@ def train_stages(
     unfinished = tuple(name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished)
     last = done[stages[-1].name]
     notes = {**_numbers(settings), **({} if choice is None else {"chosen": choice.describe()}), **last.notes}
+    if validator is not None:
+        notes["validation_metric"] = validator.metric
     return replace(last, history=history, solver=_in_words(used), unfinished=unfinished, notes=notes)  # type: ignore[arg-type]
 
 

@@ -65,7 +65,7 @@ class MethodSpec:
     """Whether exposure is learned together with the ratings, on shared representations."""
     losses: tuple[str, ...] = ALL_LOSSES
     search_space: tuple[str, ...] = TRAINED
-    """Settings worth searching; `experiments.search` has their ranges."""
+    """Settings worth searching; `comparing.space` has their ranges."""
     needs: str = "a log of ratings"
     """What the method asks of the data, for reports."""
     defaults: Mapping[str, Any] = field(default_factory=dict)

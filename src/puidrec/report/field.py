@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from puidrec.experiments.reproduce.field import FIELD_METRICS, PRINTED_GAIN, PUBLISHED, can_train
-from puidrec.experiments.summary import by, markdown_table
+from puidrec.comparing.summary import by, markdown_table
+from puidrec.reproduce.field import FIELD_METRICS, PRINTED_GAIN, PUBLISHED, can_train
 
 Row = Mapping[str, Any]
 FAMILY = ("mrdr", "dr-mse", "tdr", "stable-dr", "d-dr", "dr-v2", "kernel-dr", "bal-dr", "res-dr")

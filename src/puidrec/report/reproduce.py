@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from puidrec.atomic import atomic_path, write_text
-from puidrec.experiments.summary import by
+from puidrec.comparing.summary import by
 from puidrec.report.blocks import Block, Callout, Figure, Page, Paragraph, Section, Tone
 from puidrec.report.charts import save_png
 from puidrec.report.html import write_page

@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from puidrec.experiments.summary import by, markdown_table
+from puidrec.comparing.summary import by, markdown_table
 from puidrec.report.blocks import Cell, HeatMap, Table, Tone
 from puidrec.report.charts import BLUE, COLOURS, DARK, GREY, panels_of
 from puidrec.report.formatting import Value

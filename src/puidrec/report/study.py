@@ -11,8 +11,9 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
 from puidrec.atomic import atomic_path
-from puidrec.experiments.job import Result
-from puidrec.experiments.summary import (
+from puidrec.comparing.comparison import Comparison
+from puidrec.comparing.job import Result
+from puidrec.comparing.summary import (
     ONE_SEED,
     SummaryRow,
     conditions,
@@ -23,6 +24,7 @@ from puidrec.experiments.summary import (
     notes,
     title,
 )
+from puidrec.comparing.tune import Tuning
 from puidrec.report.blocks import (
     Block,
     Callout,
@@ -46,12 +48,10 @@ MARKS = {"wins": ("^", BLUE), "ties": ("o", GREY), "loses": ("v", DARK)}
 TONES: dict[str, Tone] = {"wins": "good", "loses": "bad"}
 
 
-def write_report(
-    out: Path, results: Sequence[Result], rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str]
-) -> list[Path]:
+def write_report(out: Path, comparison: Comparison) -> list[Path]:
     """Write report.html and one chart per table and metric; returns the charts' paths."""
     paths = []
-    groups = grouped(rows)
+    groups, reference, metrics = grouped(comparison.rows), comparison.reference, comparison.metrics
     for number, group in enumerate(groups):
         for metric in metrics:
             own = [row for row in group if row.metric == metric]
@@ -60,7 +60,7 @@ def write_report(
                 paths.append(out / f"chart{place}-{re.sub('[^a-z0-9]+', '-', metric)}.png")
                 with atomic_path(paths[-1]) as temporary:
                     save_png(dot_chart(own, reference), temporary)
-    write_page(out / "report.html", study_page(results, rows, reference, metrics))
+    write_page(out / "report.html", study_page(comparison))
     return paths
 
 
@@ -112,9 +112,25 @@ def _legend(axes: Axes, verdicts: set[str], reference: str | None) -> None:
         axes.legend(handles=handles, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
-def study_page(results: Sequence[Result], rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str]) -> Page:
+def search_chart(tuning: Tuning) -> Drawing:
+    """The score of each trial in the order of trying, and the best so far."""
+    caption = f"{tuning.job.method}, {len(tuning.trials)} trials ({tuning.sampler}); higher is better."
+    drawing, axes = canvas(7.2, 3.8, f"Search by validation {tuning.metric}", caption)
+    scored = [(trial.number, trial.score) for trial in tuning.trials if trial.score is not None]
+    axes.plot(*zip(*scored, strict=True), "o", color=GREY, markersize=5, label="a trial")
+    axes.plot(*zip(*tuning.curve(), strict=True), color=BLUE, drawstyle="steps-post", label="best so far")
+    axes.set_xlabel("trial (0: the settings as given)")
+    axes.set_ylabel(f"validation {tuning.metric}")
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.legend(fontsize=8, frameon=False)
+    return drawing
+
+
+def study_page(comparison: Comparison) -> Page:
     """The page of a study: what holds, table and chart of each data set, what the figures depend on."""
-    failures = [str(failure) for failure in getattr(results, "failures", [])]
+    results, rows = comparison.results, comparison.rows
+    reference, metrics = comparison.reference, comparison.metrics
+    failures = [str(failure) for failure in results.failures]
     groups = grouped(rows)
     sections = [
         Section(
@@ -123,7 +139,7 @@ def study_page(results: Sequence[Result], rows: Sequence[SummaryRow], reference:
         )
         for number, group in enumerate(groups, 1)
     ]  # fmt: skip
-    basis: list[Block] = [Paragraph(notes(rows)), _basis(results)]
+    basis: list[Block] = [*map(Paragraph, notes(rows)), _basis(results)]
     if failures:
         basis.append(Callout("bad", f"{len(failures)} jobs are missing", points=failures))
     return Page(
