@@ -119,7 +119,7 @@ def test_a_failed_job_is_named_and_the_rest_is_there(puid, tmp_path: Path) -> No
         tmp_path,
     )
     assert outcome.code == 1
-    assert "2 of 6 jobs failed: mf on simulated, seed 0: training of mf diverged" in outcome.err
+    assert "2 of 6 jobs failed: mf on simulated, seed 0: training diverged" in outcome.err
     assert "; all-rank on simulated, seed 0: training of all-rank diverged" in outcome.err  # always shown, and trained
     assert len(outcome.err.splitlines()) == 1
     rows = json.loads((tmp_path / "results.json").read_text())

@@ -60,7 +60,7 @@ def test_a_rerun_trains_nothing_and_writes_the_same(
     run: tuple[Path, Reproduction], small_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = shutil.copytree(run[0], tmp_path / "again")
-    monkeypatch.setattr("puidrec.comparing.run.attempt", lambda *_: pytest.fail("a finished job was run"))
+    monkeypatch.setattr("puidrec.comparing.run.run_one", lambda *_: pytest.fail("a finished job was run"))
     monkeypatch.setattr("puidrec.reproduce.entropies.finish", lambda *_: pytest.fail("a finished order was run"))
     reproduce(plan_reproduction(["all"], small_root, QUICK, 1), out, engine="inline")
     for name in ("results.json", "summary.json"):
@@ -73,7 +73,7 @@ def test_entropies_do_not_depend_on_workers_and_survive_damage(small_root: Path,
     one = run_entropies(tasks, tmp_path / "one", 1, lambda _, done, total: told.append(done))
     two = run_entropies(tasks, tmp_path / "two", 2, lambda *_: None)
     assert one == two
-    assert told == [0, 1]
+    assert told == [1, 2]
     tasks[0].path(tmp_path / "one").write_text("[{]")
     assert run_entropies(tasks, tmp_path / "one", 1, lambda *_: None) == two
 
@@ -103,8 +103,12 @@ def test_all_cells_train_on_the_device_that_is_named(small_root: Path) -> None:
 def test_a_failed_job_is_named_and_the_rest_is_written(
     short: None, small_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = running.attempt
-    monkeypatch.setattr(running, "attempt", lambda p, f: "it diverged" if p["method"] == "rd-ips" else real(p, f))
+    real = running.run_one
+    monkeypatch.setattr(
+        running,
+        "run_one",
+        lambda job, *more: (job, "it diverged", "") if job.method == "rd-ips" else real(job, *more),
+    )
     work = plan_reproduction(["ablation"], small_root, QUICK, 1)
     few = tuple(job for job in work.planned[0].jobs if job.method in ("ips", "rd-ips"))
     made = reproduce(replace(work, planned=(PlannedQuestion("ablation", few),)), tmp_path, engine="inline")

@@ -76,8 +76,9 @@ def train(
         def show(stage: str, done: int, total: int, figures: dict[str, float]) -> None:
             if "score" in figures:  # not every epoch is judged: the last score of a stage stays
                 judged[stage] = f", validation {figures['score']:.4f}"
-            loss = next(value for name, value in figures.items() if name.startswith("loss_"))
-            words = f"{chosen.method} ({stage}): loss {loss:.4f}{judged.get(stage, '')}"
+            name, value = next(iter((key, x) for key, x in figures.items() if key not in ("epoch", "score")))
+            words = f"{chosen.method} ({stage}): {name.removesuffix('_phi').replace('_', ' ')} {value:.4f}"
+            words += judged.get(stage, "")
             bar.update(task, completed=done, total=total, description=words)
 
         source = data.spec(shards).to_source()
