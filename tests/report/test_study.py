@@ -11,8 +11,7 @@ from puidrec.comparing.comparison import Comparison
 from puidrec.comparing.job import DataSpec, Job, Result
 from puidrec.comparing.run import Failure, Results
 from puidrec.comparing.summary import SummaryRow
-from puidrec.report.html import render
-from puidrec.report.study import dot_chart, study_page, write_report
+from puidrec.report.study import dot_chart, study_html, write_report
 
 DATA = DataSpec("coat")
 
@@ -68,15 +67,23 @@ def test_a_chart_without_reference_or_intervals_is_drawn() -> None:
     bare = [replace(r, is_reference=False, difference_low=None, difference_high=None, verdict=None) for r in ROWS]
     axes = dot_chart(bare, "mf").axes[0]
     assert axes.get_legend() is None
-    assert "no reference" in " ".join(axes.get_title(loc="left").split())
+    assert "No reference" in " ".join(axes.get_title(loc="left").split())
 
 
 def test_the_page_names_methods_holes_and_conditions(results: Results) -> None:
-    text = render(study_page(Comparison(results, "mf", ("uauc",), tuple(ROWS))))
-    for word in ("up &lt;b&gt;", "flat", "1 tie, 1 lose", "protocol rd", "18.0%", "diverged &amp; gone"):
+    text = study_html(Comparison(results, "mf", ("uauc",), tuple(ROWS)))
+    for word in (
+        "up &lt;b&gt;",
+        "flat",
+        "1 tie, 1 lose",
+        "Protocol rd",
+        "1 of 3 methods beats mf in uauc.",
+        "18.0%",
+        "diverged &amp; gone",
+    ):
         assert word in text
     assert "<b>" not in text.replace("&lt;b&gt;", "")
-    assert render(study_page(Comparison(results, "mf", ("uauc",), tuple(ROWS)))) == text
+    assert study_html(Comparison(results, "mf", ("uauc",), tuple(ROWS))) == text
 
 
 def test_files_of_one_and_of_several_tables(tmp_path: Path, results: Results) -> None:
@@ -88,3 +95,14 @@ def test_files_of_one_and_of_several_tables(tmp_path: Path, results: Results) ->
     several = [*ROWS, *(replace(r, preset="paper") for r in ROWS)]
     charts = write_report(tmp_path / "two", Comparison(results, "mf", ("uauc",), tuple(several)))
     assert [path.name for path in charts] == ["chart-1-uauc.png", "chart-2-uauc.png"]
+
+
+def test_what_is_equal_in_all_rows_is_said_once(results: Results) -> None:
+    text = study_html(Comparison(results, "mf", ("uauc",), tuple(ROWS)))
+    assert "In all rows: data: coat; seed: 0; test rows: 4,176; positive: 18.0%; validation: 0.7000." in text
+    assert "configurations</bdi>" not in text  # one each
+    tuned = [replace(r, trials=4, uniform_rows=28) if r.label == "flat" else r for r in ROWS]
+    text = study_html(Comparison(results, "mf", ("uauc",), tuple(tuned)))
+    assert "configurations</bdi>" in text
+    assert "uniform rows used</bdi>" in text
+    assert text.count("paired bootstrap") == 1  # notes are not repeated
