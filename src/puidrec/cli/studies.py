@@ -411,10 +411,9 @@ def demo(
 ) -> None:
     """Simulate a confounded log with known truth, train, compare with the truth, audit, and write a report."""
     with options.quick_imports():
-        from puidrec.atomic import atomic_files, output_errors, refuse_overwriting, write_json
+        from puidrec.atomic import atomic_files, output_errors, refuse_overwriting, write_json, write_text
         from puidrec.demo import METHODS, run_demo
-        from puidrec.report.demo import demo_page
-        from puidrec.report.html import write_page
+        from puidrec.report.demo import demo_html
 
     with output_errors(out):
         refuse_overwriting(out, ("report.html",), "demo.json")
@@ -425,7 +424,7 @@ def demo(
     content = {**found.facts, "audit": found.audit.to_dict()}
     with atomic_files(out) as stage:  # both or neither: the page must show the figures beside it
         write_json(stage / "demo.json", content)
-        write_page(stage / "report.html", demo_page(found.facts, content["audit"]))
+        write_text(stage / "report.html", demo_html(found.facts, content["audit"]))
     if common.as_json:
         print_json(content)
     else:

@@ -28,7 +28,7 @@ from puidrec.comparing.summary import (
 from puidrec.comparing.tune import Tuning
 from puidrec.report.blocks import Cell, Column, Figure, Page, Table, Tone, VerdictBox
 from puidrec.report.charts import BLUE, DARK, GREY, canvas, save_png
-from puidrec.report.formatting import clip_text
+from puidrec.report.formatting import Value, clip_text
 from puidrec.report.html import render
 
 MARKS = {"wins": ("^", BLUE), "ties": ("o", GREY), "loses": ("v", DARK)}
@@ -217,9 +217,10 @@ def _table(rows: Sequence[SummaryRow], reference: str) -> Table:
 def _given(group: Sequence[SummaryRow]) -> Table | None:
     """What each method was given, where that differs."""
     columns = given(group)
-    labels = dict.fromkeys(row.label for row in group)
-    body = [[label, *(values[label] for values in columns.values())] for label in labels]
-    heads = ["method", *(Column(name, ",d") for name in columns)]
+    heads: list[Column | str] = ["method", *(Column(name, ",d") for name in columns)]
+    body: list[list[Value | Cell]] = [
+        [label, *(values[label] for values in columns.values())] for label in dict.fromkeys(row.label for row in group)
+    ]
     return Table(heads, body, caption="What each method was given, per seed") if columns else None
 
 
