@@ -21,12 +21,12 @@ import puidrec as pr
 from audit_guarantees import KINDS, count
 from puidrec.evaluation.sequential import settle
 from puidrec.evaluation.significance import compare
-from puidrec.experiments.gamma_study import study_gamma
 from puidrec.exposure.certificate import certify_values
 from puidrec.exposure.certify import all_labelled, sign_by_means
 from puidrec.exposure.nominal import NominalExposure
 from puidrec.exposure.placebo import placebo_certificate
 from puidrec.exposure.sign_check import DISLIKED, LIKED, OPEN, MeanGap
+from puidrec.gamma_study import study_gamma
 from worlds import Truth, make_world
 
 PAGE = Path(__file__).parents[1] / "docs" / "guarantees.md"

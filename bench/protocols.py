@@ -15,10 +15,9 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from puidrec.atomic import write_text
-from puidrec.data.protocol import PROTOCOLS
-from puidrec.experiments.job import DataSpec, Job
-from puidrec.experiments.study import run_study
-from puidrec.experiments.summary import (
+from puidrec.comparing.job import DataSpec, Job
+from puidrec.comparing.run import run_jobs
+from puidrec.comparing.summary import (
     NOTES,
     SummaryRow,
     conditions,
@@ -28,6 +27,7 @@ from puidrec.experiments.summary import (
     markdown_table,
     summarise,
 )
+from puidrec.data.protocol import PROTOCOLS
 from puidrec.methods import METHODS
 
 SHOWN = (
@@ -105,7 +105,7 @@ def main() -> None:
     options = parser.parse_args()
     told = lambda event: print(f"{event.done}/{event.total}", flush=True)  # noqa: E731
     jobs = jobs_of(options.data, options.seeds)
-    results = run_study(jobs, options.cells, workers=options.workers, progress=told)
+    results = run_jobs(jobs, options.cells, workers=options.workers, progress=told)
     for failure in results.failures:
         print(failure)
     protocols = "\n".join(f"* `{protocol.name}`: {protocol.description};" for protocol in PROTOCOLS.values())

@@ -24,7 +24,7 @@ from scipy import stats
 
 from puidrec.atomic import write_json, write_text
 from puidrec.data.synthetic import WORLDS, simulate
-from puidrec.experiments.demo import FEATURES_ONLY, with_true_propensity
+from puidrec.demo import FEATURES_ONLY, with_true_propensity
 from puidrec.methods import METHODS as TABLE
 from puidrec.model import Recommender
 

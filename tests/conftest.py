@@ -136,8 +136,8 @@ def tiny_model(tiny_data: Dataset) -> Recommender:
 
 @pytest.fixture(scope="session")
 def _trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from puidrec.experiments.job import DataSpec
-    from puidrec.experiments.run import train_run
+    from puidrec.comparing.job import DataSpec
+    from puidrec.run_folder import train_run
     from puidrec.settings import Settings
 
     folder = tmp_path_factory.mktemp("trained") / "run"

@@ -415,32 +415,33 @@ def test_a_lock_that_was_removed_while_it_was_waited_for_is_none(
         refusal(lambda: take(tmp_path / "run"), f"process {os.getpid()} ")
 
 
-def test_without_locks_of_the_system_the_file_is_the_lock(
+def test_where_no_lock_can_lie_beside_the_folder_it_lies_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal
 ) -> None:
-    monkeypatch.setattr(atomic, "fcntl", None)
-    with atomic.locked(tmp_path / "run"):
-        refusal(lambda: take(tmp_path / "run"), f"process {os.getpid()} ", "remove", ".run.lock")
-    assert names(tmp_path) == []
-
-
-def test_where_no_lock_can_be_written_the_folder_itself_is_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal
-) -> None:
-    pytest.importorskip("fcntl")
     out = tmp_path / "run"
     out.mkdir()
     really = os.open
 
     def opened(path: object, flags: int, *more: int) -> int:
-        if flags & os.O_CREAT:
+        if flags & os.O_CREAT and str(path).endswith(".run.lock"):
             raise PermissionError(13, "Permission denied")
         return really(path, flags, *more)  # type: ignore[call-overload]
 
     monkeypatch.setattr(os, "open", opened)
     with atomic.locked(out):
-        refusal(lambda: take(out), "another process is writing there")
-    take(tmp_path / "new")  # its writer says what it cannot write
+        assert names(out) == [".puid.lock"]
+        atomic.refuse_other_files(out, ("x",), "a run", always=())
+        refusal(lambda: take(out), f"process {os.getpid()} has been writing there")
+    assert names(out) == []
+
+
+def test_where_nothing_can_be_locked_the_writer_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refused)
+    take(tmp_path / "new")  # says itself what it cannot write
+    assert names(tmp_path) == []
 
 
 def test_temporary_files_of_a_living_process_are_not_swept(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 import puidrec as pr
+from puidrec.comparing.summary import DETERMINISTIC, markdown
 from puidrec.errors import NoValueWarning
-from puidrec.experiments.summary import DETERMINISTIC, markdown
 from puidrec.methods import METHODS
 from puidrec.parameters import OWN, check_parameters
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from puidrec.auditing.audit import audit as audit
     from puidrec.auditing.result import Audit as Audit
+    from puidrec.comparing.comparison import Comparison as Comparison
+    from puidrec.comparing.comparison import compare as compare
+    from puidrec.comparing.tune import Tuning as Tuning
+    from puidrec.comparing.tune import tune as tune
     from puidrec.data.dataset import Dataset as Dataset
     from puidrec.data.sources import load_dataset as load_dataset
     from puidrec.errors import InputError as InputError
     from puidrec.errors import PuidError as PuidError
     from puidrec.evaluation import evaluate as evaluate
-    from puidrec.experiments.comparison import Comparison as Comparison
-    from puidrec.experiments.comparison import compare as compare
     from puidrec.exposure.certificate import Certificate as Certificate
     from puidrec.exposure.certify import certify as certify
     from puidrec.model import Recommender as Recommender
@@ -28,17 +30,19 @@ __version__ = "0.1.0"
 _HOME = {
     "Audit": "puidrec.auditing.result",
     "Certificate": "puidrec.exposure.certificate",
-    "Comparison": "puidrec.experiments.comparison",
+    "Comparison": "puidrec.comparing.comparison",
     "Dataset": "puidrec.data.dataset",
     "InputError": "puidrec.errors",
     "PuidError": "puidrec.errors",
     "Recommender": "puidrec.model",
     "Settings": "puidrec.settings",
+    "Tuning": "puidrec.comparing.tune",
     "audit": "puidrec.auditing.audit",
     "certify": "puidrec.exposure.certify",
-    "compare": "puidrec.experiments.comparison",
+    "compare": "puidrec.comparing.comparison",
     "evaluate": "puidrec.evaluation.evaluator",
     "load_dataset": "puidrec.data.sources",
+    "tune": "puidrec.comparing.tune",
 }
 
 __all__ = [
@@ -50,11 +54,13 @@ __all__ = [
     "PuidError",
     "Recommender",
     "Settings",
+    "Tuning",
     "audit",
     "certify",
     "compare",
     "evaluate",
     "load_dataset",
+    "tune",
 ]
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import tempfile
 import threading
 import time
@@ -17,13 +16,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from filelock import BaseFileLock, FileLock, Timeout
+
 from puidrec.errors import InputError, OutputError, PuidError
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 
 STAGE = "stage"
 """How the names begin of folders in which `atomic_files` collects what it writes."""
@@ -192,7 +187,7 @@ def refuse_other_files(
     temporary = tuple(f".{name}." for name in own)
     others = [
         name for name in found
-        if name not in own and not name.startswith(temporary) and not OF_SAFETENSORS.fullmatch(name)
+        if name not in (*own, LOCK) and not name.startswith(temporary) and not OF_SAFETENSORS.fullmatch(name)
     ]  # fmt: skip
     if not all(name in found for name in always):
         others += [name for name in found if name in own]
@@ -219,108 +214,71 @@ def refuse_overwriting(folder: Path, names: Iterable[str], marker: str) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Be the only process that writes a folder; another one is refused in one line and changes nothing.
+    """Be the only process that writes a folder; another one is refused in one line.
 
-    A lock of the operating system on the file `.NAME.lock` beside the folder: it ends with the process, however that
-    ends, so that a file left by a killed one holds nobody up. Where such a file cannot be written, the folder itself is
-    locked; where neither can be, the command goes on and says itself what it cannot write. Systems without such
-    locks (Windows) take the file as the lock: after a crash it has to be removed, as the message says.
-    None: nothing is written, nothing is locked. A thread that holds the lock may take it again, so that a command and
-    the function that it calls can both ask for it.
+    A lock (`filelock`) on the file `.NAME.lock` beside the folder: it ends with the process, however
+    that ends. Where no file can be written there, it lies in the folder; where neither can be, the
+    command goes on and says itself what it cannot write. None: nothing is written or locked. A thread
+    that holds the lock may take it again, so that a command and a function that it calls can both ask.
     """
     target = None if folder is None else Path(os.path.realpath(folder))
     held: set[Path] = _HELD.__dict__.setdefault("folders", set())
     if folder is None or target is None or target in held:
         yield
         return
-    file = target.parent / f".{target.name}.lock"
-    made = [path for path in file.parents if not os.path.exists(path)]  # noqa: PTH110 (asks no permission)
+    beside = target.parent / f".{target.name}.lock"
+    made = [path for path in beside.parents if not os.path.exists(path)]  # noqa: PTH110 (asks no permission)
     try:
-        handle = _lock(file, Path(folder))
+        lock = _lock(beside, Path(folder))
+        if lock is None and target.is_dir():
+            lock = _lock(target / LOCK, Path(folder))
         held.add(target)
         try:
             yield
         finally:
             held.discard(target)
-            if handle is not None:
-                _unlock(handle, file)
+            if lock is not None:
+                # Removed while it is held: whoever opened it meanwhile sees that it is gone.
+                with contextlib.suppress(OSError):
+                    Path(lock.lock_file).unlink()
+                lock.release()
     finally:
         with contextlib.suppress(OSError):  # something was written there
             for path in made:
                 path.rmdir()
 
 
-def _lock(file: Path, folder: Path) -> int | None:
-    """An open file that holds the lock; None where nothing can be locked."""
-    while True:
-        try:
-            handle = _open_lock(file, folder)
-        except FileExistsError:  # only where there are no locks
-            raise _held(file, folder, f"Wait for it or name another --out; if it is gone, remove {file}.") from None
-        except OSError:
-            return None
-        try:
-            if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            raise _held(file, folder, "Wait for it, or name another folder (--out).") from None
-        except OSError:  # a file system without locks
-            os.close(handle)
-            return None
-        if os.path.samestat(os.fstat(handle), _stat(file)):
-            with contextlib.suppress(OSError):  # a full disk: then nobody is told who holds the lock
-                os.ftruncate(handle, 0)
-                os.write(handle, f"{os.getpid()} {time.strftime('%Y-%m-%d %H:%M:%S')}".encode())
-            return handle
-        if stat.S_ISDIR(os.fstat(handle).st_mode):
-            return handle
-        os.close(handle)  # its last holder removed it between our opening and locking it
+LOCK = ".puid.lock"
+"""The lock inside a folder, where none can lie beside it."""
 
 
-def _open_lock(file: Path, folder: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    if fcntl is None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(file, flags | os.O_EXCL, 0o666)
+def _lock(file: Path, folder: Path) -> BaseFileLock | None:
+    """Take the lock; None where the file cannot be written."""
+    lock = FileLock(file, timeout=0.2)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(file, flags, 0o666)
+        lock.acquire(poll_interval=0.02)
+    except Timeout:
+        raise _held(file, folder) from None
     except OSError:
-        with contextlib.suppress(OSError):  # of another user
-            return os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
-        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        return None
+    with contextlib.suppress(OSError):  # a full disk: then nobody is told who holds the lock
+        file.write_text(f"{os.getpid()} {time.strftime('%Y-%m-%d %H:%M:%S')}")
+    return lock
 
 
-def _unlock(handle: int, file: Path) -> None:
-    """Remove the file, then end the lock: whoever opened it meanwhile sees that it is gone. Windows closes first."""
-    own = os.path.samestat(os.fstat(handle), _stat(file))
-    if fcntl is None:
-        os.close(handle)
-    if own:
-        with contextlib.suppress(OSError):
-            file.unlink()
-    if fcntl is not None:
-        os.close(handle)
-
-
-def _stat(file: Path) -> os.stat_result:
-    """What is at a path now; where nothing is, something that is the same as no file."""
-    try:
-        return file.stat(follow_symlinks=False)
-    except OSError:
-        return os.stat_result((0,) * 10)
-
-
-def _held(file: Path, folder: Path, hint: str) -> InputError:
+def _held(file: Path, folder: Path) -> InputError:
     """The refusal, with what the holder wrote about itself."""
     try:
         with file.open("rb") as stream:
-            found = re.fullmatch(r"(\d{1,20}) ([\d :-]{19})", stream.read(100).decode("ascii", "replace"))
+            text = stream.read(100).decode("ascii", "replace")
     except OSError:
-        found = None
-    who = f"process {found[1]} has been writing there since {found[2]}" if found else "another process is writing there"
-    return InputError(f"{who}; nothing was changed", file=folder, hint=hint)
+        text = ""
+    found = re.fullmatch(r"(\d{1,20}) ([\d :-]{19})", text)
+    who = f"process {found[1]} has been" if found else "another process is"
+    since = f" since {found[2]}" if found else ""
+    hint = "Wait for it, or name another folder (--out)."
+    return InputError(f"{who} writing there{since}; nothing was changed", file=folder, hint=hint)
 
 
 OF_SAFETENSORS = re.compile(r"\.tmp[A-Za-z0-9]{6}")
@@ -348,7 +306,7 @@ def sweep(folder: Path, names: Iterable[str]) -> None:
 
 def _alive(process: int) -> bool:
     """Whether a process of this number runs here, ours or another user's."""
-    if fcntl is None:  # Windows, where signal 0 would end it
+    if os.name == "nt":  # signal 0 would end it
         return True
     try:
         os.kill(process, 0)

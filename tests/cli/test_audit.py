@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.experiments.job import DataSpec
-from puidrec.experiments.run import train_run
+from puidrec.comparing.job import DataSpec
+from puidrec.run_folder import train_run
 from puidrec.settings import Settings
 
 DATA = ("--set", "data.n_users=60", "--set", "data.n_items=40")

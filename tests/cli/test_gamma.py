@@ -11,10 +11,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec import load_dataset
+from puidrec import gamma_study, load_dataset
 from puidrec.cli import output
-from puidrec.experiments import gamma_study
-from puidrec.experiments.gamma_study import study_gamma
+from puidrec.gamma_study import study_gamma
 from puidrec.report import gamma as report
 
 FILES = sorted(report.FILES)

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from puidrec.cli import output
 from puidrec.cli.output import LiveTable
-from puidrec.experiments.job import DataSpec, Job, Result
-from puidrec.experiments.study import Event, Failure
+from puidrec.comparing.job import DataSpec, Job, Result
+from puidrec.comparing.run import Event, Failure
 
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:

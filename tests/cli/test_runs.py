@@ -261,7 +261,7 @@ def test_what_cannot_be_exported_is_one_line(puid: Any, run_folder: Path, tmp_pa
 
 
 def test_ids_in_csv_files_are_no_formulas(puid: Any, tmp_path: Path) -> None:
-    from puidrec.experiments.run import train_run
+    from puidrec.run_folder import train_run
     from puidrec.settings import Settings
 
     users = ["=1+1", "+1", "-1", "@x", "plain", "a=b"]

@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from puidrec import demo
+from puidrec.comparing.comparison import BASELINES
 from puidrec.data.sources.ml_100k import GENRES
-from puidrec.experiments import demo
-from puidrec.experiments.comparison import BASELINES
 from puidrec.methods import METHODS
 from puidrec.report import demo as page
 from puidrec.report import html
@@ -119,7 +119,7 @@ def test_a_failed_job_is_named_and_the_rest_is_there(puid, tmp_path: Path) -> No
         tmp_path,
     )
     assert outcome.code == 1
-    assert "2 of 6 jobs failed: mf on simulated, seed 0: training of mf diverged" in outcome.err
+    assert "2 of 6 jobs failed: mf on simulated, seed 0: training diverged" in outcome.err
     assert "; all-rank on simulated, seed 0: training of all-rank diverged" in outcome.err  # always shown, and trained
     assert len(outcome.err.splitlines()) == 1
     rows = json.loads((tmp_path / "results.json").read_text())

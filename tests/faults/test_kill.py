@@ -29,7 +29,7 @@ from pathlib import Path
 import torch
 import puidrec.model, puidrec.store
 from puidrec.data.synthetic import simulate
-from puidrec.experiments.run import train_run
+from puidrec.run_folder import train_run
 from puidrec.settings import Settings
 
 weight = torch.nn.Parameter(torch.zeros(1))

@@ -20,10 +20,10 @@ from puidrec.cli.main import run
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
-from puidrec.experiments.run import train_run
 from puidrec.methods.stages import _require_same_checkpoint
 from puidrec.model import Recommender
 from puidrec.optimise.checkpoint import Checkpoint
+from puidrec.run_folder import train_run
 from puidrec.settings import Settings
 from puidrec.world import ALONE, World, WorldError, join_world
 

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 import puidrec as pr
-from puidrec.experiments.comparison import compared_methods
+from puidrec.comparing.comparison import compared_methods
 
 
 def likes() -> pl.DataFrame:

@@ -17,8 +17,8 @@ from puidrec.train import prepare as prepare_module
 from puidrec.data import on_disk
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
-from puidrec.experiments.gamma_study import study_gamma
 from puidrec.exposure.nominal import NominalExposure
+from puidrec.gamma_study import study_gamma
 from puidrec.methods.prepare import DEFAULT_GAMMA, Prepared
 from puidrec.methods.problem import backbone_penalty
 from puidrec.model import Recommender

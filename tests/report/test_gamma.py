@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from puidrec.data.synthetic import simulate
-from puidrec.experiments.gamma_study import GammaStudy, study_gamma
+from puidrec.gamma_study import GammaStudy, study_gamma
 from puidrec.report.gamma import (
     FILES,
     gamma_page,

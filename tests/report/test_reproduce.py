@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from puidrec.atomic import write_json
-from puidrec.report.html import render
-from puidrec.report.reproduce import findings, page, results_text, table_text, write_reproduction
+from puidrec.report.reproduce import findings, page_text, results_text, table_text, write_reproduction
 
 FLOOR = "against the item rate"
 COMMAND = "puid reproduce all --data-root DIR --seeds 3 --out DIR"
@@ -208,7 +207,7 @@ def test_every_file_is_there(written: tuple[Path, list[Path]]) -> None:
 
 def test_the_page_names_what_was_found(written: tuple[Path, list[Path]], summary: dict[str, Any]) -> None:
     html = (written[0] / "report.html").read_text()
-    assert html == render(page(summary, written[0], COMMAND))
+    assert html == page_text(summary, written[0], COMMAND)
     for part in ("What was found", "RQ1: methods compared", "98% is artefact", "data:image/png", "yahoo-r3 is skipped"):
         assert part in html
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from puidrec.experiments.job import DataSpec, Job, Result
-from puidrec.experiments.study import Failure, Results
-from puidrec.experiments.summary import SummaryRow
-from puidrec.report.html import render
-from puidrec.report.study import dot_chart, study_page, write_report
+from puidrec.comparing.comparison import Comparison
+from puidrec.comparing.job import DataSpec, Job, Result
+from puidrec.comparing.run import Failure, Results
+from puidrec.comparing.summary import SummaryRow
+from puidrec.report.study import dot_chart, study_html, write_report
 
 DATA = DataSpec("coat")
 
@@ -67,23 +67,42 @@ def test_a_chart_without_reference_or_intervals_is_drawn() -> None:
     bare = [replace(r, is_reference=False, difference_low=None, difference_high=None, verdict=None) for r in ROWS]
     axes = dot_chart(bare, "mf").axes[0]
     assert axes.get_legend() is None
-    assert "no reference" in " ".join(axes.get_title(loc="left").split())
+    assert "No reference" in " ".join(axes.get_title(loc="left").split())
 
 
 def test_the_page_names_methods_holes_and_conditions(results: Results) -> None:
-    text = render(study_page(results, ROWS, "mf", ["uauc"]))
-    for word in ("up &lt;b&gt;", "flat", "1 tie, 1 lose", "protocol rd", "18.0%", "diverged &amp; gone"):
+    text = study_html(Comparison(results, "mf", ("uauc",), tuple(ROWS)))
+    for word in (
+        "up &lt;b&gt;",
+        "flat",
+        "1 tie, 1 lose",
+        "Protocol rd",
+        "1 of 3 methods beats mf in uauc.",
+        "18.0%",
+        "diverged &amp; gone",
+    ):
         assert word in text
     assert "<b>" not in text.replace("&lt;b&gt;", "")
-    assert render(study_page(results, ROWS, "mf", ["uauc"])) == text
+    assert study_html(Comparison(results, "mf", ("uauc",), tuple(ROWS))) == text
 
 
 def test_files_of_one_and_of_several_tables(tmp_path: Path, results: Results) -> None:
     rows = [*ROWS, *(replace(r, metric="ndcg@5") for r in ROWS)]
-    charts = write_report(tmp_path, results, rows, "mf", ["uauc", "ndcg@5"])
+    charts = write_report(tmp_path, Comparison(results, "mf", ("uauc", "ndcg@5"), tuple(rows)))
     assert [path.name for path in charts] == ["chart-uauc.png", "chart-ndcg-5.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in charts)
     assert (tmp_path / "report.html").read_text().count('<figure class="block"') == 2
     several = [*ROWS, *(replace(r, preset="paper") for r in ROWS)]
-    charts = write_report(tmp_path / "two", results, several, "mf", ["uauc"])
+    charts = write_report(tmp_path / "two", Comparison(results, "mf", ("uauc",), tuple(several)))
     assert [path.name for path in charts] == ["chart-1-uauc.png", "chart-2-uauc.png"]
+
+
+def test_what_is_equal_in_all_rows_is_said_once(results: Results) -> None:
+    text = study_html(Comparison(results, "mf", ("uauc",), tuple(ROWS)))
+    assert "In all rows: data: coat; seed: 0; test rows: 4,176; positive: 18.0%; validation: 0.7000." in text
+    assert "configurations</bdi>" not in text  # one each
+    tuned = [replace(r, trials=4, uniform_rows=28) if r.label == "flat" else r for r in ROWS]
+    text = study_html(Comparison(results, "mf", ("uauc",), tuple(tuned)))
+    assert "configurations</bdi>" in text
+    assert "uniform rows used</bdi>" in text
+    assert text.count("paired bootstrap") == 1  # notes are not repeated

@@ -126,7 +126,7 @@ class _Audited:
 
 def _open(path: Path, device: str) -> _Audited:
     with options.quick_imports():
-        from puidrec.experiments.run import load_run, read_environment
+        from puidrec.run_folder import load_run, read_environment
 
     if path.is_file():
         return _Audited(path, path, None)
@@ -180,7 +180,7 @@ def _card(audited: _Audited, data: Dataset, found: Audit) -> str | None:
 
     Where other data were audited than the run was trained on, the card has no metrics: those of the run are elsewhere.
     """
-    from puidrec.experiments.run import measure
+    from puidrec.run_folder import measure
 
     if audited.facts is None:
         return None

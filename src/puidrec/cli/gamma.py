@@ -65,7 +65,7 @@ def gamma(
 ) -> None:
     """Show how strong hidden confounding may be, pair by pair (Γ), what that rests on and what data prove of it."""
     with options.quick_imports():
-        from puidrec.experiments.gamma_study import study_gamma
+        from puidrec.gamma_study import study_gamma
         from puidrec.report.gamma import check_target, gamma_summary, write_gamma_study
 
     chosen = rule.resolve(options.section(data.parsed_settings(), "gamma"))

@@ -25,8 +25,8 @@ from puidrec.cli.output import show_progress
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
+    from puidrec.comparing.job import DataSpec, RunData
     from puidrec.data.dataset import Dataset
-    from puidrec.experiments.job import DataSpec, RunData
 
 METHODS = (
     "spectrum, mf, ips, dr, rd-ips, rd-dr, brd-ips, brd-dr, puid-ips, puid-dr, bpuid-ips, bpuid-dr, mrdr, dr-mse, "
@@ -318,7 +318,7 @@ class DataOptions(Options):
 
     def spec(self, shards: Path | None = None) -> DataSpec:
         """Which data, as plain values that a run or a study can keep."""
-        from puidrec.experiments.job import DataSpec
+        from puidrec.comparing.job import DataSpec
 
         return DataSpec(self.data, self.data_dir, self.source_options(shards))
 
@@ -341,8 +341,8 @@ class RunDataOptions(DataOptions):
 
         Data of another content are refused, unless --other-data insists.
         """
+        from puidrec.comparing.job import RunData
         from puidrec.data.sources import load_dataset
-        from puidrec.experiments.job import RunData
 
         own = RunData.of(run)
         if self.data:
@@ -381,7 +381,7 @@ class EngineOptions(Options):
 
     workers: int | None = option(None, "Jobs that run at the same time, one thread each; by default one per core.")
     engine: str = option(
-        "local", "Where jobs run: local (processes), inline, ray; none takes what is finished.", metavar="NAME"
+        "local", "Where jobs run: local (processes), inline, ray, dask; none takes what is finished.", metavar="NAME"
     )
     device: str | None = option(None, DEVICES, show_default="cpu")
 

@@ -23,8 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from puidrec.experiments.job import Result
-    from puidrec.experiments.study import Event
+    from puidrec.comparing.job import Result
+    from puidrec.comparing.run import Event
 
 console = Console(highlight=False)
 FIRST_LINE, NEXT_LINE = 2.0, 30.0
@@ -212,7 +212,7 @@ class LiveTable:
 
     def __call__(self, event: Event) -> None:
         """Take note of a job that ended."""
-        from puidrec.experiments.job import Result
+        from puidrec.comparing.job import Result
 
         self.done, self.total = event.done, event.total
         self.fresh += not event.resumed

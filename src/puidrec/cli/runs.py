@@ -19,7 +19,7 @@ from puidrec.errors import InputError
 if TYPE_CHECKING:
     import polars as pl
 
-    from puidrec.experiments.run import Run
+    from puidrec.run_folder import Run
 
 SHOWN_ROWS = 200
 """Recommendations that go into a table on the terminal."""
@@ -53,8 +53,8 @@ def train(
     """
     with options.quick_imports():
         from puidrec.data.schema import check_choice
-        from puidrec.experiments.run import mlflow_run, train_run
         from puidrec.parameters import check_parameters
+        from puidrec.run_folder import mlflow_run, train_run
         from puidrec.settings import Settings
         from puidrec.world import join_world
 
@@ -163,7 +163,7 @@ def evaluate(
     """
     with options.quick_imports():
         from puidrec.evaluation.evaluator import DEFAULT_METRICS
-        from puidrec.experiments.run import load_run, measure
+        from puidrec.run_folder import load_run, measure
 
     model, _ = load_run(run, device or "cpu")
     with steps("reading") as step:
@@ -212,7 +212,7 @@ def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
     """The best items of each user: user_id, item_id, score, rank."""
     with options.quick_imports():
         from puidrec.atomic import atomic_path
-        from puidrec.experiments.run import load_run
+        from puidrec.run_folder import load_run
 
     model, _ = load_run(run, asked.device or "cpu")
     known, out = model.user_ids_.ids, asked.out
@@ -298,8 +298,8 @@ def export(
 ) -> None:
     """Write a trained model for other systems: an ONNX graph, or vectors for any vector index."""
     with options.quick_imports():
-        from puidrec.experiments.run import load_run
         from puidrec.export import export_model
+        from puidrec.run_folder import load_run
 
     model, _ = load_run(run)
     with steps("writing"):
@@ -316,7 +316,7 @@ def export(
 
 def _data_digest(run: Path) -> str | None:
     """Which data the model was trained on, where the run says so."""
-    from puidrec.experiments.run import ENVIRONMENT, read_environment
+    from puidrec.run_folder import ENVIRONMENT, read_environment
 
     digest = read_environment(run).get("data_sha256") if (run / ENVIRONMENT).exists() else None
     return digest if isinstance(digest, str) else None

@@ -15,11 +15,11 @@ from puidrec.cli.output import LiveTable, print_json, print_table, progress_bar,
 from puidrec.errors import InputError, PuidError
 
 if TYPE_CHECKING:
+    from puidrec.comparing.job import DataSpec
+    from puidrec.comparing.summary import SummaryRow
+    from puidrec.comparing.tune import Trial, Tuning
     from puidrec.data.dataset import Dataset
-    from puidrec.experiments.job import DataSpec, Job
-    from puidrec.experiments.reproduce.run import ReproductionPlan
-    from puidrec.experiments.study import Trial
-    from puidrec.experiments.summary import SummaryRow
+    from puidrec.reproduce.run import ReproductionPlan
 
 SHOWN_TRIALS = 10
 DATA_ROOT = "Folder with the folders coat, yahoo-r3, kuairec, ml-100k; those absent are skipped."
@@ -78,15 +78,15 @@ class TableOptions(options.Options):
 
     def metric_names(self, protocol: str, likes: bool) -> list[str]:
         """The metrics of the table, all of them measured: likes and splits by time are judged by ranking all items."""
-        from puidrec.experiments.comparison import shown_metrics
-        from puidrec.experiments.run import default_metrics
+        from puidrec.comparing.comparison import shown_metrics
+        from puidrec.run_folder import default_metrics
 
         measured = default_metrics(protocol, likes)
         return options.parse_names(self.metrics or ",".join(shown_metrics(measured)), "metric", measured)
 
     def names(self, data: Dataset) -> tuple[list[str], str]:
         """The methods of the table, baselines included, and the reference among them; those that can learn from it."""
-        from puidrec.experiments.comparison import compared_methods
+        from puidrec.comparing.comparison import compared_methods
 
         asked = None if self.methods.strip() == "all" else options.parse_names(self.methods, "method")
         return compared_methods(data, asked, self.reference)
@@ -114,23 +114,17 @@ def compare(
     Another command in the same folder trains only what is new; the tables are those of the last command.
     """
     with options.quick_imports():
-        from puidrec.experiments.comparison import Comparison
-        from puidrec.experiments.job import Job
-        from puidrec.experiments.study import run_study
-        from puidrec.methods import get_method
+        from puidrec.comparing.comparison import Comparison, comparison_jobs
+        from puidrec.comparing.run import run_jobs
 
     chosen = study.model_settings(context, data)
     seeds, (spec, loaded) = study.seed_numbers(), data_spec(data)
     split = loaded.split(study.protocol, study.seed)  # what it refuses or warns of is said here, not by every job
     names, reference = table.names(loaded)
     metrics = table.metric_names(study.protocol, likes=loaded.positives_only and split.evaluation == "logged")
-    jobs = [
-        Job(spec, name, seed, study.protocol, get_method(name).own_settings(chosen), budget=table.budget)
-        for seed in seeds
-        for name in names
-    ]
+    jobs = comparison_jobs(spec, names, seeds, study.protocol, chosen, table.budget)
     with LiveTable(f"{spec.title}, {len(names)} methods × {len(seeds)} seeds", metrics) as live:
-        results = run_study(jobs, output.out, engine=study.engine, workers=study.workers, progress=live)
+        results = run_jobs(jobs, output.out, engine=study.engine, workers=study.workers, progress=live)
     failures = [str(failure) for failure in results.failures]
     if not results:
         _raise_failures(failures, len(failures))  # an earlier comparison stays as it is
@@ -139,8 +133,7 @@ def compare(
     if output.out is not None:
         found.save(output.out)
     if output.as_json:
-        failed = [failure.row() for failure in results.failures]
-        print_json({"reference": reference, "rows": [row.plain() for row in rows], "failed": failed})
+        print_json(found.summary())
     else:
         _show_comparison(rows, reference, metrics, output.out)
         _say_unfinished([(result.job.method, result.context.get("not_converged")) for result in results])
@@ -149,7 +142,7 @@ def compare(
 
 def _show_comparison(rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str], out: Path | None) -> None:
     """Print one table per metric, and where the files are."""
-    from puidrec.experiments.summary import ONE_SEED, grouped, headline, interval, title
+    from puidrec.comparing.summary import ONE_SEED, grouped, headline, interval, title
 
     for metric in metrics:
         own = [row for row in rows if row.metric == metric]
@@ -197,67 +190,90 @@ class TuneStudyOptions(StudyOptions):
     seeds: int = option(1, SEEDS, metavar="N")
 
 
+@dataclass(frozen=True)
+class SearchOptions(options.Options):
+    """What a search tries."""
+
+    method: str = option("spectrum", options.METHODS, metavar="NAME")
+    budget: int = option(20, "Settings tried: the defaults, and others from the search space.")
+    sampler: str = option("auto", "random, tpe (Optuna), or auto: tpe where Optuna is installed.", metavar="NAME")
+
+
 @options.command("puid tune --data coat --data-dir coat --budget 20 --out tune-coat", writes="out")
 def tune(
     context: typer.Context,
-    method: Annotated[str, typer.Option(help=options.METHODS, metavar="NAME")] = "spectrum",
-    budget: Annotated[int, typer.Option(help="Settings tried: the defaults, and the others drawn at random.")] = 20,
-    *,
+    search: SearchOptions,
     data: options.ModelDataOptions,
     study: TuneStudyOptions,
     output: options.OutputOptions,
 ) -> None:
     """Search settings of a method by their score on validation rows; test rows are never looked at.
 
-    What --set gives stays fixed. best.toml in OUT is for puid train -c. Finished trials are kept in OUT/cells and
-    never trained again: a larger --budget tries only the new ones.
+    What --set gives stays fixed, and what the fit chooses by itself (dim and l2, where they are auto) is not searched.
+    best.toml in OUT is for puid train -c. Finished trials are kept in OUT/cells and never trained again.
     """
     with options.quick_imports():
-        from puidrec.experiments.job import Job
-        from puidrec.experiments.study import tune as run
-        from puidrec.experiments.study import write_tuning
-        from puidrec.methods import get_method, require_levels
+        from puidrec.comparing.job import Job
+        from puidrec.comparing.tune import tune_job
+        from puidrec.methods import get_method
 
-    row = get_method(method)
-    name = row.name
+    row = get_method(search.method)
     chosen = study.model_settings(context, data)
-    seeds, (spec, loaded) = study.seed_numbers(), data_spec(data)
-    if loaded.positives_only:
-        require_levels(row, loaded.scale.high)
-    loaded.split(study.protocol, study.seed)  # what it refuses or warns of is said here, not by every trial
-    job = Job(spec, name, study.seed, study.protocol, row.own_settings(chosen), budget=budget).check()
-    with LiveTable(f"{name} on {spec.title}", ("validation",)) as live:
-        ranked = run(job, seeds, output.out, engine=study.engine, workers=study.workers, progress=live)
+    seeds, (spec, _) = study.seed_numbers(), data_spec(data)
+    own = row.own_settings(chosen)
+    job = Job(spec, row.name, study.seed, study.protocol, own, budget=search.budget)
+    with LiveTable(f"{row.name} on {spec.title}", ("validation",)) as live:
+        found = tune_job(
+            job, seeds, output.out, sampler=search.sampler, engine=study.engine, workers=study.workers, progress=live
+        )
     if output.out is not None:
-        write_tuning(output.out, job, ranked)
+        found.save(output.out)
     if output.as_json:
-        print_json([trial.plain() for trial in ranked])
+        print_json([trial.plain() for trial in found.trials])
     else:
-        _show_trials(job, ranked, output.out)
+        _show_trials(found, output.out)
 
 
-def _show_trials(job: Job, ranked: Sequence[Trial], out: Path | None) -> None:
-    """Print the best trials, and what to do with them."""
-    from puidrec.experiments.search import searched
-
-    varied = list(dict.fromkeys(parameter.name for parameter in searched(job)))
+def _show_trials(found: Tuning, out: Path | None) -> None:
+    """Print the best trials, how the best score grew, and what to do with them."""
+    job, ranked = found.job, found.trials
     body = [
         (
             "default" if trial.number == 0 else str(trial.number),
-            "failed" if trial.error else "–" if trial.score is None else f"{trial.score:.4f}",
-            *(str(trial.settings.get(name, getattr(job.resolved, name))) for name in varied),
+            _score(trial),
+            *(str(trial.settings.get(name, getattr(job.resolved, name))) for name in found.searched),
         )
         for trial in ranked[:SHOWN_TRIALS]
-    ]  # fmt: skip
-    print_table(f"{job.method} on {job.data.title}: trials by validation score", ("trial", "score", *varied), body)
+    ]
+    by = f"validation {found.metric}" if found.metric else "nothing: no validation rows"
+    print_table(
+        f"{job.method} on {job.data.title}: {len(ranked)} trials ({found.sampler}), chosen by {by}",
+        ("trial", found.metric or "score", *found.searched),
+        body,
+    )
+    steps = [f"{best:.4f} after {n + 1}" for n, best in _rises(found.curve())]
+    if len(steps) > 1:
+        say(f"Best score: {', '.join(steps)} trials.")
     _say_unfinished([(f"trial {trial.number}", trial.not_converged) for trial in ranked])
-    if not varied:
-        say(f"{job.method} has no settings to search: one trial.")
+    if not found.searched:
+        say(f"{job.method} has no settings to search: one trial. dim and l2 are chosen by the fit where they are auto.")
     elif len(ranked) > SHOWN_TRIALS:
         say(f"{len(ranked) - SHOWN_TRIALS} more trials are in trials.json.")
     if out is not None:
-        say(f"wrote {out}: trials.json, best.toml", wrap=False)
+        curve = ", chart-search.png" if len(found.curve()) > 1 else ""
+        say(f"wrote {out}: trials.json, best.toml{curve}", wrap=False)
         say(f"next: puid train -c {out}/best.toml --data {job.data.name} …", wrap=False)
+
+
+def _score(trial: Trial) -> str:
+    if trial.error or trial.pruned:
+        return "failed" if trial.error else "given up"
+    return "–" if trial.score is None else f"{trial.score:.4f}"
+
+
+def _rises(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The steps of a curve at which it rises, the first included."""
+    return [at for k, at in enumerate(curve) if k == 0 or at[1] > curve[k - 1][1]]
 
 
 @dataclass(frozen=True)
@@ -292,10 +308,10 @@ def reproduce(
     if questions[0] == "field":
         _reproduce_field(questions, data_root, out, study, common)
         return
-    from puidrec.experiments.reproduce.questions import RunSize
-    from puidrec.experiments.reproduce.run import plan_reproduction
-    from puidrec.experiments.reproduce.run import reproduce as run
     from puidrec.report.reproduce import write_reproduction
+    from puidrec.reproduce.questions import RunSize
+    from puidrec.reproduce.run import plan_reproduction
+    from puidrec.reproduce.run import reproduce as run
 
     size = RunSize(1 if study.quick else study.seeds, study.quick)
     plan = plan_reproduction(questions, data_root, size, study.workers, study.device or "cpu")
@@ -324,9 +340,9 @@ def _reproduce_field(
     import json
 
     from puidrec.atomic import write_text
-    from puidrec.experiments.reproduce.field import PROTOCOLS_OF, FieldSize, field_jobs, run_field, seconds_by_method
-    from puidrec.experiments.reproduce.run import find_sources
     from puidrec.report.field import field_text, findings
+    from puidrec.reproduce.field import PROTOCOLS_OF, FieldSize, field_jobs, run_field, seconds_by_method
+    from puidrec.reproduce.run import find_sources
 
     size = FieldSize(1 if study.quick else study.seeds, study.quick)
     found = find_sources(data_root, PROTOCOLS_OF)
@@ -397,10 +413,9 @@ def demo(
 ) -> None:
     """Simulate a confounded log with known truth, train, compare with the truth, audit, and write a report."""
     with options.quick_imports():
-        from puidrec.atomic import atomic_files, output_errors, refuse_overwriting, write_json
-        from puidrec.experiments.demo import METHODS, run_demo
-        from puidrec.report.demo import demo_page
-        from puidrec.report.html import write_page
+        from puidrec.atomic import atomic_files, output_errors, refuse_overwriting, write_json, write_text
+        from puidrec.demo import METHODS, run_demo
+        from puidrec.report.demo import demo_html
 
     with output_errors(out):
         refuse_overwriting(out, ("report.html",), "demo.json")
@@ -411,7 +426,7 @@ def demo(
     content = {**found.facts, "audit": found.audit.to_dict()}
     with atomic_files(out) as stage:  # both or neither: the page must show the figures beside it
         write_json(stage / "demo.json", content)
-        write_page(stage / "report.html", demo_page(found.facts, content["audit"]))
+        write_text(stage / "report.html", demo_html(found.facts, content["audit"]))
     if common.as_json:
         print_json(content)
     else:
@@ -420,7 +435,7 @@ def demo(
 
 def _show_demo(facts: dict[str, Any], audit: dict[str, Any], out: Path) -> None:
     """Two tables, what the truth says, what the audit says, and where the report is."""
-    from puidrec.experiments.demo import NAIVE, ROBUST
+    from puidrec.demo import NAIVE, ROBUST
 
     gamma = facts["gamma"]
     say(

@@ -75,6 +75,8 @@ def train_stages(
     last = done[stages[-1].name]
     notes = {**_numbers(settings), **({} if choice is None else {"chosen": choice.describe()}), **last.notes}
     notes |= gamma_report(prepared, last)
+    if validator is not None:
+        notes["validation_metric"] = validator.metric
     return replace(last, history=history, solver=_in_words(used), unfinished=unfinished, notes=notes)  # type: ignore[arg-type]
 
 

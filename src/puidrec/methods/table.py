@@ -65,7 +65,7 @@ class MethodSpec:
     """Whether exposure is learned together with the ratings, on shared representations."""
     losses: tuple[str, ...] = ALL_LOSSES
     search_space: tuple[str, ...] = TRAINED
-    """Settings worth searching; `experiments.search` has their ranges."""
+    """Settings worth searching; `comparing.space` has their ranges."""
     path_dims: tuple[int, ...] = ()
     """Numbers of columns that `dim="auto"` chooses among; empty: those of `optimise.l2_path`."""
     path_folds: int = 5

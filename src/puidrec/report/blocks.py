@@ -20,11 +20,11 @@ import io
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
 
 from puidrec.errors import InputError
-from puidrec.report.formatting import Value, as_number, finite, show
+from puidrec.report.formatting import MISSING, Value, as_number, finite, show
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -108,6 +108,21 @@ class Table:
                     "a row of a report's table has another length", row=number, found=len(row),
                     expected=f"{len(self.columns)} cells",
                 )  # fmt: skip
+
+    def without_constants(self) -> Table:
+        """The same without columns in which all rows agree (but the first), which the caption says instead."""
+        if len(self.rows) < 2:
+            return self
+        body, names = self.body, [c if isinstance(c, str) else c.name for c in self.columns]
+        same = [k for k in range(1, len(names)) if len({row[k].text for row in body}) == 1]
+        said = [f"{names[k]}: {body[0][k].text}" for k in same if body[0][k].text != MISSING]
+        kept = [k for k in range(len(self.columns)) if k not in same]
+        return replace(
+            self,
+            columns=[self.columns[k] for k in kept],
+            rows=[[row[k] for k in kept] for row in self.rows],
+            caption=f"{self.caption} In all rows: {'; '.join(said)}." if said else self.caption,
+        )
 
     @property
     def head(self) -> list[tuple[Column, bool]]:
@@ -319,6 +334,8 @@ class VerdictBox:
     sentence: str
     facts: Sequence[tuple[str, Value]] = ()
     """Two to four headline figures below the sentence."""
+    points: Sequence[str] = ()
+    """What else follows, one line each."""
 
 
 @dataclass(frozen=True)
@@ -327,7 +344,7 @@ class Page:
 
     title: str
     lead: str
-    sections: Sequence[Section]
+    sections: Sequence[Section] = ()
     verdict: VerdictBox | None = None
     kind: str = "Report"
     """Small word above the title: Audit, Comparison, Reproduction."""

@@ -9,45 +9,41 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 
 from puidrec.report.audit import audit_page
-from puidrec.report.blocks import Callout, Cell, Column, Figure, Page, Paragraph, Section, Table
+from puidrec.report.blocks import Cell, Column, Figure, Table
 from puidrec.report.charts import BLUE, DARK, canvas
+from puidrec.report.html import render
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-def demo_page(facts: Mapping[str, Any], audit: Mapping[str, Any]) -> Page:
+def demo_html(facts: Mapping[str, Any], audit: Mapping[str, Any]) -> str:
     """The demo's tables and chart in front of the audit's own page."""
-    page = audit_page(audit)
-    gamma = facts["gamma"]
-    lead = (
-        f"A simulated log: {facts['rows']:,} ratings that {facts['n_users']:,} users chose to give to "
-        f"{facts['n_items']:,} items. Something hidden changed the odds of a choice by a factor Γ of "
-        f"{gamma['median']:.2f} for the median pair, {gamma['p95']:.2f} for one in twenty. The truth behind all "
-        f"{facts['n_pairs']:,} pairs is known, so every figure can be checked."
-    )
-    sections = [_truth(facts), _estimates(facts["estimates"]), *page.sections]
-    return replace(page, title="What a confounded log hides", kind="Demo", lead=lead, sections=sections)
-
-
-def _truth(facts: Mapping[str, Any]) -> Section:
+    page = replace(audit_page(audit), title="What a confounded log hides", kind="Demo", lead="")
     rows = facts["methods"]
-    columns = (
-        "method", Column("on the log", ".4f", "mean squared error on held-out rows of the log, ratings in 0 to 1"),
-        Column("on all pairs", ".4f", "mean squared error on every pair, seen or not: known only in a simulation"),
-        Column("repaired", ".0%", "share of the way from `mf` to a model that knows the true propensities"),
-    )  # fmt: skip
-    body = [[r["method"], r["naive_mse"], r["true_mse"], _repaired(r)] for r in rows]
-    best, seeming = (min(range(len(rows) - 1), key=lambda k: rows[k][kind]) for kind in ("true_mse", "naive_mse"))
-    text = (
-        f"By held-out rows of the log, `{rows[seeming]['method']}` is best. By all pairs, `{rows[best]['method']}` is: "
-        f"it repairs {rows[best]['repaired']:.0%} of what a model repairs that knows the true propensities."
+    judged = rows[:-1]  # the last one knows the true propensities
+    best = min(judged, key=lambda row: float(row["true_mse"]))
+    alt = f"Two errors per method; on all pairs {best['method']} has the lowest, {best['true_mse']:.4f}"
+    return render(
+        page,
+        "demo",
+        facts=facts,
+        best=best,
+        seeming=min(judged, key=lambda row: float(row["naive_mse"])),
+        chart=Figure.of(slope_chart(rows), alt),
+        truth=_truth(rows, rows.index(best)),
+        estimates=_estimates(facts["estimates"]),
     )
-    table = Table(columns, body, "Every method by what the log shows and by what is true.", emphasised=[best])
-    alt = f"Two errors per method; on all pairs {rows[best]['method']} has the lowest, {rows[best]['true_mse']:.4f}"
-    return Section(
-        "truth", "What the log shows, and what is", [Paragraph(text), Figure.of(slope_chart(rows), alt), table],
-        short="Log and truth",
-    )  # fmt: skip
+
+
+def _truth(rows: Rows, best: int) -> Table:
+    columns = (
+        "method",
+        Column("on the log", ".4f", "mean squared error on held-out rows of the log, ratings in 0 to 1"),
+        Column("on all pairs", ".4f", "mean squared error on every pair: known only in a simulation"),
+        Column("repaired", ".0%", "share of the way from `mf` to a model that knows the true propensities"),
+    )
+    body = [[r["method"], r["naive_mse"], r["true_mse"], _repaired(r)] for r in rows]
+    return Table(columns, body, "By what the log shows and by what is true", emphasised=[best])
 
 
 def _repaired(row: Mapping[str, Any]) -> Cell:
@@ -75,11 +71,13 @@ def slope_chart(rows: Rows) -> Drawing:
     return drawing
 
 
-def _estimates(rows: Rows) -> Section:
+def _estimates(rows: Rows) -> Table:
     columns = (
-        "mean rating of all pairs, from", Column("mean", ".3f"), Column("± 95 %", ".3f"), Column("error", "+.3f"),
+        "mean rating of all pairs, from",
+        Column("mean", ".3f"),
+        Column("± 95 %", ".3f"),
+        Column("error", "+.3f"),
         "needs",
-    )  # fmt: skip
+    )
     body = [[r["name"], r["value"], r["half_width"], r["error"], r["needs"]] for r in rows]
-    note = Callout("info", "Features explain a part", "What is left after weighting by them is hidden confounding.")
-    return Section("estimates", "One number, four ways", [Table(columns, body, "Ratings from 1 to 5."), note])
+    return Table(columns, body, "Ratings from 1 to 5")

@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
-from puidrec.experiments.gamma_study import GammaStudy
 from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.sign_check import DISLIKED, LIKED, OPEN
 from puidrec.features.bins import SideBins
+from puidrec.gamma_study import GammaStudy
 from puidrec.report.blocks import Block, Column, Figure, Page, Paragraph, Section, Table, Tone, VerdictBox
 from puidrec.report.charts import MAX_GROUPS, heat_map, histogram, save_png
 from puidrec.report.formatting import Value, clip_text, short_labels

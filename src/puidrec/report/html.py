@@ -28,24 +28,39 @@ CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(cod
 SPAN = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
 
 
-def write_page(path: str | PathLike[str], page: Page) -> None:
+def write_page(path: str | PathLike[str], page: Page, template: str = "page", **values: Any) -> None:
     """Write a page atomically."""
-    write_text(path, render(page))
+    write_text(path, render(page, template, **values))
 
 
-def render(page: Page) -> str:
-    """The page as one HTML file. Every value is escaped; control characters and broken Unicode are shown as marks."""
+def render(page: Page, template: str = "page", **values: Any) -> str:
+    """The page as one HTML file, by `templates/TEMPLATE.html.j2`, which sees `page` and `values`.
+
+    Every value is escaped; control characters and broken Unicode are shown as marks.
+    """
     style, script = _asset("style.css"), _asset("script.js")
     policy = "; ".join((
         "default-src 'none'", f"style-src '{_hash(style)}'", f"script-src '{_hash(script)}'", "img-src data:",
         "base-uri 'none'", "form-action 'none'",
     ))  # fmt: skip
-    numbers = itertools.count(1)
-    text = _environment().get_template("base.html.j2").render(
+    numbers, outline = itertools.count(1), list[tuple[str, str]]()
+
+    def listed(name: str, title: str) -> str:
+        """Put a section into the contents."""
+        outline.append((name, title))
+        return ""
+
+    text = _environment().get_template(f"{template}.html.j2").render(
         page=page, policy=policy, style=Markup(style), script=Markup(script),  # noqa: S704 - the package's own files
-        unique=lambda name: f"{name}-{next(numbers)}",
+        unique=lambda name: f"{name}-{next(numbers)}", outline=outline, listed=listed, **values,
     )  # fmt: skip
     return text.translate(CONTROLS).encode("utf-8", "replace").decode()
+
+
+def markdown_page(template: str, **values: Any) -> str:
+    """A page of Markdown, by `templates/TEMPLATE.md.j2`."""
+    text = _markdown().get_template(f"{template}.md.j2").render(**values)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def inline(text: str) -> Markup:
@@ -76,6 +91,12 @@ def _environment() -> Environment:
     environment.filters |= {"inline": inline, "json_for_script": json_for_script, "show": show}
     environment.globals |= {"draw": draw, "ICONS": ICONS}
     return environment
+
+
+@cache
+def _markdown() -> Environment:
+    """Markdown is read as text: nothing in it is escaped for HTML."""
+    return _environment().overlay(autoescape=False)
 
 
 @cache

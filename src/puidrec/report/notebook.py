@@ -11,8 +11,8 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from puidrec.experiments.comparison import Comparison
-from puidrec.experiments.summary import SummaryRow, figure, grouped, interval, title
+from puidrec.comparing.comparison import Comparison
+from puidrec.comparing.summary import SummaryRow, figure, grouped, interval, title
 from puidrec.exposure.certificate import Certificate
 from puidrec.report.audit import VERDICTS, factor, judged_leads, names_of, span
 from puidrec.report.audit_envelope import envelope_of

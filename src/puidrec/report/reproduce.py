@@ -8,35 +8,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from puidrec.atomic import atomic_path, write_text
-from puidrec.experiments.summary import by
-from puidrec.report.blocks import Block, Callout, Figure, Page, Paragraph, Section, Tone
+from puidrec.comparing.summary import by
+from puidrec.report.blocks import Callout, Figure, Page, Tone
 from puidrec.report.charts import save_png
-from puidrec.report.html import write_page
-from puidrec.report.reproduce_tables import (
-    READING,
-    SIDES,
-    Row,
-    all_charts,
-    data_name,
-    data_sheets,
-    metric_name,
-    ratio_blocks,
-    sheets,
-)
+from puidrec.report.html import markdown_page, render
+from puidrec.report.reproduce_tables import SIDES, Row, all_charts, data_name, data_sheets, metric_name, sheets
 
-TITLES = {
-    "rq1": "RQ1: methods compared", "rq2": "RQ2: the log loses rows",
-    "rq3": "RQ3: observed against hidden features", "rq4": "RQ4: more hidden features",
-    "ablation": "The ablation on Coat",
-}  # fmt: skip
-QUICK = (
-    "This is a quick run: few epochs, few methods, few orders. It shows that everything works; its figures say "
-    "nothing about methods."
-)
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of the page, by the name of its file."""
+
+    name: str
+    figure: Figure
 
 
 def write_reproduction(out: Path, summary: Mapping[str, Any], command: str) -> list[Path]:
@@ -47,131 +36,47 @@ def write_reproduction(out: Path, summary: Mapping[str, Any], command: str) -> l
             save_png(draw(), temporary)
     write_text(out / "table.md", table_text(summary))
     write_text(out / "results.md", results_text(summary, command))
-    write_page(out / "report.html", page(summary, out, command))
+    write_text(out / "report.html", page_text(summary, out, command))
     return [out / name for name in ("report.html", "results.md", "table.md", *charts)]
 
 
-def table_text(summary: Mapping[str, Any]) -> str:
-    """All tables as Markdown."""
-    parts = [f"{READING}\n"] if set(TRAINED) & set(summary["questions"]) else []
-    for question in summary["questions"]:
-        own = sheets(summary, question)
-        if own:
-            notes = [f"{line}\n" for line in summary["notes"].get(question, ())]
-            parts += [f"## {TITLES[question]}\n", *(sheet.markdown() for sheet in own), *notes]
-    return "\n".join(parts)
-
-
-def results_text(summary: Mapping[str, Any], command: str) -> str:
-    """The page of results: what was found, the tables, and where the set-up differs."""
-    parts = [
-        "# The paper's tables, run again\n",
-        f"Made by `{command}`; every sentence and figure follows from its results.json and summary.json.\n",
-        *([f"**{QUICK}**\n"] if summary["quick"] else []),
-        "## What was found\n",
-        *(f"* **{point.title}.** {point.text}" for point in findings(summary)),
-        "\n## The data\n",
-        *(sheet.markdown() for sheet in data_sheets(summary["facts"])),
-        "## Where the set-up differs from the paper\n",
-        *(f"* {line}" for line in _setup(summary)),
-        "",
-        table_text(summary),
-    ]
-    left = _left_out(summary)
-    if left:
-        parts += ["## Left out\n", *(f"* {line}" for line in left), ""]
-    return "\n".join(parts)
-
-
-def page(summary: Mapping[str, Any], charts: Path, command: str) -> Page:
-    """The page, with the charts that lie in a folder."""
-    first: list[Block] = [Callout("warn", "A quick run", QUICK)] if summary["quick"] else []
-    first += findings(summary)
-    facts: list[Block] = [sheet.block() for sheet in data_sheets(summary["facts"])]
-    sections = [Section("found", "What was found", first), Section("data", "The data", facts)]
-    for question in summary["questions"]:
-        blocks: list[Block] = [Paragraph(READING)] if question in ("rq1", "ablation") else []
-        blocks += [Paragraph(line) for line in summary["notes"].get(question, ())]
-        blocks += [_figure(charts / name) for name in all_charts(summary) if name.startswith(question)]
-        blocks += ratio_blocks(summary["rq3"]) if question == "rq3" and summary["rq3"] else []
-        blocks += [sheet.block() for sheet in sheets(summary, question)]
-        if len(blocks) > 1 or question in ("rq3", "rq4"):
-            sections.append(Section(question, TITLES[question], blocks))
-    sections.append(
-        Section("setup", "Where the set-up differs from the paper", [Paragraph(line) for line in _setup(summary)])
-    )
-    left = _left_out(summary)
-    if left:
-        sections.append(Section("left-out", "Left out", [Paragraph(line) for line in left]))
-    seeds = summary["seeds"]
-    lead = f"Questions {', '.join(summary['questions'])}; {seeds} seed{'s' if seeds > 1 else ''}. Made by `{command}`."
-    return Page("The paper's tables, run again", lead, sections, kind="Reproduction")
-
-
-def _setup(summary: Mapping[str, Any]) -> list[str]:
-    return [line for questions, line in SETUP if set(questions) & set(summary["questions"])]
-
-
-def _figure(path: Path) -> Figure:
-    return Figure(path.read_bytes(), f"Chart {path.stem}; its figures are in the tables of this section.")
-
-
-def _left_out(summary: Mapping[str, Any]) -> list[str]:
+def _values(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What the templates of a reproduction fill in."""
     failed = (
         f"{row['label']} on {row['data']}, preset {row['preset']}, seed {row['seed']} failed: {row['error']}"
         for row in summary["failed"]
     )
-    return [*summary["skipped"], *failed]
+    return {
+        "summary": summary,
+        "tables": {question: sheets(summary, question) for question in summary["questions"]},
+        "reading": bool({"rq1", "rq2", "ablation"} & set(summary["questions"])),
+        "findings": findings(summary),
+        "data": data_sheets(summary["facts"]),
+        "left_out": [*summary["skipped"], *failed],
+    }
 
 
-TABLES, TRAINED, ENTROPIES = ("rq1", "rq2"), ("rq1", "rq2", "ablation"), ("rq3", "rq4")
-SETUP: tuple[tuple[tuple[str, ...], str], ...] = (
-    (
-        TABLES,
-        "**KuaiRec, evaluation.** The paper scores all pairs of the block, training pairs included. We score pairs "
-        "outside the log, thinned so that each pair is held out with the same probability; preset "
-        "paper-overlapping scores as the paper does.",
-    ),
-    (
-        TABLES,
-        "**KuaiRec, log.** As in the paper it is drawn from the block by chance, with probability 0.256 for a "
-        "positive and 0.153 for a negative pair, which gives about the number of rows that the paper states. Each "
-        "seed draws it anew. The files here may lack the daily item features; then the videos' tags stand in for "
-        "them.",
-    ),
-    (
-        TRAINED,
-        "**Labels.** The paper does not say what a rating of 3 is. Protocol rd takes 4 and 5 as positive and all "
-        "else as negative, protocol paper drops 3, protocol ge3 takes 3 as positive.",
-    ),
-    (
-        TRAINED,
-        "**Γ.** Γ below 1 bounds nothing, so under the paper's settings α and β weigh log Γ of each pair's own "
-        "bins; the rows “Γ as printed” clip the equation at 1.",
-    ),
-    (
-        TRAINED,
-        "**Coat, features.** The paper makes pseudo-features from ids. The data have real ones; our own settings "
-        "use them.",
-    ),
-    (
-        TRAINED,
-        "**Seeds.** The paper prints single figures. Here a seed changes split and initialisation, and figures are "
-        "means.",
-    ),
-    (
-        TRAINED,
-        "**Defaults.** Hyperparameters are chosen on validation rows. But our default settings, above all the strength "
-        "of regularisation, were chosen with test figures of Coat and of the KuaiRec log of seed 0 in view. The "
-        "KuaiRec logs of other seeds were drawn later and not used for it.",
-    ),
-    (
-        ENTROPIES,
-        "**RQ3, RQ4.** Text of more than two values and lists are split into yes/no features, so that all 16 "
-        "shares differ; the paper does not say how it counts features. Its heat maps are rescaled, its curves have "
-        "no numbers.",
-    ),
-)
+def table_text(summary: Mapping[str, Any]) -> str:
+    """All tables as Markdown."""
+    return markdown_page("table", **_values(summary))
+
+
+def results_text(summary: Mapping[str, Any], command: str) -> str:
+    """The page of results: what was found, the tables, and where the set-up differs."""
+    return markdown_page("results", command=command, **_values(summary))
+
+
+def page_text(summary: Mapping[str, Any], folder: Path, command: str) -> str:
+    """The page, with the charts that lie in a folder."""
+    seeds = summary["seeds"]
+    lead = f"Questions {', '.join(summary['questions'])}; {seeds} seed{'s' if seeds > 1 else ''}. Made by `{command}`."
+    page = Page("The paper's tables, run again", lead, kind="Reproduction")
+    words = "Chart {}; its figures are in the tables of this section."
+    charts = [
+        Chart(name, Figure((folder / name).read_bytes(), words.format(name.removesuffix(".png"))))
+        for name in all_charts(summary)
+    ]
+    return render(page, "reproduce", charts=charts, **_values(summary))
 
 
 ZERO = 1e-9

@@ -12,18 +12,13 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from puidrec.experiments.summary import by, markdown_table
-from puidrec.report.blocks import Cell, HeatMap, Table, Tone
+from puidrec.comparing.summary import by, markdown_table
+from puidrec.report.blocks import Cell, Table, Tone
 from puidrec.report.charts import BLUE, COLOURS, DARK, GREY, panels_of
 from puidrec.report.formatting import Value
 
 Row = Mapping[str, Any]
 TONES: dict[str, Tone] = {"wins": "good", "loses": "bad"}
-READING = (
-    "Ours: mean over seeds [95 % interval, bootstrap over users]. Difference: ours minus the printed figure. "
-    "Against: paired difference to the reference; it wins or loses where its 95 % interval over users excludes 0 and "
-    "the p-value, adjusted for the number of methods (Holm), is at most 0.05."
-)
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class Sheet:
 
     def block(self) -> Table:
         """For the page."""
-        return Table(self.columns, self.rows, f"{self.title}. {self.caption}")
+        return Table(self.columns, self.rows, f"{self.title}. {self.caption}").without_constants()
 
     def markdown(self) -> str:
         """For people who read files."""
@@ -274,17 +269,6 @@ def _combination_sheet(rq3: Mapping[str, Any], ratio: str) -> Sheet:
     )
     head = ("users observed", "items observed", *columns, "beyond chance")
     return Sheet(f"RQ3: gain of observed over hidden {RATIOS[ratio]} features", caption, head, body)
-
-
-def ratio_blocks(rq3: Mapping[str, Any]) -> list[HeatMap]:
-    """The ratios as maps for the page."""
-    return [
-        HeatMap(
-            _ratios(rq3, ratio, control, estimator), SHARES, SHARES, f"RQ3, {side} side, {words}",
-            "users observed", "items observed", "ratio", log=True,
-        )
-        for ratio, side in RATIOS.items() for control, estimator, words in RATIO_MAPS if estimator != "miller-madow"
-    ]  # fmt: skip
 
 
 def _ratios(rq3: Mapping[str, Any], ratio: str, control: str, estimator: str) -> list[list[float | None]]:

@@ -4,54 +4,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
-from puidrec.atomic import atomic_path
-from puidrec.experiments.job import Result
-from puidrec.experiments.summary import (
+from puidrec.atomic import atomic_path, write_text
+from puidrec.comparing.comparison import Comparison
+from puidrec.comparing.job import Result
+from puidrec.comparing.summary import (
     ONE_SEED,
     SummaryRow,
     conditions,
     figure,
+    given,
     grouped,
     headline,
     interval,
     notes,
-    title,
 )
-from puidrec.report.blocks import (
-    Block,
-    Callout,
-    Cell,
-    Column,
-    Details,
-    Figure,
-    Page,
-    Paragraph,
-    Section,
-    Table,
-    Tone,
-    VerdictBox,
-)
+from puidrec.comparing.tune import Tuning
+from puidrec.report.blocks import Cell, Column, Figure, Page, Table, Tone, VerdictBox
 from puidrec.report.charts import BLUE, DARK, GREY, canvas, save_png
-from puidrec.report.formatting import clip_text
-from puidrec.report.html import write_page
+from puidrec.report.formatting import Value, clip_text
+from puidrec.report.html import render
 
 MARKS = {"wins": ("^", BLUE), "ties": ("o", GREY), "loses": ("v", DARK)}
 """Shape and colour by verdict: told apart without colour."""
 TONES: dict[str, Tone] = {"wins": "good", "loses": "bad"}
 
 
-def write_report(
-    out: Path, results: Sequence[Result], rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str]
-) -> list[Path]:
+def write_report(out: Path, comparison: Comparison) -> list[Path]:
     """Write report.html and one chart per table and metric; returns the charts' paths."""
     paths = []
-    groups = grouped(rows)
+    groups, reference, metrics = grouped(comparison.rows), comparison.reference, comparison.metrics
     for number, group in enumerate(groups):
         for metric in metrics:
             own = [row for row in group if row.metric == metric]
@@ -60,7 +48,7 @@ def write_report(
                 paths.append(out / f"chart{place}-{re.sub('[^a-z0-9]+', '-', metric)}.png")
                 with atomic_path(paths[-1]) as temporary:
                     save_png(dot_chart(own, reference), temporary)
-    write_page(out / "report.html", study_page(results, rows, reference, metrics))
+    write_text(out / "report.html", study_html(comparison))
     return paths
 
 
@@ -73,15 +61,11 @@ def dot_chart(rows: Sequence[SummaryRow], reference: str) -> Drawing:
     first = rows[0]
     order = sorted(rows, key=lambda row: row.mean, reverse=not first.higher_is_better)
     base = next((row for row in rows if row.is_reference), None)
-    compared = (
-        f"bars: 95 % interval of the paired difference to {reference}, over users and seeds" if base else "no reference"
-    )
-    drawing, axes = canvas(
-        7.2,
-        1.9 + 0.27 * len(rows),
-        f"{first.metric} on {first.data}",
-        f"Under {conditions(rows)}. Mean over seeds; {compared}.",
-    )
+    seeds = max(row.n_seeds for row in rows)
+    bars = f" Bars: 95 % interval of the paired difference to {reference}." if base else ""
+    caption = f"Protocol {first.protocol}, mean over {seeds} seed{'s' if seeds > 1 else ''}.{bars}"
+    title = f"{first.metric} on {first.data}"
+    drawing, axes = canvas(7.2, 1.9 + 0.27 * len(rows), title, caption if base else f"{caption} No reference.")
     for height, row in enumerate(order):
         shape, colour = MARKS.get(row.verdict or "", ("D" if row.is_reference else "o", DARK))
         if base is not None and row.difference_low is not None and row.difference_high is not None:
@@ -112,77 +96,168 @@ def _legend(axes: Axes, verdicts: set[str], reference: str | None) -> None:
         axes.legend(handles=handles, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
-def study_page(results: Sequence[Result], rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str]) -> Page:
-    """The page of a study: what holds, table and chart of each data set, what the figures depend on."""
-    failures = [str(failure) for failure in getattr(results, "failures", [])]
+def search_chart(tuning: Tuning) -> Drawing:
+    """The score of each trial in the order of trying, and the best so far."""
+    caption = f"{tuning.job.method}, {len(tuning.trials)} trials ({tuning.sampler}); higher is better."
+    drawing, axes = canvas(7.2, 3.8, f"Search by validation {tuning.metric}", caption)
+    scored = [(trial.number, trial.score) for trial in tuning.trials if trial.score is not None]
+    axes.plot(*zip(*scored, strict=True), "o", color=GREY, markersize=5, label="a trial")
+    axes.plot(*zip(*tuning.curve(), strict=True), color=BLUE, drawstyle="steps-post", label="best so far")
+    axes.set_xlabel("trial (0: the settings as given)")
+    axes.set_ylabel(f"validation {tuning.metric}")
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.legend(fontsize=8, frameon=False)
+    return drawing
+
+
+@dataclass(frozen=True)
+class MetricView:
+    """A metric of one table: dots with intervals, and their figures."""
+
+    chart: Figure
+    table: Table
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """What stands in one section: a data set under one protocol and preset."""
+
+    title: str
+    conditions: str
+    metrics: list[MetricView]
+    given: Table | None
+
+
+def study_html(comparison: Comparison) -> str:
+    """The page of a comparison: what holds, charts and tables, what the figures depend on."""
+    rows, reference = comparison.rows, comparison.reference
     groups = grouped(rows)
-    sections = [
-        Section(
-            f"table-{number}", title(group), _blocks(group, reference, metrics),
-            short=f"{group[0].data}, {group[0].preset}",
+    data = list(dict.fromkeys(row.data for row in rows))
+    page = Page(
+        title=f"Comparison with {reference}",
+        kind="Comparison",
+        lead=f"{len({row.label for row in rows})} methods on {', '.join(data)}.",
+        verdict=_verdict(groups, reference, comparison.metrics),
+    )
+    several = len({row.preset for row in rows}) > 1
+    views = [
+        GroupView(
+            f"{group[0].data}, {group[0].preset} settings" if several else group[0].data,
+            f"{conditions(group)[0].upper()}{conditions(group)[1:]}",
+            _metrics(group, reference, comparison.metrics),
+            _given(group),
         )
-        for number, group in enumerate(groups, 1)
-    ]  # fmt: skip
-    basis: list[Block] = [Paragraph(notes(rows)), _basis(results)]
-    if failures:
-        basis.append(Callout("bad", f"{len(failures)} jobs are missing", points=failures))
-    return Page(
-        title=f"Comparison with {reference}", kind="Comparison",
-        lead=f"{len({row.label for row in rows})} methods on {', '.join(dict.fromkeys(row.data for row in rows))}.",
-        verdict=_verdict(groups, reference, metrics),
-        sections=[*sections, Section("basis", "How to read it", basis)],
-    )  # fmt: skip
+        for group in groups
+    ]
+    return render(
+        page,
+        "study",
+        groups=views,
+        notes=notes(rows),
+        basis=_basis(comparison.results).without_constants(),
+        failures=[str(failure) for failure in comparison.results.failures],
+    )
 
 
 def _verdict(groups: Sequence[Sequence[SummaryRow]], reference: str, metrics: Sequence[str]) -> VerdictBox:
-    """One headline per table and metric; with one seed, what it leaves out."""
-    wins = sum(row.verdict == "wins" for group in groups for row in group if row.metric == metrics[0])
-    words = [f"{group[0].data}, {headline(group, metric, reference)}" for group in groups for metric in metrics]
-    sentence = f"Against {reference}. {' '.join(words)}"
+    """How many methods beat the reference by the first metric; one line per table and metric."""
+    judged = [row for row in groups[0] if row.metric == metrics[0] and row.verdict]
+    wins = sum(row.verdict == "wins" for row in judged)
+    count = f"{wins} of {len(judged)} methods {'beats' if wins == 1 else 'beat'}"
+    sentence = f"{count if wins else 'No method beats'} {reference} in {metrics[0]}."
+    if not judged:
+        sentence = f"Nothing can be compared with {reference}."
+    points = [
+        f"{f'{group[0].data}, ' if len(groups) > 1 else ''}{headline(group, metric, reference)}"
+        for group in groups
+        for metric in metrics
+    ]
     if max(row.n_seeds for group in groups for row in group) == 1:
-        sentence += f" {ONE_SEED}"
-    return VerdictBox("good" if wins else "info", "Wins" if wins else "No win", sentence)
+        points.append(ONE_SEED)
+    return VerdictBox("good" if wins else "info", "Wins" if wins else "No win", sentence, points=points)
 
 
-def _blocks(group: Sequence[SummaryRow], reference: str, metrics: Sequence[str]) -> list[Block]:
-    """Per metric a chart and its table."""
-    blocks: list[Block] = []
+def _metrics(group: Sequence[SummaryRow], reference: str, metrics: Sequence[str]) -> list[MetricView]:
+    """Per metric a chart and its table, best on top."""
+    views = []
     for metric in metrics:
         own = [row for row in group if row.metric == metric]
+        own.sort(key=lambda row: -row.mean if row.higher_is_better else row.mean)
         if own:
-            best = own[0] if own[0].metric == metrics[0] else max(own, key=lambda row: row.mean)
-            alt = f"Dots with intervals, one per method; {best.label} has {best.mean:.4f}"
-            blocks += [Figure.of(dot_chart(own, reference), alt=alt), _table(own, reference)]
-    return blocks
+            alt = f"Dots with intervals, one per method; {own[0].label} has {own[0].mean:.4f}"
+            chart = Figure.of(dot_chart(own, reference), alt=alt)
+            views.append(MetricView(chart, _table(own, reference)))
+    return views
 
 
 def _table(rows: Sequence[SummaryRow], reference: str) -> Table:
     columns = (
-        "method", Column(rows[0].metric, ".4f"), Column("sd", ".4f", "over seeds"),
-        Column(f"to {reference}", "+.4f", "paired difference"),
-        Column("interval", "", "95 %, bootstrap over users and seeds"),
-        Column("p", ".3f", "adjusted for the number of methods (Holm)"), "verdict",
-    )  # fmt: skip
+        "method",
+        Column(rows[0].metric, ".4f"),
+        Column(f"to {reference}", "+.4f"),
+        "95 % interval",
+        Column("p (Holm)", ".3f"),
+        "verdict",
+    )
     body = [
         [
-            Cell(row.label), Cell(row.mean, figure(row)), row.sd, row.difference, interval(row) or None, row.p_value,
+            Cell(row.label),
+            Cell(row.mean, figure(row)),
+            row.difference,
+            interval(row) or None,
+            row.p_value,
             Cell("reference" if row.is_reference else row.verdict, tone=TONES.get(row.verdict or "")),
         ]
         for row in rows
-    ]  # fmt: skip
+    ]
     stressed = [k for k, row in enumerate(rows) if row.is_reference]
-    return Table(columns, body, caption=f"{rows[0].metric}: {title(rows)}", emphasised=stressed)
+    return Table(columns, body, caption=f"{rows[0].metric}, best on top", emphasised=stressed)
 
 
-def _basis(results: Sequence[Result]) -> Details:
+def _given(group: Sequence[SummaryRow]) -> Table | None:
+    """What each method was given, where that differs."""
+    columns = given(group)
+    heads: list[Column | str] = ["method", *(Column(name, ",d") for name in columns)]
+    body: list[list[Value | Cell]] = [
+        [label, *(values[label] for values in columns.values())] for label in dict.fromkeys(row.label for row in group)
+    ]
+    return Table(heads, body, caption="What each method was given, per seed") if columns else None
+
+
+def _basis(results: Sequence[Result]) -> Table:
     """What the figures depend on, one row per result."""
-    columns = ("data", "method", "seed", "test rows", Column("positive", ".1%"), "tested on", "uniform rows used for",
-               "trials", Column("validation", ".4f"))  # fmt: skip
+    columns = (
+        "method",
+        "data",
+        "seed",
+        "test rows",
+        Column("positive", ".1%"),
+        "tested on",
+        "new users",
+        "uniform rows used for",
+        "uniform rows used",
+        "configurations",
+        Column("validation", ".4f"),
+        "validated by",
+    )
+    names = (
+        "test_rows",
+        "positive_rate",
+        "evaluated_on",
+        "new_users",
+        "uniform_rows_used",
+        "uniform_rows_given",
+        "trials",
+    )
     body = [
         [
-            r.job.data.title, r.job.name, r.job.seed, r.context.get("test_rows"), r.context.get("positive_rate"),
-            r.context.get("evaluated_on"), r.context.get("uniform_rows_used"), r.context.get("trials"), r.validation,
+            r.job.name,
+            r.job.data.title,
+            r.job.seed,
+            *(r.context.get(name) for name in names),
+            r.validation,
+            r.context.get("validation_metric"),
         ]
         for r in results
-    ]  # fmt: skip
-    return Details("What each figure depends on", [Table(columns, body, caption="One row per method and seed.")])
+    ]
+    return Table(columns, body, caption="One row per method and seed.")

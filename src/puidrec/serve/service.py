@@ -19,8 +19,8 @@ from fastapi.openapi.utils import get_openapi
 
 from puidrec import __version__
 from puidrec.errors import PuidError
-from puidrec.experiments.run import load_run, read_environment
 from puidrec.model import Recommender
+from puidrec.run_folder import load_run, read_environment
 from puidrec.serve import Seen, Unknown
 from puidrec.serve.access import ApiKeys
 from puidrec.serve.answers import Answers, nothing_seen

@@ -1,0 +1,183 @@
+"""`compare`: several methods over several seeds, as tables, charts and a page.
+
+`pr.compare` and `puid compare` make jobs, run them by `run_jobs`, and summarise them once, here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from puidrec.atomic import atomic_files, locked, write_text
+from puidrec.comparing.job import DataSpec, Job
+from puidrec.comparing.run import Progress, Results, claim, run_jobs, write_results
+from puidrec.comparing.summary import ONE_SEED, SummaryRow, grouped, headline, markdown, summarise
+from puidrec.data.dataset import Dataset
+from puidrec.errors import InputError, PuidError
+from puidrec.methods import METHODS, get_method, learning_from_likes, require_levels
+from puidrec.run_folder import default_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BASELINES = ("item-rate", "bias", "pure-svd", "all-rank", "ease")
+"""Shown in every table: what does not beat them has learned nothing about people."""
+
+
+def shown_metrics(measured: Sequence[str]) -> tuple[str, ...]:
+    """The metrics of a table out of those measured, the first one sorts."""
+    return ("uauc", "ndcg@5") if "uauc" in measured else ("unseen-recall@10", "unseen-ndcg@10")
+
+
+def compared_methods(
+    data: Dataset, asked: Sequence[str] | None, reference: str | None, *, baselines: bool = True
+) -> tuple[list[str], str]:
+    """The methods of a table, with baselines that can learn from the log, and the reference among them.
+
+    asked: None for all that can learn from it without uniform rows.
+    """
+    able = learning_from_likes() if data.positives_only else list(METHODS)
+    asked = [name for name in able if not METHODS[name].needs_uniform] if asked is None else asked
+    for name in asked if data.positives_only else ():
+        require_levels(get_method(name), data.scale.high)
+    wanted = ("popularity", *BASELINES) if data.positives_only else BASELINES
+    shown = [name for name in wanted if name in able] if baselines else []
+    names = [get_method(name).name for name in dict.fromkeys([*asked, *shown])]
+    if not names:
+        raise InputError("nothing to compare", found="no method", expected="methods=[…]")
+    against = reference or ("mf" if "mf" in names else names[0])
+    if against not in names:
+        expected = f"one of {', '.join(names)}"
+        raise InputError("the reference is not among the methods", found=against, expected=expected)
+    return names, against
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods against a reference: means over seeds, and paired differences with intervals over users and seeds."""
+
+    results: Results
+    reference: str
+    metrics: tuple[str, ...]
+    rows: tuple[SummaryRow, ...]
+
+    @classmethod
+    def of(cls, results: Results, reference: str, metrics: Sequence[str]) -> Comparison:
+        """Summarise the results of a study."""
+        return cls(results, reference, tuple(metrics), tuple(summarise(results, reference, metrics)))
+
+    @property
+    def sentences(self) -> list[str]:
+        """One headline per table and metric; with one seed, what it leaves out."""
+        words = [headline(group, metric, self.reference) for group in grouped(self.rows) for metric in self.metrics]
+        alone = self.rows and max(row.n_seeds for row in self.rows) == 1
+        return [*words, ONE_SEED] if alone else words
+
+    def __repr__(self) -> str:
+        return markdown(self.rows, self.metrics, self.reference, [str(failure) for failure in self.results.failures])
+
+    def _repr_html_(self) -> str:
+        from puidrec.report.notebook import comparison_view
+
+        return comparison_view(self)
+
+    def to_frame(self) -> pl.DataFrame:
+        """One row per method and metric."""
+        return pl.DataFrame([row.plain() for row in self.rows], infer_schema_length=None)
+
+    def plot(self, metric: str | None = None) -> Figure:
+        """Methods as dots with the interval of their difference to the reference; the first metric by default."""
+        from puidrec.report.study import dot_chart
+
+        chosen = self.metrics[0] if metric is None else metric
+        own = [row for row in self.rows if row.metric == chosen]
+        if not own:
+            raise InputError("no such metric in the comparison", found=chosen, expected=f"one of {self.metrics}")
+        return dot_chart(own, self.reference)
+
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json: plain values."""
+        return {
+            "reference": self.reference,
+            "metrics": list(self.metrics),
+            "rows": [row.plain() for row in self.rows],
+            "failed": [failure.row() for failure in self.results.failures],
+        }
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the tables, charts and page of `puid compare`, all together or not at all."""
+        from puidrec.report.study import write_report
+
+        out = Path(folder)
+        with locked(out):
+            claim(out)
+            with atomic_files(out) as stage:
+                rows = [result.row() for result in self.results]
+                write_results(stage, rows, self.summary(), self.results)
+                write_text(stage / "table.md", repr(self))
+                write_report(stage, self)
+
+
+def compare(
+    data: Dataset,
+    methods: Sequence[str] = ("mf", "spectrum"),
+    *,
+    seeds: int | Sequence[int] = 5,
+    protocol: str = "rd",
+    metrics: Sequence[str] | None = None,
+    reference: str | None = None,
+    baselines: bool = True,
+    budget: int = 1,
+    folder: str | PathLike[str] | None = None,
+    workers: int | None = None,
+    progress: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Train and measure methods under several seeds, each with its own split and start.
+
+    Baselines are added unless `baselines=False`. reference: what the others are compared with; `mf`,
+    else the first method. budget: configurations tried per method and seed, chosen on validation
+    rows. folder: finished jobs are kept there and never trained again. workers: processes, -1 for
+    one per core; None: this process, or what `joblib.parallel_config` says (Ray, Dask). settings: of
+    every method that has them, as `Recommender` takes them. A method that fails is named.
+    """
+    names, against = compared_methods(data, methods, reference, baselines=baselines)
+    numbers = range(seeds) if isinstance(seeds, int) else seeds
+    if not len(numbers):
+        raise InputError("a comparison needs a seed", found=seeds, expected="seeds=1 or more")
+    known = default_metrics(protocol, data.positives_only and data.uniform is None)
+    wanted = tuple(metrics or shown_metrics(known))
+    if unknown := [name for name in wanted if name not in known]:
+        expected = f"some of {', '.join(known)}"
+        raise InputError("unknown metric", found=unknown[0], expected=expected)
+    data.split(protocol, numbers[0])  # what it refuses or warns of is said here, not by every job
+    jobs = comparison_jobs(DataSpec.of(data), names, numbers, protocol, settings, budget)
+    told: Progress | None = None
+    if (tell := progress) is not None:
+        told = lambda event: tell(f"{event.outcome.job.name}, seed {event.outcome.job.seed}")  # noqa: E731
+    out = None if folder is None else Path(folder)
+    results = run_jobs(jobs, out, data=data, workers=workers, progress=told)
+    if not results:
+        raise PuidError(str(results.failures[0]))
+    return Comparison.of(results, against, wanted)
+
+
+def comparison_jobs(
+    data: DataSpec,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    protocol: str,
+    settings: Mapping[str, Any],
+    budget: int = 1,
+) -> list[Job]:
+    """Seed by seed, so that an interrupted comparison has all methods under its first seeds."""
+    return [
+        Job(data, name, seed, protocol, get_method(name).own_settings(settings), budget=budget)
+        for seed in seeds
+        for name in methods
+    ]
