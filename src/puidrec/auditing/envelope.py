@@ -28,30 +28,17 @@ from typing import Literal
 
 import numpy as np
 
+from puidrec.auditing.estimates import BOOTSTRAP, Bootstrap, Curve, End, sums_by_user
 from puidrec.errors import InputError
-from puidrec.evaluation.ranking import dense_codes
 from puidrec.evaluation.significance import resampled_sums
-from puidrec.rng import Rng, generator
+from puidrec.rng import generator
 
 Kind = Literal["box", "normalised", "sharp"]
 KINDS: tuple[Kind, ...] = ("box", "normalised", "sharp")
-End = Literal["low", "high"]
 Strength = float | np.ndarray
 """Γ: one number, or one per pair."""
 PART = 2**17
 """Sorted pairs weighted at a time: 1 MiB for each of the few numbers kept of them."""
-
-
-@dataclass(frozen=True)
-class Bootstrap:
-    """How users are resampled for intervals and bands; no replicates, no bands."""
-
-    replicates: int = 200
-    level: float = 0.95
-    rng: Rng = 0
-
-
-BOOTSTRAP = Bootstrap()
 
 
 @dataclass(frozen=True)
@@ -60,14 +47,6 @@ class Interval:
 
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class Curve:
-    """An envelope over a grid of strengths."""
-
-    low: np.ndarray
-    high: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -365,12 +344,6 @@ def gamma_grid(limit: float, size: int = 41) -> np.ndarray:
     return grid
 
 
-def sums_by_user(user: np.ndarray, *values: np.ndarray) -> np.ndarray:
-    """Σ of each value over the rows of every user that has some, [users, values]."""
-    code = dense_codes(user)[1]
-    return np.stack([np.bincount(code, value) for value in values], axis=1)
-
-
 def contributions(pairs: Pairs, kind: Kind, gamma: Strength, end: End) -> tuple[np.ndarray, np.ndarray]:
     """Numerator and denominator of each row in an end of an envelope: their sums' ratio is that end."""
     z, k = pairs.value, pairs.odds
@@ -395,29 +368,30 @@ def band(
     the sharp set the multipliers of the balance are kept (its dual), which errs outwards.
     """
 
-    def columns(end: End) -> np.ndarray:
+    def drawn(end: End) -> tuple[np.ndarray, np.ndarray]:
         parts = [sums_by_user(user, *contributions(pairs, kind, gamma, end)) for gamma in strengths]
-        return np.concatenate(parts, axis=1)
+        sums = np.concatenate(parts, axis=1)
+        total = sums.sum(axis=0)
+        draws = resampled_sums(sums, bootstrap.replicates, generator(bootstrap.rng, "band"))
+        return total[0::2] / total[1::2], draws[:, 0::2] / draws[:, 1::2]
 
-    return simultaneous_band(columns("low"), columns("high"), bootstrap)
+    return simultaneous_band(drawn("low"), drawn("high"), bootstrap.level)
 
 
-def simultaneous_band(low: np.ndarray, high: np.ndarray, bootstrap: Bootstrap) -> Curve:
+def simultaneous_band(
+    low: tuple[np.ndarray, np.ndarray], high: tuple[np.ndarray, np.ndarray], level: float
+) -> Curve:
     """A band that holds both ends of an envelope over the whole axis of Γ at once, with the level's probability.
 
-    low, high: [users, 2 × strengths], numerators and denominators of each end in turn. Each end has its own standard
-    error at every strength; the factor by which these are multiplied (sup-t) is the level's quantile of the largest
-    standardised deviation outwards, over all strengths and both ends. All share their replicates.
+    low, high: the end over the axis, and the same of resampled users, [replicates, strengths]. Each end has its own
+    standard error at every strength; the factor by which these are multiplied (sup-t) is the level's quantile of the
+    largest standardised deviation outwards, over all strengths and both ends.
     """
-    centres, deviations, errors = [], [], []
-    for sums, outwards in ((low, -1.0), (high, 1.0)):
-        drawn = resampled_sums(sums, bootstrap.replicates, generator(bootstrap.rng, "band"))
-        total = sums.sum(axis=0)
-        centre, values = total[0::2] / total[1::2], drawn[:, 0::2] / drawn[:, 1::2]
+    deviations, errors = [], []
+    for (centre, values), outwards in ((low, -1.0), (high, 1.0)):
         error = values.std(axis=0)
-        centres.append(centre)
         errors.append(error)
         moved = outwards * (values - centre)
         deviations.append(np.divide(moved, error, out=np.zeros_like(moved), where=error > 0.0).max(axis=1))
-    factor = float(np.quantile(np.maximum(*deviations), bootstrap.level, method="higher"))
-    return Curve(centres[0] - factor * errors[0], centres[1] + factor * errors[1])
+    factor = float(np.quantile(np.maximum(*deviations), level, method="higher"))
+    return Curve(low[0] - factor * errors[0], high[0] + factor * errors[1])

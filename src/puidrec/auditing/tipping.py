@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import stdtrit
 
-from puidrec.auditing.envelope import BOOTSTRAP, Bootstrap, Pairs, sharp, sums_by_user
+from puidrec.auditing.envelope import Pairs, sharp
+from puidrec.auditing.estimates import BOOTSTRAP, Bootstrap, Limits, limits, sums_by_user
 from puidrec.evaluation.significance import resampled_sums
 from puidrec.rng import generator
 
@@ -32,17 +31,8 @@ MAX_GAMMA = 1e6
 MAX_LOG = float(np.log(MAX_GAMMA))
 STEPS = 24
 """Points of log Γ between which a limit is bracketed."""
-WorstCase = Callable[[float], np.ndarray]
-"""Γ → the least favourable value of every user; their sum decides."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """A sum over users with its confidence limits."""
-
-    value: float
-    low: float
-    high: float
+WorstCase = Callable[[float], Limits]
+"""Γ → the least favourable value of a lead, with its confidence limits."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +47,8 @@ class Tipping:
     sharp: float | None = None
     sums: tuple[float, float, float] | None = None
     """T, S₊ and S₋ of the closed form, where there is one."""
+    kappa: tuple[float, float, float] | None = None
+    """κ* at which Γ_ui^κ tips the comparison, with its interval, where Γ differs from pair to pair."""
 
 
 @dataclass(frozen=True)
@@ -85,47 +77,21 @@ def tipping_point(pairs: Pairs, user: np.ndarray, level: float = 0.95) -> Tippin
     moved = pairs.odds * pairs.value
     own = sums_by_user(user, pairs.value, np.maximum(moved, 0.0), np.maximum(-moved, 0.0)).T / pairs.nominal
 
-    def worst(gamma: float) -> np.ndarray:
-        value: np.ndarray = own[0] + own[1] / gamma - own[2] * gamma
-        return value
+    def worst(gamma: float) -> Limits:
+        return limits(own[0] + own[1] / gamma - own[2] * gamma, level)
 
     star = float(tipping_gamma(*(np.array(x) for x in (pairs.seen, plus, minus))))
-    low, high = tipping_interval(worst, level)
-    return Tipping(star, low, high, limits(worst(1.0), level), sharp_tipping(pairs), (pairs.seen, plus, minus))
+    low, high = tipping_interval(worst)
+    return Tipping(star, low, high, worst(1.0), sharp_tipping(pairs), (pairs.seen, plus, minus))
 
 
-def limits(value: np.ndarray, level: float) -> Limits:
-    """The sum of users' values with its two-sided interval: users are independent, and few that matter count as few.
-
-    Users effectively contributing: (Σ|v|)² / Σv². Where all weight lies on one user, nothing is certain.
-    """
-    total, square, n = float(value.sum()), float(value @ value), value.size
-    if square == 0.0:
-        return Limits(0.0, 0.0, 0.0)
-    effective = float(np.abs(value).sum()) ** 2 / square
-    if n < 2 or effective <= 1.0 + 1e-9:
-        return Limits(total, -np.inf, np.inf)
-    variance = max(square - total**2 / n, 0.0) * n / (n - 1)
-    reach = quantile(level, round(min(effective, n) - 1.0, 3)) * np.sqrt(variance)
-    return Limits(total, total - float(reach), total + float(reach))
-
-
-@lru_cache(maxsize=4096)
-def quantile(level: float, degrees: float) -> float:
-    """Student's two-sided quantile."""
-    return float(stdtrit(degrees, 0.5 + level / 2.0))
-
-
-def tipping_interval(worst: WorstCase, level: float) -> tuple[float, float]:
+def tipping_interval(worst: WorstCase) -> tuple[float, float]:
     """Between which Γ the worst case is neither above nor below 0 beyond chance; 1 where it is not above at Γ = 1."""
-
-    def below(log_gamma: float) -> float:
-        return limits(worst(float(np.exp(log_gamma))), level).low
-
-    def above(log_gamma: float) -> float:
-        return limits(worst(float(np.exp(log_gamma))), level).high
-
-    return first_zero(below), first_zero(above)
+    low, high = (
+        first_zero(lambda log_gamma, end=end: worst(float(np.exp(log_gamma)))[end])  # type: ignore[misc]
+        for end in (1, 2)
+    )
+    return low, high
 
 
 def first_zero(curve: Callable[[float], float]) -> float:
@@ -149,10 +115,10 @@ def bisect(curve: Callable[[float], float], low: float, high: float) -> float:
     return low
 
 
-def tipping_of(worst: WorstCase, level: float = 0.95) -> Tipping:
-    """Γ* of a quantity without a closed form, from its worst case per user."""
-    star = first_zero(lambda log_gamma: float(worst(float(np.exp(log_gamma))).sum()))
-    return Tipping(star, *tipping_interval(worst, level), limits(worst(1.0), level))
+def tipping_of(worst: WorstCase, lead: Limits) -> Tipping:
+    """Γ* of a quantity without a closed form, from its worst case; lead: its estimate if nothing is hidden."""
+    star = first_zero(lambda log_gamma: worst(float(np.exp(log_gamma))).value)
+    return Tipping(star, *tipping_interval(worst), lead)
 
 
 def sharp_tipping(pairs: Pairs) -> float:
