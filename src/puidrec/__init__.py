@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from puidrec.auditing.audit import audit as audit
-    from puidrec.auditing.result import Audit as Audit
+    from puidrec.auditing.result import AuditResult as AuditResult
     from puidrec.data.dataset import Dataset as Dataset
     from puidrec.data.sources import load_dataset as load_dataset
     from puidrec.errors import InputError as InputError
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from puidrec.experiments.comparison import compare as compare
     from puidrec.exposure.certificate import Certificate as Certificate
     from puidrec.exposure.certify import certify as certify
+    from puidrec.exposure.tilt import measure_tilt as measure_tilt
     from puidrec.model import Recommender as Recommender
     from puidrec.settings import Settings as Settings
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Audit": "puidrec.auditing.result",
+    "AuditResult": "puidrec.auditing.result",
     "Certificate": "puidrec.exposure.certificate",
     "Comparison": "puidrec.experiments.comparison",
     "Dataset": "puidrec.data.dataset",
@@ -39,10 +40,11 @@ _HOME = {
     "compare": "puidrec.experiments.comparison",
     "evaluate": "puidrec.evaluation.evaluator",
     "load_dataset": "puidrec.data.sources",
+    "measure_tilt": "puidrec.exposure.tilt",
 }
 
 __all__ = [
-    "Audit",
+    "AuditResult",
     "Certificate",
     "Comparison",
     "Dataset",
@@ -55,6 +57,7 @@ __all__ = [
     "compare",
     "evaluate",
     "load_dataset",
+    "measure_tilt",
 ]
 
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 
-from puidrec.auditing.envelope import Bootstrap, Pairs, box, normalised, personalised, sharp
+from puidrec.auditing.envelope import Pairs, box, normalised, personalised, sharp
+from puidrec.auditing.estimates import Bootstrap, Limits, limits
 from puidrec.auditing.tipping import (
     Tipping,
-    limits,
     newton,
     percentiles,
     tipping_gamma,
@@ -109,11 +109,11 @@ def test_a_quantity_without_a_closed_form_tips_at_the_same_place() -> None:
     pairs, user = ahead(3, n=300, shift=0.3), np.arange(300) // 5
     k = pairs.odds * pairs.value
 
-    def worst(gamma: float) -> np.ndarray:
+    def worst(gamma: float) -> Limits:
         rows = pairs.value + np.where(k > 0, k / gamma, k * gamma)
-        return np.bincount(user, rows) / pairs.nominal
+        return limits(np.bincount(user, rows) / pairs.nominal, 0.95)
 
-    one, two = tipping_point(pairs, user), tipping_of(worst)
+    one, two = tipping_point(pairs, user), tipping_of(worst, worst(1.0))
     for name in ("gamma", "low", "high"):
         assert getattr(two, name) == pytest.approx(getattr(one, name), rel=1e-9)
     assert two.lead.value == pytest.approx(pairs.point)

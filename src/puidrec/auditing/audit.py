@@ -158,7 +158,7 @@ def _result(
     tilt = _tilt(inputs, bootstrap)
     known = deciding(believe, _proved(certificate, tilt), evidence.calibration)
     asked = ("ranking" if inputs.mapped or inputs.one_outcome else "error") if metric == "auto" else metric
-    leads = _leads(inputs, names, known, bootstrap) if inputs.two else {}
+    leads = leads_of(inputs, names, known, bootstrap) if inputs.two else {}
     if asked not in leads:  # one model alone, or nothing to rank
         asked = "error"
     star = leads[asked].tipping_point if leads else None
@@ -197,7 +197,7 @@ def _result(
     return AuditResult(names, asked, leads, parts, alone)
 
 
-def _leads(
+def leads_of(
     inputs: AuditInputs, names: tuple[str, str], known: Yardstick | None, bootstrap: Bootstrap
 ) -> dict[str, Lead]:
     """The lead by each metric, squared error first."""
@@ -207,11 +207,7 @@ def _leads(
         kappa = tipping_kappa(arrays.gaps, arrays.log_gamma, arrays.user, bootstrap)
         tipping = replace(tipping, kappa=(kappa.kappa, kappa.low, kappa.high))
     ended = replaced(arrays.gaps.value, arrays.least_favourable, 1.0 / arrays.propensity)
-    found = {
-        "error": Lead(
-            "squared error", tipping, measure_error(inputs), inputs.one_outcome or leak, known, ended
-        )
-    }
+    found = {"error": Lead("squared error", tipping, measure_error(inputs), inputs.one_outcome or leak, known, ended)}
     for name, words in (("ranking", "dcg"), ("precision", "precision")):
         log = inputs.slot_lead(words)
         title = f"{'DCG' if words == 'dcg' else words}@{k}"
@@ -236,7 +232,9 @@ def _proved(certificate: tuple[Certificate, str] | None, tilt: SegmentTilt | Non
     """What uniform ratings say of Γ: the limit they prove, or the most that the tilt they measure may be."""
     rows = []
     if certificate is not None and certificate[0].lower > 1.0:
-        rows.append(Yardstick("what uniform ratings prove to be hidden, or missed by the propensity", certificate[0].lower))
+        rows.append(
+            Yardstick("what uniform ratings prove to be hidden, or missed by the propensity", certificate[0].lower)
+        )
     if tilt is not None:
         most = float(np.exp(max(abs(tilt.low), abs(tilt.high))))
         rows.append(Yardstick("the most that the tilt measured by uniform ratings may be", most))

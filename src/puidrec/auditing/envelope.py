@@ -378,9 +378,7 @@ def band(
     return simultaneous_band(drawn("low"), drawn("high"), bootstrap.level)
 
 
-def simultaneous_band(
-    low: tuple[np.ndarray, np.ndarray], high: tuple[np.ndarray, np.ndarray], level: float
-) -> Curve:
+def simultaneous_band(low: tuple[np.ndarray, np.ndarray], high: tuple[np.ndarray, np.ndarray], level: float) -> Curve:
     """A band that holds both ends of an envelope over the whole axis of Γ at once, with the level's probability.
 
     low, high: the end over the axis, and the same of resampled users, [replicates, strengths]. Each end has its own

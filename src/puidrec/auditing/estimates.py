@@ -89,9 +89,7 @@ class Estimate:
         parts = [(one.variance, one.effective) for one in (self, other)]
         below = sum(v**2 / u for v, u in parts if v > 0.0)
         units = sum(v for v, _ in parts) ** 2 / below if below > 0.0 else np.inf  # Welch and Satterthwaite
-        return Estimate(
-            self.value + other.value, self.influence + other.influence, self.slack + other.slack, units
-        )
+        return Estimate(self.value + other.value, self.influence + other.influence, self.slack + other.slack, units)
 
     def __mul__(self, factor: float) -> Estimate:
         return Estimate(factor * self.value, factor * self.influence, factor**2 * self.slack, self.units)

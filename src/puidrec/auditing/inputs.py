@@ -255,9 +255,9 @@ class AuditInputs:
 
     @cached_property
     def lists(self) -> list[tuple[np.ndarray, np.ndarray | None]] | None:
-        """Lists of the models for every part of the rows, by the fits that judge it; None: only rated pairs have scores.
+        """Lists of the models for every part of the rows, by the fits that judge it.
 
-        They leave out all logged pairs but those that the part judges by.
+        They leave out all logged pairs but those that the part judges by. None: only rated pairs have scores.
         """
         scorers = [fits.scorers(self.data) for fits in self.fits]
         if any(own is None for own in scorers):
@@ -265,7 +265,9 @@ class AuditInputs:
         found: list[tuple[np.ndarray, np.ndarray | None]] = []
         for part in range(len(self.judged.trained_on)):
             seen = self.judged.not_judged(part, self.seen, self.data.n_items)
-            own = [top_lists(self.listed_users, o[min(part, len(o) - 1)], self.k, seen) for o in scorers if o is not None]
+            own = [
+                top_lists(self.listed_users, o[min(part, len(o) - 1)], self.k, seen) for o in scorers if o is not None
+            ]
             found.append((own[0], own[1] if self.two else None))
         return found
 
@@ -285,12 +287,10 @@ class AuditInputs:
     def held_out_share(self) -> np.ndarray:
         """h of every row: the share of logged rows that the part of the row holds."""
         size = np.bincount(self.judged.part, minlength=len(self.judged.trained_on))
-        share: np.ndarray = (size / max(len(self.seen), 1))[self.judged.part]
-        return np.minimum(share, 1.0)
+        share: np.ndarray = np.minimum(size / max(len(self.seen), 1), 1.0)[self.judged.part]
+        return share
 
-    def slot_lead(
-        self, metric: str, ratio: np.ndarray | None = None, *, slots: Slots | None = None
-    ) -> SlotLead:
+    def slot_lead(self, metric: str, ratio: np.ndarray | None = None, *, slots: Slots | None = None) -> SlotLead:
         """DCG or precision by slots, from the log. ratio: l of every row, where a measured tilt says more than 1."""
         slots, arrays = slots or self.slots, self.arrays
         own = slots.row

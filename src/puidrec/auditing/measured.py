@@ -48,7 +48,8 @@ def measure_error(inputs: AuditInputs) -> Measured | None:
     rows = inputs.uniform_test
     if rows is None or not inputs.two:
         return None
-    value = gap(*inputs.uniform_predictions(rows), inputs.outcome(rows))
+    own, other = inputs.uniform_predictions(rows)
+    value = gap(own, other, inputs.outcome(rows))
     uniform = _mean(rows.user, value, np.ones(value.size), inputs.data.n_users)
     arrays = inputs.arrays
 
@@ -99,9 +100,7 @@ def _mean(user: np.ndarray, value: np.ndarray, weight: np.ndarray, n_users: int)
     return ratio(np.bincount(user, weight * value, n_users), np.bincount(user, weight, n_users))
 
 
-def _measured(
-    inputs: AuditInputs, n: int, uniform: Estimate, lead: Callable[[np.ndarray], Estimate]
-) -> Measured:
+def _measured(inputs: AuditInputs, n: int, uniform: Estimate, lead: Callable[[np.ndarray], Estimate]) -> Measured:
     """lead: the lead in the log, where unseen pairs are l times as many as the propensity says, of every row."""
     own, tilt, level = uniform.limits(inputs.level), inputs.tilt, inputs.level
     if tilt is None:
@@ -143,5 +142,3 @@ def settlement(inputs: AuditInputs, rng: Rng) -> Settlement | None:
         place = generator(rng, "arrival").permutation(inputs.data.n_users)
         order = np.argsort(place[rows.user], kind="stable")
     return settle((losses[1] - losses[0])[order], rows.user[order], alpha=1.0 - inputs.level)
-
-

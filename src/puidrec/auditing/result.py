@@ -272,7 +272,4 @@ def _yardstick_lines(parts: Mapping[str, Any]) -> list[str]:
     for row in parts["scenarios"]:
         end = {True: "; too weak to overturn it", False: "; could overturn it", None: ""}[row["survived"]]
         lines.append(f"{row['scenario'][0].upper()}{row['scenario'][1:]}: Γ = {row['gamma']:.2f}{end}.")
-    for name in ("certificate", "tilt"):
-        if parts[name] is not None:
-            lines.append(parts[name]["sentence"])
-    return lines
+    return lines + [parts[name]["sentence"] for name in ("certificate", "tilt") if parts[name] is not None]

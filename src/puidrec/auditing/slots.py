@@ -27,7 +27,7 @@ from typing import Literal
 
 import numpy as np
 
-from puidrec.auditing.estimates import Curve, Estimate, End
+from puidrec.auditing.estimates import Curve, End, Estimate
 from puidrec.evaluation.ndcg import discounts
 from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.rng import Rng, generator
@@ -90,8 +90,7 @@ class Slots:
     @property
     def k(self) -> int:
         """Where lists are cut."""
-        return self.pairs.shape[0] - 1
-
+        return int(self.pairs.shape[0]) - 1
 
     def alone(self, which: int) -> Slots:
         """The slots of one model, as if there were no other."""
@@ -197,7 +196,8 @@ class Side:
     def share(self, gamma: float = 1.0, end: End = "low", sums: np.ndarray | None = None) -> np.ndarray:
         """The lowest or highest share liked in supported slots under Γ."""
         liked, whole = self.parts(self.total if sums is None else sums, gamma, end)
-        return np.divide(liked, whole, out=np.full_like(whole, 0.5), where=whole > 0.0)
+        found: np.ndarray = np.divide(liked, whole, out=np.full_like(whole, 0.5), where=whole > 0.0)
+        return found
 
     def estimate(self, gamma: float, end: End) -> Estimate:
         """That share times what is exchanged, as an estimate over users.
@@ -244,7 +244,9 @@ class SlotLead:
                     value = earned[mine] * weight[mine] * own
                     sums[:, 2 * column + which] = np.bincount(user[mine], value, n_users)
             missing = ~known & (mass > 0.0)
-            sides.append(Side(sums, float(mass[known].sum()), float(mass[missing].sum()), mine.size, int(missing.sum())))
+            sides.append(
+                Side(sums, float(mass[known].sum()), float(mass[missing].sum()), mine.size, int(missing.sum()))
+            )
         return cls(*sides)
 
     @property
@@ -283,7 +285,8 @@ class SlotLead:
         other: End = "high" if end == "low" else "low"
         own, against = (None, None) if sums is None else (sums[:, :4], sums[:, 4:])
         found = [
-            self.gain.mass * self.gain.share(float(g), end, own) - self.loss.mass * self.loss.share(float(g), other, against)
+            self.gain.mass * self.gain.share(float(g), end, own)
+            - self.loss.mass * self.loss.share(float(g), other, against)
             for g in grid
         ]
         return np.stack(found, axis=-1) + (-self.loss.unsupported if end == "low" else self.gain.unsupported)

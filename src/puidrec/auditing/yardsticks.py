@@ -100,9 +100,7 @@ def _features(frame: pl.DataFrame | None, side: str) -> list[str]:
     return [] if frame is None else [name for name in frame.columns if name != f"{side}_id"]
 
 
-def deciding(
-    believe: float | None, proved: Yardstick | None, features: Calibration | None
-) -> Yardstick | None:
+def deciding(believe: float | None, proved: Yardstick | None, features: Calibration | None) -> Yardstick | None:
     """The Γ that a robust lead must survive; None where nothing is known of Γ here.
 
     proved: what uniform ratings say of Γ. features: taken where the caller believes nothing.

@@ -66,7 +66,8 @@ class TiltFit:
         n_users, n_segments, width = self.sums.shape
         drawn = resampled_sums(self.sums.reshape(n_users, -1), replicates, generator(rng, "tilt"))
         drawn = drawn.reshape(replicates, n_segments, width)
-        return self.slope + _step(drawn[..., :2], drawn[..., 2:])[1]
+        found: np.ndarray = self.slope + _step(drawn[..., :2], drawn[..., 2:])[1]
+        return found
 
 
 def fit_tilt(rows: TiltRows, n_users: int, n_segments: int = 1) -> TiltFit:
@@ -84,9 +85,7 @@ def fit_tilt(rows: TiltRows, n_users: int, n_segments: int = 1) -> TiltFit:
     return TiltFit(a, b, own)
 
 
-def _sums(
-    rows: TiltRows, a: np.ndarray, b: np.ndarray, n_segments: int, place: np.ndarray, n: int
-) -> np.ndarray:
+def _sums(rows: TiltRows, a: np.ndarray, b: np.ndarray, n_segments: int, place: np.ndarray, n: int) -> np.ndarray:
     """Scores and curvatures at a and b, summed by place, [n, 5]."""
     r = rows.rating
     eta = rows.offset + a[rows.segment] + b[rows.segment] * r
@@ -207,7 +206,9 @@ def measure_tilt(
         if counts[0][k] >= MIN_ROWS and counts[1][k] >= MIN_ROWS
     ]
     if not found:
-        raise InputError("too few uniform rows to measure a tilt", found=len(drawn), expected=f"{MIN_ROWS} in a segment")
+        raise InputError(
+            "too few uniform rows to measure a tilt", found=len(drawn), expected=f"{MIN_ROWS} in a segment"
+        )
     return Tilt(tuple(found), by, propensity, confidence, fit)
 
 
