@@ -10,7 +10,7 @@ In every log (six worlds, four sizes in turn) five methods are cross-fitted:
     overfit    factorisation of more columns with little regularisation
 and all ten pairs are audited by error, DCG@10 and precision@10, from the log and from so many uniform rows.
 `--real` takes models of the package (bias, mf, all-rank, ease, spectrum) instead, judged by a tenth of the log that
-they have not seen. Besides: a memoriser, a reversed and a constant model, which must never be robust where they are worse.
+they have not seen. Besides: a memoriser, a reversed and a constant model, which must never be robust.
 A verdict is wrong if it is robust or confirmed for the model that is truly worse, or refuted for the better one.
 """
 
@@ -28,7 +28,6 @@ import numpy as np
 
 import puidrec as pr
 from puidrec.auditing.audit import leads_of
-from puidrec.auditing.estimates import Bootstrap
 from puidrec.auditing.inputs import AuditInputs
 from puidrec.auditing.models import AuditedModel
 from puidrec.auditing.rows import Asked, Fits, Judged, choose_rows, fit_parts
@@ -218,7 +217,7 @@ class Log:
         pair = tuple(fits[name] for name in names)
         inputs = AuditInputs(self.data, self.split, judged, pair, "two-way", None, 1.0, 0, K)
         vars(inputs).update(self.shared)
-        found = leads_of(inputs, names, Yardstick("believed", BELIEVE), Bootstrap(0))
+        found = leads_of(inputs, names, Yardstick("believed", BELIEVE))
         self.shared |= {key: vars(inputs)[key] for key in ("nominal", "tilt", "seen", "gamma") if key in vars(inputs)}
         return found, inputs
 

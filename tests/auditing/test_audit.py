@@ -58,7 +58,7 @@ def test_its_values_are_plain_and_complete(found: AuditResult) -> None:
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     expected = {
         "version", "sentence", "verdict", "metric", "error", "ranking", "precision", "ndcg", "model", "against", "data",
-        "rows", "gamma_grid", "envelopes", "personal", "tipping", "benchmarks", "groups", "scenarios", "reference",
+        "rows", "gamma_grid", "envelopes", "tipping", "benchmarks", "groups", "scenarios", "reference",
         "believe", "leakage", "certificate", "tilt", "uniform", "sequential", "control", "gamma_map", "gamma",
         "segments", "diagnostics", "limits", "not_claimed",
     }  # fmt: skip
@@ -66,7 +66,6 @@ def test_its_values_are_plain_and_complete(found: AuditResult) -> None:
     slots = {f"{what}_{metric}" for what in ("model", "against") for metric in ("dcg", "precision")}
     slots |= {"dcg_gap", "precision_gap"}
     assert set(values["envelopes"]) == {"loss_gap", "model_loss", "against_loss", *slots}
-    assert set(values["personal"]["envelopes"]) == {"loss_gap"}
     n = len(values["gamma_grid"])
     for name, curves in values["envelopes"].items():
         for kind in ("normalised",) if name in slots else ("box", "normalised", "sharp"):

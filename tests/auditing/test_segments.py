@@ -19,7 +19,6 @@ def arrays() -> AuditArrays:
     n = user.size
     return AuditArrays(
         user, item, rng.random(n), rng.integers(0, 2, n), rng.random(n), rng.random(n), rng.uniform(0.1, 0.9, n),
-        rng.uniform(0, 1, n),
     )  # fmt: skip
 
 
@@ -32,13 +31,13 @@ def side(arrays: AuditArrays) -> SegmentSide:
 
 
 def test_a_segment_is_what_its_own_rows_say(arrays: AuditArrays, side: SegmentSide) -> None:
-    strength = np.exp(arrays.log_gamma)
+    strength = 1.7
     found = segment_side(side, arrays, strength, {})
     assert {row["column"] for row in found} == {"city", "activity (ratings)"}
     for row in (row for row in found if row["column"] == "city"):
         members = np.flatnonzero(side.frame["city"].to_numpy() == row["segment"])
         rows = np.isin(arrays.user, members)
-        alone = sharp(Pairs(arrays.main.value[rows], arrays.propensity[rows]), strength[rows])
+        alone = sharp(Pairs(arrays.main.value[rows], arrays.propensity[rows]), strength)
         assert (row["n"], row["entities"]) == (rows.sum(), members.size)
         assert (row["low"], row["high"]) == (pytest.approx(alone.low), pytest.approx(alone.high))
         assert row["width"] == pytest.approx(alone.high - alone.low)
@@ -52,7 +51,7 @@ def test_a_segment_without_rows_has_no_envelope(arrays: AuditArrays, side: Segme
     frame = side.frame.with_columns(city=pl.Series(["x"] * 39 + ["nobody"]))
     few = arrays.user < 39
     part = AuditArrays(*(getattr(arrays, n)[few] for n in
-                  ("user", "item", "outcome", "label", "model", "against", "propensity", "log_gamma")))  # fmt: skip
+                  ("user", "item", "outcome", "label", "model", "against", "propensity")))  # fmt: skip
     other = SegmentSide("user", frame, side.degree, side.mean_log_gamma, side.ids)
     row = next(r for r in segment_side(other, part, 1.5, {}) if r["segment"] == "nobody")
     assert (row["n"], row["entities"]) == (0, 1)

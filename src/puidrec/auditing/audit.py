@@ -8,7 +8,6 @@ envelopes and tipping points of the log, what uniform rows measure, yardsticks �
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,14 +15,10 @@ import numpy as np
 from puidrec.auditing.diagnostics import diagnose
 from puidrec.auditing.envelope import (
     KINDS,
-    Kind,
     Pairs,
-    Strength,
     band,
     gamma_grid,
     over_grid,
-    over_kappa,
-    personalised,
     sharp,
     simultaneous_band,
 )
@@ -35,7 +30,7 @@ from puidrec.auditing.result import METRICS, AuditResult
 from puidrec.auditing.rows import Asked, Judged, choose_rows, fit_parts
 from puidrec.auditing.segments import SegmentSide, changes, largest, segment_side
 from puidrec.auditing.slots import MAX_PAIRS, SlotLead
-from puidrec.auditing.tipping import Tipping, tipping_kappa, tipping_of, tipping_point
+from puidrec.auditing.tipping import Tipping, tipping_of, tipping_point
 from puidrec.auditing.verdict import Lead, single_sentence
 from puidrec.auditing.yardsticks import Yardstick, benchmarks, deciding, replaced, scenarios
 from puidrec.data.dataset import Dataset
@@ -52,8 +47,6 @@ Metric = Literal["auto", "error", "ranking", "precision", "ndcg"]
 """auto: squared error, or ranking where scores are not on the scale of ratings."""
 LIMITS = (2.0, 3.0, 5.0, 10.0, 20.0)
 """Where a grid of Γ may end."""
-BAND_OF: Kind = "normalised"
-N_KAPPA, FEW_KAPPA, MANY_ROWS = 21, 7, 2_000_000
 SHOWN_GAMMA = 1.5
 """Γ at which ranges of segments, and of one model alone, are shown where nothing is known of Γ."""
 
@@ -158,18 +151,17 @@ def _result(
     tilt = _tilt(inputs, bootstrap)
     known = deciding(believe, _proved(certificate, tilt), evidence.calibration)
     asked = ("ranking" if inputs.mapped or inputs.one_outcome else "error") if metric == "auto" else metric
-    leads = leads_of(inputs, names, known, bootstrap) if inputs.two else {}
+    leads = leads_of(inputs, names, known) if inputs.two else {}
     if asked not in leads:  # one model alone, or nothing to rank
         asked = "error"
     star = leads[asked].tipping_point if leads else None
     shown = known.gamma if known is not None else SHOWN_GAMMA
     grid = gamma_grid(limit or _limit([lead.tipping for lead in leads.values()], shown))
-    control = _control(inputs)
     parts: dict[str, Any] = {
         "model": inputs.fits[0].own.describe(names[0]),
         "against": inputs.fits[1].own.describe(names[1]) if inputs.two else None,
         "data": _data(inputs), "rows": _rows(inputs, bootstrap), "leakage": _leakage(inputs, names),
-        "control": control, "gamma_grid": grid.tolist(), **_curves(inputs, grid, bootstrap),
+        "control": _control(inputs), "gamma_grid": grid.tolist(), "envelopes": _curves(inputs, grid, bootstrap),
         "benchmarks": benchmarks(evidence.calibration, star), "groups": benchmarks(inputs.group_calibration, star),
         "scenarios": scenarios(evidence.counts.rate, star),
         "reference": None if known is None else {"words": known.words, "gamma": known.gamma},
@@ -197,15 +189,10 @@ def _result(
     return AuditResult(names, asked, leads, parts, alone)
 
 
-def leads_of(
-    inputs: AuditInputs, names: tuple[str, str], known: Yardstick | None, bootstrap: Bootstrap
-) -> dict[str, Lead]:
+def leads_of(inputs: AuditInputs, names: tuple[str, str], known: Yardstick | None) -> dict[str, Lead]:
     """The lead by each metric, squared error first."""
     arrays, leak, level, k = inputs.arrays, inputs.leak(names), inputs.level, inputs.k
     tipping = tipping_point(arrays.gaps, arrays.user, level)
-    if arrays.personal:
-        kappa = tipping_kappa(arrays.gaps, arrays.log_gamma, arrays.user, bootstrap)
-        tipping = replace(tipping, kappa=(kappa.kappa, kappa.low, kappa.high))
     ended = replaced(arrays.gaps.value, arrays.least_favourable, 1.0 / arrays.propensity)
     found = {"error": Lead("squared error", tipping, measure_error(inputs), inputs.one_outcome or leak, known, ended)}
     for name, words in (("ranking", "dcg"), ("precision", "precision")):
@@ -305,22 +292,13 @@ def _leakage(inputs: AuditInputs, names: tuple[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class BoundedMean:
-    """A mean over D that an audit bounds: its pairs, their users, and their log Γ."""
-
-    pairs: Pairs
-    user: np.ndarray
-    log_gamma: np.ndarray
-
-
-def bounded_means(inputs: AuditInputs) -> Iterator[tuple[str, BoundedMean]]:
+def bounded_means(inputs: AuditInputs) -> Iterator[tuple[str, Pairs]]:
     """The gap (or the loss of one model) first, then what the gap is made of; one at a time, for memory."""
     arrays = inputs.arrays
-    yield arrays.name, BoundedMean(arrays.main, arrays.user, arrays.log_gamma)
+    yield arrays.name, arrays.main
     if arrays.against is not None:
         for name, prediction in (("model_loss", arrays.model), ("against_loss", arrays.against)):
-            yield name, BoundedMean(arrays.losses(prediction), arrays.user, arrays.log_gamma)
+            yield name, arrays.losses(prediction)
 
 
 def slot_ranges(inputs: AuditInputs) -> Iterator[tuple[str, SlotLead]]:
@@ -333,21 +311,16 @@ def slot_ranges(inputs: AuditInputs) -> Iterator[tuple[str, SlotLead]]:
 
 
 def _curves(inputs: AuditInputs, grid: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Envelopes over Γ of every mean, and over κ (Γ_ui^κ) of the first where Γ differs from pair to pair."""
-    arrays = inputs.arrays
-    kappas = kappa_grid(arrays.log_gamma, float(grid[-1])) if arrays.personal else None
-    envelopes, personal = {}, {}
-    for name, mean in bounded_means(inputs):
-        curves = {kind: over_grid(mean.pairs, kind, grid) for kind in KINDS}
-        envelopes[name] = _with_bands(mean, curves, [float(g) for g in grid], bootstrap)
-        if kappas is not None and name == arrays.name:
-            curves = over_kappa(mean.pairs, mean.log_gamma, kappas)
-            strengths = [personalised(mean.log_gamma, float(k)) for k in kappas] if bootstrap.replicates else []
-            personal[name] = _with_bands(mean, curves, strengths, bootstrap)
-    for name, slots in slot_ranges(inputs):
-        envelopes[name] = _slot_curve(slots, grid, bootstrap)
-    shape = {"kappa_grid": kappas.tolist(), "envelopes": personal} if kappas is not None else None
-    return {"envelopes": envelopes, "personal": shape}
+    """Envelopes over Γ of every mean, and of every lead and value by slots."""
+    user, strengths = inputs.arrays.user, [float(gamma) for gamma in grid]
+    found = {}
+    for name, pairs in bounded_means(inputs):
+        found[name] = {"point": pairs.point}
+        for kind in KINDS:
+            found[name][kind] = _ends(over_grid(pairs, kind, grid))
+            if bootstrap.replicates:
+                found[name][kind]["band"] = _ends(band(pairs, kind, strengths, user, bootstrap))
+    return found | {name: _slot_curve(slots, grid, bootstrap) for name, slots in slot_ranges(inputs)}
 
 
 def _slot_curve(slots: SlotLead, grid: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
@@ -359,27 +332,6 @@ def _slot_curve(slots: SlotLead, grid: np.ndarray, bootstrap: Bootstrap) -> dict
         low, high = ((getattr(curve, end), slots.values(grid, end, drawn)) for end in ("low", "high"))
         outer = simultaneous_band(low, high, bootstrap.level)
         found["normalised"]["band"] = _ends(outer)
-    return found
-
-
-def kappa_grid(log_gamma: np.ndarray, limit: float) -> np.ndarray:
-    """κ from 0 to where the mean Γ_ui^κ of the rows reaches the Γ limit, κ = 1 among them where it is below that."""
-    mean = float(log_gamma.mean())
-    top = max(1.0, float(np.log(limit)) / mean) if mean > 0.0 else 1.0
-    grid = np.linspace(0.0, min(top, 20.0), N_KAPPA if log_gamma.size <= MANY_ROWS else FEW_KAPPA)
-    grid[np.abs(grid - 1.0).argmin()] = 1.0
-    return grid
-
-
-def _with_bands(
-    mean: BoundedMean, curves: dict[Kind, Curve], strengths: Sequence[Strength], bootstrap: Bootstrap
-) -> dict[str, Any]:
-    """The envelopes of a mean as plain values, each with its band over resampled users."""
-    found: dict[str, Any] = {"point": mean.pairs.point}
-    for kind, curve in curves.items():
-        found[kind] = _ends(curve)
-        if bootstrap.replicates:
-            found[kind]["band"] = _ends(band(mean.pairs, kind, strengths, mean.user, bootstrap))
     return found
 
 
@@ -439,12 +391,11 @@ def _segments(inputs: AuditInputs, shown: float) -> dict[str, Any]:
     change: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
     if inputs.lists is not None:
         change = changes(inputs.listed_users, inputs.lists[0], data.n_users, data.n_items)
-    strength = np.exp(arrays.log_gamma) if arrays.personal else shown
-    tables = [segment_side(side, arrays, strength, part) for side, part in zip(sides, change, strict=True)]
+    tables = [segment_side(side, arrays, shown, part) for side, part in zip(sides, change, strict=True)]
     return {
         "users": tables[0], "items": tables[1],
         "columns": sorted({row["column"] for table in tables for row in table}),
         "largest_users": largest(sides[0], arrays.user, change[0]),
         "largest_items": largest(sides[1], arrays.item, change[1]),
-        "strength": "Γ per user and item" if arrays.personal else f"Γ = {shown:g} for all",
+        "strength": f"Γ = {shown:.3g}",
     }  # fmt: skip

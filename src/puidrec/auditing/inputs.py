@@ -60,18 +60,11 @@ class AuditArrays:
     """Predictions on the scale of the outcome."""
     against: np.ndarray | None
     propensity: np.ndarray
-    log_gamma: np.ndarray
-    """log Γ_ui by the Γ rule."""
 
     @property
     def name(self) -> str:
         """The quantity that decides: the gap of two models, or the loss of one."""
         return "model_loss" if self.against is None else "loss_gap"
-
-    @cached_property
-    def personal(self) -> bool:
-        """Whether Γ_ui is above 1 anywhere."""
-        return bool(self.log_gamma.max() > 1e-9)
 
     @cached_property
     def main(self) -> Pairs:
@@ -238,7 +231,6 @@ class AuditInputs:
             rows.user, rows.item, self.outcome(rows), rows.label, predictions[0],
             predictions[1] if self.two else None,
             self.nominal.seen_propensity if len(rows) == len(self.seen) else self.nominal.propensity_of(rows),
-            self.gamma.log_at(rows.user, rows.item),
         )  # fmt: skip
 
     def outcome(self, rows: Interactions) -> np.ndarray:

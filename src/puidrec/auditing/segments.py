@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from puidrec.auditing.envelope import Pairs, Strength, sharp_by_stratum
+from puidrec.auditing.envelope import Pairs, sharp_by_stratum
 from puidrec.auditing.inputs import AuditArrays
 from puidrec.exposure.fitted import bin_mean
 from puidrec.features.bins import ColumnBins, bin_column
@@ -41,16 +41,15 @@ class SegmentSide:
 
 
 def segment_side(
-    side: SegmentSide, arrays: AuditArrays, strength: Strength, change: dict[str, np.ndarray]
+    side: SegmentSide, arrays: AuditArrays, strength: float, change: dict[str, np.ndarray]
 ) -> list[dict[str, Any]]:
     """One record per bin of every column, the largest mean Γ first.
 
-    strength: Γ of the rows' envelopes. change: named values per entity (NaN where unknown), averaged within bins.
+    strength: Γ of the ranges. change: named values per entity (NaN where unknown), averaged within bins.
     """
     own = arrays.user if side.name == "user" else arrays.item
     part = slice(None, None, -(-own.size // MAX_SORTED))
     value, propensity = arrays.main.value[part], arrays.main.propensity[part]
-    strength = strength[part] if isinstance(strength, np.ndarray) else strength
     ordered = Pairs(value, propensity).pooled
     n_entities = side.degree.size
     count = np.bincount(own, minlength=n_entities)

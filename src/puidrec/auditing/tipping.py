@@ -22,9 +22,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from puidrec.auditing.envelope import Pairs, sharp
-from puidrec.auditing.estimates import BOOTSTRAP, Bootstrap, Limits, limits, sums_by_user
-from puidrec.evaluation.significance import resampled_sums
-from puidrec.rng import generator
+from puidrec.auditing.estimates import Limits, limits, sums_by_user
 
 MAX_GAMMA = 1e6
 """A Γ* beyond this is called infinite."""
@@ -47,17 +45,6 @@ class Tipping:
     sharp: float | None = None
     sums: tuple[float, float, float] | None = None
     """T, S₊ and S₋ of the closed form, where there is one."""
-    kappa: tuple[float, float, float] | None = None
-    """κ* at which Γ_ui^κ tips the comparison, with its interval, where Γ differs from pair to pair."""
-
-
-@dataclass(frozen=True)
-class PersonalTipping:
-    """κ* at which Γ_ui^κ tips the comparison, with its interval; 0 where it is tipped to begin with."""
-
-    kappa: float
-    low: float
-    high: float
 
 
 def tipping_gamma(T: np.ndarray, S_plus: np.ndarray, S_minus: np.ndarray) -> np.ndarray:
@@ -132,48 +119,3 @@ def sharp_tipping(pairs: Pairs) -> float:
     if lowest(MAX_LOG) > 0.0:
         return float("inf")
     return float(np.exp(brentq(lowest, 0.0, MAX_LOG, xtol=1e-12, rtol=1e-14)))
-
-
-def tipping_kappa(
-    pairs: Pairs, log_gamma: np.ndarray, user: np.ndarray | None = None, bootstrap: Bootstrap = BOOTSTRAP
-) -> PersonalTipping:
-    """κ* with T + Σ_{δ>0} kδ Γ_ui^-κ - Σ_{δ<0} k|δ| Γ_ui^κ = 0; infinite where Γ_ui = 1 leaves nothing to tip with.
-
-    The sum falls as κ grows, so a bracket and a root suffice. Replicates take one Newton step from κ* each, by the
-    users' own parts of the sum and of its slope.
-    """
-    moved = pairs.odds * pairs.value
-    largest = float(log_gamma.max(initial=0.0))
-    if pairs.seen + float(moved.sum()) <= 0.0:
-        return PersonalTipping(0.0, 0.0, 0.0)
-
-    worst = np.where(moved > 0.0, -log_gamma, log_gamma)
-
-    def lowest(kappa: float) -> float:
-        return pairs.seen + float(moved @ np.exp(kappa * worst))
-
-    limit = MAX_LOG / largest if largest > 0.0 else 0.0
-    if limit == 0.0 or lowest(limit) > 0.0:
-        return PersonalTipping(float("inf"), float("inf"), float("inf"))
-    star = float(brentq(lowest, 0.0, limit, xtol=1e-13, rtol=1e-14))
-    if user is None or bootstrap.replicates == 0:
-        return PersonalTipping(star, star, star)
-    at = moved * np.exp(star * worst)
-    sums = sums_by_user(user, pairs.value + at, np.abs(at) * log_gamma)
-    value, fall = resampled_sums(sums, bootstrap.replicates, generator(bootstrap.rng, "tipping-kappa")).T
-    return PersonalTipping(star, *percentiles(newton(star, value, fall), bootstrap.level))
-
-
-def newton(kappa: float, value: np.ndarray, fall: np.ndarray) -> np.ndarray:
-    """One step to the root of a falling function: up where it is still above 0; never below 0."""
-    step = np.divide(value, fall, out=np.zeros_like(value), where=fall > 0.0)
-    moved: np.ndarray = np.maximum(kappa + step, 0.0)
-    return moved
-
-
-def percentiles(draws: np.ndarray, level: float) -> tuple[float, float]:
-    """The central share `level` of draws, some of which may be infinite: by order statistics, outward."""
-    tail = (1.0 - level) / 2.0
-    low = np.quantile(draws, tail, axis=0, method="lower")
-    high = np.quantile(draws, 1.0 - tail, axis=0, method="higher")
-    return float(low), float(high)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from puidrec.auditing.words import SOURCES
+from puidrec.auditing.result import SOURCES
 from puidrec.errors import one_line
 from puidrec.methods.table import SIGNED, MethodSpec
 from puidrec.report.formatting import show
