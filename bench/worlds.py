@@ -1,7 +1,8 @@
 """Logs of another family than the package's simulator, with the truth: what guarantees are tested on.
 
     exposure   probit with a floor: p = f + (1 − f) Φ(c + features + activity (user) + popularity (item) + a·h)
-    activity   log-normal, popularity too: benign, they drive who sees what and nothing else
+    activity   log-normal, popularity too: benign, they drive who sees what and nothing else; in `quality` worlds
+               popular items are better and active users like more (recorded by exposure itself: nothing is hidden)
     ratings    ordinal: a latent value cut at fixed points, L levels
     latent     features + tastes (low rank, Student's t with 4 degrees of freedom) + sign · b·h + noise
     h          what is hidden; a world says whether it belongs to users and items, to pairs, or to trait × genre
@@ -38,6 +39,8 @@ class World:
     """b: standard deviations of the latent rating."""
     benign: float = 0.5
     """Standard deviation of log activity and log popularity, in probit units."""
+    quality: float = 0.0
+    """Standard deviations of the latent rating that popularity adds, and half as many that activity adds."""
 
 
 WORLDS = {
@@ -51,6 +54,8 @@ WORLDS = {
         World("reversed", "pair", sign="reversed"),
         World("mixed-sign", "pair", sign="mixed"),
         World("misfit", "misfit", exposure=1.0, rating=1.2),
+        World("quality", quality=0.6),
+        World("quality-pair", "pair", quality=0.6),
     )
 }
 
@@ -141,6 +146,8 @@ def make_world(
         values = world.exposure * np.quantile(hidden, (np.arange(32) + 0.5) / 32)
         nominal = sum(_probit(start + push + value, floor) for value in values) / values.size
     latent = 0.8 * features + tastes + sign * world.rating * hidden
+    if world.quality:  # what is popular is good, and the active like more
+        latent = latent + world.quality * (popularity + 0.5 * activity[:, None]) / world.benign
     cuts = np.quantile(latent + rng.normal(0.0, 0.7, latent.shape), np.arange(1, n_levels) / n_levels)
     return Truth(
         world, pl.DataFrame({"user_id": np.arange(n_users), "segment": _names("s", segment), "age": age}),

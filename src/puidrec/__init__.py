@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from puidrec.auditing.audit import audit as audit
-    from puidrec.auditing.result import Audit as Audit
+    from puidrec.auditing.result import AuditResult as AuditResult
     from puidrec.comparing.comparison import Comparison as Comparison
     from puidrec.comparing.comparison import compare as compare
     from puidrec.comparing.tune import Tuning as Tuning
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from puidrec.evaluation import evaluate as evaluate
     from puidrec.exposure.certificate import Certificate as Certificate
     from puidrec.exposure.certify import certify as certify
+    from puidrec.exposure.tilt import measure_tilt as measure_tilt
     from puidrec.model import Recommender as Recommender
     from puidrec.settings import Settings as Settings
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Audit": "puidrec.auditing.result",
+    "AuditResult": "puidrec.auditing.result",
     "Certificate": "puidrec.exposure.certificate",
     "Comparison": "puidrec.comparing.comparison",
     "Dataset": "puidrec.data.dataset",
@@ -42,11 +43,12 @@ _HOME = {
     "compare": "puidrec.comparing.comparison",
     "evaluate": "puidrec.evaluation.evaluator",
     "load_dataset": "puidrec.data.sources",
+    "measure_tilt": "puidrec.exposure.tilt",
     "tune": "puidrec.comparing.tune",
 }
 
 __all__ = [
-    "Audit",
+    "AuditResult",
     "Certificate",
     "Comparison",
     "Dataset",
@@ -60,6 +62,7 @@ __all__ = [
     "compare",
     "evaluate",
     "load_dataset",
+    "measure_tilt",
     "tune",
 ]
 

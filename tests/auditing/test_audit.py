@@ -13,7 +13,7 @@ import pytest
 
 import puidrec
 from puidrec.auditing.audit import audit as audit_models
-from puidrec.auditing.result import Audit
+from puidrec.auditing.result import AuditResult
 from puidrec.data.dataset import Dataset
 
 audit = partial(audit_models, unseen=True)
@@ -21,7 +21,7 @@ audit = partial(audit_models, unseen=True)
 
 
 @pytest.fixture(scope="module")
-def found(simulation, good, poor) -> Audit:
+def found(simulation, good, poor) -> AuditResult:
     return audit(good, simulation.data, against=poor, replicates=60)
 
 
@@ -33,16 +33,18 @@ def test_the_public_name_is_the_function(simulation, good) -> None:
     assert puidrec.audit(good, simulation.data, replicates=0, unseen=True).verdict == "single"
 
 
-def test_the_summary_starts_with_the_conclusion(found: Audit) -> None:
+def test_the_summary_starts_with_the_conclusion(found: AuditResult) -> None:
     first, second = found.summary().splitlines()[:2]
-    assert first == found.to_dict()["sentence"]
+    assert first == found.to_dict()["sentence"] == found.sentence
+    assert first.count(";") == 0  # one clause
     assert "good" in first
     assert "poor" in first
     assert second == ""
-    assert "What this does not tell you:" in found.summary()
+    assert "Not claimed:" in found.summary()
+    assert "What to know about these figures:" in found.summary()
 
 
-def test_a_result_is_shown_in_at_most_three_lines(found: Audit, simulation, good) -> None:
+def test_a_result_is_shown_in_at_most_three_lines(found: AuditResult, simulation, good) -> None:
     alone = audit(good, simulation.data, replicates=0)
     for shown in (found, alone):
         assert shown.to_dict()["sentence"] in repr(shown)
@@ -51,20 +53,22 @@ def test_a_result_is_shown_in_at_most_three_lines(found: Audit, simulation, good
     assert f"Γ* = {found.tipping_point:.2f}" in repr(found)
 
 
-def test_its_values_are_plain_and_complete(found: Audit) -> None:
+def test_its_values_are_plain_and_complete(found: AuditResult) -> None:
     values = found.to_dict()
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     expected = {
-        "version", "sentence", "verdict", "metric", "error", "ranking", "ndcg", "model", "against", "data", "rows",
-        "gamma_grid", "envelopes", "personal", "tipping", "benchmarks", "groups", "scenarios", "reference", "leakage",
-        "certificate", "uniform", "sequential", "gamma_map", "gamma", "segments", "diagnostics", "limits",
+        "version", "sentence", "verdict", "metric", "error", "ranking", "precision", "ndcg", "model", "against", "data",
+        "rows", "gamma_grid", "envelopes", "tipping", "benchmarks", "groups", "scenarios", "reference",
+        "believe", "leakage", "certificate", "tilt", "uniform", "sequential", "control", "gamma_map", "gamma",
+        "segments", "diagnostics", "limits", "not_claimed",
     }  # fmt: skip
     assert set(values) == expected
-    assert set(values["envelopes"]) == {"loss_gap", "model_loss", "against_loss", "dcg_gap", "ndcg_gap"}
-    assert set(values["personal"]["envelopes"]) == {"loss_gap", "dcg_gap"}
+    slots = {f"{what}_{metric}" for what in ("model", "against") for metric in ("dcg", "precision")}
+    slots |= {"dcg_gap", "precision_gap"}
+    assert set(values["envelopes"]) == {"loss_gap", "model_loss", "against_loss", *slots}
     n = len(values["gamma_grid"])
     for name, curves in values["envelopes"].items():
-        for kind in ("box",) if name == "ndcg_gap" else ("box", "normalised", "sharp"):
+        for kind in ("normalised",) if name in slots else ("box", "normalised", "sharp"):
             curve = curves[kind]
             assert len(curve["low"]) == len(curve["high"]) == len(curve["band"]["low"]) == n
             assert curve["low"][0] == pytest.approx(curves["point"])
@@ -76,18 +80,18 @@ def test_its_values_are_plain_and_complete(found: Audit) -> None:
     assert values["data"]["n_logged"] == values["rows"]["n"]
 
 
-def test_a_copy_is_a_copy(found: Audit) -> None:
+def test_a_copy_is_a_copy(found: AuditResult) -> None:
     found.to_dict()["envelopes"].clear()
     assert found.to_dict()["envelopes"]
 
 
-def test_gap_and_losses_fit_together(found: Audit) -> None:
+def test_gap_and_losses_fit_together(found: AuditResult) -> None:
     curves = found.to_dict()["envelopes"]
     gap = curves["against_loss"]["point"] - curves["model_loss"]["point"]
     assert curves["loss_gap"]["point"] == pytest.approx(gap, abs=1e-12)
 
 
-def test_the_tipping_point_is_where_the_chart_crosses_zero(found: Audit) -> None:
+def test_the_tipping_point_is_where_the_chart_crosses_zero(found: AuditResult) -> None:
     values = found.to_dict()
     grid, low = np.array(values["gamma_grid"]), np.array(values["envelopes"]["loss_gap"]["box"]["low"])
     star = found.tipping_point
@@ -97,7 +101,7 @@ def test_the_tipping_point_is_where_the_chart_crosses_zero(found: Audit) -> None
     assert values["tipping"]["low"] <= star <= values["tipping"]["high"]
 
 
-def test_the_truth_lies_within(simulation, good, poor, found: Audit) -> None:
+def test_the_truth_lies_within(simulation, good, poor, found: AuditResult) -> None:
     """The true gap over all pairs lies in the envelope at the true Γ, and uniform rows estimate it."""
     truth = simulation.data.scale.unit(simulation.truth.matrix("rating"))
     gap = float(((poor.scores - truth) ** 2 - (good.scores - truth) ** 2).mean())
@@ -105,14 +109,17 @@ def test_the_truth_lies_within(simulation, good, poor, found: Audit) -> None:
     at = int(np.searchsorted(values["gamma_grid"], 2.0))
     curve = values["envelopes"]["loss_gap"]["sharp"]
     assert curve["low"][at] < gap < curve["high"][at]
-    assert values["uniform"]["loss_gap"]["low"] < gap < values["uniform"]["loss_gap"]["high"]
+    for kind in ("uniform", "adjusted", "combined"):
+        assert values["error"][kind]["low"] < gap < values["error"][kind]["high"]
 
 
-def test_the_same_seed_gives_the_same_audit_and_models_can_be_swapped(simulation, good, poor, found: Audit) -> None:
+def test_the_same_seed_gives_the_same_audit_and_models_can_be_swapped(
+    simulation, good, poor, found: AuditResult
+) -> None:
     assert audit(good, simulation.data, against=poor, replicates=60).to_dict() == found.to_dict()
     swapped = audit(poor, simulation.data, against=good, replicates=20)
     assert (swapped.error.verdict, swapped.error.tipping_point) == ("refuted", 1.0)
-    assert "uniform ratings show good ahead" in swapped.summary().splitlines()[0]
+    assert swapped.summary().startswith("Measured: good is ahead of poor in squared error")
     bare = without_uniform(simulation.data)
     swapped = audit(type(poor)(bare, poor.scores), bare, against=type(good)(bare, good.scores), replicates=0)
     assert (swapped.error.verdict, swapped.error.tipping_point) == ("undecided", 1.0)
@@ -123,21 +130,69 @@ def test_the_same_seed_gives_the_same_audit_and_models_can_be_swapped(simulation
     )
 
 
-def test_error_and_ranking_stand_side_by_side(found: Audit, simulation, good, poor) -> None:
-    for lead in (found.error, found.ranking, found.ndcg):
-        assert lead.verdict in ("robust", "fragile", "undecided", "refuted")
+def test_error_and_ranking_stand_side_by_side(found: AuditResult, simulation, good, poor) -> None:
+    for lead in (found.error, found.ranking, found.precision):
+        assert lead.verdict in ("confirmed", "robust", "fragile", "undecided", "refuted")
         assert 1.0 <= lead.interval[0] <= lead.tipping_point <= lead.interval[1]
-        assert lead.lead[1] < lead.lead[0] < lead.lead[2]
+        assert lead.lead.low < lead.lead.value < lead.lead.high
         assert lead.uniform is not None
+    assert found.ndcg.tipping is None  # its normaliser is known on uniform rows only
+    assert found.ndcg.uniform.low < found.ndcg.uniform.value
+    assert found.error.verdict == "confirmed"
     assert (found.verdict, found.tipping_point) == (found.error.verdict, found.error.tipping_point)
-    for metric in ("ranking", "ndcg"):
+    for metric in ("ranking", "precision", "ndcg"):
         asked = audit(good, simulation.data, against=poor, replicates=0, metric=metric)
         lead = getattr(asked, metric)
         assert (asked.verdict, asked.tipping_point) == (lead.verdict, lead.tipping_point)
         assert lead.metric in asked.summary().splitlines()[0]
-        assert asked.error == found.error
+        assert asked.error.tipping.gamma == found.error.tipping.gamma
     assert found.ranking.metric == "DCG@10"
-    assert audit(good, simulation.data, against=poor, replicates=0, k=3).ndcg.metric == "NDCG@3"
+    assert audit(good, simulation.data, against=poor, replicates=0, k=3).precision.metric == "precision@3"
+
+
+def test_values_of_lists_are_within_their_range(found: AuditResult) -> None:
+    """DCG@10 of a list is at most Σ discounts = 4.54, whatever the weights and Γ are."""
+    envelopes = found.to_dict()["envelopes"]
+    for name, most in (("dcg", 4.5436), ("precision", 1.0)):
+        for who in ("model", "against"):
+            curve = envelopes[f"{who}_{name}"]
+            assert curve["most"] == pytest.approx(most, abs=1e-4)
+            assert min(curve["normalised"]["low"]) >= 0.0
+            assert max(curve["normalised"]["high"]) <= most + 1e-4
+        lead = envelopes[f"{name}_gap"]
+        assert -lead["most"] - 1e-9 <= min(lead["normalised"]["low"])
+        assert max(lead["normalised"]["high"]) <= lead["most"] + 1e-9 <= most + 1e-4
+
+
+def test_a_belief_decides_and_is_said(simulation, good, poor) -> None:
+    """Without uniform rows and features, the same Γ* is robust against a small Γ, fragile against a large one."""
+    bare = replace(simulation.data, uniform=None, users=None, items=None)
+    models = type(good)(bare, good.scores), type(poor)(bare, poor.scores)
+    silent = audit(models[0], bare, models[1], replicates=0)
+    assert silent.error.shown
+    assert silent.verdict == "undecided"
+    assert silent.sentence.startswith("The log shows table (audited) ahead of")
+    assert "Nothing is known of Γ here" in silent.summary()
+    low = silent.error.interval[0]
+    for believe, verdict in ((1.0 + 0.5 * (low - 1.0), "robust"), (low + 1.0, "fragile")):
+        told = audit(models[0], bare, models[1], replicates=0, believe=believe)
+        assert told.verdict == verdict
+        assert f"Γ = {believe:.2f}" in told.sentence
+        assert told.to_dict()["believe"] == believe
+
+
+def test_the_control_at_gamma_1_is_printed_and_holds(found: AuditResult) -> None:
+    control = found.to_dict()["control"]
+    assert control["holds"] is True
+    assert control["at_gamma_1"] == pytest.approx(control["weighted"])
+    assert control["words"] in found.summary()
+
+
+def test_what_will_be_computed_is_said_first(simulation, good, poor) -> None:
+    told: list[str] = []
+    audit(good, simulation.data, against=poor, replicates=0, progress=told.append)
+    assert told[0].startswith(f"judging by {len(simulation.data.logged):,} rows, nothing to train")
+    assert " s and " in told[0]
 
 
 @pytest.mark.parametrize("shape", ["same", "stars", "constant"])
@@ -149,7 +204,7 @@ def test_models_that_do_not_differ_are_undecided(simulation, good, shape: str) -
     found = audit(models[0], data, against=models[1], replicates=20)
     assert (found.error.verdict, found.error.tipping_point) == ("undecided", 1.0)
     assert found.ranking.verdict == "undecided"
-    assert "do not tell them apart" in found.summary().splitlines()[0]
+    assert "do not tell them apart" in found.summary().splitlines()[0] or shape == "constant"
 
 
 def test_a_gap_of_one_size_on_every_row_is_no_proof(simulation) -> None:
@@ -165,7 +220,7 @@ def test_one_model_alone(simulation, good) -> None:
     found = audit(good, simulation.data, replicates=20)
     values = found.to_dict()
     assert (found.tipping_point, values["tipping"], values["against"]) == (None, None, None)
-    assert list(values["envelopes"]) == ["model_loss", "model_dcg", "model_ndcg"]
+    assert list(values["envelopes"]) == ["model_loss", "model_dcg", "model_precision"]
     assert "good" in found.summary().splitlines()[0]
 
 
@@ -190,8 +245,9 @@ def test_a_memoriser_is_told_and_never_robust(simulation) -> None:
             "Memory", (), {"predict": lambda _, u, i, s=scores: s[data.user_ids.encode(u), data.item_ids.encode(i)]}
         )
         found = audit(model(), data, against=worse, replicates=20)
-        leads = (found.error, found.ranking, found.ndcg)
-        assert {lead.verdict for lead in leads} <= {"undecided", "refuted"}
+        for lead in (found.error, found.ranking, found.precision):
+            assert lead.verdict in ("undecided", "refuted") or lead.measured.decides.low > 0.0
+            assert replace(lead, measured=None).verdict == "undecided"  # by the log alone
         assert found.to_dict()["leakage"]["model"] > 0.5
         assert any(text.startswith("Leakage, scores of Memory") for text in found.to_dict()["limits"])
         json.dumps(found.to_dict(), allow_nan=False)
@@ -208,30 +264,31 @@ def test_a_model_better_on_every_pair_has_no_finite_tipping_point(simulation, go
     data = simulation.data
     worse = type("Off", (), {"predict": lambda self, users, items: np.full(len(users), 2.0)})()
     worse.get_params = lambda: {"target": "rating"}  # its scores are said to be on [0, 1]
+    data = replace(data, uniform=None)
     found = audit(good, data, against=worse, replicates=20)
     assert found.tipping_point == np.inf
     assert found.to_dict()["tipping"]["gamma"] is None
     assert found.to_dict()["tipping"]["gamma_infinite"] is True
     assert found.error.interval == (np.inf, np.inf)
     assert "Γ* = ∞" in found.summary()
-    assert "no finite Γ overturns it" in found.summary()
+    assert found.verdict == "robust"
     json.dumps(found.to_dict(), allow_nan=False)
 
 
-def test_the_curves_are_a_table(found: Audit) -> None:
+def test_the_curves_are_a_table(found: AuditResult) -> None:
     table = found.to_frame()
     assert table.columns == ["quantity", "kind", "gamma", "low", "high", "band_low", "band_high"]
     values = found.to_dict()
-    assert table.height == len(values["gamma_grid"]) * (4 * 3 + 1)
+    assert table.height == len(values["gamma_grid"]) * (3 * 3 + 6)
     sharp = table.filter((pl.col("quantity") == "loss_gap") & (pl.col("kind") == "sharp"))
     assert sharp["low"].to_list() == values["envelopes"]["loss_gap"]["sharp"]["low"]
     assert (sharp["band_low"] <= sharp["low"]).all()
 
 
-def test_a_notebook_shows_verdicts_and_a_chart(found: Audit, simulation, good) -> None:
+def test_a_notebook_shows_verdicts_and_a_chart(found: AuditResult, simulation, good) -> None:
     shown = found._repr_html_()
     assert found.to_dict()["sentence"].split("Γ")[0] in shown
-    assert shown.count("<tr>") == 4
+    assert shown.count("<tr>") == 5
     assert audit(good, simulation.data, replicates=0)._repr_html_().count("<tr>") == 0
     drawing = found.plot()
     assert any("Γ* = " in text.get_text() for text in drawing.axes[0].texts)
@@ -297,6 +354,7 @@ def test_what_cannot_be_audited_is_refused(simulation, good, poor, refusal) -> N
     refusal(lambda: audit(good, data, kind(data, good.scores, seed=1)), "different seeds", "0 and 1")
     refusal(lambda: audit(good, data, kind(data, good.scores, select="observational")), "different selects")
     refusal(lambda: audit(good, data, poor, gamma_limit=0.5), "limit")
+    refusal(lambda: audit(good, data, poor, believe=0.5), "believe", "1 or more")
     refusal(lambda: audit(good, data, poor, replicates=-1), "replicates")
     refusal(lambda: audit(good, data, poor, level=1.0), "level")
     refusal(lambda: audit(good, data, poor, gamma="nonsense"), "Γ rule")
@@ -309,7 +367,7 @@ def test_what_cannot_be_audited_is_refused(simulation, good, poor, refusal) -> N
     audit(good, data, kind(data, poor.scores, seed=1), split=data.split(), replicates=0)
 
 
-def test_files_appear_whole_and_replace_only_an_audit(found: Audit, tmp_path, refusal) -> None:
+def test_files_appear_whole_and_replace_only_an_audit(found: AuditResult, tmp_path, refusal) -> None:
     folder = tmp_path / "audit"
     found.save(folder, html=False)
     assert json.loads((folder / "audit.json").read_text()) == found.to_dict()
@@ -320,13 +378,13 @@ def test_files_appear_whole_and_replace_only_an_audit(found: Audit, tmp_path, re
     assert (folder / "mine.txt").read_text() == "keep"
 
 
-def test_a_folder_that_another_process_writes_is_left_alone(found: Audit, tmp_path, refusal, lock_holder) -> None:
+def test_a_folder_that_another_process_writes_is_left_alone(found: AuditResult, tmp_path, refusal, lock_holder) -> None:
     with lock_holder(tmp_path / "audit"):
         refusal(lambda: found.save(tmp_path / "audit", html=False), "has been writing there")
     assert not (tmp_path / "audit").exists()
 
 
-def test_the_page_is_written(found: Audit, tmp_path) -> None:
+def test_the_page_is_written(found: AuditResult, tmp_path) -> None:
     pytest.importorskip("puidrec.report.audit")
     found.to_html(tmp_path / "report.html")
     assert "good" in (tmp_path / "report.html").read_text()
@@ -334,10 +392,12 @@ def test_the_page_is_written(found: Audit, tmp_path) -> None:
     assert (tmp_path / "audit" / "report.html").exists()
 
 
-def test_random_ratings_settle_a_clear_lead_and_say_how_many_more_otherwise(found: Audit, simulation, good) -> None:
+def test_random_ratings_settle_a_clear_lead_and_say_how_many_more_otherwise(
+    found: AuditResult, simulation, good
+) -> None:
     settled = found.to_dict()["sequential"]
     assert settled["leader"] in ("model", "against", None)
-    assert settled["n"] == found.to_dict()["uniform"]["n"]
+    assert settled["n"] == found.error.measured.n
     assert (found.ratings_needed == 0) is (settled["leader"] is not None)
     if settled["leader"] is not None:
         assert (settled["leader"] == "model") is (settled["difference"] > 0)

@@ -32,7 +32,6 @@ def make(against: np.ndarray | None) -> AuditArrays:
     one = np.array([0.0, 1.0, 0.5])
     return AuditArrays(
         np.arange(3), np.arange(3), one, np.array([0, 1, 0]), np.array([0.1, 0.8, 0.5]), against, np.full(3, 0.5),
-        np.zeros(3),
     )  # fmt: skip
 
 
@@ -41,7 +40,6 @@ def test_a_gap_is_above_zero_where_the_model_does_better() -> None:
     assert arrays.name == "loss_gap"
     np.testing.assert_allclose(arrays.main.value, [0.15, 0.0, 0.01])
     np.testing.assert_allclose(arrays.losses(arrays.model).value, [0.01, 0.04, 0.0])
-    assert not arrays.personal
 
 
 def test_one_model_is_judged_by_its_loss() -> None:

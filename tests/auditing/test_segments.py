@@ -9,7 +9,6 @@ import pytest
 from puidrec.auditing import segments
 from puidrec.auditing.envelope import Pairs, sharp
 from puidrec.auditing.inputs import AuditArrays
-from puidrec.auditing.ranks import Recommended
 from puidrec.auditing.segments import SegmentSide, changes, grouped_mean, grouped_quantile, largest, segment_side
 
 
@@ -20,7 +19,6 @@ def arrays() -> AuditArrays:
     n = user.size
     return AuditArrays(
         user, item, rng.random(n), rng.integers(0, 2, n), rng.random(n), rng.random(n), rng.uniform(0.1, 0.9, n),
-        rng.uniform(0, 1, n),
     )  # fmt: skip
 
 
@@ -33,13 +31,13 @@ def side(arrays: AuditArrays) -> SegmentSide:
 
 
 def test_a_segment_is_what_its_own_rows_say(arrays: AuditArrays, side: SegmentSide) -> None:
-    strength = np.exp(arrays.log_gamma)
+    strength = 1.7
     found = segment_side(side, arrays, strength, {})
     assert {row["column"] for row in found} == {"city", "activity (ratings)"}
     for row in (row for row in found if row["column"] == "city"):
         members = np.flatnonzero(side.frame["city"].to_numpy() == row["segment"])
         rows = np.isin(arrays.user, members)
-        alone = sharp(Pairs(arrays.main.value[rows], arrays.propensity[rows]), strength[rows])
+        alone = sharp(Pairs(arrays.main.value[rows], arrays.propensity[rows]), strength)
         assert (row["n"], row["entities"]) == (rows.sum(), members.size)
         assert (row["low"], row["high"]) == (pytest.approx(alone.low), pytest.approx(alone.high))
         assert row["width"] == pytest.approx(alone.high - alone.low)
@@ -53,7 +51,7 @@ def test_a_segment_without_rows_has_no_envelope(arrays: AuditArrays, side: Segme
     frame = side.frame.with_columns(city=pl.Series(["x"] * 39 + ["nobody"]))
     few = arrays.user < 39
     part = AuditArrays(*(getattr(arrays, n)[few] for n in
-                  ("user", "item", "outcome", "label", "model", "against", "propensity", "log_gamma")))  # fmt: skip
+                  ("user", "item", "outcome", "label", "model", "against", "propensity")))  # fmt: skip
     other = SegmentSide("user", frame, side.degree, side.mean_log_gamma, side.ids)
     row = next(r for r in segment_side(other, part, 1.5, {}) if r["segment"] == "nobody")
     assert (row["n"], row["entities"]) == (0, 1)
@@ -70,20 +68,20 @@ def test_very_many_rows_are_thinned(arrays: AuditArrays, side: SegmentSide, monk
 
 
 def test_changes_of_recommendations() -> None:
-    ranked = Recommended(np.array([1, 3]), np.array([0.5, 1.0]), np.array([2, 0, 1]), np.array([0, 2, 1]))
-    users, items = changes(ranked, 4)
-    np.testing.assert_array_equal(users["top10_overlap"], [np.nan, 0.5, np.nan, 1.0])
-    np.testing.assert_array_equal(items["change_per_100"], [100.0, -100.0, 0.0])
-    alone = Recommended(ranked.users, None, ranked.slots, None)
-    assert changes(alone, 4)[0] == {}
-    assert list(changes(alone, 4)[1]) == ["recommended_per_100"]
+    own, other = np.array([[0, 2], [0, 1]]), np.array([[1, 2], [1, 0]])
+    users, items = changes(np.array([1, 3]), (own, other), 4, 3)
+    np.testing.assert_array_equal(users["overlap"], [np.nan, 0.5, np.nan, 1.0])
+    np.testing.assert_array_equal(items["change_per_100"], [50.0, -50.0, 0.0])
+    alone = changes(np.array([1, 3]), (np.array([[0, -1], [1, 2]]), None), 4, 3)
+    assert alone[0] == {}
+    assert alone[1]["recommended_per_100"].tolist() == [50.0, 50.0, 50.0]  # −1: the list is shorter
 
 
 def test_averages_leave_out_what_is_unknown(arrays: AuditArrays, side: SegmentSide) -> None:
     value = np.full(40, np.nan)
     value[0] = 0.25  # city a
-    found = segment_side(side, arrays, 1.5, {"top10_overlap": value})
-    by_city = {row["segment"]: row["top10_overlap"] for row in found if row["column"] == "city"}
+    found = segment_side(side, arrays, 1.5, {"overlap": value})
+    by_city = {row["segment"]: row["overlap"] for row in found if row["column"] == "city"}
     assert by_city == {"a": 0.25, "b": None, "<script>": None}
 
 

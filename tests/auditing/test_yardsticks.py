@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 
 from puidrec.auditing.audit import audit
-from puidrec.auditing.yardsticks import Scenario, benchmarks, replaced, times_as_strong
+from puidrec.auditing.yardsticks import TIMES, Scenario, Yardstick, benchmarks, deciding, replaced, times_as_strong
 from puidrec.exposure.calibrate import Calibration, FeatureShift
 
 INF = float("inf")
@@ -74,4 +75,30 @@ def test_groups_of_features_are_yardsticks(simulation, good, poor) -> None:
     assert "both" in names
     alone = [row["gamma"] for row in found["benchmarks"] if row["feature"] in columns]
     assert names["both"] > 1.0
-    assert found["reference"]["gamma"] >= max(*names.values(), *alone)
+    assert max(alone) > 1.0
+
+
+def test_what_decides_is_what_is_known_of_gamma() -> None:
+    """Nothing known: nothing decides. Your word takes the place of the features, and uniform rows stand beside it."""
+    assert deciding(None, None, None) is None
+    assert deciding(1.5, None, AGE) == Yardstick("what you believe to be the most", 1.5)
+    assert deciding(None, None, AGE).gamma == pytest.approx(2.0**TIMES)
+    assert "age" in deciding(None, None, AGE).words
+    proved = Yardstick("what uniform ratings prove", 1.8)
+    assert deciding(1.5, proved, AGE) == proved
+    assert deciding(2.5, proved, None).gamma == 2.5
+    flat = Calibration((FeatureShift("colour", "item", 1.0, 1.0, 0.0),))
+    assert deciding(None, None, flat) is None  # a feature that moves nothing is no yardstick
+
+
+@pytest.mark.parametrize("believe", [0.9, INF, float("nan")])
+def test_a_belief_that_is_no_gamma_is_refused(refusal, believe: float) -> None:
+    refusal(lambda: deciding(believe, None, None), "believe", "1 or more")
+
+
+def test_scenarios_never_decide(simulation, good, poor) -> None:
+    bare = replace(simulation.data, uniform=None, users=None, items=None)
+    found = audit(type(good)(bare, good.scores), bare, type(poor)(bare, poor.scores), unseen=True, replicates=0)
+    assert found.to_dict()["reference"] is None
+    assert found.to_dict()["scenarios"]
+    assert found.verdict == "undecided"

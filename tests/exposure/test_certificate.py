@@ -95,7 +95,11 @@ def test_more_levels_prove_at_least_as_much_and_say_which():
     logged = rng.choice([1, 2, 3, 4, 5], 4000, p=[0.1, 0.1, 0.2, 0.3, 0.3])
     uniform = rng.choice([1, 2, 3, 4, 5], 4000, p=[0.4, 0.2, 0.2, 0.1, 0.1])
     found = certify_values(logged, uniform)
-    assert [row.level for row in found.levels] == [1, 2, 3, 4, 5]
+    assert [row.name for row in found.levels] == [
+        *(f"rating {k}" for k in range(1, 6)),
+        "ratings 3 to 5",
+        "ratings 4 to 5",
+    ]
     assert found.gamma == max(row.gamma for row in found.levels) == found.levels[0].gamma
     assert found.gamma == pytest.approx(4.0, rel=0.15)
     assert found.lower > certify_values(logged >= 4, uniform >= 4).lower

@@ -61,14 +61,22 @@ def audit_values() -> Callable[..., dict[str, Any]]:
         kappa = [k / 10 for k in range(31)]
         features = [("age", 1.31), ("gender", 1.12), ("genre", 1.62), ("price", 1.58), ("brand", 1.05), ("shelf", 1.4)]
         values: dict[str, Any] = {
-            "version": 2,
+            "version": 3,
             "sentence": "puid-dr stays ahead of mf unless hidden factors change the odds of being seen by over 2.46.",
             "verdict": "robust",
             "metric": "error",
             "ranking": {
                 "metric": "DCG@10", "verdict": "undecided", "lead": {"value": 0.4, "low": -0.1, "high": 0.9},
-                "tipping": {"gamma": 1.3, "low": 1.0, "high": 2.0, "no_lead": False}, "uniform": None, "replaced": 41,
+                "tipping": {"gamma": 1.3, "low": 1.0, "high": 2.0, "no_lead": False}, "uniform": None, "replaced": None,
+                "adjusted": None, "combined": None, "unsupported_slots": 3,
             },
+            "ndcg": {
+                "metric": "NDCG@10", "verdict": "confirmed", "lead": None, "tipping": None, "replaced": None,
+                "uniform": {"value": 0.02, "low": 0.01, "high": 0.03, "n": 4176}, "adjusted": None, "combined": None,
+            },
+            "control": {"words": "Control: the range at Γ = 1 is the unadjusted weighted estimate, 0.027 = 0.027."},
+            "tilt": {"sentence": "Measured tilt: a factor of 1.80."},
+            "not_claimed": ["That anything is hidden."],
             "reference": {"words": "hiding the feature genre", "gamma": 1.62},
             "scenarios": [{"scenario": "a hidden trait", "gamma": 1.67, "survived": True}],
             "model": {"name": "puid-dr", "method": "puid-dr", "settings": {"dim": 16, "lr": 0.02, "alpha": 2.0}},
@@ -97,7 +105,7 @@ def audit_values() -> Callable[..., dict[str, Any]]:
                 for k, (f, g) in enumerate(features)
             ],
             "certificate": {"gamma_min": 1.71, "low": 1.52, "kind": "labels", "n_uniform": 4640},
-            "uniform": {"n": 4176, "loss_gap": {"value": 0.0363, "low": 0.0314, "high": 0.0413}},
+            "uniform": {"n": 4176},
             "gamma_map": {
                 "user_bins": ["gender=f, age=20", "gender=f, age=30", "gender=f, age=<40"],
                 "item_bins": ["coats", "parkas", "jackets", "<b>"],
@@ -117,7 +125,7 @@ def audit_values() -> Callable[..., dict[str, Any]]:
                     {"column": "type", "segment": name, "n": k, "gamma_mean": 1.0 + k / 9}
                     for k, name in enumerate(NASTY)
                 ],
-                "largest_users": [{"id": NASTY[0], "gamma_mean": 2.0, "ratings": 24, "n": 1, "top10_overlap": 0.5}],
+                "largest_users": [{"id": NASTY[0], "gamma_mean": 2.0, "ratings": 24, "n": 1, "overlap": 0.5}],
                 "columns": ["age", "type"], "strength": "Γ per user and item", "ranked_users": 270,
             },
             "diagnostics": {
@@ -138,9 +146,12 @@ def audit_values() -> Callable[..., dict[str, Any]]:
         values |= changes
         error = {
             "metric": "squared error", "verdict": values["verdict"], "tipping": values["tipping"], "replaced": 18,
-            "lead": {"value": 0.027, "low": 0.01, "high": 0.04}, "uniform": (values["uniform"] or {}).get("loss_gap"),
+            "lead": {"value": 0.027, "low": 0.01, "high": 0.04},
+            "uniform": {"value": 0.0363, "low": 0.0314, "high": 0.0413, "n": 4176},
+            "adjusted": {"value": 0.0301, "low": 0.0214, "high": 0.0404}, "combined": None, "unsupported_slots": 0,
         }  # fmt: skip
-        alone = {"error": None, "ranking": None} if values["against"] is None else {"error": error}
+        nothing = {"error": None, "ranking": None, "ndcg": None}
+        alone = nothing if values["against"] is None else {"error": error}
         return values | {name: lead for name, lead in alone.items() if name not in changes}
 
     return make

@@ -18,7 +18,7 @@ from puidrec.report.html import render
 
 Values = Callable[..., dict[str, Any]]
 PAIR = ModelNames("puid-dr", "mf")
-PARTS = ["leads", "envelope", "strength", "map", "segments", "diagnostics", "limits", "methods"]
+PARTS = ["leads", "envelope", "strength", "map", "segments", "diagnostics", "not-claimed", "limits", "methods"]
 
 
 def ids(page: Page) -> list[str]:
@@ -37,6 +37,7 @@ def test_every_part_is_there_in_order(audit_values: Values) -> None:
         ("segments", "segments"),
         ("diagnostics", "diagnostics"),
         ("limits", "limits"),
+        ("not_claimed", "not-claimed"),
     ],
 )
 def test_a_part_that_the_file_lacks_is_left_out(audit_values: Values, key: str, part: str) -> None:
@@ -55,6 +56,7 @@ def test_a_file_of_nothing_is_still_a_page() -> None:
 @pytest.mark.parametrize(
     ("verdict", "tone", "words"),
     [
+        ("confirmed", "good", "Confirmed"),
         ("robust", "good", "Robust"),
         ("fragile", "warn", "Fragile"),
         ("undecided", "info", "Undecided"),
@@ -76,7 +78,7 @@ def test_headline_figures(audit_values: Values) -> None:
     assert list(found.facts) == [
         ("Γ* by squared error (95 %: 1.90 to ∞)", "2.46"),
         ("Γ* by DCG@10 (95 %: 1.00 to 2.00)", "1.30"),
-        ("Γ of the largest yardstick: hiding the feature genre", "1.62"),
+        ("Γ that decides: hiding the feature genre", "1.62"),
         ("Γ proved by uniform ratings", "≥ 1.52"),
     ]
 
@@ -104,17 +106,27 @@ def test_no_tipping_point_is_listed_where_there_is_none(audit_values: Values, ch
 
 
 def test_error_and_ranking_stand_in_one_table_the_metric_asked_for_first(audit_values: Values) -> None:
-    for asked, order in (("error", ["squared error", "DCG@10"]), ("ranking", ["DCG@10", "squared error"])):
+    for asked, order in (("ranking", ["DCG@10", "squared error"]), ("error", ["squared error", "DCG@10"])):
         table = tables(leads(audit_values(metric=asked)))["By error and by ranking"]
         assert [texts(table, k)[0] for k in range(2)] == order
-    assert texts(table, 1)[1:6] == [
+    assert texts(table, 0)[1:7] == [
         "robust",
-        "2.46",
-        "1.90 to ∞",
         "0.0270 (0.0100 to 0.0400)",
+        "2.46",
+        "1.90",  # Γ* of the confidence limit stands beside that of the estimate
         "0.0363 (0.0314 to 0.0413)",
+        "0.0301 (0.0214 to 0.0404)",
     ]
-    assert [texts(table, k)[-1] for k in range(2)] == ["41", "18"]
+    assert [texts(table, k)[-2:] for k in range(2)] == [["–", "18"], ["3", "–"]]
+    assert texts(table, 2)[:5] == ["NDCG@10", "confirmed", "–", "–", "–"]
+
+
+def test_the_control_is_printed_under_the_verdicts(audit_values: Values) -> None:
+    section = leads(audit_values())
+    assert section is not None
+    assert [block.text for block in section.blocks if isinstance(block, Paragraph)] == [
+        audit_values()["control"]["words"]
+    ]
 
 
 def test_the_title_names_both_models_and_the_data(audit_values: Values) -> None:
@@ -223,17 +235,31 @@ def box(values: dict[str, Any], title: str) -> Callout | None:
 def test_uniform_rows_say_what_their_interval_says(
     audit_values: Values, low: float | None, high: float | None, tone: str, words: str
 ) -> None:
-    found = box(audit_values(uniform={"n": 4176, "loss_gap": {"value": 0.02, "low": low, "high": high}}), "show")
+    lead = audit_values()["error"] | {"uniform": {"value": 0.02, "low": low, "high": high, "n": 4176}}
+    found = box(audit_values(error=lead), "measure")
     assert found is not None
     assert found.tone == tone
     assert words in found.text
-    assert ("95 %" in found.text) == (low is not None)
+    assert (" to " in found.text) == (low is not None)
     assert "4,176 ratings" in found.text
 
 
-@pytest.mark.parametrize("uniform", [None, {}, {"n": 3, "model_loss": {"value": 0.1}}])
-def test_without_uniform_rows_nothing_is_said_of_them(audit_values: Values, uniform: Any) -> None:
-    assert box(audit_values(uniform=uniform), "show") is None
+def test_uniform_rows_and_the_adjusted_log_speak_together_where_they_agree(audit_values: Values) -> None:
+    both = {"value": 0.01, "low": -0.01, "high": 0.03}
+    found = box(audit_values(error=audit_values()["error"] | {"combined": both}), "measure")
+    assert found is not None
+    assert "and the log adjusted by them" in found.text
+    assert "leave open" in found.text  # though uniform rows alone do not
+
+
+def test_without_uniform_rows_nothing_is_said_of_them(audit_values: Values) -> None:
+    lead = audit_values()["error"] | {"uniform": None}
+    assert box(audit_values(error=lead, ndcg=None), "measure") is None
+
+
+def test_the_measured_tilt_is_shown(audit_values: Values) -> None:
+    assert box(audit_values(), "points").text == "Measured tilt: a factor of 1.80."
+    assert box(audit_values(tilt=None), "points") is None
 
 
 def test_what_uniform_ratings_prove_is_said_only_if_they_do(audit_values: Values) -> None:

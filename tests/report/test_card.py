@@ -50,7 +50,7 @@ def test_a_card_without_anything_else(model: Recommender) -> None:
 def test_the_verdict_of_an_audit(model: Recommender, tiny_data: Dataset) -> None:
     found = audit(model, tiny_data, Recommender("item-rate").fit(tiny_data), replicates=50)
     card = model.to_card(tiny_data, audit=found)
-    assert f"**{found.verdict}**: {found.values['sentence']}" in card
+    assert f"**{found.verdict}**: {found.sentence}" in card
 
 
 def test_names_break_nothing(model: Recommender, tiny_data: Dataset) -> None:

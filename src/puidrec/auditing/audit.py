@@ -1,14 +1,13 @@
 """`puidrec.audit(model, data, against=other)`: how strong must hidden confounding be to overturn the conclusion?
 
-One call goes: `audit` → rows that no model has seen (`unseen`) → `AuditInputs` (scores, ranks, propensities, Γ) →
-envelopes, tipping points, yardsticks, segments and diagnostics of these → verdicts and their sentence → `Audit`, whose
-values are the content of `audit.json`.
+One call goes: `audit` → rows that no model has seen (`rows`) → `AuditInputs` (scores, lists, propensities, Γ) →
+envelopes and tipping points of the log, what uniform rows measure, yardsticks → leads with their verdicts →
+`AuditResult`. Segments and diagnostics explain, and decide nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,47 +15,40 @@ import numpy as np
 from puidrec.auditing.diagnostics import diagnose
 from puidrec.auditing.envelope import (
     KINDS,
-    Bootstrap,
-    Curve,
-    Kind,
     Pairs,
-    Strength,
     band,
     gamma_grid,
     over_grid,
-    over_kappa,
-    personalised,
     sharp,
     simultaneous_band,
 )
-from puidrec.auditing.inputs import AuditArrays, AuditInputs, describe_limits
+from puidrec.auditing.estimates import Bootstrap, Curve, Limits
+from puidrec.auditing.inputs import AuditInputs
+from puidrec.auditing.measured import measure_error, measure_ndcg, measure_slots, settlement
 from puidrec.auditing.models import AuditedModel, check_comparable, names_of
-from puidrec.auditing.ndcg import LikedRows
-from puidrec.auditing.ranks import Recommended, recommended, seen_items
-from puidrec.auditing.result import Audit
+from puidrec.auditing.result import METRICS, AuditResult
+from puidrec.auditing.rows import Asked, Judged, choose_rows, fit_parts
 from puidrec.auditing.segments import SegmentSide, changes, largest, segment_side
-from puidrec.auditing.tipping import PersonalTipping, Tipping, tipping_kappa, tipping_of, tipping_point
-from puidrec.auditing.unseen import FOLDS, Asked, Progress, choose_rows, fit_parts
-from puidrec.auditing.verdict import FLOOR, Lead, Yardsticks, judge, sentence, single_sentence
-from puidrec.auditing.words import limits_of
-from puidrec.auditing.yardsticks import benchmarks, replaced, scenarios, yardsticks_of
+from puidrec.auditing.slots import MAX_PAIRS, SlotLead
+from puidrec.auditing.tipping import Tipping, tipping_of, tipping_point
+from puidrec.auditing.verdict import Lead, single_sentence
+from puidrec.auditing.yardsticks import Yardstick, benchmarks, deciding, replaced, scenarios
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError
+from puidrec.evaluation.significance import resampled_sums
 from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.gamma import GammaSpec
-from puidrec.rng import Rng
+from puidrec.exposure.tilt import SegmentTilt
+from puidrec.rng import Rng, generator
 
-Metric = Literal["auto", "error", "ranking", "ndcg"]
+Metric = Literal["auto", "error", "ranking", "precision", "ndcg"]
 """auto: squared error, or ranking where scores are not on the scale of ratings."""
-METRICS = ("error", "ranking", "ndcg")
 LIMITS = (2.0, 3.0, 5.0, 10.0, 20.0)
 """Where a grid of Γ may end."""
-PERSONAL = ("loss_gap", "model_loss", "dcg_gap", "model_dcg")
-"""Quantities whose envelopes are also drawn over κ (the losses of both models of a comparison are not)."""
-BAND_OF: Kind = "normalised"
-N_KAPPA, FEW_KAPPA, MANY_ROWS = 21, 7, 2_000_000
+SHOWN_GAMMA = 1.5
+"""Γ at which ranges of segments, and of one model alone, are shown where nothing is known of Γ."""
 
 
 def audit(
@@ -67,9 +59,10 @@ def audit(
     split: Split | None = None,
     rows: Any = None,
     unseen: bool = False,
-    folds: int = FOLDS,
+    folds: int | None = None,
     metric: Metric = "auto",
     k: int = 10,
+    believe: float | None = None,
     protocol: str | Protocol = "rd",
     gamma: GammaSpec = "information",
     gamma_limit: float | None = None,
@@ -81,34 +74,38 @@ def audit(
     rng: int = 0,
     names: tuple[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Audit:
+) -> AuditResult:
     """Bound what the log says of a model, or of its lead over another, if something hidden drove the log.
 
     model, against: a fitted `Recommender`, any object with `predict(users, items)`, a function of these, a table
     `user_id, item_id, score`, or the path of one. Their errors are judged by rows that none of them has seen:
     split: the one that both were trained with; by default that of their protocol, seed and `select`. Its held-out
-    logged rows are used where it has some; else models of this package are trained again on all but one of `folds`
-    parts of the log, in turn (folds=1: without one random part, once). rows: a table of logged pairs to judge by.
-    unseen: your word that a model which cannot be trained again here has seen none of the logged ratings.
-    metric: what `verdict` and `tipping_point` are about. k: where ranked lists are cut.
+    logged rows are used where it has some; else models of this package are trained again on all but one of five parts
+    of the log, in turn. folds: train again in any case, in so many parts (1: without one random part, once).
+    rows: a table of logged pairs to judge by. unseen: your word that a model which cannot be trained again here has
+    seen none of the logged ratings.
+    metric: what `verdict` and `tipping_point` are about. k: where lists are cut. believe: the largest Γ that you think
+    possible here; a lead is called robust if it survives that. Without it, what uniform ratings or recorded features
+    say of Γ decides, and where there are none the result is Γ*, and no adjective.
     gamma: the rule of the personalised shape Γ_ui. gamma_limit: the largest Γ looked at; by default wide enough for
     the tipping point and all yardsticks. groups: named groups of feature columns, each a yardstick. propensity,
     min_propensity: nominal propensities and where they are clipped (by default at 0.01, or a tenth of the overall rate
     where that is less). replicates: bootstrap draws of users for the bands; 0 draws none. names: what to call the two.
+    progress: told what is computed, first all of it with a guess of its time.
     """
     _check(replicates, level, gamma_limit, metric, k)
+    deciding(believe, None, None)
     models = tuple(AuditedModel.of(one, data) for one in (model, against) if one is not None)
     if len(models) > 1:
         check_comparable(models[0], models[1], split is not None)
     chosen = split or _split(models, data, protocol)
     judged = choose_rows(models, data, chosen, Asked(rows, unseen, folds, split is not None, rng))
-    fits = [fit_parts(one, judged, data, progress) for one in models]
-    inputs = AuditInputs(
-        data, chosen, judged, fits[0], fits[1] if len(fits) > 1 else None, propensity, min_propensity, gamma, rng, k,
-        groups, level,
-    )  # fmt: skip
+    if progress is not None:
+        progress(plan_of(models, judged, data))
+    fits = tuple(fit_parts(one, judged, data, progress) for one in models)
+    inputs = AuditInputs(data, chosen, judged, fits, propensity, min_propensity, gamma, rng, k, groups, level)
     called = names_of(models[0], models[1] if len(models) > 1 else None, names)
-    return Audit(audit_values(inputs, called, Bootstrap(replicates, level, rng), gamma_limit, metric))
+    return _result(inputs, called, Bootstrap(replicates, level, rng), gamma_limit, metric, believe)
 
 
 def _check(replicates: int, level: float, gamma_limit: float | None, metric: str, k: int) -> None:
@@ -131,131 +128,135 @@ def _split(models: tuple[AuditedModel, ...], data: Dataset, protocol: str | Prot
     return data.split(protocol, int(known.params.get("seed") or 0), select=select)
 
 
-def audit_values(
-    inputs: AuditInputs, names: tuple[str, str], bootstrap: Bootstrap, limit: float | None, metric: Metric = "auto"
-) -> dict[str, Any]:
-    """The content of `audit.json` in plain values: the first parts decide, the rest explain."""
+def plan_of(models: tuple[AuditedModel, ...], judged: Judged, data: Dataset) -> str:
+    """What will be computed, and about how long it takes beside training, on one core."""
+    trained = sum(model.refits for model in models) * len(judged.trained_on) if judged.refit else 0
+    listed = min(data.n_pairs, MAX_PAIRS) * len(models) * len(judged.trained_on)
+    seconds = 2.0 + 4e-6 * len(data.logged) + 4e-6 * len(judged.rows) + 3e-7 * listed
+    gib = 0.4 + 4e-7 * len(data.logged)
+    training = f"{trained} fits to train" if trained else "nothing to train"
+    return (
+        f"judging by {len(judged.rows):,} rows, {training}, lists from {listed:,} pairs: about {seconds:.0f} s and "
+        f"{gib:.1f} GiB" + (" beside training" if trained else "")
+    )
+
+
+def _result(
+    inputs: AuditInputs, names: tuple[str, str], bootstrap: Bootstrap, limit: float | None, metric: Metric,
+    believe: float | None,
+) -> AuditResult:  # fmt: skip
+    """The leads first, then what they rest on."""
     arrays, evidence = inputs.arrays, inputs.nominal.evidence
     certificate = inputs.certificate(bootstrap.rng)
-    proved = certificate[0].lower if certificate is not None else 1.0
-    rate = evidence.counts.rate
-    yardsticks = yardsticks_of(evidence.calibration, inputs.group_calibration, rate, proved)
+    tilt = _tilt(inputs, bootstrap)
+    known = deciding(believe, _proved(certificate, tilt), evidence.calibration)
     asked = ("ranking" if inputs.mapped or inputs.one_outcome else "error") if metric == "auto" else metric
-    leads = _leads(inputs, names) if arrays.against is not None else {}
-    if asked not in leads:  # one model alone, or no liked row to rank
+    leads = leads_of(inputs, names, known) if inputs.two else {}
+    if asked not in leads:  # one model alone, or nothing to rank
         asked = "error"
-    star = leads[asked].tipping.gamma if leads else None
-    kappa = None
-    if leads:
-        kappa = tipping_kappa(arrays.gaps, arrays.log_gamma, arrays.user, bootstrap)
-    grid = gamma_grid(limit or _limit([lead.tipping for lead in leads.values()], yardsticks))
-    listed = _recommended(inputs)
-    shown = {name: _lead(lead, yardsticks, inputs) for name, lead in leads.items()}
-    if leads:
-        shown["error"]["tipping"] |= _kappa(kappa, arrays)
-    values: dict[str, Any] = {
-        "version": 2,
-        **_conclusion(inputs, names, leads, asked, yardsticks),
-        **{name: shown.get(name) for name in METRICS},
-        "tipping": shown[asked]["tipping"] if leads else None,
-        "model": inputs.model.own.describe(names[0]),
-        "against": inputs.against.own.describe(names[1]) if inputs.against is not None else None,
-        "data": _data(inputs),
-        "rows": _rows(inputs, bootstrap),
-        "leakage": _leakage(inputs, names),
-        "gamma_grid": grid.tolist(),
-        **_curves(inputs, grid, bootstrap),
-        "benchmarks": benchmarks(evidence.calibration, star),
-        "groups": benchmarks(inputs.group_calibration, star),
-        "scenarios": scenarios(rate, star),
-        "reference": {"words": yardsticks.largest.words, "gamma": yardsticks.largest.gamma},
+    star = leads[asked].tipping_point if leads else None
+    shown = known.gamma if known is not None else SHOWN_GAMMA
+    grid = gamma_grid(limit or _limit([lead.tipping for lead in leads.values()], shown))
+    parts: dict[str, Any] = {
+        "model": inputs.fits[0].own.describe(names[0]),
+        "against": inputs.fits[1].own.describe(names[1]) if inputs.two else None,
+        "data": _data(inputs), "rows": _rows(inputs, bootstrap), "leakage": _leakage(inputs, names),
+        "control": _control(inputs), "gamma_grid": grid.tolist(), "envelopes": _curves(inputs, grid, bootstrap),
+        "benchmarks": benchmarks(evidence.calibration, star), "groups": benchmarks(inputs.group_calibration, star),
+        "scenarios": scenarios(evidence.counts.rate, star),
+        "reference": None if known is None else {"words": known.words, "gamma": known.gamma},
+        "believe": believe,
         "certificate": _certificate(inputs, *certificate) if certificate is not None else None,
-        "uniform": _uniform(inputs),
+        "tilt": None if tilt is None else {
+            "slope": tilt.slope, "low": tilt.low, "high": tilt.high, "n_uniform": tilt.n_uniform,
+            "sentence": f"Measured tilt: the odds of being seen change by a factor of {np.exp(tilt.slope):.2f} (95 % "
+            f"{np.exp(tilt.low):.2f} to {np.exp(tilt.high):.2f}) from the lowest rating to the highest.",
+        },
+        "uniform": None if inputs.uniform_test is None else {"n": len(inputs.uniform_test)},
         "sequential": _sequential(inputs, names, bootstrap.rng),
         **_gamma(inputs),
-        "segments": _segments(inputs, listed),
+        "segments": _segments(inputs, shown),
         "diagnostics": diagnose(
             arrays.item, arrays.propensity, inputs.nominal.seen_propensity, evidence.counts,
             inputs.nominal.propensity.predict, (inputs.data.n_users, inputs.data.n_items),
             about=inputs.nominal.propensity.describe(), rng=bootstrap.rng,
         ),
     }  # fmt: skip
-    values["limits"] = limits_of(values, inputs.nominal.propensity.uses_uniform)
-    return values
+    alone = ""
+    if not inputs.two:
+        span = sharp(arrays.main, shown)
+        alone = single_sentence(names[0], arrays.main.point, span.low, span.high, shown)
+    return AuditResult(names, asked, leads, parts, alone)
 
 
-def _leads(inputs: AuditInputs, names: tuple[str, str]) -> dict[str, Lead]:
-    """The lead by each metric, the one that error has first."""
-    arrays, uniform, leak = inputs.arrays, inputs.uniform_differences, inputs.leak(names)
-    n = 0 if inputs.uniform_test is None else len(inputs.uniform_test)
-    tips = {"error": tipping_point(arrays.gaps, arrays.user, inputs.level)}
-    if inputs.ranked.rows.size:
-        tips["ranking"] = tipping_point(inputs.dcg, arrays.user[inputs.ranked.rows], inputs.level)
-    liked = inputs.liked
-    if liked.n_users:
-        tips["ndcg"] = tipping_of(lambda gamma: liked.extreme(gamma, "low") / liked.n_users, inputs.level)
-    words = {"error": "squared error", "ranking": f"DCG@{inputs.k}", "ndcg": f"NDCG@{inputs.k}"}
-    gaps = {"error": "loss_gap", "ranking": "dcg_gap", "ndcg": "ndcg_gap"}
-    return {
-        name: Lead(words[name], tipping, uniform.get(gaps[name]), n, (name == "error" and inputs.one_outcome) or leak)
-        for name, tipping in tips.items()
-    }  # fmt: skip
+def leads_of(inputs: AuditInputs, names: tuple[str, str], known: Yardstick | None) -> dict[str, Lead]:
+    """The lead by each metric, squared error first."""
+    arrays, leak, level, k = inputs.arrays, inputs.leak(names), inputs.level, inputs.k
+    tipping = tipping_point(arrays.gaps, arrays.user, level)
+    ended = replaced(arrays.gaps.value, arrays.least_favourable, 1.0 / arrays.propensity)
+    found = {"error": Lead("squared error", tipping, measure_error(inputs), inputs.one_outcome or leak, known, ended)}
+    for name, words in (("ranking", "dcg"), ("precision", "precision")):
+        log = inputs.slot_lead(words)
+        title = f"{'DCG' if words == 'dcg' else words}@{k}"
+        unsupported = log.gain.slots + log.loss.slots
+        measured = measure_slots(inputs, words)
+        found[name] = Lead(title, _slot_tipping(log, level), measured, leak, known, None, unsupported)
+    ndcg = measure_ndcg(inputs)
+    return found | ({"ndcg": Lead(f"NDCG@{k}", None, ndcg)} if ndcg is not None else {})
 
 
-def _conclusion(
-    inputs: AuditInputs, names: tuple[str, str], leads: dict[str, Lead], asked: str, yardsticks: Yardsticks
-) -> dict[str, Any]:
-    """Verdict and sentence, of the metric asked for and beside it of the other one."""
-    if leads:
-        beside = "error" if asked != "error" else "ranking"
-        others = (leads[beside],) if beside in leads else ()
-        words = sentence(names, leads[asked], others, yardsticks)
-        return {"sentence": words, "verdict": judge(leads[asked], yardsticks), "metric": asked}
-    gamma, pairs = yardsticks.largest.gamma, inputs.arrays.main
-    span = sharp(pairs, gamma)
-    words = single_sentence(names[0], pairs.point, span.low, span.high, gamma)
-    return {"sentence": words, "verdict": "single", "metric": asked}
+def _slot_tipping(log: SlotLead, level: float) -> Tipping:
+    """Γ* of a lead by slots."""
+
+    def worst(gamma: float) -> Limits:
+        return log.at(gamma, "low").limits(level)
+
+    low, high = worst(1.0).low, log.at(1.0, "high").limits(level).high
+    return tipping_of(worst, Limits(log.point, low, high))
 
 
-def _lead(lead: Lead, yardsticks: Yardsticks, inputs: AuditInputs) -> dict[str, Any]:
-    """A lead in plain values."""
-    uniform = None if lead.uniform is None else {**describe_limits(lead.uniform), "n": lead.n_uniform}
-    return {
-        "metric": lead.metric, "verdict": judge(lead, yardsticks), "tipping": _tipping(lead.tipping),
-        "lead": describe_limits(lead.tipping.lead), "uniform": uniform, "replaced": _replaced(lead, inputs),
-    }  # fmt: skip
+def _proved(certificate: tuple[Certificate, str] | None, tilt: SegmentTilt | None) -> Yardstick | None:
+    """What uniform ratings say of Γ: the limit they prove, or the most that the tilt they measure may be."""
+    rows = []
+    if certificate is not None and certificate[0].lower > 1.0:
+        rows.append(
+            Yardstick("what uniform ratings prove to be hidden, or missed by the propensity", certificate[0].lower)
+        )
+    if tilt is not None:
+        most = float(np.exp(max(abs(tilt.low), abs(tilt.high))))
+        rows.append(Yardstick("the most that the tilt measured by uniform ratings may be", most))
+    return max(rows, key=lambda row: row.gamma, default=None)
 
 
-def _replaced(lead: Lead, inputs: AuditInputs) -> int | None:
-    """Ratings whose replacement ends the lead, for the metrics that are means over pairs."""
-    arrays = inputs.arrays
-    if lead.metric == "squared error":
-        return replaced(arrays.gaps.value, arrays.least_favourable, 1.0 / arrays.propensity)
-    if lead.metric.startswith("DCG"):
-        pairs, known = inputs.dcg, inputs.ranked.known * inputs.ranked.length
-        return replaced(pairs.value, np.minimum(known, 0.0), 1.0 / pairs.propensity)
-    return None
+def _tilt(inputs: AuditInputs, bootstrap: Bootstrap) -> SegmentTilt | None:
+    """The tilt over all pairs with its interval."""
+    if inputs.tilt is None or inputs.uniform is None:
+        return None
+    tail = 50.0 * (1.0 - inputs.level)
+    low, high = np.percentile(inputs.tilt.draws(bootstrap.rng), [tail, 100.0 - tail], axis=0)[:, 0]
+    slope = float(inputs.tilt.slope[0])
+    return SegmentTilt("all pairs", len(inputs.uniform), len(inputs.seen), slope, float(low), float(high))
 
 
-def _limit(tips: Sequence[Tipping], yardsticks: Yardsticks) -> float:
-    """The smallest end of the Γ grid that shows the tipping points and every yardstick with room to spare."""
-    marks = [yardsticks.largest.gamma]
+def _control(inputs: AuditInputs) -> dict[str, Any]:
+    """Whether the range at Γ = 1 is the plain weighted mean, computed another way."""
+    pairs = inputs.arrays.main
+    weighted = float(np.average(pairs.value, weights=1.0 / pairs.propensity))
+    span = sharp(pairs, 1.0)
+    holds = bool(np.allclose([span.low, span.high], weighted, rtol=1e-6, atol=1e-9))
+    sign = "=" if holds else "≠"
+    words = f"Control: the range at Γ = 1 is the unadjusted weighted estimate, {span.low:.6g} {sign} {weighted:.6g}."
+    return {"at_gamma_1": span.low, "weighted": weighted, "holds": holds, "words": words}
+
+
+def _limit(tips: Sequence[Tipping | None], shown: float) -> float:
+    """The smallest end of the Γ grid that shows the tipping points and the deciding yardstick with room to spare."""
+    marks = [min(shown, LIMITS[-1])]
     marks += [
-        value for tip in tips for value in (tip.gamma, tip.sharp) if value is not None and value < LIMITS[-1]
+        value for tip in tips if tip is not None for value in (tip.gamma, tip.sharp)
+        if value is not None and value < LIMITS[-1]
     ]  # fmt: skip
     return next((limit for limit in LIMITS if limit >= 1.2 * max(marks)), LIMITS[-1])
-
-
-def _recommended(inputs: AuditInputs) -> Recommended | None:
-    """How recommendations of the models as they are differ; None where they cannot rank all items."""
-    scorers = [fits.own.scorer(inputs.data) for fits in inputs.fits]
-    if any(scorer is None for scorer in scorers):
-        return None
-    seen = seen_items(inputs.seen.user, inputs.seen.item, inputs.data.n_users)
-    assert scorers[0] is not None  # noqa: S101 (looked at above)
-    return recommended(
-        inputs.ranked_users, seen, (scorers[0], scorers[1] if len(scorers) > 1 else None), inputs.data.n_items
-    )
 
 
 def _data(inputs: AuditInputs) -> dict[str, Any]:
@@ -274,8 +275,11 @@ def _rows(inputs: AuditInputs, bootstrap: Bootstrap) -> dict[str, Any]:
         "source": inputs.judged.source, "part": inputs.judged.words, "n": len(inputs.rows),
         "users": int(np.count_nonzero(np.bincount(inputs.rows.user))),
         "strata": 1 if stratum is None else int(stratum.max()) + 1,
-        "outcome": "label" if inputs.model.own.target == "binary" else "rating, scaled to 0..1",
-        "lists": inputs.ranked.lists, "mapped": inputs.mapped, "scales": ", ".join(inputs.scales),
+        "outcome": "label" if inputs.target == "binary" else "rating, scaled to 0..1",
+        "lists": inputs.slots.lists, "listed_users": int(inputs.slots.n_lists // max(len(inputs.judged.trained_on), 1)),
+        "log_users": int(np.count_nonzero(np.bincount(inputs.seen.user))), "rows_in_lists": int(inputs.slots.row.size),
+        "k": inputs.k, "mapped": inputs.mapped, "scales": ", ".join(inputs.scales),
+        "uses_uniform": inputs.nominal.propensity.uses_uniform,
         "replicates": int(bootstrap.replicates), "level": bootstrap.level,
     }  # fmt: skip
 
@@ -288,87 +292,46 @@ def _leakage(inputs: AuditInputs, names: tuple[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _uniform(inputs: AuditInputs) -> dict[str, Any] | None:
-    found = inputs.uniform_differences
-    rows = inputs.uniform_test
-    return {"n": len(rows), **{key: describe_limits(v) for key, v in found.items()}} if rows is not None else None
-
-
-@dataclass(frozen=True)
-class BoundedMean:
-    """A mean over D that an audit bounds: its pairs, their users, and their log Γ."""
-
-    pairs: Pairs
-    user: np.ndarray
-    log_gamma: np.ndarray
-
-
-def bounded_means(inputs: AuditInputs) -> Iterator[tuple[str, BoundedMean]]:
-    """The gap (or the loss of one model) first, then DCG, then what the gap is made of; one at a time, for memory."""
-    arrays, rows = inputs.arrays, inputs.ranked.rows
-    yield arrays.name, BoundedMean(arrays.main, arrays.user, arrays.log_gamma)
-    if rows.size:
-        name = "model_dcg" if arrays.against is None else "dcg_gap"
-        yield name, BoundedMean(inputs.dcg, arrays.user[rows], arrays.log_gamma[rows])
+def bounded_means(inputs: AuditInputs) -> Iterator[tuple[str, Pairs]]:
+    """The gap (or the loss of one model) first, then what the gap is made of; one at a time, for memory."""
+    arrays = inputs.arrays
+    yield arrays.name, arrays.main
     if arrays.against is not None:
         for name, prediction in (("model_loss", arrays.model), ("against_loss", arrays.against)):
-            yield name, BoundedMean(arrays.losses(prediction), arrays.user, arrays.log_gamma)
+            yield name, arrays.losses(prediction)
+
+
+def slot_ranges(inputs: AuditInputs) -> Iterator[tuple[str, SlotLead]]:
+    """The leads by slots, and the values of each model's lists."""
+    for metric in ("dcg", "precision"):
+        if inputs.two:
+            yield f"{metric}_gap", inputs.slot_lead(metric)
+        for which, name in enumerate(("model", "against")[: len(inputs.fits)]):
+            yield f"{name}_{metric}", inputs.slot_lead(metric, slots=inputs.slots.alone(which))
 
 
 def _curves(inputs: AuditInputs, grid: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Envelopes over Γ of every mean, and over κ (Γ_ui^κ) where Γ differs from pair to pair."""
-    arrays = inputs.arrays
-    kappas = kappa_grid(arrays.log_gamma, float(grid[-1])) if arrays.personal else None
-    envelopes, personal = {}, {}
-    for name, mean in bounded_means(inputs):
-        curves = {kind: over_grid(mean.pairs, kind, grid) for kind in KINDS}
-        envelopes[name] = _with_bands(mean, curves, [float(g) for g in grid], bootstrap)
-        if kappas is not None and name in PERSONAL and (arrays.against is None or name.endswith("gap")):
-            curves = over_kappa(mean.pairs, mean.log_gamma, kappas)
-            strengths = [personalised(mean.log_gamma, float(k)) for k in kappas] if bootstrap.replicates else []
-            personal[name] = _with_bands(mean, curves, strengths, bootstrap)
-    if inputs.liked.n_users:
-        envelopes["model_ndcg" if arrays.against is None else "ndcg_gap"] = _ndcg(inputs.liked, grid, bootstrap)
-    shape = {"kappa_grid": kappas.tolist(), "envelopes": personal} if kappas is not None else None
-    return {"envelopes": envelopes, "personal": shape}
+    """Envelopes over Γ of every mean, and of every lead and value by slots."""
+    user, strengths = inputs.arrays.user, [float(gamma) for gamma in grid]
+    found = {}
+    for name, pairs in bounded_means(inputs):
+        found[name] = {"point": pairs.point}
+        for kind in KINDS:
+            found[name][kind] = _ends(over_grid(pairs, kind, grid))
+            if bootstrap.replicates:
+                found[name][kind]["band"] = _ends(band(pairs, kind, strengths, user, bootstrap))
+    return found | {name: _slot_curve(slots, grid, bootstrap) for name, slots in slot_ranges(inputs)}
 
 
-def _ndcg(liked: LikedRows, grid: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
-    """The range of NDCG@K: one kind, since the weights of a user decide together."""
-    ends = [np.stack([liked.extreme(float(gamma), end) for gamma in grid], axis=1) for end in ("low", "high")]
-    found: dict[str, Any] = {"point": float(ends[0][:, 0].mean())}
-    found["box"] = _ends(Curve(ends[0].mean(axis=0), ends[1].mean(axis=0)))
+def _slot_curve(slots: SlotLead, grid: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
+    """The range of a lead or a value by slots: one kind, the exact one."""
+    curve = slots.curve(grid)
+    found: dict[str, Any] = {"point": slots.point, "most": slots.size, "normalised": _ends(curve)}
     if bootstrap.replicates:
-        columns = []
-        for values in ends:
-            both = np.ones((values.shape[0], 2 * values.shape[1]))
-            both[:, 0::2] = values
-            columns.append(both)
-        found["box"]["band"] = _ends(simultaneous_band(columns[0], columns[1], bootstrap))
-        found |= {"band": found["box"]["band"], "band_of": "box"}
-    return found
-
-
-def kappa_grid(log_gamma: np.ndarray, limit: float) -> np.ndarray:
-    """κ from 0 to where the mean Γ_ui^κ of the rows reaches the Γ limit, κ = 1 among them where it is below that."""
-    mean = float(log_gamma.mean())
-    top = max(1.0, float(np.log(limit)) / mean) if mean > 0.0 else 1.0
-    grid = np.linspace(0.0, min(top, 20.0), N_KAPPA if log_gamma.size <= MANY_ROWS else FEW_KAPPA)
-    grid[np.abs(grid - 1.0).argmin()] = 1.0
-    return grid
-
-
-def _with_bands(
-    mean: BoundedMean, curves: dict[Kind, Curve], strengths: Sequence[Strength], bootstrap: Bootstrap
-) -> dict[str, Any]:
-    """The envelopes of a mean as plain values, each with its band over resampled users."""
-    found: dict[str, Any] = {"point": mean.pairs.point}
-    for kind, curve in curves.items():
-        found[kind] = _ends(curve)
-        if bootstrap.replicates:
-            found[kind]["band"] = _ends(band(mean.pairs, kind, strengths, mean.user, bootstrap))
-    if bootstrap.replicates:
-        found |= {"band": found[BAND_OF]["band"], "band_of": BAND_OF}
+        drawn = resampled_sums(slots.sums, bootstrap.replicates, generator(bootstrap.rng, "slots"))
+        low, high = ((getattr(curve, end), slots.values(grid, end, drawn)) for end in ("low", "high"))
+        outer = simultaneous_band(low, high, bootstrap.level)
+        found["normalised"]["band"] = _ends(outer)
     return found
 
 
@@ -376,34 +339,9 @@ def _ends(curve: Curve) -> dict[str, list[float]]:
     return {"low": curve.low.tolist(), "high": curve.high.tolist()}
 
 
-def _tipping(tipping: Tipping) -> dict[str, Any]:
-    """Γ* with its interval; what is infinite is null and flagged."""
-    marks = {"gamma": tipping.gamma, "low": tipping.low, "high": tipping.high}
-    if tipping.sharp is not None:
-        marks["sharp"] = tipping.sharp
-    found = {**_finite(marks), "no_lead": bool(tipping.gamma <= 1.0)}
-    if tipping.sums is not None:
-        found["closed_form"] = dict(zip(("T", "S_plus", "S_minus"), tipping.sums, strict=True))
-    return found
-
-
-def _kappa(kappa: PersonalTipping | None, arrays: AuditArrays) -> dict[str, Any]:
-    if kappa is None or not arrays.personal:
-        return {}
-    mean = float(np.exp(kappa.kappa * arrays.log_gamma.mean()))
-    return _finite(
-        {"kappa": kappa.kappa, "kappa_low": kappa.low, "kappa_high": kappa.high, "kappa_mean_gamma": mean}
-    )  # fmt: skip
-
-
-def _finite(marks: Mapping[str, float]) -> dict[str, Any]:
-    plain = {name: float(value) if np.isfinite(value) else None for name, value in marks.items()}
-    return {**plain, **{f"{name}_infinite": bool(np.isinf(value)) for name, value in marks.items()}}
-
-
 def _sequential(inputs: AuditInputs, names: tuple[str, str], rng: Rng) -> dict[str, Any] | None:
     """What the random ratings settle so far; None without them, or without another model."""
-    found = inputs.settlement(rng)
+    found = settlement(inputs, rng)
     if found is None:
         return None
     return {
@@ -413,9 +351,8 @@ def _sequential(inputs: AuditInputs, names: tuple[str, str], rng: Rng) -> dict[s
 
 
 def _certificate(inputs: AuditInputs, certificate: Certificate, kind: str) -> dict[str, Any]:
-    assert inputs.uniform is not None  # noqa: S101 (no certificate without uniform rows)
     return {
-        "low": certificate.lower, "kind": kind, "n_uniform": len(inputs.uniform),
+        "low": certificate.lower, "kind": kind, "n_uniform": certificate.n_uniform,
         "confidence": certificate.confidence, "adjusted_by": inputs.propensity_name, "finding": certificate.finding,
         "sentence": certificate.sentence,
         "segments": [
@@ -445,23 +382,20 @@ def _gamma(inputs: AuditInputs) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _segments(inputs: AuditInputs, listed: Recommended | None) -> dict[str, Any]:
+def _segments(inputs: AuditInputs, shown: float) -> dict[str, Any]:
     data, counts, gamma, arrays = inputs.data, inputs.nominal.evidence.counts, inputs.gamma, inputs.arrays
     sides = (
         SegmentSide("user", data.users, counts.user_degree, gamma.user_mean_log(), data.user_ids.ids),
         SegmentSide("item", data.items, counts.item_degree, gamma.item_mean_log(), data.item_ids.ids),
     )
-    change = changes(listed, data.n_users) if listed is not None else ({}, {})
-    strength = np.exp(arrays.log_gamma) if arrays.personal else FLOOR
-    tables = [segment_side(side, arrays, strength, part) for side, part in zip(sides, change, strict=True)]
+    change: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
+    if inputs.lists is not None:
+        change = changes(inputs.listed_users, inputs.lists[0], data.n_users, data.n_items)
+    tables = [segment_side(side, arrays, shown, part) for side, part in zip(sides, change, strict=True)]
     return {
         "users": tables[0], "items": tables[1],
         "columns": sorted({row["column"] for table in tables for row in table}),
         "largest_users": largest(sides[0], arrays.user, change[0]),
         "largest_items": largest(sides[1], arrays.item, change[1]),
-        "strength": "Γ per user and item" if arrays.personal else f"Γ = {FLOOR:g} for all",
-        "ranked_users": int(inputs.ranked.users.size),
+        "strength": f"Γ = {shown:.3g}",
     }  # fmt: skip
-
-
-__all__ = ["Audit", "Progress", "audit", "audit_values", "bounded_means", "kappa_grid"]

@@ -28,30 +28,13 @@ from typing import Literal
 
 import numpy as np
 
+from puidrec.auditing.estimates import BOOTSTRAP, Bootstrap, Curve, End, sums_by_user
 from puidrec.errors import InputError
-from puidrec.evaluation.ranking import dense_codes
 from puidrec.evaluation.significance import resampled_sums
-from puidrec.rng import Rng, generator
+from puidrec.rng import generator
 
 Kind = Literal["box", "normalised", "sharp"]
 KINDS: tuple[Kind, ...] = ("box", "normalised", "sharp")
-End = Literal["low", "high"]
-Strength = float | np.ndarray
-"""Γ: one number, or one per pair."""
-PART = 2**17
-"""Sorted pairs weighted at a time: 1 MiB for each of the few numbers kept of them."""
-
-
-@dataclass(frozen=True)
-class Bootstrap:
-    """How users are resampled for intervals and bands; no replicates, no bands."""
-
-    replicates: int = 200
-    level: float = 0.95
-    rng: Rng = 0
-
-
-BOOTSTRAP = Bootstrap()
 
 
 @dataclass(frozen=True)
@@ -60,14 +43,6 @@ class Interval:
 
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class Curve:
-    """An envelope over a grid of strengths."""
-
-    low: np.ndarray
-    high: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -156,36 +131,10 @@ class SortedPairs:
         """Running Σ k and Σ k z: what the pairs weigh if nothing is hidden."""
         return running_sum(self.odds), running_sum(self.odds * self.value)
 
-    def weights(self, gamma: Strength) -> SortedWeights:
+    def weights(self, gamma: float) -> SortedWeights:
         """The range of the pairs' weights under Γ; one Γ for all only scales the nominal sums."""
-        if isinstance(gamma, np.ndarray):
-            return self.weights_by_part(lambda part: gamma[self.order[part]])
         k, kz = (np.diff(sums[self.edge]) for sums in self.nominal)
         return SortedWeights(self, self.nominal, gamma - 1.0 / gamma, k / gamma, kz / gamma)
-
-    def weights_by_part(self, strength: Callable[[slice], np.ndarray]) -> SortedWeights:
-        """The same for a Γ of each pair, asked for part by part: a part fits in the cache, where the work is done."""
-        n = self.value.size
-        rises = np.zeros((2, n + 1))
-        floors = np.zeros((2, self.edge.size))
-        total = np.zeros(4)
-        for start in range(0, n, PART):
-            part = slice(start, min(start + PART, n))
-            own, k, z = strength(part), self.odds[part], self.value[part]
-            floor = k / own
-            rise = k * own - floor
-            first, last = np.searchsorted(self.edge, (part.start, part.stop), side="right")
-            ends = self.edge[first:last] - part.start - 1
-            for j, weight in enumerate((rise, rise * z, floor, floor * z)):
-                sums = np.cumsum(weight)
-                sums += total[j]
-                total[j] = sums[-1]
-                if j < 2:
-                    rises[j, part.start + 1 : part.stop + 1] = sums
-                else:
-                    floors[j - 2, first:last] = sums[ends]
-        floor_sum, floor_z = np.diff(floors, axis=1)
-        return SortedWeights(self, (rises[0], rises[1]), 1.0, floor_sum, floor_z)
 
 
 @dataclass(frozen=True)
@@ -252,16 +201,14 @@ def running_sum(values: np.ndarray) -> np.ndarray:
     return sums
 
 
-def box(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
+def box(pairs: Pairs, gamma: float = 1.0) -> Interval:
     """The extremes of Σ w z / Σ 1/p over w in [a, b]: each pair takes its own worst end."""
-    if isinstance(gamma, np.ndarray):
-        return _box(pairs, pairs.pooled.weights(gamma))
     plus, minus = pairs.signed
     down, up = plus / gamma - minus * gamma, plus * gamma - minus / gamma
     return Interval((pairs.seen + down) / pairs.nominal, (pairs.seen + up) / pairs.nominal)
 
 
-def normalised(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
+def normalised(pairs: Pairs, gamma: float = 1.0) -> Interval:
     """The extremes of Σ w z / Σ w over the box: a linear-fractional program, solved by a threshold on z.
 
     At the optimum λ, pairs with z above it take one end of the box and those below it the other; Dinkelbach's steps
@@ -270,18 +217,9 @@ def normalised(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
     return _normalised(pairs, pairs.pooled.weights(gamma))
 
 
-def sharp(pairs: Pairs, gamma: Strength = 1.0) -> Interval:
+def sharp(pairs: Pairs, gamma: float = 1.0) -> Interval:
     """The extremes of Σ w z / Σ 1/p over the box with likelihood ratios that average to 1 in every stratum."""
     return _sharp(pairs, pairs.stratified.weights(gamma))
-
-
-def _box(pairs: Pairs, weights: SortedWeights) -> Interval:
-    """A threshold at 0: weights below it rise for the low end, those above it for the high one."""
-    low, high = (
-        (pairs.seen + float(weights.floor_z.sum()) + risen(0.0)[1]) / pairs.nominal
-        for risen in (weights.below, weights.above)
-    )
-    return Interval(low, high)
 
 
 def _normalised(pairs: Pairs, weights: SortedWeights) -> Interval:
@@ -303,7 +241,7 @@ def _sharp(pairs: Pairs, weights: SortedWeights) -> Interval:
     return Interval(low, high)
 
 
-def sharp_by_stratum(pairs: Pairs, gamma: Strength = 1.0, ordered: SortedPairs | None = None) -> Curve:
+def sharp_by_stratum(pairs: Pairs, gamma: float = 1.0, ordered: SortedPairs | None = None) -> Curve:
     """The sharp interval of the mean of z within every stratum; NaN where a stratum has no pair.
 
     ordered: the pairs sorted by their strata, where the caller has that already.
@@ -316,7 +254,7 @@ def sharp_by_stratum(pairs: Pairs, gamma: Strength = 1.0, ordered: SortedPairs |
         return Curve((seen + low) / size, (seen + high) / size)
 
 
-ENVELOPES: dict[Kind, Callable[[Pairs, Strength], Interval]] = {"box": box, "normalised": normalised, "sharp": sharp}
+ENVELOPES: dict[Kind, Callable[[Pairs, float], Interval]] = {"box": box, "normalised": normalised, "sharp": sharp}
 
 
 def over_grid(pairs: Pairs, kind: Kind, grid: np.ndarray) -> Curve:
@@ -327,33 +265,8 @@ def over_grid(pairs: Pairs, kind: Kind, grid: np.ndarray) -> Curve:
     return _curve([ENVELOPES[kind](pairs, float(gamma)) for gamma in grid])
 
 
-def over_kappa(pairs: Pairs, log_gamma: np.ndarray, kappas: np.ndarray) -> dict[Kind, Curve]:
-    """All envelopes for the personalised shape Γ_ui^κ, for every κ of a grid: two passes over the pairs for each."""
-    both = pairs.pooled, pairs.stratified
-    ordered = [log_gamma[sorted_pairs.order] for sorted_pairs in both]
-    found: dict[Kind, list[Interval]] = {kind: [] for kind in KINDS}
-
-    def weights(k: int, kappa: float) -> SortedWeights:
-        return both[k].weights_by_part(lambda part: personalised(ordered[k][part], kappa))
-
-    for kappa in kappas:
-        pooled = weights(0, float(kappa))
-        found["box"].append(_box(pairs, pooled))
-        found["normalised"].append(_normalised(pairs, pooled))
-        found["sharp"].append(_sharp(pairs, weights(1, float(kappa))))
-    return {kind: _curve(intervals) for kind, intervals in found.items()}
-
-
 def _curve(intervals: list[Interval]) -> Curve:
     return Curve(np.array([i.low for i in intervals]), np.array([i.high for i in intervals]))
-
-
-def personalised(log_gamma: np.ndarray, kappa: float) -> np.ndarray:
-    """Γ_ui^κ."""
-    if kappa < 0.0 or (log_gamma.size and log_gamma.min() < 0.0):
-        raise InputError("κ and log Γ must not be negative", found=kappa, expected="κ >= 0, Γ >= 1")
-    strength: np.ndarray = np.exp(kappa * log_gamma)
-    return strength
 
 
 def gamma_grid(limit: float, size: int = 41) -> np.ndarray:
@@ -365,13 +278,7 @@ def gamma_grid(limit: float, size: int = 41) -> np.ndarray:
     return grid
 
 
-def sums_by_user(user: np.ndarray, *values: np.ndarray) -> np.ndarray:
-    """Σ of each value over the rows of every user that has some, [users, values]."""
-    code = dense_codes(user)[1]
-    return np.stack([np.bincount(code, value) for value in values], axis=1)
-
-
-def contributions(pairs: Pairs, kind: Kind, gamma: Strength, end: End) -> tuple[np.ndarray, np.ndarray]:
+def contributions(pairs: Pairs, kind: Kind, gamma: float, end: End) -> tuple[np.ndarray, np.ndarray]:
     """Numerator and denominator of each row in an end of an envelope: their sums' ratio is that end."""
     z, k = pairs.value, pairs.odds
     sign = 1.0 if end == "high" else -1.0
@@ -386,7 +293,7 @@ def contributions(pairs: Pairs, kind: Kind, gamma: Strength, end: End) -> tuple[
 
 
 def band(
-    pairs: Pairs, kind: Kind, strengths: Sequence[Strength], user: np.ndarray, bootstrap: Bootstrap = BOOTSTRAP
+    pairs: Pairs, kind: Kind, strengths: Sequence[float], user: np.ndarray, bootstrap: Bootstrap = BOOTSTRAP
 ) -> Curve:
     """The band of an envelope over resampled users, for all strengths at once (`simultaneous_band`).
 
@@ -395,29 +302,28 @@ def band(
     the sharp set the multipliers of the balance are kept (its dual), which errs outwards.
     """
 
-    def columns(end: End) -> np.ndarray:
+    def drawn(end: End) -> tuple[np.ndarray, np.ndarray]:
         parts = [sums_by_user(user, *contributions(pairs, kind, gamma, end)) for gamma in strengths]
-        return np.concatenate(parts, axis=1)
+        sums = np.concatenate(parts, axis=1)
+        total = sums.sum(axis=0)
+        draws = resampled_sums(sums, bootstrap.replicates, generator(bootstrap.rng, "band"))
+        return total[0::2] / total[1::2], draws[:, 0::2] / draws[:, 1::2]
 
-    return simultaneous_band(columns("low"), columns("high"), bootstrap)
+    return simultaneous_band(drawn("low"), drawn("high"), bootstrap.level)
 
 
-def simultaneous_band(low: np.ndarray, high: np.ndarray, bootstrap: Bootstrap) -> Curve:
+def simultaneous_band(low: tuple[np.ndarray, np.ndarray], high: tuple[np.ndarray, np.ndarray], level: float) -> Curve:
     """A band that holds both ends of an envelope over the whole axis of Γ at once, with the level's probability.
 
-    low, high: [users, 2 × strengths], numerators and denominators of each end in turn. Each end has its own standard
-    error at every strength; the factor by which these are multiplied (sup-t) is the level's quantile of the largest
-    standardised deviation outwards, over all strengths and both ends. All share their replicates.
+    low, high: the end over the axis, and the same of resampled users, [replicates, strengths]. Each end has its own
+    standard error at every strength; the factor by which these are multiplied (sup-t) is the level's quantile of the
+    largest standardised deviation outwards, over all strengths and both ends.
     """
-    centres, deviations, errors = [], [], []
-    for sums, outwards in ((low, -1.0), (high, 1.0)):
-        drawn = resampled_sums(sums, bootstrap.replicates, generator(bootstrap.rng, "band"))
-        total = sums.sum(axis=0)
-        centre, values = total[0::2] / total[1::2], drawn[:, 0::2] / drawn[:, 1::2]
+    deviations, errors = [], []
+    for (centre, values), outwards in ((low, -1.0), (high, 1.0)):
         error = values.std(axis=0)
-        centres.append(centre)
         errors.append(error)
         moved = outwards * (values - centre)
         deviations.append(np.divide(moved, error, out=np.zeros_like(moved), where=error > 0.0).max(axis=1))
-    factor = float(np.quantile(np.maximum(*deviations), bootstrap.level, method="higher"))
-    return Curve(centres[0] - factor * errors[0], centres[1] + factor * errors[1])
+    factor = float(np.quantile(np.maximum(*deviations), level, method="higher"))
+    return Curve(low[0] - factor * errors[0], high[0] + factor * errors[1])

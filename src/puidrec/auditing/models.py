@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from scipy.optimize import isotonic_regression
 
-from puidrec.auditing.ranks import Scorer
+from puidrec.auditing.slots import Scorer
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.schema import Origin, RatingScale, check_ids, check_number, require_columns, require_rows, to_polars
 from puidrec.data.sources.reading import is_parquet, read_delimited, read_parquet, typed_columns
@@ -217,6 +217,20 @@ class AuditedModel:
                 found=f"{given[bad[0]]} for user {users[int(bad[0])]}, item {items[int(bad[0])]}",
             )  # fmt: skip
         return given
+
+    def trained_on(self, rows: Interactions) -> np.ndarray:
+        """Which rows the fit says it has learned from; a model that cannot say: none."""
+        ask = getattr(self.model, "trained_on", None)
+        if not callable(ask):
+            return np.zeros(len(rows), bool)
+        used: np.ndarray = ask(rows.users.decode(rows.user), rows.items.decode(rows.item))
+        return used
+
+    @property
+    def uses_uniform(self) -> bool:
+        """Whether its training learned from uniform rows, as far as it says."""
+        report = getattr(self.model, "report_", None) or {}
+        return str(report.get("uniform_rows_used", "none")) != "none"
 
     def lacks(self, rows: Interactions) -> bool:
         """Whether some of the rows have no score: of a table only."""

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from puidrec.auditing.envelope import Pairs, Strength, sharp_by_stratum
+from puidrec.auditing.envelope import Pairs, sharp_by_stratum
 from puidrec.auditing.inputs import AuditArrays
-from puidrec.auditing.ranks import Recommended
 from puidrec.exposure.fitted import bin_mean
 from puidrec.features.bins import ColumnBins, bin_column
 
@@ -42,16 +41,15 @@ class SegmentSide:
 
 
 def segment_side(
-    side: SegmentSide, arrays: AuditArrays, strength: Strength, change: dict[str, np.ndarray]
+    side: SegmentSide, arrays: AuditArrays, strength: float, change: dict[str, np.ndarray]
 ) -> list[dict[str, Any]]:
     """One record per bin of every column, the largest mean Γ first.
 
-    strength: Γ of the rows' envelopes. change: named values per entity (NaN where unknown), averaged within bins.
+    strength: Γ of the ranges. change: named values per entity (NaN where unknown), averaged within bins.
     """
     own = arrays.user if side.name == "user" else arrays.item
     part = slice(None, None, -(-own.size // MAX_SORTED))
     value, propensity = arrays.main.value[part], arrays.main.propensity[part]
-    strength = strength[part] if isinstance(strength, np.ndarray) else strength
     ordered = Pairs(value, propensity).pooled
     n_entities = side.degree.size
     count = np.bincount(own, minlength=n_entities)
@@ -80,21 +78,29 @@ def segment_side(
     return sorted(records, key=lambda record: -record["gamma_mean"])[:MAX_ROWS]
 
 
-def changes(ranked: Recommended, n_users: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def changes(
+    users: np.ndarray, lists: tuple[np.ndarray, np.ndarray | None], n_users: int, n_items: int
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """What recommendations change, per user and per item.
 
-    Users: share of ten recommendations that both models make. Items: how often each is recommended per 100 users.
+    Users: share of a list that both models recommend. Items: how often each is recommended per 100 users.
     """
-    per_100 = 100.0 / max(ranked.users.size, 1)
-    items = {"recommended_per_100": ranked.slots * per_100}
-    if ranked.against_slots is None or ranked.overlap is None:
+
+    def per_100(items: np.ndarray) -> np.ndarray:
+        count: np.ndarray = np.bincount(items[items >= 0], minlength=n_items) * (100.0 / max(users.size, 1))
+        return count
+
+    own, other = lists
+    items = {"recommended_per_100": per_100(own)}
+    if other is None:
         return {}, items
+    same = np.array([np.intersect1d(a[a >= 0], b).size for a, b in zip(own, other, strict=True)])
     overlap = np.full(n_users, np.nan)
-    overlap[ranked.users] = ranked.overlap
-    return {"top10_overlap": overlap}, {
+    overlap[users] = same / own.shape[1]
+    return {"overlap": overlap}, {
         **items,
-        "against_per_100": ranked.against_slots * per_100,
-        "change_per_100": (ranked.slots - ranked.against_slots) * per_100,
+        "against_per_100": per_100(other),
+        "change_per_100": per_100(own) - per_100(other),
     }
 
 

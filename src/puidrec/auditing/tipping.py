@@ -17,32 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import stdtrit
 
-from puidrec.auditing.envelope import BOOTSTRAP, Bootstrap, Pairs, sharp, sums_by_user
-from puidrec.evaluation.significance import resampled_sums
-from puidrec.rng import generator
+from puidrec.auditing.envelope import Pairs, sharp
+from puidrec.auditing.estimates import Limits, limits, sums_by_user
 
 MAX_GAMMA = 1e6
 """A Γ* beyond this is called infinite."""
 MAX_LOG = float(np.log(MAX_GAMMA))
 STEPS = 24
 """Points of log Γ between which a limit is bracketed."""
-WorstCase = Callable[[float], np.ndarray]
-"""Γ → the least favourable value of every user; their sum decides."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """A sum over users with its confidence limits."""
-
-    value: float
-    low: float
-    high: float
+WorstCase = Callable[[float], Limits]
+"""Γ → the least favourable value of a lead, with its confidence limits."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +45,6 @@ class Tipping:
     sharp: float | None = None
     sums: tuple[float, float, float] | None = None
     """T, S₊ and S₋ of the closed form, where there is one."""
-
-
-@dataclass(frozen=True)
-class PersonalTipping:
-    """κ* at which Γ_ui^κ tips the comparison, with its interval; 0 where it is tipped to begin with."""
-
-    kappa: float
-    low: float
-    high: float
 
 
 def tipping_gamma(T: np.ndarray, S_plus: np.ndarray, S_minus: np.ndarray) -> np.ndarray:
@@ -85,47 +64,21 @@ def tipping_point(pairs: Pairs, user: np.ndarray, level: float = 0.95) -> Tippin
     moved = pairs.odds * pairs.value
     own = sums_by_user(user, pairs.value, np.maximum(moved, 0.0), np.maximum(-moved, 0.0)).T / pairs.nominal
 
-    def worst(gamma: float) -> np.ndarray:
-        value: np.ndarray = own[0] + own[1] / gamma - own[2] * gamma
-        return value
+    def worst(gamma: float) -> Limits:
+        return limits(own[0] + own[1] / gamma - own[2] * gamma, level)
 
     star = float(tipping_gamma(*(np.array(x) for x in (pairs.seen, plus, minus))))
-    low, high = tipping_interval(worst, level)
-    return Tipping(star, low, high, limits(worst(1.0), level), sharp_tipping(pairs), (pairs.seen, plus, minus))
+    low, high = tipping_interval(worst)
+    return Tipping(star, low, high, worst(1.0), sharp_tipping(pairs), (pairs.seen, plus, minus))
 
 
-def limits(value: np.ndarray, level: float) -> Limits:
-    """The sum of users' values with its two-sided interval: users are independent, and few that matter count as few.
-
-    Users effectively contributing: (Σ|v|)² / Σv². Where all weight lies on one user, nothing is certain.
-    """
-    total, square, n = float(value.sum()), float(value @ value), value.size
-    if square == 0.0:
-        return Limits(0.0, 0.0, 0.0)
-    effective = float(np.abs(value).sum()) ** 2 / square
-    if n < 2 or effective <= 1.0 + 1e-9:
-        return Limits(total, -np.inf, np.inf)
-    variance = max(square - total**2 / n, 0.0) * n / (n - 1)
-    reach = quantile(level, round(min(effective, n) - 1.0, 3)) * np.sqrt(variance)
-    return Limits(total, total - float(reach), total + float(reach))
-
-
-@lru_cache(maxsize=4096)
-def quantile(level: float, degrees: float) -> float:
-    """Student's two-sided quantile."""
-    return float(stdtrit(degrees, 0.5 + level / 2.0))
-
-
-def tipping_interval(worst: WorstCase, level: float) -> tuple[float, float]:
+def tipping_interval(worst: WorstCase) -> tuple[float, float]:
     """Between which Γ the worst case is neither above nor below 0 beyond chance; 1 where it is not above at Γ = 1."""
-
-    def below(log_gamma: float) -> float:
-        return limits(worst(float(np.exp(log_gamma))), level).low
-
-    def above(log_gamma: float) -> float:
-        return limits(worst(float(np.exp(log_gamma))), level).high
-
-    return first_zero(below), first_zero(above)
+    low, high = (
+        first_zero(lambda log_gamma, end=end: worst(float(np.exp(log_gamma)))[end])  # type: ignore[misc]
+        for end in (1, 2)
+    )
+    return low, high
 
 
 def first_zero(curve: Callable[[float], float]) -> float:
@@ -149,10 +102,10 @@ def bisect(curve: Callable[[float], float], low: float, high: float) -> float:
     return low
 
 
-def tipping_of(worst: WorstCase, level: float = 0.95) -> Tipping:
-    """Γ* of a quantity without a closed form, from its worst case per user."""
-    star = first_zero(lambda log_gamma: float(worst(float(np.exp(log_gamma))).sum()))
-    return Tipping(star, *tipping_interval(worst, level), limits(worst(1.0), level))
+def tipping_of(worst: WorstCase, lead: Limits) -> Tipping:
+    """Γ* of a quantity without a closed form, from its worst case; lead: its estimate if nothing is hidden."""
+    star = first_zero(lambda log_gamma: worst(float(np.exp(log_gamma))).value)
+    return Tipping(star, *tipping_interval(worst), lead)
 
 
 def sharp_tipping(pairs: Pairs) -> float:
@@ -166,48 +119,3 @@ def sharp_tipping(pairs: Pairs) -> float:
     if lowest(MAX_LOG) > 0.0:
         return float("inf")
     return float(np.exp(brentq(lowest, 0.0, MAX_LOG, xtol=1e-12, rtol=1e-14)))
-
-
-def tipping_kappa(
-    pairs: Pairs, log_gamma: np.ndarray, user: np.ndarray | None = None, bootstrap: Bootstrap = BOOTSTRAP
-) -> PersonalTipping:
-    """κ* with T + Σ_{δ>0} kδ Γ_ui^-κ - Σ_{δ<0} k|δ| Γ_ui^κ = 0; infinite where Γ_ui = 1 leaves nothing to tip with.
-
-    The sum falls as κ grows, so a bracket and a root suffice. Replicates take one Newton step from κ* each, by the
-    users' own parts of the sum and of its slope.
-    """
-    moved = pairs.odds * pairs.value
-    largest = float(log_gamma.max(initial=0.0))
-    if pairs.seen + float(moved.sum()) <= 0.0:
-        return PersonalTipping(0.0, 0.0, 0.0)
-
-    worst = np.where(moved > 0.0, -log_gamma, log_gamma)
-
-    def lowest(kappa: float) -> float:
-        return pairs.seen + float(moved @ np.exp(kappa * worst))
-
-    limit = MAX_LOG / largest if largest > 0.0 else 0.0
-    if limit == 0.0 or lowest(limit) > 0.0:
-        return PersonalTipping(float("inf"), float("inf"), float("inf"))
-    star = float(brentq(lowest, 0.0, limit, xtol=1e-13, rtol=1e-14))
-    if user is None or bootstrap.replicates == 0:
-        return PersonalTipping(star, star, star)
-    at = moved * np.exp(star * worst)
-    sums = sums_by_user(user, pairs.value + at, np.abs(at) * log_gamma)
-    value, fall = resampled_sums(sums, bootstrap.replicates, generator(bootstrap.rng, "tipping-kappa")).T
-    return PersonalTipping(star, *percentiles(newton(star, value, fall), bootstrap.level))
-
-
-def newton(kappa: float, value: np.ndarray, fall: np.ndarray) -> np.ndarray:
-    """One step to the root of a falling function: up where it is still above 0; never below 0."""
-    step = np.divide(value, fall, out=np.zeros_like(value), where=fall > 0.0)
-    moved: np.ndarray = np.maximum(kappa + step, 0.0)
-    return moved
-
-
-def percentiles(draws: np.ndarray, level: float) -> tuple[float, float]:
-    """The central share `level` of draws, some of which may be infinite: by order statistics, outward."""
-    tail = (1.0 - level) / 2.0
-    low = np.quantile(draws, tail, axis=0, method="lower")
-    high = np.quantile(draws, 1.0 - tail, axis=0, method="higher")
-    return float(low), float(high)

@@ -1,8 +1,9 @@
-"""What is a large Γ here? Recorded features and groups of them, named scenarios, and ratings that would be replaced.
+"""What is a large Γ here? What uniform rows say, what you believe, recorded features, scenarios, ratings replaced.
 
-A hidden trait as strong as a recorded feature needs a Γ of the size that hiding this feature causes. A scenario (a
-hidden trait that some share of users holds and that multiplies their exposure) has a Γ by arithmetic. How many ratings
-would have to be replaced by the least favourable ones is no Γ: it says on how few rows a lead rests.
+Three of them *decide*, since something is known of them: the Γ that uniform ratings prove and measure, your own number
+(`believe`), and `TIMES` × the strongest recorded feature (that many traits like it hidden together: log odds add up).
+Your number takes the place of the features; what uniform ratings prove stands beside it. Scenarios (a trait that some
+share of users holds and that multiplies their exposure) and single features illustrate, and decide nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from puidrec.auditing.verdict import Yardstick, Yardsticks
 from puidrec.errors import InputError
 from puidrec.exposure.calibrate import Calibration, calibrate
 from puidrec.exposure.evidence import Evidence
 
+TIMES = 2.0
+"""How many features like the strongest a robust lead must survive, hidden together."""
 TINY = 1e-6
 """No share of pairs is taken for closer to 0 or 1: odds must be finite."""
 ALL = {"user": "all user features together", "item": "all item features together"}
@@ -58,7 +60,15 @@ class Scenario:
 
 
 SCENARIOS = (Scenario(0.2, 2.0), Scenario(0.05, 3.0), Scenario(0.5, 1.5))
-"""Looked at in every audit; the first is the one that a robust lead must survive."""
+"""Shown in every audit."""
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """A Γ to compare with: what it is the Γ of."""
+
+    words: str
+    gamma: float
 
 
 def group_calibration(evidence: Evidence, groups: Mapping[str, Sequence[str]] | None) -> Calibration | None:
@@ -90,12 +100,22 @@ def _features(frame: pl.DataFrame | None, side: str) -> list[str]:
     return [] if frame is None else [name for name in frame.columns if name != f"{side}_id"]
 
 
-def yardsticks_of(features: Calibration | None, groups: Calibration | None, rate: float, proved: float) -> Yardsticks:
-    """All that a robust lead must survive."""
-    rows = [Yardstick(f"hiding the feature {row.feature}", row.gamma_mean, row.feature) for row in _rows(features)]
-    rows += [Yardstick(f"hiding {row.feature}", row.gamma_mean) for row in _rows(groups)]
-    rows.append(Yardstick(SCENARIOS[0].words, SCENARIOS[0].gamma(rate)))
-    return Yardsticks(tuple(rows), proved)
+def deciding(believe: float | None, proved: Yardstick | None, features: Calibration | None) -> Yardstick | None:
+    """The Γ that a robust lead must survive; None where nothing is known of Γ here.
+
+    proved: what uniform ratings say of Γ. features: taken where the caller believes nothing.
+    """
+    if believe is not None and not 1.0 <= believe < np.inf:
+        raise InputError("believe is a Γ", found=believe, expected="1 or more", hint="Try 1.5.")
+    known = [proved] if proved is not None else []
+    if believe is not None:
+        known.append(Yardstick("what you believe to be the most", believe))
+    else:
+        strongest = max(_rows(features), key=lambda row: row.gamma_mean, default=None)
+        if strongest is not None and strongest.gamma_mean > 1.0:
+            words = f"{TIMES:g} × hiding the strongest feature, {strongest.feature}"
+            known.append(Yardstick(words, float(strongest.gamma_mean**TIMES)))
+    return max(known, key=lambda row: row.gamma, default=None)
 
 
 def _rows(calibration: Calibration | None) -> list[Any]:

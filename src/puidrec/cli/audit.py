@@ -29,11 +29,15 @@ class AuditOptions(options.Options):
         "Logged pairs to judge by, which no model has seen: user_id, item_id.", "FILE"
     )
     unseen: bool = option(False, "My word: models given as scores have seen none of the logged ratings.", "--unseen")
-    folds: int = option(
-        5, "Parts of the log: runs are trained again without each; 1 holds a part out once.", min=1, max=50
+    folds: int | None = option(
+        None, "Train runs again without each of so many parts of the log; 1 holds a part out once.", min=1, max=50,
+        metavar="NUMBER", show_default="only where no row was held out",
+    )  # fmt: skip
+    metric: str = option("auto", "What the verdict is about: auto, error, ranking, precision or ndcg.", metavar="NAME")
+    k: int = option(10, "Where ranked lists are cut: DCG@K, precision@K.", min=1)
+    believe: float | None = option(
+        None, "The largest Γ you think possible: a lead that survives it is robust.", metavar="GAMMA"
     )
-    metric: str = option("auto", "What the verdict is about: auto, error, ranking or ndcg.", metavar="NAME")
-    k: int = option(10, "Where ranked lists are cut: DCG@K, NDCG@K.", min=1)
     protocol: str = option("", options.PROTOCOLS, metavar="NAME", show_default="the run's own, or rd")
     sequential: bool = option(
         False, "Say whether the random ratings (--uniform) settle it, valid whenever you look.", "--sequential"
@@ -72,13 +76,14 @@ def audit(
     """Say how strong hidden confounding must be to overturn a model's result, or its lead over another.
 
     The runs remember their data. Other data, recognised by their content, are refused, unless --other-data insists.
-    Models are judged by logged rows that they have not seen: runs are trained again where their split holds none out.
+    Models are judged by logged rows that they have not seen: those that their split held out; runs are trained again
+    where it held none out, or where --folds asks for it. Where there are uniform rows, the lead is measured on them.
     Scores of a model trained elsewhere need --data, and --rows or --unseen.
     Writes audit.json, summary.txt and report.html; for a run also its MODEL_CARD.md with the verdict. The run stays.
     """
     from puidrec.auditing.audit import audit as audit_models
     from puidrec.auditing.result import check_target
-    from puidrec.auditing.unseen import read_rows
+    from puidrec.auditing.rows import read_rows
 
     if output.out is not None:
         check_target(output.out)
@@ -92,11 +97,12 @@ def audit(
         found = audit_models(
             audited[0].model, loaded, audited[1].model if len(audited) > 1 else None,
             rows=None if asked.rows is None else read_rows(asked.rows), unseen=asked.unseen, folds=asked.folds,
-            metric=asked.metric, k=asked.k, protocol=asked.protocol or own,  # type: ignore[arg-type]
+            metric=asked.metric, k=asked.k, believe=asked.believe,  # type: ignore[arg-type]
+            protocol=asked.protocol or own,
             gamma=asked.gamma, gamma_limit=asked.gamma_limit, propensity=asked.propensity,
             replicates=asked.replicates, rng=asked.seed, names=_names(audited), progress=step,
         )  # fmt: skip
-        if asked.sequential and found.values["sequential"] is None:
+        if asked.sequential and found.parts["sequential"] is None:
             raise InputError(
                 "--sequential needs random ratings and two models", expected="--uniform FILE and --against RUN2"
             )
@@ -108,7 +114,7 @@ def audit(
     else:
         _show(found, output.out)
         if asked.sequential:
-            say(found.values["sequential"]["sentence"], bold=True)
+            say(found.parts["sequential"]["sentence"], bold=True)
 
 
 @dataclass(frozen=True)

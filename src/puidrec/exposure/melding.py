@@ -6,6 +6,8 @@ pairs should look like, and q₀ its share among unseen pairs, of which the unif
 
     Γ ≥ max(q/q₀, q₀/q, (1 − q)/(1 − q₀), (1 − q₀)/(1 − q)).
 
+Events are the rating levels {r = c}, and {r ≥ c}: a preference that rises with the rating moves the latter most.
+
 The limit holds at its level in small samples: q₀ by Clopper–Pearson draws with the sample size that clustered rows
 are worth, q by a bootstrap over users, melded (Fay, Proschan and Brittain 2015): the lower limit of a function that
 rises in q and falls in q₀ is a low quantile of it over draws of q and upper draws of q₀. Quantiles are order
@@ -84,25 +86,35 @@ def certify_events(
     starts = without_empty(expected, count)
     if starts.size < 2:
         return [], float(count.sum())
-    n_tests = 1 if expected.size == 2 else expected.size  # of two events, one says all
-    tail = alpha / (2 * n_tests)
-    event = (np.searchsorted(starts, np.arange(levels.size), side="right") - 1)[uniform.level]
-    q0, size = uniform_shares(event, uniform, starts.size, tail)
-    mass = np.add.reduceat(weight, starts, axis=1)
+    planned = len(ranges_of(expected.size))
+    tail = alpha / (2 * planned)
+    own = (np.searchsorted(starts, np.arange(levels.size), side="right") - 1)[uniform.level]
+    events = ranges_of(starts.size)
+    member = np.array([[low <= k < high for k in range(starts.size)] for low, high in events], dtype=np.float64)
+    q0, size = uniform_shares(own, uniform, member, tail)
+    mass = np.add.reduceat(weight, starts, axis=1) @ member.T
     q = mass.sum(axis=0) / total
-    drawn = _seen_draws(mass, 0.5 / rows.sum(), tail, draw)
-    first, last = levels[starts], [*levels[starts[1:] - 1], levels[-1]]
+    drawn = _seen_draws(mass, weight.sum(axis=1), 0.5 / rows.sum(), tail, draw)
+    edge = [*starts, levels.size]
     found = []
-    for k in range(1, 2) if starts.size == 2 else range(starts.size):
+    for k, (low, high) in enumerate(events):
         lower, p_value = _melded(drawn[:, k], q0[k], size[k], tail, draw)
-        gamma = np.exp(np.abs(log_gamma(q[k : k + 1], np.clip(q0[k : k + 1], 0.5 / size[k], 1.0 - 0.5 / size[k]))))
-        found.append(
-            LevelCertificate(
-                float(first[k]), float(q[k]), float(q0[k]), float(gamma[0]), lower, p_value, highest=float(last[k])
-            )
-        )
-    adjusted = holm(np.array([row.p_value for row in found]), n_tests)
+        near = np.clip(q0[k : k + 1], 0.5 / size[k], 1.0 - 0.5 / size[k])
+        gamma = float(np.exp(np.abs(log_gamma(q[k : k + 1], near)))[0])
+        first, last = float(levels[edge[low]]), float(levels[edge[high] - 1])
+        found.append(LevelCertificate(first, float(q[k]), float(q0[k]), gamma, lower, p_value, highest=last))
+    adjusted = holm(np.array([row.p_value for row in found]), planned)
     return [replace(row, p_value=float(p)) for row, p in zip(found, adjusted, strict=True)], float(size.min())
+
+
+def ranges_of(n: int) -> list[tuple[int, int]]:
+    """The events of n joined levels, as half-open ranges: every level, then {r ≥ c} for what is not one of them.
+
+    {r ≥ 2nd} is all but the first level, and {r ≥ last} the last one; of two levels one says all.
+    """
+    if n == 2:
+        return [(1, 2)]
+    return [(k, k + 1) for k in range(n)] + [(k, n) for k in range(2, n - 1)]
 
 
 def joined_levels(expected: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -129,29 +141,35 @@ def without_empty(starts: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 
 def uniform_shares(
-    event: np.ndarray, uniform: UniformRows, n_events: int, tail: float
+    level: np.ndarray, uniform: UniformRows, member: np.ndarray, tail: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Share of every event among the uniform rows, and the number of independent rows that it is worth.
 
-    Rows of one user may be alike. With ρ their intraclass correlation (of the event or, if larger, over all events), m
+    level: joined level of each row. member: which of these an event holds, [events, levels].
+    Rows of one user may be alike. With ρ their intraclass correlation (of the event or, if larger, over all levels), m
     the size-weighted mean number of rows per user and f the share of all users that were asked, n rows are worth
     n / (1 + ((1 − f) m − 1) ρ): where every user was asked, who was asked adds no error. With few users ρ is uncertain,
     which Student's t accounts for (Korn and Graubard 1998). ρ = 1 counts every user once, and is the worst.
     """
-    n = event.size
+    n, (n_events, n_levels) = level.size, member.shape
     _, code, size = np.unique(uniform.user, return_inverse=True, return_counts=True)
-    share = np.bincount(event, minlength=n_events) / n
+    table = np.bincount(code * n_levels + level, minlength=size.size * n_levels).reshape(size.size, n_levels)
+    plain = table.sum(axis=0) / n
+    share = member @ plain
     asked = min(size.size / uniform.n_users, 1.0) if uniform.n_users else 0.0
     excess = (1.0 - asked) * float((size**2).sum()) / n - 1.0
     if size.max() == 1 or excess <= 0.0:
         return share, np.full(n_events, float(n))
-    table = np.bincount(code * n_events + event, minlength=size.size * n_events).reshape(size.size, n_events)
-    between = ((table - size[:, None] * share) ** 2).sum(axis=0)  # Σ_u (Σ_rows residual)²
-    own = n * share * (1.0 - share)
     pairs = float((size * (size - 1)).sum()) / n
-    rho = (between - own) / np.maximum(own * pairs, 1e-12)
-    pooled = (between.sum() - own.sum()) / max(own.sum() * pairs, 1e-12)
-    rho = np.clip(np.maximum(rho, pooled), 0.0, 1.0)
+
+    def spread(counts: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Σ_u (Σ_rows residual)² beyond that of independent rows, and what it would be if all of a user were alike."""
+        own = n * mean * (1.0 - mean)
+        return ((counts - size[:, None] * mean) ** 2).sum(axis=0) - own, own * pairs
+
+    more, most = spread(table @ member.T, share)
+    every, all_most = (float(part.sum()) for part in spread(table, plain))
+    rho = np.clip(np.maximum(more / np.maximum(most, 1e-12), every / max(all_most, 1e-12)), 0.0, 1.0)
     few = float(stdtrit(size.size - 1, tail) / stdtrit(n - 1, tail)) ** 2 if size.size > 1 else np.inf
     worst = 1.0 + excess
     return share, n / np.clip(np.minimum((1.0 + excess * rho) * few, worst), 1.0, worst)
@@ -168,19 +186,20 @@ def log_gamma(q: np.ndarray, q0: np.ndarray) -> np.ndarray:
     return signed
 
 
-def _seen_draws(mass: np.ndarray, floor: float, tail: float, draw: np.random.Generator) -> np.ndarray:
+def _seen_draws(
+    mass: np.ndarray, whole: np.ndarray, floor: float, tail: float, draw: np.random.Generator
+) -> np.ndarray:
     """Bootstrap draws of every event's seen share, [draws, events]; users (or groups of them) are resampled.
 
-    Deviations on the logit scale are widened where users are few.
+    mass, whole: weight of each user's rows in every event, and in all. Deviations on the logit scale are widened where
+    users are few.
     """
-    occupied = mass[mass.sum(axis=1) > 0.0]
-    total = occupied.sum(axis=0)
-    q = np.clip(total / total.sum(), floor, 1.0 - floor)
-    m = occupied.shape[0]
+    sums = np.concatenate([mass, whole[:, None]], axis=1)[whole > 0.0]
+    m = sums.shape[0]
     if m < 2:
         raise InputError("a certificate needs logged rows of at least two users", found=f"{m} user")
-    sums = resampled_sums(occupied, DRAWS, draw)
-    share = np.clip(sums / sums.sum(axis=1, keepdims=True), floor, 1.0 - floor)
+    total, drawn = sums.sum(axis=0), resampled_sums(sums, DRAWS, draw)
+    q, share = (np.clip(one[..., :-1] / one[..., -1:], floor, 1.0 - floor) for one in (total, drawn))
     return _expit(_logit(q) + stretch_of_few(m, tail) * (_logit(share) - _logit(q)))
 
 

@@ -198,7 +198,7 @@ class NominalExposure:
         """
         seed = self.seed if rng is None else rng
         rows, value, levels = self.unseen_values(uniform, outcome)
-        sums = self.seen_sums(outcome, levels, adjust=adjust, rng=seed)
+        sums = self.seen_sums(outcome, levels, adjust=adjust, calibrate=adjust, rng=seed)
         found = certificate(
             sums,
             UniformRows(level_index(value, levels), rows.user, self.data.n_users),

@@ -24,12 +24,13 @@ from puidrec.report.blocks import (
 )
 from puidrec.report.formatting import MISSING, Value, finite, show
 
-METRICS = ("error", "ranking", "ndcg")
+METRICS = ("error", "ranking", "precision", "ndcg")
 SOURCES = {
     "held-out": "held-out logged", "hold-out": "held-out logged", "cross-fitted": "cross-fitted logged",
     "given": "unseen logged", "claimed": "logged",
 }  # fmt: skip
 VERDICTS: dict[str, tuple[Tone, str]] = {
+    "confirmed": ("good", "Confirmed"),
     "robust": ("good", "Robust"),
     "fragile": ("warn", "Fragile"),
     "undecided": ("info", "Undecided"),
@@ -46,7 +47,7 @@ def audit_page(audit: Mapping[str, Any]) -> Page:
     title = f"{names.model}{where}" if names.other is None else f"{names.model} against {names.other}{where}"
     parts = (
         leads(audit), _envelopes(audit, names), yardsticks(audit), gamma_map(audit), segments(audit, names),
-        diagnostics(audit), _limits(audit), methods(audit, names),
+        diagnostics(audit), _texts(audit, "not_claimed"), _texts(audit, "limits"), methods(audit, names),
     )  # fmt: skip
     return Page(
         title=title, lead=_lead(audit, names), sections=[part for part in parts if part], verdict=_verdict(audit),
@@ -83,7 +84,7 @@ def _verdict(audit: Mapping[str, Any]) -> VerdictBox:
         tipping = lead.get("tipping") or {}
         shown.append((f"Γ* by {lead.get('metric')}{interval(tipping, 'low', 'high')}", factor(tipping, "gamma")))
     if finite(reference.get("gamma")) is not None:
-        shown.append((f"Γ of the largest yardstick: {reference.get('words')}", show(reference["gamma"], ".2f")))
+        shown.append((f"Γ that decides: {reference.get('words')}", show(reference["gamma"], ".2f")))
     if finite(certificate.get("low")) is not None:
         shown.append(("Γ proved by uniform ratings", f"≥ {show(certificate['low'], '.2f')}"))
     return VerdictBox(tone, label, str(audit.get("sentence") or ""), shown[:4])
@@ -99,9 +100,14 @@ def judged_leads(audit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def leads(audit: Mapping[str, Any]) -> Section | None:
     """The verdict by each metric, with what it rests on."""
     columns = [
-        Column("metric"), Column("verdict"), Column("Γ*", ".2f", "the least Γ at which the lead could vanish; 1: none"),
-        Column("95 %"), Column("lead in the log", "", "if nothing is hidden, with its 95 % interval"),
-        Column("lead on uniform rows", "", "needs no Γ"),
+        Column("metric"), Column("verdict"),
+        Column("lead in the log", "", "if nothing is hidden, with its 95 % interval"),
+        Column("Γ*", ".2f", "the least Γ at which the lead could vanish; 1: none"),
+        Column("Γ*, limit", "", "the same for the confidence limit of the lead"),
+        Column("measured", "", "the lead on uniform rows alone: needs no Γ"),
+        Column("log, adjusted", "", "the lead in the log, its weights following the tilt that uniform rows measure"),
+        Column("together", "", "both by their precision, where they agree"),
+        Column("open slots", ",d", "slots of lists that no logged row has been in: liked by 0 to 100 %"),
         Column("ratings replaced", ",d", "the fewest whose replacement by the least favourable would end the lead"),
     ]  # fmt: skip
     rows: list[list[Any]] = []
@@ -109,17 +115,19 @@ def leads(audit: Mapping[str, Any]) -> Section | None:
         tipping = lead.get("tipping") or {}
         tone = VERDICTS.get(str(lead.get("verdict")), ("info", ""))[0]
         rows.append([
-            str(lead.get("metric")), Cell(str(lead.get("verdict")), tone=tone),
-            Cell(finite(tipping.get("gamma")), factor(tipping, "gamma")),
-            f"{factor(tipping, 'low')} to {factor(tipping, 'high')}", span(lead.get("lead")),
-            span(lead.get("uniform")), lead.get("replaced"),
+            str(lead.get("metric")), Cell(str(lead.get("verdict")), tone=tone), span(lead.get("lead")),
+            Cell(finite(tipping.get("gamma")), factor(tipping, "gamma")), factor(tipping, "low"),
+            *(span(lead.get(key)) for key in ("uniform", "adjusted", "combined")),
+            lead.get("unsupported_slots") or None, lead.get("replaced"),
         ])  # fmt: skip
     if not rows:
         return None
     keep = [k for k in range(len(columns)) if k < 5 or any(row[k] not in (None, MISSING) for row in rows)]
     table = Table([columns[k] for k in keep], [[row[k] for k in keep] for row in rows], "", sortable=False)
     table = replace(table, caption="By error and by ranking. Above 0, the audited model is ahead.")
-    return Section("leads", "By error and by ranking", [table], short="Verdicts")
+    control = (audit.get("control") or {}).get("words")
+    blocks: list[Block] = [table, *([Paragraph(str(control))] if control else [])]
+    return Section("leads", "By error and by ranking", blocks, short="Verdicts")
 
 
 def span(found: Mapping[str, Any] | None) -> str:
@@ -179,15 +187,26 @@ def _tipping(tipping: Mapping[str, Any]) -> Facts:
     return Facts(items)
 
 
-def _limits(audit: Mapping[str, Any]) -> Section | None:
-    points = [str(text) for text in audit.get("limits") or []]
-    box = Callout("warn", "Read this before you rely on it", "", points)
-    return Section("limits", "What this does not tell you", [box], short="Limits") if points else None
+TEXTS = {
+    "not_claimed": ("not-claimed", "Not claimed", "What this audit does not say"),
+    "limits": ("limits", "What to know about these figures", "Read this before you rely on it"),
+}
+
+
+def _texts(audit: Mapping[str, Any], key: str) -> Section | None:
+    points, (place, title, words) = [str(text) for text in audit.get(key) or []], TEXTS[key]
+    return Section(place, title, [Callout("warn", words, "", points)], short=title) if points else None
 
 
 def yardsticks(audit: Mapping[str, Any]) -> Section | None:
     """What is a large Γ here? Each yardstick that the data offer."""
-    found: list[Block] = [*_uniform(audit), *_certificate(audit), *_benchmarks(audit), *_scenarios(audit)]
+    found: list[Block] = [
+        *_uniform(audit),
+        *_tilt(audit),
+        *_certificate(audit),
+        *_benchmarks(audit),
+        *_scenarios(audit),
+    ]
     gamma = audit.get("gamma") or {}
     words = {"median": "median pair", "p95": "one pair in twenty is above", "max": "largest", "rule": "rule"}
     items = [(words.get(key, key), value if key == "rule" else show(value, ".2f")) for key, value in gamma.items()]
@@ -197,24 +216,31 @@ def yardsticks(audit: Mapping[str, Any]) -> Section | None:
 
 
 def _uniform(audit: Mapping[str, Any]) -> list[Block]:
-    """What uniform test rows measure of the same comparison: there nobody chose, so no Γ is needed."""
-    uniform = audit.get("uniform") or {}
-    gap = uniform.get("loss_gap")
-    if not gap or finite(gap.get("value")) is None:
+    """What uniform test rows measure of the comparison asked for: there nobody chose, so no Γ is needed."""
+    lead = next((one for one in judged_leads(audit) if one.get("uniform")), None)
+    if lead is None:
         return []
-    low, high = finite(gap.get("low")), finite(gap.get("high"))
-    span = f" (95 %: {show(low, '.4f')} to {show(high, '.4f')})" if low is not None and high is not None else ""
+    found = lead.get("combined") or lead["uniform"]
+    low, high = finite(found.get("low")), finite(found.get("high"))
     ahead, behind = low is not None and low > 0.0, high is not None and high < 0.0
     tone: Tone = "good" if ahead else "bad" if behind else "info"
     word = (
         "show the audited model ahead" if ahead else "show the other model ahead" if behind
         else "leave open which one is ahead"
     )  # fmt: skip
+    also = " and the log adjusted by them" if lead.get("combined") else ""
     text = (
-        f"On {show(uniform.get('n'))} ratings of items that nobody chose, the difference in error is "
-        f"**{show(gap['value'], '.4f')}**{span}: they {word}."
+        f"On {show(lead['uniform'].get('n'))} ratings of items that nobody chose{also}, the difference in "
+        f"{lead.get('metric')} is **{span(found)}**: they {word}."
     )
-    return [Callout(tone, "What uniform ratings show", text)]
+    return [Callout(tone, "What uniform ratings measure", text)]
+
+
+def _tilt(audit: Mapping[str, Any]) -> list[Block]:
+    tilt = audit.get("tilt") or {}
+    return (
+        [Callout("info", "Which way hidden confounding points", str(tilt["sentence"]))] if tilt.get("sentence") else []
+    )
 
 
 def _certificate(audit: Mapping[str, Any]) -> list[Block]:

@@ -33,8 +33,8 @@ SEGMENT = {
     "high": Column("$ to", ".3f", "its range in the group; a lead above 0 is the audited model's"),
     "width": Column("width", ".3f", "of that range"),
     "score_shift": Column("score shift", "+.3f", "mean score of the audited model minus the other's"),
-    "top10_overlap": Column("same of 10", ".0%", "share of ten recommendations that both models make"),
-    "recommended_per_100": Column("per 100", ".1f", "users out of 100 to whom it is among ten recommendations"),
+    "overlap": Column("same", ".0%", "share of a list that both models recommend"),
+    "recommended_per_100": Column("per 100", ".1f", "users out of 100 in whose list it is"),
     "against_per_100": Column("other per 100", ".1f", "the same for the other model"),
     "change_per_100": Column("change", "+.1f", "the difference of these two"),
 }

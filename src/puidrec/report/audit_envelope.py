@@ -60,7 +60,7 @@ def envelope_of(audit: Mapping[str, Any], names: ModelNames) -> Envelope | None:
     return Envelope(panels, caption=CAPTION, title="Range of the result by strength of hidden confounding")
 
 
-LEADS = {"loss_gap": "error", "dcg_gap": "ranking", "ndcg_gap": "ndcg"}
+LEADS = {"loss_gap": "error", "dcg_gap": "ranking", "precision_gap": "precision"}
 """The part of an audit that judges a difference."""
 
 
@@ -90,12 +90,13 @@ def quantities(names: ModelNames) -> dict[str, Quantity]:
         model, other = "the audited model", "the other model"
 
     def one(label: str, what: str, short: str, full: str) -> Quantity:
-        return Quantity(label, f"{what} of {short} over all pairs", f"the {what} of {full}", gap=False)
+        return Quantity(label, f"{what} of {short}", f"the {what} of {full}", gap=False)
 
     if names.other is None:
         return {
             "model_loss": one("Error", "error", model, names.model),
-            "model_dcg": one("DCG", "DCG", model, names.model), "model_ndcg": one("NDCG", "NDCG", model, names.model),
+            "model_dcg": one("DCG", "DCG", model, names.model),
+            "model_precision": one("Precision", "precision", model, names.model),
         }  # fmt: skip
     better = f"above 0, {model} is better"
     return {
@@ -105,11 +106,16 @@ def quantities(names: ModelNames) -> dict[str, Quantity]:
         "dcg_gap": Quantity(
             "Difference in DCG", f"DCG of {model} minus {other}; {better}", "the difference in DCG", gap=True
         ),
-        "ndcg_gap": Quantity(
-            "Difference in NDCG", f"NDCG of {model} minus {other}; {better}", "the difference in NDCG", gap=True
+        "precision_gap": Quantity(
+            "Difference in precision",
+            f"precision of {model} minus {other}; {better}",
+            "the difference in precision",
+            gap=True,
         ),
         "model_loss": one(f"Error of {model}", "error", model, names.model),
         "against_loss": one(f"Error of {other}", "error", other, names.other),
+        "model_dcg": one(f"DCG of {model}", "DCG", model, names.model),
+        "against_dcg": one(f"DCG of {other}", "DCG", other, names.other),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from puidrec.auditing.words import SOURCES
+from puidrec.auditing.result import SOURCES
 from puidrec.errors import one_line
 from puidrec.methods.table import SIGNED, MethodSpec
 from puidrec.report.formatting import show
@@ -118,15 +118,15 @@ def _metrics(split: Split | None, evaluation: Evaluation | None) -> str:
 
 def _audit(audit: Audit) -> str:
     """The verdict in words, then by metric, with what it was judged by."""
-    values, leads = audit.values, (audit.error, audit.ranking, audit.ndcg)
-    words, rows = _plain(values["sentence"]), values["rows"]
+    values, leads = audit.parts, list(audit.leads.values())
+    words, rows = _plain(audit.sentence), values["rows"]
     lines = [words if audit.verdict == "single" else f"**{audit.verdict}**: {words}", ""]
-    if any(leads):
+    if leads:
         lines += ["| lead in | verdict | Γ* | 95 % over users |", "| --- | --- | --- | --- |"]
         for lead in leads:
-            if lead is not None:
-                low, high = (show(end, ".3g") for end in lead.interval)
-                lines.append(f"| {lead.metric} | {lead.verdict} | {show(lead.tipping_point, '.3g')} | {low} … {high} |")
+            ends = "" if lead.interval is None else " … ".join(show(end, ".3g") for end in lead.interval)
+            star = "" if lead.tipping_point is None else show(lead.tipping_point, ".3g")
+            lines.append(f"| {lead.metric} | {lead.verdict} | {star} | {ends} |")
         lines.append("")
     judged = f"{rows['n']:,} {SOURCES[rows['source']]} rows of {_plain(values['data']['name'])}"
     return "\n".join([*lines, f"Judged by {judged}, SHA-256 {values['data']['sha256']}."])

@@ -17,7 +17,7 @@ from puidrec.exposure.certificate import Certificate
 from puidrec.report.audit import VERDICTS, factor, judged_leads, names_of, span
 from puidrec.report.audit_envelope import envelope_of
 from puidrec.report.charts import BLUE, DARK, GREY, canvas, panels_of
-from puidrec.report.formatting import MISSING, finite, show
+from puidrec.report.formatting import finite, show
 from puidrec.view import html_table, view
 
 MARKS = {"good": "✓", "warn": "!", "bad": "✗", "info": "–"}
@@ -32,11 +32,10 @@ def audit_view(audit: Mapping[str, Any]) -> str:
         tipping = lead.get("tipping") or {}
         mark = MARKS[VERDICTS.get(str(lead.get("verdict")), ("info", ""))[0]]
         rows.append((
-            lead.get("metric"), f"{mark} {lead.get('verdict')}", factor(tipping, "gamma"),
-            f"{factor(tipping, 'low')} to {factor(tipping, 'high')}", span(lead.get("lead")),
-            span(lead.get("uniform")) if lead.get("uniform") else MISSING,
+            lead.get("metric"), f"{mark} {lead.get('verdict')}", span(lead.get("lead")), factor(tipping, "gamma"),
+            factor(tipping, "low"), span(lead.get("uniform")), span(lead.get("combined")),
         ))  # fmt: skip
-    heads = ("metric", "verdict", "Γ*", "95 %", "lead in the log", "lead on uniform rows")
+    heads = ("metric", "verdict", "lead in the log", "Γ*", "Γ*, limit", "on uniform rows", "with the adjusted log")
     data = (audit.get("data") or {}).get("name", "")
     return view(f"{MARKS[tone]} {label}", f"({data}): {audit.get('sentence', '')}", html_table(heads, rows))
 

@@ -3,9 +3,9 @@
 Errors on training rows favour the model that memorised more of them, so none is ever judged by. In this order:
 
 given         the caller names rows, or a split with held-out logged rows
-held-out      logged rows that the split of the models keeps out of training
-cross-fitted  each model is trained again with its own settings on the log without one of K parts, in turn; every row
-              is judged by the fit that did not see it
+held-out      logged rows that the fits as they are have not been trained on: nothing is trained again
+cross-fitted  where no such rows are left, or folds are asked for: each model is trained again with its own settings on
+              the log without one of K parts, in turn; every row is judged by the fit that did not see it
 hold-out      the same with one part only, where the log is too large to train on K times
 claimed       a model that cannot be trained again here, whose owner says that it has not seen the rows
 
@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.auditing.models import AuditedModel
-from puidrec.auditing.ranks import Scorer, SeenItems, seen_items
+from puidrec.auditing.slots import Scorer, SeenItems, seen_items
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.schema import Origin, check_ids, require_columns, require_rows, to_polars
 from puidrec.data.split import Split
@@ -32,8 +32,10 @@ from puidrec.rng import generator
 Source = Literal["given", "held-out", "cross-fitted", "hold-out", "claimed"]
 Progress = Callable[[str], None]
 FOLDS = 5
-MAX_CROSS_FIT = 1_000_000
-"""Rows of a log that is trained on K times; of a larger one a part is held out, once."""
+MAX_CROSS_FIT = 100_000
+"""Rows of a log that is trained on K times unless asked; of a larger one a part is held out, once."""
+MIN_HELD_OUT = 50
+"""Fewest held-out rows that serve; with fewer, models are trained again."""
 HOLD_OUT, MAX_HOLD_OUT = 0.1, 500_000
 LEAK = 0.5
 """A model that explains more than this share of what shrunk user and item means leave unexplained reproduces the
@@ -55,10 +57,16 @@ class Judged:
     """What fit k was trained on, where that is known."""
     refit: bool = False
 
-    def seen(self, k: int, n_users: int) -> SeenItems | None:
-        """The items that fit k has seen of every user."""
-        split = self.trained_on[k]
-        return None if split is None else seen_items(split.train.user, split.train.item, n_users)
+    def rows_of(self, k: int) -> np.ndarray:
+        """Positions of the rows that fit k judges."""
+        return np.flatnonzero(self.part == k)
+
+    def not_judged(self, k: int, logged: Interactions, n_items: int) -> SeenItems:
+        """Logged pairs that fit k does not judge, by user: lists leave them out."""
+        mine = self.rows.take(self.rows_of(k))
+        user, item = np.asarray(logged.user), np.asarray(logged.item)
+        kept = ~np.isin(_pairs(logged, n_items), _pairs(mine, n_items))
+        return seen_items(user[kept], item[kept], len(logged.users))
 
 
 @dataclass(frozen=True)
@@ -94,8 +102,8 @@ def choose_rows(models: tuple[AuditedModel, ...], data: Dataset, split: Split, a
         if len(foreign) == len(models):
             return _one(rows, "given", f"{words} as not seen by the models", None)
         return _without(rows, split, asked, words)
-    held_out = _held_out(split)
-    if held_out is not None and own_split:
+    held_out = _held_out(split, models) if own_split and asked.folds is None else None
+    if held_out is not None:
         return _one(held_out[0], "held-out", held_out[1], split)
     if foreign and not asked.unseen:
         raise InputError(
@@ -106,7 +114,7 @@ def choose_rows(models: tuple[AuditedModel, ...], data: Dataset, split: Split, a
     train = split.train if not foreign else data.logged.labelled(split.protocol)
     if len(foreign) == len(models):
         return _one(train, "claimed", "all logged rows: not seen in training, as the caller says", None)
-    if len(train) > MAX_CROSS_FIT or asked.folds == 1:
+    if asked.folds == 1 or (asked.folds is None and len(train) > MAX_CROSS_FIT):
         n = min(round(HOLD_OUT * len(train)), MAX_HOLD_OUT)
         drawn = generator(asked.rng, "audit-hold-out").choice(len(train), max(n, 1), replace=False)
         train = train.take(drawn)
@@ -120,7 +128,8 @@ class Asked:
 
     rows: Any = None
     unseen: bool = False
-    folds: int = FOLDS
+    folds: int | None = None
+    """Parts of a cross-fit that was asked for; None: held-out rows where there are some."""
     split_given: bool = False
     rng: int = 0
 
@@ -146,13 +155,18 @@ def _one(rows: Interactions, source: Source, words: str, split: Split | None) ->
     return Judged(rows, source, words, np.zeros(len(rows), np.int8), (split,))
 
 
-def _held_out(split: Split) -> tuple[Interactions, str] | None:
-    """Logged rows that the split keeps out of training."""
+def _held_out(split: Split, models: tuple[AuditedModel, ...]) -> tuple[Interactions, str] | None:
+    """Logged rows that the split keeps out of training, and that no model says it was trained on."""
     if split.evaluation == "logged" and len(split.test):
-        return split.test, "test rows of the log"
-    if split.selection == "logged" and len(split.validation):
-        return split.validation, "validation rows of the log"
-    return None
+        rows, words = split.test, "test rows of the log"
+    elif split.selection == "logged" and len(split.validation):
+        rows, words = split.validation, "validation rows of the log"
+    else:
+        return None
+    unseen = ~np.any([model.trained_on(rows) for model in models], axis=0)
+    if np.count_nonzero(unseen) < min(MIN_HELD_OUT, len(rows)):
+        return None
+    return rows if unseen.all() else rows.take(unseen), words
 
 
 def _without(rows: Interactions, split: Split, asked: Asked, words: str) -> Judged:
@@ -162,9 +176,10 @@ def _without(rows: Interactions, split: Split, asked: Asked, words: str) -> Judg
     seen = np.isin(own, trained)
     if not seen.any():
         return _one(rows, "given", f"{words}, none of which trained the models", split)
-    if not 1 <= asked.folds <= 50:
-        raise InputError("folds out of range", found=asked.folds, expected="from 1 (a hold-out) to 50")
-    n = min(asked.folds, len(rows))
+    folds = FOLDS if asked.folds is None else asked.folds
+    if not 1 <= folds <= 50:
+        raise InputError("folds out of range", found=folds, expected="from 1 (a hold-out) to 50")
+    n = min(folds, len(rows))
     part = (generator(asked.rng, "audit-folds").permutation(len(rows)) % n).astype(np.int8)
     splits = [replace(split, train=split.train.take(~np.isin(trained, own[part == k]))) for k in range(n)]
     if any(not len(fold.train) for fold in splits):

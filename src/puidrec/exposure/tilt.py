@@ -1,0 +1,220 @@
+"""Measured tilt: how exposure depends on the rating itself, beyond the propensity, from a few uniform ratings.
+
+If the odds of being seen are p/(1 − p) · exp(a_s + b_s r) with r the rating scaled to 0..1 and s a segment of users or
+items, then logged rows against uniform rows of unseen pairs are a logistic regression with the offset logit p:
+
+    logit P(logged | r, s) = logit p + (a_s + what the sampling adds) + b_s r.
+
+b_s > 0: people see what they like, more than the propensity explains; exp|b_s| is the Γ between both ends of the scale.
+A certificate proves that something is hidden; a tilt says in which direction and how much, if its form is right.
+Intervals resample users, each with logged and uniform rows together; a replicate takes one Newton step from the fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from puidrec.data.dataset import Dataset
+from puidrec.data.protocol import Protocol, get_protocol
+from puidrec.errors import InputError
+from puidrec.evaluation.significance import resampled_sums
+from puidrec.exposure.certificate import Segments
+from puidrec.exposure.certify import all_labelled, partitions_of
+from puidrec.exposure.nominal import NominalExposure
+from puidrec.rng import Rng, generator
+
+MIN_ROWS = 30
+"""Fewest uniform rows of a segment whose tilt is measured."""
+MAX_LOGGED = 1_000_000
+"""Logged rows that are regressed on; of more, a random sample."""
+REPLICATES, STEPS = 400, 30
+
+
+class TiltRows(NamedTuple):
+    """Logged rows first, then uniform ones."""
+
+    rating: np.ndarray
+    """Scaled to 0..1."""
+    offset: np.ndarray
+    """logit p."""
+    logged: np.ndarray
+    """1 or 0."""
+    user: np.ndarray
+    segment: np.ndarray
+
+
+@dataclass(frozen=True)
+class TiltFit:
+    """Intercepts and slopes of the segments, and what each user adds to their scores and curvatures."""
+
+    intercept: np.ndarray
+    slope: np.ndarray
+    sums: np.ndarray
+    """[users, segments, 5]: two scores, three entries of the curvature."""
+
+    @property
+    def influence(self) -> np.ndarray:
+        """What each user moves the slopes by, [users, segments]."""
+        return _step(self.sums[..., :2], self.sums[..., 2:].sum(axis=0))[1]
+
+    def draws(self, rng: Rng, replicates: int = REPLICATES) -> np.ndarray:
+        """Slopes of resampled users, [replicates, segments]."""
+        n_users, n_segments, width = self.sums.shape
+        drawn = resampled_sums(self.sums.reshape(n_users, -1), replicates, generator(rng, "tilt"))
+        drawn = drawn.reshape(replicates, n_segments, width)
+        found: np.ndarray = self.slope + _step(drawn[..., :2], drawn[..., 2:])[1]
+        return found
+
+
+def fit_tilt(rows: TiltRows, n_users: int, n_segments: int = 1) -> TiltFit:
+    """The regression of every segment, all at once: they share nothing."""
+    a, b = np.zeros(n_segments), np.zeros(n_segments)
+    sums = np.zeros(0)
+    for _ in range(STEPS):
+        sums = _sums(rows, a, b, n_segments, rows.segment, n_segments)
+        steps = _step(sums[:, :2], sums[:, 2:])
+        a, b = a + np.clip(steps[0], -2.0, 2.0), b + np.clip(steps[1], -2.0, 2.0)
+        if max(np.abs(steps[0]).max(), np.abs(steps[1]).max()) < 1e-9:
+            break
+    place = rows.user.astype(np.int64) * n_segments + rows.segment
+    own = _sums(rows, a, b, n_segments, place, n_users * n_segments).reshape(n_users, n_segments, 5)
+    return TiltFit(a, b, own)
+
+
+def _sums(rows: TiltRows, a: np.ndarray, b: np.ndarray, n_segments: int, place: np.ndarray, n: int) -> np.ndarray:
+    """Scores and curvatures at a and b, summed by place, [n, 5]."""
+    r = rows.rating
+    eta = rows.offset + a[rows.segment] + b[rows.segment] * r
+    chance = 1.0 / (1.0 + np.exp(-eta))
+    left, bent = rows.logged - chance, chance * (1.0 - chance)
+    parts = (left, left * r, bent, bent * r, bent * r * r)
+    return np.stack([np.bincount(place, part, n) for part in parts], axis=-1)
+
+
+def _step(score: np.ndarray, curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """curvature⁻¹ · score of 2 × 2 systems; no step where nothing is known."""
+    one, mixed, two = curve[..., 0], curve[..., 1], curve[..., 2]
+    det = one * two - mixed**2
+    safe = np.where(det > 1e-12, det, np.inf)
+    return (two * score[..., 0] - mixed * score[..., 1]) / safe, (one * score[..., 1] - mixed * score[..., 0]) / safe
+
+
+def tilt_rows(nominal: NominalExposure, uniform_user: np.ndarray, uniform_item: np.ndarray,
+              uniform_rating: np.ndarray, segments: Segments | None = None) -> TiltRows:  # fmt: skip
+    """The rows of a regression: seen rows, and uniform rows of unseen pairs; ratings are scaled here."""
+    seen, scale = nominal.seen, nominal.data.scale
+    chosen = np.arange(len(seen))
+    if chosen.size > MAX_LOGGED:
+        chosen = np.sort(generator(nominal.seed, "tilt-rows").choice(chosen, MAX_LOGGED, replace=False))
+    logged = seen.take(chosen)
+    user = np.concatenate([logged.user, uniform_user]).astype(np.int64)
+    item = np.concatenate([logged.item, uniform_item]).astype(np.int64)
+    rating = scale.unit(np.concatenate([logged.rating, uniform_rating])).astype(np.float64)
+    p = np.clip(nominal.propensity.predict(user, item, None), 1e-9, 1.0 - 1e-9)
+    code = np.zeros(user.size, np.int64) if segments is None else segments.of(user, item)
+    return TiltRows(rating, np.log(p) - np.log1p(-p), (np.arange(user.size) < chosen.size) * 1.0, user, code)
+
+
+class SegmentTilt(NamedTuple):
+    """The tilt of one segment."""
+
+    segment: str
+    n_uniform: int
+    n_logged: int
+    slope: float
+    """Log odds of being seen, from the lowest to the highest rating, beyond the propensity."""
+    low: float
+    high: float
+
+    @property
+    def gamma(self) -> float:
+        """exp|slope|."""
+        return float(np.exp(abs(self.slope)))
+
+    @property
+    def direction(self) -> str:
+        """`liked is seen`, `disliked is seen`, or `open`."""
+        return "liked is seen" if self.low > 0.0 else "disliked is seen" if self.high < 0.0 else "open"
+
+
+@dataclass(frozen=True)
+class Tilt:
+    """What `puidrec.measure_tilt(data, by=…)` finds: a slope for every segment, with its interval."""
+
+    rows: tuple[SegmentTilt, ...]
+    by: str | None
+    propensity: str
+    confidence: float
+    fit: TiltFit
+
+    @property
+    def sentence(self) -> str:
+        """The first row in words."""
+        row = self.rows[0]
+        where = "" if self.by is None else f" in {row.segment}"
+        return (
+            f"From the lowest rating to the highest, the odds of being seen change by a factor of "
+            f"{np.exp(row.slope):.2f}{where} ({self.confidence:.0%} {np.exp(row.low):.2f} to {np.exp(row.high):.2f}) "
+            f"beyond the {self.propensity} propensity: {row.direction}."
+        )
+
+    def __repr__(self) -> str:
+        return f"Tilt by {self.by or 'nothing'}: {len(self.rows)} segments\n  {self.sentence}"
+
+    def to_frame(self) -> pl.DataFrame:
+        """A row per segment."""
+        return pl.DataFrame([{**row._asdict(), "gamma": row.gamma, "direction": row.direction} for row in self.rows])
+
+
+def measure_tilt(
+    data: Dataset,
+    by: str | None = None,
+    *,
+    propensity: str = "two-way",
+    protocol: str | Protocol = "rd",
+    confidence: float = 0.95,
+    rng: int = 0,
+) -> Tilt:
+    """How exposure depends on the rating beyond the propensity, from the log and its uniform rows.
+
+    by: a feature column of users or items, `activity` or `popularity`: a slope for each of its segments with at least
+    30 uniform rows; None: one for all pairs. Uniform rows whose pair is in the log are left out. It assumes that log
+    odds are linear in the rating; a certificate assumes no form, and says less.
+    """
+    if data.uniform is None or not len(data.uniform):
+        raise InputError(
+            "a tilt needs uniform rows", found="none", expected="ratings of items drawn at random",
+            hint="Load the data with uniform=…",
+        )  # fmt: skip
+    rule = all_labelled(get_protocol(protocol))
+    nominal = NominalExposure(data, data.logged.labelled(rule), None, propensity, seed=rng)
+    drawn = nominal.unseen(data.uniform.labelled(rule))
+    segments = None if by is None else _segments(nominal, by)
+    rows = tilt_rows(nominal, drawn.user, drawn.item, drawn.rating, segments)
+    names = ("all pairs",) if segments is None else segments.names
+    fit = fit_tilt(rows, data.n_users, len(names))
+    tail = 50.0 * (1.0 - confidence)
+    ends = np.percentile(fit.draws(rng), [tail, 100.0 - tail], axis=0)
+    counts = [np.bincount(rows.segment[rows.logged == o], minlength=len(names)) for o in (0.0, 1.0)]
+    found = [
+        SegmentTilt(name, int(counts[0][k]), int(counts[1][k]), float(fit.slope[k]), *map(float, ends[:, k]))
+        for k, name in enumerate(names)
+        if counts[0][k] >= MIN_ROWS and counts[1][k] >= MIN_ROWS
+    ]
+    if not found:
+        raise InputError(
+            "too few uniform rows to measure a tilt", found=len(drawn), expected=f"{MIN_ROWS} in a segment"
+        )
+    return Tilt(tuple(found), by, propensity, confidence, fit)
+
+
+def _segments(nominal: NominalExposure, by: str) -> Segments:
+    """The partition by a column, or by activity or popularity."""
+    found = {part.names[0].split(":")[0].split(" (")[0]: part for part in partitions_of(nominal)}
+    if by not in found:
+        raise InputError("no such segments", found=by, expected=", ".join(found))
+    return found[by]
