@@ -18,10 +18,7 @@ from puidrec.model import Recommender
 USERS, ITEMS = 60, 40
 FIXED = {"dim": 4, "l2": 0.1}
 CASES = {
-    **{name: FIXED for name in (
-        "mf", "ips", "dr", "rd-ips", "rd-dr", "puid-dr", "bpuid-dr", "brd-ips", "signed-rd", "signed-puid", "all-rank",
-        "mrdr", "stable-dr", "bal-dr", "res-dr", "ips-v2", "dcf", "idcf", "spectrum",
-    )},
+    **dict.fromkeys(("mf", "ips", "dr", "rd-ips", "rd-dr", "puid-dr", "bpuid-dr", "brd-ips", "signed-rd", "signed-puid", "all-rank", "mrdr", "stable-dr", "bal-dr", "res-dr", "ips-v2", "dcf", "idcf", "spectrum"), FIXED),
     **dict.fromkeys(("ease", "bias", "item-rate", "popularity", "pure-svd"), {}),
 }  # fmt: skip
 """One row per builder at least, and those whose weights or Γ are made in another way."""

@@ -83,7 +83,7 @@ class MethodContract:
         assert loaded.recommend(users, 4)["item_id"].equals(model.recommend(users, 4)["item_id"])
 
     def test_says_if_uniform_rows_decide_anything(self) -> None:
-        """Other uniform ratings, none of which choose the epoch, change scores where a method says so, and only there."""
+        """Other uniform ratings, none of which choose the epoch, change scores where a method says so, only there."""
         data = self.data()
         assert data.uniform is not None
         flipped = data.uniform.frame.with_columns(rating=(data.scale.low + data.scale.high) - pl.col("rating"))
