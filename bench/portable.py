@@ -41,19 +41,19 @@ SHOWN = 2_000
 def move_starts(shift: float) -> None:
     """Add a number to all parameters before training, of either solver."""
     import torch
-    from puidrec.train.solver import Model
 
+    from puidrec.methods import stages
     from puidrec.optimise.adam import Trainer
 
-    start, init = Model.start, Trainer.__init__
+    start, init = stages.spectral_start, Trainer.__init__
 
-    def moved(self: Trainer, problem: Any, *given: Any, **named: Any) -> None:
+    def moved(self: Trainer, steps: Any, *given: Any, **named: Any) -> None:
         with torch.no_grad():
-            for parameter in (p for step in problem.steps for p in step.module.parameters()):
+            for parameter in (p for step in steps for p in step.module.parameters()):
                 parameter.add_(shift)
-        init(self, problem, *given, **named)
+        init(self, steps, *given, **named)
 
-    Model.start = lambda *given: {k: v + shift for k, v in start(*given).items()}  # type: ignore[method-assign]
+    stages.spectral_start = lambda *given: {k: v + shift for k, v in start(*given).items()}
     Trainer.__init__ = moved  # type: ignore[method-assign]
 
 
@@ -78,9 +78,9 @@ def data_of(log: str, folder: str | None) -> Any:
 def fit_all(methods: Sequence[str], logs: Sequence[str], folder: str | None, out: Path) -> None:
     """Fit every method on every log in this process; write all scores. A method that a log cannot train is left out."""
     import torch
-    from puidrec.train import devices
 
     import puidrec as pr
+    from puidrec.optimise import devices
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     devices.SMALL = 0  # else small fits take one thread whatever is asked

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from puidrec.train.regularisation import measure_noise
 from scipy.sparse.linalg import svds
 
 from puidrec.data.on_disk import Scratch
@@ -59,12 +58,6 @@ def test_sums_products_and_changes(dense, matrices) -> None:
 def test_closed_forms_do_not_know_how_the_matrix_is_cut(name, matrices) -> None:
     one, many = (closed_form(name, matrix, 3, 0).tile().numpy() for matrix in matrices)
     np.testing.assert_allclose(many, one, atol=1e-6)
-
-
-def test_noise_does_not_know_either(matrices) -> None:
-    one, many = (measure_noise(matrix, None, None, 0) for matrix in matrices)
-    assert many.edge == pytest.approx(one.edge, rel=1e-9)
-    assert one.edge > 0
 
 
 def test_sums_and_numbers_by_user_of_parts_with_users_without_rows() -> None:

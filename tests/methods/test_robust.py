@@ -15,17 +15,14 @@ BENCHMARKED = ["brd-ips", "brd-dr", "bpuid-ips", "bpuid-dr"]
 
 
 def total_loss(problem):
-    """The prediction loss over all users."""
-    return float(problem.prediction_loss(0, problem.n_users).detach())
+    """The prediction loss."""
+    return float(problem.steps[0].loss().detach())
 
 
-def main_problem(prepared):
+@pytest.fixture
+def main_problem(problem_after):
     """The method's own problem at its start, and the benchmark it was given."""
-    stages, done = stages_of(prepared), {}
-    for stage in stages[:-1]:
-        trainer = Trainer(stage.build(done), prepared.settings, None, stage=stage.name, save=None)
-        done[stage.name] = trainer.run()
-    return stages[-1].build(done), done
+    return problem_after
 
 
 @pytest.mark.parametrize("loss", ["squared", "absolute", "cross-entropy"])
