@@ -42,14 +42,10 @@ CASES: dict[str, PairLoss] = {
     **{f"dr {name}": robust(error=pointwise_error(name, "signed"), head="label") for name in LOSSES},
     "worst ips": robust(interval=True),
     "worst dr": robust(head="label", interval=True),
-    "worst dr, cross-entropy": robust(
-        error=pointwise_error("cross-entropy", "unit"), head="label", interval=True
-    ),
+    "worst dr, cross-entropy": robust(error=pointwise_error("cross-entropy", "unit"), head="label", interval=True),
     "worst dr, ê itself": robust(head="direct", interval=True),
     "benchmarked ips": robust(interval=True, benchmarked=True),
-    "benchmarked ips, absolute": robust(
-        error=pointwise_error("absolute"), interval=True, benchmarked=True
-    ),
+    "benchmarked ips, absolute": robust(error=pointwise_error("absolute"), interval=True, benchmarked=True),
     "benchmarked dr": robust(head="label", interval=True, benchmarked=True),
     "unseen": UnseenLoss(0.7, 0.2),
     "unseen, concave": UnseenLoss(0.1, 0.9),
@@ -258,7 +254,9 @@ def everywhere(make_log, make_scores):
         scale = 1.0 / pairs
         lam = 1.5 / (pairs - len(log))
         found = {
-            "naive": Objective(log, RobustLoss(), {**columns, "b": log.map(torch.ones_like, columns["r"])}, 1 / len(log)),
+            "naive": Objective(
+                log, RobustLoss(), {**columns, "b": log.map(torch.ones_like, columns["r"])}, 1 / len(log)
+            ),
             "ips": Objective(log, RobustLoss(), columns, scale),
             "dr": Objective(log, RobustLoss(head="label"), columns, scale, scale, m, constant=-0.2),
             "signed": Objective(log, UnseenLoss(1 / len(log), lam), columns, 1.0, lam, m),

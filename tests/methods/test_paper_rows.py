@@ -126,7 +126,9 @@ class Printed:
         x = start
         for epsilon in (1e-2, 1e-3, 1e-4, 1e-5):
             options = {"maxiter": 4000, "ftol": 1e-15, "gtol": 1e-10}
-            x = minimize(lambda x, e=epsilon: self.with_l2(loss, x, e), x, jac=True, method="L-BFGS-B", options=options).x
+            x = minimize(
+                lambda x, e=epsilon: self.with_l2(loss, x, e), x, jac=True, method="L-BFGS-B", options=options
+            ).x
         return self.with_l2(loss, x, 0.0)[0], scores(*self.unpack(x))
 
 

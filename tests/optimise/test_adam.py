@@ -79,9 +79,7 @@ def trainer_of(prepared, validator=None):
     """A trainer of the method's only stage, and its problem."""
     (stage,) = stages_of(prepared)
     problem, settings = stage.build({}), prepared.settings
-    return Trainer(
-        problem.steps, problem.factors, "main", settings.epochs, settings.lr, settings.patience, validator
-    )
+    return Trainer(problem.steps, problem.factors, "main", settings.epochs, settings.lr, settings.patience, validator)
 
 
 @pytest.mark.parametrize("backbone", ["mf", "mf-linear", "mf-mlp"])
@@ -216,7 +214,9 @@ def test_a_short_run_returns_a_trained_model(epochs, world) -> None:
 
 def test_progress_tells_stage_epochs_and_figures(prepare, world) -> None:
     calls = []
-    Recommender("brd-ips", epochs=6, dim=2, l2=0.1, solver="adam").fit(world(0), progress=lambda *call: calls.append(call))
+    Recommender("brd-ips", epochs=6, dim=2, l2=0.1, solver="adam").fit(
+        world(0), progress=lambda *call: calls.append(call)
+    )
     assert [call[:3] for call in calls] == [(s, e, 6) for s in ("benchmark", "main") for e in range(1, 7)]
     assert all({"epoch", "loss_phi"} <= call[3].keys() for call in calls)
     assert [call[1] for call in calls if "score" in call[3]] == [5, 6, 5, 6]

@@ -114,7 +114,9 @@ def test_one_tenth_is_held_out_where_rows_are_many(chosen, monkeypatch) -> None:
 
 def test_progress_tells_of_the_path(chosen) -> None:
     told: list[tuple[str, int]] = []
-    Recommender("mf", backbone="mf", rng=0).fit(chosen[2][1], progress=lambda stage, done, *_: told.append((stage, done)))
+    Recommender("mf", backbone="mf", rng=0).fit(
+        chosen[2][1], progress=lambda stage, done, *_: told.append((stage, done))
+    )
     path = [done for stage, done in told if stage == "choice of dim and l2"]
     assert sorted(set(path)) == path[:1] + sorted(set(path) - {path[0]})
     assert set(path) <= set(DIMS)

@@ -63,7 +63,9 @@ def test_l2_around_a_point_pulls_vectors_there_and_biases_to_zero(small) -> None
     around = plain.around(point)
     assert bool((around.users.centre[:, -1] == 0.0).all())
     torch.testing.assert_close(around.items.centre[:, :-1], point["items"][:, :-1])
-    biases = {name: value if value.ndim == 0 else value * torch.tensor([0.0, 0.0, 1.0]) for name, value in point.items()}
+    biases = {
+        name: value if value.ndim == 0 else value * torch.tensor([0.0, 0.0, 1.0]) for name, value in point.items()
+    }
     assert around.penalty(point) == pytest.approx(plain.penalty(biases))
 
 

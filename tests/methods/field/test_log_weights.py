@@ -58,7 +58,15 @@ def test_prediction_losses_equal_brute_force(method, prepare, oracle) -> None:
 @pytest.mark.parametrize("solver", ["adam", "least-squares"])
 def test_with_one_propensity_for_all_pairs_each_is_dr(method, solver, world) -> None:
     """All propensities are raised to one that is above them."""
-    options = {"propensity": "cells", "min_propensity": 0.5, "dim": 3, "l2": 0.1, "epochs": 10, "solver": solver, "rng": 0}
+    options = {
+        "propensity": "cells",
+        "min_propensity": 0.5,
+        "dim": 3,
+        "l2": 0.1,
+        "epochs": 10,
+        "solver": solver,
+        "rng": 0,
+    }
     one, other = (Recommender(name, **options).fit(world()) for name in (method, "dr"))
     assert one.user_factors_ == pytest.approx(other.user_factors_, abs=2e-5)
 
@@ -86,7 +94,9 @@ def test_least_squares_ends_where_the_weighted_loss_is_flat(method, world, prepa
 
     before = [slope(step) for step in problem.steps]
     for step in problem.steps:
-        own = {k.removeprefix(f"{step.name}."): v for k, v in model.parameters_.items() if k.startswith(f"{step.name}.")}
+        own = {
+            k.removeprefix(f"{step.name}."): v for k, v in model.parameters_.items() if k.startswith(f"{step.name}.")
+        }
         step.module.load_state_dict(own)
     after = [slope(step) for step in problem.steps]
     assert all(now < 0.02 * then for now, then in zip(after, before, strict=True)), (before, after)
