@@ -7,7 +7,7 @@ READY_DEMO := $(VENV)/.ready-demo
 DATA ?= data
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Formulas, tables, the audit, rules of the code base, and the pages: what most changes break first.
-QUICK := $(addprefix tests/,features exposure evaluation backbones objective auditing \
+QUICK := $(addprefix tests/,features exposure evaluation scores losses auditing \
 	$(patsubst %,test_%.py,errors layers methods plugins public_names settings suite) \
 	$(patsubst %,docs/test_%.py,contributing equations site))
 

@@ -19,7 +19,7 @@ GRID = {
     "bpuid-dr": ("dr", "personalised", True),
 }
 OTHERS = (
-    "multi-ips", "multi-dr", "signed-rd", "signed-puid", "sharp-rd", "sharp-puid", "item-rate", "bias",
+    "multi-ips", "multi-dr", "signed-rd", "signed-puid", "item-rate", "bias",
     "popularity", "pure-svd",
     "all-rank", "ease", "spectrum",
 )  # fmt: skip
@@ -57,10 +57,10 @@ def test_what_other_modules_may_ask_of_a_row() -> None:
     rows = METHODS.values()
     assert {spec.name for spec in rows if not spec.trains} == {"item-rate", "bias", "popularity", "pure-svd", "ease"}
     assert {spec.name for spec in rows if spec.uses_propensity is True} == {*GRID, *REWEIGHTED} - {"mf"}
-    assert {spec.name for spec in rows if spec.calibrates_gamma} == {n for n in OTHERS if n[:5] in ("signe", "sharp")}
-    assert [METHODS[name].heads_on_log for name in ("mf", "dr", "multi-ips", "multi-dr")] == [1, 1, 2, 3]
+    assert {spec.name for spec in rows if spec.calibrates_gamma} == {n for n in OTHERS if n.startswith("signed")}
     for spec in rows:
-        fields = set(Settings.model_fields)
+        own = spec.own_params
+        fields = {*Settings.model_fields, *(() if own is None else own.model_fields)}
         assert set(spec.search_space) <= fields
         assert bool(spec.search_space) is spec.trains
         assert ("gamma" in spec.search_space) <= (spec.uncertainty != "none")
@@ -74,15 +74,6 @@ def test_a_model_without_ids_is_weighted_by_signed_methods() -> None:
     assert signed.weighs_rows(Settings.of("signed-rd", ids=False))
     assert METHODS["ips"].weighs_rows(Settings.of("ips"))
     assert not METHODS["mf"].weighs_rows(Settings.of("mf", ids=False))
-
-
-def test_ends_and_uncertainty_of_the_sharp_family() -> None:
-    columns = {name: (spec.end, spec.uncertainty) for name, spec in METHODS.items() if spec.calibrates_gamma}
-    expected = {
-        "signed-rd": ("signed", "global"), "signed-puid": ("signed", "personalised"),
-        "sharp-rd": ("worst", "global"), "sharp-puid": ("worst", "personalised"),
-    }  # fmt: skip
-    assert columns == expected
 
 
 def test_only_doubly_robust_methods_impute() -> None:

@@ -17,6 +17,12 @@ from puidrec.scores import BACKBONES
 
 DEFAULT_DIM, DEFAULT_L2 = 16, 0.1
 """Where nothing chooses them: training by adam without IDs, logs of likes."""
+REMOVED = {
+    "l2_vectors": "Use l2: l2=0.1 is what l2_vectors=1.0 was.",
+    "block_users": "Least squares needs no blocks of users; leave it out.",
+    "checkpoint_every": "Checkpoints are written by time; leave it out.",
+}
+"""Settings of 0.1 that are gone, and what to do instead."""
 VALIDATION_METRICS = ("auto", "auc", "uauc", "mse")
 
 
@@ -251,7 +257,7 @@ class Settings(BaseModel):
                 "unknown setting",
                 found=unknown,
                 expected=f"one of {', '.join(names)}",
-                hint=f"Did you mean {near[0]}?" if near else None,
+                hint=REMOVED.get(unknown) or (f"Did you mean {near[0]}?" if near else None),
             )
         if kind is not None:
             try:

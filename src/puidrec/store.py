@@ -22,7 +22,7 @@ from puidrec.errors import InputError
 from puidrec.history import History
 from puidrec.methods.table import params_of_others
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from puidrec.settings import Settings
+from puidrec.settings import REMOVED, Settings
 
 if TYPE_CHECKING:
     from puidrec.model import Recommender
@@ -54,8 +54,6 @@ class Description(BaseModel):
 
 
 FORMAT = "puidrec-model-1"
-REMOVED = ("l2_vectors", "block_users", "checkpoint_every")
-"""Settings of earlier versions that say nothing of a model once it is trained."""
 
 
 def save_model(model: Recommender, folder: Path) -> None:

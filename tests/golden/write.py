@@ -1,6 +1,7 @@
 """Thirty rounded scores of every method on two small logs; `python tests/golden/write.py` writes them anew, on purpose.
 
-A change of a golden score is a change of what users get: it needs a line in CHANGELOG.md that says which methods, and why.
+A change of a golden score is a change of what users get: it needs a line in CHANGELOG.md that says which
+methods, and why.
 """
 
 from __future__ import annotations

@@ -3,12 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from puidrec.train import baselines
-from puidrec.train.regularisation import SHARE, largest_singular_value, noise_like
 
 from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
-from puidrec.methods.baselines import SHRINK, closed_form, ease
+from puidrec.methods import baselines
+from puidrec.methods.baselines import NOISE_SHARE, SHRINK, closed_form, ease, largest_singular_value, noise_like
 
 USER, ITEM = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 0, 2, 1, 2, 0])
 TARGET = np.array([1.0, 0.5, 0.75, 0.0, 0.25, 0.5, 1.0])
@@ -87,7 +86,7 @@ def random_log(n_users=30, n_items=12):
 def test_ease_is_a_ridge_regression_of_each_item_on_the_others() -> None:
     log = random_log()
     dense = np.concatenate([part.matrix.toarray() for part in log.parts()])
-    penalty = (SHARE * np.mean([largest_singular_value(noise) for noise in noise_like(log, 0)])) ** 2
+    penalty = (NOISE_SHARE * np.mean([largest_singular_value(noise) for noise in noise_like(log, 0)])) ** 2
     weights = np.zeros((12, 12))
     for j in range(12):
         others = np.delete(np.arange(12), j)

@@ -17,10 +17,10 @@ from puidrec.model import Recommender
 
 USERS, ITEMS = 60, 40
 FIXED = {"dim": 4, "l2": 0.1}
-CASES = {
-    **dict.fromkeys(("mf", "ips", "dr", "rd-ips", "rd-dr", "puid-dr", "bpuid-dr", "brd-ips", "signed-rd", "signed-puid", "all-rank", "mrdr", "stable-dr", "bal-dr", "res-dr", "ips-v2", "dcf", "idcf", "spectrum"), FIXED),
-    **dict.fromkeys(("ease", "bias", "item-rate", "popularity", "pure-svd"), {}),
-}  # fmt: skip
+GRID = ("mf", "ips", "dr", "rd-ips", "rd-dr", "puid-dr", "bpuid-dr", "brd-ips", "mrdr", "ips-v2")
+OTHERS = ("signed-rd", "signed-puid", "all-rank", "stable-dr", "bal-dr", "res-dr", "dcf", "idcf", "spectrum")
+CLOSED = ("ease", "bias", "item-rate", "popularity", "pure-svd")
+CASES = {**{name: FIXED for name in (*GRID, *OTHERS)}, **{name: {"dim": 3} for name in CLOSED}}  # noqa: C420
 """One row per builder at least, and those whose weights or Γ are made in another way."""
 ADAM = {"multi-ips", "multi-dr", "cvib", "auto-debias"}
 """Started at random and stopped early: their start depends on the order of ids."""

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from puidrec.methods.robust import RobustProblem
-from puidrec.methods.stages import stages_of, train_stages
+from puidrec.methods.stages import train_stages
 from puidrec.model import Recommender
-from puidrec.optimise.adam import Trainer
 from puidrec.scores.low_rank import LowRank
 
 PLAIN = ["mf", "ips", "dr", "rd-ips", "rd-dr", "puid-ips", "puid-dr"]
@@ -15,23 +14,20 @@ BENCHMARKED = ["brd-ips", "brd-dr", "bpuid-ips", "bpuid-dr"]
 
 
 def total_loss(problem):
-    """The prediction loss over all users."""
-    return float(problem.prediction_loss(0, problem.n_users).detach())
+    """The prediction loss."""
+    return float(problem.steps[0].loss().detach())
 
 
-def main_problem(prepared):
+@pytest.fixture
+def main_problem(problem_after):
     """The method's own problem at its start, and the benchmark it was given."""
-    stages, done = stages_of(prepared), {}
-    for stage in stages[:-1]:
-        trainer = Trainer(stage.build(done), prepared.settings, None, stage=stage.name, save=None)
-        done[stage.name] = trainer.run()
-    return stages[-1].build(done), done
+    return problem_after
 
 
 @pytest.mark.parametrize("loss", ["squared", "absolute", "cross-entropy"])
 @pytest.mark.parametrize("target", ["rating", "binary"])
 @pytest.mark.parametrize("method", PLAIN)
-def test_losses_equal_brute_force_over_all_pairs(method, target, loss, prepare, oracle) -> None:
+def test_losses_equal_brute_force_over_all_pairs(method, target, loss, prepare, oracle, main_problem) -> None:
     prepared = prepare(method, target=target, loss=loss, gamma=2.0 if "rd" in method else "auto")
     problem, _ = main_problem(prepared)
     expected = oracle(prepared).prediction_loss(problem.factors(), problem.imputation())
@@ -42,7 +38,7 @@ def test_losses_equal_brute_force_over_all_pairs(method, target, loss, prepare, 
 
 
 @pytest.mark.parametrize("method", BENCHMARKED)
-def test_benchmarked_losses_equal_brute_force(method, prepare, oracle) -> None:
+def test_benchmarked_losses_equal_brute_force(method, prepare, oracle, main_problem) -> None:
     prepared = prepare(method, warm_start=False)
     problem, done = main_problem(prepared)
     base = done["benchmark"]
@@ -54,7 +50,7 @@ def test_benchmarked_losses_equal_brute_force(method, prepare, oracle) -> None:
 @pytest.mark.parametrize(
     ("robust", "plain"), [("rd-ips", "ips"), ("rd-dr", "dr"), ("puid-ips", "ips"), ("puid-dr", "dr")]
 )
-def test_gamma_one_is_the_plain_estimator(robust, plain, prepare, world) -> None:
+def test_gamma_one_is_the_plain_estimator(robust, plain, prepare, world, main_problem) -> None:
     (one, _), (other, _) = main_problem(prepare(robust, gamma=1.0)), main_problem(prepare(plain))
     assert total_loss(one) == pytest.approx(total_loss(other), abs=1e-6)
     options = {"epochs": 15, "dim": 3, "propensity": "cells"}
@@ -79,7 +75,7 @@ def test_a_constant_rule_makes_puid_rd(prefix, suffix, world) -> None:
 @pytest.mark.parametrize("backbone", ["mf", "mf-linear", "mf-mlp"])
 @pytest.mark.parametrize("head", ["label", "residual", "direct"])
 @pytest.mark.parametrize("method", BENCHMARKED)
-def test_the_loss_at_the_benchmark_is_exactly_zero(method, head, backbone, prepare) -> None:
+def test_the_loss_at_the_benchmark_is_exactly_zero(method, head, backbone, prepare, main_problem) -> None:
     problem, _ = main_problem(prepare(method, head=head, backbone=backbone, epochs=3, gamma=2.0))
     assert total_loss(problem) == 0.0
     assert problem.benchmarked
@@ -110,7 +106,7 @@ def test_a_benchmarked_method_can_gain_on_its_benchmark(prepare, oracle) -> None
 
 @pytest.mark.parametrize("size", [1, 7, 13, 39])
 @pytest.mark.parametrize("method", [*PLAIN, "bpuid-ips", "bpuid-dr"])
-def test_block_losses_average_to_the_loss_over_all_users(method, size, prepare) -> None:
+def test_block_losses_average_to_the_loss_over_all_users(method, size, prepare, main_problem) -> None:
     problem, _ = main_problem(prepare(method, warm_start=False))
     users = problem.n_users
     for step in problem.steps:
@@ -119,7 +115,7 @@ def test_block_losses_average_to_the_loss_over_all_users(method, size, prepare) 
         assert average == pytest.approx(float(step.loss(0, users).detach()), rel=1e-5, abs=1e-7)
 
 
-def test_gradients_of_blocks_average_too(prepare) -> None:
+def test_gradients_of_blocks_average_too(prepare, main_problem) -> None:
     problem, _ = main_problem(prepare("puid-dr", backbone="mf"))
     weight = problem.phi.user_towers[0].weight
 
@@ -141,7 +137,7 @@ def test_normalised_worst_cases_survive_blocks_without_rows(method, prepare, wor
     assert np.isfinite(model.user_factors_).all()
 
 
-def test_normalising_gives_a_global_gamma_something_to_do(prepare) -> None:
+def test_normalising_gives_a_global_gamma_something_to_do(prepare, main_problem) -> None:
     def gradient(**options):
         problem, _ = main_problem(prepare("rd-ips", backbone="mf", **options))
         problem.prediction_loss(0, problem.n_users).backward()

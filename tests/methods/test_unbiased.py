@@ -5,17 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from puidrec.objective import terms as estimators
-from puidrec.objective.terms import Observed, robust_mean
 
 from puidrec.data.synthetic import simulate
-from puidrec.losses.pointwise import pointwise_error
-from puidrec.losses.worst_case import Box
+from puidrec.losses.pair_loss import Objective, RobustLoss
+from puidrec.scores.log import Log
 from puidrec.scores.low_rank import LowRank
-from puidrec.scores.sparse import LogPattern
 
 N_USERS, N_ITEMS, DRAWS = 60, 50, 500
-ERROR = pointwise_error("squared", "unit")
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +43,16 @@ def estimates(estimator, ratings, chance, p, phi, theta=None):
     """The loss estimate in each of the draws of who sees what."""
     rng, values = np.random.default_rng(7), np.empty(DRAWS)
     for draw in range(DRAWS):
-        user, item = np.nonzero(rng.random(chance.shape) < chance)
-        pattern = LogPattern.from_pairs(user, item, N_USERS, N_ITEMS)
-        target, weight = (torch.from_numpy(x[user, item].astype(np.float64)) for x in (ratings, 1.0 / p))
-        observed = Observed(pattern, target, Box.exactly(weight))
-        terms = (
-            estimators.ips(observed, phi, ERROR) if estimator == "ips" else estimators.dr(observed, phi, theta, ERROR)
-        )
-        values[draw] = float(robust_mean(terms, observed.bounds, observed.n_pairs))
+        mask = rng.random(chance.shape) < chance
+        row_start = np.concatenate([[0], np.cumsum(mask.sum(1))])
+        log = Log(row_start, np.nonzero(mask)[1], N_ITEMS, dtype=torch.float64)
+        columns = {"r": log.filled(lambda rows, m=mask: ratings[m][rows])}
+        columns["a"] = columns["b"] = log.filled(lambda rows, m=mask: (1.0 / p[m])[rows])
+        objective = Objective(log, RobustLoss(), columns, 1 / log.n_pairs)
+        if estimator == "dr":
+            columns["g"] = log.scores_of(theta)
+            objective = Objective(log, RobustLoss(head="label"), columns, 1 / log.n_pairs, 1 / log.n_pairs, theta)
+        values[draw] = objective.value(log.scores_of(phi), phi)
     return values
 
 

@@ -94,7 +94,7 @@ def distance(options: dict[str, Any], checkpoint: Path) -> float:
 
     model.CHECKPOINT_SECONDS = 0.0
     data = simulate("mixed", 40, 25, density=0.2, rng=0).data
-    given = {"dim": 3, "epochs": 4, "checkpoint_every": 2, "propensity": "cells", **options}  # p is made by NumPy
+    given = {"dim": 3, "epochs": 4, "l2": 0.1, "propensity": "cells", **options}  # p is made by NumPy
     here, there = model.Recommender(**given).fit(data), model.Recommender(**given, device=NAME)
     try:
         there.fit(data, checkpoint=checkpoint, progress=stop)

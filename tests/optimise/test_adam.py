@@ -6,11 +6,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from puidrec.train import adam
 
 from puidrec.errors import PuidError
 from puidrec.methods.stages import stages_of
 from puidrec.model import Recommender
+from puidrec.optimise import adam
 from puidrec.optimise.adam import Adam, Trainer
 from puidrec.optimise.stopping import JUDGE_EVERY, WARM_UP, Stopping
 from puidrec.settings import Settings
@@ -75,9 +75,11 @@ def test_training_loads_neither_the_compiler_nor_what_it_does_not_use() -> None:
     assert done.stdout == "[]\n"
 
 
-def trainer_of(prepared, validator=None, **given):
-    stage = stages_of(prepared)[-1]
-    return Trainer(stage.build({}), prepared.settings, validator, stage="main", save=None, **given)
+def trainer_of(prepared, validator=None):
+    """A trainer of the method's only stage, and its problem."""
+    (stage,) = stages_of(prepared)
+    problem, settings = stage.build({}), prepared.settings
+    return Trainer(problem.steps, problem.factors, "main", settings.epochs, settings.lr, settings.patience, validator)
 
 
 @pytest.mark.parametrize("backbone", ["mf", "mf-linear", "mf-mlp"])
@@ -87,15 +89,13 @@ def trainer_of(prepared, validator=None, **given):
 def test_three_epochs_of_each_step_lower_its_loss(method, head, loss, target, backbone, prepare) -> None:
     prepared = prepare(method, head=head, loss=loss, target=target, backbone=backbone, lr=0.003, l2=0.0)
     trainer = trainer_of(prepared)
-    users = trainer.problem.n_users
-    for step in trainer.problem.steps:
+    for step in trainer.steps:
         values = []
         for _ in range(4):
             trainer.optimizers[step.name].zero_grad()
-            value = step.loss(0, users)
+            value = step.loss()
             value.backward()
             trainer.optimizers[step.name].step()
-            step.moved()
             values.append(float(value.detach()))
         assert np.isfinite(values).all()
         assert values[3] < values[0]
@@ -103,7 +103,9 @@ def test_three_epochs_of_each_step_lower_its_loss(method, head, loss, target, ba
 
 @pytest.mark.parametrize("method", ["mf", "ips", "rd-ips", "puid-ips", "multi-ips", "multi-dr"])
 def test_the_loss_goes_down_over_a_run(method, prepare) -> None:
-    history = trainer_of(prepare(method, epochs=30, l2=0.0, lr=0.01)).run().history
+    trainer = trainer_of(prepare(method, epochs=30, l2=0.0, lr=0.01))
+    trainer.run()
+    history = trainer.history
     name = next(key for key in history[0] if key.startswith("loss"))
     assert history[-1][name] < 0.95 * history[0][name]
 
@@ -130,13 +132,14 @@ def test_the_best_epoch_is_returned_not_the_last(every, prepare, judge_every) ->
     validator = Scripted(0.0, 0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 0.0)
     trainer = trainer_of(prepare("mf", epochs=8 * every, patience=100), validator)
     trainer.stopping.smoothing, trainer.stopping.warm_up = 0.0, 0
-    fitted = trainer.run()
-    assert fitted.best_epoch == 4 * every
-    assert torch.equal(fitted.phi.lefts[0], validator.seen[3])
-    assert not torch.equal(fitted.phi.lefts[0], validator.seen[-1])
-    scores = {row["epoch"]: row["score"] for row in fitted.history if "score" in row}
+    trainer.run()
+    assert trainer.stopping.best_epoch + 1 == 4 * every
+    users = trainer.scores().lefts[0]
+    assert torch.equal(users, validator.seen[3])
+    assert not torch.equal(users, validator.seen[-1])
+    scores = {row["epoch"]: row["score"] for row in trainer.history if "score" in row}
     assert scores == {every * k: 9 * (k == 4) for k in range(1, 9)}
-    assert [row["epoch"] for row in fitted.history] == list(range(1, 8 * every + 1))
+    assert [row["epoch"] for row in trainer.history] == list(range(1, 8 * every + 1))
 
 
 @pytest.mark.parametrize("every", [1, 5])
@@ -148,9 +151,9 @@ def test_a_best_epoch_before_an_interruption_is_still_the_best_after_it(every, p
     first.run()
     second = trainer_of(prepare("mf", epochs=5 * every, patience=100), after)
     second.restore(first.state())
-    fitted = second.run()
-    assert (fitted.best_epoch, len(fitted.history)) == (2 * every, 5 * every)
-    assert torch.equal(fitted.phi.lefts[0], before.seen[1])
+    second.run()
+    assert (second.stopping.best_epoch + 1, len(second.history)) == (2 * every, 5 * every)
+    assert torch.equal(second.scores().lefts[0], before.seen[1])
 
 
 @pytest.mark.parametrize(
@@ -160,9 +163,10 @@ def test_patience_ends_a_run(every, patience, epochs, prepare, judge_every) -> N
     """The first candidate comes after the warm-up, the end with the first judgement that patience allows for."""
     judge_every(every)
     validator = Scripted(*(-float(k) for k in range(100)))
-    fitted = trainer_of(prepare("mf", epochs=100, patience=patience), validator).run()
-    assert len(fitted.history) == epochs
-    assert fitted.best_epoch == min(k for k in range(every, 100, every) if k > WARM_UP)
+    trainer = trainer_of(prepare("mf", epochs=100, patience=patience), validator)
+    trainer.run()
+    assert len(trainer.history) == epochs
+    assert trainer.stopping.best_epoch + 1 == min(k for k in range(every, 100, every) if k > WARM_UP)
 
 
 def test_judging_changes_nothing_but_the_choice_of_the_epoch(prepare, judge_every) -> None:
@@ -171,10 +175,11 @@ def test_judging_changes_nothing_but_the_choice_of_the_epoch(prepare, judge_ever
     fits = []
     for every in (1, JUDGE_EVERY):
         judge_every(every)
-        fits.append(trainer_of(prepared, prepared.validator()).run())
+        fits.append(trainer_of(prepared, prepared.validator()))
+        fits[-1].run()
     each, some = (fit.history for fit in fits)
     rule = Stopping(patience=30, warm_up=16)
-    assert fits[0].best_epoch == [row["epoch"] for row in each if rule.update(row["score"])][-1]
+    assert fits[0].stopping.best_epoch + 1 == [row["epoch"] for row in each if rule.update(row["score"])][-1]
     assert [{**row, "score": 0} for row in each] == [{**row, "score": 0} for row in some]
     judged = [*range(JUDGE_EVERY, 32, JUDGE_EVERY), 32]
     assert {row["epoch"]: row["score"] for row in some if "score" in row} == {k: each[k - 1]["score"] for k in judged}
@@ -185,7 +190,8 @@ def test_rounding_does_not_choose_the_epoch_of_a_flat_curve(seed, prepare) -> No
     """A tie goes to the earliest epoch after the warm-up, whatever the seventh digit of the scores."""
     rounding = np.zeros(20) if seed is None else np.random.default_rng(seed).uniform(-1e-7, 1e-7, 20)
     trainer = trainer_of(prepare("mf", epochs=100, patience=40), Scripted(*(0.7 + rounding)))
-    assert trainer.run().best_epoch == 25
+    trainer.run()
+    assert trainer.stopping.best_epoch + 1 == 25
 
 
 @pytest.mark.parametrize("given", [{"patience": 0}, {"select": "none"}])
@@ -208,7 +214,7 @@ def test_a_short_run_returns_a_trained_model(epochs, world) -> None:
 
 def test_progress_tells_stage_epochs_and_figures(prepare, world) -> None:
     calls = []
-    Recommender("brd-ips", epochs=6, dim=2, solver="adam").fit(world(0), progress=lambda *call: calls.append(call))
+    Recommender("brd-ips", epochs=6, dim=2, l2=0.1, solver="adam").fit(world(0), progress=lambda *call: calls.append(call))
     told = [call for call in calls if call[3]]
     assert [call[:3] for call in told] == [
         (s, 6 * k + e, 12) for k, s in enumerate(("benchmark", "main")) for e in range(1, 7)
@@ -221,17 +227,6 @@ def test_divergence_is_told_with_what_to_do(prepare) -> None:
     with pytest.raises(PuidError, match=r"diverged in epoch \d+.*lower lr") as caught:
         trainer_of(prepare("ips", lr=1e30, epochs=30)).run()
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_blocks_cover_all_users_in_an_order_of_the_epoch(prepare) -> None:
-    trainer = trainer_of(prepare("mf", block_users=7))
-    orders = [list(trainer._blocks(epoch)) for epoch in range(6)]
-    for blocks in orders:
-        assert sorted(blocks)[0] == (0, 7)
-        assert sum(stop - start for start, stop in blocks) == 40
-        assert len(set(blocks)) == len(blocks) == 6
-    assert len({tuple(blocks) for blocks in orders}) > 1
-    assert orders[2] == list(trainer_of(prepare("mf", block_users=7))._blocks(2))
 
 
 def test_no_global_random_state_is_read_or_moved(world) -> None:
@@ -248,6 +243,8 @@ def test_regularisation_shrinks(prepare) -> None:
     norms = []
     for l2 in (0.0, 5.0):
         prepared = prepare("mf", l2=l2, epochs=40, backbone="mf", lr=0.05)
-        norms.append(float(trainer_of(prepared).run().phi.lefts[0][:, :3].norm()))
+        trainer = trainer_of(prepared)
+        trainer.run()
+        norms.append(float(trainer.scores().lefts[0][:, :3].detach().norm()))
     assert norms[1] < 0.5 * norms[0]
-    assert Settings.of("mf").l2 > 0
+    assert Settings.of("mf").l2_number > 0

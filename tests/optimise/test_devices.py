@@ -19,12 +19,12 @@ from puidrec.optimise.devices import SMALL, require_device, threads_for
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 FITS = [
     {"method": "mf", "backbone": "mf-mlp"},
-    {"method": "puid-dr", "block_users": 15, "backbone": "mf-linear"},
+    {"method": "puid-dr", "backbone": "mf-linear"},
     {"method": "brd-dr", "gamma": 2.0},
     {"method": "rd-ips", "gamma": 2.0, "normalise": True},
     {"method": "multi-dr"},
     {"method": "signed-puid"},
-    {"method": "sharp-rd"},
+    {"method": "all-rank"},
     {"method": "dr", "loss": "cross-entropy", "target": "binary"},
     {"method": "pure-svd"},
 ]
@@ -33,7 +33,7 @@ FITS = [
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("options", FITS, ids=lambda options: options["method"])
 def test_a_model_does_not_depend_on_the_device(options, device, world, tmp_path) -> None:
-    given = {"dim": 3, "epochs": 6, "checkpoint_every": 2, **options}
+    given = {"dim": 3, "epochs": 6, "l2": 0.1, **options}
     expected = Recommender(**given).fit(world(0))
     calls = []
 

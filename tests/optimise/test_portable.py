@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench" / "portable.py"
-METHODS = ("mf", "dr", "rd-dr", "signed-rd", "sharp-rd", "all-rank", "spectrum")
+METHODS = ("mf", "dr", "rd-dr", "signed-rd", "all-rank", "spectrum")
 
 
 @pytest.fixture(scope="module")

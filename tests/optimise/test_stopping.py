@@ -4,10 +4,10 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from puidrec.train import stopping
 
 from puidrec.data.dataset import Dataset
 from puidrec.losses.pointwise import TargetScale
+from puidrec.optimise import stopping
 from puidrec.optimise.stopping import WARM_UP, Stopping, Validator, pair_scores
 from puidrec.scores.low_rank import LowRank
 from puidrec.settings import Settings

@@ -332,7 +332,7 @@ class Objective:
         """How far to go so that a step is about as long as where it starts; the same in all processes."""
         squares = torch.stack([torch.stack([exact_sum(x.square()) for x in side]) for side in sides])
         squares[0] = self.log.total(squares[0].clone())
-        lengths = squares.sqrt().tolist()
+        lengths = squares.sqrt().cpu().tolist()
         return min((own / moved for own, moved in lengths if min(own, moved) > 0.0), default=1.0)
 
     def polynomial(self, line: Line) -> Tensor:
@@ -364,7 +364,7 @@ class Objective:
             return torch.stack([change.sum(), slope.sum()])
 
         found = self.scale * self.log.sum(sums, line.s0, line.s1, line.s2, *self.columns.values())
-        change, slope = found.tolist()
+        change, slope = found.cpu().tolist()
         return change, slope
 
     def moved(self, line: Line, t: float) -> Column:

@@ -86,6 +86,8 @@ def choose(
                     progress(dim, errors[k])
             return errors[k]
 
+        if dim == dims[0]:  # all of them: an L2 that leaves no vectors says nothing of its neighbour
+            at = min(range(len(factors)), key=lambda k: (error_at(k), abs(k - at)))
         here = error_at(at)
         for way in (-1, 1) if here < best.error * (1.0 + HOPELESS) else ():
             while 0 <= at + way < len(factors) and error_at(at + way) < here * (1.0 - MARGIN):

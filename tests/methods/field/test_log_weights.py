@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from puidrec.objective import log_weights as formulas
 
+from puidrec.losses import log_weights as formulas
 from puidrec.methods.stages import stages_of
 from puidrec.model import Recommender
 
@@ -32,7 +32,7 @@ def test_imputation_losses_equal_brute_force(method, prepare, dense_scores) -> N
     weight /= weight.sum()
     mismatch = dense_scores(problem.imputation())[rows.user, rows.item] - prepared.log.target(rows)
     expected = np.sum(weight * mismatch**2)
-    assert float(problem.imputation_loss(0, problem.n_users).detach()) == pytest.approx(expected, rel=1e-5)
+    assert float(problem.steps[1].loss().detach()) == pytest.approx(expected, rel=1e-5)
     plain = np.average(mismatch**2, weights=1 / p)
     assert abs(plain - expected) > 1e-4  # the weights matter here
 
@@ -51,14 +51,22 @@ def test_prediction_losses_equal_brute_force(method, prepare, oracle) -> None:
         weight = LOG[method](p)
     dense.a = dense.b = weight
     expected = dense.prediction_loss(problem.factors(), problem.imputation())
-    assert float(problem.prediction_loss(0, problem.n_users).detach()) == pytest.approx(expected, rel=1e-5)
+    assert float(problem.steps[0].loss().detach()) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("method", ["mrdr", "dr-mse"])
 @pytest.mark.parametrize("solver", ["adam", "least-squares"])
 def test_with_one_propensity_for_all_pairs_each_is_dr(method, solver, world) -> None:
     """All propensities are raised to one that is above them."""
-    options = {"propensity": "cells", "min_propensity": 0.5, "dim": 3, "epochs": 10, "solver": solver, "rng": 0}
+    options = {
+        "propensity": "cells",
+        "min_propensity": 0.5,
+        "dim": 3,
+        "l2": 0.1,
+        "epochs": 10,
+        "solver": solver,
+        "rng": 0,
+    }
     one, other = (Recommender(name, **options).fit(world()) for name in (method, "dr"))
     assert one.user_factors_ == pytest.approx(other.user_factors_, abs=2e-5)
 
@@ -66,7 +74,7 @@ def test_with_one_propensity_for_all_pairs_each_is_dr(method, solver, world) -> 
 def test_targeting_one_propensity_for_all_pairs_finds_the_share_that_was_seen(prepare) -> None:
     """Whatever the propensity says, weights that reproduce the sum over D are |D|/|O|: DR with the true rate."""
     prepared = prepare("tdr", min_propensity=0.5)
-    weight = problem_of(prepared).observed.bounds.b.numpy()
+    weight = problem_of(prepared).columns["b"].values.numpy()
     assert weight == pytest.approx(prepared.data.n_users * prepared.data.n_items / len(prepared.rows), rel=1e-5)
     assert weight.min() > 3.0  # and not 1/0.5
 
@@ -74,24 +82,27 @@ def test_targeting_one_propensity_for_all_pairs_finds_the_share_that_was_seen(pr
 @pytest.mark.parametrize("method", [*IMPUTATION, *LOG, "tdr"])
 def test_least_squares_ends_where_the_weighted_loss_is_flat(method, world, prepare) -> None:
     """The solver and Adam have the same loss: its gradient, as Adam computes it, is 0 at the solver's answer."""
-    problem = problem_of(prepare(method, l2_vectors=0.5))
+    problem = problem_of(prepare(method))
     options = {"propensity": "cells", "dim": 3, "epochs": 500, "solver": "least-squares", "select": "none", "rng": 0}
-    options["l2_vectors"] = 0.5
+    options["l2"] = 0.1
     model = Recommender(method, **options).fit(world())
 
     def slope(step) -> float:
         step.module.zero_grad()
-        (step.loss(0, problem.n_users) + step.penalty()).backward()
+        (step.loss() + step.penalty()).backward()
         return sum(float(p.grad.square().sum()) for p in step.module.parameters() if p.grad is not None) ** 0.5
 
     before = [slope(step) for step in problem.steps]
     for step in problem.steps:
-        step.load(model.parameters_)
+        own = {
+            k.removeprefix(f"{step.name}."): v for k, v in model.parameters_.items() if k.startswith(f"{step.name}.")
+        }
+        step.module.load_state_dict(own)
     after = [slope(step) for step in problem.steps]
     assert all(now < 0.02 * then for now, then in zip(after, before, strict=True)), (before, after)
 
 
 def test_imputation_weights_change_the_model(world) -> None:
-    options = {"propensity": "two-way", "dim": 3, "epochs": 10, "rng": 0}
+    options = {"propensity": "two-way", "dim": 3, "l2": 0.1, "epochs": 10, "rng": 0}
     first, second = (Recommender(name, **options).fit(world()) for name in ("dr", "mrdr"))
     assert np.abs(first.user_factors_ - second.user_factors_).max() > 1e-3
