@@ -214,7 +214,9 @@ def test_a_short_run_returns_a_trained_model(epochs, world) -> None:
 
 def test_progress_tells_stage_epochs_and_figures(prepare, world) -> None:
     calls = []
-    Recommender("brd-ips", epochs=6, dim=2, l2=0.1, solver="adam").fit(world(0), progress=lambda *call: calls.append(call))
+    Recommender("brd-ips", epochs=6, dim=2, l2=0.1, solver="adam").fit(
+        world(0), progress=lambda *call: calls.append(call)
+    )
     told = [call for call in calls if call[3]]
     assert [call[:3] for call in told] == [
         (s, 6 * k + e, 12) for k, s in enumerate(("benchmark", "main")) for e in range(1, 7)
