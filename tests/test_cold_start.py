@@ -215,7 +215,7 @@ def test_a_saved_model_and_one_fitted_again_score_cold_start_users_alike(
     assert np.array_equal(again.predict(*pairs, user_features=users), signed_model.predict(*pairs, user_features=users))
     other = Recommender("mf", **FAST).fit(tiny_data)
     before = other.predict(*pairs, user_features=users, scale="unit")
-    other.set_params(rng=5).fit(tiny_data)
+    other.set_params(dim=2).fit(tiny_data)
     after = other.predict(*pairs, user_features=users, scale="unit")
     assert not np.array_equal(before, after)
     expected = ColdStart(other).represent("user", users.drop("user_id").to_dicts()) @ other.item_factors_[0]
