@@ -21,8 +21,8 @@ LONG = {
     "disk": ("faults/test_disk.py", 8),
     "soak": ("serve/test_soak.py", 30),
 }
-"""Kills of a training; kills of other commands; mutated model files; seeds of odd data sets, each through every method; malformed tables; disks with more and
-more room; minutes of mixed and hostile traffic on a server."""
+"""Kills of a training; kills of other commands; mutated model files; seeds of odd data sets, each through every method;
+malformed tables; disks with more and more room; minutes of mixed and hostile traffic on a server."""
 
 
 def main() -> int:
