@@ -1,6 +1,6 @@
 """The long forms of the fault tests: the same tests as in tests/faults, repeated more often.
 
-Usage: python bench/faults.py [kill] [models] [data] [tables] [disk] [soak]     (all of them without a name)
+Usage: python bench/faults.py [kill] [commands] [models] [data] [tables] [disk] [soak]     (all of them without a name)
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1] / "tests"
 LONG = {
     "kill": ("faults/test_kill.py", 50),
+    "commands": ("faults/test_kill_commands.py", 3),
     "models": ("faults/test_model_files.py", 10_000),
     "data": ("faults/test_random_data.py", 1_000),
     "tables": ("data/sources/test_malformed_input.py", 5_000),
     "disk": ("faults/test_disk.py", 8),
     "soak": ("serve/test_soak.py", 30),
 }
-"""Kills; mutated model files; seeds of odd data sets, each through every method; malformed tables; disks with more and
-more room; minutes of mixed and hostile traffic on a server."""
+"""Kills of a training; kills of other commands; mutated model files; seeds of odd data sets, each through every method;
+malformed tables; disks with more and more room; minutes of mixed and hostile traffic on a server."""
 
 
 def main() -> int:

@@ -182,7 +182,7 @@ def test_the_server_says_the_same(signed_model: Recommender, new_rows) -> None:
         for own, row in zip(items["item_id"], items.drop("item_id").to_dicts(), strict=True)
     ]
     plan = answers.plan(RecommendRequest(users=[*named, 3], k=6, new_items=new))
-    served = answers.recommendations(plan, answers.engine.best(plan.query))["recommendations"]
+    served = answers.entries(plan, answers.engine.best(plan.query))
     own = signed_model.recommend([*users["user_id"], 3], 6, user_features=users, item_features=items, scale="unit")
     assert [item for part in served for item in part["items"]] == own["item_id"].to_list()
     np.testing.assert_allclose([score for part in served for score in part["scores"]], own["score"], atol=1e-6)

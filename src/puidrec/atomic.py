@@ -91,6 +91,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         if target.is_dir() and Path.cwd().is_relative_to(target.resolve()):  # its processes would be left in no folder
             raise InputError("the folder you are in cannot be replaced", file=target, hint="Name a folder in it.")
         target.parent.mkdir(parents=True, exist_ok=True)
+        sweep(target.parent, (target.name,))  # what a killed writer of this folder left beside it
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=_prefix(target), suffix=".tmp"))
         temporary.chmod(0o777 & ~_umask())
         try:

@@ -274,6 +274,7 @@ def _require_own(out: Path, settings: Settings) -> None:
 
 def _write(out: Path, run: Run, data: Dataset, split: Split, source: Mapping[str, Any] | None) -> None:
     history = "".join(json.dumps(row) + "\n" for row in run.model.history_)
+    write_text(out / CONFIG, to_toml(run.model.settings.model_dump()))  # again: the folder may have been removed
     write_text(out / "history.jsonl", history)
     known = {} if source is None else {"data_source": dict(source)}
     write_json(out / ENVIRONMENT, {**environment(data, split.seed), "protocol": split.protocol.name, **known})

@@ -176,10 +176,6 @@ class Answers:
                 found[-1]["gamma_max"] = ranking.gamma_max[at - start, first:n].tolist() if trained else None
         return found
 
-    def recommendations(self, plan: Plan, ranking: Ranking) -> dict[str, Any]:
-        """The whole answer."""
-        return {"recommendations": self.entries(plan, ranking), "unknown_items": plan.unknown_items}
-
     def scores(self, request: ScoreRequest) -> dict[str, Any]:
         """Scores of pairs, on the scale of the target."""
         users = self.users.resolve([pair.user for pair in request.pairs], "pairs", self.unknown)

@@ -46,7 +46,7 @@ from puidrec.serve.schema import (
     read_body,
     refuse_validation,
 )
-from puidrec.serve.service import Policy, Serving, load_service, make_service
+from puidrec.serve.service import Policy, Service, Serving, load_service, make_service
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ProblemResponse, "description": words}
@@ -69,8 +69,7 @@ def serve_run(folder: Path, policy: Policy | None = None) -> FastAPI:
     """The application that answers for a run folder, and takes it anew when it is told to."""
     policy = policy or Policy()
     load = partial(load_service, folder, policy)
-    service = load()
-    app = _application(service.answers, service.card, policy)
+    app = _application(load(), policy)
     app.state.serving.reload_from = load
     return app
 
@@ -79,22 +78,20 @@ def create_app(
     answers: Answers, metrics: dict[str, Any], environment: dict[str, Any], policy: Policy | None = None
 ) -> FastAPI:
     """The application for a fitted model; metrics and environment are what `/model` tells of its making."""
-    return _application(answers, make_service(answers, metrics, environment).card, policy or Policy())
+    return _application(make_service(answers, metrics, environment), policy or Policy())
 
 
-def _application(answers: Answers, card: dict[str, Any], policy: Policy) -> FastAPI:
-    from puidrec.serve.service import Service
-
+def _application(service: Service, policy: Policy) -> FastAPI:
     app = FastAPI(
         title="puidrec", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_lifespan
     )
     paths: set[str] = set()
     app.state.metrics = Metrics(lambda: paths)
-    app.state.serving = Serving(app, Service(answers, card), app.state.metrics, policy)
+    app.state.serving = Serving(app, service, app.state.metrics, policy)
     app.state.worker, app.state.reader = Worker(), ThreadPoolExecutor(1, "puid-read")
     _add_paths(app)
     paths |= {str(getattr(route, "path", "")) for route in app.routes}
-    app.add_middleware(Guard, limits=answers.limits)
+    app.add_middleware(Guard, limits=service.answers.limits)
     if policy.keys is not None:
         app.add_middleware(AuthenticationMiddleware, backend=policy.keys, on_error=unauthorised)
     app.add_middleware(AllowedHosts, hosts=policy.hosts)

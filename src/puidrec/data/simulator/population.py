@@ -186,11 +186,6 @@ class Strengths:
     heavy: bool = False
 
     @property
-    def any_hidden(self) -> bool:
-        """Whether anything hidden drives exposure."""
-        return any(part.any() for part in (self.user, self.gate * self.item.max(), self.genre, self.pair))
-
-    @property
     def n_groups(self) -> int:
         """Groups of users that the features distinguish."""
         return int(self.group.max()) + 1
