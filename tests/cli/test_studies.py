@@ -20,7 +20,7 @@ from puidrec.methods import METHODS
 from puidrec.report import demo as page
 
 SIZES = ("--set", "data.n_users=60", "--set", "data.n_items=40")
-QUICK = (*SIZES, "--set", "epochs=4", "--set", "dim=4", "--engine", "inline")
+QUICK = (*SIZES, "--set", "epochs=4", "--set", "dim=4", "--set", "l2=0.1", "--engine", "inline")
 TUNE = (*SIZES, "--set", "epochs=4", "--engine", "inline")
 
 
@@ -177,7 +177,7 @@ def test_the_best_trial_trains_as_it_is(puid, tmp_path: Path) -> None:
 
 
 def test_several_seeds_and_many_trials(puid, tmp_path: Path) -> None:
-    small = (*SIZES, "--set", "epochs=1", "--set", "dim=4", "--engine", "inline")
+    small = (*SIZES, "--set", "epochs=1", "--set", "dim=4", "--set", "l2=0.1", "--engine", "inline")
     outcome = puid("tune", "--method", "mf", "--budget", 12, "--seeds", 2, *small, "--out", tmp_path)
     assert outcome.code == 0, outcome
     assert "2 more trials" in outcome.out
