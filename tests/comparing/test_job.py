@@ -34,14 +34,12 @@ def test_the_key_depends_on_what_decides_the_result_and_on_nothing_else() -> Non
     assert replace(defaults, budget=3).key != replace(JOB, budget=3).key  # but a search leaves it alone
 
 
-def test_plain_values_make_an_equal_job() -> None:
-    job = replace(
-        JOB, data=DataSpec("files", Path("/d"), {"logged": Path("/d/a.csv"), "scale": (1, 5)}, ("random", 0.1))
-    )
-    again = Job.from_plain(json.loads(json.dumps(job.to_plain())))
-    assert again.key == job.key
-    assert again.to_plain() == job.to_plain()
-    assert again.data.options == {"logged": "/d/a.csv", "scale": [1, 5]}
+def test_plain_values_make_an_equal_source() -> None:
+    spec = DataSpec("files", Path("/d"), {"logged": Path("/d/a.csv"), "scale": (1, 5)}, ("random", 0.1))
+    again = DataSpec.from_plain(json.loads(json.dumps(spec.to_plain())))
+    assert replace(JOB, data=again).key == replace(JOB, data=spec).key
+    assert again.to_plain() == spec.to_plain()
+    assert again.options == {"logged": "/d/a.csv", "scale": [1, 5]}
 
 
 def test_titles_name_the_mask() -> None:

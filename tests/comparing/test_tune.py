@@ -149,7 +149,7 @@ class TestOptuna:
 
         sampler = optuna.samplers.RandomSampler(seed=1)
         study = optuna.create_study(direction="maximize", sampler=sampler, pruner=After())
-        found = pr.tune(tiny_data, "rd-ips", budget=4, seeds=[5, 6], study=study, epochs=3)
+        found = pr.tune(tiny_data, "rd-ips", budget=4, seeds=[5, 6], study=study, epochs=3, dim=3, l2=0.1)
         states = [trial.state.name for trial in study.trials]
         assert states == ["COMPLETE", "PRUNED", "COMPLETE"]
         given_up = next(trial for trial in found.trials if trial.pruned)

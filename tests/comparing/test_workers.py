@@ -117,7 +117,9 @@ def test_a_device_that_is_not_here_is_one_line_before_anything_runs(engine: str,
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_ray_cluster_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_cluster_gives_the_same_bytes(
+    tmp_path: Path, tiny_data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ray = pytest.importorskip("ray")
     from puidrec.comparing.comparison import Comparison
 
@@ -125,6 +127,13 @@ def test_a_ray_cluster_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
     wild = Job(SMALL, "ips", 0, settings={"lr": 1e30, "solver": "adam", "epochs": 3})
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
+        from ray.util.joblib import register_ray
+
+        register_ray()
+        given = {"seeds": 2, "baselines": False, "dim": 3, "l2": 0.1, "epochs": 5}
+        with joblib.parallel_config("ray", n_jobs=2):  # as the how-to shows
+            spread = pr.compare(tiny_data, ["mf", "ips"], **given)
+        assert spread.rows == pr.compare(tiny_data, ["mf", "ips"], **given).rows
         for engine in ("ray", "inline"):
             results = run_jobs([*jobs_of(3), wild], tmp_path / engine, engine=engine, workers=2)
             assert len(results) == 3

@@ -106,3 +106,19 @@ def test_what_is_equal_in_all_rows_is_said_once(results: Results) -> None:
     assert "configurations</bdi>" in text
     assert "uniform rows used</bdi>" in text
     assert text.count("paired bootstrap") == 1  # notes are not repeated
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_tables_fit_the_page_or_scroll_in_their_own_region(
+    browser, tmp_path: Path, results: Results, width: int
+) -> None:
+    long = [replace(r, label=f"{r.label} with a long name, Γ = 1.5", trials=k) for k, r in enumerate(ROWS, 1)]
+    write_report(tmp_path, Comparison(results, "mf", ("uauc",), tuple(long)))
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto((tmp_path / "report.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    sizes = page.evaluate("[...document.querySelectorAll('#table-1 .scroll')].map(e => [e.scrollWidth, e.clientWidth])")
+    page.close()
+    assert len(sizes) == 2  # the figures, and what each method was given
+    if width == 1280:
+        assert all(inside <= outside for inside, outside in sizes)

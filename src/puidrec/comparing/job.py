@@ -196,19 +196,6 @@ class Job:
         kind, ratio = self.data.mask
         return data.masked(ratio, kind, rng=self.seed, protocol=self.protocol)
 
-    def to_plain(self) -> dict[str, Any]:
-        """Plain values, from which `from_plain` makes an equal one."""
-        return {
-            "data": self.data.to_plain(), "method": self.method, "seed": self.seed, "protocol": self.protocol,
-            "settings": {key: _plain(key, value) for key, value in self.settings.items()}, "label": self.label,
-            "preset": self.preset, "budget": self.budget, "measured": self.measured,
-        }  # fmt: skip
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The inverse of `to_plain`."""
-        return cls(**{**plain, "data": DataSpec.from_plain(plain["data"])})
-
 
 @dataclass(frozen=True)
 class Result:

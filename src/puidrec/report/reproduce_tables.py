@@ -32,7 +32,7 @@ class Sheet:
 
     def block(self) -> Table:
         """For the page."""
-        return Table(self.columns, self.rows, f"{self.title}. {self.caption}").without_constants()
+        return Table(self.columns, self.rows, f"{self.title}. {self.caption}")
 
     def markdown(self) -> str:
         """For people who read files."""

@@ -204,7 +204,7 @@ def _table(rows: Sequence[SummaryRow], reference: str) -> Table:
             Cell(row.label),
             Cell(row.mean, figure(row)),
             row.difference,
-            interval(row) or None,
+            interval(row).replace(" ", "\u00a0") or None,
             row.p_value,
             Cell("reference" if row.is_reference else row.verdict, tone=TONES.get(row.verdict or "")),
         ]
