@@ -121,8 +121,8 @@ def metric_of(objective: Objective, model: Model, s: Column, factors: LowRank) -
     found: dict[str, Tensor] = {}
     both = views(objective, model, s, factors)
     width = both[0].fixed.shape[1]
-    own = both[0].weights
-    rows = float(model.total(torch.full((), len(own), dtype=torch.float64, device=own.device)))
+    weights = both[0].weights
+    rows = float(model.total(torch.full((), len(weights), dtype=torch.float64, device=weights.device)))
     few = width <= NARROW or (width <= FEW_COLUMNS and (rows + len(both[1].weights)) * width**2 <= FEW_NUMBERS)
     for view in both:
         regular = few and bool((view.side.penalty > 0.0).all())
