@@ -38,8 +38,9 @@ from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.evaluation.significance import resampled_sums
+from puidrec.exposure import require_propensity
 from puidrec.exposure.certificate import Certificate
-from puidrec.exposure.gamma import GammaSpec
+from puidrec.exposure.gamma import GammaSpec, resolve_gamma
 from puidrec.exposure.tilt import SegmentTilt
 from puidrec.rng import Rng, generator
 
@@ -95,6 +96,8 @@ def audit(
     """
     _check(replicates, level, gamma_limit, metric, k)
     deciding(believe, None, None)
+    resolve_gamma(gamma)
+    require_propensity(propensity)  # before any work
     models = tuple(AuditedModel.of(one, data) for one in (model, against) if one is not None)
     if len(models) > 1:
         check_comparable(models[0], models[1], split is not None)
