@@ -94,7 +94,7 @@ def test_slots_without_a_row_leave_a_range_even_where_nothing_is_hidden(audit_va
     ranked["low"] = [v - 0.7 for v in ranked["low"]]
     panel = chart(values).panels[1]
     assert said(panel, 0, 0).startswith("If hidden factors changed the odds of being seen by up to Γ = 1.00, either")
-    assert "lies between −0.3" in said(panel, 0, 0)  # noqa: RUF001 (the minus sign of the page)
+    assert "lies between −0.3" in said(panel, 0, 0)
 
 
 def test_one_model_alone_has_no_tipping_point(audit_values: Values) -> None:

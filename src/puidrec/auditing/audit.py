@@ -316,7 +316,7 @@ def slot_ranges(inputs: AuditInputs) -> Iterator[tuple[str, SlotLead]]:
 def _curves(inputs: AuditInputs, grid: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
     """Envelopes over Γ of every mean, and of every lead and value by slots."""
     user, strengths = inputs.arrays.user, [float(gamma) for gamma in grid]
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, pairs in bounded_means(inputs):
         found[name] = {"point": pairs.point}
         for kind in KINDS:
