@@ -394,9 +394,8 @@ def page(rows: list[Row], missing: list[str]) -> str:
         "(benign-activity) gives these too large weights.\n\n"
         "Audits: six worlds, in two of which popularity, activity and quality go together, four sizes in turn, all ten "
         "pairs of five models that differ in fit and in popularity bias; *real* ones are models of the package. Wrong "
-        "means that the verdict contradicts the truth of all pairs, however small the true lead is; the ten comparisons "
-        "of a log are not independent, so their ± is a little too small. Rows without a "
-        "claim have a dash; *earlier run*: not measured again since the audit ranks by slots.\n\n"
+        "means that the verdict contradicts the truth of all pairs, however small the true lead is; the ten "
+        "comparisons of a log are not independent, so their ± is a little too small. Rows without a claim have a dash; *earlier run*: not measured again since the audit ranks by slots.\n\n"
         "| claim | where | measured | holds |\n| --- | --- | --- | --- |\n"
     )
     holds = {True: "yes", False: "**no**", None: "–"}
