@@ -312,7 +312,7 @@ def placebo(n: int, world: str, hidden: bool) -> Iterator[Row]:
         if nominal.certificate("rating", uniform).lower > 1.0:
             claims += 1
             named += placebo_certificate(nominal, "rating", uniform, 0.95).lower <= 1.0
-    holds = named <= 0.2 * claims if hidden else named >= 0.8 * claims
+    holds = None if claims < 5 else named <= 0.2 * claims if hidden else named >= 0.8 * claims  # too few to judge
     claim = "placebo leaves what is hidden standing" if hidden else "placebo names misfit in 80 % of claims or more"
     text = f"two-way claims in {claims} of {n} logs; called misfit: {share(named, max(claims, 1))}"
     yield Row(claim, f"{world}, 1,000 uniform rows, fitted p", text, holds)
@@ -395,7 +395,8 @@ def page(rows: list[Row], missing: list[str]) -> str:
         "Audits: six worlds, in two of which popularity, activity and quality go together, four sizes in turn, all ten "
         "pairs of five models that differ in fit and in popularity bias; *real* ones are models of the package. Wrong "
         "means that the verdict contradicts the truth of all pairs, however small the true lead is; the ten "
-        "comparisons of a log are not independent, so their ± is a little too small. Rows without a claim have a dash; *earlier run*: not measured again since the audit ranks by slots.\n\n"
+        "comparisons of a log are not independent, so their ± is a little too small. Rows without a claim, or with too "
+        "few logs to judge, have a dash; *earlier run*: not measured again since the audit ranks by slots.\n\n"
         "| claim | where | measured | holds |\n| --- | --- | --- | --- |\n"
     )
     holds = {True: "yes", False: "**no**", None: "–"}
