@@ -109,8 +109,13 @@ def test_the_truth_lies_within(simulation, good, poor, found: AuditResult) -> No
     at = int(np.searchsorted(values["gamma_grid"], 2.0))
     curve = values["envelopes"]["loss_gap"]["sharp"]
     assert curve["low"][at] < gap < curve["high"][at]
-    for kind in ("uniform", "adjusted", "combined"):
+    unseen = np.ones(truth.shape, bool)
+    unseen[simulation.data.logged.user, simulation.data.logged.item] = False
+    gap = float(((poor.scores - truth) ** 2 - (good.scores - truth) ** 2)[unseen].mean())
+    for kind in ("uniform", "adjusted"):
         assert values["error"][kind]["low"] < gap < values["error"][kind]["high"]
+    assert values["error"]["combined"] is None  # uniform rows alone decide of error
+    assert values["ranking"]["combined"] is not None
 
 
 def test_the_same_seed_gives_the_same_audit_and_models_can_be_swapped(

@@ -169,3 +169,17 @@ def test_folds_out_of_range_are_refused(simulation, refusal) -> None:
     model = Recommender("bias", rng=0).fit(simulation.data)
     for folds in (0, 51):
         refusal(lambda folds=folds: audit(model, simulation.data, folds=folds), "folds")
+
+
+def test_lists_leave_out_what_is_logged_and_not_judged(simulation, good) -> None:
+    data, rng = simulation.data, np.random.default_rng(0)
+    logged = data.logged.labelled(data.split().protocol)
+    part = rng.integers(0, 2, len(logged)).astype(np.int8)
+    judged = unseen.Judged(logged, "claimed", "all", part, (None, None))
+    users = np.arange(0, data.n_users, 3)
+    for k in (0, 1):
+        start, item = judged.not_judged(k, logged, users)
+        for user in range(data.n_users):
+            own = (logged.user == user) & (part != k)
+            expected = logged.item[own] if user in users else []
+            assert sorted(item[start[user] : start[user + 1]]) == sorted(expected)

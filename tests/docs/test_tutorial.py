@@ -21,7 +21,7 @@ def test_the_tutorial_runs_and_prints_what_it_quotes(pages: ModuleType, programs
     first, second = (json.loads((tmp_path / name / "audit.json").read_text()) for name in ("audit", "audit-2"))
     assert first["verdict"] == "fragile"  # collect 500 random ratings first
     assert second["verdict"] == "refuted"  # ship the other one
-    assert second["uniform"]["loss_gap"]["high"] < 0
+    assert second["error"]["uniform"]["high"] < 0
 
 
 def test_the_tutorial_starts_from_csv_and_ends_with_a_decision(pages: ModuleType) -> None:

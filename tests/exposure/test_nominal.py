@@ -78,7 +78,8 @@ def test_the_certificate_is_that_of_the_arrays(tiny_data, nominal, outcome, adju
     assert len(unseen) < len(uniform)  # a pair that is in the log says nothing of unseen pairs
     expected = certify_values(
         getattr(rows, outcome).astype(float), getattr(unseen, outcome).astype(float), logged_user=rows.user,
-        logged_propensity=nominal.seen_propensity if adjust else None, uniform_user=unseen.user,
+        logged_propensity=nominal.weight_calibration.applied(nominal.seen_propensity) if adjust else None,
+        uniform_user=unseen.user,
     )  # fmt: skip
     assert (found.adjusted, len(found.levels)) == (adjust, len(expected.levels))
     assert (found.n_uniform, found.propensity) == (len(unseen), "two-way" if adjust else None)

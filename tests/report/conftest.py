@@ -58,7 +58,6 @@ def audit_values() -> Callable[..., dict[str, Any]]:
 
     def make(**changes: Any) -> dict[str, Any]:
         grid = [math.exp(k * math.log(8.0) / 40) for k in range(41)]
-        kappa = [k / 10 for k in range(31)]
         features = [("age", 1.31), ("gender", 1.12), ("genre", 1.62), ("price", 1.58), ("brand", 1.05), ("shelf", 1.4)]
         values: dict[str, Any] = {
             "version": 3,
@@ -91,13 +90,9 @@ def audit_values() -> Callable[..., dict[str, Any]]:
                 "loss_gap": curves(grid, 0.027, 0.03), "dcg_gap": curves(grid, 0.4, 0.9),
                 "model_loss": curves(grid, 0.21, 0.05), "against_loss": curves(grid, 0.237, 0.06),
             },
-            "personal": {
-                "kappa_grid": kappa,
-                "envelopes": {"loss_gap": curves([math.exp(k / 2) for k in kappa], 0.027, 0.03)},
-            },
             "tipping": {
                 "gamma": math.exp(0.9), "low": 1.9, "high": None, "high_infinite": True, "sharp": math.exp(1.5),
-                "kappa": 1.8, "kappa_low": 1.1, "kappa_high": 2.4, "kappa_mean_gamma": 2.2, "no_lead": False,
+                "no_lead": False,
                 "closed_form": {"T": 188.2, "S_plus": 900.1, "S_minus": 410.6},
             },
             "benchmarks": [

@@ -38,8 +38,9 @@ from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.evaluation.significance import resampled_sums
+from puidrec.exposure import require_propensity
 from puidrec.exposure.certificate import Certificate
-from puidrec.exposure.gamma import GammaSpec
+from puidrec.exposure.gamma import GammaSpec, resolve_gamma
 from puidrec.exposure.tilt import SegmentTilt
 from puidrec.rng import Rng, generator
 
@@ -95,6 +96,8 @@ def audit(
     """
     _check(replicates, level, gamma_limit, metric, k)
     deciding(believe, None, None)
+    resolve_gamma(gamma)
+    require_propensity(propensity)  # before any work
     models = tuple(AuditedModel.of(one, data) for one in (model, against) if one is not None)
     if len(models) > 1:
         check_comparable(models[0], models[1], split is not None)
@@ -313,7 +316,7 @@ def slot_ranges(inputs: AuditInputs) -> Iterator[tuple[str, SlotLead]]:
 def _curves(inputs: AuditInputs, grid: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
     """Envelopes over Γ of every mean, and of every lead and value by slots."""
     user, strengths = inputs.arrays.user, [float(gamma) for gamma in grid]
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, pairs in bounded_means(inputs):
         found[name] = {"point": pairs.point}
         for kind in KINDS:

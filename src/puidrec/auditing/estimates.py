@@ -109,15 +109,13 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray) -> Estimate:
 
 def limits(value: np.ndarray, level: float) -> Limits:
     """The sum of users' values with its limits; few users that matter count as few."""
-    total, square, n = float(value.sum()), float(value @ value), value.size
+    total, square = float(value.sum()), float(value @ value)
     if square == 0.0:
         return Limits(0.0, 0.0, 0.0)
     effective = float(np.abs(value).sum()) ** 2 / square
-    if n < 2 or effective <= 1.0 + 1e-9:
+    if effective <= 1.0 + 1e-9:
         return Limits(total, -np.inf, np.inf)
-    variance = max(square - total**2 / n, 0.0) * n / (n - 1)
-    reach = quantile(level, round(min(effective, n) - 1.0, 3)) * float(np.sqrt(variance))
-    return Limits(total, total - reach, total + reach)
+    return Estimate(total, value - total / value.size, 0.0, effective).limits(level)
 
 
 @lru_cache(maxsize=4096)

@@ -256,7 +256,7 @@ class AuditInputs:
             return None
         found: list[tuple[np.ndarray, np.ndarray | None]] = []
         for part in range(len(self.judged.trained_on)):
-            seen = self.judged.not_judged(part, self.seen, self.data.n_items)
+            seen = self.judged.not_judged(part, self.seen, self.listed_users)
             own = [
                 top_lists(self.listed_users, o[min(part, len(o) - 1)], self.k, seen) for o in scorers if o is not None
             ]

@@ -61,12 +61,17 @@ class Judged:
         """Positions of the rows that fit k judges."""
         return np.flatnonzero(self.part == k)
 
-    def not_judged(self, k: int, logged: Interactions, n_items: int) -> SeenItems:
-        """Logged pairs that fit k does not judge, by user: lists leave them out."""
-        mine = self.rows.take(self.rows_of(k))
-        user, item = np.asarray(logged.user), np.asarray(logged.item)
-        kept = ~np.isin(_pairs(logged, n_items), _pairs(mine, n_items))
-        return seen_items(user[kept], item[kept], len(logged.users))
+    def not_judged(self, k: int, logged: Interactions, users: np.ndarray) -> SeenItems:
+        """Logged pairs of some users that fit k does not judge, by user: their lists leave these out."""
+        n_users, n_items = len(logged.users), len(logged.items)
+        asked = np.zeros(n_users, bool)
+        asked[users] = True
+        mine = self.rows_of(k)
+        mine = mine[asked[self.rows.user[mine]]]
+        judged = self.rows.user[mine].astype(np.int64) * n_items + self.rows.item[mine]
+        user, item = (column[asked[logged.user]] for column in (np.asarray(logged.user), np.asarray(logged.item)))
+        kept = ~np.isin(user.astype(np.int64) * n_items + item, judged)
+        return seen_items(user[kept], item[kept], n_users)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,6 @@ class Slots:
         kept = np.flatnonzero(rank < k)
         pairs = np.zeros_like(self.pairs)
         pairs[:, k] = self.pairs.sum(axis=1 - which)
-        pairs[k] = 0.0
         return Slots(self.row[kept], rank[kept], np.full(kept.size, k), pairs, self.n_lists, self.lists)
 
 

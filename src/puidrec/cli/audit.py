@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from puidrec.cli import options
 from puidrec.cli.options import option
-from puidrec.cli.output import print_json, say, steps
+from puidrec.cli.output import print_json, say, steps, tells_progress, write_line
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ def audit(
             metric=asked.metric, k=asked.k, believe=asked.believe,  # type: ignore[arg-type]
             protocol=asked.protocol or own,
             gamma=asked.gamma, gamma_limit=asked.gamma_limit, propensity=asked.propensity,
-            replicates=asked.replicates, rng=asked.seed, names=_names(audited), progress=step,
+            replicates=asked.replicates, rng=asked.seed, names=_names(audited), progress=_telling(step),
         )  # fmt: skip
         if asked.sequential and found.parts["sequential"] is None:
             raise InputError(
@@ -115,6 +117,19 @@ def audit(
         _show(found, output.out)
         if asked.sequential:
             say(found.parts["sequential"]["sentence"], bold=True)
+
+
+def _telling(step: Callable[[str], None]) -> Callable[[str], None]:
+    """Steps as they come; the first one, what will be computed and how long it takes, stays on standard error."""
+    told: list[str] = []
+
+    def tell(words: str) -> None:
+        if not told and tells_progress():
+            write_line(words, Console(stderr=True))
+        told.append(words)
+        step(words)
+
+    return tell
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from puidrec.cli.output import print_json, print_table, say, steps
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
+    from puidrec.data.dataset import Dataset
     from puidrec.exposure.gamma import GammaRule
 
 RULES = "paper, information, residual, info, exposure-gap, recovered, global, random, or a number."
@@ -74,6 +75,7 @@ def gamma(
     with steps("reading") as step:
         loaded = data.load(shards)
         study = study_gamma(loaded, chosen, protocol=protocol, seed=seed, propensity=propensity, progress=step)
+        tilt = "" if output.as_json else _tilt(loaded, propensity, protocol, seed)
         if output.out is not None:
             step("writing")
             write_gamma_study(study, output.out)
@@ -81,10 +83,20 @@ def gamma(
     if output.as_json:
         print_json(summary)
     else:
-        _show(summary, rule.rule, output.out)
+        _show(summary, rule.rule, tilt, output.out)
 
 
-def _show(summary: dict[str, Any], rule: str, out: Path | None) -> None:
+def _tilt(data: Dataset, propensity: str, protocol: str, seed: int) -> str:
+    """The tilt that uniform rows measure, in words; empty without enough of them."""
+    from puidrec.exposure.tilt import measure_tilt
+
+    try:
+        return measure_tilt(data, propensity=propensity, protocol=protocol, rng=seed).sentence
+    except InputError:
+        return ""  # no uniform rows, or too few
+
+
+def _show(summary: dict[str, Any], rule: str, tilt: str, out: Path | None) -> None:
     """Print the study as tables."""
     data, spread, printed = summary["data"], summary["gamma"], summary["printed_equation"]
     basis = f"{spread['pairs']:,} pairs drawn at random" if spread["sampled"] else f"all {spread['pairs']:,} pairs"
@@ -107,6 +119,8 @@ def _show(summary: dict[str, Any], rule: str, out: Path | None) -> None:
     _show_calibration(summary["calibration"])
     _show_certificates(summary)
     say(f"Do people pick what they like? {summary['sign']['sentence']}\n")
+    if tilt:
+        say(f"Measured tilt: {tilt}\n")
     say(summary["sentence"], bold=True)
     if out is not None:
         say(f"wrote {out}: report.html, gamma.parquet, summary.json, two charts")

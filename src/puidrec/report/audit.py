@@ -176,14 +176,10 @@ def _envelopes(audit: Mapping[str, Any], names: ModelNames) -> Section | None:
 
 
 def _tipping(tipping: Mapping[str, Any]) -> Facts:
-    """Where the lead ends, by each way of finding the range and each kind of strength."""
+    """Where the lead ends, by each way of finding the range."""
     items: list[tuple[str, Value]] = [(f"Γ*{interval(tipping, 'low', 'high')}", factor(tipping, "gamma"))]
     if "sharp" in tipping:
         items.append(("Γ* of the sharp range", factor(tipping, "sharp")))
-    if "kappa" in tipping:
-        items.append((f"κ*{interval(tipping, 'kappa_low', 'kappa_high')}", factor(tipping, "kappa")))
-    if finite(tipping.get("kappa_mean_gamma")) is not None:
-        items.append(("mean Γ at κ*", show(tipping["kappa_mean_gamma"], ".2f")))
     return Facts(items)
 
 

@@ -44,17 +44,12 @@ class Quantity:
 
 def envelope_of(audit: Mapping[str, Any], names: ModelNames) -> Envelope | None:
     """All envelopes of an audit, the one that decides the verdict first; None where there are none."""
-    panels = []
-    personal = audit.get("personal") or {}
-    kinds = (
-        ("One Γ for all pairs", "Γ", audit.get("gamma_grid") or [], audit.get("envelopes") or {}),
-        ("Γ per user and item", "κ", personal.get("kappa_grid") or [], personal.get("envelopes") or personal),
-    )
-    for group, symbol, grid, envelopes in kinds:
-        for key, quantity in _asked_first(audit, quantities(names)).items():
-            curves = envelopes.get(key)
-            if isinstance(curves, Mapping) and len(grid) > 1:
-                panels.append(_panel(group, symbol, grid, curves, quantity, names, audit, tipping_of(audit, key)))
+    grid, envelopes = audit.get("gamma_grid") or [], audit.get("envelopes") or {}
+    panels = [
+        _panel(grid, envelopes[key], quantity, names, audit, tipping_of(audit, key))
+        for key, quantity in _asked_first(audit, quantities(names)).items()
+        if isinstance(envelopes.get(key), Mapping) and len(grid) > 1
+    ]
     if not panels:
         return None
     return Envelope(panels, caption=CAPTION, title="Range of the result by strength of hidden confounding")
@@ -78,8 +73,7 @@ def _asked_first(audit: Mapping[str, Any], found: dict[str, Quantity]) -> dict[s
 
 CAPTION = (
     "Γ is the factor by which something hidden may multiply or divide the odds that a user sees an item. Γ = 1: "
-    "nothing is hidden. Where Γ differs by user and item, κ scales all of them: Γ to the power κ. Move the slider, "
-    "or drag along the chart."
+    "nothing is hidden. Move the slider, or drag along the chart."
 )
 
 
@@ -120,32 +114,31 @@ def quantities(names: ModelNames) -> dict[str, Quantity]:
 
 
 def _panel(
-    group: str, symbol: str, grid: Sequence[float], curves: Mapping[str, Any], quantity: Quantity, names: ModelNames,
-    audit: Mapping[str, Any], tipping: Mapping[str, Any],
+    grid: Sequence[float], curves: Mapping[str, Any], quantity: Quantity, names: ModelNames, audit: Mapping[str, Any],
+    tipping: Mapping[str, Any],
 ) -> Panel:  # fmt: skip
     ways = [key for key in WAYS if key in curves]
-    exact = {key: _exact(tipping, key, symbol) for key in ways}
-    bands = [_band(key, curves, grid, symbol, quantity.gap, exact[key]) for key in ways]
+    # box and normalised range share their tipping point
+    exact = {key: finite(tipping.get("sharp" if key == "sharp" else "gamma")) for key in ways}
+    bands = [_band(key, curves, grid, quantity.gap, exact[key]) for key in ways]
     point = finite(curves.get("point"))
     says = bands[0].says
     held = max(k for k in range(len(grid)) if _side(says[k]) == _side(says[0]))
     return Panel(
-        label=quantity.label, group=group, grid=grid, symbol=symbol, bands=bands, point=point, zero=quantity.gap,
-        x_label="Γ, on a logarithmic scale" if symbol == "Γ" else "κ: the power to which every Γ is raised",
-        y_label=quantity.y_label, sentences=_sentences(symbol, quantity, names), log=symbol == "Γ",
-        marks=_benchmarks(audit) if symbol == "Γ" else (), start=held if held < len(grid) - 1 else len(grid) // 2,
-        format=_digits(bands, point),
+        label=quantity.label, group="One Γ for all pairs", grid=grid, symbol="Γ", bands=bands, point=point,
+        zero=quantity.gap, x_label="Γ, on a logarithmic scale", y_label=quantity.y_label,
+        sentences=_sentences(quantity, names), marks=_benchmarks(audit),
+        start=held if held < len(grid) - 1 else len(grid) // 2, format=_digits(bands, point),
     )  # fmt: skip
 
 
-def _band(key: str, curves: Mapping[str, Any], grid: Sequence[float], symbol: str, gap: bool, exact: Number) -> Band:
+def _band(key: str, curves: Mapping[str, Any], grid: Sequence[float], gap: bool, exact: Number) -> Band:
     label, note = WAYS[key]
     curve = curves[key]
     low, high = _numbers(curve, "low"), _numbers(curve, "high")
     outer = curve.get("band") or (curves.get("band") if curves.get("band_of", "normalised") == key else None) or {}
     outer_low, outer_high = _numbers(outer, "low"), _numbers(outer, "high")
-    start = 1.0 if symbol == "Γ" else 0.0
-    says = [_state(a, b, nothing=x == start, gap=gap) for x, a, b in zip(grid, low, high, strict=True)]
+    says = [_state(a, b, nothing=x == 1.0, gap=gap) for x, a, b in zip(grid, low, high, strict=True)]
     if outer_low and outer_high:
         known = [a is not None and b is not None for a, b in zip(outer_low, outer_high, strict=True)]
         says = [f"{word}+" if there and word != "unknown" else word for word, there in zip(says, known, strict=True)]
@@ -153,8 +146,8 @@ def _band(key: str, curves: Mapping[str, Any], grid: Sequence[float], symbol: st
     if gap and _side(says[0]) in ("ahead", "behind"):
         ahead = _side(says[0]) == "ahead"
         found = exact if ahead else None  # the audit's tipping point is that of the audited model's lead
-        tip = found if found is not None else crossing(grid, low if ahead else high, log=symbol == "Γ")
-    text = f"{symbol}* = {show(tip, '.2f')}"
+        tip = found if found is not None else crossing(grid, low if ahead else high, log=True)
+    text = f"Γ* = {show(tip, '.2f')}"
     mark = [] if tip is None else [Mark(tip, f"tipping point {text}", "tipping", text)]
     return Band(label, low, high, says, note, outer_low, outer_high, mark)
 
@@ -165,15 +158,6 @@ def _side(word: str) -> str:
 
 def _numbers(curve: Mapping[str, Any], end: str) -> list[Number]:
     return [finite(v) for v in curve.get(end) or ()]
-
-
-def _exact(tipping: Mapping[str, Any], key: str, symbol: str) -> Number:
-    """The tipping point that the audit has computed for a way of finding the range; box and normalised share theirs."""
-    names = {
-        "Γ": {"box": "gamma", "normalised": "gamma", "sharp": "sharp"},
-        "κ": {"box": "kappa", "normalised": "kappa"},
-    }
-    return finite(tipping.get(names[symbol].get(key, "")))
 
 
 def crossing(grid: Sequence[float], values: Sequence[Number], *, log: bool) -> Number:
@@ -193,24 +177,14 @@ def _state(low: Number, high: Number, *, nothing: bool, gap: bool) -> str:
     if low is None or high is None:
         return "unknown"
     side = "range" if not gap else "ahead" if low > 0.0 else "behind" if high < 0.0 else "open"
-    return f"{side}-first" if nothing else side
+    point = abs(high - low) <= 1e-9 * max(1.0, abs(low))  # slots without a logged row leave a range even at Γ = 1
+    return f"{side}-first" if nothing and point else side
 
 
-def _sentences(symbol: str, quantity: Quantity, names: ModelNames) -> dict[str, Sentence]:
+def _sentences(quantity: Quantity, names: ModelNames) -> dict[str, Sentence]:
     """A sentence per state; with `+`, the range with sampling error follows."""
-    if symbol == "Γ":
-        start: list[str | Slot] = ["If hidden factors changed the odds of being seen by up to Γ = ", Slot.X, ", "]
-    else:
-        start = [
-            "If hidden factors changed the odds of being seen by up to each pair's Γ to the power κ = ",
-            Slot.X,
-            ", ",
-        ]
-    nothing, model, other = (
-        f"If nothing is hidden ({symbol} = {'1' if symbol == 'Γ' else '0'}), ",
-        names.model,
-        names.other,
-    )
+    start: list[str | Slot] = ["If hidden factors changed the odds of being seen by up to Γ = ", Slot.X, ", "]
+    nothing, model, other = "If nothing is hidden (Γ = 1), ", names.model, names.other
     lies: list[str | Slot] = [f": {quantity.noun} lies between ", Slot.LOW, " and ", Slot.HIGH]
     plain: list[str | Slot] = [f": {quantity.noun} is ", Slot.LOW]
     sampled: list[str | Slot] = ["; with sampling error, between ", Slot.OUTER_LOW, " and ", Slot.OUTER_HIGH]

@@ -88,7 +88,7 @@ class Panel:
     """The kind of strength, among which the reader chooses: `One Γ for all`."""
     grid: Sequence[float]
     symbol: str
-    """Γ or κ."""
+    """Γ."""
     x_label: str
     y_label: str
     bands: Sequence[Band]
