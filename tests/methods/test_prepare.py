@@ -337,9 +337,7 @@ def test_without_features_a_personal_gamma_comes_from_exposure_residuals(method,
     bare = replace(data, users=None, items=None)
     if tables == "ids only":
         bare = replace(data, users=data.users.select("user_id"), items=data.items.select("item_id"))
-    with_features, without = (
-        Prepared.of(own, own.split("rd", 0), Settings.of(method)).gamma for own in (data, bare)
-    )
+    with_features, without = (Prepared.of(own, own.split("rd", 0), Settings.of(method)).gamma for own in (data, bare))
     users, items = np.divmod(np.arange(2400), 40)
     expected = NominalExposure(bare, bare.split("rd", 0).train).gamma("exposure-gap")
     np.testing.assert_allclose(without.at(users, items), expected.at(users, items), rtol=1e-9)
@@ -364,7 +362,7 @@ def test_small_logs_train_in_double_precision_and_models_are_kept_in_single(prep
     options = {"dim": 2, "rng": 0, "l2": 0.01}
     model = Recommender("dr", **options).fit(prepared.data)
     assert model.user_factors_.dtype == np.float32
-    assert {value.dtype for value in model.parameters_.values()} == {torch.float32}
+    assert {value.dtype for value in model.parameters_.values() if value.is_floating_point()} == {torch.float32}
     monkeypatch.setattr(prepare_module, "DOUBLE", 0)
     assert prepare("mf").log.dtype == torch.float32
     single = Recommender("dr", **options).fit(prepared.data)
