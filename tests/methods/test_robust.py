@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from puidrec.losses import pair_loss, pointwise
 from puidrec.methods.stages import train_stages
 from puidrec.model import Recommender
 
@@ -16,11 +17,19 @@ def total_loss(problem, step=0):
 
 
 @pytest.fixture
+def sharp_bends(monkeypatch):
+    """Losses without rounded bends, as they are printed; what rounding adds at most is tested with the losses."""
+    monkeypatch.setattr(pair_loss, "WIDTH", 0.0)
+    monkeypatch.setattr(pointwise, "WIDTH", 1e-12)  # of |s − r|, whose slope is divided by it
+
+
+@pytest.fixture
 def main_problem(problem_after):
     """The method's own problem at its start, and the benchmark it was given."""
     return problem_after
 
 
+@pytest.mark.usefixtures("sharp_bends")
 @pytest.mark.parametrize("loss", ["squared", "absolute", "cross-entropy"])
 @pytest.mark.parametrize("target", ["rating", "binary"])
 @pytest.mark.parametrize("method", PLAIN)
@@ -33,6 +42,7 @@ def test_losses_equal_brute_force_over_all_pairs(method, target, loss, prepare, 
         assert total_loss(problem, 1) == pytest.approx(oracle(prepared).imputation_loss(problem.imputation()), rel=2e-6)
 
 
+@pytest.mark.usefixtures("sharp_bends")
 @pytest.mark.parametrize("method", BENCHMARKED)
 def test_benchmarked_losses_equal_brute_force(method, prepare, oracle, main_problem) -> None:
     prepared = prepare(method, warm_start=False)
@@ -68,6 +78,7 @@ def test_a_constant_rule_makes_puid_rd(prefix, suffix, world) -> None:
     np.testing.assert_array_equal(first.item_factors_, second.item_factors_)
 
 
+@pytest.mark.usefixtures("sharp_bends")
 @pytest.mark.parametrize("backbone", ["mf", "mf-linear", "mf-mlp"])
 @pytest.mark.parametrize("head", ["label", "residual", "direct"])
 @pytest.mark.parametrize("method", BENCHMARKED)
@@ -90,12 +101,12 @@ def test_training_never_ends_above_the_benchmark(method, seed, warm_start, prepa
 
 def test_a_benchmarked_method_can_gain_on_its_benchmark(prepare, oracle, main_problem) -> None:
     """On one that does not minimise the nominal loss: its own exact benchmark is a minimum of the benchmarked loss."""
-    prepared = prepare("brd-ips", 1, epochs=100, gamma=1.2, l2=0.01, benchmark="mf")
+    prepared = prepare("brd-ips", 1, epochs=300, gamma=1.05, l2=1e-4, l2_features=1e-4, benchmark="mf")
     base = main_problem(prepared)[1]["benchmark"]
     assert oracle(prepared).prediction_loss(train_stages(prepared).phi, None, (base.phi, None)) < -1e-4
 
 
-@pytest.mark.parametrize("method", ["rd-ips", "rd-dr", "mf"])
+@pytest.mark.parametrize("method", ["rd-ips", "rd-dr"])
 def test_normalised_worst_cases_survive_users_without_rows(method, prepare, world) -> None:
     data = world(0)
     busy = data.logged.take(data.logged.user >= 10)
