@@ -106,7 +106,7 @@ def suited() -> Callable[..., tuple[Dataset, dict[str, Any]]]:
     """(method, data, options) → the same, or what a method that refuses them can do with.
 
     Methods that train on uniform ratings get a world with enough of them; options that a method refuses are left out:
-    `spectrum` is solved by least squares alone, `idcf` needs a backbone that reads features.
+    `spectrum` and `dcf` are solved by least squares alone, `idcf` needs a backbone that reads features.
     """
     from puidrec.data.synthetic import simulate
     from puidrec.methods import METHODS
@@ -116,6 +116,7 @@ def suited() -> Callable[..., tuple[Dataset, dict[str, Any]]]:
         ("spectrum", "solver", "adam"),
         ("spectrum", "backbone", "mf-mlp"),
         ("dcf", "backbone", "mf-mlp"),
+        ("dcf", "solver", "adam"),
         ("idcf", "backbone", "mf"),
     }
 

@@ -74,12 +74,17 @@ def test_a_user_folded_in_with_the_training_rows_scores_as_trained(features: boo
 
 @pytest.mark.parametrize("method", ["spectrum", "bias"])
 def test_other_models_come_close(method: str, data: pr.Dataset) -> None:
+    """In level and order; clearly closer than the average user would be.
+
+    Closer in level, that is: on this log `mf` keeps no vectors, and what `spectrum` says of a user's own order comes
+    from which items the user saw. Ratings do not give that back.
+    """
     fitted = pr.Recommender(method).fit(data)
     trained, folded = scores(fitted), scores(fitted.fold_in(training_rows(fitted)))
     alike = [np.corrcoef(a, b)[0, 1] for a, b in zip(trained, folded, strict=True)]
-    nobody = [np.corrcoef(a, trained.mean(0))[0, 1] for a in trained]  # what the average user would be worth
     assert np.mean(alike) > 0.95
-    assert method == "bias" or 1.0 - np.mean(alike) < 0.5 * (1.0 - np.mean(nobody))
+    average = np.sqrt(np.mean((trained - trained.mean(0)) ** 2))  # what the average user would be off
+    assert np.sqrt(np.mean((trained - folded) ** 2)) < 0.5 * average
 
 
 def test_a_new_user_gets_other_items_than_the_history(model: pr.Recommender, data: pr.Dataset) -> None:

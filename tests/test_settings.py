@@ -51,7 +51,7 @@ def test_names_of_python_are_unknown_keys_like_any_other(hostile, refusal) -> No
     refusal(lambda: Settings.of("ips", **{hostile: 1}), "unknown setting")
 
 
-@pytest.mark.parametrize("method", ["rd-ips", "rd-dr", "brd-ips", "brd-dr", "signed-rd", "sharp-rd"])
+@pytest.mark.parametrize("method", ["rd-ips", "rd-dr", "brd-ips", "brd-dr", "signed-rd"])
 def test_a_rule_for_all_pairs_is_refused_where_one_number_is_meant(method, refusal) -> None:
     other = method.replace("rd", "puid")
     refusal(lambda: Settings.of(method, gamma="information"), "one Γ", "information", f"use {other}")
@@ -74,7 +74,7 @@ def test_unknown_rules_are_refused_before_training(refusal) -> None:
     assert all(Settings.of("puid-dr", gamma=rule).gamma == rule for rule in PRESETS)
 
 
-@pytest.mark.parametrize("method", ["signed-rd", "sharp-puid", "multi-ips", "multi-dr"])
+@pytest.mark.parametrize("method", ["signed-rd", "multi-ips", "multi-dr"])
 def test_combinations_without_an_objective_are_refused_with_a_sentence(method, refusal) -> None:
     refusal(lambda: Settings.of(method, loss="absolute"), method, "loss squared")
     refusal(lambda: Settings.of("ips", loss="absolute").replace(method=method), method)

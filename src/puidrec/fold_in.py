@@ -8,6 +8,7 @@ rows (i, r) of the user, q_i the item's factors and x_i = Bᵀ q_i,
 For `mf` with L2 of a known strength (`own_l2`) this is the condition that its fit ended at, so a user who is folded in
 with the training rows scores as trained. Other models have no such condition in the users' factors: there users are
 taken to be drawn like those of training, m_u and B Bᵀ their mean and covariance, ρ the model's mean squared error.
+What `spectrum` reads from which items a user saw is found again only as far as ratings tell it.
 """
 
 from __future__ import annotations

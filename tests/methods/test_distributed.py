@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from puidrec.train import distributed
 
+from puidrec import world as world_module
 from puidrec.cli.main import run
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
@@ -29,26 +30,30 @@ from puidrec.world import ALONE, World, WorldError, join_world
 
 LIMIT = 120
 FITS = {
-    "dr": {"method": "dr", "block_users": 0},
-    "blocks": {"method": "puid-ips", "block_users": 20},
-    "benchmarked": {"method": "bpuid-dr", "backbone": "mf"},
+    "dr": {"method": "dr"},
+    "begun": {"method": "puid-dr"},
+    "benchmarked": {"method": "bpuid-dr", "backbone": "mf", "benchmark": "mf"},
+    "cross-fitted": {"method": "dr", "cross_fit": 3},
     "signed": {"method": "signed-puid"},
-    "heads": {"method": "multi-dr", "block_users": 25},
-    "normalised": {"method": "puid-dr", "normalise": True},
-    "disk": {"method": "signed-rd", "block_users": 25},
+    "all-rank": {"method": "all-rank"},
+    "path": {"method": "mf", "dim": "auto", "l2": "auto"},
+    "disk": {"method": "signed-rd"},
 }
-"""`disk` trains on a log that stays on disk, without uniform rows."""
-COMMON = {"dim": 3, "epochs": 12, "propensity": "cells", "checkpoint_every": 2, "solver": "adam"}
+"""`begun` goes on from a checkpoint of one process; `disk` trains on a log that stays on disk, without uniform rows."""
+COMMON = {"dim": 3, "l2": 0.05, "epochs": 60, "propensity": "cells"}
 SCRIPT = """
 import json, sys
 import numpy as np
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
+from puidrec import model as model_module
+from puidrec.methods import prepare
 from puidrec.model import Recommender
-from puidrec.train import prepare
+from puidrec.scores import log
 from puidrec.world import join_world
 
-prepare.PAIRS_FROM_DISK = 50
+prepare.PAIRS_FROM_DISK = log.PAIRS_FROM_DISK = 50
+model_module.CHECKPOINT_SECONDS, model_module.CHECKPOINT_SHARE = 0.0, float("inf")
 
 fits, common, out = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 data = simulate("mixed", 60, 25, density=0.2, rng=0).data
@@ -57,16 +62,16 @@ with join_world() as world:
     with world.first_ahead():
         disk = load_dataset("files", logged=f"{out}/log.parquet", shards=f"{out}/shards")
     for name, options in fits.items():
-        begun = f"{out}/{name}.begun" if name in ("blocks", "heads") else None
+        begun = f"{out}/{name}.begun" if name == "begun" else None
         rows = disk if name == "disk" else data
         model = Recommender(**{**common, **options}).fit(rows, world=world, checkpoint=begun)
         if world.first:
-            np.savez(f"{out}/{name}.npz", user=model.user_factors_, item=model.item_factors_)
+            np.save(f"{out}/{name}.npy", model.user_factors_ @ model.item_factors_.T)
 """
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in distributed.LAUNCHED}
+    kept = {k: v for k, v in os.environ.items() if k not in world_module.LAUNCHED}
     return {**kept, "OMP_NUM_THREADS": "1", **more}
 
 
@@ -81,7 +86,7 @@ class Stopped(Exception):
 
 
 def stop(stage: str, done: int, *_) -> None:
-    if done == 5:
+    if done == 15:  # a checkpoint is due every tenth sweep
         raise Stopped
 
 
@@ -91,10 +96,10 @@ def test_two_processes_train_the_model_of_one(tmp_path: Path) -> None:
     data = simulate("mixed", 60, 25, density=0.2, rng=0).data
     data.logged.to_frame().sample(fraction=1.0, shuffle=True, seed=0).write_parquet(tmp_path / "log.parquet")
     memory = load_dataset("files", logged=tmp_path / "log.parquet")
+    begun = tmp_path / "begun.begun"
     with pytest.raises(Stopped):  # begun by one process, finished by two
-        Recommender(**{**COMMON, **FITS["blocks"]}).fit(data, checkpoint=tmp_path / "blocks.begun", progress=stop)
-    with pytest.raises(Stopped):
-        Recommender(**{**COMMON, **FITS["heads"]}).fit(data, checkpoint=tmp_path / "heads.begun", progress=stop)
+        Recommender(**{**COMMON, **FITS["begun"]}).fit(data, checkpoint=begun, progress=stop)
+    assert begun.exists()
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
     arguments = [json.dumps(FITS), json.dumps(COMMON), str(tmp_path)]
     done = subprocess.run(
@@ -108,17 +113,34 @@ def test_two_processes_train_the_model_of_one(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     for name, options in FITS.items():
         alone = Recommender(**{**COMMON, **options}).fit(memory if name == "disk" else data)
-        together = np.load(tmp_path / f"{name}.npz", allow_pickle=False)
-        np.testing.assert_allclose(together["user"], alone.user_factors_, atol=1e-4, err_msg=name)
-        np.testing.assert_allclose(together["item"], alone.item_factors_, atol=1e-4, err_msg=name)
+        together = np.load(tmp_path / f"{name}.npy", allow_pickle=False)
+        expected = alone.user_factors_ @ alone.item_factors_.T
+        np.testing.assert_allclose(together, expected, atol=1e-4, err_msg=name)
 
 
-SETTINGS = {"dim": 3, "epochs": 150, "patience": 0, "checkpoint_every": 1, "method": "dr", "solver": "adam"}
+@pytest.mark.parametrize("options", [{"method": "multi-dr"}, {"method": "dr", "solver": "adam"}, {"method": "cvib"}])
+def test_methods_trained_by_adam_refuse_several_processes(options, tiny_data, run_together, refusal) -> None:
+    def refused(world: World) -> str:
+        model = Recommender(**{"dim": 3, "l2": 0.1, "epochs": 2, **options})
+        return refusal(lambda: model.fit(tiny_data, world=world), "adam", "one process", "several processes")
+
+    assert len(set(run_together(2, refused))) == 1
+
+
+SETTINGS = {"dim": 3, "l2": 0.01, "epochs": 150, "method": "dr"}
 PUID = """
+import time
 from puidrec import model
 from puidrec.cli.main import run
+from puidrec.world import World
 
-model.CHECKPOINT_SECONDS = 0.0
+model.CHECKPOINT_SECONDS, model.CHECKPOINT_SHARE, summed = 0.0, float("inf"), World.sum
+
+def slow(self, values):  # so that there is time to kill one of two after the first checkpoint
+    time.sleep(0.01)
+    return summed(self, values)
+
+World.sum = slow
 run()
 """
 TRAIN = ["train", "--data", "simulated"]
@@ -152,8 +174,10 @@ def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path: Path) -
     assert said.splitlines()[-1].startswith("puid: lost the other processes")
     assert "checkpoint" in said.splitlines()[-1]
     data, settings = load_dataset("simulated", n_users=60, n_items=40), Settings.of(**SETTINGS)
-    resumed, fresh = train_run(data, settings, out=out).metrics, train_run(data, settings).metrics
-    assert resumed["epochs"] == fresh["epochs"] == SETTINGS["epochs"]
+    told: list[int] = []
+    resumed = train_run(data, settings, out=out, progress=lambda *_: told.append(1)).metrics
+    fresh = train_run(data, settings).metrics
+    assert 0 < len(told) < resumed["epochs"], "it went on from the checkpoint"
     for name in ("mse", "uauc", "auc"):
         assert resumed[name] == pytest.approx(fresh[name], abs=1e-4)
 
@@ -162,8 +186,8 @@ LONE = """
 import sys
 from datetime import timedelta
 from puidrec.errors import PuidError
-from puidrec.train import distributed
 
+from puidrec import world as world_module
 distributed.JOINING, distributed.REMINDER = timedelta(seconds=3), 0.5
 try:
     with distributed.join_world(waiting=lambda words: print("waiting:", words)):
@@ -192,7 +216,7 @@ def test_a_lone_process_says_that_it_waits_and_does_not_wait_for_ever(rank: str)
 
 
 def test_another_process_speaks_for_this_one(monkeypatch, capfd) -> None:
-    for name, value in zip(distributed.LAUNCHED, ("1", "2", "127.0.0.1", "1"), strict=True):
+    for name, value in zip(world_module.LAUNCHED, ("1", "2", "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     for arguments, code in ((("data", "describe", "--data", "simulated"), 0), (("train", "--method", "nope"), 2)):
@@ -217,7 +241,7 @@ def test_a_lost_connection_is_one_line(monkeypatch) -> None:
     def fail(_) -> None:
         raise RuntimeError("[/built/somewhere/pair.cc:537] connection closed\nwith a long trace")
 
-    monkeypatch.setattr(distributed.dist, "all_reduce", fail)
+    monkeypatch.setattr(world_module.dist, "all_reduce", fail)
     with pytest.raises(WorldError, match="connection closed") as caught:
         World(0, 2).sum(torch.zeros(1))
     assert len(str(caught.value).splitlines()) == 1
@@ -238,13 +262,14 @@ def test_processes_go_on_from_one_epoch_or_not_at_all(epochs, fine, refusal) -> 
     for rank, mine in enumerate(epochs):
         resume = None if mine < 0 else Checkpoint({}, {"history": [{}] * mine})
         if fine:
-            _require_same_checkpoint(resume, Together(rank, len(epochs)))
+            _require_same_checkpoint(resume, SimpleNamespace(world=Together(rank, len(epochs))))
         else:
-            refusal(lambda: _require_same_checkpoint(resume, Together(rank, len(epochs))), "same checkpoint", "share")  # noqa: B023
+            log = SimpleNamespace(world=Together(rank, len(epochs)))
+            refusal(lambda: _require_same_checkpoint(resume, log), "same checkpoint", "share")  # noqa: B023
 
 
 def test_a_device_without_processes_is_refused(monkeypatch) -> None:
-    for name, value in zip(distributed.LAUNCHED, ("0", "2", "127.0.0.1", "1"), strict=True):
+    for name, value in zip(world_module.LAUNCHED, ("0", "2", "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match="cpu or cuda"), join_world("meta"):
         pass

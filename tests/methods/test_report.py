@@ -29,7 +29,6 @@ def test_what_set_gamma_in_words(rows: int, words: str) -> None:
     ("method", "gamma", "expected"),
     [
         ("signed-rd", "auto", True),
-        ("sharp-puid", "certified", True),
         ("signed-rd", 1.3, False),
         ("rd-dr", "auto", False),
         ("mf", "auto", False),

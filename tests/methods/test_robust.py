@@ -2,20 +2,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-from puidrec.methods.robust import RobustProblem
+from puidrec.losses import pair_loss, pointwise
 from puidrec.methods.stages import train_stages
 from puidrec.model import Recommender
-from puidrec.scores.low_rank import LowRank
 
 PLAIN = ["mf", "ips", "dr", "rd-ips", "rd-dr", "puid-ips", "puid-dr"]
 BENCHMARKED = ["brd-ips", "brd-dr", "bpuid-ips", "bpuid-dr"]
 
 
-def total_loss(problem):
-    """The prediction loss."""
-    return float(problem.steps[0].loss().detach())
+def total_loss(problem, step=0):
+    """The prediction loss; that of the imputation with step 1."""
+    return float(problem.steps[step].loss().detach())
+
+
+@pytest.fixture
+def sharp_bends(monkeypatch):
+    """Losses without rounded bends, as they are printed; what rounding adds at most is tested with the losses."""
+    monkeypatch.setattr(pair_loss, "WIDTH", 0.0)
+    monkeypatch.setattr(pointwise, "WIDTH", 1e-12)  # of |s − r|, whose slope is divided by it
 
 
 @pytest.fixture
@@ -24,6 +29,7 @@ def main_problem(problem_after):
     return problem_after
 
 
+@pytest.mark.usefixtures("sharp_bends")
 @pytest.mark.parametrize("loss", ["squared", "absolute", "cross-entropy"])
 @pytest.mark.parametrize("target", ["rating", "binary"])
 @pytest.mark.parametrize("method", PLAIN)
@@ -33,10 +39,10 @@ def test_losses_equal_brute_force_over_all_pairs(method, target, loss, prepare, 
     expected = oracle(prepared).prediction_loss(problem.factors(), problem.imputation())
     assert total_loss(problem) == pytest.approx(expected, rel=2e-6)
     if problem.theta is not None:
-        imputation = float(problem.imputation_loss(0, problem.n_users).detach())
-        assert imputation == pytest.approx(oracle(prepared).imputation_loss(problem.imputation()), rel=2e-6)
+        assert total_loss(problem, 1) == pytest.approx(oracle(prepared).imputation_loss(problem.imputation()), rel=2e-6)
 
 
+@pytest.mark.usefixtures("sharp_bends")
 @pytest.mark.parametrize("method", BENCHMARKED)
 def test_benchmarked_losses_equal_brute_force(method, prepare, oracle, main_problem) -> None:
     prepared = prepare(method, warm_start=False)
@@ -53,7 +59,7 @@ def test_benchmarked_losses_equal_brute_force(method, prepare, oracle, main_prob
 def test_gamma_one_is_the_plain_estimator(robust, plain, prepare, world, main_problem) -> None:
     (one, _), (other, _) = main_problem(prepare(robust, gamma=1.0)), main_problem(prepare(plain))
     assert total_loss(one) == pytest.approx(total_loss(other), abs=1e-6)
-    options = {"epochs": 15, "dim": 3, "propensity": "cells"}
+    options = {"epochs": 15, "dim": 3, "l2": 0.1, "propensity": "cells"}
     first = Recommender(robust, gamma=1.0, **options).fit(world(1))
     second = Recommender(plain, **options).fit(world(1))
     np.testing.assert_allclose(first.user_factors_, second.user_factors_, atol=1e-6)
@@ -65,13 +71,14 @@ def test_gamma_one_is_the_plain_estimator(robust, plain, prepare, world, main_pr
 @pytest.mark.parametrize("suffix", ["ips", "dr"])
 @pytest.mark.parametrize("prefix", ["", "b"])
 def test_a_constant_rule_makes_puid_rd(prefix, suffix, world) -> None:
-    options = {"gamma": 1.8, "epochs": 15, "dim": 3, "propensity": "cells"}
+    options = {"gamma": 1.8, "epochs": 15, "dim": 3, "l2": 0.1, "propensity": "cells"}
     first = Recommender(f"{prefix}puid-{suffix}", **options).fit(world(2))
     second = Recommender(f"{prefix}rd-{suffix}", **options).fit(world(2))
     np.testing.assert_array_equal(first.user_factors_, second.user_factors_)
     np.testing.assert_array_equal(first.item_factors_, second.item_factors_)
 
 
+@pytest.mark.usefixtures("sharp_bends")
 @pytest.mark.parametrize("backbone", ["mf", "mf-linear", "mf-mlp"])
 @pytest.mark.parametrize("head", ["label", "residual", "direct"])
 @pytest.mark.parametrize("method", BENCHMARKED)
@@ -80,67 +87,38 @@ def test_the_loss_at_the_benchmark_is_exactly_zero(method, head, backbone, prepa
     assert total_loss(problem) == 0.0
     assert problem.benchmarked
     if problem.theta is not None:
-        assert float(problem.imputation_loss(0, problem.n_users).detach()) == 0.0
+        assert total_loss(problem, 1) == 0.0
 
 
 @pytest.mark.parametrize(("seed", "warm_start"), [(0, True), (1, False), (2, True)])
 @pytest.mark.parametrize("method", BENCHMARKED)
-def test_training_never_ends_above_the_benchmark(method, seed, warm_start, prepare, oracle) -> None:
-    prepared = prepare(method, seed, warm_start=warm_start, epochs=40, checkpoint_every=1, gamma=1.5)
-    states = []
-    fitted = train_stages(prepared, states.append, None, None)
-    kept = states[-1].tensors
-    parts = ["phi", "theta"] if prepared.settings.spec.imputes else ["phi"]
-    base = [LowRank.of(kept[f"done.benchmark.{part}.left"], kept[f"done.benchmark.{part}.right"]) for part in parts]
-    loss = oracle(prepared).prediction_loss(fitted.phi, fitted.theta, (*base, None)[:2])
-    assert loss <= 1e-7
+def test_training_never_ends_above_the_benchmark(method, seed, warm_start, prepare, oracle, main_problem) -> None:
+    prepared = prepare(method, seed, warm_start=warm_start, epochs=40, gamma=1.5)
+    base = main_problem(prepared)[1]["benchmark"]
+    fitted = train_stages(prepared)
+    assert oracle(prepared).prediction_loss(fitted.phi, fitted.theta, (base.phi, base.theta)) <= 1e-7
 
 
-def test_a_benchmarked_method_can_gain_on_its_benchmark(prepare, oracle) -> None:
-    prepared = prepare("brd-ips", 1, epochs=40, checkpoint_every=1, gamma=1.2, l2=0.0, l2_vectors=1.0, patience=0)
-    states = []
-    fitted = train_stages(prepared, states.append, None, None)
-    base = LowRank.of(*(states[-1].tensors[f"done.benchmark.phi.{side}"] for side in ("left", "right")))
-    assert oracle(prepared).prediction_loss(fitted.phi, None, (base, None)) < -1e-4
+def test_a_benchmarked_method_can_gain_on_its_benchmark(prepare, oracle, main_problem) -> None:
+    """On one that does not minimise the nominal loss: its own exact benchmark is a minimum of the benchmarked loss."""
+    prepared = prepare("brd-ips", 1, epochs=300, gamma=1.05, l2=1e-4, l2_features=1e-4, benchmark="mf")
+    base = main_problem(prepared)[1]["benchmark"]
+    assert oracle(prepared).prediction_loss(train_stages(prepared).phi, None, (base.phi, None)) < -1e-4
 
 
-@pytest.mark.parametrize("size", [1, 7, 13, 39])
-@pytest.mark.parametrize("method", [*PLAIN, "bpuid-ips", "bpuid-dr"])
-def test_block_losses_average_to_the_loss_over_all_users(method, size, prepare, main_problem) -> None:
-    problem, _ = main_problem(prepare(method, warm_start=False))
-    users = problem.n_users
-    for step in problem.steps:
-        blocks = [(start, min(start + size, users)) for start in range(0, users, size)]
-        average = sum((stop - start) / users * float(step.loss(start, stop).detach()) for start, stop in blocks)
-        assert average == pytest.approx(float(step.loss(0, users).detach()), rel=1e-5, abs=1e-7)
-
-
-def test_gradients_of_blocks_average_too(prepare, main_problem) -> None:
-    problem, _ = main_problem(prepare("puid-dr", backbone="mf"))
-    weight = problem.phi.user_towers[0].weight
-
-    def gradient(blocks):
-        problem.phi.zero_grad()
-        for start, stop in blocks:
-            ((stop - start) / problem.n_users * problem.prediction_loss(start, stop)).backward()
-        return weight.grad.clone().numpy()
-
-    np.testing.assert_allclose(gradient([(0, 9), (9, 40)]), gradient([(0, 40)]), atol=1e-6)
-
-
-@pytest.mark.parametrize("method", ["rd-ips", "rd-dr", "mf"])
-def test_normalised_worst_cases_survive_blocks_without_rows(method, prepare, world) -> None:
+@pytest.mark.parametrize("method", ["rd-ips", "rd-dr"])
+def test_normalised_worst_cases_survive_users_without_rows(method, prepare, world) -> None:
     data = world(0)
     busy = data.logged.take(data.logged.user >= 10)
     data = type(data)(**{**{f: getattr(data, f) for f in data.__dataclass_fields__}, "logged": busy})
-    model = Recommender(method, normalise=True, block_users=5, epochs=4, dim=3).fit(data)
+    model = Recommender(method, normalise=True, l2=0.1, epochs=4, dim=3).fit(data)
     assert np.isfinite(model.user_factors_).all()
 
 
 def test_normalising_gives_a_global_gamma_something_to_do(prepare, main_problem) -> None:
     def gradient(**options):
         problem, _ = main_problem(prepare("rd-ips", backbone="mf", **options))
-        problem.prediction_loss(0, problem.n_users).backward()
+        problem.steps[0].loss().backward()
         grad = problem.phi.user_towers[0].weight.grad.flatten().double()
         return (grad / grad.norm()).numpy()
 
@@ -148,13 +126,3 @@ def test_normalising_gives_a_global_gamma_something_to_do(prepare, main_problem)
     normalised = [gradient(gamma=gamma, normalise=True) for gamma in (50.0, 1.0)]
     assert plain[0] @ plain[1] > 0.9999
     assert normalised[0] @ normalised[1] < 0.99
-
-
-@pytest.mark.parametrize("method", ["dr", "puid-dr", "bpuid-dr"])
-def test_sharing_scores_between_the_steps_changes_nothing(method, prepare, monkeypatch) -> None:
-    """Two sampled products an epoch, or four: the same model to the last bit."""
-    shared = train_stages(prepare(method), None, None, None)
-    monkeypatch.setattr(RobustProblem, "_shares", lambda self, start, stop: False)
-    plain = train_stages(prepare(method), None, None, None)
-    assert torch.equal(shared.phi.lefts[0], plain.phi.lefts[0])
-    assert shared.history == plain.history

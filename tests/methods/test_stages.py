@@ -51,7 +51,7 @@ def assert_same(one, other) -> None:
     }
 
 
-@pytest.mark.parametrize("method", TRAINED)
+@pytest.mark.parametrize("method", [name for name in TRAINED if name != "dcf"])  # one stage without a checkpoint
 @pytest.mark.parametrize("options", [OPTIONS, SOLVED], ids=["adam", "default"])
 def test_killed_at_any_moment_and_resumed_it_ends_in_the_same_bits(method, options, world, suited, tmp_path) -> None:
     data, given = suited(method, world(3), options)
@@ -186,7 +186,7 @@ from pathlib import Path
 from puidrec import model
 from puidrec.data.synthetic import simulate
 
-model.CHECKPOINT_SECONDS = 0.0
+model.CHECKPOINT_SECONDS, model.CHECKPOINT_SHARE = 0.0, float("inf")
 path, rng = Path(sys.argv[1]), random.Random(0)
 
 def killed_after(epochs):  # told when so many are done, we kill while the next ones run; more than five it does not do

@@ -268,10 +268,11 @@ def _solve(
     """Solve the models of a problem, one after the other, and put them into their backbones."""
     settings, log = prepared.settings, prepared.log.operator
     most = _most_sweeps(stage, settings)
-    solver, history, unfinished = LeastSquares(max_sweeps=most), list[dict[str, float]](), list[str]()
-    resumed, solved = _resumed(problem, resume, log, settings) if resume is not None else (None, 0)
+    solver, resumed, solved = LeastSquares(max_sweeps=most), None, 0
+    history, unfinished = list[dict[str, float]](), list[str]()
     if resume is not None:
-        history = list(resume.state["history"])
+        resumed, solved = _resumed(problem, resume, log, settings)
+        history, unfinished = list(resume.state["history"]), list(resume.state["unfinished"])
     for k, part in enumerate(problem.parts):
         if k < solved:
             continue
@@ -288,7 +289,7 @@ def _solve(
             if progress is not None:
                 progress(stage.name, len(history), most * len(problem.parts), figures)
             if save is not None and state.fresh:
-                save(lambda: _state_of(problem, stage.name, k, state, history, log))
+                save(lambda: _state_of(problem, stage.name, k, state, history, unfinished, log))
 
         found = solver.minimise(objective, model, start, after=after)
         if found.outcome is not Outcome.CONVERGED:
@@ -346,7 +347,13 @@ def _phi_point(fitted: Fitted, part: Part, log: Log) -> Point:
 
 
 def _state_of(
-    problem: Problem, stage: str, k: int, state: State, history: list[dict[str, float]], log: Log
+    problem: Problem,
+    stage: str,
+    k: int,
+    state: State,
+    history: list[dict[str, float]],
+    unfinished: list[str],
+    log: Log,
 ) -> Checkpoint:
     """All that the next sweep depends on; the first process gets the rows of all users."""
     tensors = {
@@ -359,7 +366,8 @@ def _state_of(
             by_user = key in USER_ROWS
             tensors[f"{kind}.{key}"] = log.gather_to_first(value) if by_user else value
     about = {name: getattr(state, name) for name in ("number", "objective", "settled", "size")} | {"part": k}
-    return Checkpoint(tensors, {"stage": stage, "sweep": about, "history": list(history)})
+    lists = {"history": list(history), "unfinished": list(unfinished)}
+    return Checkpoint(tensors, {"stage": stage, "sweep": about, **lists})
 
 
 USER_ROWS = ("users", "user.inverse", "user.share")
@@ -376,6 +384,9 @@ def _resumed(problem: Problem, checkpoint: Checkpoint, log: Log, settings: Setti
         for part in problem.parts:
             part.backbone.load_state_dict(with_prefix(checkpoint.tensors, f"now.{part.name}."))
         about = checkpoint.state["sweep"]
+        for name in ("history", "unfinished"):
+            if not isinstance(checkpoint.state[name], list):
+                raise TypeError(f"no list of {name}")
         if point["users"].shape[1] != problem.parts[0].backbone.dim + 1:
             raise ValueError(f"{point['users'].shape[1] - 1} columns")
         state = State(

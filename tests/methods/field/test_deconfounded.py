@@ -67,9 +67,7 @@ def test_without_reconstructed_exposure_it_is_matrix_factorisation(prepare, grou
 
 def test_both_solvers_agree(grouped) -> None:
     models = [
-        Recommender(
-            "dcf", **OPTIONS | {"epochs": 400, "patience": 0, "select": "none", "l2_vectors": 1.0}, solver=solver
-        ).fit(grouped)
+        Recommender("dcf", **OPTIONS | {"epochs": 400, "patience": 0, "select": "none"}, solver=solver).fit(grouped)
         for solver in ("adam", "least-squares")
     ]
     users, items = np.divmod(np.arange(1_800), 30)
