@@ -2,7 +2,8 @@
 
 There are no ratings whose error could choose them, so that one like in ten is held out and looked for among the ten
 best items that its user has not seen. Plainly counted, that rewards guessing what people are shown; weighted by the
-inverse popularity of the item, it asks what they like among all there is. Both are reported, the second one chooses.
+inverse popularity of the item, it asks what they like among all there is. Both are reported. What chooses lies between:
+weighted by the inverse root of popularity, for in full the likes of rare items decide, and a few likes are noise.
 The path is short: four weights, then L2, then dims, each around the best so far, by rough fits of `all-rank`.
 """
 
@@ -27,6 +28,7 @@ from puidrec.scores.log import Log
 WEIGHTS, DIMS, FACTORS = (0.3, 1.0, 3.0, 10.0), (32, 64, 128), (0.1, 0.3, 1.0, 3.0)
 K, HELD_OUT, MOST_JUDGED = 10, 10, 20_000
 """Items that are looked at, one like in so many held out, and most held-out likes that judge."""
+CHOOSES = "recall_inverse_root_popularity"
 ROUGH = LeastSquares(tolerance=2e-3, max_sweeps=20)
 
 
@@ -36,12 +38,12 @@ class LikesChoice(Choice):
 
     unseen_weight: float = 1.0
     judged: tuple[dict[str, float], ...] = ()
-    """Every setting tried, with recall@10 of held-out likes, weighted by inverse popularity and plain."""
+    """Every setting tried, with recall@10 of held-out likes: by inverse (root of) popularity, and plain."""
 
     def describe(self) -> dict[str, Any]:
         """For reports, in plain values."""
         own = {"dim": self.dim, "l2_factor": self.factor, "unseen_weight": self.unseen_weight}
-        return {**own, "chosen_by": "recall_inverse_popularity", "tried": [dict(one) for one in self.judged]}
+        return {**own, "chosen_by": CHOOSES, "tried": [dict(one) for one in self.judged]}
 
 
 def choose_for_likes(
@@ -69,16 +71,17 @@ def choose_for_likes(
     def error_of(dim: int, factor: float, weight: float) -> float:
         key = (dim, factor, weight)
         if key not in tried:
-            own = replace(prepared, settings=settings.replace(dim=dim))
-            factors = _fitted(own, log, users, factor, weight, start)
+            narrow = replace(prepared, settings=settings.replace(dim=dim))
+            factors = _fitted(narrow, log, users, factor, weight, start)
             found = find_liked(factors, (user[judge], item[judge]), [(kept, item[~held])], K)
             hit, inverse = found.within(K), found.weight("popularity")
-            shares = float((hit * inverse).sum() / inverse.sum()), float(hit.mean())
+            shares = {CHOOSES: np.sqrt(inverse), "recall_inverse_popularity": inverse, "recall": np.ones(hit.size)}
             names = {"dim": dim, "l2_factor": factor, "unseen_weight": weight}
-            tried[key] = {**names, "recall_inverse_popularity": round(shares[0], 5), "recall": round(shares[1], 5)}
+            recall = {name: round(float((hit * own).sum() / own.sum()), 5) for name, own in shares.items()}
+            tried[key] = {**names, **recall}
             if told is not None:
-                told(dim, -shares[0])
-        return -tried[key]["recall_inverse_popularity"]
+                told(dim, -recall[CHOOSES])
+        return -tried[key][CHOOSES]
 
     dims: tuple[int, ...] = DIMS if settings.dim == "auto" else (settings.dim,)
     dims = tuple(dim for dim in dims if dim <= 2 * min(log.n_users, n_items)) or dims[:1]

@@ -179,9 +179,8 @@ def _walk(prepared: Prepared, progress: Progress | None) -> Choice:
     told = None
     if progress is not None:
         told = lambda dim, error: progress("choice of dim and l2", dim, 32, {"held_out_error": error})  # noqa: E731
-    asked = settings.spec.path_dims if settings.dim == "auto" else (settings.dim,)
     dims, factors = (
-        {"dims": asked} if asked else {},
+        {} if settings.dim == "auto" else {"dims": (settings.dim,)},
         {} if settings.l2 == "auto" else {"factors": (1.0,)},
     )
     return choose(objective, model_of, start, folds, progress=told, **dims, **factors)  # type: ignore[arg-type]

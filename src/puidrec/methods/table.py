@@ -68,8 +68,6 @@ class MethodSpec:
     """Settings worth searching; `experiments.search` has their ranges."""
     chooses_unseen_weight: bool = False
     """Whether a log of likes chooses dim, L2 and the weight of unseen pairs by held-out likes."""
-    path_dims: tuple[int, ...] = ()
-    """Numbers of columns that `dim="auto"` chooses among; empty: those of `optimise.l2_path`."""
     path_folds: int = 5
     """Folds of a small log that choose dim and L2; one is enough for a method that mixes fits of several dims."""
     needs: str = "a log of ratings"
@@ -225,7 +223,7 @@ def _spectrum() -> MethodSpec:
         target_scale="unit", uses_uniform="mixing weights", needs_levels=False, losses=("squared",),
         search_space=("l2", "l2_features", "dim", "min_propensity"),
         needs="a log of ratings, or of likes (then all-rank); uniform ratings, from 20 on, mix the members",
-        path_folds=1, path_dims=(2, 8, 32), chooses_unseen_weight=True,
+        path_folds=1, chooses_unseen_weight=True,
     )  # fmt: skip
 
 
