@@ -30,9 +30,9 @@ def test_held_out_likes_choose_and_both_ways_of_judging_are_reported(method, dat
     best = max(one[likes.CHOOSES] for one in chosen["tried"])
     names = ("dim", "l2_factor", "unseen_weight")
     own = next(one for one in chosen["tried"] if all(one[name] == chosen[name] for name in names))
-    assert own[likes.CHOOSES] == best > 0.0
+    assert 0.7 * best < own[likes.CHOOSES] <= best  # not clearly worse, and as regularised as can be
     assert {one["unseen_weight"] for one in chosen["tried"]} == set(likes.WEIGHTS)
-    assert all(0.0 <= one[name] <= 1.0 for one in chosen["tried"] for name in ("recall", "recall_inverse_popularity"))
+    assert all(0.0 <= one[name] <= 1.0 for one in chosen["tried"] for name in ("recall", likes.CHOOSES))
     assert model.dim_ == chosen["dim"]
 
 
