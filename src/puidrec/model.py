@@ -306,7 +306,7 @@ class Recommender:
         scores = pair_scores(factors, user, item)
         ends = {"score": scores}
         if interval is not None:
-            ends = score_interval(self._uncertainty(), scores, user, item, interval)
+            ends = score_interval(self.uncertainty(), scores, user, item, interval)
         scaled = {name: self._on_scale(values, scale) for name, values in ends.items()}
         if pairs is not None:
             known = (user < len(left.ids)) & (item < len(right.ids))
@@ -325,7 +325,7 @@ class Recommender:
         The table is that of the training data; for a model that was loaded give it again.
         """
         self._require_fitted()
-        known, ids = self._uncertainty(), (self.user_ids_, self.item_ids_)
+        known, ids = self.uncertainty(), (self.user_ids_, self.item_ids_)
         if by == "pair":
             return gamma_frame(known, by, level, ids=ids, pairs=_paired(users, items))
         tables = self._tables if table is None else (to_polars(table, Origin("table")),)
@@ -450,7 +450,7 @@ class Recommender:
         if stable:
             self._require_path(user_features, item_features)
         factors = left.factors, torch.from_numpy(right.factors[candidates.items]).to(self.device_)
-        known = self._uncertainty() if cautious else None
+        known = self.uncertainty() if cautious else None
         blocks = [slice(start, start + USERS_PER_BLOCK) for start in range(0, codes.size, USERS_PER_BLOCK)]
         parts = [self._best(codes[rows], rows, k, excluded, candidates, factors, stable, known) for rows in blocks]
         if not parts:
@@ -582,7 +582,7 @@ class Recommender:
             stays = gamma_max(scores, codes, columns, self.parameters_, candidates.items)
         return candidates.items[columns], best, stays
 
-    def _uncertainty(self) -> Uncertainty:
+    def uncertainty(self) -> Uncertainty:
         """The posterior of the mixture; refused where there is none."""
         factors = self.user_factors_, self.item_factors_
         known = Uncertainty.of(self.parameters_, *factors, self.seen_)

@@ -15,6 +15,7 @@ from puidrec import gamma_study, load_dataset
 from puidrec.cli import output
 from puidrec.gamma_study import study_gamma
 from puidrec.report import gamma as report
+from puidrec.report import learned_gamma
 
 FILES = sorted(report.FILES)
 
@@ -180,3 +181,28 @@ def test_the_certificate_of_coat(puid: Any, data_root: Path) -> None:
     assert found["label", False] == pytest.approx(1.5, abs=0.1)
     assert found["rating", False] == pytest.approx(2.0, abs=0.15)
     assert found["rating", True] < found["rating", False]
+
+
+def test_a_run_shows_the_gamma_that_its_uniform_ratings_taught(puid: Any, tmp_path: Path) -> None:
+    sizes = ("--set", "data.n_users=60", "--set", "data.n_items=40", "--set", "data.n_uniform=600")
+    puid("train", *sizes, "--set", "dim=2", "--out", tmp_path / "run")
+    done = puid("gamma", tmp_path / "run", "--out", tmp_path / "learned", "--json")
+    assert (done.code, done.err) == (0, "")
+    summary = json.loads(done.out)
+    assert summary == json.loads((tmp_path / "learned" / "summary.json").read_text())
+    assert sorted(file.name for file in (tmp_path / "learned").iterdir()) == sorted(learned_gamma.FILES)
+    table = pl.read_parquet(tmp_path / "learned" / "gamma.parquet")
+    assert summary["users"]["number"] == (table["kind"] == "user").sum()
+    assert sum(summary["items"]["direction"].values()) == summary["items"]["number"]
+    assert 0.0 < summary["users"]["share_of_the_fit"] < 1.0
+    assert (table["low"] <= table["gamma"]).all()
+    assert {"user", "item"} < set(table["kind"]), "segments of the side tables as well"
+    assert "fit: share" in puid("gamma", tmp_path / "run").out
+
+
+def test_a_run_without_uniform_ratings_is_refused_in_one_line(puid: Any, tmp_path: Path, files: Path) -> None:
+    puid("train", "--data", "files", "--logged", files / "logged.csv", "--set", "dim=2", "--out", tmp_path / "run")
+    done = puid("gamma", tmp_path / "run")
+    assert done.code == 2
+    assert "the log alone cannot tell" in done.err
+    assert len(done.err.strip().splitlines()) == 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
 
 from puidrec.cli import options
 from puidrec.cli.options import option
@@ -56,15 +58,29 @@ class RuleOptions(options.Options):
 @options.command("puid gamma --data coat --data-dir coat --rule information --out gamma-coat", writes="out")
 def gamma(
     data: GammaDataOptions,
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder written by puid train: show the Γ that its uniform ratings taught it.",
+            metavar="RUN",
+            readable=False,
+        ),
+    ] = None,
+    *,
     rule: RuleOptions,
     shards: options.Shards = None,
     propensity: options.PropensityName = "two-way",
     protocol: options.ProtocolName = "rd",
     seed: options.Seed = 0,
-    *,
     output: options.OutputOptions,
 ) -> None:
-    """Show how strong hidden confounding may be, pair by pair (Γ), what that rests on and what data prove of it."""
+    """Show how strong hidden confounding may be, pair by pair (Γ), what that rests on and what data prove of it.
+
+    With RUN: the learned Γ of a spectrum model that uniform ratings calibrated, for whom it is largest and how sure.
+    """
+    if run is not None:
+        _learned(run, output)
+        return
     with options.quick_imports():
         from puidrec.gamma_study import study_gamma
         from puidrec.report.gamma import check_target, gamma_summary, write_gamma_study
@@ -84,6 +100,72 @@ def gamma(
         print_json(summary)
     else:
         _show(summary, rule.rule, tilt, output.out)
+
+
+def _learned(run: Path, output: options.OutputOptions) -> None:
+    """The learned Γ of a run; by segments too, where its data are still there."""
+    with options.quick_imports():
+        from puidrec.data.sources import load_dataset
+        from puidrec.comparing.job import RunData
+        from puidrec.run_folder import load_run
+        from puidrec.report.learned_gamma import check_learned_target, learned_summary, learned_tables, write_learned
+
+    model, _ = load_run(run)
+    model.uncertainty()  # refused before any data are read
+    if output.out is not None:
+        check_learned_target(output.out)
+    with steps("reading") as step:
+        own = RunData.of(run)
+        tables: Sequence[Any] = ()
+        if own.source is not None:
+            loaded = load_dataset(own.source.name, own.source.folder, **own.source.options)
+            own.require(loaded)
+            tables = (loaded.users, loaded.items)
+        step("asking the posterior")
+        table = learned_tables(model, tables)
+        summary = learned_summary(model, table)
+        if output.out is not None:
+            write_learned(table, summary, own.name, output.out)
+    if output.as_json:
+        print_json(summary)
+        return
+    for side in ("users", "items"):
+        _show_learned(side, summary[side])
+    rows = [(f"{one['kind']} = {one['name']}", *_interval(one)) for one in summary["segments"][:12]]
+    if rows:
+        print_table("Segments, largest Γ first", ("segment", *INTERVAL), rows)
+    say(
+        "high/low: ends of the median 90 % interval. below, above: the whole interval says that unseen ratings are "
+        "lower or higher than the log says; open: it holds Γ = 1. fit: share of the uncertainty that is error "
+        "of the fit.\n"
+    )
+    say(summary["sentence"], bold=True)
+    if output.out is not None:
+        say(f"wrote {output.out}: report.html, gamma.parquet, summary.json, a chart")
+
+
+INTERVAL = ("Γ", "low", "high", "unseen are", "uniform rows")
+
+
+def _interval(row: dict[str, Any]) -> tuple[str, ...]:
+    return (*(f"{row[key]:.2f}" for key in ("gamma", "low", "high")), row["direction"], f"{row['rows']:,}")
+
+
+def _show_learned(side: str, own: dict[str, Any]) -> None:
+    spread, sure = own["gamma"], own["direction"]
+    print_table(
+        f"Learned Γ of {own['number']:,} {side}",
+        ("", "25 %", "median", "75 %", "95 %", "high/low", "below", "above", "open", "fit"),
+        [
+            (
+                "Γ", *(f"{spread[key]:.2f}" for key in ("q25", "q50", "q75", "q95")), f"{own['width']:.2f}",
+                *(f"{sure[word]:,}" for word in ("below", "above", "open")), f"{own['share_of_the_fit']:.0%}",
+            )
+        ],
+    )  # fmt: skip
+    if own["largest"]:
+        rows = [(str(one["name"]), *_interval(one)) for one in own["largest"]]
+        print_table(f"{side.capitalize()} with the largest Γ", (side[:-1], *INTERVAL), rows)
 
 
 def _tilt(data: Dataset, propensity: str, protocol: str, seed: int) -> str:

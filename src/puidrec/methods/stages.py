@@ -14,6 +14,7 @@ from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.signature import row_hashes
 from puidrec.errors import InputError
 from puidrec.losses.pair_loss import Objective, RobustLoss
+from puidrec.methods.likes import LikesChoice, choose_for_likes
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import ADMISSIBLE, Done, Fitted, Part, Problem, Stage, with_prefix
 from puidrec.optimise.adam import REFINING, Progress, SaveState, Trainer
@@ -169,11 +170,18 @@ def with_chosen_l2(
         return prepared, None
     if resume is not None and "chosen" in resume.state:
         found: Any = resume.state["chosen"]
-        choice = Choice(int(found["dim"]), float(found["factor"]), float(found["error"]))
+        numbers = int(found["dim"]), float(found["factor"]), float(found["error"])
+        weight = found.get("unseen_weight")
+        choice = Choice(*numbers) if weight is None else LikesChoice(*numbers, unseen_weight=float(weight))
         return _with_numbers(prepared, choice), choice
-    if prepared.data.positives_only or settings.backbone not in ("mf", "mf-linear"):
+    if settings.backbone not in ("mf", "mf-linear"):
         return prepared, None
-    choice = _walk(prepared, progress)
+    if prepared.data.positives_only:
+        if not settings.spec.chooses_unseen_weight or not settings.is_linear:
+            return prepared, None
+        choice = _walk_likes(prepared, progress)
+    else:
+        choice = _walk(prepared, progress)
     return _with_numbers(prepared, choice), choice
 
 
@@ -184,6 +192,7 @@ def _with_numbers(prepared: Prepared, choice: Choice) -> Prepared:
         dim=choice.dim if settings.dim == "auto" else settings.dim,
         l2=settings.l2_number * factor,
         l2_features=settings.l2_features * factor,
+        unseen_weight=choice.unseen_weight if isinstance(choice, LikesChoice) else settings.unseen_weight,
     )
     return Prepared.of(prepared.data, prepared.split, numbers, prepared.log.world)
 
@@ -212,12 +221,19 @@ def _walk(prepared: Prepared, progress: Progress | None) -> Choice:
     told = None
     if progress is not None:
         told = lambda dim, error: progress("choice of dim and l2", 0, 0, {"loss_held_out": error})  # noqa: E731
-    asked = settings.spec.path_dims if settings.dim == "auto" else (settings.dim,)
     dims, factors = (
-        {"dims": asked} if asked else {},
+        {} if settings.dim == "auto" else {"dims": (settings.dim,)},
         {} if settings.l2 == "auto" else {"factors": (1.0,)},
     )
     return choose(objective, model_of, start, folds, progress=told, **dims, **factors)  # type: ignore[arg-type]
+
+
+def _walk_likes(prepared: Prepared, progress: Progress | None) -> LikesChoice:
+    operator, item, _, users = _path_rows(prepared)
+    told = None
+    if progress is not None:
+        told = lambda dim, error: progress("choice of dim and l2", dim, 64, {"held_out_recall": -error})  # noqa: E731
+    return choose_for_likes(prepared, (operator.row_start, np.asarray(item)), users, spectral_start, told)
 
 
 def _columns(penalty: torch.Tensor, dim: int) -> torch.Tensor:
@@ -498,6 +514,8 @@ def _with_done(save: SaveState | None, done: Done, choice: Choice | None) -> Sav
     more: dict[str, Any] = {"done": finished}
     if choice is not None:
         more["chosen"] = {"dim": choice.dim, "factor": choice.factor, "error": choice.error}
+        if isinstance(choice, LikesChoice):
+            more["chosen"]["unseen_weight"] = choice.unseen_weight
 
     def with_more(make: Any) -> Checkpoint:
         state = make()

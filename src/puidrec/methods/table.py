@@ -66,8 +66,8 @@ class MethodSpec:
     losses: tuple[str, ...] = ALL_LOSSES
     search_space: tuple[str, ...] = TRAINED
     """Settings worth searching; `comparing.space` has their ranges."""
-    path_dims: tuple[int, ...] = ()
-    """Numbers of columns that `dim="auto"` chooses among; empty: those of `optimise.l2_path`."""
+    chooses_unseen_weight: bool = False
+    """Whether a log of likes chooses dim, L2 and the weight of unseen pairs by held-out likes."""
     path_folds: int = 5
     """Folds of a small log that choose dim and L2; one is enough for a method that mixes fits of several dims."""
     needs: str = "a log of ratings"
@@ -228,7 +228,7 @@ def _all_rank() -> MethodSpec:
     return MethodSpec(
         "all-rank", "puidrec.methods.unseen:all_rank_stages", "least squares over all pairs, unseen = lowest rating",
         target_scale="unit", needs_levels=False, losses=("squared",), search_space=(*TRAINED, "unseen_weight"),
-        needs="a log of ratings, or of positives alone",
+        needs="a log of ratings, or of positives alone", chooses_unseen_weight=True,
     )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def _spectrum() -> MethodSpec:
         target_scale="unit", uses_uniform="mixing weights", needs_levels=False, losses=("squared",),
         search_space=("l2", "l2_features", "dim", "min_propensity"),
         needs="a log of ratings, or of likes (then all-rank); uniform ratings, from 20 on, mix the members",
-        path_folds=1, path_dims=(2, 8, 32),
+        path_folds=1, chooses_unseen_weight=True,
     )  # fmt: skip
 
 

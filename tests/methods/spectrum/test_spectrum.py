@@ -269,3 +269,37 @@ def test_the_level_of_users_is_their_shrunk_mean_rating(world) -> None:
     count, total = np.bincount(user, minlength=80), np.bincount(user, target, 80)
     shrunk = (total + 10.0 * target.mean()) / (count + 10.0)
     np.testing.assert_allclose(values["user level"], np.clip((shrunk - shrunk.mean()) / shrunk.std(), -3, 3), rtol=1e-5)
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_other_names_and_orders_give_the_same_scores(world, uniform) -> None:
+    """Users, items and rows under other names and in another order: no score moves by more than 1e-4."""
+    data, rng = world.data, np.random.default_rng(6)
+    to = {"user_id": rng.permutation(data.n_users) + 7, "item_id": rng.permutation(data.n_items) + 3}
+    at = {"user_id": np.argsort(data.user_ids.ids.to_numpy()), "item_id": np.argsort(data.item_ids.ids.to_numpy())}
+
+    def renamed(frame: pl.DataFrame | None) -> pl.DataFrame | None:
+        if frame is None:
+            return None
+        names = {key: to[key][at[key][frame[key].to_numpy()]] for key in at if key in frame.columns}
+        return frame.with_columns(**names).sample(fraction=1.0, shuffle=True, seed=2)
+
+    frames = [rows.to_frame().select("user_id", "item_id", "rating") for rows in (data.logged, data.uniform)]
+    tables = {"users": data.users, "items": data.items}
+    models = []
+    for change in (lambda frame: frame, renamed):
+        log, drawn = (change(frame) for frame in frames)
+        sides = {name: change(table) for name, table in tables.items()}
+        own = Dataset.from_frame(log, drawn if uniform else None, scale=(1, 5), unknown_ids="keep", **sides)
+        split = own.split("rd", 0)
+        none = split.test.take(np.zeros(len(split.test), bool))
+        whole = replace(split, train=own.logged.labelled(split.protocol), test=none, validation=none, propensity=None)
+        if uniform:
+            whole = replace(whole, propensity=own.uniform.labelled(split.protocol))
+        models.append(Recommender(rng=0).fit(own, whole))
+    user, item = (np.repeat(np.arange(80), 40), np.tile(np.arange(40), 80))
+    first = models[0].predict(user, item, scale="unit")
+    other = models[1].predict(
+        *(to[key][at[key][code]] for key, code in (("user_id", user), ("item_id", item))), scale="unit"
+    )
+    np.testing.assert_allclose(first, other, atol=1e-4)

@@ -50,7 +50,7 @@ def fitted(request):
 
 def test_intervals_of_users_items_and_pairs_hold_the_truth(fitted) -> None:
     model, _, mean, seen, _ = fitted
-    known = model._uncertainty()
+    known = model.uncertainty()
     for side, axis in (("user", 1), ("item", 0)):
         own = known.means(side)
         truth = (mean * ~seen).sum(axis) / (~seen).sum(axis)
@@ -78,7 +78,7 @@ def test_predictive_intervals_hold_ratings_at_their_level(fitted) -> None:
 def test_unseen_means_are_those_of_all_unseen_pairs(fitted) -> None:
     model, _, _, seen, _ = fitted
     scores = model.user_factors_ @ model.item_factors_.T
-    known = model._uncertainty()
+    known = model.uncertainty()
     for side, axis in (("user", 1), ("item", 0)):
         np.testing.assert_allclose(
             known.means(side).expected, (scores * ~seen).sum(axis) / (~seen).sum(axis), atol=1e-4
@@ -89,7 +89,7 @@ def test_unseen_means_are_those_of_all_unseen_pairs(fitted) -> None:
 
 
 def test_variances_of_blocks_are_those_of_pairs(fitted) -> None:
-    known = fitted[0]._uncertainty()
+    known = fitted[0].uncertainty()
     users = np.array([0, 3, 7])
     block = known.block_variance(users, np.arange(ITEMS))
     pairs = known.pair_variance(np.repeat(users, ITEMS), np.tile(np.arange(ITEMS), 3)).reshape(3, ITEMS)
@@ -100,7 +100,7 @@ def test_cautious_recommendations_rank_by_the_lower_end(fitted) -> None:
     model, _, _, seen, _ = fitted
     frame = model.recommend(model.user_ids_.ids[:2], 3, cautious=True, scale="unit")
     lower = (model.user_factors_ @ model.item_factors_.T)[:2]
-    lower = lower - 1.2816 * np.sqrt(model._uncertainty().block_variance(np.arange(2), np.arange(ITEMS)))
+    lower = lower - 1.2816 * np.sqrt(model.uncertainty().block_variance(np.arange(2), np.arange(ITEMS)))
     lower[seen[:2]] = -np.inf
     best = np.argsort(-lower, axis=1)[:, :3]
     assert frame["item_id"].to_list() == np.asarray(model.item_ids_.ids)[best].ravel().tolist()

@@ -1,8 +1,8 @@
 """The members of `spectrum`: models fitted on the log alone, along Γ, dim and L2. Only this module
 calls what fits them.
 
-`bias`; `mf` (Γ = 1), also with fewer columns and a plain L2; `ips`; `signed-rd` at several Γ;
-`all-rank` (Γ = ∞). Along Γ each starts from its neighbour and needs a few sweeps only: the mixture
+`bias`; `mf` (Γ = 1), also with other numbers of columns; `ips`; `signed-rd` at two Γ; `all-rank`
+(Γ = ∞). Along Γ each starts from its neighbour and needs a few sweeps only: the mixture
 corrects what is left.
 
 A log of likes has no ratings to fit: q = 1, and models along Γ differ from `all-rank` by a scale
@@ -29,14 +29,13 @@ from puidrec.methods.spectrum.terms import Term
 from puidrec.methods.unseen import all_rank_problem, signed_problem
 from puidrec.scores.features import Design
 from puidrec.scores.low_rank import LowRank
-from puidrec.settings import DEFAULT_L2
 
 MILD = 1.1
 """Γ of the prior where the sign of selection is known."""
 SWEEPS = 8
 """Sweeps of a member that starts from its neighbour."""
-NARROW = ((2, 1.0), (8, 1.0))
-"""(dim, L2 of vectors as a factor of `l2`) of further fits of `mf`."""
+OTHER_DIMS = (2, 8)
+"""Columns of further fits of `mf`."""
 
 
 class Member(NamedTuple):
@@ -76,7 +75,7 @@ def member_stages(prepared: Prepared) -> tuple[list[Stage], dict[str, float]]:
     naive, weighted = prepared.first_stage("mf"), prepared.first_stage("ips")
     stages = [
         Stage("mf", lambda done: robust_problem(naive, "mf"), sweeps=10 * SWEEPS),
-        *(Stage(name, _narrow(own), sweeps=2 * SWEEPS) for name, own in _narrow_fits(prepared).items()),
+        *(_other(name, own) for name, own in _other_fits(prepared).items()),
         Stage("ips", lambda done: robust_problem(weighted, "ips"), start="mf", sweeps=2 * SWEEPS),
         *(Stage(one.name, _member(prepared, one), start=one.start, sweeps=SWEEPS) for one in members),
     ]
@@ -92,18 +91,16 @@ def members_of(prepared: Prepared, done: Done) -> dict[str, LowRank]:
     return members
 
 
-def _narrow_fits(prepared: Prepared) -> dict[str, Prepared]:
-    """The log as seen by fits of `mf` with fewer columns and a plain L2."""
+def _other_fits(prepared: Prepared) -> dict[str, Prepared]:
+    """The log as seen by fits of `mf` with other numbers of columns."""
     base, dim = prepared.first_stage("mf"), prepared.settings.dim_number
     return {
-        f"mf, dim {own}": replace(base, settings=base.settings.replace(dim=own, l2=DEFAULT_L2 * factor))
-        for own, factor in NARROW
-        if own < dim
+        f"mf, dim {own}": replace(base, settings=base.settings.replace(dim=own)) for own in OTHER_DIMS if own != dim
     }
 
 
-def _narrow(own: Prepared) -> Build:
-    return lambda done: robust_problem(own, f"mf {own.settings.dim}")
+def _other(name: str, own: Prepared) -> Stage:
+    return Stage(name, lambda done: robust_problem(own, name), sweeps=2 * SWEEPS)
 
 
 @torch.no_grad()
@@ -116,7 +113,7 @@ def cold_rows(prepared: Prepared, done: Done, term: Term, side: str, width: int)
     trained = (term.left() if side == "user" else term.right()).mean(0, keepdim=True)
     if term.stage not in done:  # features had no part in it
         return trained.expand(width + 1, -1)
-    backbone = _narrow_fits(prepared).get(term.stage, prepared).backbone("cold").cpu()
+    backbone = _other_fits(prepared).get(term.stage, prepared).backbone("cold").cpu()
     backbone.load_state_dict(with_prefix(done[term.stage].parameters, "phi."))
     design = Design.of(sparse.csr_array(sparse.eye(width + 1, width, -1, format="csr")))
     cold = backbone.cold_users(design) if side == "user" else backbone.cold_items(design)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -304,7 +305,7 @@ def _column(
         code = ids[0 if side == "user" else 1].encode(table[f"{side}_id"])
         column = table[by].filter(pl.Series(code >= 0))
         if column.dtype.is_numeric() and column.n_unique() > MOST_VALUES:
-            column = column.qcut(4, allow_duplicates=True)
+            column = _quarters(column)
         return side, column.cast(pl.String).fill_null("missing").to_numpy(), code[code >= 0]
     known = {name for table in tables if table is not None for name in table.columns}
     found = sorted(known - {"user_id", "item_id"})
@@ -312,6 +313,17 @@ def _column(
         "no such column in a side table", found=by, expected=f"user, item, pair or one of {', '.join(found) or 'none'}",
         hint="Give table=, a side table with user_id or item_id, where the model was loaded.",
     )  # fmt: skip
+
+
+def _quarters(column: pl.Series) -> pl.Series:
+    """Numbers as four ranges with about as many rows each, in words."""
+    values = column.cast(pl.Float64).to_numpy()
+    edges = np.unique(np.nanquantile(values, [0.25, 0.5, 0.75]))
+    between = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)]
+    names = np.array([f"up to {edges[0]:.4g}", *between, f"above {edges[-1]:.4g}"], dtype=object)
+    found = names[np.searchsorted(edges, values)]
+    found[np.isnan(values)] = None
+    return pl.Series(found, dtype=pl.String)
 
 
 def _with_gamma(names: Mapping[str, Any], means: Means, level: float) -> pl.DataFrame:
