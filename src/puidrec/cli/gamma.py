@@ -105,10 +105,10 @@ def gamma(
 def _learned(run: Path, output: options.OutputOptions) -> None:
     """The learned Γ of a run; by segments too, where its data are still there."""
     with options.quick_imports():
-        from puidrec.data.sources import load_dataset
         from puidrec.comparing.job import RunData
-        from puidrec.run_folder import load_run
+        from puidrec.data.sources import load_dataset
         from puidrec.report.learned_gamma import check_learned_target, learned_summary, learned_tables, write_learned
+        from puidrec.run_folder import load_run
 
     model, _ = load_run(run)
     model.uncertainty()  # refused before any data are read
