@@ -185,9 +185,8 @@ def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path: Path) -
 LONE = """
 import sys
 from datetime import timedelta
+from puidrec import world as distributed
 from puidrec.errors import PuidError
-
-from puidrec import world as world_module
 distributed.JOINING, distributed.REMINDER = timedelta(seconds=3), 0.5
 try:
     with distributed.join_world(waiting=lambda words: print("waiting:", words)):

@@ -122,7 +122,8 @@ def test_two_runs_with_one_seed_are_one(method, world, suited) -> None:
     first, second = (Recommender(method, rng=5, **options).fit(data) for _ in range(2))
     assert_same(first, second)
     other = Recommender(method, rng=6, **options).fit(data, data.split("rd", 5))
-    assert not np.array_equal(first.user_factors_, other.user_factors_)
+    solved = method == "dcf"  # at its optimum, which knows no seed
+    assert np.array_equal(first.user_factors_, other.user_factors_) is solved
 
 
 def test_a_finished_run_is_not_trained_again(world, tmp_path) -> None:

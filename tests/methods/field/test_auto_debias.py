@@ -19,7 +19,7 @@ def problem(many_uniform, prepare):
     problem = stages_of(prepared)[0].build({})
     random = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for module in (problem.phi, problem.weights):
+        for module in (problem.phi, problem.learned):
             for parameter in module.parameters():
                 parameter.add_(0.3 * torch.randn(parameter.shape, generator=random))
     return prepared, problem
@@ -44,11 +44,8 @@ def dense_loss(prepared, weights, score: np.ndarray, lam: float) -> float:
 
 def test_the_loss_is_a_sum_over_the_log_and_all_pairs(problem, dense_scores) -> None:
     prepared, problem = problem
-    expected = dense_loss(prepared, problem.weights, dense_scores(problem.factors()), 0.6)
-    assert float(problem.loss(0, problem.n_users).detach()) == pytest.approx(expected, rel=1e-5)
-    parts = [(0, 25), (25, 60)]
-    total = sum(float(problem.loss(a, b).detach()) * (b - a) / 60 for a, b in parts)
-    assert total == pytest.approx(expected, rel=1e-5)
+    expected = dense_loss(prepared, problem.learned, dense_scores(problem.factors()), 0.6)
+    assert float(problem.loss(problem.factors()).detach()) == pytest.approx(expected, rel=1e-5)
 
 
 def after_a_step(prepared, problem) -> float:
@@ -56,10 +53,10 @@ def after_a_step(prepared, problem) -> float:
     phi = problem.factors().detach()
     left, right = (x[0].double().numpy() for x in (phi.lefts, phi.rights))
     rows, uniform = prepared.rows, prepared.uniform_rows()
-    lam, n_users = problem.settings.unseen_weight, problem.n_users
+    lam, n_users = problem.settings.unseen_weight, problem.phi.n_users
 
     def loss(left):
-        return dense_loss(prepared, problem.weights, left @ right.T, lam)
+        return dense_loss(prepared, problem.learned, left @ right.T, lam)
 
     down = np.zeros_like(left)
     for at in np.ndindex(left.shape):  # the loss is quadratic in a vector: central differences are exact
@@ -74,10 +71,10 @@ def after_a_step(prepared, problem) -> float:
 
 def test_the_gradient_of_the_weights_is_that_of_the_step_that_follows(problem) -> None:
     prepared, problem = problem
-    value = problem.look_ahead(0, problem.n_users)
+    value = problem.look_ahead()
     assert float(value.detach()) == pytest.approx(after_a_step(prepared, problem), rel=1e-4)
-    slopes = torch.autograd.grad(value, list(problem.weights.parameters()))
-    for parameter, slope, k in zip(problem.weights.parameters(), slopes, (2, 1, 0), strict=True):
+    slopes = torch.autograd.grad(value, list(problem.learned.parameters()))
+    for parameter, slope, k in zip(problem.learned.parameters(), slopes, (2, 1, 0), strict=True):
         values = []
         with torch.no_grad():
             for shift in (0.05, -0.1):
@@ -85,17 +82,6 @@ def test_the_gradient_of_the_weights_is_that_of_the_step_that_follows(problem) -
                 values.append(after_a_step(prepared, problem))
             parameter[k] += 0.05
         assert float(slope[k]) == pytest.approx((values[0] - values[1]) / 0.1, rel=0.05, abs=1e-7)
-
-
-def test_parts_of_users_look_ahead_alone(problem) -> None:
-    _, problem = problem
-    parameters = list(problem.weights.parameters())
-    whole = torch.autograd.grad(problem.look_ahead(0, 60), parameters)
-    parts = torch.autograd.grad(
-        sum(problem.look_ahead(a, b) * ((b - a) / 60) for a, b in [(0, 25), (25, 60)]), parameters
-    )
-    for a, b in zip(whole, parts, strict=True):
-        assert torch.allclose(a, b, rtol=1e-3, atol=1e-8)
 
 
 def test_with_all_weights_one_and_no_unseen_pairs_it_is_the_loss_of_the_log(
@@ -106,7 +92,7 @@ def test_with_all_weights_one_and_no_unseen_pairs_it_is_the_loss_of_the_log(
     rows = prepared.rows
     score = dense_scores(problem.factors())[rows.user, rows.item]
     expected = np.mean((score - prepared.log.target(rows)) ** 2)
-    assert float(problem.loss(0, problem.n_users).detach()) == pytest.approx(expected, rel=1e-5)
+    assert float(problem.loss(problem.factors()).detach()) == pytest.approx(expected, rel=1e-5)
 
 
 def test_it_learns_from_uniform_rows_and_says_so(many_uniform) -> None:
@@ -118,4 +104,8 @@ def test_it_learns_from_uniform_rows_and_says_so(many_uniform) -> None:
 
 def test_without_uniform_rows_it_is_refused(refusal) -> None:
     few = simulate("mixed", 40, 25, density=0.3, n_uniform=200, rng=3).data
-    refusal(lambda: Recommender("auto-debias").fit(few), "auto-debias trains on uniform ratings", "at least 50")
+    refusal(
+        lambda: Recommender("auto-debias").fit(few, protocol="rd"),
+        "auto-debias trains on uniform ratings",
+        "at least 50",
+    )
