@@ -33,6 +33,7 @@ REACHES_UP = {
     ("model", "store"),  # `save` and `load` are methods of the model
     ("methods.table", "methods"),  # a row names what builds it, so that listing methods imports no torch
     ("methods.table", "methods.spectrum"),
+    ("methods.prepare", "methods.spectrum"),  # gamma="learned" asks a model of the default method
 }
 """Module and layer above it: looked up when called, never at import."""
 DISPATCHERS = {"__init__", "__main__"}

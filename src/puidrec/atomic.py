@@ -231,7 +231,7 @@ def locked(folder: str | os.PathLike[str] | None) -> Iterator[None]:
     made = [path for path in beside.parents if not os.path.exists(path)]  # noqa: PTH110 (asks no permission)
     try:
         lock = _lock(beside, Path(folder))
-        if lock is None and target.is_dir():
+        if lock is None and os.path.isdir(target):  # noqa: PTH112 (asks no permission)
             lock = _lock(target / LOCK, Path(folder))
         held.add(target)
         try:

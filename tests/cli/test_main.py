@@ -92,8 +92,9 @@ def test_every_command_speaks_json_and_describes_its_options(path: tuple[str, ..
     assert all(parameter.help for parameter in parameters if parameter.name != "help")
 
 
-FOREIGN = {"--help", "--version", "--nproc-per-node", "--num-gpus", "--strict", "--logs"}
-"""Options of every command or none, of torchrun, Ray, mkdocs and the scripts in bench."""
+SIGNING = {"--private", "--public", "--signature"}
+FOREIGN = {"--help", "--version", "--nproc-per-node", "--num-gpus", "--strict", "--logs", *SIGNING}
+"""Options of every command or none, of torchrun, Ray, mkdocs, model-signing and the scripts in bench."""
 
 
 def test_messages_and_pages_name_options_that_exist() -> None:

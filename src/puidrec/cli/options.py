@@ -44,7 +44,8 @@ METRICS = (
 PROTOCOLS = (
     "What is liked and tested: rd (4 and 5), paper (without 3), ge3 (3 to 5), cvib (3 to 5, all uniform rows test), "
     "idcf (30 % validate), unlogged (as rd, never logged pairs), big-small (KuaiRec), temporal (the latest 10 % of the "
-    "log test) or leave-last-out (the last row of each user)."
+    "log test), leave-last-out (the last row of each user), kuairand-random (tested on its randomly shown rows) or "
+    "kuairand-standard (on its later ones)."
 )
 OVERLAP = "Uniform rows whose pair is in the log: drop, or keep (for comparison with print)."
 MODEL_SETTINGS = "A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, one of the data source."

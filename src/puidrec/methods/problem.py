@@ -34,6 +34,8 @@ class Part(NamedTuple):
     backbone: Backbone
     objective: Callable[[], Objective]
     """Made when the models before it are solved."""
+    l2_factor: float = 1.0
+    """Of the settings' L2: where targets span less than 0 to 1, so must what L2 takes off them."""
 
 
 class Problem(Protocol):

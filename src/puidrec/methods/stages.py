@@ -328,7 +328,8 @@ def _solve(
 
 def model_for(part: Part, settings: Settings, log: Log) -> Model:
     """A model of a problem as the solver has it, for the users of this process."""
-    return linear_model(part.backbone, settings.l2_number, settings.l2_features, log.users, log.total)
+    l2, l2_features = (part.l2_factor * value for value in (settings.l2_number, settings.l2_features))
+    return linear_model(part.backbone, l2, l2_features, log.users, log.total)
 
 
 def _start(

@@ -52,6 +52,7 @@ class UnseenProblem:
     m: LowRank
     gamma_scale: float = 1.0
     """κ: Γ_ui^κ is what counts."""
+    l2_factor: float = 1.0
     benchmarked: bool = False
 
     def objective(self) -> Objective:
@@ -70,7 +71,7 @@ class UnseenProblem:
     @property
     def parts(self) -> Sequence[Part]:
         """φ alone."""
-        return (Part("phi", self.phi, self.objective),)
+        return (Part("phi", self.phi, self.objective, self.l2_factor),)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -83,7 +84,10 @@ class UnseenProblem:
             s = sampled_product(phi.lefts[0], phi.rights[0], pattern)
             return pair_sum(objective.loss, s, row) + objective.v * square_sum(phi.minus(self.m))
 
-        return (Step("phi", self.phi, loss, lambda: backbone_penalty(self.phi, self.settings)),)
+        def penalty() -> Tensor:
+            return self.l2_factor * backbone_penalty(self.phi, self.settings)
+
+        return (Step("phi", self.phi, loss, penalty),)
 
     def factors(self) -> LowRank:
         """φ."""
@@ -204,7 +208,11 @@ def _signed(prepared: Prepared, q: LowRank) -> UnseenProblem:
             expected="Γ above 1",
             hint="Set gamma to a number, or use all-rank.",
         )
-    return UnseenProblem(settings, prepared, prepared.backbone("main phi"), m, scale)
+    problem = UnseenProblem(settings, prepared, prepared.backbone("main phi"), m, scale)
+    if prepared.data.positives_only:
+        # From 1/Γ to 1 scores are those of all-rank, scaled and moved. L2 that scales with them leaves it so.
+        problem.l2_factor = 1.0 - float(linear_sum(m)) / q.n_pairs
+    return problem
 
 
 def _gamma_scale(prepared: Prepared, q: LowRank, users: Tensor, items: Tensor) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from puidrec.auditing.result import SOURCES
 from puidrec.errors import one_line
 from puidrec.methods.table import SIGNED, MethodSpec
 from puidrec.report.formatting import show
@@ -118,6 +117,8 @@ def _metrics(split: Split | None, evaluation: Evaluation | None) -> str:
 
 def _audit(audit: Audit) -> str:
     """The verdict in words, then by metric, with what it was judged by."""
+    from puidrec.auditing.result import SOURCES
+
     values, leads = audit.parts, list(audit.leads.values())
     words, rows = _plain(audit.sentence), values["rows"]
     lines = [words if audit.verdict == "single" else f"**{audit.verdict}**: {words}", ""]
