@@ -66,6 +66,6 @@ def test_every_method_says_what_it_assumes(name: str) -> None:
     words = " ".join(assumptions(spec, adjusts=True))
     assert ("at most Γ" in words) == (spec.uncertainty != "none")
     assert ("pick what they like" in words) == name.startswith("signed-")
-    assert ("counts as disliked" in words) == (name in ("all-rank", "ease"))
+    assert ("counts as disliked" in words) == (name in ("all-rank", "ease", "popularity"))
     assert ("not corrected" in words) == (not spec.uses_propensity and spec.uncertainty == "none"
                                           and not spec.uses_uniform and spec.needs_levels)  # fmt: skip

@@ -18,7 +18,7 @@ from puidrec.exposure.sign_check import SignCheck, log_controls, sign_check
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.spectrum.from_log import exposure_scores, label_free_order, looked_at
 from puidrec.methods.spectrum.terms import Term
-from puidrec.methods.stages import train_stages
+from puidrec.methods.stages import train_stages, with_chosen_l2
 from puidrec.scores.low_rank import LowRank
 
 PARTS = 5
@@ -77,10 +77,15 @@ def out_of_fold(
 
 
 def _parts(prepared: Prepared, enough: int) -> Iterator[OutOfFold]:
-    """Parts of the training rows, each judged by a fit to all others, until there are enough rows."""
-    rows, settings = prepared.split.train, prepared.settings
-    if isinstance(rows, StoredInteractions) and len(rows) > MOST_FROM_DISK:
+    """Parts of the training rows, each judged by a fit to all others, until there are enough rows.
+
+    dim and L2 are those of the whole log: to choose them once per part would cost more than the fits.
+    """
+    rows = prepared.split.train
+    if enough <= 0 or (isinstance(rows, StoredInteractions) and len(rows) > MOST_FROM_DISK):
         return
+    prepared, _ = with_chosen_l2(prepared)
+    settings = prepared.settings
     part = np.empty(len(rows), np.int64)
     part[label_free_order(prepared.log.ratings)] = np.arange(len(rows)) % PARTS
     most = min(settings.epochs, SWEEPS)
