@@ -94,7 +94,7 @@ def test_the_page_loads_from_a_file_without_network_or_complaint(opened: Open) -
     assert len(seen.requests) == 1
     assert seen.page.title() == "puid-dr against mf on coat"
     assert "Robust" in seen.text(".verdict")
-    assert seen.page.locator("main section").count() == 9
+    assert seen.page.locator("main section").count() == 10
 
 
 def test_the_script_says_at_first_what_the_server_wrote(opened: Open) -> None:
@@ -304,7 +304,7 @@ def test_without_a_script_everything_can_be_read(opened: Open) -> None:
     assert "Γ = 2.42, puid-dr would still be ahead of mf" in seen.text(".says")
     assert seen.page.locator("#segments .block > .scroll > table:visible").count() == 2
     assert seen.page.locator("input[type=range]:visible, .theme:visible, fieldset:visible").count() == 0
-    assert "What this does not tell you" in seen.text("#limits")
+    assert "What this audit does not say" in seen.text("#not-claimed")
 
 
 def test_the_first_stop_of_the_keyboard_skips_to_the_report(opened: Open) -> None:
