@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "puidrec"
 NEEDED = [name for name in ("build", "hatchling", "pip") if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(NEEDED), reason=f"building needs {', '.join(NEEDED)} (pip install 'puidrec[dev]')")
-EXTRAS = {"pandas", "serve", "sign", "onnx", "ray", "mlflow", "docs", "bench", "other-tools", "dev"}
+EXTRAS = {"pandas", "serve", "tune", "onnx", "ray", "mlflow", "docs", "bench", "other-tools", "dev"}
 SESSION = """
 import puidrec as pr
 

@@ -119,7 +119,7 @@ def _most_json(folder: Path) -> int:
     """How large a description may be beside its tensors, so that neither can claim much memory alone."""
     try:
         tensors = (folder / TENSORS).stat().st_size
-    except OSError:
+    except (OSError, ValueError):
         tensors = 0  # reported when they are opened
     return min(MAX_JSON + JSON_PER_TENSOR * tensors, MAX_DESCRIPTION)
 

@@ -18,7 +18,8 @@ import puidrec
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(Path(puidrec.__file__).parent.rglob("*.py"))
-MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "yaml", "telnetlib", "jsonpickle"}
+MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "telnetlib", "jsonpickle"}
+"""joblib sends work to processes; that none of its readers of files is used, `tests/test_layers.py` checks."""
 SHELL_BY_NAME = {"get_completion_script"}
 """Calls whose `shell` is the name of one, for which text is made; nothing is run."""
 CALLS = {"eval", "exec", "compile", "__import__", "torch.load", "yaml.load", "os.system", "os.popen", "pd.read_pickle"}

@@ -206,7 +206,8 @@ def best_step(polynomial: np.ndarray) -> tuple[float, float]:
         return 0.0, float("nan")
     roots = np.roots((gains[1:] * np.arange(1, gains.size))[::-1])  # none if there is nothing to move
     real = [0.0, *(float(root.real) for root in roots if abs(root.imag) <= 1e-6 * (1 + abs(root)))]
-    values = np.polyval(gains[::-1], real)
+    with np.errstate(over="ignore", invalid="ignore"):  # a root next to infinity, where t⁴ has next to no coefficient
+        values = np.nan_to_num(np.polyval(gains[::-1], real), nan=np.inf)
     best = int(np.argmin(values))
     return real[best], float(values[best])
 

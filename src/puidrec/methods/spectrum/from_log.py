@@ -96,7 +96,8 @@ def label_free_order(ratings: RowMatrix) -> np.ndarray:
 
 def _row_hash(user: np.ndarray, item: np.ndarray, value: np.ndarray) -> np.ndarray:
     rating = np.round(value * 1e6).astype(np.int64).astype(np.uint64)
-    return _hash(_hash(user) + np.uint64(3) * _hash(item ^ np.uint64(0xA5A5)) + _hash(rating))
+    with np.errstate(over="ignore"):  # sums modulo 2⁶⁴
+        return _hash(_hash(user) + np.uint64(3) * _hash(item ^ np.uint64(0xA5A5)) + _hash(rating))
 
 
 def _hash(x: np.ndarray) -> np.ndarray:
