@@ -1,9 +1,11 @@
-"""An audit of two models on a log of ten million rows, without bands or cross-fitting: seconds, and peak memory.
+"""An audit of two models on a log of ten million rows, without bands or cross-fitting: seconds, and
+peak memory.
 
 Usage: python bench/audit.py [--rows 1e6 1e7] [--data DIR] [--json FILE]
 
-Data (316,000 users x 31,600 items at the larger size, simulated once and kept in DIR) and the models (fixed low-rank
-scores) are not part of the time; every size runs in a process of its own, so that the peak memory is that size's.
+Data (316,000 users x 31,600 items at the larger size, simulated once and kept in DIR) and the
+models (fixed low-rank scores) are not part of the time; every size runs in a process of its own, so
+that the peak memory is that size's.
 """
 
 from __future__ import annotations
@@ -34,9 +36,12 @@ class Scores:
     def __init__(self, data: Dataset, noise: float, seed: int) -> None:
         rng = np.random.default_rng(seed)
         self.user_ids_, self.item_ids_ = data.user_ids, data.item_ids
-        sides = [rng.normal(0, noise, (n, DIM)).astype(np.float32) for n in (data.n_users, data.n_items)]
+        sides = [
+            rng.normal(0, noise, (n, DIM)).astype(np.float32) for n in (data.n_users, data.n_items)
+        ]
         self.user_factors_, self.item_factors_ = (
-            np.concatenate([side, np.full((len(side), 1), 0.75, np.float32)], axis=1) for side in sides
+            np.concatenate([side, np.full((len(side), 1), 0.75, np.float32)], axis=1)
+            for side in sides
         )
 
     def predict(self, users: Any, items: Any) -> np.ndarray:
@@ -65,7 +70,10 @@ def measure(folder: Path) -> dict[str, Any]:
 def run(rows: int, data: Path) -> dict[str, Any]:
     """Simulate once, then measure in a fresh process."""
     scale = (rows / 1e7) ** 0.5
-    return measured(__file__, simulated(data / f"audit-{rows}", round(316_000 * scale), round(31_600 * scale), rows))
+    return measured(
+        __file__,
+        simulated(data / f"audit-{rows}", round(316_000 * scale), round(31_600 * scale), rows),
+    )
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
-"""Verdicts of audits against the truth: how often wrong, and how often decided, in worlds where the truth is known.
+"""Verdicts of audits against the truth: how often wrong, and how often decided, in worlds where the
+truth is known.
 
-Usage: python bench/audit_guarantees.py [--logs 12] [--worlds nothing,pair] [--uniform 0,500,1000] [--real 2]
+Usage: python bench/audit_guarantees.py [--logs 12] [--worlds nothing,pair] [--uniform 0,500,1000]
+[--real 2]
 
 In every log (six worlds, four sizes in turn) five methods are cross-fitted:
     bias       shrunk user and item means
@@ -8,10 +10,12 @@ In every log (six worlds, four sizes in turn) five methods are cross-fitted:
     popular    mf whose lists lean to what is seen often
     niche      mf whose lists lean to what is seen rarely
     overfit    factorisation of more columns with little regularisation
-and all ten pairs are audited by error, DCG@10 and precision@10, from the log and from so many uniform rows.
-`--real` takes models of the package (bias, mf, all-rank, ease, spectrum) instead, judged by a tenth of the log that
-they have not seen. Besides: a memoriser, a reversed and a constant model, which must never be robust.
-A verdict is wrong if it is robust or confirmed for the model that is truly worse, or refuted for the better one.
+and all ten pairs are audited by error, DCG@10 and precision@10, from the log and from so many
+uniform rows. `--real` takes models of the package (bias, mf, all-rank, ease, spectrum) instead,
+judged by a tenth of the log that
+they have not seen. Besides: a memoriser, a reversed and a constant model, which must never be
+robust. A verdict is wrong if it is robust or confirmed for the model that is truly worse, or
+refuted for the better one.
 """
 
 from __future__ import annotations
@@ -58,7 +62,8 @@ class Outcome:
     metric: str
     n_uniform: int
     lead: float
-    """The true lead as a share of the worse model's error, or of the better one's DCG; above 0: the first is ahead."""
+    """The true lead as a share of the worse model's error, or of the better one's DCG; above 0: the
+    first is ahead."""
     verdict: str
     without: str
     """The verdict from the log alone, at believe = 1.5."""
@@ -116,12 +121,16 @@ class Quick(Table):
         lean = 0.06 * (seen - seen.mean()) / seen.std()
         dim, ridge = (8, 0.1) if self.kind == "overfit" else (3, 1.0)
         lists = {"popular": lean, "niche": -lean}.get(self.kind, 0.0)
-        taste = 0.0 if self.kind == "bias" else factors(rows.user, rows.item, left, shape, dim, ridge)
+        taste = (
+            0.0 if self.kind == "bias" else factors(rows.user, rows.item, left, shape, dim, ridge)
+        )
         self.scores = np.clip(bias + taste + lists, -0.5, 1.5)
         return self
 
 
-def means(user: np.ndarray, item: np.ndarray, unit: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def means(
+    user: np.ndarray, item: np.ndarray, unit: np.ndarray, shape: tuple[int, int]
+) -> np.ndarray:
     """Shrunk user and item means."""
     middle, scores = float(unit.mean()), np.full(shape, float(unit.mean()))
     left = unit - middle
@@ -133,7 +142,12 @@ def means(user: np.ndarray, item: np.ndarray, unit: np.ndarray, shape: tuple[int
 
 
 def factors(
-    user: np.ndarray, item: np.ndarray, left: np.ndarray, shape: tuple[int, int], dim: int, ridge: float
+    user: np.ndarray,
+    item: np.ndarray,
+    left: np.ndarray,
+    shape: tuple[int, int],
+    dim: int,
+    ridge: float,
 ) -> np.ndarray:
     """Ridge factorisation of residuals by alternating least squares."""
     rng = np.random.default_rng(0)
@@ -143,7 +157,9 @@ def factors(
             design = sides[1 - own][codes[1]]
             square = np.zeros((shape[own], dim, dim))
             np.add.at(square, codes[0], design[:, :, None] * design[:, None, :])
-            right = np.stack([np.bincount(codes[0], left * design[:, j], shape[own]) for j in range(dim)], axis=1)
+            right = np.stack(
+                [np.bincount(codes[0], left * design[:, j], shape[own]) for j in range(dim)], axis=1
+            )
             sides[own] = np.linalg.solve(square + ridge * np.eye(dim), right[..., None])[..., 0]
     return sides[0] @ sides[1].T
 
@@ -165,7 +181,8 @@ def unit_ratings(truth: Truth) -> np.ndarray:
 
 
 def true_values(truth: Truth, scores: np.ndarray, train: np.ndarray) -> dict[str, float]:
-    """Error over all pairs, and DCG and precision of lists without what trained, with every label known."""
+    """Error over all pairs, and DCG and precision of lists without what trained, with every label
+    known."""
     liked = truth.rating >= 4
     lists = top_k(np.where(train, -np.inf, scores), K)[0]
     hits = np.take_along_axis(liked, lists, 1)
@@ -188,7 +205,9 @@ class Log:
 
     def __init__(self, world: str, seed: int, n_uniform: int) -> None:
         n_users, n_items, density = SIZES[seed % len(SIZES)]
-        self.truth = make_world(world, 7_000 + seed, n_users=n_users, n_items=n_items, density=density)
+        self.truth = make_world(
+            world, 7_000 + seed, n_users=n_users, n_items=n_items, density=density
+        )
         self.rng = np.random.default_rng([seed, 3, n_uniform])
         self.data = self.truth.dataset(n_uniform, self.rng)
         self.split = self.data.split("rd", 0)
@@ -202,13 +221,19 @@ class Log:
         """Keep a tenth of the log from training, to judge by."""
         logged = self.data.logged.labelled(self.split.protocol)
         mine = self.rng.random(len(logged)) >= HELD_OUT
-        self.split = replace(self.split, train=logged.take(mine), validation=logged.take(~mine), selection="logged")
+        self.split = replace(
+            self.split, train=logged.take(mine), validation=logged.take(~mine), selection="logged"
+        )
 
     def fits(self, models: dict[str, Any], **asked: Any) -> tuple[Judged, dict[str, Fits]]:
         """Every model as it judges the rows; trained again where it can be, once for all pairs."""
         audited = {name: AuditedModel.of(model, self.data) for name, model in models.items()}
-        judged = choose_rows(tuple(audited.values()), self.data, self.split, Asked(split_given=True, **asked))
-        return judged, {name: fit_parts(model, judged, self.data) for name, model in audited.items()}
+        judged = choose_rows(
+            tuple(audited.values()), self.data, self.split, Asked(split_given=True, **asked)
+        )
+        return judged, {
+            name: fit_parts(model, judged, self.data) for name, model in audited.items()
+        }
 
     def leads(
         self, names: tuple[str, str], judged: Judged, fits: dict[str, Fits]
@@ -218,7 +243,11 @@ class Log:
         inputs = AuditInputs(self.data, self.split, judged, pair, "two-way", None, 1.0, 0, K)
         vars(inputs).update(self.shared)
         found = leads_of(inputs, names, Yardstick("believed", BELIEVE))
-        self.shared |= {key: vars(inputs)[key] for key in ("nominal", "tilt", "seen", "gamma") if key in vars(inputs)}
+        self.shared |= {
+            key: vars(inputs)[key]
+            for key in ("nominal", "tilt", "seen", "gamma")
+            if key in vars(inputs)
+        }
         return found, inputs
 
 
@@ -239,10 +268,18 @@ def outcomes(world: str, seed: int, n_uniform: int, *, real: bool = False) -> It
     train = np.zeros(log.truth.seen.shape, bool)
     train[log.split.train.user, log.split.train.item] = True
     true = {name: true_values(log.truth, own, train) for name, own in scores.items()}
-    pairs = itertools.permutations(scores, 2) if not n_uniform else itertools.combinations(scores, 2)
-    for names in pairs:  # by the log alone `robust` is said of the first only, so both orders are asked
+    pairs = (
+        itertools.permutations(scores, 2) if not n_uniform else itertools.combinations(scores, 2)
+    )
+    for (
+        names
+    ) in pairs:  # by the log alone `robust` is said of the first only, so both orders are asked
         found, inputs = log.leads(names, judged, fits)
-        sizes = [inputs.slot_lead(m, slots=inputs.slots.alone(w)) for m in ("dcg", "precision") for w in (0, 1)]
+        sizes = [
+            inputs.slot_lead(m, slots=inputs.slots.alone(w))
+            for m in ("dcg", "precision")
+            for w in (0, 1)
+        ]
         inside = all(-1e-9 <= one.point <= one.size + 1e-9 for one in sizes)
         for metric in METRICS:
             lead = found[metric]
@@ -258,19 +295,28 @@ def outcomes(world: str, seed: int, n_uniform: int, *, real: bool = False) -> It
                 replace(lead, measured=None).verdict,
                 lead.tipping.lead.value,
                 inside,
-                (-1.0 if metric == "error" else 1.0) * (true[names[0]][metric] - true[names[1]][metric]),
+                (-1.0 if metric == "error" else 1.0)
+                * (true[names[0]][metric] - true[names[1]][metric]),
                 None if lead.measured is None else tuple(lead.measured.uniform),
-                None if lead.measured is None or lead.measured.adjusted is None else tuple(lead.measured.adjusted),
+                None
+                if lead.measured is None or lead.measured.adjusted is None
+                else tuple(lead.measured.adjusted),
             )
 
 
 def impostors(world: str, seed: int) -> dict[str, dict[str, str]]:
-    """Verdicts on models that are truly worse: by heart, reversed, constant; against the expected ratings."""
+    """Verdicts on models that are truly worse: by heart, reversed, constant; against the expected
+    ratings."""
     log = Log(world, seed, 0)
     unit, mean = unit_ratings(log.truth), log.truth.mean
     middle, rng = float(unit[log.truth.seen].mean()), np.random.default_rng(seed)
     by_heart = np.where(log.truth.seen, unit, middle + rng.normal(0.0, 0.2, unit.shape))
-    scores = {"memoriser": by_heart, "reversed": 1.0 - mean, "constant": np.full(unit.shape, middle), "expected": mean}
+    scores = {
+        "memoriser": by_heart,
+        "reversed": 1.0 - mean,
+        "constant": np.full(unit.shape, middle),
+        "expected": mean,
+    }
     judged, fits = log.fits({name: Table(own) for name, own in scores.items()}, unseen=True)
     found = {}
     for name in ("memoriser", "reversed", "constant"):
@@ -283,19 +329,27 @@ def shares(found: list[Outcome]) -> dict[str, Any]:
     """Wrong and right shares of some outcomes."""
     large = [o for o in found if abs(o.lead) >= 0.1]
     return {
-        "n": len(found), "wrong": sum(o.wrong for o in found),
+        "n": len(found),
+        "wrong": sum(o.wrong for o in found),
         "wrong_robust": sum(o.without == "robust" and o.lead < 0 for o in found),
-        "robust": sum(o.without == "robust" and o.lead > 0 for o in found), "ahead": sum(o.lead > 0 for o in found),
-        "large": len(large), "decided": sum(o.right for o in large), "inside": all(o.inside for o in found),
-    }  # fmt: skip
+        "robust": sum(o.without == "robust" and o.lead > 0 for o in found),
+        "ahead": sum(o.lead > 0 for o in found),
+        "large": len(large),
+        "decided": sum(o.right for o in large),
+        "inside": all(o.inside for o in found),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--logs", type=int, default=4, help="logs of each world and number of uniform rows")
+    parser.add_argument(
+        "--logs", type=int, default=4, help="logs of each world and number of uniform rows"
+    )
     parser.add_argument("--worlds", default=",".join(WORLDS))
     parser.add_argument("--uniform", default="0,500,1000")
-    parser.add_argument("--real", type=int, default=0, help="models of the package, in so many logs instead")
+    parser.add_argument(
+        "--real", type=int, default=0, help="models of the package, in so many logs instead"
+    )
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -305,7 +359,11 @@ def main() -> None:
             for seed in range(options.first, options.first + (options.real or options.logs)):
                 found += outcomes(world, seed, n_uniform, real=bool(options.real))
             for metric in METRICS:
-                own = [o for o in found if (o.world, o.n_uniform, o.metric) == (world, n_uniform, metric)]
+                own = [
+                    o
+                    for o in found
+                    if (o.world, o.n_uniform, o.metric) == (world, n_uniform, metric)
+                ]
                 print(f"{world:>13} {n_uniform:>5} {metric:>9}: {shares(own)}", flush=True)
     if options.json:
         options.json.write_text(json.dumps([asdict(one) for one in found]))

@@ -1,11 +1,13 @@
-"""Each data set under L2 defaults that were settled without it: chosen by validation on the other data sets.
+"""Each data set under L2 defaults that were settled without it: chosen by validation on the other
+data sets.
 
     python bench/defaults.py DATA [--seeds 1] [--method spectrum]
 
-DATA holds the folders coat and kuairec; those absent are skipped, a simulated log is always there. Candidates are the
-shipped scale of L2 on IDs and on features, and three times more and less of either. For each data set the candidate is
-taken whose squared error on validation rows, relative to the best one's, is the least on average over the *other* data
-sets. Test rows choose nothing; they are looked at for the table.
+DATA holds the folders coat and kuairec; those absent are skipped, a simulated log is always there.
+Candidates are the shipped scale of L2 on IDs and on features, and three times more and less of
+either. For each data set the candidate is taken whose squared error on validation rows, relative to
+the best one's, is the least on average over the *other* data sets. Test rows choose nothing; they
+are looked at for the table.
 """
 
 from __future__ import annotations
@@ -26,18 +28,26 @@ from puidrec.settings import Settings
 
 METRICS = ("uauc", "ndcg@5", "auc", "mse")
 SHIPPED = {name: float(Settings.model_fields[name].default) for name in ("l2", "l2_features")}
-CANDIDATES = [SHIPPED] + [{**SHIPPED, name: SHIPPED[name] * factor} for name in SHIPPED for factor in (1 / 3, 3.0)]
+CANDIDATES = [SHIPPED] + [
+    {**SHIPPED, name: SHIPPED[name] * factor} for name in SHIPPED for factor in (1 / 3, 3.0)
+]
 Table = dict[str, list[tuple[float, dict[str, float]]]]
 """By data set, for each candidate: validation error, and metrics on test rows."""
 
 
 def data_sets(root: Path) -> dict[str, Dataset]:
     """Those that are there."""
-    found = {name: load_dataset(name, root / name) for name in ("coat", "kuairec") if (root / name).is_dir()}
+    found = {
+        name: load_dataset(name, root / name)
+        for name in ("coat", "kuairec")
+        if (root / name).is_dir()
+    }
     return found | {"simulated": load_dataset("simulated", world="mixed")}
 
 
-def measure(data: Dataset, method: str, candidate: dict[str, float], seeds: int) -> tuple[float, dict[str, float]]:
+def measure(
+    data: Dataset, method: str, candidate: dict[str, float], seeds: int
+) -> tuple[float, dict[str, float]]:
     """Means over seeds."""
     errors, tests = [], []
     for seed in range(seeds):
@@ -50,7 +60,9 @@ def measure(data: Dataset, method: str, candidate: dict[str, float], seeds: int)
 
 def settled_without(name: str, table: Table) -> int:
     """The candidate that the other data sets favour."""
-    others = [np.array([error for error, _ in rows]) for other, rows in table.items() if other != name]
+    others = [
+        np.array([error for error, _ in rows]) for other, rows in table.items() if other != name
+    ]
     return int(np.argmin(np.mean([errors / errors.min() for errors in others], axis=0)))
 
 
@@ -70,7 +82,9 @@ def main() -> None:
         name: [measure(data, given.method, candidate, given.seeds) for candidate in CANDIDATES]
         for name, data in data_sets(given.data).items()
     }
-    print("| data set | settled without it | uauc | ndcg@5 | auc | mse | shipped: uauc | ndcg@5 | auc | mse |")
+    print(
+        "| data set | settled without it | uauc | ndcg@5 | auc | mse | shipped: uauc | ndcg@5 | auc | mse |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name, rows in table.items():
         chosen = settled_without(name, table)

@@ -1,13 +1,15 @@
 """Speed and memory of whole fits, to convergence.
 
     python bench/engine.py fits           at Yahoo!R3's shape with dim 64 and a given L2, interleaved with whole fits
-                                          of implicit's ALS (15 iterations); --choose: dim and L2 by held-out rows
+                                          of implicit's ALS (15 iterations); --choose: dim and L2 by
+                                          held-out rows
     python bench/engine.py whole 10m      one fit of `dr` with dim 32: 1m, 10m or 100m rows
     python bench/engine.py whole 10m --disk         the same from a log on disk
     python bench/engine.py whole 10m --processes 2  the same divided over processes
 
-Each prints one JSON line, `fits` one per method. Times are medians; runs of the things compared alternate, so that a
-busy machine slows all. `python bench/scaling.py` makes docs/scaling.md of `whole`.
+Each prints one JSON line, `fits` one per method. Times are medians; runs of the things compared
+alternate, so that a busy machine slows all. `python bench/scaling.py` makes docs/scaling.md of
+`whole`.
 """
 
 from __future__ import annotations
@@ -45,8 +47,11 @@ ALS_ITERATIONS, TRUE_COLUMNS = 15, 8
 RATED_AT_ONCE = 5_000_000
 
 
-def make_log(n_users: int, n_items: int, n_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """A log with skewed activity and popularity, distinct pairs, sorted by user then item; users drawn in chunks."""
+def make_log(
+    n_users: int, n_items: int, n_rows: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """A log with skewed activity and popularity, distinct pairs, sorted by user then item; users
+    drawn in chunks."""
     rng = np.random.default_rng(seed)
     activity = rng.lognormal(0.0, 0.8, n_users)
     share = np.minimum(activity / activity.sum() * n_rows, n_items / 3)
@@ -78,7 +83,12 @@ def als_fit(user: np.ndarray, item: np.ndarray, shape: tuple[int, int], dim: int
 
     def fit() -> None:
         als = implicit.als.AlternatingLeastSquares(
-            factors=dim, iterations=iterations, use_gpu=False, use_cg=True, num_threads=THREADS, random_state=0
+            factors=dim,
+            iterations=iterations,
+            use_gpu=False,
+            use_cg=True,
+            num_threads=THREADS,
+            random_state=0,
         )
         als.fit(matrix, show_progress=False)
 
@@ -93,17 +103,28 @@ def shape_log() -> tuple[np.ndarray, np.ndarray]:
     return user[keep], item[keep]
 
 
-def rated(user: np.ndarray, item: np.ndarray, n_users: int, n_items: int, seed: int = 1) -> np.ndarray:
-    """Five levels: what users and items are like, a few true columns, and noise; liked items are rated more often."""
+def rated(
+    user: np.ndarray, item: np.ndarray, n_users: int, n_items: int, seed: int = 1
+) -> np.ndarray:
+    """Five levels: what users and items are like, a few true columns, and noise; liked items are
+    rated more often."""
     rng = np.random.default_rng(seed)
-    left, right = (rng.normal(0, TRUE_COLUMNS**-0.25, (n, TRUE_COLUMNS)).astype(np.float32) for n in (n_users, n_items))
-    of_users, of_items = rng.normal(0, 0.6, n_users).astype(np.float32), rng.normal(0, 0.5, n_items).astype(np.float32)
+    left, right = (
+        rng.normal(0, TRUE_COLUMNS**-0.25, (n, TRUE_COLUMNS)).astype(np.float32)
+        for n in (n_users, n_items)
+    )
+    of_users, of_items = (
+        rng.normal(0, 0.6, n_users).astype(np.float32),
+        rng.normal(0, 0.5, n_items).astype(np.float32),
+    )
     rating = np.empty(user.size, np.float32)
     for start in range(0, user.size, RATED_AT_ONCE):
         u, i = (x[start : start + RATED_AT_ONCE] for x in (user, item))
         taste = np.einsum("nd,nd->n", left[u], right[i])
         noise = rng.normal(0, 0.9, u.size)
-        rating[start : start + u.size] = np.clip(np.rint(3.0 + taste * 0.8 + of_users[u] + of_items[i] + noise), 1, 5)
+        rating[start : start + u.size] = np.clip(
+            np.rint(3.0 + taste * 0.8 + of_users[u] + of_items[i] + noise), 1, 5
+        )
     return rating
 
 
@@ -132,9 +153,18 @@ def bench_fits(methods: list[str], repeats: int, choose: bool) -> list[dict[str,
     rows: list[dict[str, object]] = []
     for name in methods:
         ratio, own = float(np.median(times[name])) / base, reports[name]
-        about = {"method": name, "fit_s": round(ratio * base, 2), "als_s": round(base, 2), "per_als": round(ratio, 2)}
+        about = {
+            "method": name,
+            "fit_s": round(ratio * base, 2),
+            "als_s": round(base, 2),
+            "per_als": round(ratio, 2),
+        }
         target = {"target": TARGETS[name]} if name in TARGETS else {}
-        used = {"dim": own.get("dim"), "sweeps": own["epochs"], "converged": "not_converged" not in own}
+        used = {
+            "dim": own.get("dim"),
+            "sweeps": own["epochs"],
+            "converged": "not_converged" not in own,
+        }
         rows.append({**about, **target, **used})
     return rows
 
@@ -156,7 +186,9 @@ def bench_whole(name: str, disk: bool, folder: Path | None) -> dict[str, object]
     if folder is not None and (folder / "log.parquet").is_file():
         frame = pl.read_parquet(folder / "log.parquet")
     else:
-        frame = pl.DataFrame(dict(zip(("user_id", "item_id", "rating"), whole_log(name), strict=True)))
+        frame = pl.DataFrame(
+            dict(zip(("user_id", "item_id", "rating"), whole_log(name), strict=True))
+        )
     if disk:
         assert folder is not None
         if not (folder / "log.parquet").is_file():
@@ -194,27 +226,47 @@ def peak_gib() -> float:
 
 def divided(name: str, processes: int, folder: Path) -> dict[str, object]:
     """The same fit by several processes under torchrun; memory is summed."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), __file__]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(processes),
+        __file__,
+    ]
     found = subprocess.run(
-        [*command, "whole", name, "--folder", str(folder)], capture_output=True, text=True, check=False
+        [*command, "whole", name, "--folder", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     rows = [json.loads(line) for line in found.stdout.splitlines() if line.startswith("{")]
     if len(rows) != processes:
         raise RuntimeError(found.stderr[-2000:])
     one = next(row for row in rows if row["first"])
-    return {**one, "processes": processes, "peak_gib": round(sum(row["peak_gib"] for row in rows), 2)}
+    return {
+        **one,
+        "processes": processes,
+        "peak_gib": round(sum(row["peak_gib"] for row in rows), 2),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["fits", "whole"])
     parser.add_argument("size", nargs="?", choices=[*WHOLE], default="10m", help="of `whole`")
     parser.add_argument("--methods", default=FITS, help="of `fits`")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--choose", action="store_true", help="of `fits`: dim and L2 by held-out rows")
+    parser.add_argument(
+        "--choose", action="store_true", help="of `fits`: dim and L2 by held-out rows"
+    )
     parser.add_argument("--disk", action="store_true", help="of `whole`: the log stays on disk")
     parser.add_argument("--processes", type=int, default=1, help="of `whole`")
-    parser.add_argument("--folder", type=Path, help="where the log is, or goes; a temporary one by default")
+    parser.add_argument(
+        "--folder", type=Path, help="where the log is, or goes; a temporary one by default"
+    )
     args = parser.parse_args()
     torch.set_num_threads(THREADS)
     if args.what == "fits":

@@ -21,8 +21,9 @@ LONG = {
     "disk": ("faults/test_disk.py", 8),
     "soak": ("serve/test_soak.py", 30),
 }
-"""Kills of a training; kills of other commands; mutated model files; seeds of odd data sets, each through every method;
-malformed tables; disks with more and more room; minutes of mixed and hostile traffic on a server."""
+"""Kills of a training; kills of other commands; mutated model files; seeds of odd data sets, each
+through every method; malformed tables; disks with more and more room; minutes of mixed and hostile
+traffic on a server."""
 
 
 def main() -> int:
@@ -37,9 +38,13 @@ def main() -> int:
         began = time.perf_counter()
         command = [sys.executable, "-m", "pytest", "-q", "-s", "-n", "0", str(TESTS / file)]
         code = subprocess.run(
-            command, check=False, env={**os.environ, "PUIDREC_FAULTS": str(repeats), "OMP_NUM_THREADS": "1"}
+            command,
+            check=False,
+            env={**os.environ, "PUIDREC_FAULTS": str(repeats), "OMP_NUM_THREADS": "1"},
         ).returncode
-        print(f"{name}: {'passed' if code == 0 else 'FAILED'}, {repeats} repeats, {time.perf_counter() - began:.0f} s")
+        print(
+            f"{name}: {'passed' if code == 0 else 'FAILED'}, {repeats} repeats, {time.perf_counter() - began:.0f} s"
+        )
         failed += code != 0
     return 1 if failed else 0
 

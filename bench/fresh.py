@@ -1,4 +1,5 @@
-"""What benches over simulated logs share: simulate a log once and keep it; measure in a process of its own."""
+"""What benches over simulated logs share: simulate a log once and keep it; measure in a process of
+its own."""
 
 from __future__ import annotations
 
@@ -19,9 +20,13 @@ def simulated(folder: Path, n_users: int, n_items: int, rows: int) -> Path:
 
 
 def measured(script: str, folder: Path) -> dict[str, Any]:
-    """What `script --measure FOLDER` prints as JSON: a fresh process, so that the peak memory is that size's."""
+    """What `script --measure FOLDER` prints as JSON: a fresh process, so that the peak memory is
+    that size's."""
     done = subprocess.run(
-        [sys.executable, script, "--measure", str(folder)], capture_output=True, text=True, check=False
+        [sys.executable, script, "--measure", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         sys.exit(done.stderr)

@@ -2,8 +2,9 @@
 
 Usage: python bench/gamma.py [--rows 1e6 1e7 1e8] [--data DIR] [--json FILE]
 
-Data (1 M users x 100 k items at the largest size, simulated once and kept in DIR) are not part of the time; reading
-them is. Every size runs in a process of its own, so that the peak memory is that size's.
+Data (1 M users x 100 k items at the largest size, simulated once and kept in DIR) are not part of
+the time; reading them is. Every size runs in a process of its own, so that the peak memory is that
+size's.
 """
 
 from __future__ import annotations
@@ -48,10 +49,18 @@ def measure(folder: Path) -> dict[str, float]:
     def lap(name: str) -> None:
         clock[name] = time.perf_counter() - start - sum(clock.values())
 
-    users, items = pl.read_parquet(folder / "users.parquet"), pl.read_parquet(folder / "items.parquet")
-    user_bins, item_bins = bin_side(users, id_column="user_id"), bin_side(items, id_column="item_id")
+    users, items = (
+        pl.read_parquet(folder / "users.parquet"),
+        pl.read_parquet(folder / "items.parquet"),
+    )
+    user_bins, item_bins = (
+        bin_side(users, id_column="user_id"),
+        bin_side(items, id_column="item_id"),
+    )
     lap("bins")
-    counts = ExposureCounts.from_batches(batches(folder / "logged"), user_bins.codes, item_bins.codes)
+    counts = ExposureCounts.from_batches(
+        batches(folder / "logged"), user_bins.codes, item_bins.codes
+    )
     lap("count")
     evidence = Evidence(counts, user_bins, item_bins, users, items)
     gains = evidence.gains("permutation", 50)
@@ -80,7 +89,9 @@ def measure(folder: Path) -> dict[str, float]:
 def run(rows: int, data: Path) -> dict[str, float]:
     """Simulate once, then measure in a fresh process."""
     scale = (rows / 1e8) ** 0.5
-    return measured(__file__, simulated(data / f"gamma-{rows}", round(1e6 * scale), round(1e5 * scale), rows))
+    return measured(
+        __file__, simulated(data / f"gamma-{rows}", round(1e6 * scale), round(1e5 * scale), rows)
+    )
 
 
 def main() -> None:

@@ -54,8 +54,14 @@ def judge(log_gamma: np.ndarray, p: np.ndarray, p_true: np.ndarray) -> dict[str,
     needed = np.abs(logit(p_true) - logit(p))
     covered = float(bounds(p, np.exp(log_gamma)).contains(1.0 / p_true).mean())
     own, same = width(p, log_gamma), width(p, float(np.quantile(needed, covered)))
-    kappa = float(np.quantile(np.where(needed > NOTHING, needed / np.maximum(log_gamma, 1e-12), 0.0), COVERAGE))
-    reached = kappa * float(log_gamma.max()) < 20.0  # else some Γ must exceed e^20: the rule is blind where it matters
+    kappa = float(
+        np.quantile(
+            np.where(needed > NOTHING, needed / np.maximum(log_gamma, 1e-12), 0.0), COVERAGE
+        )
+    )
+    reached = (
+        kappa * float(log_gamma.max()) < 20.0
+    )  # else some Γ must exceed e^20: the rule is blind where it matters
     possible = reached and kappa > 0.0 and float(log_gamma.max()) > 0.0
     scaled = width(p, kappa * log_gamma) if possible else float("inf")
     tuned = width(p, float(np.quantile(needed, COVERAGE)))
@@ -74,17 +80,23 @@ def one(simulation: Simulation, seed: int) -> dict[tuple[str, str], dict[str, fl
     """Every rule in one simulation, around the exact nominal propensity and around fitted cells."""
     data, truth = simulation.data, simulation.truth
     sizes = {"n_users": data.n_users, "n_items": data.n_items}
-    evidence = Evidence.from_log(data.logged.user, data.logged.item, users=data.users, items=data.items, **sizes)
+    evidence = Evidence.from_log(
+        data.logged.user, data.logged.item, users=data.users, items=data.items, **sizes
+    )
     users, items = np.divmod(np.arange(data.n_pairs), data.n_items)
     p, p_true = truth.propensity(users, items), truth.true_propensity(users, items)
     counts = evidence.counts
-    cells = np.clip(smoothed_rates(counts)[0], 1e-6, 1.0)[counts.user_bin[users], counts.item_bin[items]]
+    cells = np.clip(smoothed_rates(counts)[0], 1e-6, 1.0)[
+        counts.user_bin[users], counts.item_bin[items]
+    ]
     results = {
         ("nominal", name): judge(rule.fit(evidence, rng=seed).log_at(users, items), p, p_true)
         for name, rule in RULES.items()
     }
     for name, rule in AROUND_CELLS.items():
-        results["cells", name] = judge(rule.fit(evidence, rng=seed).log_at(users, items), cells, p_true)
+        results["cells", name] = judge(
+            rule.fit(evidence, rng=seed).log_at(users, items), cells, p_true
+        )
     return results
 
 

@@ -1,4 +1,5 @@
-"""Claims of certificates, tilts, sign checks, audits, sequential test and comparisons, in worlds of another family.
+"""Claims of certificates, tilts, sign checks, audits, sequential test and comparisons, in worlds of
+another family.
 
 python bench/guarantees.py                       # docs/guarantees.md, about an hour on a free core
 python bench/guarantees.py --logs 20 --parts tilt    # one part from fewer logs; the page keeps the other parts
@@ -37,7 +38,8 @@ LOGS_PER_WORLD = 10
 
 @dataclass(frozen=True)
 class Row:
-    """A claim, where it was tested, and what was found; `holds`: whether it is within Monte-Carlo error."""
+    """A claim, where it was tested, and what was found; `holds`: whether it is within Monte-Carlo
+    error."""
 
     claim: str
     where: str
@@ -70,7 +72,8 @@ def logs(world: str, n: int, n_levels: int = 5) -> Iterator[tuple[Truth, np.rand
 
 
 def fresh_logs(world: str, n: int) -> Iterator[tuple[Truth, np.random.Generator]]:
-    """Logs with a population each: where p is fitted, its misfit belongs to the population, and ten logs share it."""
+    """Logs with a population each: where p is fitted, its misfit belongs to the population, and ten
+    logs share it."""
     for seed in range(n):
         yield make_world(world, 1_000 + seed), np.random.default_rng([seed, 5, 99, *world.encode()])
 
@@ -80,13 +83,18 @@ def certificates(world: str, n: int, rows: int, n_levels: int, per_user: int | N
     found = []
     for truth, rng in logs(world, n, n_levels):
         user, item, rating = truth.log
-        drawn, _, value = truth.uniform(rows, rng, per_user=min(per_user, rows) if per_user else None)
+        drawn, _, value = truth.uniform(
+            rows, rng, per_user=min(per_user, rows) if per_user else None
+        )
         found.append(
             certify_values(
-                rating.astype(float), value.astype(float), logged_user=user, uniform_user=drawn,
+                rating.astype(float),
+                value.astype(float),
+                logged_user=user,
+                uniform_user=drawn,
                 logged_propensity=truth.nominal[user, item],
             ).lower
-        )  # fmt: skip
+        )
     return np.array(found)
 
 
@@ -98,7 +106,12 @@ def level_of_certificate(n: int) -> Iterator[Row]:
                 hits = int((certificates("nothing", n, rows, n_levels, per_user) > 1.0).sum())
                 kind = "random pairs" if per_user is None else "20 rows per user"
                 where = f"nothing hidden, {n_levels} levels, {rows:,} uniform rows, {kind}"
-                yield Row("certificate claims Γ > 1 in at most 5 %", where, share(hits, n), within(hits, n, 0.05))
+                yield Row(
+                    "certificate claims Γ > 1 in at most 5 %",
+                    where,
+                    share(hits, n),
+                    within(hits, n, 0.05),
+                )
 
 
 def power_of_certificate(n: int) -> Iterator[Row]:
@@ -108,10 +121,17 @@ def power_of_certificate(n: int) -> Iterator[Row]:
             limits = certificates(world, max(n // 5, 5), rows, 5, None)
             text = f"median limit {np.median(limits):.2f}; above 1 in {(limits > 1).mean():.0%} of {limits.size}"
             where = f"{world}, 5 levels, {rows:,} uniform rows"
-            if world == "mixed-sign" or rows < 1_000:  # where signs cancel, shares of all pairs show little
+            if (
+                world == "mixed-sign" or rows < 1_000
+            ):  # where signs cancel, shares of all pairs show little
                 yield Row("no claim: what a certificate proves", where, text, None)
             else:
-                yield Row("certificate finds what is hidden", where, text, bool((limits > 1).mean() >= 0.9))
+                yield Row(
+                    "certificate finds what is hidden",
+                    where,
+                    text,
+                    bool((limits > 1).mean() >= 0.9),
+                )
 
 
 def fitted_certificate(n: int) -> Iterator[Row]:
@@ -121,11 +141,14 @@ def fitted_certificate(n: int) -> Iterator[Row]:
         for truth, rng in fresh_logs(world, n):
             hits += pr.certify(truth.dataset(1_000, rng), checks=False).lower > 1.0
         where = f"{world}, 1,000 uniform rows, two-way p fitted, weights calibrated"
-        yield Row("certificate claims Γ > 1 in at most 5 %", where, share(hits, n), within(hits, n, 0.05))
+        yield Row(
+            "certificate claims Γ > 1 in at most 5 %", where, share(hits, n), within(hits, n, 0.05)
+        )
 
 
 def tilts(n: int) -> Iterator[Row]:
-    """Intervals of a measured tilt hold its slope: exact p, exposure log-linear in the rating by segment."""
+    """Intervals of a measured tilt hold its slope: exact p, exposure log-linear in the rating by
+    segment."""
     for rows in (300, 1_000):
         held, found = np.zeros(2), []
         for seed in range(n):
@@ -136,12 +159,14 @@ def tilts(n: int) -> Iterator[Row]:
                 row = next(r for r in fit.rows if r.segment == f"kind: {'ab'[k]}")
                 held[k] += row.low <= true <= row.high
                 found.append(row.slope - true)
-        text = (
-            f"{held.sum() / (2 * n):.1%} of {2 * n} intervals hold the slope; off by {np.mean(found):+.2f} on average"
-        )
+        text = f"{held.sum() / (2 * n):.1%} of {2 * n} intervals hold the slope; off by {np.mean(found):+.2f} on average"
         claim = "95 % interval of a tilt holds its slope in 92 % or more"
-        yield Row(claim, f"slopes {SLOPES[0]:g} and {SLOPES[1]:g} by segment, {rows:,} uniform rows, two-way p fitted",
-                  text, bool(held.sum() >= 2 * n * 0.92 - 2.33 * np.sqrt(2 * n * 0.92 * 0.08)))  # fmt: skip
+        yield Row(
+            claim,
+            f"slopes {SLOPES[0]:g} and {SLOPES[1]:g} by segment, {rows:,} uniform rows, two-way p fitted",
+            text,
+            bool(held.sum() >= 2 * n * 0.92 - 2.33 * np.sqrt(2 * n * 0.92 * 0.08)),
+        )
 
 
 SLOPES = (1.5, -1.0)
@@ -152,7 +177,11 @@ def tilted(rng: np.random.Generator, n_uniform: int) -> pr.Dataset:
     n_users, n_items = 300, 150
     rating = rng.integers(1, 6, (n_users, n_items))
     kind = np.arange(n_users) % 2
-    push = -3.0 + rng.normal(0, 0.5, n_users)[:, None] + np.array(SLOPES)[kind][:, None] * (rating - 1) / 4
+    push = (
+        -3.0
+        + rng.normal(0, 0.5, n_users)[:, None]
+        + np.array(SLOPES)[kind][:, None] * (rating - 1) / 4
+    )
     seen = rng.random(rating.shape) < 1.0 / (1.0 + np.exp(-push))
     drawn = np.divmod(rng.choice(np.flatnonzero(~seen), n_uniform, replace=False), n_items)
     frames = [
@@ -160,7 +189,9 @@ def tilted(rng: np.random.Generator, n_uniform: int) -> pr.Dataset:
         for u, i in (np.nonzero(seen), drawn)
     ]
     users = pl.DataFrame({"user_id": np.arange(n_users), "kind": np.array(["a", "b"])[kind]})
-    return pr.Dataset.from_frame(frames[0], uniform=frames[1], users=users, scale=(1, 5), unknown_ids="keep")
+    return pr.Dataset.from_frame(
+        frames[0], uniform=frames[1], users=users, scale=(1, 5), unknown_ids="keep"
+    )
 
 
 def segments(n: int) -> Iterator[Row]:
@@ -172,21 +203,32 @@ def segments(n: int) -> Iterator[Row]:
             tried.append(len(found))
             hits += any(row.lower > 1.0 for row in found)
         where = f"{world}, 1,000 uniform rows, fitted p, {np.median(tried):.0f} segments"
-        yield Row("any segment claims Γ > 1 in at most 5 %", where, share(hits, n), within(hits, n, 0.05))
+        yield Row(
+            "any segment claims Γ > 1 in at most 5 %", where, share(hits, n), within(hits, n, 0.05)
+        )
 
 
 def signs(n: int) -> Iterator[Row]:
-    """Rule 7: what means of uniform rows and the log itself say of the sign, with 1,000 uniform rows and fitted p.
+    """Rule 7: what means of uniform rows and the log itself say of the sign, with 1,000 uniform
+    rows and fitted p.
 
-    The log alone is looked at in a seventh of the logs, for it takes a model for each of five parts.
+    The log alone is looked at in a seventh of the logs, for it takes a model for each of five
+    parts.
     """
     for world, true in (
-        ("nothing", OPEN), ("benign-activity", OPEN), ("pair", LIKED), ("trait-genre", LIKED), ("reversed", DISLIKED),
+        ("nothing", OPEN),
+        ("benign-activity", OPEN),
+        ("pair", LIKED),
+        ("trait-genre", LIKED),
+        ("reversed", DISLIKED),
         ("mixed-sign", OPEN),
-    ):  # fmt: skip
+    ):
         means = [mean_finding(truth.dataset(1_000, rng)) for truth, rng in fresh_logs(world, n)]
         own = [log_finding(truth.dataset(1_000, rng)) for truth, rng in logs(world, max(n // 7, 5))]
-        for kind, found, limit in (("means of uniform rows", means, 0.05), ("the log alone", own, 0.01)):
+        for kind, found, limit in (
+            ("means of uniform rows", means, 0.05),
+            ("the log alone", own, 0.01),
+        ):
             yield sign_row(kind, world, true, found, limit)
 
 
@@ -194,7 +236,10 @@ def sign_row(kind: str, world: str, true: str, found: list[str], limit: float) -
     """How often another sign is found than the true one; none is no false one."""
     wrong = sum(one not in (OPEN, true) for one in found)
     right = "" if true == OPEN else f"; right in {np.mean([one == true for one in found]):.0%}"
-    claim, measured = f"{kind}: a false sign in at most {limit:.0%}", share(wrong, len(found)) + right
+    claim, measured = (
+        f"{kind}: a false sign in at most {limit:.0%}",
+        share(wrong, len(found)) + right,
+    )
     where = f"{world}{', half of the users each way' if world == 'mixed-sign' else ''}, 1,000 uniform rows, fitted p"
     return Row(claim, where, measured, within(wrong, len(found), limit))
 
@@ -204,9 +249,13 @@ def mean_finding(data: pr.Dataset) -> str:
 
 
 def mean_gap_of(data: pr.Dataset, **parts: Any) -> MeanGap:
-    """The sign by means, as `study_gamma` finds it, without the rest of the study; `parts` take the place of fits."""
+    """The sign by means, as `study_gamma` finds it, without the rest of the study; `parts` take the
+    place of fits."""
     rule = all_labelled(data.split().protocol)
-    nominal, uniform = NominalExposure(data, data.logged.labelled(rule)), data.uniform.labelled(rule)
+    nominal, uniform = (
+        NominalExposure(data, data.logged.labelled(rule)),
+        data.uniform.labelled(rule),
+    )
     vars(nominal).update(parts)
     return sign_by_means(nominal, uniform, "rating")[0]
 
@@ -218,7 +267,9 @@ class Exact:
     truth: Truth
     uses_uniform: bool = False
 
-    def predict(self, users: np.ndarray, items: np.ndarray, ratings: np.ndarray | None = None) -> np.ndarray:
+    def predict(
+        self, users: np.ndarray, items: np.ndarray, ratings: np.ndarray | None = None
+    ) -> np.ndarray:
         return self.truth.nominal[users, items]
 
 
@@ -230,15 +281,27 @@ def weights(n: int) -> Iterator[Row]:
     }
     for kind, parts in kinds.items():
         drawn = fresh_logs("benign-activity", n)
-        yield weight_row(kind, [mean_gap_of(truth.dataset(1_000, rng), **parts(truth)) for truth, rng in drawn])
+        yield weight_row(
+            kind, [mean_gap_of(truth.dataset(1_000, rng), **parts(truth)) for truth, rng in drawn]
+        )
 
 
 def weight_row(kind: str, found: list[MeanGap]) -> Row:
     """False signs, and how far the gaps are off to one side, in their own errors."""
-    off = np.mean([(gap.seen - gap.unseen) / (gap.high - gap.low) * 2.0 * stats.norm.ppf(0.975) for gap in found])
+    off = np.mean(
+        [
+            (gap.seen - gap.unseen) / (gap.high - gap.low) * 2.0 * stats.norm.ppf(0.975)
+            for gap in found
+        ]
+    )
     wrong = share(sum(gap.finding != OPEN for gap in found), len(found))
     where = f"benign-activity, 1,000 uniform rows, {kind}"
-    return Row("no claim: a false sign by means without calibration", where, f"{wrong}; off by {off:+.2f} errors", None)
+    return Row(
+        "no claim: a false sign by means without calibration",
+        where,
+        f"{wrong}; off by {off:+.2f} errors",
+        None,
+    )
 
 
 def log_finding(data: pr.Dataset) -> str:
@@ -247,42 +310,69 @@ def log_finding(data: pr.Dataset) -> str:
 
 
 def audits(n: int, *, real: bool = False) -> Iterator[Row]:
-    """Rules 1 and 2: all pairs of five models, by error and by ranking, against the truth; level and power."""
+    """Rules 1 and 2: all pairs of five models, by error and by ranking, against the truth; level
+    and power."""
     models = "bias, mf, all-rank, ease, spectrum" if real else "five methods, cross-fitted"
     per_world = max(n // 25, 1) if real else max(n // 12, 2)
     for rows in (1_000,) if real else (0, 500, 1_000):
         found: dict[str, list[Outcome]] = {}
         for world in WORLDS:
             logs_of = range(per_world)
-            found[world] = [one for seed in logs_of for one in outcomes(world, seed, rows, real=real)]
+            found[world] = [
+                one for seed in logs_of for one in outcomes(world, seed, rows, real=real)
+            ]
         for metric in METRICS:
             yield from verdict_rows(metric, rows, found, per_world, models)
 
 
-def verdict_rows(metric: str, rows: int, found: dict[str, list[Outcome]], per_world: int, models: str) -> Iterator[Row]:
-    """Wrong verdicts in all and in the worst world; then how many leads of 10 % or more were decided."""
-    own = {world: shares([one for one in every if one.metric == metric]) for world, every in found.items()}
+def verdict_rows(
+    metric: str, rows: int, found: dict[str, list[Outcome]], per_world: int, models: str
+) -> Iterator[Row]:
+    """Wrong verdicts in all and in the worst world; then how many leads of 10 % or more were
+    decided."""
+    own = {
+        world: shares([one for one in every if one.metric == metric])
+        for world, every in found.items()
+    }
     total, wrong = sum(one["n"] for one in own.values()), "wrong" if rows else "wrong_robust"
     hits = sum(one[wrong] for one in own.values())
     worst = max(own, key=lambda world: own[world][wrong])
-    where = f"{metric}, {models}, {rows:,} uniform rows, {per_world} logs of each of {len(own)} worlds"
+    where = (
+        f"{metric}, {models}, {rows:,} uniform rows, {per_world} logs of each of {len(own)} worlds"
+    )
     text = f"{share(hits, total)} comparisons; most in {worst}, {own[worst][wrong]} of {own[worst]['n']}"
-    held = within(hits, total, 0.05) and all(within(one[wrong], one["n"], 0.05) for one in own.values())
+    held = within(hits, total, 0.05) and all(
+        within(one[wrong], one["n"], 0.05) for one in own.values()
+    )
     if not rows:
         robust, ahead = (sum(one[key] for one in own.values()) for key in ("robust", "ahead"))
         yield Row("wrong `robust` at believe = 1.5 in at most 5 %", where, text, held)
-        yield Row("no claim: right `robust` at believe = 1.5", where, f"{share(robust, ahead)} true leads", None)
+        yield Row(
+            "no claim: right `robust` at believe = 1.5",
+            where,
+            f"{share(robust, ahead)} true leads",
+            None,
+        )
     else:
         large, decided = (sum(one[key] for one in own.values()) for key in ("large", "decided"))
         goal = 0.6 if rows == 500 else 0.8
-        by_world = ", ".join(f"{world} {one['decided']}/{one['large']}" for world, one in own.items())
+        by_world = ", ".join(
+            f"{world} {one['decided']}/{one['large']}" for world, one in own.items()
+        )
         yield Row("wrong `confirmed`, `refuted` or `robust` in at most 5 %", where, text, held)
-        yield Row(f"decided rightly in {goal:.0%} or more of true leads of 10 % or more", where,
-                  f"{share(decided, large)}: {by_world}", bool(decided >= goal * large))  # fmt: skip
+        yield Row(
+            f"decided rightly in {goal:.0%} or more of true leads of 10 % or more",
+            where,
+            f"{share(decided, large)}: {by_world}",
+            bool(decided >= goal * large),
+        )
     if metric == "ranking":
         inside = all(one["inside"] for one in own.values())
         yield Row(
-            "DCG and precision by slots lie within their range", where, "in every log" if inside else "no", inside
+            "DCG and precision by slots lie within their range",
+            where,
+            "in every log" if inside else "no",
+            inside,
         )
 
 
@@ -299,7 +389,12 @@ def false_models(n: int) -> Iterator[Row]:
         bad = sum(verdict in ("robust", "confirmed") for verdict in verdicts)
         fragile = verdicts.count("fragile")
         text = f"robust or confirmed: {bad} of {len(verdicts)}; a lead beyond chance, though fragile: {fragile}"
-        yield Row("no robust for a worse model", f"{words}, {len(found)} logs, three metrics", text, bad == 0)
+        yield Row(
+            "no robust for a worse model",
+            f"{words}, {len(found)} logs, three metrics",
+            text,
+            bad == 0,
+        )
 
 
 def placebo(n: int, world: str, hidden: bool) -> Iterator[Row]:
@@ -308,24 +403,40 @@ def placebo(n: int, world: str, hidden: bool) -> Iterator[Row]:
     for truth, rng in logs(world, n):
         data = truth.dataset(1_000, rng)
         rule = all_labelled(data.split().protocol)
-        nominal, uniform = NominalExposure(data, data.logged.labelled(rule)), data.uniform.labelled(rule)
+        nominal, uniform = (
+            NominalExposure(data, data.logged.labelled(rule)),
+            data.uniform.labelled(rule),
+        )
         if nominal.certificate("rating", uniform).lower > 1.0:
             claims += 1
             named += placebo_certificate(nominal, "rating", uniform, 0.95).lower <= 1.0
-    holds = None if claims < 5 else named <= 0.2 * claims if hidden else named >= 0.8 * claims  # too few to judge
-    claim = "placebo leaves what is hidden standing" if hidden else "placebo names misfit in 80 % of claims or more"
+    holds = (
+        None if claims < 5 else named <= 0.2 * claims if hidden else named >= 0.8 * claims
+    )  # too few to judge
+    claim = (
+        "placebo leaves what is hidden standing"
+        if hidden
+        else "placebo names misfit in 80 % of claims or more"
+    )
     text = f"two-way claims in {claims} of {n} logs; called misfit: {share(named, max(claims, 1))}"
     yield Row(claim, f"{world}, 1,000 uniform rows, fitted p", text, holds)
 
 
 def streams(n: int, mean: float, rows: int) -> Iterator[np.ndarray]:
-    """Paired differences of squared errors of two scores of the same quality (mean = 0), or of one that is better."""
+    """Paired differences of squared errors of two scores of the same quality (mean = 0), or of one
+    that is better."""
     for seed in range(n):
-        truth, rng = population("nothing", seed // LOGS_PER_WORLD, 5), np.random.default_rng([seed, 7])
+        truth, rng = (
+            population("nothing", seed // LOGS_PER_WORLD, 5),
+            np.random.default_rng([seed, 7]),
+        )
         pairs = rng.integers(truth.rating.size, size=rows)
         unit, best = (truth.rating.ravel()[pairs] - 1) / 4, truth.mean.ravel()[pairs]
         noise = rng.normal(0, 0.25, (2, rows))
-        one, two = (np.clip(best + scale * part, 0, 1) for scale, part in zip((1.0, 1.0 + mean), noise, strict=True))
+        one, two = (
+            np.clip(best + scale * part, 0, 1)
+            for scale, part in zip((1.0, 1.0 + mean), noise, strict=True)
+        )
         yield (two - unit) ** 2 - (one - unit) ** 2
 
 
@@ -333,13 +444,20 @@ def sequential(n: int) -> Iterator[Row]:
     """Rule 6."""
     hits = sum(settle(stream).leader is not None for stream in streams(n, 0.0, 3_000))
     where = "two scores of equal error, looked at after each of 3,000 ratings"
-    yield Row("sequential test is wrong in at most 5 %", where, share(hits, n), within(hits, n, 0.05))
+    yield Row(
+        "sequential test is wrong in at most 5 %", where, share(hits, n), within(hits, n, 0.05)
+    )
     found = [(settle(stream), stream) for stream in streams(max(n // 4, 20), 0.6, 6_000)]
     sizes = [result.settled_after or 6_000 for result, _ in found]
     sample = np.concatenate([stream for _, stream in found])
     fixed = int(np.ceil((stats.norm.isf(0.025) * sample.std() / sample.mean()) ** 2))
     text = f"median {np.median(sizes):,.0f} ratings; a fixed-size test that decides half of the time needs {fixed:,}"
-    yield Row("settles a true difference", "the other score has 60 % more noise", text, np.median(sizes) < 6 * fixed)
+    yield Row(
+        "settles a true difference",
+        "the other score has 60 % more noise",
+        text,
+        np.median(sizes) < 6 * fixed,
+    )
 
 
 def seeds(n: int) -> Iterator[Row]:
@@ -350,13 +468,19 @@ def seeds(n: int) -> Iterator[Row]:
             truth = make_world("nothing", seed, n_users=200, n_items=120, density=0.1)
             data = truth.dataset(3_000, np.random.default_rng([seed, 11]))
             test = data.split(seed=seed).test
-            fits = [pr.Recommender(method, dim=8, epochs=30, rng=k, **settings).fit(data) for k in range(6)]
+            fits = [
+                pr.Recommender(method, dim=8, epochs=30, rng=k, **settings).fit(data)
+                for k in range(6)
+            ]
             found = [pr.evaluate(model, test, metrics=["uauc"]).per_user["uauc"] for model in fits]
             wrong += compare(found[:3], found[3:], replicates=300, rng=seed).verdict != "ties"
         how = "Adam" if settings else "least squares"
         where = f"{method} ({how}) against itself, 3 seeds each, a log per table, UAUC"
         yield Row(
-            "two runs of one method differ in at most 6 %", where, share(wrong, total), within(wrong, total, 0.06)
+            "two runs of one method differ in at most 6 %",
+            where,
+            share(wrong, total),
+            within(wrong, total, 0.06),
         )
 
 
@@ -409,7 +533,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--logs", type=int, default=100, help="logs per claim")
     parser.add_argument("--parts", default=",".join(PARTS), help="some of: " + ", ".join(PARTS))
-    parser.add_argument("--rows", type=Path, default=Path("bench/out/guarantees"), help="folder of finished parts")
+    parser.add_argument(
+        "--rows", type=Path, default=Path("bench/out/guarantees"), help="folder of finished parts"
+    )
     asked = parser.parse_args()
     asked.rows.mkdir(parents=True, exist_ok=True)
     for part in asked.parts.split(","):
@@ -419,7 +545,9 @@ def main() -> None:
             rows.append(asdict(row) | {"holds": None if row.holds is None else bool(row.holds)})
         (asked.rows / f"{part}.json").write_text(json.dumps(rows), encoding="utf-8")
     done = {part: file for part in PARTS if (file := asked.rows / f"{part}.json").exists()}
-    found = [Row(**row) for file in done.values() for row in json.loads(file.read_text(encoding="utf-8"))]
+    found = [
+        Row(**row) for file in done.values() for row in json.loads(file.read_text(encoding="utf-8"))
+    ]
     PAGE.write_text(page(found, [part for part in PARTS if part not in done]), encoding="utf-8")
 
 

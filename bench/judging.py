@@ -1,9 +1,10 @@
-"""What early stopping costs: CPU time of an epoch of Adam at Yahoo!R3's shape, and how much of it judges epochs.
+"""What early stopping costs: CPU time of an epoch of Adam at Yahoo!R3's shape, and how much of it
+judges epochs.
 
     python bench/judging.py --methods multi-dr,puid-dr --turns 5
 
-Each fit validates with 2,700 uniform rows, with 10 % of the log (31,000 rows), or not at all; fits take turns, on
-one thread. Prints one JSON line per method and `select`, with medians over turns.
+Each fit validates with 2,700 uniform rows, with 10 % of the log (31,000 rows), or not at all; fits
+take turns, on one thread. Prints one JSON line per method and `select`, with medians over turns.
 """
 
 from __future__ import annotations
@@ -27,18 +28,23 @@ SELECTS = ("none", "uniform", "observational")
 
 
 def yahoo_shape() -> pr.Dataset:
-    """A log of Yahoo!R3's shape, 54,000 uniform ratings of other pairs, and a few features on both sides."""
+    """A log of Yahoo!R3's shape, 54,000 uniform ratings of other pairs, and a few features on both
+    sides."""
     n_users, n_items, _, _ = SHAPES["shape"]
     user, item = shape_log()
     rng = np.random.default_rng(2)
-    key = np.concatenate([u * n_items + rng.permutation(n_items)[: 2 * RANDOM_ITEMS] for u in range(RATERS)])
+    key = np.concatenate(
+        [u * n_items + rng.permutation(n_items)[: 2 * RANDOM_ITEMS] for u in range(RATERS)]
+    )
     key = np.setdiff1d(key, user.astype(np.int64) * n_items + item)
     key = rng.choice(key, RATERS * RANDOM_ITEMS, replace=False)
     pairs = np.concatenate([user, key // n_items]), np.concatenate([item, key % n_items])
     rating = rated(*pairs, n_users, n_items)
     table = pl.DataFrame({"user_id": pairs[0], "item_id": pairs[1], "rating": rating})
     sides = {
-        name: pl.DataFrame({name: np.arange(n), **{f"{name}_{k}": _texts(rng, n, k) for k in (2, 7, 30)}})
+        name: pl.DataFrame(
+            {name: np.arange(n), **{f"{name}_{k}": _texts(rng, n, k) for k in (2, 7, 30)}}
+        )
         for name, n in (("user_id", n_users), ("item_id", n_items))
     }
     known = (sides["user_id"], sides["item_id"])
@@ -50,7 +56,8 @@ def _texts(rng: np.random.Generator, n: int, levels: int) -> list[str]:
 
 
 def epoch_times(data: pr.Dataset, method: str, select: str) -> tuple[float, float]:
-    """Milliseconds per epoch of a fit, in all and outside its steps; the first epoch and the last are left out."""
+    """Milliseconds per epoch of a fit, in all and outside its steps; the first epoch and the last
+    are left out."""
     steps: list[float] = []
     moments: list[float] = []
 
@@ -60,7 +67,13 @@ def epoch_times(data: pr.Dataset, method: str, select: str) -> tuple[float, floa
 
     with timed_steps(steps):
         pr.Recommender(
-            method, backbone="mf-mlp", select=select, solver="adam", epochs=EPOCHS + 2, patience=EPOCHS, rng=0
+            method,
+            backbone="mf-mlp",
+            select=select,
+            solver="adam",
+            epochs=EPOCHS + 2,
+            patience=EPOCHS,
+            rng=0,
         ).fit(data, progress=note)
     whole = (moments[-2] - moments[0]) / EPOCHS
     return 1e3 * whole, 1e3 * (whole - sum(steps[1:-1]) / EPOCHS)
@@ -68,7 +81,8 @@ def epoch_times(data: pr.Dataset, method: str, select: str) -> tuple[float, floa
 
 @contextlib.contextmanager
 def timed_steps(into: list[float]) -> Iterator[None]:
-    """Add the seconds that the steps of each epoch take to a list, benchmarks and first fits left out."""
+    """Add the seconds that the steps of each epoch take to a list, benchmarks and first fits left
+    out."""
     original = Trainer._epoch
 
     def epoch(trainer: Trainer, number: int) -> dict[str, float]:
@@ -86,7 +100,9 @@ def timed_steps(into: list[float]) -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--methods", default="multi-dr,puid-dr")
     parser.add_argument("--turns", type=int, default=5)
     args = parser.parse_args()

@@ -1,10 +1,13 @@
-"""What choosing dim and L2 on held-out rows is worth: the true error of a method, in logs where it is known.
+"""What choosing dim and L2 on held-out rows is worth: the true error of a method, in logs where it
+is known.
 
-    python bench/l2.py [--method mf] [--seeds 5] [--data FOLDER of ml-100k] [--features] [--json FILE]
+    python bench/l2.py [--method mf] [--seeds 5] [--data FOLDER of ml-100k] [--features] [--json
+    FILE]
 
-Columns: 16 columns with l2 = 0.1; dim and L2 chosen (the default), in percent of the first, with an interval of two
-standard errors over seeds; and what was chosen. Logs are the worlds of `bench/worlds.py` (800 × 500). With --data, the
-squared error on a tenth of MovieLens 100K, which is held out, in place of the true error. Seeds chose nothing.
+Columns: 16 columns with l2 = 0.1; dim and L2 chosen (the default), in percent of the first, with an
+interval of two standard errors over seeds; and what was chosen. Logs are the worlds of
+`bench/worlds.py` (800 × 500). With --data, the squared error on a tenth of MovieLens 100K, which is
+held out, in place of the true error. Seeds chose nothing.
 """
 
 from __future__ import annotations
@@ -75,10 +78,15 @@ def main() -> None:
     parser.add_argument("--method", default="mf")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", type=Path, help="folder of ml-100k")
-    parser.add_argument("--features", action="store_true", help="with the features of users and items")
+    parser.add_argument(
+        "--features", action="store_true", help="with the features of users and items"
+    )
     parser.add_argument("--json", type=Path, help="write errors of all seeds there")
     given = parser.parse_args()
-    jobs = {name: lambda seed, name=name: in_world(name, seed, given.method, given.features) for name in WORLDS}
+    jobs = {
+        name: lambda seed, name=name: in_world(name, seed, given.method, given.features)
+        for name in WORLDS
+    }
     if given.data is not None:
         jobs["MovieLens 100K, held out"] = lambda seed: movielens(given.data, seed, given.method)
     kept = {}
@@ -88,7 +96,9 @@ def main() -> None:
         error = np.array([[one[0] for one in row] for row in found])
         change = 100 * (error[:, 1] / error[:, 0] - 1)
         reach = 2 * change.std(ddof=1) / np.sqrt(len(change)) if len(change) > 1 else float("nan")
-        words = "; ".join(f"{what} ({n})" for what, n in Counter(row[1][1] for row in found).most_common(2))
+        words = "; ".join(
+            f"{what} ({n})" for what, n in Counter(row[1][1] for row in found).most_common(2)
+        )
         shown = f"{error[:, 0].mean():.4f} | {error[:, 1].mean():.4f} | {change.mean():+.1f} ± {reach:.1f} % | {words}"
         print(f"| {name} | {shown} |", flush=True)
         kept[name] = error.tolist()

@@ -1,8 +1,10 @@
-"""10 million likes: `all-rank` to convergence beside implicit's ALS (15 iterations, same dim), seconds and memory.
+"""10 million likes: `all-rank` to convergence beside implicit's ALS (15 iterations, same dim),
+seconds and memory.
 
 python bench/likes.py [rows] [threads]
 
-CPU seconds are those of all threads: on a machine that does other work as well, compare these, with one thread.
+CPU seconds are those of all threads: on a machine that does other work as well, compare these, with
+one thread.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ def pairs(rows: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     user = (USERS * rng.random(int(rows * 1.3)) ** 1.5).astype(np.int64)
     group = ITEMS // 20
-    item = (group * rng.random(user.size) ** 2).astype(np.int64) + group * ((user + (rng.random(user.size) < 0.3)) % 20)
+    item = (group * rng.random(user.size) ** 2).astype(np.int64) + group * (
+        (user + (rng.random(user.size) < 0.3)) % 20
+    )
     key = np.unique(user * ITEMS + item)
     key = np.sort(rng.permutation(key)[:rows])
     return (key // ITEMS).astype(np.int32), (key % ITEMS).astype(np.int32)
@@ -76,4 +80,7 @@ if __name__ == "__main__":
         seconds, cpu, memory, sweeps, n = queue.get()
         process.join()
         took = f"{seconds:6.1f} s ({cpu:6.1f} s of CPU)"
-        print(f"{task.__name__:9} {n:,} rows: {took}, peak {memory:.2f} GiB, {sweeps} sweeps", flush=True)
+        print(
+            f"{task.__name__:9} {n:,} rows: {took}, peak {memory:.2f} GiB, {sweeps} sweeps",
+            flush=True,
+        )

@@ -21,7 +21,11 @@ def write_log(path: Path) -> None:
     keys = np.unique(rng.integers(0, USERS * ITEMS, round(ROWS * 1.01)))
     keys = rng.permutation(keys)[:ROWS]
     pl.DataFrame(
-        {"user_id": keys // ITEMS, "item_id": keys % ITEMS, "rating": rng.integers(1, 6, ROWS).astype(np.int8)}
+        {
+            "user_id": keys // ITEMS,
+            "item_id": keys % ITEMS,
+            "rating": rng.integers(1, 6, ROWS).astype(np.int8),
+        }
     ).write_parquet(path)
 
 

@@ -1,9 +1,11 @@
-"""Time of the whole metric set on 5 M pairs of 100 k users, against a loop over users with scikit-learn.
+"""Time of the whole metric set on 5 M pairs of 100 k users, against a loop over users with
+scikit-learn.
 
     python bench/metrics.py [--rows N] [--users N] [--sample N]
 
-Both run in this process on the same arrays. The loop is timed on a sample of users and scaled to all of them;
-it computes `roc_auc_score` and `ndcg_score` at one cut-off per user, less than the metric set does.
+Both run in this process on the same arrays. The loop is timed on a sample of users and scaled to
+all of them; it computes `roc_auc_score` and `ndcg_score` at one cut-off per user, less than the
+metric set does.
 """
 
 from __future__ import annotations
@@ -34,8 +36,11 @@ METRICS = [
 ]
 
 
-def sklearn_loop(user: np.ndarray, score: np.ndarray, label: np.ndarray, sample: np.ndarray) -> dict[int, list[float]]:
-    """UAUC and NDCG@5 of the sampled users, one call each; rows are grouped before the clock starts."""
+def sklearn_loop(
+    user: np.ndarray, score: np.ndarray, label: np.ndarray, sample: np.ndarray
+) -> dict[int, list[float]]:
+    """UAUC and NDCG@5 of the sampled users, one call each; rows are grouped before the clock
+    starts."""
     values = {}
     for u in sample:
         rows = slice(*np.searchsorted(user, [u, u + 1]))
@@ -47,7 +52,12 @@ def sklearn_loop(user: np.ndarray, score: np.ndarray, label: np.ndarray, sample:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default in (("rows", 5_000_000), ("users", 100_000), ("sample", 1_000), ("repeats", 5)):
+    for name, default in (
+        ("rows", 5_000_000),
+        ("users", 100_000),
+        ("sample", 1_000),
+        ("repeats", 5),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     rng = np.random.default_rng(0)
@@ -74,7 +84,13 @@ def main() -> None:
 
     gap = 0.0
     for column, name in enumerate(("uauc", "ndcg@5")):
-        ours = dict(zip(result.per_user[name].users.tolist(), result.per_user[name].values.tolist(), strict=True))
+        ours = dict(
+            zip(
+                result.per_user[name].users.tolist(),
+                result.per_user[name].values.tolist(),
+                strict=True,
+            )
+        )
         gap = max(gap, *(abs(ours[u] - values[column]) for u, values in truth.items()))
     median = float(np.median(seconds))
     report = {

@@ -1,4 +1,5 @@
-"""What `spectrum` is worth, and whether its intervals hold, in worlds whose truth is known (bench/worlds.py).
+"""What `spectrum` is worth, and whether its intervals hold, in worlds whose truth is known
+(bench/worlds.py).
 
     python bench/mixture.py rows              true error against `mf` with 0, 50, 200 and 500 uniform rows
     python bench/mixture.py members           the same with one ingredient left out at a time
@@ -7,7 +8,8 @@
 
     --worlds, --logs, --size USERS,ITEMS, --uniform 50,500 make it smaller or larger.
 
-Errors are means of squared differences to the expected rating (0..1) of every pair; changes are in percent of `mf`'s.
+Errors are means of squared differences to the expected rating (0..1) of every pair; changes are in
+percent of `mf`'s.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def logs(args: argparse.Namespace, n: int) -> Iterator[tuple[str, int, Truth, Da
     users, items = map(int, args.size.split(","))
     for name in args.worlds.split(","):
         for k in range(args.logs):
-            truth = make_world(TASTE if name == "taste" else WORLDS[name], k, n_users=users, n_items=items)
+            truth = make_world(
+                TASTE if name == "taste" else WORLDS[name], k, n_users=users, n_items=items
+            )
             yield name, k, truth, truth.dataset(n, np.random.default_rng([k, 7]))
 
 
@@ -45,7 +49,9 @@ def on_codes(model: pr.Recommender, table: np.ndarray) -> np.ndarray:
 
 
 def error(model: pr.Recommender, truth: Truth) -> float:
-    return float(np.mean((model.user_factors_ @ model.item_factors_.T - on_codes(model, truth.mean)) ** 2))
+    return float(
+        np.mean((model.user_factors_ @ model.item_factors_.T - on_codes(model, truth.mean)) ** 2)
+    )
 
 
 def show(title: str, head: list[str], rows: dict[str, list[float]], digits: int = 1) -> None:
@@ -60,7 +66,10 @@ def bench_rows(args: argparse.Namespace) -> None:
     for n in args.uniform:
         changes: dict[str, list[float]] = {name: [] for name in names}
         for name, _, truth, data in logs(args, n):
-            own, plain = (error(pr.Recommender(method, rng=0).fit(data), truth) for method in ("spectrum", "mf"))
+            own, plain = (
+                error(pr.Recommender(method, rng=0).fit(data), truth)
+                for method in ("spectrum", "mf")
+            )
             changes[name].append(100.0 * (own / plain - 1.0))
         table[f"{n} uniform rows"] = [float(np.mean(changes[name])) for name in names]
     show("change of true error against mf, percent", names, table)
@@ -73,7 +82,9 @@ def bench_members(args: argparse.Namespace) -> None:
 
     def without(gone: str) -> tuple[Callable, Callable]:
         def members(prepared, done):
-            return {name: scores for name, scores in whole[0](prepared, done).items() if name != gone}
+            return {
+                name: scores for name, scores in whole[0](prepared, done).items() if name != gone
+            }
 
         def exposure(ratings):
             return SimpleNamespace(named={}) if gone == "exposure" else whole[1](ratings)
@@ -92,7 +103,11 @@ def bench_members(args: argparse.Namespace) -> None:
                     blend.members_of, blend.exposure_scores = whole
                 changes.setdefault((name, n), []).append(100.0 * (own / plain - 1.0))
         table[gone] = [float(np.mean(changes[name, n])) for n in args.uniform for name in names]
-    show("change of true error against mf, percent", [f"{name[:8]} {n}" for n in args.uniform for name in names], table)
+    show(
+        "change of true error against mf, percent",
+        [f"{name[:8]} {n}" for n in args.uniform for name in names],
+        table,
+    )
 
 
 def bench_gamma(args: argparse.Namespace) -> None:
@@ -103,12 +118,21 @@ def bench_gamma(args: argparse.Namespace) -> None:
             found.setdefault(name, []).append(intervals(model, truth))
         keys = list(next(iter(found.values()))[0])
         names = args.worlds.split(",")
-        rows = {key: [float(np.mean([one[key] for one in found[name]])) for name in names] for key in keys}
-        show(f"{n} uniform rows: share of 90 % intervals that hold the truth, and more", names, rows, 2)
+        rows = {
+            key: [float(np.mean([one[key] for one in found[name]])) for name in names]
+            for key in keys
+        }
+        show(
+            f"{n} uniform rows: share of 90 % intervals that hold the truth, and more",
+            names,
+            rows,
+            2,
+        )
 
 
 def intervals(model: pr.Recommender, truth: Truth) -> dict[str, float]:
-    """Coverage and width of 90 % intervals of unseen means, rank correlation of Γ with the true one, ratings held."""
+    """Coverage and width of 90 % intervals of unseen means, rank correlation of Γ with the true
+    one, ratings held."""
     known, mean = model.uncertainty(), on_codes(model, truth.mean)
     unseen = ~on_codes(model, truth.seen)
     found: dict[str, float] = {}
@@ -116,11 +140,15 @@ def intervals(model: pr.Recommender, truth: Truth) -> dict[str, float]:
     for side, axis in (("user", 1), ("item", 0)):
         own = known.means(side)
         true = (mean * unseen).sum(axis) / np.maximum(unseen.sum(axis), 1)
-        found[f"{side}s"] = float(np.mean(np.abs(true - own.expected) <= Z90 * np.sqrt(own.variance)))
+        found[f"{side}s"] = float(
+            np.mean(np.abs(true - own.expected) <= Z90 * np.sqrt(own.variance))
+        )
         found[f"width, {side}s"] = float(np.mean(2.0 * Z90 * np.sqrt(own.variance)))
         found[f"of the fit, {side}s"] = float(np.mean(own.fit / own.variance))
         gamma = gamma_of(own.logged, own.expected)
-        found[f"rank corr., {side}s"] = float(spearmanr(gamma, gamma_of(own.logged, true)).statistic)
+        found[f"rank corr., {side}s"] = float(
+            spearmanr(gamma, gamma_of(own.logged, true)).statistic
+        )
         ids = model.user_ids_.ids if side == "user" else model.item_ids_.ids
         labels = sides[side].to_numpy()[np.asarray(ids)]
         groups, code = np.unique(labels, return_inverse=True)
@@ -128,18 +156,30 @@ def intervals(model: pr.Recommender, truth: Truth) -> dict[str, float]:
         table = unseen if side == "user" else unseen.T
         values = mean if side == "user" else mean.T
         of = np.array(
-            [(values[code == k] * table[code == k]).sum() / table[code == k].sum() for k in range(groups.size)]
+            [
+                (values[code == k] * table[code == k]).sum() / table[code == k].sum()
+                for k in range(groups.size)
+            ]
         )
-        found[f"segments of {side}s"] = float(np.mean(np.abs(of - part.expected) <= Z90 * np.sqrt(part.variance)))
+        found[f"segments of {side}s"] = float(
+            np.mean(np.abs(of - part.expected) <= Z90 * np.sqrt(part.variance))
+        )
     user, item = np.nonzero(unseen)
     pairs = known.pairs(user, item)
-    found["pairs"] = float(np.mean(np.abs(mean[user, item] - pairs.expected) <= Z90 * np.sqrt(pairs.variance)))
-    true_pair, own_pair = gamma_of(pairs.logged, mean[user, item]), gamma_of(pairs.logged, pairs.expected)
+    found["pairs"] = float(
+        np.mean(np.abs(mean[user, item] - pairs.expected) <= Z90 * np.sqrt(pairs.variance))
+    )
+    true_pair, own_pair = (
+        gamma_of(pairs.logged, mean[user, item]),
+        gamma_of(pairs.logged, pairs.expected),
+    )
     found["rank corr., pairs"] = float(spearmanr(own_pair, true_pair).statistic)
     rating = on_codes(model, truth.rating)[user, item]
     ids = np.asarray(model.user_ids_.ids)[user], np.asarray(model.item_ids_.ids)[item]
     held = model.predict(*ids, interval=0.9)
-    found["ratings"] = float(np.mean((held["low"].to_numpy() <= rating) & (rating <= held["high"].to_numpy())))
+    found["ratings"] = float(
+        np.mean((held["low"].to_numpy() <= rating) & (rating <= held["high"].to_numpy()))
+    )
     return found
 
 
@@ -163,7 +203,9 @@ def bench_puid(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     tasks = {"rows": bench_rows, "members": bench_members, "gamma": bench_gamma, "puid": bench_puid}
     parser.add_argument("what", choices=[*tasks])
     parser.add_argument("--worlds", default=NAMES)

@@ -1,11 +1,13 @@
 """How far do scores depend on the machine? The same fits under other kernels, threads and starts.
 
-    python bench/portable.py [--data FOLDER of coat] [--logs simulated,coat,shape] [--methods mf,dr,…] [--out FILE]
+    python bench/portable.py [--data FOLDER of coat] [--logs simulated,coat,shape] [--methods
+    mf,dr,…] [--out FILE]
 
-Every method of the table is fitted on a simulated log (and on Coat, where its folder is given; `shape` is a log of
-Yahoo!R3's shape, in single precision) as it is, with torch's and MKL's plainest kernels, on one thread and on two, and
-from a start moved by 1e-7, in processes of their own. The table shows the largest change of a score against the first
-fit, over all pairs (of the first 2,000 users); ratings span 0 to 1.
+Every method of the table is fitted on a simulated log (and on Coat, where its folder is given;
+`shape` is a log of Yahoo!R3's shape, in single precision) as it is, with torch's and MKL's plainest
+kernels, on one thread and on two, and from a start moved by 1e-7, in processes of their own. The
+table shows the largest change of a score against the first fit, over all pairs (of the first 2,000
+users); ratings span 0 to 1.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ def data_of(log: str, folder: str | None) -> Any:
 
 
 def fit_all(methods: Sequence[str], logs: Sequence[str], folder: str | None, out: Path) -> None:
-    """Fit every method on every log in this process; write all scores. A method that a log cannot train is left out."""
+    """Fit every method on every log in this process; write all scores. A method that a log cannot
+    train is left out."""
     import torch
 
     import puidrec as pr
@@ -110,13 +113,21 @@ def changes(
     *,
     at_once: int = 1,
 ) -> dict[str, dict[str, float]]:
-    """The largest change of a score against the first setting, by setting and fit; `at_once` processes at a time."""
+    """The largest change of a score against the first setting, by setting and fit; `at_once`
+    processes at a time."""
     with tempfile.TemporaryDirectory() as kept:
         targets = {name: Path(kept) / f"{k}.npz" for k, name in enumerate(settings)}
         for start in range(0, len(settings), at_once):
             running = []
             for name in list(settings)[start : start + at_once]:
-                command = [sys.executable, __file__, "--worker", str(targets[name]), "--methods", ",".join(methods)]
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--worker",
+                    str(targets[name]),
+                    "--methods",
+                    ",".join(methods),
+                ]
                 command += ["--logs", ",".join(logs), *(["--data", folder] if folder else [])]
                 running.append(subprocess.Popen(command, env={**os.environ, **settings[name]}))
             codes = [process.wait() for process in running]
@@ -125,7 +136,8 @@ def changes(
         found = {name: dict(np.load(target)) for name, target in targets.items()}
     first = next(iter(found.values()))
     return {
-        name: {fit: float(np.abs(scores[fit] - first[fit]).max()) for fit in scores} for name, scores in found.items()
+        name: {fit: float(np.abs(scores[fit] - first[fit]).max()) for fit in scores}
+        for name, scores in found.items()
     }
 
 

@@ -1,9 +1,10 @@
-"""Figures under the protocols of other papers, with and without data leakage, beside the printed ones.
+"""Figures under the protocols of other papers, with and without data leakage, beside the printed
+ones.
 
     python bench/protocols.py DATA [--seeds 3] [--workers 2] [--out docs/protocols.md]
 
-DATA holds the folders coat, yahoo-r3 and kuairec; those absent are skipped. All methods have their shipped defaults,
-which were settled on no test row of these data sets (docs/defaults.md).
+DATA holds the folders coat, yahoo-r3 and kuairec; those absent are skipped. All methods have their
+shipped defaults, which were settled on no test row of these data sets (docs/defaults.md).
 """
 
 from __future__ import annotations
@@ -31,9 +32,18 @@ from puidrec.data.protocol import PROTOCOLS
 from puidrec.methods import METHODS
 
 SHOWN = (
-    "item-rate", "bias", "pure-svd", "mf", "ips", "dr", "puid-dr", "all-rank", "ease", "signed-rd",
+    "item-rate",
+    "bias",
+    "pure-svd",
+    "mf",
+    "ips",
+    "dr",
+    "puid-dr",
+    "all-rank",
+    "ease",
+    "signed-rd",
     "spectrum",
-)  # fmt: skip
+)
 METRICS = ("uauc", "ndcg@5", "auc", "mse")
 SETTINGS = {"solver": "least-squares"}
 PUBLISHED = {
@@ -47,7 +57,8 @@ PUBLISHED = {
     ("yahoo-r3", "unlogged"): "r-AdjNorm UAUC .775, NDCG@5 .674",
     ("kuairec", "big-small"): "NDCG@20 .638, UAUC .802",
 }
-"""As printed, each under its own protocol; most of them keep uniform rows that repeat logged pairs."""
+"""As printed, each under its own protocol; most of them keep uniform rows that repeat logged pairs.
+"""
 INTRO = """# Protocols of other papers
 
 Made by `python bench/protocols.py DATA --seeds {seeds}`: shipped defaults, least-squares solver, {seeds} seeds.
@@ -63,14 +74,23 @@ its log by heart.
 
 
 def jobs_of(root: Path, seeds: int) -> list[Job]:
-    """Every data set that is there, under every protocol that fits it; Coat under rd also with repeated pairs kept."""
+    """Every data set that is there, under every protocol that fits it; Coat under rd also with
+    repeated pairs kept."""
     methods = [name for name in SHOWN if name in METHODS]
     kinds: list[tuple[DataSpec, str]] = []
     for name in ("coat", "yahoo-r3"):
         if (root / name).is_dir():
             plain = DataSpec(name, root / name)
-            kept = DataSpec(name, root / name, {"overlap": "keep"}, label=f"{name} (repeated pairs kept)")
-            kinds += [(plain, "rd"), (kept, "rd"), (kept, "cvib"), (kept, "idcf"), (plain, "unlogged")]
+            kept = DataSpec(
+                name, root / name, {"overlap": "keep"}, label=f"{name} (repeated pairs kept)"
+            )
+            kinds += [
+                (plain, "rd"),
+                (kept, "rd"),
+                (kept, "cvib"),
+                (kept, "idcf"),
+                (plain, "unlogged"),
+            ]
     return [
         Job(spec, name, seed, protocol, METHODS[name].own_settings(SETTINGS))
         for spec, protocol in kinds
@@ -87,7 +107,11 @@ def table(rows: list[SummaryRow]) -> str:
     for label in dict.fromkeys(row.label for row in rows):
         cells = [figure(row) if (row := at.get((label, metric))) else "–" for metric in METRICS]
         against = at[label, METRICS[0]]
-        difference = "reference" if against.is_reference else f"{against.difference:+.4f} {interval(against)}"
+        difference = (
+            "reference"
+            if against.is_reference
+            else f"{against.difference:+.4f} {interval(against)}"
+        )
         body.append([label, *cells, difference])
     printed = PUBLISHED.get((first.data.split(" (")[0], first.protocol))
     note = f"\nPrinted under this protocol: {printed}.\n" if printed else ""
@@ -108,7 +132,9 @@ def main() -> None:
     results = run_jobs(jobs, options.cells, workers=options.workers, progress=told)
     for failure in results.failures:
         print(failure)
-    protocols = "\n".join(f"* `{protocol.name}`: {protocol.description};" for protocol in PROTOCOLS.values())
+    protocols = "\n".join(
+        f"* `{protocol.name}`: {protocol.description};" for protocol in PROTOCOLS.values()
+    )
     parts = [INTRO.format(seeds=options.seeds, protocols=protocols.removesuffix(";") + ".")]
     parts += [table(rows) for rows in grouped(summarise(results, "mf", METRICS))]
     write_text(options.out, "\n".join([*parts, NOTES + "\n"]))

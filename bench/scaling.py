@@ -1,7 +1,9 @@
-"""docs/scaling.md: whole fits to convergence at 1, 10 and 100 million rows, beside implicit's ALS in the same run.
+"""docs/scaling.md: whole fits to convergence at 1, 10 and 100 million rows, beside implicit's ALS
+in the same run.
 
 python bench/scaling.py measure [--sizes 1m,10m,100m]    from memory, from disk, two processes; each a process of
-                                                         its own; results go to bench/results/scaling.json
+                                                         its own; results go to
+                                                         bench/results/scaling.json
 python bench/scaling.py page                             docs/scaling.md from these results
 """
 
@@ -18,7 +20,8 @@ HERE = Path(__file__).parent
 OUT, PAGE = HERE / "results" / "scaling.json", HERE.parent / "docs" / "scaling.md"
 WAYS = {"memory": [], "disk": ["--disk"], "two processes": ["--processes", "2"]}
 BYTES_PER_ROW = 4 * (2 * 34 + 12)
-"""What a sweep moves per logged row: two gathered vectors of dim + 2 numbers and a dozen columns, 4 bytes each."""
+"""What a sweep moves per logged row: two gathered vectors of dim + 2 numbers and a dozen columns, 4
+bytes each."""
 TEXT = """# Scaling
 
 Made by `python bench/scaling.py measure` and `python bench/scaling.py page`. Whole fits of `dr` (two models, dim 32,
@@ -50,7 +53,15 @@ machine's own rows. Nothing here was measured on several machines.
 
 def one(size: str, way: str, folder: Path) -> dict[str, object]:
     """A fit, as bench/engine.py prints it."""
-    command = [sys.executable, str(HERE / "engine.py"), "whole", size, "--folder", str(folder), *WAYS[way]]
+    command = [
+        sys.executable,
+        str(HERE / "engine.py"),
+        "whole",
+        size,
+        "--folder",
+        str(folder),
+        *WAYS[way],
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
@@ -84,7 +95,10 @@ def measure(sizes: list[str]) -> None:
 def page() -> None:
     """docs/scaling.md."""
     known = json.loads(OUT.read_text(encoding="utf-8"))
-    lines = ["| rows | log | seconds | sweeps | GiB | seconds of ALS | ratio |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| rows | log | seconds | sweeps | GiB | seconds of ALS | ratio |",
+        "|---|---|---|---|---|---|---|",
+    ]
     per_row = []
     for key, row in known.items():
         size, way = key.split("/")
@@ -92,7 +106,15 @@ def page() -> None:
             continue
         other = known[f"{size}/als"]["fit_s"]
         ratio = row["fit_s"] / other
-        figures = (f"{row['rows']:,}", way, row["fit_s"], row["sweeps"], row["peak_gib"], other, f"{ratio:.1f}")
+        figures = (
+            f"{row['rows']:,}",
+            way,
+            row["fit_s"],
+            row["sweeps"],
+            row["peak_gib"],
+            other,
+            f"{ratio:.1f}",
+        )
         lines.append(f"| {' | '.join(map(str, figures))} |")
         if way == "memory":
             per_row.append((row["rows"], row["fit_s"] / row["sweeps"] / row["rows"]))
@@ -113,7 +135,9 @@ def page() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["measure", "page"])
     parser.add_argument("--sizes", default="1m,10m,100m")
     given = parser.parse_args()

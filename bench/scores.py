@@ -1,10 +1,12 @@
-"""Do scores stay what they were? Records those of every method, or compares them with a record made by other code.
+"""Do scores stay what they were? Records those of every method, or compares them with a record made
+by other code.
 
     python bench/scores.py record before.npz [--data FOLDER of coat]
     python bench/scores.py compare before.npz [--data FOLDER of coat]
 
-Every method with its defaults on a simulated log and, where its folder is given, on Coat (seeds 0, 1, 2); 2,000 pairs
-each, on one thread. To record what older code gives, run this file with that code on PYTHONPATH.
+Every method with its defaults on a simulated log and, where its folder is given, on Coat (seeds 0,
+1, 2); 2,000 pairs each, on one thread. To record what older code gives, run this file with that
+code on PYTHONPATH.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
-"""Serving, measured from another process: latency at a fixed rate, alone and under bulk load, batches, many clients.
+"""Serving, measured from another process: latency at a fixed rate, alone and under bulk load,
+batches, many clients.
 
     python bench/serve.py [--items N] [--dim N] [--rate R] [--seconds S] [--clients N] [--json FILE]
 
-The server is one process. Requests of the first part leave at fixed times whether or not earlier ones were answered
-(open loop), and latency counts from the time a request was due, so that waiting in a queue is not hidden. The second
-part alternates such windows without and with a client that asks for 1,000 users × 100 items again and again, and
-compares their medians. The last part keeps `--clients` connections busy (closed loop).
+The server is one process. Requests of the first part leave at fixed times whether or not earlier
+ones were answered (open loop), and latency counts from the time a request was due, so that waiting
+in a queue is not hidden. The second part alternates such windows without and with a client that
+asks for 1,000 users × 100 items again and again, and compares their medians. The last part keeps
+`--clients` connections busy (closed loop).
 
-On a machine that does other work, latency is mostly waiting for a core; `stolen` is the share of the processors' time
-that went to other guests of the host during the first part (Linux). `chrt -f 5 python bench/serve.py` (as root, on
-Linux) puts server and client before everything else, and shows what is the server's own.
+On a machine that does other work, latency is mostly waiting for a core; `stolen` is the share of
+the processors' time that went to other guests of the host during the first part (Linux). `chrt -f 5
+python bench/serve.py` (as root, on Linux) puts server and client before everything else, and shows
+what is the server's own.
 """
 
 from __future__ import annotations
@@ -41,8 +44,13 @@ def random_model(n_items: int, dim: int) -> Recommender:
     model.user_factors_, model.item_factors_ = (
         rng.normal(size=(n, dim + 2)).astype(np.float32) for n in (USERS, n_items)
     )
-    model.user_ids_, model.item_ids_ = (IdMap(pl.Series("id", np.arange(n))) for n in (USERS, n_items))
-    model.seen_ = (np.arange(USERS + 1) * SEEN, rng.integers(0, n_items, USERS * SEEN).astype(np.int32))
+    model.user_ids_, model.item_ids_ = (
+        IdMap(pl.Series("id", np.arange(n))) for n in (USERS, n_items)
+    )
+    model.seen_ = (
+        np.arange(USERS + 1) * SEEN,
+        rng.integers(0, n_items, USERS * SEEN).astype(np.int32),
+    )
     model.parameters_, model.encoders_, model.history_, model.report_ = {}, {}, [], {}
     model.rating_scale_ = RatingScale(1.0, 5.0)
     return model
@@ -62,7 +70,8 @@ def serve(n_items: int, dim: int) -> None:
 
 
 class Client:
-    """One connection, kept alive; as little work per request as HTTP allows, so that the server is what is measured."""
+    """One connection, kept alive; as little work per request as HTTP allows, so that the server is
+    what is measured."""
 
     def __init__(self, port: int, key: str | None = None, source: str = "127.0.0.1") -> None:
         self.port, self.source, self.streams, self.answer = port, source, None, b""
@@ -77,13 +86,21 @@ class Client:
 
     async def ask(self, request: bytes) -> int:
         """Send a request, take its answer; returns the status."""
-        if self.streams is None or self.streams[0].at_eof():  # new, or idle for so long that the server closed it
+        if (
+            self.streams is None or self.streams[0].at_eof()
+        ):  # new, or idle for so long that the server closed it
             self.close()
-            self.streams = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(self.source, 0))
+            self.streams = await asyncio.open_connection(
+                "127.0.0.1", self.port, local_addr=(self.source, 0)
+            )
         reader, writer = self.streams
         writer.write(request)
         answer = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line[15:]) for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        length = next(
+            int(line[15:])
+            for line in answer.lower().split(b"\r\n")
+            if line.startswith(b"content-length:")
+        )
         self.answer = await reader.readexactly(length)
         return int(answer[9:12])
 
@@ -97,7 +114,9 @@ def request(users: list[int]) -> bytes:
     return json.dumps({"users": users, "k": 10}).encode()
 
 
-async def open_loop(port: int, rate: float, seconds: float, key: str | None = None) -> dict[str, Any]:
+async def open_loop(
+    port: int, rate: float, seconds: float, key: str | None = None
+) -> dict[str, Any]:
     """Single users at fixed times; a free connection is taken, or a new one opened."""
     rng = np.random.default_rng(1)
     free: list[Client] = []
@@ -127,7 +146,9 @@ async def bulk(port: int, stop: asyncio.Event, key: str | None = None) -> list[f
     client, rng, seconds = Client(port, key), np.random.default_rng(5), []
     while not stop.is_set():
         started = time.perf_counter()
-        status = await client.post(json.dumps({"users": rng.integers(0, USERS, 1000).tolist(), "k": 100}).encode())
+        status = await client.post(
+            json.dumps({"users": rng.integers(0, USERS, 1000).tolist(), "k": 100}).encode()
+        )
         assert status == 200, client.answer[:200]
         seconds.append(time.perf_counter() - started)
     client.close()
@@ -135,7 +156,8 @@ async def bulk(port: int, stop: asyncio.Event, key: str | None = None) -> list[f
 
 
 async def under_bulk(port: int, rate: float, seconds: float, rounds: int = 4) -> dict[str, Any]:
-    """Single users alone, then beside a bulk client, in turns: medians over the rounds, and their ratios."""
+    """Single users alone, then beside a bulk client, in turns: medians over the rounds, and their
+    ratios."""
     alone, beside, answers = [], [], []
     for _ in range(rounds):
         alone.append(await open_loop(port, rate, seconds / rounds / 2))
@@ -145,7 +167,10 @@ async def under_bulk(port: int, rate: float, seconds: float, rounds: int = 4) ->
         beside.append(await open_loop(port, rate, seconds / rounds / 2))
         stop.set()
         answers += await load
-    found: dict[str, Any] = {"bulk_answers": len(answers), "bulk_seconds": float(np.median(answers))}
+    found: dict[str, Any] = {
+        "bulk_answers": len(answers),
+        "bulk_seconds": float(np.median(answers)),
+    }
     for name in ("p50_ms", "p99_ms", "max_ms"):
         one, other = (float(np.median([part[name] for part in parts])) for parts in (alone, beside))
         found[name] = {"alone": one, "beside_bulk": other, "ratio": other / one}
@@ -155,7 +180,11 @@ async def under_bulk(port: int, rate: float, seconds: float, rounds: int = 4) ->
 def stolen() -> np.ndarray:
     """Ticks of all processors: those given to other guests, and all."""
     stat = Path("/proc/stat")
-    ticks = [int(word) for word in stat.read_text().splitlines()[0].split()[1:9]] if stat.exists() else [0] * 8
+    ticks = (
+        [int(word) for word in stat.read_text().splitlines()[0].split()[1:9]]
+        if stat.exists()
+        else [0] * 8
+    )
     return np.array([ticks[7], sum(ticks)])
 
 
@@ -172,7 +201,11 @@ async def batch_or_single(port: int, repeats: int) -> dict[str, Any]:
             await client.post(request([user]))
         singles.append((time.perf_counter() - started) / 100)
     batch, single = float(np.median(batches)), float(np.median(singles))
-    return {"batch_ms_per_user": 1e3 * batch, "single_ms_per_user": 1e3 * single, "ratio": single / batch}
+    return {
+        "batch_ms_per_user": 1e3 * batch,
+        "single_ms_per_user": 1e3 * single,
+        "ratio": single / batch,
+    }
 
 
 async def closed_loop(port: int, n_clients: int, seconds: float) -> dict[str, Any]:
@@ -189,15 +222,22 @@ async def closed_loop(port: int, n_clients: int, seconds: float) -> dict[str, An
             latency.append(time.perf_counter() - started)
 
     await asyncio.gather(*(client(seed) for seed in range(n_clients)))
-    return {"clients": n_clients, "requests_per_second": len(latency) / seconds, **summary(latency, statuses)}
+    return {
+        "clients": n_clients,
+        "requests_per_second": len(latency) / seconds,
+        **summary(latency, statuses),
+    }
 
 
 def summary(latency: list[float], statuses: list[int]) -> dict[str, Any]:
     p50, p99 = np.quantile(latency, (0.5, 0.99)) * 1e3
     return {
-        "p50_ms": float(p50), "p99_ms": float(p99), "max_ms": float(max(latency) * 1e3),
-        "not_ok": sum(status != 200 for status in statuses), "server_errors": sum(status >= 500 for status in statuses),
-    }  # fmt: skip
+        "p50_ms": float(p50),
+        "p99_ms": float(p99),
+        "max_ms": float(max(latency) * 1e3),
+        "not_ok": sum(status != 200 for status in statuses),
+        "server_errors": sum(status >= 500 for status in statuses),
+    }
 
 
 async def measure(port: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -229,7 +269,15 @@ def main() -> None:
     if options.server:
         serve(options.items, options.dim)
         return
-    command = [sys.executable, __file__, "--server", "--items", str(options.items), "--dim", str(options.dim)]
+    command = [
+        sys.executable,
+        __file__,
+        "--server",
+        "--items",
+        str(options.items),
+        "--dim",
+        str(options.dim),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

@@ -1,14 +1,16 @@
-"""A server under mixed traffic for a long time: what its operators would see of memory, refusals and latency.
+"""A server under mixed traffic for a long time: what its operators would see of memory, refusals
+and latency.
 
     python bench/soak.py [--minutes M] [--items N] [--json FILE]
 
-`puid serve` runs as a process of its own, with an API key, and another process asks for /livez twenty times a second.
-First each attack alone, in the first third of the time; then all at once, with single users at a fixed rate and, in
-every second window of 20 s, a client that asks for 1,000 users × 100 items again and again. The attacks: a new model
-and SIGHUP every 25 s; and from other addresses idle connections by the hundred, heads and bodies that never end, chunks
-of one byte on 16 connections, answers that are hardly read, clients that half-close, bodies of megabytes of small
-values, half characters, garbage, requests without a key and under another name. The end comes by SIGTERM while clients
-hold on. Exit code 1 where something was not as promised (`failures`).
+`puid serve` runs as a process of its own, with an API key, and another process asks for /livez
+twenty times a second. First each attack alone, in the first third of the time; then all at once,
+with single users at a fixed rate and, in every second window of 20 s, a client that asks for 1,000
+users × 100 items again and again. The attacks: a new model and SIGHUP every 25 s; and from other
+addresses idle connections by the hundred, heads and bodies that never end, chunks of one byte on 16
+connections, answers that are hardly read, clients that half-close, bodies of megabytes of small
+values, half characters, garbage, requests without a key and under another name. The end comes by
+SIGTERM while clients hold on. Exit code 1 where something was not as promised (`failures`).
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ VALUES = json.dumps({"users": [{"id": 1, "features": {"age": [{}] * 1_000_000}}]
 HALF = b'{"users": [{"id": 1, "features": {"age": "\\ud800"}}]}'
 CHUNKS = b"1\r\n \r\n" * 40_000
 LIVEZ_SECONDS = 0.2
-"""The 99th percentile of /livez above which an attack stalled the server; what it is without an attack comes on top,
-for the machine may do other work."""
+"""The 99th percentile of /livez above which an attack stalled the server; what it is without an
+attack comes on top, for the machine may do other work."""
 NO_ATTACK = "no attack"
 PROBE = """
 import socket, sys, time
@@ -61,7 +63,8 @@ while True:
     print(began, time.monotonic() - began, status, sep="\\t", file=file)
     time.sleep(max(0.0, 0.05 - (time.monotonic() - began)))
 """
-"""A process of its own, which no attacker holds up: when it asked, how long the answer took, and its status."""
+"""A process of its own, which no attacker holds up: when it asked, how long the answer took, and
+its status."""
 GRACE = 10.0
 """Seconds that SIGTERM leaves to requests under way (`server.SHUTDOWN_SECONDS`)."""
 
@@ -107,7 +110,9 @@ class Soak:
         with atomic_folder(self.run) as folder:
             model.save(folder / "model")
             write_json(folder / "metrics.json", {"protocol": "rd", "version": version})
-            write_json(folder / "environment.json", {"data": "random", "data_sha256": f"{version:064x}"})
+            write_json(
+                folder / "environment.json", {"data": "random", "data_sha256": f"{version:064x}"}
+            )
 
     def note(self, kind: str, status: int, allowed: set[int]) -> None:
         self.statuses.setdefault(kind, Counter())[status] += 1
@@ -169,7 +174,9 @@ class Soak:
         head = b"POST /recommend HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
 
         async def one() -> None:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(HOSTILE, 0))
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", self.port, local_addr=(HOSTILE, 0)
+            )
             answer = b""
             with contextlib.suppress(OSError):  # the server hangs up on what it has refused
                 writer.write(head + CHUNKS)
@@ -183,9 +190,13 @@ class Soak:
     async def half_closed(self) -> None:
         """A request after which its client sends no more, and waits."""
         body = json.dumps({"users": [1, 2], "k": 10}).encode()
-        head = f"POST /recommend HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {self.key}\r\n"
+        head = (
+            f"POST /recommend HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {self.key}\r\n"
+        )
         head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(REFUSED, 0))
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, local_addr=(REFUSED, 0)
+        )
         writer.write(head.encode() + body)
         writer.write_eof()
         answer = await reader.read()
@@ -197,7 +208,9 @@ class Soak:
         with contextlib.ExitStack() as opened:
             for _ in range(400):
                 with contextlib.suppress(OSError):
-                    _, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(HOSTILE, 0))
+                    _, writer = await asyncio.open_connection(
+                        "127.0.0.1", self.port, local_addr=(HOSTILE, 0)
+                    )
                     opened.callback(writer.transport.abort)
             await asyncio.sleep(8)
 
@@ -205,11 +218,20 @@ class Soak:
         """A head, a body and an answer that take for ever; and bytes that are no HTTP."""
         request = json.dumps({"users": list(range(1000)), "k": 100}).encode()
         begin = f"POST /recommend HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {self.key}\r\n".encode()
-        length = f"content-type: application/json\r\ncontent-length: {len(request)}\r\n\r\n".encode()
+        length = (
+            f"content-type: application/json\r\ncontent-length: {len(request)}\r\n\r\n".encode()
+        )
         with contextlib.ExitStack() as opened:
-            for first in (begin, begin + length + request[:50], begin + length + request, b"\x16\x03\x01 \xff\r\n\r\n"):
+            for first in (
+                begin,
+                begin + length + request[:50],
+                begin + length + request,
+                b"\x16\x03\x01 \xff\r\n\r\n",
+            ):
                 with contextlib.suppress(OSError):
-                    streams = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(HOSTILE, 0), limit=1024)
+                    streams = await asyncio.open_connection(
+                        "127.0.0.1", self.port, local_addr=(HOSTILE, 0), limit=1024
+                    )
                     opened.callback(streams[1].transport.abort)
                     streams[1].write(first)
             await asyncio.sleep(12)
@@ -247,7 +269,9 @@ class Soak:
         found = {}
         for name, start, end in self.windows:
             own = took[(at >= start) & (at < end)]
-            found[name] = dict(zip(("p50", "p99", "max"), 1e3 * np.quantile(own, (0.5, 0.99, 1)), strict=True))
+            found[name] = dict(
+                zip(("p50", "p99", "max"), 1e3 * np.quantile(own, (0.5, 0.99, 1)), strict=True)
+            )
         for name, one in found.items():
             if one["p99"] > 1e3 * LIVEZ_SECONDS + found[NO_ATTACK]["p99"]:
                 self.failures[f"livez: slow during {name}"] += 1
@@ -267,17 +291,26 @@ class Soak:
         if thirds[2] > (1 + GROWTH) * thirds[0]:
             self.failures["memory: grows"] += 1
         livez = self.livez()
-        p99 = [float(np.median([one["p99_ms"] for one in part])) for part in (self.single, self.beside)]
+        p99 = [
+            float(np.median([one["p99_ms"] for one in part])) for part in (self.single, self.beside)
+        ]
         return {
             "minutes": (end - start) / 60,
             "single_requests": sum(one["requests"] for one in (*self.single, *self.beside)),
             "bulk_answers": self.bulk_answers,
             "reloads": reloads,
             "statuses": {kind: dict(found) for kind, found in self.statuses.items()},
-            "p50_ms": [float(np.median([one["p50_ms"] for one in part])) for part in (self.single, self.beside)],
+            "p50_ms": [
+                float(np.median([one["p50_ms"] for one in part]))
+                for part in (self.single, self.beside)
+            ],
             "p99_ms": {"alone": p99[0], "beside_bulk": p99[1], "ratio": p99[1] / p99[0]},
             "livez_ms": livez,
-            "rss_mb": {"thirds": thirds, "peak": float(settled[:, 1].max()), "growth": thirds[2] / thirds[0] - 1},
+            "rss_mb": {
+                "thirds": thirds,
+                "peak": float(settled[:, 1].max()),
+                "growth": thirds[2] / thirds[0] - 1,
+            },
             "failures": dict(self.failures),
         }
 
@@ -289,9 +322,17 @@ def soak(minutes: float, items: int) -> dict[str, Any]:
         own.write_model(0)
         code = "from puidrec.cli.main import run; run()"
         command = [
-            sys.executable, "-c", code, "serve", str(own.run), "--port", "0", "--json", "--api-key-file",
+            sys.executable,
+            "-c",
+            code,
+            "serve",
+            str(own.run),
+            "--port",
+            "0",
+            "--json",
+            "--api-key-file",
             str(own.folder / "api.key"),
-        ]  # fmt: skip
+        ]
         log = own.folder / "log"
         with (
             log.open("w") as stream,
@@ -302,7 +343,9 @@ def soak(minutes: float, items: int) -> dict[str, Any]:
                 told = json.loads("".join(server.stdout.readline() for _ in range(4)))
                 own.port, own.process = int(told["url"].rsplit(":", 1)[1]), server.pid
                 own.ends = time.monotonic() + 60 * minutes
-                probe = subprocess.Popen([sys.executable, "-c", PROBE, str(own.port), str(own.folder / "livez")])
+                probe = subprocess.Popen(
+                    [sys.executable, "-c", PROBE, str(own.port), str(own.folder / "livez")]
+                )
                 try:
                     asyncio.run(own.all())
                 finally:
@@ -320,9 +363,18 @@ def soak(minutes: float, items: int) -> dict[str, Any]:
         lines = [json.loads(line) for line in text if line.startswith("{")]
         levels = Counter(line["level"] for line in lines)
         traces = [line["trace"] for line in lines if "trace" in line]
-        traces += ["\n".join(line for line in text if not line.startswith("{"))] if len(lines) < len(text) else []
+        traces += (
+            ["\n".join(line for line in text if not line.startswith("{"))]
+            if len(lines) < len(text)
+            else []
+        )
         server_errors = Counter(line["status"] for line in lines if line.get("status", 0) >= 500)
-        return {**figures, "log_levels": dict(levels), "server_errors": dict(server_errors), "traces": traces[:3]}
+        return {
+            **figures,
+            "log_levels": dict(levels),
+            "server_errors": dict(server_errors),
+            "traces": traces[:3],
+        }
 
 
 @contextlib.contextmanager
@@ -342,7 +394,11 @@ async def reload_figures(own: Soak) -> dict[str, float]:
     client = Client(own.port, own.key)
     assert await client.get("/metrics") == 200
     client.close()
-    lines = [line for line in client.answer.decode().splitlines() if line.startswith("puid_reloads_total")]
+    lines = [
+        line
+        for line in client.answer.decode().splitlines()
+        if line.startswith("puid_reloads_total")
+    ]
     return {line.split('"')[1]: float(line.rsplit(" ", 1)[1]) for line in lines}
 
 

@@ -1,9 +1,11 @@
-"""Methods against the truth: what does each gain where its assumption holds, and cost where it is false?
+"""Methods against the truth: what does each gain where its assumption holds, and cost where it is
+false?
 
     python bench/truth.py [--seeds 10] [--workers 2] [--out docs/truth.md]
 
-In a simulated world the error on all pairs is known. A figure is the change of that error against `mf` with the same
-backbone, seed by seed, with a paired interval over seeds: for models with IDs (the default) and of features alone.
+In a simulated world the error on all pairs is known. A figure is the change of that error against
+`mf` with the same backbone, seed by seed, with a paired interval over seeds: for models with IDs
+(the default) and of features alone.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ def measured() -> dict[str, dict[str, Any]]:
 
 
 def one_seed(job: tuple[str, int, str]) -> dict[str, Any]:
-    """True full-matrix errors of the methods whose names match, in one draw of one world, for each backbone."""
+    """True full-matrix errors of the methods whose names match, in one draw of one world, for each
+    backbone."""
     world, seed, only = job
     simulation = simulate(world, rng=seed, **SIZE)
     truth = simulation.data.scale.unit(simulation.truth.matrix("rating"))
@@ -62,14 +65,18 @@ def one_seed(job: tuple[str, int, str]) -> dict[str, Any]:
         split = data.split("rd", seed)
         none = split.validation.take(np.zeros(len(split.validation), bool))
         model = Recommender(rng=seed, **{**BASE, **backbone, **options})
-        model.fit(data, replace(split, validation=none, propensity=split.propensity if uniform else None))
+        model.fit(
+            data, replace(split, validation=none, propensity=split.propensity if uniform else None)
+        )
         return float(((model.user_factors_ @ model.item_factors_.T - truth) ** 2).mean())
 
     errors = {}
     for name, backbone in BACKBONES.items():
         found = {"mf": error(simulation.data, backbone, method="mf")}
         if re.search(only, TRUE_P):
-            found[TRUE_P] = error(with_true_propensity(simulation), backbone, method="ips", propensity="given")
+            found[TRUE_P] = error(
+                with_true_propensity(simulation), backbone, method="ips", propensity="given"
+            )
         for method, options in measured().items():
             if re.search(only, method):
                 found[method] = error(simulation.data, backbone, **options)
@@ -84,7 +91,9 @@ class Change(NamedTuple):
     half: float
 
     def __str__(self) -> str:
-        return f"{self.mean:+.1f} ± {self.half:.1f}" if np.isfinite(self.half) else f"{self.mean:+.1f}"
+        return (
+            f"{self.mean:+.1f} ± {self.half:.1f}" if np.isfinite(self.half) else f"{self.mean:+.1f}"
+        )
 
 
 def change(rows: list[dict[str, Any]], backbone: str, world: str, name: str) -> Change:
@@ -100,31 +109,49 @@ def change(rows: list[dict[str, Any]], backbone: str, world: str, name: str) -> 
 def page(rows: list[dict[str, Any]]) -> str:
     """A summary, then a table per backbone as Markdown, under the text that explains them."""
     seeds = len({row["seed"] for row in rows})
-    worlds = "\n".join(f"* `{name}`: {world.description};" for name, world in WORLDS.items()).rstrip(";") + "."
+    worlds = (
+        "\n".join(f"* `{name}`: {world.description};" for name, world in WORLDS.items()).rstrip(";")
+        + "."
+    )
     size = f"{SIZE['n_users']} users × {SIZE['n_items']} items, {SIZE['density']:.0%} of the pairs logged"
     intro = (Path(__file__).parent / "truth_intro.md").read_text(encoding="utf-8")
     parts = [intro.format(seeds=seeds, size=size, worlds=worlds)]
     names = [*measured(), TRUE_P]
     for backbone in BACKBONES:
-        found = {name: {world: change(rows, backbone, world, name) for world in WORLDS} for name in names}
-        lines = ["| world | " + " | ".join(names) + " | error of mf |", "|" + "---|" * (len(names) + 2)]
+        found = {
+            name: {world: change(rows, backbone, world, name) for world in WORLDS} for name in names
+        }
+        lines = [
+            "| world | " + " | ".join(names) + " | error of mf |",
+            "|" + "---|" * (len(names) + 2),
+        ]
         for world in WORLDS:
             own = [row["errors"][backbone]["mf"] for row in rows if row["world"] == world]
             cells = [str(found[name][world]) for name in names]
             lines.append("| " + " | ".join([world, *cells, f"{np.mean(own):.4f}"]) + " |")
-        parts.append(f"## {backbone[0].upper()}{backbone[1:]}\n\n{summary(found)}\n\n" + "\n".join(lines) + "\n")
+        parts.append(
+            f"## {backbone[0].upper()}{backbone[1:]}\n\n{summary(found)}\n\n"
+            + "\n".join(lines)
+            + "\n"
+        )
     return "\n".join(parts)
 
 
 def summary(found: dict[str, dict[str, Change]]) -> str:
-    """Of each method: in how many worlds it is clearly better or worse than `mf`, and its best and worst world."""
-    lines = ["| method | better | no clear difference | worse | best | worst |", "|---|---|---|---|---|---|"]
+    """Of each method: in how many worlds it is clearly better or worse than `mf`, and its best and
+    worst world."""
+    lines = [
+        "| method | better | no clear difference | worse | best | worst |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, own in found.items():
         better = sum(one.mean + one.half < 0 for one in own.values())
         worse = sum(one.mean - one.half > 0 for one in own.values())
         ends = sorted(own, key=lambda world, own=own: own[world].mean)
         best, worst = (f"{own[world].mean:+.1f} ({world})" for world in (ends[0], ends[-1]))
-        lines.append(f"| {name} | {better} | {len(own) - better - worse} | {worse} | {best} | {worst} |")
+        lines.append(
+            f"| {name} | {better} | {len(own) - better - worse} | {worse} | {best} | {worst} |"
+        )
     return "\n".join(lines)
 
 
@@ -133,7 +160,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/truth.md"))
-    parser.add_argument("--only", default="", help="methods to measure anew (a pattern); others keep their figures")
+    parser.add_argument(
+        "--only", default="", help="methods to measure anew (a pattern); others keep their figures"
+    )
     options = parser.parse_args()
     jobs = [(world, seed, options.only) for seed in range(options.seeds) for world in WORLDS]
     rows = []
@@ -144,7 +173,9 @@ def main() -> None:
             if not options.only:
                 write_json(RESULTS, rows)  # what is done is kept, should the run be interrupted
     if options.only:
-        known = {(row["world"], row["seed"]): row["errors"] for row in json.loads(RESULTS.read_text())}
+        known = {
+            (row["world"], row["seed"]): row["errors"] for row in json.loads(RESULTS.read_text())
+        }
         for row in rows:
             before = known[row["world"], row["seed"]]
             row["errors"] = {name: before[name] | errors for name, errors in row["errors"].items()}

@@ -1,11 +1,13 @@
-"""From nothing to the tutorial's last line, as a newcomer: build, install the wheel alone, copy the commands.
+"""From nothing to the tutorial's last line, as a newcomer: build, install the wheel alone, copy the
+commands.
 
-Builds an sdist and a wheel into dist/, with a bill of materials beside them (CycloneDX), installs the wheel into a new
-environment in a temporary folder, and runs there,
-with nothing of the repository in reach: every `--help`, the demo, the Python block of the README, the tutorial (its
-quotes are checked), export and serve, before and after their extras are installed. With `--data DIR` (a folder that
-holds `coat`), the commands of the README run too, save `reproduce`, which takes an hour or more. Takes about six
-minutes of one core. What was asked of pip by its settings or environment applies here as well.
+Builds an sdist and a wheel into dist/, with a bill of materials beside them (CycloneDX), installs
+the wheel into a new environment in a temporary folder, and runs there, with nothing of the
+repository in reach: every `--help`, the demo, the Python block of the README, the tutorial (its
+quotes are checked), export and serve, before and after their extras are installed. With `--data
+DIR` (a folder that holds `coat`), the commands of the README run too, save `reproduce`, which takes
+an hour or more. Takes about six minutes of one core. What was asked of pip by its settings or
+environment applies here as well.
 """
 
 from __future__ import annotations
@@ -24,8 +26,22 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = ("demo", "gamma", "train", "evaluate", "recommend", "audit", "compare", "tune", "reproduce", "serve",
-            "export", "data describe", "data convert", "data simulate")  # fmt: skip
+COMMANDS = (
+    "demo",
+    "gamma",
+    "train",
+    "evaluate",
+    "recommend",
+    "audit",
+    "compare",
+    "tune",
+    "reproduce",
+    "serve",
+    "export",
+    "data describe",
+    "data convert",
+    "data simulate",
+)
 NOT_FROM_README = ("puid demo", "puid serve", "puid reproduce")
 """Two are tried apart (a server never ends by itself); the last takes an hour or more."""
 REPORT = "installed.json"
@@ -70,16 +86,24 @@ def bill_of_materials(report: dict[str, Any]) -> dict[str, Any]:
     needs = []
     for one in report["install"]:
         asked = one["metadata"].get("requires_dist", ())
-        wanted = {_plain(re.split(r"[^A-Za-z0-9._-]", need, maxsplit=1)[0]) for need in asked if "extra ==" not in need}
+        wanted = {
+            _plain(re.split(r"[^A-Za-z0-9._-]", need, maxsplit=1)[0])
+            for need in asked
+            if "extra ==" not in need
+        }
         ref = names[_plain(one["metadata"]["name"])]
-        needs.append({"ref": ref, "dependsOn": sorted(names[name] for name in wanted & names.keys())})
+        needs.append(
+            {"ref": ref, "dependsOn": sorted(names[name] for name in wanted & names.keys())}
+        )
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.5.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
         "metadata": {"component": own},
-        "components": sorted((part for part in parts if part is not own), key=lambda part: str(part["name"])),
+        "components": sorted(
+            (part for part in parts if part is not own), key=lambda part: str(part["name"])
+        ),
         "dependencies": sorted(needs, key=lambda need: str(need["ref"])),
     }
 
@@ -90,7 +114,9 @@ def _component(installed: dict[str, Any]) -> dict[str, Any]:
     name, version = _plain(about["name"]), about["version"]
     purl = f"pkg:pypi/{name}@{version.replace('+', '%2B')}"
     part = {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
-    found = installed.get("download_info", {}).get("archive_info", {}).get("hashes", {}).get("sha256")
+    found = (
+        installed.get("download_info", {}).get("archive_info", {}).get("hashes", {}).get("sha256")
+    )
     if found:
         part["hashes"] = [{"alg": "SHA-256", "content": found}]
     licence = about.get("license_expression") or about.get("license") or ""
@@ -118,7 +144,12 @@ class Newcomer:
         """Run a line in the folder, as it is written; returns what it prints."""
         started = time.perf_counter()
         done = subprocess.run(
-            ["bash", "-euc", command], cwd=self.work, env=self.env, capture_output=True, text=True, check=False
+            ["bash", "-euc", command],
+            cwd=self.work,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if bool(done.returncode) is not fails:
             sys.exit(f"exit code {done.returncode}: {command}\n{done.stdout}\n{done.stderr}")
@@ -126,7 +157,8 @@ class Newcomer:
         return done.stdout + done.stderr
 
     def install(self, what: str, report: bool = False) -> None:
-        """What the README says, with the versions the tests run with; report: pip writes down what it installed."""
+        """What the README says, with the versions the tests run with; report: pip writes down what
+        it installed."""
         more = f" --report {REPORT}" if report else ""
         self.run(f"pip install --quiet -c '{ROOT / 'constraints.txt'}'{more} '{what}'")
 
@@ -167,16 +199,23 @@ class Newcomer:
     def served(self) -> None:
         """A server on a free port answers and ends when it is told to."""
         command = [str(self.bin / "puid"), "serve", "runs/signed", "--port", "0"]
-        with subprocess.Popen(command, cwd=self.work, env=self.env, stdout=subprocess.PIPE, text=True) as server:
+        with subprocess.Popen(
+            command, cwd=self.work, env=self.env, stdout=subprocess.PIPE, text=True
+        ) as server:
             try:
                 assert server.stdout is not None
-                address = next(found[0] for line in server.stdout if (found := re.search(r"http://[\d.:]+", line)))
+                address = next(
+                    found[0]
+                    for line in server.stdout
+                    if (found := re.search(r"http://[\d.:]+", line))
+                )
                 with urllib.request.urlopen(f"{address}/health", timeout=30) as answer:
                     assert answer.status == 200
                 request = urllib.request.Request(
-                    f"{address}/recommend", json.dumps({"users": [0], "k": 3}).encode(),
+                    f"{address}/recommend",
+                    json.dumps({"users": [0], "k": 3}).encode(),
                     {"Content-Type": "application/json"},
-                )  # fmt: skip
+                )
                 with urllib.request.urlopen(request, timeout=30) as answer:
                     assert len(json.load(answer)["recommendations"][0]["items"]) == 3
             finally:
@@ -187,7 +226,9 @@ class Newcomer:
         """The README's commands, in order, in a folder where `coat` is."""
         shutil.rmtree(self.work / "runs")
         (self.work / "coat").symlink_to((data / "coat").resolve())
-        for line in re.findall(r"^puid .+$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE):
+        for line in re.findall(
+            r"^puid .+$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+        ):
             if not line.startswith(NOT_FROM_README):
                 self.run(line)
 

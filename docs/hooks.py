@@ -21,7 +21,9 @@ def on_config(config: Any) -> Any:
     """Leave out results that have not been measured yet: their pages are written by benchmarks."""
     for section in config["nav"]:
         if "Results" in section:
-            section["Results"] = [entry for entry in section["Results"] if (DOCS / _file(entry)).exists()]
+            section["Results"] = [
+                entry for entry in section["Results"] if (DOCS / _file(entry)).exists()
+            ]
     return config
 
 
@@ -40,10 +42,17 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def inlined(path: Path, alt: str) -> str:
     """The figure as part of the page; its own style is for use as a file only."""
     text = path.read_text(encoding="utf-8")
-    drawing = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    drawing = re.sub(
+        r"<style.*?</style>|<metadata>.*?</metadata>",
+        "",
+        text[text.index("<svg") :],
+        flags=re.DOTALL,
+    )
     label = html.escape(alt, quote=True)
     drawing = drawing.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
-    body = "".join(line.strip() + " " for line in drawing.splitlines())  # no blank line: Markdown would start anew
+    body = "".join(
+        line.strip() + " " for line in drawing.splitlines()
+    )  # no blank line: Markdown would start anew
     return f'<figure class="fig">{body}<figcaption>{html.escape(alt)}</figcaption></figure>'
 
 
@@ -70,7 +79,9 @@ def commands_table() -> str:
 
     from puidrec.cli.main import app
 
-    return "\n\n".join(_command(name, command) for name, command in _walk("puid", typer.main.get_command(app)))
+    return "\n\n".join(
+        _command(name, command) for name, command in _walk("puid", typer.main.get_command(app))
+    )
 
 
 def _walk(name: str, command: Any) -> list[tuple[str, Any]]:
@@ -86,21 +97,36 @@ def _command(name: str, command: Any) -> str:
     for param in command.params:
         if param.param_type_name == "option" and not param.hidden and "--help" not in param.opts:
             default = (
-                param.default if isinstance(param.default, str | int | float) and param.default is not False else ""
+                param.default
+                if isinstance(param.default, str | int | float) and param.default is not False
+                else ""
             )
-            rows.append((f"`{', '.join(param.opts)}`", param.help or "", f"`{default}`" if default != "" else ""))
+            rows.append(
+                (
+                    f"`{', '.join(param.opts)}`",
+                    param.help or "",
+                    f"`{default}`" if default != "" else "",
+                )
+            )
     arguments = " ".join(
-        param.metavar or param.name.upper() for param in command.params if param.param_type_name == "argument"
+        param.metavar or param.name.upper()
+        for param in command.params
+        if param.param_type_name == "argument"
     )
     example = (command.epilog or "").removeprefix("Example: ")
     shown = f"\n\n```console\n{example}\n```" if example else ""
-    return f"## {name} {arguments}".rstrip() + f"\n\n{said}{shown}\n\n" + _table(("option", "meaning", "default"), rows)
+    return (
+        f"## {name} {arguments}".rstrip()
+        + f"\n\n{said}{shown}\n\n"
+        + _table(("option", "meaning", "default"), rows)
+    )
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in lines
+        "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+        for row in lines
     )
 
 

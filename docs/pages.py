@@ -20,10 +20,13 @@ from pathlib import Path
 from typing import Any
 
 BLOCK = re.compile(
-    r"(?:^<!-- (?P<note>not run[^>]*) -->\n)?^```(?P<kind>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE
+    r"(?:^<!-- (?P<note>not run[^>]*) -->\n)?^```(?P<kind>\w+)\n(?P<body>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
 )
 NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?")
-FIGURE = re.compile(r"(?P<shown>[−-]?[\d.,]+)<!-- (?P<file>[\w./-]+) (?P<key>[\w.@-]+) (?P<format>\S+) -->")
+FIGURE = re.compile(
+    r"(?P<shown>[−-]?[\d.,]+)<!-- (?P<file>[\w./-]+) (?P<key>[\w.@-]+) (?P<format>\S+) -->"
+)
 RELATIVE, UNITS = 0.05, 5
 """How far figures may be off: a share, or units of their last digit."""
 
@@ -42,7 +45,9 @@ class Block:
 def blocks(text: str) -> Iterator[Block]:
     """The fenced blocks of a page in order."""
     for found in BLOCK.finditer(text):
-        yield Block(found["kind"], found["body"], found.start("body"), found.end("body"), found["note"])
+        yield Block(
+            found["kind"], found["body"], found.start("body"), found.end("body"), found["note"]
+        )
 
 
 def commands(body: str) -> list[str]:
@@ -65,7 +70,13 @@ def run_command(command: str, folder: Path, programs: Path | None = None) -> str
     """
     first = [str(programs)] if programs else []
     path = os.pathsep.join([*first, str(Path(sys.executable).parent), os.environ["PATH"]])
-    setting = {**os.environ, "PATH": path, "COLUMNS": "90", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    setting = {
+        **os.environ,
+        "PATH": path,
+        "COLUMNS": "90",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
     done = subprocess.run(  # noqa: S603 (the commands are those of our own pages)
         ["bash", "-euc", command],  # noqa: S607
         cwd=folder,
@@ -76,7 +87,9 @@ def run_command(command: str, folder: Path, programs: Path | None = None) -> str
         check=False,
     )
     if done.returncode:
-        raise AssertionError(f"exit code {done.returncode}: {command}\n{done.stdout}\n{done.stderr}")
+        raise AssertionError(
+            f"exit code {done.returncode}: {command}\n{done.stdout}\n{done.stderr}"
+        )
     return done.stdout
 
 
@@ -88,7 +101,10 @@ def skeleton(line: str) -> str:
 def near(quoted: str, printed: str) -> bool:
     """Whether two lines of one skeleton have numbers near enough."""
     pairs = zip(NUMBER.findall(quoted), NUMBER.findall(printed), strict=True)
-    return all(abs(_number(a) - _number(b)) <= max(UNITS * _unit(b), RELATIVE * abs(_number(b))) for a, b in pairs)
+    return all(
+        abs(_number(a) - _number(b)) <= max(UNITS * _unit(b), RELATIVE * abs(_number(b)))
+        for a, b in pairs
+    )
 
 
 def _number(text: str) -> float:
@@ -107,7 +123,9 @@ def matched(quoted: str, printed: str) -> Iterator[tuple[str, str | None]]:
     for line in quoted.splitlines():
         if not line.strip() or line.strip() == "…":
             continue
-        where = next((k for k in range(at, len(lines)) if skeleton(lines[k]) == skeleton(line)), None)
+        where = next(
+            (k for k in range(at, len(lines)) if skeleton(lines[k]) == skeleton(line)), None
+        )
         yield line, None if where is None else lines[where]
         at = at if where is None else where + 1
 
@@ -117,7 +135,11 @@ def from_file(folder: Path, file: str, key: str, style: str) -> str:
     value: Any = json.loads((folder / file).read_text(encoding="utf-8"))
     for part in key.split("."):
         if isinstance(value, list):
-            value = value[int(part)] if part.isdigit() else next(row for row in value if row["method"] == part)
+            value = (
+                value[int(part)]
+                if part.isdigit()
+                else next(row for row in value if row["method"] == part)
+            )
         else:
             value = value[part]
     return format(value, style)

@@ -1,4 +1,5 @@
-"""Shared fixtures: a small data set, a model and a run folder, the public data sets, and how a refusal must look."""
+"""Shared fixtures: a small data set, a model and a run folder, the public data sets, and how a
+refusal must look."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from puidrec.model import Recommender
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"  # workers share the cores: more threads would only wait for each other
+    os.environ["OMP_NUM_THREADS"] = (
+        "1"  # workers share the cores: more threads would only wait for each other
+    )
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault
 settings.load_profile("suite")
 TINY = {"n_users": 60, "n_items": 40}
@@ -41,7 +44,8 @@ def data_root() -> Path:
 
 @pytest.fixture(scope="session")
 def refusal() -> Callable[..., str]:
-    """Call something that must be refused; returns the message, which must be one line and hold all `parts`."""
+    """Call something that must be refused; returns the message, which must be one line and hold all
+    `parts`."""
 
     def refuse(call: Callable[[], Any], *parts: str) -> str:
         with pytest.raises(InputError) as caught:
@@ -95,7 +99,8 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_data() -> Dataset:
-    """60 users and 40 items with features, a confounded log and uniform rows; frozen, so that tests may share it."""
+    """60 users and 40 items with features, a confounded log and uniform rows; frozen, so that tests
+    may share it."""
     from puidrec.data.synthetic import simulate
 
     return simulate("mixed", **TINY, density=0.2, rng=0).data
@@ -105,8 +110,9 @@ def tiny_data() -> Dataset:
 def suited() -> Callable[..., tuple[Dataset, dict[str, Any]]]:
     """(method, data, options) → the same, or what a method that refuses them can do with.
 
-    Methods that train on uniform ratings get a world with enough of them; options that a method refuses are left out:
-    `spectrum` and `dcf` are solved by least squares alone, `idcf` needs a backbone that reads features.
+    Methods that train on uniform ratings get a world with enough of them; options that a method
+    refuses are left out: `spectrum` and `dcf` are solved by least squares alone, `idcf` needs a
+    backbone that reads features.
     """
     from puidrec.data.synthetic import simulate
     from puidrec.methods import METHODS
@@ -143,13 +149,19 @@ def _trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("trained") / "run"
     data = DataSpec("simulated", options=TINY)
-    train_run(data.load(), Settings.of("rd-ips", seed=1, epochs=5, dim=4), out=folder, source=data.to_source())
+    train_run(
+        data.load(),
+        Settings.of("rd-ips", seed=1, epochs=5, dim=4),
+        out=folder,
+        source=data.to_source(),
+    )
     return folder
 
 
 @pytest.fixture
 def run_folder(_trained_run: Path, tmp_path: Path) -> Path:
-    """The run that `puid train` writes for a simulated data set of 60 users and 40 items; a copy per test."""
+    """The run that `puid train` writes for a simulated data set of 60 users and 40 items; a copy
+    per test."""
     return Path(shutil.copytree(_trained_run, tmp_path / "run"))
 
 
@@ -174,7 +186,8 @@ def make_scores():
 
 @pytest.fixture
 def make_log():
-    """A random log on the population as an operator, its columns (±1 targets and a box of weights), and its mask."""
+    """A random log on the population as an operator, its columns (±1 targets and a box of weights),
+    and its mask."""
     import numpy as np
     import torch
 
@@ -196,7 +209,9 @@ def make_log():
 def _dense(factors) -> np.ndarray:
     """All scores as a float64 matrix."""
     parts = zip(factors.lefts, factors.rights, strict=True)
-    return sum(left.detach().double().numpy() @ right.detach().double().numpy().T for left, right in parts)
+    return sum(
+        left.detach().double().numpy() @ right.detach().double().numpy().T for left, right in parts
+    )
 
 
 @pytest.fixture(scope="session")
@@ -246,7 +261,8 @@ def many_uniform():
 
 
 class Dense:
-    """Losses of the grid by visiting every pair, in float64 NumPy; shares no code with the engine but Γ and p."""
+    """Losses of the grid by visiting every pair, in float64 NumPy; shares no code with the engine
+    but Γ and p."""
 
     def __init__(self, prepared) -> None:
         from puidrec.exposure.bounds import bounds
@@ -312,7 +328,8 @@ def oracle():
 
 @pytest.fixture(scope="session")
 def problem_after():
-    """(prepared) → the method's own problem, and what the stages before it left, trained as the method trains."""
+    """(prepared) → the method's own problem, and what the stages before it left, trained as the
+    method trains."""
     from puidrec.methods.stages import _descend, _solve, solves, stages_of
 
     def build(prepared):
@@ -328,7 +345,8 @@ def problem_after():
 
 @pytest.fixture
 def run_together():
-    """(size, function of a World) → what each of so many processes returns: threads whose sums meet at a barrier."""
+    """(size, function of a World) → what each of so many processes returns: threads whose sums meet
+    at a barrier."""
     import torch
 
     from puidrec.world import World

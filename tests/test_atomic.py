@@ -37,13 +37,19 @@ def test_a_failure_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a.txt"]
 
 
-def test_content_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_is_on_the_disk_before_its_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a power cut may leave a name of nothing."""
     steps: list[str] = []
     sync, replace, rename = os.fsync, Path.replace, Path.rename
     monkeypatch.setattr(os, "fsync", lambda handle: (steps.append("sync"), sync(handle)))
-    monkeypatch.setattr(Path, "replace", lambda self, other: (steps.append("name"), replace(self, other)))
-    monkeypatch.setattr(Path, "rename", lambda self, other: (steps.append("name"), rename(self, other)))
+    monkeypatch.setattr(
+        Path, "replace", lambda self, other: (steps.append("name"), replace(self, other))
+    )
+    monkeypatch.setattr(
+        Path, "rename", lambda self, other: (steps.append("name"), rename(self, other))
+    )
     atomic.write_text(tmp_path / "a", "x")
     with atomic.atomic_folder(tmp_path / "b") as folder:
         (folder / "c").write_text("x")
@@ -87,7 +93,9 @@ def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
     assert names(tmp_path) == ["run"]
 
 
-def test_a_swap_that_fails_half_way_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_that_fails_half_way_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "run"
     with atomic.atomic_folder(target) as folder:
         (folder / "kept").write_text("x")
@@ -119,7 +127,9 @@ def test_at_no_moment_is_there_no_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert names(tmp_path) == ["run"]
 
 
-def test_a_swap_that_is_refused_leaves_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_that_is_refused_leaves_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A mount point, say, can be neither exchanged nor moved away."""
     target = tmp_path / "run"
     target.mkdir()
@@ -135,7 +145,9 @@ def test_a_swap_that_is_refused_leaves_no_litter(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../run"])
-def test_the_folder_one_is_in_is_not_replaced(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_one_is_in_is_not_replaced(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "run").mkdir()
     monkeypatch.chdir(tmp_path / "run")
     with pytest.raises(InputError, match="you are in"), atomic.atomic_folder(name):
@@ -164,7 +176,11 @@ def test_several_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
     with atomic.atomic_files(tmp_path) as stage:
         atomic.write_text(stage / "a", "new")
         atomic.write_text(stage / "b", "new")
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "new", "b": "new", "mine": "mine"}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "a": "new",
+        "b": "new",
+        "mine": "mine",
+    }
 
 
 KILLED = """
@@ -209,7 +225,9 @@ for step in range(1, 200):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no exchange of names here")
 def test_a_kill_at_any_step_leaves_all_files_old_or_all_new(tmp_path: Path) -> None:
-    told = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=True, capture_output=True, text=True)
+    told = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)], check=True, capture_output=True, text=True
+    )
     steps, seen = int(told.stdout), []
     for step in range(1, steps + 1):
         out = tmp_path / str(step)
@@ -226,7 +244,9 @@ def test_a_kill_at_any_step_leaves_all_files_old_or_all_new(tmp_path: Path) -> N
     assert not [name for name in names(tmp_path) if name.startswith(".1.")]
 
 
-def test_files_of_others_survive_an_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_others_survive_an_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one that appears between the making of links and the exchange, and links to nowhere."""
     out = tmp_path / "out"
     (out / "deep" / "er").mkdir(parents=True)
@@ -270,11 +290,15 @@ def test_files_move_one_by_one_where_folders_cannot_be_exchanged(
 
 def test_a_refusal_inside_a_library_is_the_systems_and_the_folder_is_named(tmp_path: Path) -> None:
     with (
-        pytest.raises(OutputError, match=r"^\S*/new: cannot write \(No space left on device\)") as caught,
+        pytest.raises(
+            OutputError, match=r"^\S*/new: cannot write \(No space left on device\)"
+        ) as caught,
         atomic.atomic_folder(tmp_path / "new") as folder,
         atomic.atomic_path(folder / "x"),
     ):
-        raise RuntimeError("parquet: File out of specification: No space left on device (os error 28)")
+        raise RuntimeError(
+            "parquet: File out of specification: No space left on device (os error 28)"
+        )
     assert ".tmp" not in str(caught.value)
     with pytest.raises(RuntimeError, match="no refusal"), atomic.atomic_folder(tmp_path / "new"):
         raise RuntimeError("no refusal")
@@ -293,14 +317,19 @@ def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
 
 def test_a_folder_of_others_is_refused_before_any_work(tmp_path: Path, refusal) -> None:
     home, names = tmp_path / "home", ("a.json",)
-    atomic.refuse_other_files(home, names, "an earlier run", always=())  # what is not there cannot be lost
+    atomic.refuse_other_files(
+        home, names, "an earlier run", always=()
+    )  # what is not there cannot be lost
     home.mkdir()
     for name in ("a.json", ".a.json.xyz.tmp"):
         (home / name).touch()
     atomic.refuse_other_files(home, names, "an earlier run", always=())
     (tmp_path / "link").symlink_to(home)
     atomic.refuse_other_files(tmp_path / "link", names, "an earlier run", always=(), link=True)
-    refusal(lambda: atomic.refuse_other_files(tmp_path / "link", names, "an earlier run", always=()), "not a folder")
+    refusal(
+        lambda: atomic.refuse_other_files(tmp_path / "link", names, "an earlier run", always=()),
+        "not a folder",
+    )
     (home / "thesis.tex").touch()
     refusal(
         lambda: atomic.refuse_other_files(home, names, "an earlier run", always=()),
@@ -308,11 +337,22 @@ def test_a_folder_of_others_is_refused_before_any_work(tmp_path: Path, refusal) 
         "thesis.tex",
         "an earlier run",
     )
-    refusal(lambda: atomic.refuse_other_files(home / "a.json", names, "an earlier run", always=()), "not a folder")
+    refusal(
+        lambda: atomic.refuse_other_files(home / "a.json", names, "an earlier run", always=()),
+        "not a folder",
+    )
 
 
-def test_a_file_of_our_name_in_a_folder_that_is_not_ours_is_not_replaced(tmp_path: Path, refusal) -> None:
-    check = partial(atomic.refuse_other_files, tmp_path, ("a.json", "page.html"), "an earlier run", always=("a.json",))
+def test_a_file_of_our_name_in_a_folder_that_is_not_ours_is_not_replaced(
+    tmp_path: Path, refusal
+) -> None:
+    check = partial(
+        atomic.refuse_other_files,
+        tmp_path,
+        ("a.json", "page.html"),
+        "an earlier run",
+        always=("a.json",),
+    )
     (tmp_path / "page.html").write_text("mine")
     refusal(check, "other files", "page.html", "an earlier run")
     (tmp_path / "a.json").touch()
@@ -324,10 +364,16 @@ def test_a_file_of_our_name_is_not_ours_without_our_mark(tmp_path: Path, refusal
     atomic.refuse_overwriting(tmp_path, ("results.json",), "cells")
     (tmp_path / "results.json").touch()
     refusal(
-        lambda: atomic.refuse_overwriting(tmp_path, ("results.json",), "cells"), "would be replaced", "results.json"
+        lambda: atomic.refuse_overwriting(tmp_path, ("results.json",), "cells"),
+        "would be replaced",
+        "results.json",
     )
     (tmp_path / "chart-1.png").touch()
-    refusal(lambda: atomic.refuse_overwriting(tmp_path, ("chart-*.png",), "cells"), "would be replaced", "chart-1.png")
+    refusal(
+        lambda: atomic.refuse_overwriting(tmp_path, ("chart-*.png",), "cells"),
+        "would be replaced",
+        "chart-1.png",
+    )
     (tmp_path / "cells").mkdir()
     atomic.refuse_overwriting(tmp_path, ("results.json",), "cells")
 
@@ -345,7 +391,9 @@ with locked(sys.argv[1]):
 def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock of a folder until it is told to end."""
     command = [sys.executable, "-c", HOLDER, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process
@@ -374,7 +422,12 @@ def test_who_holds_a_lock_may_take_it_again(tmp_path: Path, refusal) -> None:
 def test_one_process_at_a_time_writes_a_folder(tmp_path: Path, refusal) -> None:
     out = tmp_path / "deep" / "run"
     with holder(out) as other:
-        refusal(lambda: take(out), str(out), f"process {other.pid} has been writing there since 2", "--out")
+        refusal(
+            lambda: take(out),
+            str(out),
+            f"process {other.pid} has been writing there since 2",
+            "--out",
+        )
         (tmp_path / "link").symlink_to(out)
         refusal(lambda: take(tmp_path / "link"), f"process {other.pid}")
         take(tmp_path / "deep" / "another")
@@ -399,7 +452,8 @@ def test_the_lock_of_a_killed_process_holds_nobody_up(tmp_path: Path) -> None:
 def test_a_lock_that_was_removed_while_it_was_waited_for_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal
 ) -> None:
-    """Its last holder removes the file between our opening and locking it: a lock on that file would lock nothing."""
+    """Its last holder removes the file between our opening and locking it: a lock on that file
+    would lock nothing."""
     fcntl = pytest.importorskip("fcntl")
     lock, calls = fcntl.flock, []
 
@@ -435,7 +489,9 @@ def test_where_no_lock_can_lie_beside_the_folder_it_lies_in_it(
     assert names(out) == []
 
 
-def test_where_nothing_can_be_locked_the_writer_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_locked_the_writer_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -458,7 +514,9 @@ def test_temporary_files_of_a_living_process_are_not_swept(tmp_path: Path) -> No
         assert mine.name.startswith(f".model.{os.getpid()}-")
 
 
-def test_what_safetensors_leaves_when_it_is_killed_is_no_file_of_others(tmp_path: Path, refusal) -> None:
+def test_what_safetensors_leaves_when_it_is_killed_is_no_file_of_others(
+    tmp_path: Path, refusal
+) -> None:
     (tmp_path / "config.toml").write_text("x")
     (tmp_path / ".tmp5f9d5Y").write_text("half")
     atomic.refuse_other_files(tmp_path, ["config.toml"], "a run", always=["config.toml"])
@@ -466,4 +524,9 @@ def test_what_safetensors_leaves_when_it_is_killed_is_no_file_of_others(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
     (tmp_path / ".tmp-mine").write_text("kept")
     atomic.sweep(tmp_path, ["config.toml"])
-    refusal(lambda: atomic.refuse_other_files(tmp_path, ["config.toml"], "a run", always=["config.toml"]), ".tmp-mine")
+    refusal(
+        lambda: atomic.refuse_other_files(
+            tmp_path, ["config.toml"], "a run", always=["config.toml"]
+        ),
+        ".tmp-mine",
+    )

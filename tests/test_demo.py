@@ -21,7 +21,9 @@ def facts(found: demo.Demo) -> dict:
     return found.facts
 
 
-def test_the_true_propensity_and_uniform_ratings_agree_with_the_truth_and_the_log_does_not(facts: dict) -> None:
+def test_the_true_propensity_and_uniform_ratings_agree_with_the_truth_and_the_log_does_not(
+    facts: dict,
+) -> None:
     rows = {row["name"]: row for row in facts["estimates"]}
     assert abs(rows["the log as it is"]["error"]) > 5 * rows["the log as it is"]["half_width"]
     for name in ("weighted by the true propensity", "uniform ratings"):
@@ -37,7 +39,9 @@ def test_what_looks_best_on_the_log_is_not_best_on_all_pairs(facts: dict) -> Non
     assert rows[demo.NAIVE]["repaired"] == 0.0
 
 
-def test_the_audit_sees_without_the_truth_that_the_lead_in_the_log_proves_nothing(found: demo.Demo) -> None:
+def test_the_audit_sees_without_the_truth_that_the_lead_in_the_log_proves_nothing(
+    found: demo.Demo,
+) -> None:
     values = found.audit.to_dict()
     assert values["rows"]["source"] == "held-out"
     assert values["tipping"]["low"] > 1.0

@@ -9,9 +9,17 @@ from puidrec.errors import MAX_FOUND, InputError, OutputError, PuidError, one_li
 
 def test_a_message_says_which_found_expected_and_what_to_do() -> None:
     error = InputError(
-        "bad rating", file=Path("a.csv"), row=3, column="rating", found="x", expected="1..5", hint="Fix it."
+        "bad rating",
+        file=Path("a.csv"),
+        row=3,
+        column="rating",
+        found="x",
+        expected="1..5",
+        hint="Fix it.",
     )
-    assert str(error) == "a.csv, row 3, column 'rating': bad rating; found 'x'; expected 1..5. Fix it."
+    assert (
+        str(error) == "a.csv, row 3, column 'rating': bad rating; found 'x'; expected 1..5. Fix it."
+    )
     assert str(InputError("bad")) == "bad"
 
 
@@ -36,7 +44,11 @@ def test_quotes_are_short_and_never_fail() -> None:
 
 
 def test_exit_codes_tell_a_mistake_from_a_failure() -> None:
-    assert (InputError("x").exit_code, OutputError("x").exit_code, PuidError("x").exit_code) == (2, 1, 1)
+    assert (InputError("x").exit_code, OutputError("x").exit_code, PuidError("x").exit_code) == (
+        2,
+        1,
+        1,
+    )
     assert isinstance(InputError("x"), ValueError)
 
 

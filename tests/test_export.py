@@ -30,7 +30,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def models() -> dict[str, Recommender]:
     """One model per link, and one under text ids."""
     data = simulate("mixed", 40, 25, density=0.2, rng=0).data
-    made = {name: Recommender("mf", dim=4, epochs=4, rng=0, **more).fit(data) for name, more in SETTINGS.items()}
+    made = {
+        name: Recommender("mf", dim=4, epochs=4, rng=0, **more).fit(data)
+        for name, more in SETTINGS.items()
+    }
     log = data.logged.to_frame().with_columns(pl.format("ü{}", "user_id").alias("user_id"))
     made["text"] = Recommender("mf", dim=4, epochs=4, rng=0).fit(Dataset.from_frame(log))
     return made
@@ -54,10 +57,14 @@ def predicted(model: Recommender, users: np.ndarray, items: np.ndarray) -> np.nd
 
 
 @pytest.mark.parametrize("name", [*SETTINGS, "text"])
-def test_parquet_vectors_score_as_predict(models: dict[str, Recommender], name: str, tmp_path: Path) -> None:
+def test_parquet_vectors_score_as_predict(
+    models: dict[str, Recommender], name: str, tmp_path: Path
+) -> None:
     model = models[name]
     description = export_model(model, "parquet", tmp_path / "out").description
-    users, items = (pl.read_parquet(tmp_path / "out" / f"{side}.parquet") for side in ("users", "items"))
+    users, items = (
+        pl.read_parquet(tmp_path / "out" / f"{side}.parquet") for side in ("users", "items")
+    )
     assert users["user_id"].to_list() == model.user_ids_.ids.to_list()
     left, right = users["vector"].to_numpy(), items["vector"].to_numpy()
     scores = linked(description, left @ right.T)
@@ -65,11 +72,17 @@ def test_parquet_vectors_score_as_predict(models: dict[str, Recommender], name: 
 
 
 @pytest.mark.parametrize("name", [*SETTINGS, "text"])
-def test_npy_vectors_score_as_predict(models: dict[str, Recommender], name: str, tmp_path: Path) -> None:
+def test_npy_vectors_score_as_predict(
+    models: dict[str, Recommender], name: str, tmp_path: Path
+) -> None:
     model = models[name]
     description = export_model(model, "npy", tmp_path / "out").description
-    left, right = (np.load(tmp_path / "out" / f"{side}.npy", allow_pickle=False) for side in ("users", "items"))
-    ids = [json.loads((tmp_path / "out" / f"{side}_ids.json").read_text()) for side in ("user", "item")]
+    left, right = (
+        np.load(tmp_path / "out" / f"{side}.npy", allow_pickle=False) for side in ("users", "items")
+    )
+    ids = [
+        json.loads((tmp_path / "out" / f"{side}_ids.json").read_text()) for side in ("user", "item")
+    ]
     assert ids == [model.user_ids_.ids.to_list(), model.item_ids_.ids.to_list()]
     assert left.dtype == np.float32
     scores = linked(description, left @ right.T)
@@ -79,7 +92,11 @@ def test_npy_vectors_score_as_predict(models: dict[str, Recommender], name: str,
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("name", [*SETTINGS, "text"])
 def test_onnx_scores_are_predictions(
-    models: dict[str, Recommender], name: str, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: dict[str, Recommender],
+    name: str,
+    large: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runtime = pytest.importorskip("onnxruntime")
     if large:
@@ -93,10 +110,15 @@ def test_onnx_scores_are_predictions(
     found = session.run(None, {"user": users, "item": items})[0]
     np.testing.assert_allclose(found, predicted(model, users, items), atol=1e-5)
     unknown = written.description["unknown_user"], written.description["unknown_item"]
-    unknown_scores = session.run(None, {"user": np.array([unknown[0], 0]), "item": np.array([3, unknown[1]])})[0]
+    unknown_scores = session.run(
+        None, {"user": np.array([unknown[0], 0]), "item": np.array([3, unknown[1]])}
+    )[0]
     nobody: Any = ["nobody"] if name == "text" else [10**6]
     known_user, known_item = model.user_ids_.ids[:1], model.item_ids_.ids[3:4]
-    expected = [model.predict(nobody, known_item, scale="unit")[0], model.predict(known_user, [10**6], scale="unit")[0]]
+    expected = [
+        model.predict(nobody, known_item, scale="unit")[0],
+        model.predict(known_user, [10**6], scale="unit")[0],
+    ]
     np.testing.assert_allclose(unknown_scores, expected, atol=1e-5)
 
 
@@ -113,7 +135,13 @@ def test_a_graph_that_is_wrong_is_not_written(
 def test_an_export_says_what_it_is(models: dict[str, Recommender], tmp_path: Path) -> None:
     export_model(models["plain"], "npy", tmp_path / "out", data_sha256="ab")
     said = json.loads((tmp_path / "out" / "export.json").read_text())
-    assert (said["format"], said["method"], said["users"], said["items"], said["dim"]) == ("npy", "mf", 40, 25, 6)
+    assert (said["format"], said["method"], said["users"], said["items"], said["dim"]) == (
+        "npy",
+        "mf",
+        40,
+        25,
+        6,
+    )
     assert said["data_sha256"] == "ab"
     assert "folded" in said["score"]
 
@@ -134,7 +162,10 @@ def test_an_earlier_export_is_replaced_and_nothing_else(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     refusal(lambda: export_model(models["plain"], "npy", tmp_path / "mine"), "other files", "mine")
-    refusal(lambda: export_model(models["plain"], "npy", tmp_path / "mine" / "thesis.tex"), "not a folder")
+    refusal(
+        lambda: export_model(models["plain"], "npy", tmp_path / "mine" / "thesis.tex"),
+        "not a folder",
+    )
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
 
 
@@ -161,11 +192,21 @@ def test_a_missing_library_is_one_line(
     import sys
 
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    refusal(lambda: export_model(models["plain"], "onnx", tmp_path / "out"), "onnxruntime", "puidrec[onnx]")
+    refusal(
+        lambda: export_model(models["plain"], "onnx", tmp_path / "out"),
+        "onnxruntime",
+        "puidrec[onnx]",
+    )
 
 
-def test_a_format_that_does_not_exist_is_refused(models: dict[str, Recommender], tmp_path: Path, refusal: Any) -> None:
-    refusal(lambda: export_model(models["plain"], "pickle", tmp_path / "out"), "pickle", "onnx, parquet, npy")
+def test_a_format_that_does_not_exist_is_refused(
+    models: dict[str, Recommender], tmp_path: Path, refusal: Any
+) -> None:
+    refusal(
+        lambda: export_model(models["plain"], "pickle", tmp_path / "out"),
+        "pickle",
+        "onnx, parquet, npy",
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -187,7 +228,9 @@ def test_seen_pairs_go_with_the_vectors(models: dict[str, Recommender], tmp_path
     again = parse_atomic((tmp_path / "recbole" / "model.inter").read_text(), "model.inter")
     assert again.rows() == pairs.rows()
     users = parse_atomic((tmp_path / "recbole" / "model.useremb").read_text(), "model.useremb")
-    np.testing.assert_array_equal(users.drop("user_id").to_numpy().astype(np.float32), model.user_factors_)
+    np.testing.assert_array_equal(
+        users.drop("user_id").to_numpy().astype(np.float32), model.user_factors_
+    )
 
 
 def test_a_folder_that_another_process_writes_is_left_alone(

@@ -1,4 +1,5 @@
-"""docs/extending.md, executed: its files become a package, its contract tests run, its names train a model."""
+"""docs/extending.md, executed: its files become a package, its contract tests run, its names train
+a model."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = tomllib.loads(files()["pyproject.toml"])["project"]
     metadata = root / "my_puid-0.1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n"
+    )
     groups = [
         f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
         for group, points in project["entry-points"].items()
@@ -65,9 +68,12 @@ def test_the_contract_tests_of_the_page_pass(package: Path) -> None:
     paths = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "tests"],
-        cwd=package, env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=package,
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 30  # type: ignore[index]
 
@@ -77,7 +83,9 @@ def test_the_commands_of_the_page_run(
 ) -> None:
     (package / "data").mkdir()
     pair, rng = np.arange(600), np.random.default_rng(0)
-    log = pl.DataFrame({"user_id": pair // 20, "item_id": pair % 20, "rating": rng.integers(1, 6, 600)})
+    log = pl.DataFrame(
+        {"user_id": pair // 20, "item_id": pair % 20, "rating": rng.integers(1, 6, 600)}
+    )
     log.filter(pl.Series(rng.random(600) < 0.5)).write_csv(package / "data" / "log.csv")
     monkeypatch.chdir(package)
     monkeypatch.syspath_prepend(str(package))
@@ -94,9 +102,14 @@ def test_the_commands_of_the_page_run(
         assert not left.value.code, capsys.readouterr().err
     assert '"mrr@5"' in capsys.readouterr().out
     settings, own = (
-        tomllib.loads((package / "runs" / name / "config.toml").read_text()) for name in ("mine", "expectile")
+        tomllib.loads((package / "runs" / name / "config.toml").read_text())
+        for name in ("mine", "expectile")
     )
-    assert (settings["backbone"], settings["propensity"], settings["gamma"]) == ("mf-hashed", "popularity", "rare")
+    assert (settings["backbone"], settings["propensity"], settings["gamma"]) == (
+        "mf-hashed",
+        "popularity",
+        "rare",
+    )
     assert (own["method"], own["under"]) == ("expectile", 3.0)
 
 

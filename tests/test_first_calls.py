@@ -1,4 +1,5 @@
-"""The calls that users of implicit, RecTools and LensKit write first: each works, or is refused in one line."""
+"""The calls that users of implicit, RecTools and LensKit write first: each works, or is refused in
+one line."""
 
 from __future__ import annotations
 
@@ -22,20 +23,29 @@ def given() -> SimpleNamespace:
     """Logs as the three packages have them, and a model of each kind of log."""
     rng = np.random.default_rng(0)
     pairs = np.argwhere(rng.random((40, 25)) < 0.4)
-    log = pd.DataFrame({"user_id": [f"u{k}" for k in pairs[:, 0]], "item_id": [f"i{k}" for k in pairs[:, 1]],
-                        "rating": rng.integers(1, 6, len(pairs))})  # fmt: skip
+    log = pd.DataFrame(
+        {
+            "user_id": [f"u{k}" for k in pairs[:, 0]],
+            "item_id": [f"i{k}" for k in pairs[:, 1]],
+            "rating": rng.integers(1, 6, len(pairs)),
+        }
+    )
     likes = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(40, 25))
     data = pr.Dataset.from_frame(log, scale=(1, 5))
     model = pr.Recommender("mf", dim=3, l2=0.1).fit(data)
     implicit = pr.Recommender("all-rank", dim=3).fit(pr.Dataset.from_matrix(likes))
     recos = model.recommend(log.user_id.unique(), k=5)
-    return SimpleNamespace(log=log, likes=likes, data=data, model=model, implicit=implicit, recos=recos)
+    return SimpleNamespace(
+        log=log, likes=likes, data=data, model=model, implicit=implicit, recos=recos
+    )
 
 
 NEW = pd.DataFrame({"user_id": ["new"] * 3, "item_id": ["i1", "i2", "i3"], "rating": [5, 4, 1]})
 CALLS: dict[str, Callable[[SimpleNamespace], Any]] = {
     # implicit
-    "fit a CSR matrix of likes": lambda g: pr.Recommender("all-rank", dim=2).fit(pr.Dataset.from_matrix(g.likes)),
+    "fit a CSR matrix of likes": lambda g: pr.Recommender("all-rank", dim=2).fit(
+        pr.Dataset.from_matrix(g.likes)
+    ),
     "fit ALS by its name there": lambda g: pr.Recommender("als", factors=8),
     "recommend one user": lambda g: g.implicit.recommend(0, 10),
     "recommend many users": lambda g: g.implicit.recommend(np.arange(5), 10),
@@ -51,7 +61,9 @@ CALLS: dict[str, Callable[[SimpleNamespace], Any]] = {
     "save": lambda g: g.model.save(Path(g.folder) / "m"),
     "load": lambda g: pr.Recommender.load(Path(g.folder) / "nothing"),
     # RecTools
-    "columns of RecTools": lambda g: pr.Dataset.from_frame(g.log.rename(columns={"rating": "weight"})),
+    "columns of RecTools": lambda g: pr.Dataset.from_frame(
+        g.log.rename(columns={"rating": "weight"})
+    ),
     "fit a pandas table": lambda g: pr.Recommender("bias").fit(g.log),
     "all users, as pandas has them": lambda g: g.model.recommend(g.log.user_id.unique(), k=10),
     "all users of the model": lambda g: g.model.recommend(g.model.user_ids_, k=10),
@@ -60,13 +72,18 @@ CALLS: dict[str, Callable[[SimpleNamespace], Any]] = {
     ),
     "an unknown user": lambda g: g.model.recommend(["nobody"]),
     "metrics of a table of recommendations": lambda g: pr.evaluate(
-        g.recos.to_pandas(), g.data.test, ["unseen-recall@5", "unseen-novelty@5", "unseen-mrr@5"], exclude=g.data.train
+        g.recos.to_pandas(),
+        g.data.test,
+        ["unseen-recall@5", "unseen-novelty@5", "unseen-mrr@5"],
+        exclude=g.data.train,
     ),
     "a popularity baseline": lambda g: pr.Recommender("popularity").fit(g.log).recommend("u1", k=3),
     "metrics by activity": lambda g: pr.evaluate(g.model, g.data.test, "mse", by="activity").strata,
     "a table for slides": lambda g: pr.evaluate(g.model, g.data.test).to_frame(),
     # LensKit
-    "columns of LensKit": lambda g: pr.Dataset.from_frame(g.log.set_axis(["user", "item", "rating"], axis=1)),
+    "columns of LensKit": lambda g: pr.Dataset.from_frame(
+        g.log.set_axis(["user", "item", "rating"], axis=1)
+    ),
     "predict a table of pairs": lambda g: g.model.predict(g.log[["user_id", "item_id"]]),
     "predict one user, many items": lambda g: g.model.predict("u1", g.log.item_id.unique()),
     "RMSE of predictions": lambda g: pr.evaluate(g.model, g.data.test, "rmse"),
@@ -74,7 +91,9 @@ CALLS: dict[str, Callable[[SimpleNamespace], Any]] = {
         SimpleNamespace(predict=lambda u, i: np.zeros(len(u))), g.data.test, "mse"
     ),
     "a parameter that is not there": lambda g: pr.Recommender("mf", features=50),  # type: ignore[call-arg]
-    "compare": lambda g: pr.compare(g.data, ["bias"], seeds=1, baselines=False, reference="bias").to_frame(),
+    "compare": lambda g: pr.compare(
+        g.data, ["bias"], seeds=1, baselines=False, reference="bias"
+    ).to_frame(),
 }
 REFUSED = {
     "fit ALS by its name there": "unknown method",
@@ -96,7 +115,9 @@ def test_a_first_call(name: str, given: SimpleNamespace, tmp_path: Path) -> None
         if isinstance(found, pl.DataFrame | np.ndarray):
             assert len(found) > 0
             numbers = (
-                found.select(pl.col(pl.Float32, pl.Float64)).to_numpy() if isinstance(found, pl.DataFrame) else found
+                found.select(pl.col(pl.Float32, pl.Float64)).to_numpy()
+                if isinstance(found, pl.DataFrame)
+                else found
             )
             assert not np.isinf(np.nan_to_num(numbers.astype(float))).any()
         return

@@ -53,16 +53,24 @@ def test_solve_is_the_ridge_of_each_user() -> None:
 
 def test_rows_before_count_again_without_their_targets() -> None:
     rng = np.random.default_rng(1)
-    x, user, other = rng.normal(size=(9, 3)), np.sort(rng.integers(0, 4, 60)), rng.integers(0, 9, 60)
+    x, user, other = (
+        rng.normal(size=(9, 3)),
+        np.sort(rng.integers(0, 4, 60)),
+        rng.integers(0, 9, 60),
+    )
     target, late = rng.normal(size=60), rng.random(60) < 0.3
     everything = solve(x, Rows.of(user, other, 4)[0], target, 0.5)
     before, after = Rows.of(user[~late], other[~late], 4)[0], Rows.of(user[late], other[late], 4)[0]
     start = solve(x, before, target[~late], 0.5)
-    np.testing.assert_allclose(solve(x, after, target[late], 0.5, before, start), everything, atol=1e-12)
+    np.testing.assert_allclose(
+        solve(x, after, target[late], 0.5, before, start), everything, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("features", [False, True])
-def test_a_user_folded_in_with_the_training_rows_scores_as_trained(features: bool, tiny_data: pr.Dataset) -> None:
+def test_a_user_folded_in_with_the_training_rows_scores_as_trained(
+    features: bool, tiny_data: pr.Dataset
+) -> None:
     options = {**EXACT, "backbone": "mf-linear" if features else "mf"}
     fitted = pr.Recommender("mf", **options).fit(tiny_data)
     folded = fitted.fold_in(training_rows(fitted))
@@ -76,18 +84,22 @@ def test_a_user_folded_in_with_the_training_rows_scores_as_trained(features: boo
 def test_other_models_come_close(method: str, data: pr.Dataset) -> None:
     """In level and order; clearly closer than the average user would be.
 
-    Closer in level, that is: on this log `mf` keeps no vectors, and what `spectrum` says of a user's own order comes
-    from which items the user saw. Ratings do not give that back.
+    Closer in level, that is: on this log `mf` keeps no vectors, and what `spectrum` says of a
+    user's own order comes from which items the user saw. Ratings do not give that back.
     """
     fitted = pr.Recommender(method).fit(data)
     trained, folded = scores(fitted), scores(fitted.fold_in(training_rows(fitted)))
     alike = [np.corrcoef(a, b)[0, 1] for a, b in zip(trained, folded, strict=True)]
     assert np.mean(alike) > 0.95
-    average = np.sqrt(np.mean((trained - trained.mean(0)) ** 2))  # what the average user would be off
+    average = np.sqrt(
+        np.mean((trained - trained.mean(0)) ** 2)
+    )  # what the average user would be off
     assert np.sqrt(np.mean((trained - folded) ** 2)) < 0.5 * average
 
 
-def test_a_new_user_gets_other_items_than_the_history(model: pr.Recommender, data: pr.Dataset) -> None:
+def test_a_new_user_gets_other_items_than_the_history(
+    model: pr.Recommender, data: pr.Dataset
+) -> None:
     someone = training_rows(model).filter(pl.col("user_id") == data.user_ids.ids[3])
     history = someone.with_columns(user_id=pl.lit(10**6))
     frame = model.recommend(history=history, k=5)
@@ -99,13 +111,26 @@ def test_a_new_user_gets_other_items_than_the_history(model: pr.Recommender, dat
     assert len(known.user_ids_) == len(model.user_ids_) + 1
     np.testing.assert_array_equal(known.user_factors_[:-1], model.user_factors_)
     assert known.recommend([10**6], k=5)["item_id"].to_list() == frame["item_id"].to_list()
-    assert known.predict(pl.DataFrame({"user_id": [10**6], "item_id": [0]}))["known"].to_list() == [True]
+    assert known.predict(pl.DataFrame({"user_id": [10**6], "item_id": [0]}))["known"].to_list() == [
+        True
+    ]
 
 
-def test_what_cannot_be_folded_in_is_refused(model: pr.Recommender, refusal: Callable[..., str]) -> None:
-    refusal(lambda: model.recommend(history=pl.DataFrame({"item_id": [10**7], "rating": [3.0]})), "in training")
-    refusal(lambda: model.recommend(history=pl.DataFrame({"item_id": [0], "rating": [9.0]})), "out of range")
-    refusal(lambda: model.recommend(history=pl.DataFrame({"item_id": ["0"], "rating": [3.0]})), "another type")
+def test_what_cannot_be_folded_in_is_refused(
+    model: pr.Recommender, refusal: Callable[..., str]
+) -> None:
+    refusal(
+        lambda: model.recommend(history=pl.DataFrame({"item_id": [10**7], "rating": [3.0]})),
+        "in training",
+    )
+    refusal(
+        lambda: model.recommend(history=pl.DataFrame({"item_id": [0], "rating": [9.0]})),
+        "out of range",
+    )
+    refusal(
+        lambda: model.recommend(history=pl.DataFrame({"item_id": ["0"], "rating": [3.0]})),
+        "another type",
+    )
     refusal(model.recommend, "users must be ids", "history")
 
 
@@ -129,32 +154,48 @@ def test_new_rows_are_taken_in(data: pr.Dataset) -> None:
     np.testing.assert_array_equal(before.user_factors_[untouched], frozen)
     assert before.report_["partial_fit"][0]["new_rows"] == new.height
     assert before.trained_on(new["user_id"], new["item_id"]).all()
-    both = pl.concat([whole.train.frame, data_part(before, new)], how="diagonal").sort("user", "item")
-    refit = pr.Recommender("mf", **EXACT).fit(start, replace(whole, train=replace(whole.train, frame=both)))
-    assert distance(scores(before), scores(refit)) < distance(full, scores(refit))  # nearer to a full fit than before
+    both = pl.concat([whole.train.frame, data_part(before, new)], how="diagonal").sort(
+        "user", "item"
+    )
+    refit = pr.Recommender("mf", **EXACT).fit(
+        start, replace(whole, train=replace(whole.train, frame=both))
+    )
+    assert distance(scores(before), scores(refit)) < distance(
+        full, scores(refit)
+    )  # nearer to a full fit than before
 
 
 def data_part(model: pr.Recommender, rows: pl.DataFrame) -> pl.DataFrame:
     """Rows as codes, all labelled, to train on."""
-    return pl.DataFrame({
-        "user": model.user_ids_.encode(rows["user_id"]), "item": model.item_ids_.encode(rows["item_id"]),
-        "rating": rows["rating"].cast(pl.Float32), "label": (rows["rating"] >= 4).cast(pl.Int8),
-    })  # fmt: skip
+    return pl.DataFrame(
+        {
+            "user": model.user_ids_.encode(rows["user_id"]),
+            "item": model.item_ids_.encode(rows["item_id"]),
+            "rating": rows["rating"].cast(pl.Float32),
+            "label": (rows["rating"] >= 4).cast(pl.Int8),
+        }
+    )
 
 
 def distance(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.sqrt(np.mean((one - other) ** 2)))
 
 
-def test_new_users_and_items_join(model: pr.Recommender, data: pr.Dataset, refusal: Callable[..., str], tmp_path: Path
-) -> None:  # fmt: skip
+def test_new_users_and_items_join(
+    model: pr.Recommender, data: pr.Dataset, refusal: Callable[..., str], tmp_path: Path
+) -> None:
     model.save(tmp_path / "m")
     mine = pr.Recommender.load(tmp_path / "m")
     item = int(data.item_ids.ids[2])
     mine.partial_fit(
-        pl.DataFrame({"user_id": [10**6, 10**6, 1], "item_id": [item, 10**6, 10**6], "rating": [5.0, 1, 1]})
+        pl.DataFrame(
+            {"user_id": [10**6, 10**6, 1], "item_id": [item, 10**6, 10**6], "rating": [5.0, 1, 1]}
+        )
     )
-    assert (len(mine.user_ids_), len(mine.item_ids_)) == (len(data.user_ids) + 1, len(data.item_ids) + 1)
+    assert (len(mine.user_ids_), len(mine.item_ids_)) == (
+        len(data.user_ids) + 1,
+        len(data.item_ids) + 1,
+    )
     low, high = mine.predict([10**6, 10**6], [10**6, item])
     assert low < high
     again = pl.DataFrame({"user_id": [10**6], "item_id": [item], "rating": [5.0]})
@@ -180,5 +221,7 @@ def test_contributions_add_up_to_the_prediction(
     np.testing.assert_allclose(given["contribution"], table["contribution"], atol=1e-6)
     # leaving one rated item out changes the fold-in as its contribution at least says in sign
     largest = table.filter(pl.col("part") == "rated item").row(0, named=True)
-    without = model.fold_in(rows.filter(pl.col("item_id") != largest["item_id"])).predict(user, item)[0]
+    without = model.fold_in(rows.filter(pl.col("item_id") != largest["item_id"])).predict(
+        user, item
+    )[0]
     assert np.sign(model.predict(user, item)[0] - without) == np.sign(largest["contribution"])

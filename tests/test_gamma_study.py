@@ -35,7 +35,10 @@ def test_every_rule_gives_a_whole_table(rule: str, data: Dataset) -> None:
     assert table["gamma"].max() <= max(20.0, 1.7) * (1 + 1e-9)  # type: ignore[operator]
     # Three views of one Γ: each has the mean of log Γ over D.
     weight = (cells["n_users"] * cells["n_items"]).to_numpy()
-    means = [np.log(table.filter(pl.col("kind") == kind)["gamma"].to_numpy()).mean() for kind in ("user", "item")]
+    means = [
+        np.log(table.filter(pl.col("kind") == kind)["gamma"].to_numpy()).mean()
+        for kind in ("user", "item")
+    ]
     means.append(float(np.average(np.log(cells["gamma"].to_numpy()), weights=weight)))
     tolerance = 0.05 if rule == "recovered" else 1e-9  # its means are over a sample of partners
     assert means == pytest.approx([study.gamma.mean_log] * 3, rel=tolerance, abs=tolerance)
@@ -61,7 +64,9 @@ def test_the_printed_equation_is_judged_by_brute_force(data: Dataset) -> None:
 
     def kl(p: np.ndarray, q: np.ndarray | float) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
-            terms = np.nan_to_num(p * np.log(p / q)) + np.nan_to_num((1 - p) * np.log((1 - p) / (1 - q)))
+            terms = np.nan_to_num(p * np.log(p / q)) + np.nan_to_num(
+                (1 - p) * np.log((1 - p) / (1 - q))
+            )
         return np.asarray(terms)
 
     local = 30.0 * kl(by_user, counts.rate)[:, None] + 60.0 * kl(rate, by_user[:, None])
@@ -82,8 +87,11 @@ def test_certificates_use_every_uniform_row(data: Dataset) -> None:
     study = study_gamma(data, "2")
     assert data.uniform is not None
     assert [(p.outcome, p.certificate.adjusted) for p in study.proofs] == [
-        ("label", False), ("label", True), ("rating", False), ("rating", True),
-    ]  # fmt: skip
+        ("label", False),
+        ("label", True),
+        ("rating", False),
+        ("rating", True),
+    ]
     logged = data.logged.user.astype(np.int64) * data.n_items + data.logged.item
     unseen = ~np.isin(data.uniform.user.astype(np.int64) * data.n_items + data.uniform.item, logged)
     plain = study.proofs[0].certificate.levels[0]
@@ -115,13 +123,21 @@ def test_a_continuous_rating_is_certified_by_label_only(data: Dataset) -> None:
 def test_progress_names_the_steps(data: Dataset) -> None:
     told: list[str] = []
     study_gamma(data, "2", progress=told.append)
-    assert told == ["counting exposure", "estimating entropies", "fitting Γ", "hiding features", "certifying"]
+    assert told == [
+        "counting exposure",
+        "estimating entropies",
+        "fitting Γ",
+        "hiding features",
+        "certifying",
+    ]
 
 
 def test_mistakes_are_refused(data: Dataset, refusal: Callable[..., str]) -> None:
     refusal(lambda: study_gamma(data, "magic"), "unknown Γ rule")
     refusal(lambda: study_gamma(data, protocol="magic"), "unknown protocol")
-    refusal(lambda: study_gamma(replace(data, uniform=None), propensity="magic"), "unknown propensity")
+    refusal(
+        lambda: study_gamma(replace(data, uniform=None), propensity="magic"), "unknown propensity"
+    )
 
 
 @pytest.mark.real_data
@@ -134,7 +150,8 @@ def test_features_explain_part_of_what_coat_proves(data_root: Path) -> None:
 
 
 def turned(data: Dataset, side: str) -> Dataset:
-    """The data with ratings turned round: for all users, or for every second one, who is called so in a column."""
+    """The data with ratings turned round: for all users, or for every second one, who is called so
+    in a column."""
     high, low = data.scale.high, data.scale.low
     odd = pl.col("user_id") % 2 == 1 if side == "half" else pl.lit(value=True)
     other = pl.when(odd).then(high + low - pl.col("rating")).otherwise(pl.col("rating"))

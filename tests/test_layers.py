@@ -13,35 +13,75 @@ from puidrec.plugins import GROUPS
 
 ROOT = Path(puidrec.__file__).parent
 LAYERS = (
-    "errors", "view", "rng", "atomic", "plugins", "world", "data", "features", "evaluation",
-    "exposure", "data.sources", "scores", "losses", "methods.table", "settings", "parameters",
-    "history", "optimise", "methods", "methods.spectrum", "cold_start", "candidates", "neighbours",
-    "fold_in", "explain", "model", "store", "auditing", "run_folder", "gamma_study", "demo", "comparing",
-    "reproduce", "report", "serve", "export",
-    "testing", "cli",
-)  # fmt: skip
+    "errors",
+    "view",
+    "rng",
+    "atomic",
+    "plugins",
+    "world",
+    "data",
+    "features",
+    "evaluation",
+    "exposure",
+    "data.sources",
+    "scores",
+    "losses",
+    "methods.table",
+    "settings",
+    "parameters",
+    "history",
+    "optimise",
+    "methods",
+    "methods.spectrum",
+    "cold_start",
+    "candidates",
+    "neighbours",
+    "fold_in",
+    "explain",
+    "model",
+    "store",
+    "auditing",
+    "run_folder",
+    "gamma_study",
+    "demo",
+    "comparing",
+    "reproduce",
+    "report",
+    "serve",
+    "export",
+    "testing",
+    "cli",
+)
 """From the bottom up; a layer imports layers before it only, so that no two import each other."""
 LEVEL = {name: level for level, name in enumerate(LAYERS)}
 ARRAYS_ONLY = ("exposure", "evaluation", "auditing")
 """These see arrays: no tensors, no settings, no models."""
 REACHES_UP = {
-    ("auditing.result", "report"),  # a finished audit can show itself: `to_html` looks the page up when called
+    (
+        "auditing.result",
+        "report",
+    ),  # a finished audit can show itself: `to_html` looks the page up when called
     ("exposure.certificate", "report"),  # so can a certificate, in a notebook
     ("comparing.comparison", "report"),  # and a comparison
     ("comparing.tune", "report"),  # and a search
     ("model", "report"),  # `to_card` is a method of the model
     ("model", "store"),  # `save` and `load` are methods of the model
-    ("methods.table", "methods"),  # a row names what builds it, so that listing methods imports no torch
+    (
+        "methods.table",
+        "methods",
+    ),  # a row names what builds it, so that listing methods imports no torch
     ("methods.table", "methods.spectrum"),
     ("methods.prepare", "methods.spectrum"),  # gamma="learned" asks a model of the default method
 }
 """Module and layer above it: looked up when called, never at import."""
 DISPATCHERS = {"__init__", "__main__"}
-"""Public names are looked up by name, downwards from the top; `python -m` starts the command. They have no layer."""
+"""Public names are looked up by name, downwards from the top; `python -m` starts the command. They
+have no layer."""
 
 
 def layer(module: str) -> str:
-    """`data.sources.coat` → `data.sources`, `methods.robust` → `methods`; the longest name that is a layer."""
+    """`data.sources.coat` → `data.sources`, `methods.robust` → `methods`; the longest name that is
+    a layer."""
     parts = module.split(".")
     names = [".".join(parts[:n]) for n in (2, 1)]
     return next((name for name in names if name in LEVEL), parts[0])
@@ -61,7 +101,8 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports(source: str, package: list[str]) -> Iterator[str]:
-    """Full names of all modules a source imports, at its top or inside functions, by statement or by name."""
+    """Full names of all modules a source imports, at its top or inside functions, by statement or
+    by name."""
     for node in nodes(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -69,12 +110,19 @@ def imports(source: str, package: list[str]) -> Iterator[str]:
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             module = ".".join(part for part in (base, node.module or "") if part)
             yield from (f"{module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("puidrec."):
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value.startswith("puidrec.")
+        ):
             yield node.value.split(":")[0]
 
 
 def modules() -> dict[str, str]:
-    files = {path.relative_to(ROOT).with_suffix(""): path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py")}
+    files = {
+        path.relative_to(ROOT).with_suffix(""): path.read_text(encoding="utf-8")
+        for path in ROOT.rglob("*.py")
+    }
     return {".".join(path.parts).removesuffix(".__init__"): text for path, text in files.items()}
 
 
@@ -99,7 +147,12 @@ def complaints(name: str, source: str) -> Iterator[str]:
 
 
 def test_no_module_imports_upwards() -> None:
-    found = [line for name, text in modules().items() if name not in DISPATCHERS for line in complaints(name, text)]
+    found = [
+        line
+        for name, text in modules().items()
+        if name not in DISPATCHERS
+        for line in complaints(name, text)
+    ]
     assert not found, "\n".join(found)
 
 
@@ -115,10 +168,14 @@ def test_only_the_command_line_prints_or_reads_argv() -> None:
             continue
         for node in nodes(ast.parse(text)):
             printed = (
-                isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("print", "input")
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("print", "input")
             )
             stream = (
-                isinstance(node, ast.Attribute) and node.attr in ("argv", "stdout") and ast.unparse(node.value) == "sys"
+                isinstance(node, ast.Attribute)
+                and node.attr in ("argv", "stdout")
+                and ast.unparse(node.value) == "sys"
             )
             if printed or stream:
                 found.append(f"{name}:{node.lineno}")
@@ -126,7 +183,8 @@ def test_only_the_command_line_prints_or_reads_argv() -> None:
 
 
 BANNED = ("pickle", "marshal", "shelve", "dill", "cloudpickle")
-"""Modules that run what a file says; joblib sends work to processes, and only its readers are banned."""
+"""Modules that run what a file says; joblib sends work to processes, and only its readers are
+banned."""
 JOBLIB_FILES = ("load", "dump", "Memory", "memory", "numpy_pickle")
 
 
@@ -175,7 +233,9 @@ def runs_content(call: ast.Call) -> bool:
     """Whether a call may execute what a file says."""
     function = ast.unparse(call.func)
     safe = any(k.arg == "allow_pickle" and ast.unparse(k.value) == "False" for k in call.keywords)
-    return function in ("eval", "exec", "torch.load") or (function in ("np.load", "numpy.load") and not safe)
+    return function in ("eval", "exec", "torch.load") or (
+        function in ("np.load", "numpy.load") and not safe
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,13 @@ def named() -> pd.DataFrame:
     """A log with text ids, as pandas 3 holds them."""
     rng = np.random.default_rng(0)
     pairs = np.argwhere(rng.random((30, 20)) < 0.5)
-    return pd.DataFrame({
-        "user_id": [f"u{k}" for k in pairs[:, 0]],
-        "item_id": [f"i{k}" for k in pairs[:, 1]],
-        "rating": rng.integers(1, 6, len(pairs)),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "user_id": [f"u{k}" for k in pairs[:, 0]],
+            "item_id": [f"i{k}" for k in pairs[:, 1]],
+            "rating": rng.integers(1, 6, len(pairs)),
+        }
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,9 @@ CONTAINERS: dict[str, Callable[[list[str]], Any]] = {
     "new text of NumPy": lambda ids: np.array(ids, np.dtypes.StringDType()),
     "Polars": lambda ids: pl.Series("x", ids),
     "tuple": tuple,
-    "IdMap": lambda ids: pr.Dataset.from_frame(pl.DataFrame({"user_id": ids, "item_id": ids})).user_ids,
+    "IdMap": lambda ids: (
+        pr.Dataset.from_frame(pl.DataFrame({"user_id": ids, "item_id": ids})).user_ids
+    ),
 }
 
 
@@ -62,7 +66,9 @@ def test_a_scalar_array_is_one_id(model: pr.Recommender) -> None:
     assert model.predict(np.array("u1"), np.str_("i1")).shape == (1,)
 
 
-def test_a_table_of_pairs_says_which_are_known(model: pr.Recommender, refusal: Callable[..., str]) -> None:
+def test_a_table_of_pairs_says_which_are_known(
+    model: pr.Recommender, refusal: Callable[..., str]
+) -> None:
     pairs = pd.DataFrame({"user_id": ["u1", "nobody", "u1"], "item_id": ["i1", "i1", "nothing"]})
     frame = model.predict(pairs)
     assert frame.columns == ["user_id", "item_id", "score", "known"]
@@ -106,7 +112,9 @@ def test_copies_of_all_parameters_are_taken() -> None:
 def test_a_scale_that_is_not_the_ratings_is_no_silent_nan(named: pd.DataFrame) -> None:
     data = pr.Dataset.from_frame(named, scale=(0, 10))
     fitted = pr.Recommender("bias").fit(data)
-    with pytest.warns(NoValueWarning, match=re.escape("ratings from 7.5 on the scale 0 to 10 liked")):
+    with pytest.warns(
+        NoValueWarning, match=re.escape("ratings from 7.5 on the scale 0 to 10 liked")
+    ):
         pr.evaluate(fitted, data.test)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -149,7 +157,13 @@ def test_the_history_is_a_table_and_a_chart(model: pr.Recommender, tmp_path: Any
 
 def test_results_show_themselves_escaped(model: pr.Recommender, named: pd.DataFrame) -> None:
     data = pr.Dataset.from_frame(named, name="<b>")
-    shown = [data, model, pr.Recommender("mf"), pr.evaluate(model, data.test, "auc"), model.history_]
+    shown = [
+        data,
+        model,
+        pr.Recommender("mf"),
+        pr.evaluate(model, data.test, "auc"),
+        model.history_,
+    ]
     for result in shown:
         page = result._repr_html_()
         assert page.startswith("<div>")
@@ -159,7 +173,9 @@ def test_results_show_themselves_escaped(model: pr.Recommender, named: pd.DataFr
 
 def test_seeds_that_change_nothing_are_said_to(named: pd.DataFrame) -> None:
     timed = pr.Dataset.from_frame(named.assign(timestamp=range(len(named))))
-    several = pr.compare(timed, ["bias"], seeds=2, protocol="temporal", baselines=False, reference="bias")
+    several = pr.compare(
+        timed, ["bias"], seeds=2, protocol="temporal", baselines=False, reference="bias"
+    )
     page = markdown(several.rows, several.metrics, "bias")
     assert "± 0.0000" not in page
     assert DETERMINISTIC in page

@@ -19,10 +19,18 @@ GRID = {
     "bpuid-dr": ("dr", "personalised", True),
 }
 OTHERS = (
-    "multi-ips", "multi-dr", "signed-rd", "signed-puid", "item-rate", "bias",
-    "popularity", "pure-svd",
-    "all-rank", "ease", "spectrum",
-)  # fmt: skip
+    "multi-ips",
+    "multi-dr",
+    "signed-rd",
+    "signed-puid",
+    "item-rate",
+    "bias",
+    "popularity",
+    "pure-svd",
+    "all-rank",
+    "ease",
+    "spectrum",
+)
 REWEIGHTED = (
     "mrdr",
     "dr-mse",
@@ -55,9 +63,19 @@ def test_the_table_has_these_methods_and_no_others() -> None:
 
 def test_what_other_modules_may_ask_of_a_row() -> None:
     rows = METHODS.values()
-    assert {spec.name for spec in rows if not spec.trains} == {"item-rate", "bias", "popularity", "pure-svd", "ease"}
-    assert {spec.name for spec in rows if spec.uses_propensity is True} == {*GRID, *REWEIGHTED} - {"mf"}
-    assert {spec.name for spec in rows if spec.calibrates_gamma} == {n for n in OTHERS if n.startswith("signed")}
+    assert {spec.name for spec in rows if not spec.trains} == {
+        "item-rate",
+        "bias",
+        "popularity",
+        "pure-svd",
+        "ease",
+    }
+    assert {spec.name for spec in rows if spec.uses_propensity is True} == {*GRID, *REWEIGHTED} - {
+        "mf"
+    }
+    assert {spec.name for spec in rows if spec.calibrates_gamma} == {
+        n for n in OTHERS if n.startswith("signed")
+    }
     for spec in rows:
         own = spec.own_params
         fields = {*Settings.model_fields, *(() if own is None else own.model_fields)}
@@ -77,7 +95,9 @@ def test_a_model_without_ids_is_weighted_by_signed_methods() -> None:
 
 
 def test_only_doubly_robust_methods_impute() -> None:
-    names = {name for name in METHODS if "dr" in name} - {"stable-dr"}  # it imputes in its first stage only
+    names = {name for name in METHODS if "dr" in name} - {
+        "stable-dr"
+    }  # it imputes in its first stage only
     assert {name for name, spec in METHODS.items() if spec.imputes} == names
 
 

@@ -60,7 +60,12 @@ class TestParameters:
     def test_constructor_get_and_set(self, refusal) -> None:
         model = Recommender("rd-dr", dim=7, gamma=2, rng=3)
         params = model.get_params()
-        assert (params["method"], params["dim"], params["gamma"], params["seed"]) == ("rd-dr", 7, 2.0, 3)
+        assert (params["method"], params["dim"], params["gamma"], params["seed"]) == (
+            "rd-dr",
+            7,
+            2.0,
+            3,
+        )
         assert Recommender(**params).get_params() == params
         assert model.set_params(dim=5, method="ips") is model
         assert (model.settings.dim, model.settings.method) == (5, "ips")
@@ -71,11 +76,15 @@ class TestParameters:
         refusal(lambda: Recommender("nope"), "unknown method")
 
     def test_random_state_is_another_name_of_rng(self, refusal) -> None:
-        assert Recommender("mf", random_state=3).get_params() == Recommender("mf", rng=3).get_params()
+        assert (
+            Recommender("mf", random_state=3).get_params() == Recommender("mf", rng=3).get_params()
+        )
         assert Recommender("mf", random_state=None).settings.seed == 0
         assert Recommender("mf").set_params(random_state=4).settings.seed == 4
         assert Recommender("mf", rng=5).set_params(random_state=None).settings.seed == 5
-        refusal(lambda: Recommender("mf", random_state=3, rng=3), "given twice", "rng and random_state")
+        refusal(
+            lambda: Recommender("mf", random_state=3, rng=3), "given twice", "rng and random_state"
+        )
         refusal(lambda: Recommender("mf", seed=3, rng=4), "given twice", "rng and seed")
         refusal(lambda: Recommender("mf", random_state="x"), "seed")
 
@@ -101,7 +110,11 @@ class TestParameters:
 
     def test_before_fit(self, tmp_path) -> None:
         model = Recommender("ips")
-        for call in (lambda: model.predict([1], [1]), lambda: model.recommend([1]), lambda: model.save(tmp_path / "m")):
+        for call in (
+            lambda: model.predict([1], [1]),
+            lambda: model.recommend([1]),
+            lambda: model.save(tmp_path / "m"),
+        ):
             with pytest.raises(NotFittedError, match="not fitted; call fit"):
                 call()
             with pytest.raises(PuidError):
@@ -117,12 +130,24 @@ class TestParameters:
     def test_fit_takes_a_log_as_a_table(self, data, refusal) -> None:
         log = data.logged.to_frame()
         expected = Recommender("bias", rng=1).fit(Dataset.from_frame(log)).user_factors_
-        for table in (log, log.lazy(), log.to_pandas(), log.to_arrow(), log.to_dict(as_series=False)):
+        for table in (
+            log,
+            log.lazy(),
+            log.to_pandas(),
+            log.to_arrow(),
+            log.to_dict(as_series=False),
+        ):
             model = Recommender("bias", rng=1).fit(table)
             np.testing.assert_array_equal(model.user_factors_, expected)
         for wrong in (None, 3, [1, 2], np.zeros((3, 3)), "log.csv"):
-            refusal(lambda wrong=wrong: Recommender("bias").fit(wrong), "not a table", "Polars, pandas or Arrow")
-        refusal(lambda: Recommender("bias").fit(log.drop("rating")), "needs rating levels", "likes only")
+            refusal(
+                lambda wrong=wrong: Recommender("bias").fit(wrong),
+                "not a table",
+                "Polars, pandas or Arrow",
+            )
+        refusal(
+            lambda: Recommender("bias").fit(log.drop("rating")), "needs rating levels", "likes only"
+        )
 
 
 class TestPredict:
@@ -142,15 +167,22 @@ class TestPredict:
         best = model.recommend(1, k=2)
         np.testing.assert_allclose(best["score"], model.predict(1, best["item_id"]), rtol=1e-6)
         in_unit = model.recommend(1, k=2, scale="unit")
-        np.testing.assert_allclose(in_unit["score"], model.predict(1, best["item_id"], scale="unit"), rtol=1e-6)
+        np.testing.assert_allclose(
+            in_unit["score"], model.predict(1, best["item_id"], scale="unit"), rtol=1e-6
+        )
         model.save(tmp_path / "m")
         np.testing.assert_array_equal(Recommender.load(tmp_path / "m").predict(1, [2, 3]), stars)
         refusal(lambda: model.predict(1, 2, scale="stars"), "scale", "'stars'", "rating, unit")
         refusal(lambda: model.recommend(1, scale=5), "scale", "rating, unit")
         errors = evaluate(model, data.test, ["mse", "rmse", "mae"])
-        truth, guess = data.test.rating, model.predict(*(data.test.to_frame()[k] for k in ("user_id", "item_id")))
+        truth, guess = (
+            data.test.rating,
+            model.predict(*(data.test.to_frame()[k] for k in ("user_id", "item_id"))),
+        )
         assert errors["mae"] == pytest.approx(float(np.abs(guess - truth).mean()), rel=1e-5)
-        assert errors["rmse"] == pytest.approx(float(np.sqrt(np.mean((guess - truth) ** 2))), rel=1e-5)
+        assert errors["rmse"] == pytest.approx(
+            float(np.sqrt(np.mean((guess - truth) ** 2))), rel=1e-5
+        )
         assert errors["rmse"] == pytest.approx((high - low) * errors["mse"] ** 0.5)
 
     def test_ids_of_any_container(self, model) -> None:
@@ -161,8 +193,12 @@ class TestPredict:
     def test_single_ids(self, model, named, refusal) -> None:
         assert model.predict(1, 2).shape == (1,)
         np.testing.assert_array_equal(model.predict(1, 2), model.predict([1], [2]))
-        np.testing.assert_array_equal(model.predict(1, np.array([2, 3])), model.predict([1, 1], [2, 3]))
-        np.testing.assert_array_equal(model.predict(pl.Series([1, 4]), np.int64(2)), model.predict([1, 4], [2, 2]))
+        np.testing.assert_array_equal(
+            model.predict(1, np.array([2, 3])), model.predict([1, 1], [2, 3])
+        )
+        np.testing.assert_array_equal(
+            model.predict(pl.Series([1, 4]), np.int64(2)), model.predict([1, 4], [2, 2])
+        )
         other = Recommender("bias").fit(named)
         np.testing.assert_array_equal(other.predict("u11", "i2"), other.predict(["u11"], ["i2"]))
         refusal(lambda: model.predict(None, [1]), "users must be ids", "NoneType")
@@ -183,10 +219,15 @@ class TestPredict:
         known_user, known_item = model.user_factors_[1], model.item_factors_[2]
         got = model.predict([999, 1, 999, None], [2, 999, 999, 2], scale="unit")
         expected = [
-            average_user @ known_item, known_user @ average_item, average_user @ average_item, average_user @ known_item
-        ]  # fmt: skip
+            average_user @ known_item,
+            known_user @ average_item,
+            average_user @ average_item,
+            average_user @ known_item,
+        ]
         np.testing.assert_allclose(got, expected, atol=1e-6)
-        np.testing.assert_array_equal(model.predict(["1"], [2]), model.predict([999], [2]))  # text is another id
+        np.testing.assert_array_equal(
+            model.predict(["1"], [2]), model.predict([999], [2])
+        )  # text is another id
 
     def test_lengths_must_agree(self, model, refusal) -> None:
         refusal(lambda: model.predict([1, 2], [1]), "one length", "2 and 1")
@@ -206,10 +247,19 @@ class TestPredict:
 class TestRecommend:
     def brute_force(self, model, data, user, k, exclude):
         scores = {
-            i: float(s) for i, s in zip(data.item_ids.ids, model.predict([user] * 25, data.item_ids.ids), strict=True)
+            i: float(s)
+            for i, s in zip(
+                data.item_ids.ids, model.predict([user] * 25, data.item_ids.ids), strict=True
+            )
         }
-        seen = set(data.logged.to_frame().filter(pl.col("user_id") == user)["item_id"]) if exclude else set()
-        return sorted((item for item in scores if item not in seen), key=lambda i: (-scores[i], i))[:k]
+        seen = (
+            set(data.logged.to_frame().filter(pl.col("user_id") == user)["item_id"])
+            if exclude
+            else set()
+        )
+        return sorted((item for item in scores if item not in seen), key=lambda i: (-scores[i], i))[
+            :k
+        ]
 
     @pytest.mark.parametrize("exclude", [True, False])
     @pytest.mark.parametrize("k", [1, 5, 25, 1000])
@@ -223,16 +273,31 @@ class TestRecommend:
 
     @pytest.mark.parametrize(
         ("protocol", "uniform", "options"),
-        [("rd", False, {}), ("rd", True, {"select": "observational"}), ("paper", True, {}), ("temporal", False, {})],
-        ids=["test rows of the log", "validation rows of the log", "ratings that the protocol drops", "by time"],
+        [
+            ("rd", False, {}),
+            ("rd", True, {"select": "observational"}),
+            ("paper", True, {}),
+            ("temporal", False, {}),
+        ],
+        ids=[
+            "test rows of the log",
+            "validation rows of the log",
+            "ratings that the protocol drops",
+            "by time",
+        ],
     )
-    def test_nothing_of_the_log_is_recommended_again(self, data, protocol, uniform, options, tmp_path) -> None:
+    def test_nothing_of_the_log_is_recommended_again(
+        self, data, protocol, uniform, options, tmp_path
+    ) -> None:
         log = data.logged.to_frame().with_columns(timestamp=pl.int_range(pl.len()).shuffle(seed=0))
-        given = Dataset.from_frame(log, uniform=data.uniform.to_frame() if uniform else None, scale=(1, 5))
+        given = Dataset.from_frame(
+            log, uniform=data.uniform.to_frame() if uniform else None, scale=(1, 5)
+        )
         model = Recommender("bias", **options).fit(given, protocol=protocol)
         split = given.split(protocol, select=model.settings.select)
         logged, trained = (
-            set(rows.to_frame().select("user_id", "item_id").iter_rows()) for rows in (given.logged, split.train)
+            set(rows.to_frame().select("user_id", "item_id").iter_rows())
+            for rows in (given.logged, split.train)
         )
         assert trained < logged
         everything = set(itertools.product(given.user_ids.ids, given.item_ids.ids))
@@ -242,23 +307,37 @@ class TestRecommend:
                 frame = one.recommend(given.user_ids.ids, k=25, exclude_seen=exclude)
                 assert set(frame.select("user_id", "item_id").iter_rows()) == everything - left_out
             row_start, items = one.logged_pairs()
-            users = one.user_ids_.decode(np.repeat(np.arange(row_start.size - 1), np.diff(row_start)))
+            users = one.user_ids_.decode(
+                np.repeat(np.arange(row_start.size - 1), np.diff(row_start))
+            )
             assert list(zip(users, one.item_ids_.decode(items), strict=True)) == sorted(logged)
 
     def test_held_out_items_can_still_be_found_by_an_evaluation(self, data) -> None:
         model = Recommender("bias").fit(Dataset.from_frame(data.logged.to_frame(), scale=(1, 5)))
         test = Dataset.from_frame(data.logged.to_frame(), scale=(1, 5)).split().test
-        assert evaluate(model, test, ["unseen-recall@25", "catalogue-recall@24"])["unseen-recall@25"] == 1.0
+        assert (
+            evaluate(model, test, ["unseen-recall@25", "catalogue-recall@24"])["unseen-recall@25"]
+            == 1.0
+        )
         assert model.held_out_[1].size > 0
-        assert model.trained_on(*test.to_frame().select("user_id", "item_id").get_columns()).sum() == 0
+        assert (
+            model.trained_on(*test.to_frame().select("user_id", "item_id").get_columns()).sum() == 0
+        )
 
-    def test_models_that_know_of_no_held_out_rows_leave_out_training_rows(self, data, refusal, tmp_path) -> None:
+    def test_models_that_know_of_no_held_out_rows_leave_out_training_rows(
+        self, data, refusal, tmp_path
+    ) -> None:
         model = Recommender("bias").fit(Dataset.from_frame(data.logged.to_frame(), scale=(1, 5)))
         expected = model.recommend([0, 1], k=25, exclude_seen="training")
         model.held_out_ = None
         model.save(tmp_path / "model")
         assert Recommender.load(tmp_path / "model").recommend([0, 1], k=25).equals(expected)
-        refusal(lambda: model.recommend([0], exclude_seen="tests"), "exclude_seen", "tests", "'training'")
+        refusal(
+            lambda: model.recommend([0], exclude_seen="tests"),
+            "exclude_seen",
+            "tests",
+            "'training'",
+        )
 
     def test_ranks_count_from_one_and_scores_fall(self, model, data) -> None:
         frame = model.recommend(data.user_ids.ids, k=6)
@@ -295,13 +374,34 @@ class TestRecommend:
     def test_ids_of_any_container(self, model) -> None:
         listed = model.recommend([5, 6], k=3)
         column = pl.Series([5, 6])
-        for users in (column, column.to_pandas(), column.to_arrow(), {5, 6}, range(5, 7), (own for own in (5, 6))):
+        for users in (
+            column,
+            column.to_pandas(),
+            column.to_arrow(),
+            {5, 6},
+            range(5, 7),
+            (own for own in (5, 6)),
+        ):
             assert model.recommend(users, k=3).equals(listed)
 
     def test_what_is_no_ids_is_refused(self, model, refusal) -> None:
         frame = pl.DataFrame({"user_id": [1]})
-        for users in (None, 5.0, True, {"a": 1}, object(), b"x", np.zeros((2, 2), int), frame, frame.to_pandas()):
-            refusal(lambda users=users: model.recommend(users), "users must be ids", type(users).__name__)
+        for users in (
+            None,
+            5.0,
+            True,
+            {"a": 1},
+            object(),
+            b"x",
+            np.zeros((2, 2), int),
+            frame,
+            frame.to_pandas(),
+        ):
+            refusal(
+                lambda users=users: model.recommend(users),
+                "users must be ids",
+                type(users).__name__,
+            )
         refusal(lambda: model.recommend([[1, 2]]), "users must be ids", "flat")
 
     def test_mistakes_are_one_line(self, model, refusal) -> None:
@@ -317,7 +417,11 @@ class TestRecommend:
 def side_table(rng, key, column):
     """Features of one side, or none."""
     kinds = [("a", "b", None)[k] for k in rng.integers(0, 3, column.size)]
-    features = {key: column, "kind": pl.Series(kinds, dtype=pl.String), "size": rng.normal(size=column.size)}
+    features = {
+        key: column,
+        "kind": pl.Series(kinds, dtype=pl.String),
+        "size": rng.normal(size=column.size),
+    }
     return pl.DataFrame(features) if rng.integers(2) else None
 
 
@@ -339,7 +443,9 @@ def tiny(seed):
         return pl.DataFrame({"user_id": ids[0][user], "item_id": ids[1][item], "rating": rating})
 
     uniform = rows(*np.nonzero(rng.random((n_users, n_items)) < 0.4)) if rng.integers(2) else None
-    sides = [side_table(rng, key, column) for key, column in (("user_id", ids[0]), ("item_id", ids[1]))]
+    sides = [
+        side_table(rng, key, column) for key, column in (("user_id", ids[0]), ("item_id", ids[1]))
+    ]
     uniform = uniform if uniform is not None and uniform.height else None
     return Dataset.from_frame(rows(user, item), uniform, *sides, scale=(1, 5), unknown_ids="keep")
 
@@ -350,17 +456,32 @@ def test_every_method_fits_every_tiny_data_set(seed, suited, refusal) -> None:
     data = tiny(seed)
     rng = np.random.default_rng(seed)
     for number, (method, spec) in enumerate(METHODS.items()):
-        options = {"select": str(rng.choice(["uniform", "observational", "none"])), "epochs": 5, "dim": 3}
+        options = {
+            "select": str(rng.choice(["uniform", "observational", "none"])),
+            "epochs": 5,
+            "dim": 3,
+        }
         options |= {"target": str(rng.choice(["rating", "binary"]))}
-        options |= {"backbone": str(rng.choice(["mf", "mf-linear", "mf-mlp"])), "ids": bool(rng.integers(2))}
+        options |= {
+            "backbone": str(rng.choice(["mf", "mf-linear", "mf-mlp"])),
+            "ids": bool(rng.integers(2)),
+        }
         options["propensity"] = str(rng.choice(["cells", "cells", "cells", "logistic", "two-way"]))
         if spec.uncertainty == "personalised":
-            options |= {"gamma": str(rng.choice(["information", "exposure-gap", "random"])), "alpha": 1.0, "beta": 1.0}
+            options |= {
+                "gamma": str(rng.choice(["information", "exposure-gap", "random"])),
+                "alpha": 1.0,
+                "beta": 1.0,
+            }
         if (number + seed) % 3:
             continue
         model = Recommender(method, **suited(method, data, options)[1], rng=seed)
         if spec.needs_uniform:  # at most 100 pairs: never enough of them
-            refusal(lambda model=model: model.fit(data), f"{method} trains on uniform ratings", "expected at least 50")
+            refusal(
+                lambda model=model: model.fit(data),
+                f"{method} trains on uniform ratings",
+                "expected at least 50",
+            )
             continue
         model.fit(data)
         users, items = data.user_ids.ids, data.item_ids.ids
@@ -368,7 +489,10 @@ def test_every_method_fits_every_tiny_data_set(seed, suited, refusal) -> None:
         assert np.isfinite(model.user_factors_).all()
         assert model.recommend(users, k=3)["score"].is_finite().all()
         json.dumps([model.report_, model.history_], allow_nan=False)
-        assert all(np.isfinite([v for v in row.values() if isinstance(v, float)]).all() for row in model.history_)
+        assert all(
+            np.isfinite([v for v in row.values() if isinstance(v, float)]).all()
+            for row in model.history_
+        )
 
 
 @pytest.mark.parametrize("select", ["uniform", "observational", "none"])
@@ -403,9 +527,13 @@ def test_uniform_rows_never_train_unless_asked(data) -> None:
     """Ratings of uniform rows that do not validate leave the model as it is."""
     frame = data.uniform.to_frame()
     flipped = Dataset.from_frame(
-        data.logged.to_frame(), frame.with_columns(6 - pl.col("rating")), data.users, data.items, scale=(1, 5),
+        data.logged.to_frame(),
+        frame.with_columns(6 - pl.col("rating")),
+        data.users,
+        data.items,
+        scale=(1, 5),
         unknown_ids="keep",
-    )  # fmt: skip
+    )
     one, other = (Recommender("puid-dr", select="none", **OPTIONS).fit(d) for d in (data, flipped))
     assert np.array_equal(one.user_factors_, other.user_factors_)
 
@@ -417,7 +545,9 @@ def test_a_model_knows_the_pairs_it_was_trained_on(named) -> None:
     fresh = named.uniform.to_frame()
     assert not model.trained_on(fresh["user_id"], fresh["item_id"]).any()
     assert model.trained_on(["u0", "nobody"], ["nothing", "i0"]).tolist() == [False, False]
-    mixed = pl.concat([frame.select("user_id", "item_id", "rating") for frame in (fresh, rows.head(20))])
+    mixed = pl.concat(
+        [frame.select("user_id", "item_id", "rating") for frame in (fresh, rows.head(20))]
+    )
     found = puidrec.evaluate(model, mixed, ["auc"], scale=(1, 5))
     assert (found.n_rows, found.n_trained_on) == (fresh.height, 20)
 
@@ -430,7 +560,9 @@ def test_without_a_protocol_every_uniform_row_is_used_and_none_may_test(
     model = Recommender(method, select=select, **OPTIONS).fit(named)
     fresh = named.uniform.to_frame()
     assert model.trained_on(fresh["user_id"], fresh["item_id"]).all()
-    refusal(lambda: puidrec.evaluate(model, named.test, ["auc"]), "most of these rows were trained on")
+    refusal(
+        lambda: puidrec.evaluate(model, named.test, ["auc"]), "most of these rows were trained on"
+    )
     if method == "spectrum":
         assert model.report_["uniform_rows_used"] == f"mixing weights ({fresh.height:,} rows)"
     model.save(tmp_path / "m")
@@ -453,12 +585,17 @@ class TestScikitLearn:
             assert value == pytest.approx(-float(np.sqrt(np.mean(error**2))), rel=1e-6)
 
     def test_grid_search_finds_and_fits_the_best(self, log) -> None:
-        search = GridSearchCV(Recommender("mf", rng=0, dim=2), {"method": ["item-rate", "bias"]}, cv=3).fit(log)
+        search = GridSearchCV(
+            Recommender("mf", rng=0, dim=2), {"method": ["item-rate", "bias"]}, cv=3
+        ).fit(log)
         assert search.best_params_["method"] in ("item-rate", "bias")
         assert np.isfinite(search.cv_results_["mean_test_score"]).all()
         assert search.best_estimator_.recommend(1, k=2).height == 2
         own = GridSearchCV(
-            Recommender("bias"), {"dim": [2]}, cv=2, scoring=lambda model, rows, y=None: model.score(rows)
+            Recommender("bias"),
+            {"dim": [2]},
+            cv=2,
+            scoring=lambda model, rows, y=None: model.score(rows),
         )
         assert own.fit(log).best_score_ < 0
 
@@ -471,11 +608,18 @@ class TestScikitLearn:
             pl.col("user_id").is_in(model.user_ids_.ids.implode()),
             pl.col("item_id").is_in(model.item_ids_.ids.implode()),
         )
-        assert model.score(likes[1::2]) == pytest.approx(np.mean([pair in top for pair in known.rows()]))
+        assert model.score(likes[1::2]) == pytest.approx(
+            np.mean([pair in top for pair in known.rows()])
+        )
         assert model.score(likes[:1].with_columns(user_id=10**6)) == 0.0
 
     def test_ratings_beside_the_table_are_refused(self, log, model, refusal) -> None:
-        refusal(lambda: Recommender("bias").fit(log, log["rating"].to_numpy()), "split", "ndarray", "column rating")
+        refusal(
+            lambda: Recommender("bias").fit(log, log["rating"].to_numpy()),
+            "split",
+            "ndarray",
+            "column rating",
+        )
         refusal(lambda: model.score(log, log["rating"]), "column rating", "y")
         labels = Recommender("bias", target="binary").fit(log)
         refusal(lambda: labels.score(log), "no RMSE", "scoring=")
@@ -486,9 +630,16 @@ class TestProgress:
         for asked in (True, False, None):
             Recommender("mf", solver="adam", l2=0.1, **OPTIONS).fit(data, progress=asked)
         calls = []
-        Recommender("mf", solver="adam", l2=0.1, **OPTIONS).fit(data, progress=lambda *told: calls.append(told))
+        Recommender("mf", solver="adam", l2=0.1, **OPTIONS).fit(
+            data, progress=lambda *told: calls.append(told)
+        )
         assert [told[1:3] for told in calls] == [(k, 4) for k in range(1, 5)]
-        refusal(lambda: Recommender("mf", **OPTIONS).fit(data, progress="bar"), "progress", "str", "True, False")
+        refusal(
+            lambda: Recommender("mf", **OPTIONS).fit(data, progress="bar"),
+            "progress",
+            "str",
+            "True, False",
+        )
 
     def test_a_notebook_shows_one_output_that_is_rewritten(self, data, monkeypatch) -> None:
         shown = []
@@ -505,7 +656,9 @@ class TestProgress:
         monkeypatch.setitem(sys.modules, "IPython", notebook)
         monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
         clock = itertools.count(0.0, 0.4)  # seconds at each look
-        monkeypatch.setattr("puidrec.methods.report.time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+        monkeypatch.setattr(
+            "puidrec.methods.report.time", types.SimpleNamespace(monotonic=lambda: next(clock))
+        )
         Recommender("mf", solver="adam", l2=0.1, **OPTIONS).fit(data)
         assert [kind for kind, _ in shown] == ["new"] + ["again"] * (len(shown) - 1)
         assert shown[-1][1]["text/plain"].startswith("main: 4 of 4, loss ")

@@ -1,4 +1,5 @@
-"""Neighbours are those of the scores, however these are factored; candidates are what the caller allows."""
+"""Neighbours are those of the scores, however these are factored; candidates are what the caller
+allows."""
 
 from __future__ import annotations
 
@@ -38,12 +39,16 @@ def test_blocks_and_groups_find_what_a_sort_finds(monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(np.take_along_axis(every, place, 1), value, atol=1e-6)
 
 
-def test_similar_refuses_what_is_not_there(tiny_model: pr.Recommender, refusal: Callable[..., str]) -> None:
+def test_similar_refuses_what_is_not_there(
+    tiny_model: pr.Recommender, refusal: Callable[..., str]
+) -> None:
     refusal(lambda: tiny_model.similar_items([0, 10**6]), "1 unknown item(s)", "1000000")
     refusal(lambda: tiny_model.similar_users(0, k=0), "k must be")
 
 
-def test_candidates_are_those_allowed(tiny_model: pr.Recommender, refusal: Callable[..., str]) -> None:
+def test_candidates_are_those_allowed(
+    tiny_model: pr.Recommender, refusal: Callable[..., str]
+) -> None:
     users, items = tiny_model.user_ids_.ids, tiny_model.item_ids_.ids
     everything = tiny_model.recommend(users, k=len(items))
     some = items.gather([1, 4, 9, 12])
@@ -62,8 +67,12 @@ def test_candidates_are_those_allowed(tiny_model: pr.Recommender, refusal: Calla
 def test_a_table_of_pairs_filters_by_user(tiny_model: pr.Recommender) -> None:
     users, items = tiny_model.user_ids_.ids, tiny_model.item_ids_.ids
     rng = np.random.default_rng(0)
-    table = pl.DataFrame({"user_id": users.sample(300, with_replacement=True, seed=0),
-                          "item_id": items.gather(rng.integers(0, len(items), 300))}).unique()  # fmt: skip
+    table = pl.DataFrame(
+        {
+            "user_id": users.sample(300, with_replacement=True, seed=0),
+            "item_id": items.gather(rng.integers(0, len(items), 300)),
+        }
+    ).unique()
     asked = users.reverse()
     found = tiny_model.recommend(asked, k=len(items), filter=table)
     everything = tiny_model.recommend(asked, k=len(items))
@@ -75,4 +84,6 @@ def test_stability_looks_at_the_candidates_only(tiny_data: pr.Dataset) -> None:
     model = pr.Recommender("spectrum").fit(tiny_data)
     some = model.item_ids_.ids[:3]
     found = model.recommend(model.user_ids_, k=3, items=some, stable=True, exclude_seen=False)
-    assert (found["gamma_max"] == float("inf")).all()  # of three candidates all three stay, whatever Γ is
+    assert (
+        found["gamma_max"] == float("inf")
+    ).all()  # of three candidates all three stay, whatever Γ is

@@ -1,7 +1,9 @@
-"""What `recommend` returns goes into the metrics of RecTools and LensKit as it is, and they find what ours find.
+"""What `recommend` returns goes into the metrics of RecTools and LensKit as it is, and they find
+what ours find.
 
-Both need an older pandas than constraints.txt has, so they get an environment of their own:
-`pip install 'puidrec[other-tools]'`, then `pytest tests/test_other_tools.py`. Elsewhere these tests are skipped.
+Both need an older pandas than constraints.txt has, so they get an environment of their own: `pip
+install 'puidrec[other-tools]'`, then `pytest tests/test_other_tools.py`. Elsewhere these tests are
+skipped.
 """
 
 from __future__ import annotations

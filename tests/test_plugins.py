@@ -35,17 +35,22 @@ number = 7
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put a package with entry points on the path, as pip would; tables forget what they loaded afterwards."""
+    """Put a package with entry points on the path, as pip would; tables forget what they loaded
+    afterwards."""
     monkeypatch.syspath_prepend(str(tmp_path))
     for table in TABLES:
         monkeypatch.setattr(table, "_loaded", {})
 
-    def make(group: str, points: dict[str, str], package: str = "other", source: str = MODULE) -> None:
+    def make(
+        group: str, points: dict[str, str], package: str = "other", source: str = MODULE
+    ) -> None:
         (tmp_path / f"{package}_module.py").write_text(source)
         folder = tmp_path / f"{package}-1.0.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        lines = "".join(f"{name} = {package}_module:{attribute}\n" for name, attribute in points.items())
+        lines = "".join(
+            f"{name} = {package}_module:{attribute}\n" for name, attribute in points.items()
+        )
         (folder / "entry_points.txt").write_text(f"[{group}]\n{lines}")
         monkeypatch.delitem(sys.modules, f"{package}_module", raising=False)
         importlib.invalidate_caches()
@@ -76,7 +81,9 @@ def test_a_source_is_found_by_name(install: Any) -> None:
 def test_the_message_about_an_unknown_name_lists_plug_ins(install: Any, refusal: Any) -> None:
     install("puidrec.propensities", {"mine": "Mine"})
     refusal(
-        lambda: make_propensity("mien"), "mien", "cells, logistic, two-way, balanced, kernel, naive-bayes, given, mine"
+        lambda: make_propensity("mien"),
+        "mien",
+        "cells, logistic, two-way, balanced, kernel, naive-bayes, given, mine",
     )
 
 
@@ -111,7 +118,9 @@ def test_a_broken_plug_in_is_not_in_the_way(install: Any) -> None:
 
 
 def test_built_in_names_read_no_entry_points(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("puidrec.plugins.entry_points", lambda **_: pytest.fail("entry points were read"))
+    monkeypatch.setattr(
+        "puidrec.plugins.entry_points", lambda **_: pytest.fail("entry points were read")
+    )
     for table in TABLES:
         for name in table:
             assert name in table
@@ -121,7 +130,9 @@ def test_built_in_names_read_no_entry_points(install: Any, monkeypatch: pytest.M
 def test_two_plug_ins_of_one_name_are_refused(install: Any, refusal: Any) -> None:
     install("puidrec.metrics", {"mine": "number"}, "first")
     install("puidrec.metrics", {"mine": "number"}, "second")
-    refusal(lambda: parse_metric("mine@5"), "two plug-ins", "mine", "package first", "package second")
+    refusal(
+        lambda: parse_metric("mine@5"), "two plug-ins", "mine", "package first", "package second"
+    )
 
 
 def test_the_name_of_a_built_in_is_taken(install: Any, refusal: Any) -> None:

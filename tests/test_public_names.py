@@ -1,4 +1,5 @@
-"""The public names are what they say, whatever was imported before: functions are functions with real signatures."""
+"""The public names are what they say, whatever was imported before: functions are functions with
+real signatures."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ def test_a_public_function_is_a_function_in_a_fresh_process() -> None:
 def test_importing_every_module_hides_no_public_function() -> None:
     for path in ROOT.rglob("*.py"):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        if parts[-1] not in ("__main__", "engines_ray", "ray_engine"):  # the last two need an extra that may be absent
+        if parts[-1] not in (
+            "__main__",
+            "engines_ray",
+            "ray_engine",
+        ):  # the last two need an extra that may be absent
             import_module(".".join(("puidrec", *parts)).removesuffix(".__init__"))
     for name, leading in FUNCTIONS.items():
         function = getattr(puidrec, name)

@@ -18,7 +18,12 @@ def test_the_library_example_runs_as_written(tmp_path: Path) -> None:
     assert code is not None
     (tmp_path / "example.py").write_text(code.group(1), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "example.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "uauc" in done.stdout

@@ -7,7 +7,10 @@ from puidrec.rng import bootstrap_counts, derive_seed, generator
 
 def test_a_stream_is_a_function_of_seed_and_name() -> None:
     assert generator(7, "split").random() == generator(7, "split").random()
-    draws = {generator(*key).random() for key in ((7,), (7, "split"), (7, "init"), (8, "split"), (7, "split", 1))}
+    draws = {
+        generator(*key).random()
+        for key in ((7,), (7, "split"), (7, "init"), (8, "split"), (7, "split", 1))
+    }
     assert len(draws) == 5
 
 
@@ -20,7 +23,9 @@ def test_a_generator_is_used_as_it_is_or_spawns() -> None:
     assert generator(own) is own
     first, second = generator(own, "x").random(), generator(own, "x").random()
     assert first != second
-    assert own.random() == np.random.default_rng(0).random()  # spawning draws nothing from the parent
+    assert (
+        own.random() == np.random.default_rng(0).random()
+    )  # spawning draws nothing from the parent
 
 
 def test_no_seed_is_fresh_entropy() -> None:
@@ -45,6 +50,10 @@ def test_a_bootstrap_draws_as_many_as_there_are() -> None:
     counts = bootstrap_counts(2_000, 7, np.random.default_rng(0))
     assert counts.shape == (2_000, 7)
     assert (counts.sum(axis=1) == 7).all()
-    np.testing.assert_allclose(counts.mean(axis=0), 1.0, atol=0.1)  # every member is as likely as every other
+    np.testing.assert_allclose(
+        counts.mean(axis=0), 1.0, atol=0.1
+    )  # every member is as likely as every other
     one_by_one = np.random.default_rng(0)
-    assert np.array_equal(counts[:3], np.concatenate([bootstrap_counts(1, 7, one_by_one) for _ in range(3)]))
+    assert np.array_equal(
+        counts[:3], np.concatenate([bootstrap_counts(1, 7, one_by_one) for _ in range(3)])
+    )

@@ -29,9 +29,25 @@ def data() -> Dataset:
 def test_the_folder_holds_what_the_readme_says(data: Dataset, tmp_path: Path) -> None:
     run = train_run(data, SETTINGS, out=tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"config.toml", "metrics.json", "history.jsonl", "environment.json", "MODEL_CARD.md", "model"}
+    assert names == {
+        "config.toml",
+        "metrics.json",
+        "history.jsonl",
+        "environment.json",
+        "MODEL_CARD.md",
+        "model",
+    }
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert {"uauc", "ndcg@5", "auc", "mse", "seconds", "epochs", "positive_rate", "protocol"} <= metrics.keys()
+    assert {
+        "uauc",
+        "ndcg@5",
+        "auc",
+        "mse",
+        "seconds",
+        "epochs",
+        "positive_rate",
+        "protocol",
+    } <= metrics.keys()
     assert metrics["uauc"] == pytest.approx(run.evaluation["uauc"])
     assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == metrics["epochs"]
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
@@ -128,7 +144,12 @@ def test_a_refused_start_leaves_nothing(data: Dataset, tmp_path: Path) -> None:
 def test_data_without_test_rows_is_refused_before_training(tmp_path: Path) -> None:
     log = pl.DataFrame({"user_id": [1, 1, 2, 2], "item_id": [1, 2, 1, 2], "rating": [5, 1, 1, 5]})
     with pytest.raises(InputError, match="no rows are left to test on"):
-        train_run(Dataset.from_frame(log), SETTINGS, out=tmp_path / "run", progress=lambda *_: pytest.fail("trained"))
+        train_run(
+            Dataset.from_frame(log),
+            SETTINGS,
+            out=tmp_path / "run",
+            progress=lambda *_: pytest.fail("trained"),
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -159,7 +180,9 @@ def test_toml_round_trip_of_all_settings() -> None:
 
 
 @pytest.mark.parametrize("method", ["mf", "signed-rd"])
-def test_errors_are_measured_on_the_scale_that_a_method_predicts_on(data: Dataset, method: str) -> None:
+def test_errors_are_measured_on_the_scale_that_a_method_predicts_on(
+    data: Dataset, method: str
+) -> None:
     """Labels ±1 for most; 0 and 1 where bounds speak of a share."""
     run = train_run(data, Settings.of(method, seed=0, epochs=5, dim=4, patience=0, target="binary"))
     test = data.split("rd", 0).test
@@ -197,7 +220,9 @@ def mlflow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_gets_settings_metrics_and_files(data: Dataset, tmp_path: Path, mlflow_store: str) -> None:
+def test_mlflow_gets_settings_metrics_and_files(
+    data: Dataset, tmp_path: Path, mlflow_store: str
+) -> None:
     from mlflow.tracking import MlflowClient
 
     settings = Settings.of("item-rate")
@@ -218,12 +243,20 @@ def test_mlflow_gets_settings_metrics_and_files(data: Dataset, tmp_path: Path, m
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_wrong_store_of_mlflow_is_told_before_training(mlflow_store: str, monkeypatch, refusal) -> None:
+def test_a_wrong_store_of_mlflow_is_told_before_training(
+    mlflow_store: str, monkeypatch, refusal
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://mlflow")
-    refusal(lambda: mlflow_run(Settings.of("mf"), "x").__enter__(), "MLflow cannot open", "nonsense://mlflow")
+    refusal(
+        lambda: mlflow_run(Settings.of("mf"), "x").__enter__(),
+        "MLflow cannot open",
+        "nonsense://mlflow",
+    )
 
 
 def test_without_mlflow_its_extra_is_named(monkeypatch: pytest.MonkeyPatch, refusal) -> None:
     monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
     monkeypatch.setitem(sys.modules, "mlflow.exceptions", None)
-    refusal(lambda: mlflow_run(Settings.of("mf"), "x").__enter__(), "not installed", "puidrec[mlflow]")
+    refusal(
+        lambda: mlflow_run(Settings.of("mf"), "x").__enter__(), "not installed", "puidrec[mlflow]"
+    )

@@ -24,7 +24,9 @@ def test_every_field_says_what_it_means() -> None:
     assert all(field.description for field in Settings.model_fields.values())
 
 
-@pytest.mark.parametrize(("key", "near"), [("dims", "dim"), ("learning", None), ("epoch", "epochs"), ("gama", "gamma")])
+@pytest.mark.parametrize(
+    ("key", "near"), [("dims", "dim"), ("learning", None), ("epoch", "epochs"), ("gama", "gamma")]
+)
 def test_an_unknown_key_suggests_the_near_one(key, near, refusal) -> None:
     message = refusal(lambda: Settings.of("ips", **{key: 1}), "unknown setting", key)
     assert near is None or message.endswith(f"Did you mean {near}?")
@@ -33,14 +35,38 @@ def test_an_unknown_key_suggests_the_near_one(key, near, refusal) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("dim", 0), ("dim", "many"), ("dim", 2.5), ("epochs", 0), ("lr", 0), ("lr", -1), ("lr", float("nan")),
-        ("lr", float("inf")), ("l2", -0.1), ("min_propensity", 0), ("min_propensity", 1), ("alpha", -1),
-        ("target", "stars"), ("select", "best"), ("ids", "some"), ("patience", -1), ("seed", -1), ("seed", "x"),
-        ("block_users", -5), ("checkpoint_every", 0), ("gamma", None), ("gamma", []), ("unseen_weight", -1),
-        ("backbone", "cnn"), ("loss", "hinge"), ("head", "tail"), ("propensity", "guess"), ("metric", "recall"),
-        ("backbone", {"deep": [[[]]]}), ("dim", "1\n2"),
+        ("dim", 0),
+        ("dim", "many"),
+        ("dim", 2.5),
+        ("epochs", 0),
+        ("lr", 0),
+        ("lr", -1),
+        ("lr", float("nan")),
+        ("lr", float("inf")),
+        ("l2", -0.1),
+        ("min_propensity", 0),
+        ("min_propensity", 1),
+        ("alpha", -1),
+        ("target", "stars"),
+        ("select", "best"),
+        ("ids", "some"),
+        ("patience", -1),
+        ("seed", -1),
+        ("seed", "x"),
+        ("block_users", -5),
+        ("checkpoint_every", 0),
+        ("gamma", None),
+        ("gamma", []),
+        ("unseen_weight", -1),
+        ("backbone", "cnn"),
+        ("loss", "hinge"),
+        ("head", "tail"),
+        ("propensity", "guess"),
+        ("metric", "recall"),
+        ("backbone", {"deep": [[[]]]}),
+        ("dim", "1\n2"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_one_line_that_names_the_setting(key, value, refusal) -> None:
     words = {"metric": "validation metric"}.get(key, key)
     refusal(lambda: Settings.of("puid-dr", **{key: value}), words)
@@ -54,7 +80,9 @@ def test_names_of_python_are_unknown_keys_like_any_other(hostile, refusal) -> No
 @pytest.mark.parametrize("method", ["rd-ips", "rd-dr", "brd-ips", "brd-dr", "signed-rd"])
 def test_a_rule_for_all_pairs_is_refused_where_one_number_is_meant(method, refusal) -> None:
     other = method.replace("rd", "puid")
-    refusal(lambda: Settings.of(method, gamma="information"), "one Γ", "information", f"use {other}")
+    refusal(
+        lambda: Settings.of(method, gamma="information"), "one Γ", "information", f"use {other}"
+    )
     assert Settings.of(other, gamma="information").gamma == "information"
     assert Settings.of(method, gamma=2).gamma == 2.0
 
@@ -100,10 +128,16 @@ def test_the_method_is_given_by_position_or_by_name() -> None:
 def test_the_constructor_is_typed_as_the_settings_are() -> None:
     from typing import get_type_hints
 
-    own = {name: field.annotation for name, field in Settings.model_fields.items() if name != "method"}
+    own = {
+        name: field.annotation for name, field in Settings.model_fields.items() if name != "method"
+    }
     for spec in METHODS.values():  # methods of this package that have parameters of their own
         kind = spec.own_params
-        own |= {} if kind is None else {name: one.annotation for name, one in kind.model_fields.items()}
+        own |= (
+            {}
+            if kind is None
+            else {name: one.annotation for name, one in kind.model_fields.items()}
+        )
     number = {"dim": int | Literal["auto"], "l2": float | Literal["auto"]}
     assert get_type_hints(Parameters) == {**own, **number}
 
@@ -113,8 +147,12 @@ def test_a_type_checker_sees_a_misspelt_parameter(tmp_path: Path) -> None:
     """`Recommender(dimm=4)` used to pass mypy and fail when run."""
     api = pytest.importorskip("mypy.api")
     script = tmp_path / "script.py"
-    script.write_text('import puidrec as pr\n\npr.Recommender("mf", dim=4)\npr.Recommender("mf", dimm=4)\n')
-    out, _, code = api.run(["--follow-imports=silent", "--cache-dir", str(tmp_path / "cache"), str(script)])
+    script.write_text(
+        'import puidrec as pr\n\npr.Recommender("mf", dim=4)\npr.Recommender("mf", dimm=4)\n'
+    )
+    out, _, code = api.run(
+        ["--follow-imports=silent", "--cache-dir", str(tmp_path / "cache"), str(script)]
+    )
     assert code == 1, out
     assert 'script.py:4: error: Unexpected keyword argument "dimm"' in out
     assert "script.py:3" not in out

@@ -56,7 +56,9 @@ def test_a_round_trip_is_bit_identical(method, data, suited, tmp_path) -> None:
     assert model.history_ == loaded.history_
     assert model.report_ == loaded.report_
     assert json.loads(json.dumps(model.encoders_)) == loaded.encoders_
-    assert all(torch.equal(value, loaded.parameters_[name]) for name, value in model.parameters_.items())
+    assert all(
+        torch.equal(value, loaded.parameters_[name]) for name, value in model.parameters_.items()
+    )
     users, items = data.user_ids.ids, data.item_ids.ids
     pairs = (users.gather(np.arange(9)), items.gather(np.arange(9)))
     assert np.array_equal(model.predict(*pairs), loaded.predict(*pairs))
@@ -68,8 +70,12 @@ def test_a_round_trip_is_bit_identical(method, data, suited, tmp_path) -> None:
 
 def test_text_ids_survive(tmp_path) -> None:
     users = ["", "a\nb", "Γ", "7", "naïve"]
-    table = pl.DataFrame({"user_id": users * 2, "item_id": ["x", "y", "z", "x", "y", "y", "z", "x", "z", "x"]})
-    table = table.with_columns(rating=pl.Series([1.0, 2, 3, 4, 5, 5, 4, 3, 2, 1])).filter(pl.col("user_id") != "")
+    table = pl.DataFrame(
+        {"user_id": users * 2, "item_id": ["x", "y", "z", "x", "y", "y", "z", "x", "z", "x"]}
+    )
+    table = table.with_columns(rating=pl.Series([1.0, 2, 3, 4, 5, 5, 4, 3, 2, 1])).filter(
+        pl.col("user_id") != ""
+    )
     model = Recommender("mf", **OPTIONS).fit(Dataset.from_frame(table, scale=(1, 5)))
     model.save(tmp_path / "model")
     loaded = Recommender.load(tmp_path / "model")
@@ -80,7 +86,10 @@ def test_text_ids_survive(tmp_path) -> None:
 def test_saving_replaces_a_model_and_nothing_else(model, tmp_path, refusal) -> None:
     model.save(tmp_path / "new" / "deep")
     model.save(tmp_path / "new" / "deep")
-    assert sorted(path.name for path in (tmp_path / "new" / "deep").iterdir()) == [DESCRIPTION, TENSORS]
+    assert sorted(path.name for path in (tmp_path / "new" / "deep").iterdir()) == [
+        DESCRIPTION,
+        TENSORS,
+    ]
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.tex").write_text("years of work")
@@ -241,16 +250,25 @@ def test_ids_must_be_what_the_tensors_are_about(folder, refusal) -> None:
     unbind(folder)
     content = json.loads((folder / DESCRIPTION).read_text())
     ids = content["user_ids"]
-    for odd in (ids[:-1], [*ids, 10**6], ids[:-1] + ids[:1], [2**64, *ids[1:]], [float(i) for i in ids]):
+    for odd in (
+        ids[:-1],
+        [*ids, 10**6],
+        ids[:-1] + ids[:1],
+        [2**64, *ids[1:]],
+        [float(i) for i in ids],
+    ):
         (folder / DESCRIPTION).write_text(json.dumps({**content, "user_ids": odd}))
         refusal(lambda: Recommender.load(folder))
     for unknown in ({"colour": 1}, {"cls": 1}, {"self": 1}):
-        (folder / DESCRIPTION).write_text(json.dumps({**content, "settings": {**content["settings"], **unknown}}))
+        (folder / DESCRIPTION).write_text(
+            json.dumps({**content, "settings": {**content["settings"], **unknown}})
+        )
         refusal(lambda: Recommender.load(folder), "unknown setting")
 
 
 def test_a_description_is_bound_to_its_tensors(data, folder, tmp_path, refusal) -> None:
-    """A changed id would answer for another user; the description of another model for another model."""
+    """A changed id would answer for another user; the description of another model for another
+    model."""
     path = folder / DESCRIPTION
     content = json.loads(path.read_text())
     ids = content["user_ids"]
@@ -260,7 +278,9 @@ def test_a_description_is_bound_to_its_tensors(data, folder, tmp_path, refusal) 
     ):
         path.write_text(json.dumps({**content, **change}))
         refusal(lambda: Recommender.load(folder), DESCRIPTION, TENSORS)
-    Recommender("puid-dr", gamma="random", **{**OPTIONS, "epochs": 2}).fit(data).save(tmp_path / "other")
+    Recommender("puid-dr", gamma="random", **{**OPTIONS, "epochs": 2}).fit(data).save(
+        tmp_path / "other"
+    )
     shutil.copy(tmp_path / "other" / DESCRIPTION, path)
     refusal(lambda: Recommender.load(folder), DESCRIPTION, TENSORS)
 
@@ -273,12 +293,15 @@ def test_models_written_before_descriptions_were_bound_still_load(folder) -> Non
 def resave(folder, **changes):
     """Well-formed files of this format whose tensors are not those of a model; None leaves one out."""
     good = load_checkpoint(folder / TENSORS)
-    tensors = {name: tensor for name, tensor in {**good.tensors, **changes}.items() if tensor is not None}
+    tensors = {
+        name: tensor for name, tensor in {**good.tensors, **changes}.items() if tensor is not None
+    }
     save_checkpoint(folder / TENSORS, Checkpoint(tensors, good.state))
 
 
 @pytest.mark.parametrize(
-    "name", ["user_factors", "item_factors", "seen_start", "seen_item", "held_out_start", "held_out_item"]
+    "name",
+    ["user_factors", "item_factors", "seen_start", "seen_item", "held_out_start", "held_out_item"],
 )
 def test_tensors_of_the_wrong_shape_type_or_content(name, folder, refusal) -> None:
     whole = (folder / TENSORS).read_bytes()
@@ -287,8 +310,22 @@ def test_tensors_of_the_wrong_shape_type_or_content(name, folder, refusal) -> No
     spoiled.view(-1)[0] = -1 if "factors" not in name else float("nan")
     endless = tensor.clone()
     endless.view(-1)[-1] = 10**6 if "factors" not in name else float("inf")
-    odd = [None, tensor[:-1], tensor[None], tensor.reshape(-1)[:0], tensor.to(torch.bfloat16), tensor.double(), spoiled]
-    odd += [endless, tensor.bool(), tensor.to(torch.complex64), torch.tensor(0.0), tensor.to(torch.float8_e5m2)]
+    odd = [
+        None,
+        tensor[:-1],
+        tensor[None],
+        tensor.reshape(-1)[:0],
+        tensor.to(torch.bfloat16),
+        tensor.double(),
+        spoiled,
+    ]
+    odd += [
+        endless,
+        tensor.bool(),
+        tensor.to(torch.complex64),
+        torch.tensor(0.0),
+        tensor.to(torch.float8_e5m2),
+    ]
     for value in odd:
         (folder / TENSORS).write_bytes(whole)
         resave(folder, **{name: value})
@@ -306,7 +343,11 @@ def test_tensors_of_the_wrong_shape_type_or_content(name, folder, refusal) -> No
         {"a": {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}},
         {"a": {"dtype": "F8_E8M0", "shape": [16], "data_offsets": [0, 16]}},
         {"__metadata__": {"about": '{"format": "puidrec-checkpoint-1"}'}},
-        {"__metadata__": {"about": '{"format": "puidrec-checkpoint-1", "state": "{}", "sha256": "0"}'}},
+        {
+            "__metadata__": {
+                "about": '{"format": "puidrec-checkpoint-1", "state": "{}", "sha256": "0"}'
+            }
+        },
         {"__metadata__": []},
         [],
     ],
@@ -355,7 +396,9 @@ def _make_sparse(path: Path, size: int, start: bytes = b"{") -> None:
         stream.truncate(size)
 
 
-def test_a_description_far_larger_than_its_tensors_is_not_read(folder, refusal, monkeypatch) -> None:
+def test_a_description_far_larger_than_its_tensors_is_not_read(
+    folder, refusal, monkeypatch
+) -> None:
     _make_sparse(folder / DESCRIPTION, 2**30)
     opened = lambda *_: pytest.fail("the file was read")  # noqa: E731
     monkeypatch.setattr("puidrec.store._without_zeros", opened)

@@ -1,4 +1,5 @@
-"""Rules of the tests themselves: each can fail, none times the code, and they lie where the code lies."""
+"""Rules of the tests themselves: each can fail, none times the code, and they lie where the code
+lies."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ def called(node: ast.AST) -> Iterator[str]:
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Call):
             yield BY_NAME if ast.unparse(call.func).startswith("getattr(contract") else ""
         elif isinstance(call, ast.Call):
-            yield call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            yield (
+                call.func.attr
+                if isinstance(call.func, ast.Attribute)
+                else getattr(call.func, "id", "")
+            )
 
 
 def checks(node: ast.AST) -> bool:
@@ -48,7 +53,10 @@ def trees() -> dict[Path, ast.Module]:
 
 def test_every_test_can_fail(trees: dict[Path, ast.Module]) -> None:
     helpers = {
-        f.name for tree in trees.values() for f in functions(tree) if checks(f) and not f.name.startswith("test")
+        f.name
+        for tree in trees.values()
+        for f in functions(tree)
+        if checks(f) and not f.name.startswith("test")
     }
     idle = [
         f"{path.name}::{f.name}"
@@ -64,7 +72,9 @@ def test_no_test_reads_the_clock_or_patches_defaults(trees: dict[Path, ast.Modul
         assert path.name in MAY_WAIT or not CLOCKS & set(called(tree)), path
         used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         used |= {
-            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
         assert path == Path(__file__) or "__defaults__" not in used, path
 

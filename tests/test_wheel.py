@@ -1,7 +1,7 @@
 """What is built holds what is needed and nothing else, and runs where the repository is not.
 
-`make wheel` does the same at full length: a new environment with every dependency from its source, the demo, the
-README and the tutorial.
+`make wheel` does the same at full length: a new environment with every dependency from its source,
+the demo, the README and the tutorial.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ import puidrec
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "puidrec"
 NEEDED = [name for name in ("build", "hatchling", "pip") if importlib.util.find_spec(name) is None]
-pytestmark = pytest.mark.skipif(bool(NEEDED), reason=f"building needs {', '.join(NEEDED)} (pip install 'puidrec[dev]')")
+pytestmark = pytest.mark.skipif(
+    bool(NEEDED), reason=f"building needs {', '.join(NEEDED)} (pip install 'puidrec[dev]')"
+)
 EXTRAS = {"pandas", "serve", "tune", "onnx", "ray", "mlflow", "docs", "bench", "other-tools", "dev"}
 SESSION = """
 import puidrec as pr
@@ -34,7 +36,20 @@ one.save("model")
 assert pr.Recommender.load("model").recommend([0], k=3).height == 3
 pr.audit(one, data, against=other, replicates=5).to_html("audit.html")
 """
-DATA = {".parquet", ".npy", ".npz", ".safetensors", ".ascii", ".csv", ".gz", ".zip", ".pyc", ".pt", ".pkl", ".whl"}
+DATA = {
+    ".parquet",
+    ".npy",
+    ".npz",
+    ".safetensors",
+    ".ascii",
+    ".csv",
+    ".gz",
+    ".zip",
+    ".pyc",
+    ".pt",
+    ".pkl",
+    ".whl",
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +83,9 @@ def metadata(built: Built) -> email.message.Message:
 
 def _sources() -> set[str]:
     """Every file of the package, templates and marks of types too."""
-    found = (path for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    found = (
+        path for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
     return {path.relative_to(SOURCE.parent).as_posix() for path in found}
 
 
@@ -90,18 +107,36 @@ def test_the_metadata_say_what_it_needs(built: Built, metadata: email.message.Me
     assert set(metadata.get_all("Provides-Extra") or []) == EXTRAS
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert not [line for line in needed if "@" in line], "a requirement that names a place installs nowhere else"
+    assert not [line for line in needed if "@" in line], (
+        "a requirement that names a place installs nowhere else"
+    )
 
 
 def test_the_sdist_can_be_built_and_tested_and_holds_no_data(built: Built) -> None:
     with tarfile.open(built.sdist) as sdist:
-        names = {PurePosixPath(name).relative_to(f"puidrec-{built.version}") for name in sdist.getnames()}
+        names = {
+            PurePosixPath(name).relative_to(f"puidrec-{built.version}") for name in sdist.getnames()
+        }
     top = {name.parts[0] for name in names}
     assert top == {
-        ".ci", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile",
-        "PKG-INFO", "SECURITY.md",
-        "README.md", "bench", "constraints.txt", "docs", "mkdocs.yml", "pyproject.toml", "src", "tests",
-    }  # fmt: skip
+        ".ci",
+        ".gitignore",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "PKG-INFO",
+        "SECURITY.md",
+        "README.md",
+        "bench",
+        "constraints.txt",
+        "docs",
+        "mkdocs.yml",
+        "pyproject.toml",
+        "src",
+        "tests",
+    }
     assert {f"src/{name}" for name in _sources()} <= {str(name) for name in names}
     assert not [name for name in names if name.suffix in DATA or name.parts[:2] == ("bench", "out")]
     assert built.sdist.stat().st_size < 3_000_000
@@ -122,10 +157,17 @@ def test_the_installed_wheel_runs_away_from_the_repository(built: Built, tmp_pat
         "--no-compile",
     ]
     subprocess.run([*pip, "--target", str(place), str(built.wheel)], check=True, timeout=120)
-    env = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1", "MPLCONFIGDIR": str(tmp_path)}
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(place),
+        "OMP_NUM_THREADS": "1",
+        "MPLCONFIGDIR": str(tmp_path),
+    }
 
     def run(*words: str) -> str:
-        done = subprocess.run(words, cwd=work, env=env, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            words, cwd=work, env=env, capture_output=True, text=True, timeout=120, check=False
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 

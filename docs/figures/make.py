@@ -32,16 +32,31 @@ def selection() -> None:
     everyone = world().truth.matrix("rating").ravel().astype(float)
     logged = world().data.logged.rating
     figure, ax = plt.subplots(figsize=(7.2, 3.1))
-    for values, shift, colour, name in ((logged, -0.2, B, "in the log"), (everyone, 0.2, A, "all pairs")):
+    for values, shift, colour, name in (
+        (logged, -0.2, B, "in the log"),
+        (everyone, 0.2, A, "all pairs"),
+    ):
         share = np.bincount(values.astype(int), minlength=6)[1:] / values.size
         ax.bar(np.arange(1, 6) + shift, share, 0.38, color=colour)
         for level, height in enumerate(share, 1):
-            ax.text(level + shift, height + 0.008, f"{height:.0%}", ha="center", color=colour, fontsize=9.5)
+            ax.text(
+                level + shift,
+                height + 0.008,
+                f"{height:.0%}",
+                ha="center",
+                color=colour,
+                fontsize=9.5,
+            )
         ax.axvline(values.mean(), 0.8, 0.95, color=colour, linewidth=1.4)
         side = 1 if name == "in the log" else -1
         ax.text(values.mean() + 0.05 * side, 0.47, f"{name}: mean {values.mean():.2f}", color=colour,
                 ha="left" if side > 0 else "right", va="top", fontweight="bold")  # fmt: skip
-    ax.set(xticks=range(1, 6), xticklabels=[f"{level} ★" for level in range(1, 6)], ylim=(0, 0.48), yticks=[])
+    ax.set(
+        xticks=range(1, 6),
+        xticklabels=[f"{level} ★" for level in range(1, 6)],
+        ylim=(0, 0.48),
+        yticks=[],
+    )
     ax.spines["left"].set_visible(False)
     save(figure, "selection")
 
@@ -61,8 +76,19 @@ def confounding() -> None:
         (seen, truth.true_propensity(users, items), A, "chance of being rated"),
         (rated, truth.utility(users, items), B, "mean rating"),
     ):  # fmt: skip
-        ax.plot(middle, np.bincount(cell, value) / np.bincount(cell), color=colour, marker="o", markersize=4)
-        ax.set(title=title, xlabel="what is hidden", xticks=(-1, 0, 1), xticklabels=("against", "0", "for"))
+        ax.plot(
+            middle,
+            np.bincount(cell, value) / np.bincount(cell),
+            color=colour,
+            marker="o",
+            markersize=4,
+        )
+        ax.set(
+            title=title,
+            xlabel="what is hidden",
+            xticks=(-1, 0, 1),
+            xticklabels=("against", "0", "for"),
+        )
         grid(ax)
     seen.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     seen.set_ylim(0, None)
@@ -99,11 +125,28 @@ def gamma_bounds() -> None:
         for ax, low, high in ((chance, 1 / box.b, 1 / box.a), (weight, box.a, box.b)):
             ax.fill_between(p, low, high, color=A, alpha=alpha, linewidth=0)
         top = 1 / bounds(np.array([0.4]), gamma).a[0]
-        chance.text(0.4, top - 0.035, f"Γ = {gamma:g}", color=INK, fontsize=9, ha="center", va="center", rotation=40)
+        chance.text(
+            0.4,
+            top - 0.035,
+            f"Γ = {gamma:g}",
+            color=INK,
+            fontsize=9,
+            ha="center",
+            va="center",
+            rotation=40,
+        )
     chance.plot(p, p, color=INK, linewidth=1.5)
     weight.plot(p, 1 / p, color=INK, linewidth=1.5)
-    chance.set(title="true chance of being rated", xlabel="nominal propensity p", xlim=(0, 1), ylim=(0, 1))
-    weight.set(title="weight 1/p, from a to b", xlabel="nominal propensity p", yscale="log", xlim=(0, 1), ylim=(1, 100))
+    chance.set(
+        title="true chance of being rated", xlabel="nominal propensity p", xlim=(0, 1), ylim=(0, 1)
+    )
+    weight.set(
+        title="weight 1/p, from a to b",
+        xlabel="nominal propensity p",
+        yscale="log",
+        xlim=(0, 1),
+        ylim=(1, 100),
+    )
     weight.set_yticks((1, 3, 10, 30, 100), ("1", "3", "10", "30", "100"))
     weight.minorticks_off()
     for ax in (chance, weight):
@@ -116,19 +159,34 @@ def models() -> tuple[pr.Dataset, dict[str, pr.Recommender]]:
     """Two models of one log without uniform rows: as it is, and with unseen ratings taken to be lower."""
     data = world().data
     log = pr.Dataset.from_frame(
-        data.logged.to_frame(), None, data.users, data.items, scale=(1, 5), unknown_ids="keep", name="log"
+        data.logged.to_frame(),
+        None,
+        data.users,
+        data.items,
+        scale=(1, 5),
+        unknown_ids="keep",
+        name="log",
     )
     makers = {"mf": {}, "signed-rd": {"gamma": 1.3}}
-    return log, {name: pr.Recommender(name, rng=0, **more).fit(log) for name, more in makers.items()}
+    return log, {
+        name: pr.Recommender(name, rng=0, **more).fit(log) for name, more in makers.items()
+    }
 
 
 def _held_out() -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Ratings, nominal propensities, and predictions on held-out rows and on all pairs."""
     log, fitted = models()
     rows = log.split("rd", 0).test
-    everywhere = {name: model.user_factors_ @ model.item_factors_.T for name, model in fitted.items()}
+    everywhere = {
+        name: model.user_factors_ @ model.item_factors_.T for name, model in fitted.items()
+    }
     here = {name: scores[rows.user, rows.item] for name, scores in everywhere.items()}
-    return log.scale.unit(rows.rating), world().truth.propensity(rows.user, rows.item), here, everywhere
+    return (
+        log.scale.unit(rows.rating),
+        world().truth.propensity(rows.user, rows.item),
+        here,
+        everywhere,
+    )
 
 
 def sets() -> None:
@@ -140,7 +198,11 @@ def sets() -> None:
     pairs = Pairs((here["mf"] - outcome) ** 2, p, strata(here["mf"]))
     steps = np.linspace(1, 3, 41)
     figure, ax = plt.subplots(figsize=(7.6, 3.7))
-    for kind, colour, name in (("box", D, "box"), ("normalised", A, "normalised"), ("sharp", C, "sharp")):
+    for kind, colour, name in (
+        ("box", D, "box"),
+        ("normalised", A, "normalised"),
+        ("sharp", C, "sharp"),
+    ):
         curve = over_grid(pairs, kind, steps)  # type: ignore[arg-type]
         ax.fill_between(steps, curve.low, curve.high, color=colour, alpha=0.16, linewidth=0)
         ax.plot(steps, curve.low, color=colour)
@@ -163,14 +225,39 @@ def signed() -> None:
     figure, ax = plt.subplots(figsize=(5.6, 4.2))
     q = np.linspace(0, 1, 61)
     for gamma, alpha in ((4.0, 0.14), (2.0, 0.22), (1.5, 0.32)):
-        low, high = np.maximum(q / gamma, 1 - gamma * (1 - q)), np.minimum(gamma * q, 1 - (1 - q) / gamma)
+        low, high = (
+            np.maximum(q / gamma, 1 - gamma * (1 - q)),
+            np.minimum(gamma * q, 1 - (1 - q) / gamma),
+        )
         ax.fill_between(q, low, high, color=C, alpha=alpha, linewidth=0)
         corner = 1.0 / (1.0 + gamma)
-        ax.text(corner - 0.015, gamma * corner + 0.01, f"Γ = {gamma:g}", color=INK, fontsize=9, ha="right")
+        ax.text(
+            corner - 0.015,
+            gamma * corner + 0.01,
+            f"Γ = {gamma:g}",
+            color=INK,
+            fontsize=9,
+            ha="right",
+        )
     ax.plot(q, q, color=INK, linewidth=1.4)
     ax.plot(q, q / 2, color=B, linestyle=(0, (5, 2)))
-    ax.text(0.75, 0.33, "signed: q/Γ, here Γ = 2", color=B, ha="center", va="center", rotation=26.6, fontsize=9.5)
-    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="mean of seen ratings q", title="mean of unseen ratings", aspect="equal")
+    ax.text(
+        0.75,
+        0.33,
+        "signed: q/Γ, here Γ = 2",
+        color=B,
+        ha="center",
+        va="center",
+        rotation=26.6,
+        fontsize=9.5,
+    )
+    ax.set(
+        xlim=(0, 1),
+        ylim=(0, 1),
+        xlabel="mean of seen ratings q",
+        title="mean of unseen ratings",
+        aspect="equal",
+    )
     ax.text(0.02, 0.98, "ratings scaled to 0..1", color=SOFT, fontsize=9, va="top")
     grid(ax, "both")
     save(figure, "signed")
@@ -184,7 +271,9 @@ def tipping() -> None:
     pairs = Pairs(gap, p, strata(here["mf"] - here["signed-rd"]))
     star = tipping_point(pairs, np.arange(pairs.value.size))
     truth = (world().truth.matrix("rating") - 1.0) / 4.0
-    true_gap = float(((everywhere["signed-rd"] - truth) ** 2 - (everywhere["mf"] - truth) ** 2).mean())
+    true_gap = float(
+        ((everywhere["signed-rd"] - truth) ** 2 - (everywhere["mf"] - truth) ** 2).mean()
+    )
     steps = np.geomspace(1, 2, 41)
     figure, ax = plt.subplots(figsize=(7.6, 3.7))
     curve = over_grid(pairs, "normalised", steps)

@@ -48,7 +48,13 @@ def save(figure: Figure, name: str) -> None:
     text = re.sub(
         r"-?\d+\.\d{4,}", lambda found: f"{float(found[0]):.2f}", text
     )  # coordinates; labels have fewer digits
-    own = "svg{" + _variables(LIGHT) + "}@media(prefers-color-scheme:dark){svg{" + _variables(DARK) + "}}"
+    own = (
+        "svg{"
+        + _variables(LIGHT)
+        + "}@media(prefers-color-scheme:dark){svg{"
+        + _variables(DARK)
+        + "}}"
+    )
     text = re.sub(r"(<svg [^>]*>)", rf'\1\n <style id="scheme">{own}</style>', text, count=1)
     (FOLDER / f"{name}.svg").write_text(text, encoding="utf-8")
 

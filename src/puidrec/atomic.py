@@ -1,4 +1,5 @@
-"""Files appear whole or not at all: write beside the target, flush, rename. One process at a time writes a folder."""
+"""Files appear whole or not at all: write beside the target, flush, rename. One process at a time
+writes a folder."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ _HELD = threading.local()
 
 @contextlib.contextmanager
 def output_errors(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal into one line that names the path, the outermost of several."""
+    """Turn the operating system's refusal into one line that names the path, the outermost of
+    several."""
     try:
         yield
     except Exception as error:
@@ -40,7 +42,8 @@ def output_errors(path: Path) -> Iterator[None]:
 
 
 def _refusal(error: BaseException | None) -> str | None:
-    """Why the system refused; libraries (Polars) wrap its refusals in errors of their own that end in a number."""
+    """Why the system refused; libraries (Polars) wrap its refusals in errors of their own that end
+    in a number."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     if error is None or isinstance(error, PuidError):
@@ -80,16 +83,24 @@ def write_text(path: str | os.PathLike[str], content: str) -> None:
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
     """Write JSON atomically: sorted keys, so that equal content is equal bytes; NaN is refused."""
-    write_text(path, json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
+    write_text(
+        path,
+        json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n",
+    )
 
 
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield an empty folder beside `path`; on success it takes the place of `path`, old content and all."""
+    """Yield an empty folder beside `path`; on success it takes the place of `path`, old content and
+    all."""
     target = Path(path)
     with output_errors(target):
-        if target.is_dir() and Path.cwd().is_relative_to(target.resolve()):  # its processes would be left in no folder
-            raise InputError("the folder you are in cannot be replaced", file=target, hint="Name a folder in it.")
+        if target.is_dir() and Path.cwd().is_relative_to(
+            target.resolve()
+        ):  # its processes would be left in no folder
+            raise InputError(
+                "the folder you are in cannot be replaced", file=target, hint="Name a folder in it."
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         sweep(target.parent, (target.name,))  # what a killed writer of this folder left beside it
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=_prefix(target), suffix=".tmp"))
@@ -106,12 +117,13 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_files(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield an empty folder inside `folder`; on success its files move up, over older ones. Other files stay.
+    """Yield an empty folder inside `folder`; on success its files move up, over older ones. Other
+    files stay.
 
-    All appear in one step, also where the process is killed: a folder with the new files and links to the others takes
-    the place of `folder`. Where that cannot be (no such step or no links on this system, the caller is in the folder,
-    it is a mount), files move one by one. Neither needs space: where one of several files does not fit on a disk,
-    none of the older ones is replaced.
+    All appear in one step, also where the process is killed: a folder with the new files and links
+    to the others takes the place of `folder`. Where that cannot be (no such step or no links on
+    this system, the caller is in the folder, it is a mount), files move one by one. Neither needs
+    space: where one of several files does not fit on a disk, none of the older ones is replaced.
     """
     target = Path(folder)
     with output_errors(target):
@@ -130,9 +142,11 @@ def atomic_files(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _replace_together(stage: Path, folder: Path) -> bool:
-    """Exchange a folder for one with the files of `stage` and links to all others; whether that was possible.
+    """Exchange a folder for one with the files of `stage` and links to all others; whether that was
+    possible.
 
-    Nothing of another process is lost: what it wrote into the folder while the links were made is moved over.
+    Nothing of another process is lost: what it wrote into the folder while the links were made is
+    moved over.
     """
     if Path.cwd().is_relative_to(folder):  # this process would be left in no folder
         return False
@@ -149,7 +163,9 @@ def _replace_together(stage: Path, folder: Path) -> bool:
         was, now = folder.stat(), new.stat()
         if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid) or not _exchange(new, folder):
             return False
-        for late in [path for path in new.iterdir() if path.name != stage.name]:  # `new` is the older one from here on
+        for late in [
+            path for path in new.iterdir() if path.name != stage.name
+        ]:  # `new` is the older one from here on
             if not os.path.lexists(folder / late.name):
                 late.rename(folder / late.name)
     except OSError:
@@ -160,7 +176,8 @@ def _replace_together(stage: Path, folder: Path) -> bool:
 
 
 def _link(source: Path, into: Path, without: set[str]) -> None:
-    """Hard links to all files of a folder; its folders are made anew, symbolic links stay what they are."""
+    """Hard links to all files of a folder; its folders are made anew, symbolic links stay what they
+    are."""
     for path in [path for path in source.iterdir() if path.name not in without]:
         copy = into / path.name
         if path.is_dir() and not path.is_symlink():
@@ -174,10 +191,13 @@ def _link(source: Path, into: Path, without: set[str]) -> None:
 def refuse_other_files(
     folder: Path, names: Iterable[str], what: str, *, always: Iterable[str], link: bool = False
 ) -> None:
-    """Refuse a folder that holds anything that `what` did not write, before any work is spent: it would be lost.
+    """Refuse a folder that holds anything that `what` did not write, before any work is spent: it
+    would be lost.
 
-    names: the files of `what`; temporary files that a killed writer of them left behind do not count as other files.
-    always: those that are there whenever one of the others is; a `summary.json` without them is somebody else's.
+    names: the files of `what`; temporary files that a killed writer of them left behind do not
+    count as other files.
+    always: those that are there whenever one of the others is; a `summary.json` without them is
+    somebody else's.
     link: a link to a folder will do; not where the folder is replaced as a whole.
     """
     own = tuple(names)
@@ -187,40 +207,50 @@ def refuse_other_files(
         found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     temporary = tuple(f".{name}." for name in own)
     others = [
-        name for name in found
-        if name not in (*own, LOCK) and not name.startswith(temporary) and not OF_SAFETENSORS.fullmatch(name)
-    ]  # fmt: skip
+        name
+        for name in found
+        if name not in (*own, LOCK)
+        and not name.startswith(temporary)
+        and not OF_SAFETENSORS.fullmatch(name)
+    ]
     if not all(name in found for name in always):
         others += [name for name in found if name in own]
     if others:
         raise InputError(
-            "the folder holds other files", file=folder, found=", ".join(others[:3]),
-            expected=f"a new folder, or {what}", hint="Name a new folder (--out).",
-        )  # fmt: skip
+            "the folder holds other files",
+            file=folder,
+            found=", ".join(others[:3]),
+            expected=f"a new folder, or {what}",
+            hint="Name a new folder (--out).",
+        )
 
 
 def refuse_overwriting(folder: Path, names: Iterable[str], marker: str) -> None:
     """Refuse a folder where writing `names` would replace a file that puid did not write.
 
-    names: of files, or patterns such as `chart-*.png`. It did where `marker`, which it always writes, lies beside the
-    file. Other files may be there, and stay.
+    names: of files, or patterns such as `chart-*.png`. It did where `marker`, which it always
+    writes, lies beside the file. Other files may be there, and stay.
     """
     taken = sorted(path.name for name in names for path in folder.glob(name))
     if taken and not (folder / marker).exists():
         raise InputError(
-            "the folder holds a file that would be replaced", file=folder, found=taken[0],
-            expected=f"a new folder, or one that holds {marker} as well", hint="Name a new folder (--out).",
-        )  # fmt: skip
+            "the folder holds a file that would be replaced",
+            file=folder,
+            found=taken[0],
+            expected=f"a new folder, or one that holds {marker} as well",
+            hint="Name a new folder (--out).",
+        )
 
 
 @contextlib.contextmanager
 def locked(folder: str | os.PathLike[str] | None) -> Iterator[None]:
     """Be the only process that writes a folder; another one is refused in one line.
 
-    A lock (`filelock`) on the file `.NAME.lock` beside the folder: it ends with the process, however
-    that ends. Where no file can be written there, it lies in the folder; where neither can be, the
-    command goes on and says itself what it cannot write. None: nothing is written or locked. A thread
-    that holds the lock may take it again, so that a command and a function that it calls can both ask.
+    A lock (`filelock`) on the file `.NAME.lock` beside the folder: it ends with the process,
+    however that ends. Where no file can be written there, it lies in the folder; where neither can
+    be, the command goes on and says itself what it cannot write. None: nothing is written or
+    locked. A thread that holds the lock may take it again, so that a command and a function that it
+    calls can both ask.
     """
     target = None if folder is None else Path(os.path.realpath(folder))
     held: set[Path] = _HELD.__dict__.setdefault("folders", set())
@@ -283,7 +313,8 @@ def _held(file: Path, folder: Path) -> InputError:
 
 
 OF_SAFETENSORS = re.compile(r"\.tmp[A-Za-z0-9]{6}")
-"""Names of the temporary files that safetensors writes beside its target; a kill in that moment leaves one behind."""
+"""Names of the temporary files that safetensors writes beside its target; a kill in that moment
+leaves one behind."""
 
 
 def _prefix(target: Path) -> str:
@@ -292,8 +323,13 @@ def _prefix(target: Path) -> str:
 
 
 def sweep(folder: Path, names: Iterable[str]) -> None:
-    """Remove what writers of these names left in a folder when they were killed; files of living processes stay."""
-    for left in [path for path in folder.glob(".tmp*") if path.is_file() and OF_SAFETENSORS.fullmatch(path.name)]:
+    """Remove what writers of these names left in a folder when they were killed; files of living
+    processes stay."""
+    for left in [
+        path
+        for path in folder.glob(".tmp*")
+        if path.is_file() and OF_SAFETENSORS.fullmatch(path.name)
+    ]:
         left.unlink(missing_ok=True)
     for left in [path for name in names for path in folder.glob(f".{glob.escape(name)}.*.tmp")]:
         writer = re.search(r"\.(\d{1,9})-[^.-]*\.tmp$", left.name)
@@ -337,7 +373,8 @@ def _swap(new: Path, target: Path) -> None:
 
 
 def _exchange(new: Path, target: Path) -> bool:
-    """Swap two names in one step, where the system can (Linux): a kill at any moment finds the old or the new."""
+    """Swap two names in one step, where the system can (Linux): a kill at any moment finds the old
+    or the new."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except (AttributeError, OSError, TypeError):

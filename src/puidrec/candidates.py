@@ -28,9 +28,16 @@ class Candidates:
 
     @classmethod
     def of(
-        cls, ids: IdMap, users: IdMap, asked: np.ndarray, items: Any, exclude: Any, pairs: Frame | None
+        cls,
+        ids: IdMap,
+        users: IdMap,
+        asked: np.ndarray,
+        items: Any,
+        exclude: Any,
+        pairs: Frame | None,
     ) -> Candidates:
-        """items: the only ones; exclude: none of these; pairs: a table of the pairs that may be recommended."""
+        """items: the only ones; exclude: none of these; pairs: a table of the pairs that may be
+        recommended."""
         allowed = np.ones(len(ids), bool) if items is None else np.zeros(len(ids), bool)
         if items is not None:
             allowed[known_codes(ids, items, "item")] = True
@@ -38,16 +45,25 @@ class Candidates:
             allowed[known_codes(ids, exclude, "item")] = False
         if not allowed.any():
             raise InputError("no item is left to recommend", expected="items beyond those excluded")
-        return cls(np.flatnonzero(allowed), len(ids), None if pairs is None else _pairs(pairs, ids, users, asked))
+        return cls(
+            np.flatnonzero(allowed),
+            len(ids),
+            None if pairs is None else _pairs(pairs, ids, users, asked),
+        )
 
-    def mask(self, scores: np.ndarray, codes: np.ndarray, rows: slice, seen: list[PairsByUser | None]) -> None:
+    def mask(
+        self, scores: np.ndarray, codes: np.ndarray, rows: slice, seen: list[PairsByUser | None]
+    ) -> None:
         """Set scores [users, candidates] to −inf where a pair is no candidate, in place."""
         columns = np.full(self.n_items, -1)
         columns[self.items] = np.arange(self.items.size)
         if self.pairs is not None:
             start, item = self.pairs
             first, last = start[:-1][rows], start[1:][rows]
-            row, column = np.repeat(np.arange(codes.size), last - first), columns[item[ranges(first, last)]]
+            row, column = (
+                np.repeat(np.arange(codes.size), last - first),
+                columns[item[ranges(first, last)]],
+            )
             row, column = row[column >= 0], column[column >= 0]
             kept = scores[row, column]
             scores[:] = -np.inf
@@ -72,7 +88,8 @@ def known_codes(ids: IdMap, wanted: Any, what: str) -> np.ndarray:
 
 
 def _pairs(table: Frame, ids: IdMap, users: IdMap, asked: np.ndarray) -> PairsByUser:
-    """The allowed items of each user asked for, in their order; pairs of other users or items count for nothing."""
+    """The allowed items of each user asked for, in their order; pairs of other users or items count
+    for nothing."""
     who, what = pairs_of(table)
     user, item = users.encode(who), ids.encode(what)
     known = (user >= 0) & (item >= 0)

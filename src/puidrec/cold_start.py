@@ -1,4 +1,5 @@
-"""Users and items of a model: those of training, and cold-start ones that are known by their features only."""
+"""Users and items of a model: those of training, and cold-start ones that are known by their
+features only."""
 
 from __future__ import annotations
 
@@ -42,10 +43,10 @@ Features = Mapping[str, Any]
 class ColdStart:
     """Factors of users and items known by features only, on the scale of the model's own factors.
 
-    What features say comes from the towers that read them; what belongs to single entities (IDs) is unknown and taken
-    at its mean over the training population. So an entity with average features is the average entity, which is also
-    what an id without features gets. Columns that a method puts before those of the backbone (`dcf`: exposure, which
-    cold-start users have none of) are 0.
+    What features say comes from the towers that read them; what belongs to single entities (IDs) is
+    unknown and taken at its mean over the training population. So an entity with average features
+    is the average entity, which is also what an id without features gets. Columns that a method
+    puts before those of the backbone (`dcf`: exposure, which cold-start users have none of) are 0.
     """
 
     def __init__(self, model: Recommender) -> None:
@@ -61,15 +62,19 @@ class ColdStart:
 
     def names(self, side: Side) -> list[str]:
         """The features that the model reads of a side; none where it does not look at features."""
-        return [column.name for column in self.encoders[side].columns] if side in self.encoders else []
+        return (
+            [column.name for column in self.encoders[side].columns] if side in self.encoders else []
+        )
 
     def check(self, side: Side, features: Sequence[Features]) -> None:
-        """Refuse names and kinds of values that the model does not have; a model that reads none takes any."""
+        """Refuse names and kinds of values that the model does not have; a model that reads none
+        takes any."""
         if side in self.encoders:
             _table(self.encoders[side], features, side)
 
     def represent(self, side: Side, features: Sequence[Features]) -> np.ndarray:
-        """Factors of cold-start entities; features left out count as missing, unknown names are refused."""
+        """Factors of cold-start entities; features left out count as missing, unknown names are
+        refused."""
         return self.represent_table(side, _table(self.encoders[side], features, side))
 
     @torch.no_grad()
@@ -82,7 +87,9 @@ class ColdStart:
         backbone = self._backbone
         assert backbone is not None  # noqa: S101 (there is one wherever there is an encoder)
         design = Design.of(self.encoders[side].encode(table))
-        own = _mean_of_ids(backbone.user_towers if side == "user" else backbone.item_towers, backbone.dim)
+        own = _mean_of_ids(
+            backbone.user_towers if side == "user" else backbone.item_towers, backbone.dim
+        )
         dim = backbone.dim
         factors = backbone.cold_users(design) if side == "user" else backbone.cold_items(design)
         factors[:, :dim] += own[:dim]
@@ -103,20 +110,33 @@ def _encoders(model: Recommender) -> dict[Side, FeatureEncoder]:
         try:
             encoder = FeatureEncoder.from_state(state)
         except (KeyError, TypeError) as error:
-            raise InputError("the saved feature encoders are damaged", found=str(error)[:60]) from error
+            raise InputError(
+                "the saved feature encoders are damaged", found=str(error)[:60]
+            ) from error
         if encoder.width:
             found[side] = encoder
     return found
 
 
-def _rebuilt(model: Recommender, encoders: Mapping[Side, FeatureEncoder]) -> tuple[SharedHeads | None, Backbone]:
-    """The trained backbone, from parameters by name; the designs of training are not needed and left empty."""
+def _rebuilt(
+    model: Recommender, encoders: Mapping[Side, FeatureEncoder]
+) -> tuple[SharedHeads | None, Backbone]:
+    """The trained backbone, from parameters by name; the designs of training are not needed and
+    left empty."""
     settings, sizes = model.settings, {"user": len(model.user_ids_), "item": len(model.item_ids_)}
-    designs = {side: _empty_design(sizes[side], encoder.width) for side, encoder in encoders.items()}
+    designs = {
+        side: _empty_design(sizes[side], encoder.width) for side, encoder in encoders.items()
+    }
     backbone = make_backbone(
-        settings.backbone, sizes["user"], sizes["item"], model.dim_, user_features=designs.get("user"),
-        item_features=designs.get("item"), ids=settings.ids, hidden=settings.hidden,
-    )  # fmt: skip
+        settings.backbone,
+        sizes["user"],
+        sizes["item"],
+        model.dim_,
+        user_features=designs.get("user"),
+        item_features=designs.get("item"),
+        ids=settings.ids,
+        hidden=settings.hidden,
+    )
     shared = with_prefix(model.parameters_, "heads.")
     means = tuple(shared["means"].flatten().tolist()) if "means" in shared else ()
     heads = SharedHeads(backbone, means, own=settings.ids is not False) if means else None
@@ -125,24 +145,36 @@ def _rebuilt(model: Recommender, encoders: Mapping[Side, FeatureEncoder]) -> tup
         module.load_state_dict(shared or with_prefix(model.parameters_, "phi."))
     except RuntimeError as error:
         raise InputError(
-            "the saved parameters do not fit the saved settings", found=str(error).split("\n")[-1].strip()[:60]
+            "the saved parameters do not fit the saved settings",
+            found=str(error).split("\n")[-1].strip()[:60],
         ) from error
     return heads, backbone
 
 
-def _check_linear(linear: Mapping[str, Tensor], encoders: Mapping[Side, FeatureEncoder], width: int) -> None:
+def _check_linear(
+    linear: Mapping[str, Tensor], encoders: Mapping[Side, FeatureEncoder], width: int
+) -> None:
     """Refuse saved maps from features to factors that do not fit the model."""
     for side, encoder in encoders.items():
-        shapes = [tuple(linear[name].shape) for name in (f"{side}.weight", f"{side}.offset") if name in linear]
+        shapes = [
+            tuple(linear[name].shape)
+            for name in (f"{side}.weight", f"{side}.offset")
+            if name in linear
+        ]
         if shapes != [(encoder.width, width), (width,)]:
             raise InputError("the saved parameters do not fit the saved settings", found=shapes)
 
 
 def _rating_factors(heads: SharedHeads, rows: Tensor, side: Side) -> Tensor:
-    """Rows of shared representations as the rating head reads them; biases of its own are taken at their mean."""
+    """Rows of shared representations as the rating head reads them; biases of its own are taken at
+    their mean."""
     own = heads.user_bias if side == "user" else heads.item_bias
     bias = own[RATING].mean() if own.numel() else 0.0
-    return heads.user_factors(RATING, rows, bias) if side == "user" else heads.item_factors(RATING, rows, bias)
+    return (
+        heads.user_factors(RATING, rows, bias)
+        if side == "user"
+        else heads.item_factors(RATING, rows, bias)
+    )
 
 
 def _empty_design(n_rows: int, n_columns: int) -> Design:
@@ -164,7 +196,9 @@ def _table(encoder: FeatureEncoder, features: Sequence[Features], side: Side) ->
     known = {column.name for column in encoder.columns}
     strange = next((name for row in features for name in row if name not in known), None)
     if strange is not None:
-        raise InputError(f"unknown {side} feature", found=strange, expected=f"one of {', '.join(sorted(known))}")
+        raise InputError(
+            f"unknown {side} feature", found=strange, expected=f"one of {', '.join(sorted(known))}"
+        )
     columns = {c.name: [_value(c, row.get(c.name)) for row in features] for c in encoder.columns}
     try:
         return pl.DataFrame(columns, {c.name: dtype_of(c) for c in encoder.columns})
@@ -175,20 +209,31 @@ def _table(encoder: FeatureEncoder, features: Sequence[Features], side: Side) ->
 
 def dtype_of(column: ColumnEncoder) -> pl.DataType:
     """The type of a column in a side table that was checked."""
-    return {"number": pl.Float64(), "category": pl.String(), "list": pl.List(pl.String)}[column.kind]
+    return {"number": pl.Float64(), "category": pl.String(), "list": pl.List(pl.String)}[
+        column.kind
+    ]
 
 
 def _value(column: ColumnEncoder, value: Any) -> Any:
-    """One feature of one entity in the column's type; whole numbers and truth values may name categories."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_FEATURE
+    """One feature of one entity in the column's type; whole numbers and truth values may name
+    categories."""
+    number = (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_FEATURE
+    )
     if value is None or (column.kind == "number" and number):
         return None if value is None else float(value)
     if column.kind == "category" and isinstance(value, str | int):
         return _word(value)
-    if column.kind == "list" and isinstance(value, list) and all(isinstance(part, str | int) for part in value):
+    if (
+        column.kind == "list"
+        and isinstance(value, list)
+        and all(isinstance(part, str | int) for part in value)
+    ):
         return [_word(part) for part in value]
     expected = {"number": "a number", "category": "text", "list": "a list of text"}[column.kind]
-    raise InputError(f"feature {column.name} is of the wrong kind", found=value, expected=f"{expected}, or null")
+    raise InputError(
+        f"feature {column.name} is of the wrong kind", found=value, expected=f"{expected}, or null"
+    )
 
 
 def _word(value: str | int) -> str:
@@ -214,8 +259,12 @@ def require_ids(ids: Any, what: str) -> Any:
         return ids
     if not flat or isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable):
         kind = type(ids).__name__ if flat else f"{type(ids).__name__} of shape {tuple(shape or ())}"
-        raise InputError(f"{what} must be ids", found=kind, expected="one id, or a list, array or column of ids")
-    listed = ids.to_pylist() if hasattr(ids, "to_pylist") else list(ids)  # Arrow's own scalars are no ids
+        raise InputError(
+            f"{what} must be ids", found=kind, expected="one id, or a list, array or column of ids"
+        )
+    listed = (
+        ids.to_pylist() if hasattr(ids, "to_pylist") else list(ids)
+    )  # Arrow's own scalars are no ids
     nested = next((own for own in listed if isinstance(own, list | tuple | dict | set)), None)
     if nested is not None:
         raise InputError(f"{what} must be ids", found=nested, expected="a flat list of ids")
@@ -227,7 +276,9 @@ def pairs_of(table: Frame) -> tuple[pl.Series, pl.Series]:
     origin = Origin("pairs")
     if is_single_id(table) or isinstance(table, list | tuple | np.ndarray | pl.Series):
         raise InputError(
-            "items are missing", found=type(table).__name__, expected="users and items, or a table user_id, item_id"
+            "items are missing",
+            found=type(table).__name__,
+            expected="users and items, or a table user_id, item_id",
         )
     frame = with_our_names(to_polars(table, origin))
     require_columns(frame, ("user_id", "item_id"), origin)
@@ -255,38 +306,54 @@ class Entities:
         return np.where(codes < 0, len(self.ids), codes)
 
     def with_cold_start(self, cold_start: ColdStart, side: Side, table: Frame) -> Entities:
-        """These, and after them the entities of a side table (id and features) that were not in training, in order."""
+        """These, and after them the entities of a side table (id and features) that were not in
+        training, in order."""
         key, origin = f"{side}_id", Origin(f"{side}_features")
         if not cold_start.names(side):
             raise origin.error(
-                f"the model reads no {side} features", found=f"it was trained without: {key} alone is known to it",
+                f"the model reads no {side} features",
+                found=f"it was trained without: {key} alone is known to it",
                 hint=f"Train on {side} features, with a backbone that reads them (mf-linear, mf-mlp).",
-            )  # fmt: skip
+            )
         clean = clean_side(table, key, origin)
         if clean[key].dtype != self.ids.ids.dtype:
             raise origin.error(
-                "ids of another type than in training", column=key, found=str(clean[key].dtype),
+                "ids of another type than in training",
+                column=key,
+                found=str(clean[key].dtype),
                 expected=str(self.ids.ids.dtype),
-            )  # fmt: skip
+            )
         new = clean.filter(~clean[key].is_in(self.ids.ids.implode()))
-        rows = cold_start.represent_table(side, _typed(cold_start.encoders[side], new.drop(key), side, origin))
+        rows = cold_start.represent_table(
+            side, _typed(cold_start.encoders[side], new.drop(key), side, origin)
+        )
         ids = IdMap(pl.concat([self.ids.ids, new[key].alias(self.ids.ids.name)]))
         return Entities(ids, np.concatenate([self.factors, rows]), len(self.ids))
 
 
-def _typed(encoder: FeatureEncoder, table: pl.DataFrame, side: Side, origin: Origin) -> pl.DataFrame:
+def _typed(
+    encoder: FeatureEncoder, table: pl.DataFrame, side: Side, origin: Origin
+) -> pl.DataFrame:
     """A checked side table with all columns of the encoder; those left out are unknown values."""
     known = {column.name: column for column in encoder.columns}
     given = {column.name for column in table.get_columns() if column.null_count() < column.len()}
     for column in table.get_columns():
         if column.name not in known:
             expected = f"some of {', '.join(sorted(known))}"
-            raise origin.error(f"unknown {side} feature", column=column.name, found=column.name, expected=expected)
+            raise origin.error(
+                f"unknown {side} feature", column=column.name, found=column.name, expected=expected
+            )
         wanted = dtype_of(known[column.name])
         if column.dtype != wanted and column.name in given:
             raise origin.error(
-                "a feature of another kind than in training", column=column.name, found=str(column.dtype),
+                "a feature of another kind than in training",
+                column=column.name,
+                found=str(column.dtype),
                 expected=str(wanted),
-            )  # fmt: skip
-    absent = [pl.lit(None, dtype_of(column)).alias(name) for name, column in known.items() if name not in given]
+            )
+    absent = [
+        pl.lit(None, dtype_of(column)).alias(name)
+        for name, column in known.items()
+        if name not in given
+    ]
     return table.with_columns(absent)

@@ -1,4 +1,5 @@
-"""The errors a user can meet, each one line that says which, what was found, what was expected, what to do.
+"""The errors a user can meet, each one line that says which, what was found, what was expected,
+what to do.
 
 The command line prints them and exits with `exit_code`; nothing else in the package ends a process.
 """
@@ -53,7 +54,8 @@ class InputError(PuidError, ValueError):
 
 
 class OutputError(PuidError):
-    """Results could not be written (full disk, read-only folder); what was there before is untouched."""
+    """Results could not be written (full disk, read-only folder); what was there before is
+    untouched."""
 
 
 class PuidWarning(UserWarning):
@@ -75,7 +77,9 @@ def not_fitted(what: str) -> PuidError:
     """
     from sklearn.exceptions import NotFittedError
 
-    error: PuidError = type("NotFitted", (PuidError, NotFittedError), {})(f"{what} is not fitted; call fit first")
+    error: PuidError = type("NotFitted", (PuidError, NotFittedError), {})(
+        f"{what} is not fitted; call fit first"
+    )
     return error
 
 
@@ -89,6 +93,9 @@ def quote(value: object) -> str:
     head = value[: MAX_FOUND + 1] if isinstance(value, str) else value
     try:
         text = one_line(repr(head))
-    except (ValueError, RecursionError):  # an integer of thousands of digits, lists within lists within lists
+    except (
+        ValueError,
+        RecursionError,
+    ):  # an integer of thousands of digits, lists within lists within lists
         text = f"<{type(value).__name__}>"
     return text if len(text) <= MAX_FOUND + 2 else text[:MAX_FOUND] + "…'"

@@ -1,4 +1,5 @@
-"""Which rows of a user carry a score: the sum of what each rated item, the features and the means add."""
+"""Which rows of a user carry a score: the sum of what each rated item, the features and the means
+add."""
 
 from __future__ import annotations
 
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
     from puidrec.model import Recommender
 
 
-def contributions(model: Recommender, user: int, item: int, rows: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
+def contributions(
+    model: Recommender, user: int, item: int, rows: tuple[np.ndarray, np.ndarray]
+) -> dict[str, Any]:
     """s_ui in parts that add up to it, on 0..1.
 
-    With x = Bᵀ q (see `fold_in`), a rated item j with rating r adds x_iᵀ (Σ x xᵀ + ρ I)⁻¹ x_j (r − ⟨m_u, q_j⟩).
-    What is left is `rest`: 0 up to the tolerance of the solver where the users' factors are at that optimum (`mf`).
+    With x = Bᵀ q (see `fold_in`), a rated item j with rating r adds x_iᵀ (Σ x xᵀ + ρ I)⁻¹ x_j (r −
+    ⟨m_u, q_j⟩). What is left is `rest`: 0 up to the tolerance of the solver where the users'
+    factors are at that optimum (`mf`).
     """
     prior = prior_of(model, "user")
     q = model.item_factors_.astype(np.float64)
@@ -36,14 +40,20 @@ def contributions(model: Recommender, user: int, item: int, rows: tuple[np.ndarr
         "rows": by_row,
     }
     score = float(model.user_factors_[user].astype(np.float64) @ q[item])
-    parts["rest"] = score - parts["average user"] - parts["features of the user"] - float(by_row.sum())
+    parts["rest"] = (
+        score - parts["average user"] - parts["features of the user"] - float(by_row.sum())
+    )
     return parts
 
 
 def explain_score(model: Recommender, user: Any, item: Any, history: Frame | None) -> pl.DataFrame:
-    """A table `part, item_id, rating, contribution` in ratings; the contributions add up to the predicted rating."""
+    """A table `part, item_id, rating, contribution` in ratings; the contributions add up to the
+    predicted rating."""
     require_foldable(model)
-    known = (int(known_codes(model.user_ids_, user, "user")[0]), int(known_codes(model.item_ids_, item, "item")[0]))
+    known = (
+        int(known_codes(model.user_ids_, user, "user")[0]),
+        int(known_codes(model.item_ids_, item, "item")[0]),
+    )
     rows = _rows_of(model, known[0], history)
     if rows is None:
         raise InputError(
@@ -54,8 +64,11 @@ def explain_score(model: Recommender, user: Any, item: Any, history: Frame | Non
     return _table(model, contributions(model, *known, rows), rows)
 
 
-def _rows_of(model: Recommender, user: int, history: Frame | None) -> tuple[np.ndarray, np.ndarray] | None:
-    """Item codes and ratings (on 0..1) of a user: as given, or of training where this process knows them."""
+def _rows_of(
+    model: Recommender, user: int, history: Frame | None
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Item codes and ratings (on 0..1) of a user: as given, or of training where this process knows
+    them."""
     if history is not None:
         frame = read_history(model, history)
         item, rating = model.item_ids_.encode(frame["item_id"]), frame["rating"].to_numpy()
@@ -68,19 +81,39 @@ def _rows_of(model: Recommender, user: int, history: Frame | None) -> tuple[np.n
     return item.astype(np.int64), model.rating_scale_.unit(rating).astype(np.float64)
 
 
-def _table(model: Recommender, parts: dict[str, Any], rows: tuple[np.ndarray, np.ndarray]) -> pl.DataFrame:
+def _table(
+    model: Recommender, parts: dict[str, Any], rows: tuple[np.ndarray, np.ndarray]
+) -> pl.DataFrame:
     """The parts in ratings, the largest rated items first."""
     scale = model.rating_scale_
     width = scale.high - scale.low
     order = np.argsort(-np.abs(parts["rows"]), kind="stable")
-    ids, ratings = model.item_ids_.decode(rows[0][order]), scale.of_unit(np.asarray(rows[1][order], np.float64))
-    rated = pl.DataFrame({"part": ["rated item"] * order.size, "item_id": ids, "rating": ratings,
-                          "contribution": parts["rows"][order] * width},
-                         schema_overrides={"part": pl.String})  # fmt: skip
+    ids, ratings = (
+        model.item_ids_.decode(rows[0][order]),
+        scale.of_unit(np.asarray(rows[1][order], np.float64)),
+    )
+    rated = pl.DataFrame(
+        {
+            "part": ["rated item"] * order.size,
+            "item_id": ids,
+            "rating": ratings,
+            "contribution": parts["rows"][order] * width,
+        },
+        schema_overrides={"part": pl.String},
+    )
     names = ["average user", "features of the user", "rest"]
     values = [parts[name] * width for name in names]
     values[0] += scale.low
-    others = pl.DataFrame({"part": names, "item_id": pl.Series([None] * 3, dtype=ids.dtype), "rating": [None] * 3,
-                           "contribution": values}, schema_overrides={"rating": pl.Float64})  # fmt: skip
-    shown = others.filter((pl.col("part") == "average user") | (pl.col("contribution").abs() > 1e-9 * width))
+    others = pl.DataFrame(
+        {
+            "part": names,
+            "item_id": pl.Series([None] * 3, dtype=ids.dtype),
+            "rating": [None] * 3,
+            "contribution": values,
+        },
+        schema_overrides={"rating": pl.Float64},
+    )
+    shown = others.filter(
+        (pl.col("part") == "average user") | (pl.col("contribution").abs() > 1e-9 * width)
+    )
     return pl.concat([shown.head(1), rated, shown.tail(-1)], how="vertical_relaxed")

@@ -1,7 +1,9 @@
-"""Models for other systems: scores as ONNX, or vectors whose inner product is the score, for any vector index.
+"""Models for other systems: scores as ONNX, or vectors whose inner product is the score, for any
+vector index.
 
-An export is a folder that appears whole: the numbers, the ids of their rows, and a JSON file that explains both.
-Vectors come with the pairs of the log, held-out ones too, so that another system can leave out what a user has seen.
+An export is a folder that appears whole: the numbers, the ids of their rows, and a JSON file that
+explains both. Vectors come with the pairs of the log, held-out ones too, so that another system can
+leave out what a user has seen.
 """
 
 from __future__ import annotations
@@ -31,15 +33,29 @@ if TYPE_CHECKING:
 DESCRIPTION = "export.json"
 MODEL, WEIGHTS = "scores.onnx", "scores.bin"
 FILES = (
-    DESCRIPTION, MODEL, WEIGHTS, "user_ids.json", "item_ids.json", "users.npy", "items.npy", "users.parquet",
-    "items.parquet", "seen.parquet", "seen.npz", "model.inter", "model.useremb", "model.itememb",
-)  # fmt: skip
+    DESCRIPTION,
+    MODEL,
+    WEIGHTS,
+    "user_ids.json",
+    "item_ids.json",
+    "users.npy",
+    "items.npy",
+    "users.parquet",
+    "items.parquet",
+    "seen.parquet",
+    "seen.npz",
+    "model.inter",
+    "model.useremb",
+    "model.itememb",
+)
 """All that an export ever holds."""
 OPSET = 17
 MAX_INLINE = 2**30
-"""Bytes of factors that go into the file itself; a protocol buffer ends at 2 GB, so larger ones stand beside it."""
+"""Bytes of factors that go into the file itself; a protocol buffer ends at 2 GB, so larger ones
+stand beside it."""
 SMALL = 64
-"""Bytes up to which a tensor is a constant of the graph, which a runtime must see in the file itself."""
+"""Bytes up to which a tensor is a constant of the graph, which a runtime must see in the file
+itself."""
 TOLERANCE = 1e-5
 CHECKED_PAIRS = 10_000
 
@@ -52,13 +68,18 @@ class Export:
     files: dict[str, int]
 
 
-def export_model(model: Recommender, form: str, out: Path, *, data_sha256: str | None = None) -> Export:
+def export_model(
+    model: Recommender, form: str, out: Path, *, data_sha256: str | None = None
+) -> Export:
     """Write a fitted model for other systems; the folder appears whole or not at all.
 
-    form: `onnx`, `parquet`, `npy`, `csr` or `recbole`. A folder with anything but an earlier export stays.
+    form: `onnx`, `parquet`, `npy`, `csr` or `recbole`. A folder with anything but an earlier export
+    stays.
     """
     if form not in _WRITERS:
-        raise InputError("unknown format of an export", found=form, expected=f"one of {', '.join(_WRITERS)}")
+        raise InputError(
+            "unknown format of an export", found=form, expected=f"one of {', '.join(_WRITERS)}"
+        )
     with locked(out):
         refuse_other_files(out, FILES, "one that holds an export", always=(DESCRIPTION,))
         return _export(model, form, out, data_sha256)
@@ -87,7 +108,8 @@ def _description(model: Recommender, form: str) -> dict[str, Any]:
 
 
 def _score_words(scale: TargetScale) -> str:
-    """How a score comes from two vectors. The link is increasing: an index of inner products ranks as it does."""
+    """How a score comes from two vectors. The link is increasing: an index of inner products ranks
+    as it does."""
     inner = "inner product of the user's and the item's vector; biases are folded into the last two columns"
     if not scale.log_odds:
         return inner
@@ -100,20 +122,27 @@ def write_parquet(model: Recommender, folder: Path) -> dict[str, Any]:
         vectors = pl.Series("vector", factors, dtype=pl.Array(pl.Float32, factors.shape[1]))
         pl.DataFrame([ids.alias(f"{side}_id"), vectors]).write_parquet(folder / f"{side}s.parquet")
     _seen_pairs(model).write_parquet(folder / "seen.parquet")
-    return {"columns": ["user_id or item_id", "vector"], "seen": "seen.parquet: user_id, item_id of the log"}
+    return {
+        "columns": ["user_id or item_id", "vector"],
+        "seen": "seen.parquet: user_id, item_id of the log",
+    }
 
 
 def _seen_pairs(model: Recommender) -> pl.DataFrame:
     """The pairs of the log under the caller's ids."""
     row_start, items = model.logged_pairs()
     users = np.repeat(np.arange(row_start.size - 1), np.diff(row_start))
-    return pl.DataFrame([
-        model.user_ids_.decode(users).alias("user_id"), model.item_ids_.decode(np.asarray(items)).alias("item_id"),
-    ])  # fmt: skip
+    return pl.DataFrame(
+        [
+            model.user_ids_.decode(users).alias("user_id"),
+            model.item_ids_.decode(np.asarray(items)).alias("item_id"),
+        ]
+    )
 
 
 def write_csr(model: Recommender, folder: Path) -> dict[str, Any]:
-    """`seen.npz` for `scipy.sparse.load_npz`: 1 for each pair of the log; rows and columns in the order of the ids."""
+    """`seen.npz` for `scipy.sparse.load_npz`: 1 for each pair of the log; rows and columns in the
+    order of the ids."""
     row_start, items = model.logged_pairs()
     shape = (len(model.user_ids_), len(model.item_ids_))
     ones = np.ones(items.size, np.float32)
@@ -124,32 +153,48 @@ def write_csr(model: Recommender, folder: Path) -> dict[str, Any]:
 
 
 def write_recbole(model: Recommender, folder: Path) -> dict[str, Any]:
-    """RecBole's atomic files: `model.inter` (the pairs of the log), `model.useremb`, `model.itememb` (the vectors)."""
+    """RecBole's atomic files: `model.inter` (the pairs of the log), `model.useremb`,
+    `model.itememb` (the vectors)."""
     write_text(folder / "model.inter", atomic_text(_seen_pairs(model), Origin("model.inter")))
     for side, (ids, factors) in _sides(model).items():
-        vectors = pl.Series("vector", [" ".join(map(repr, row)) for row in factors.tolist()], pl.String)
+        vectors = pl.Series(
+            "vector", [" ".join(map(repr, row)) for row in factors.tolist()], pl.String
+        )
         table = pl.DataFrame([ids.alias(f"{side}_id"), vectors])
-        text = atomic_text(table, Origin(f"model.{side}emb")).replace("vector:token", f"{side}_emb:float_seq", 1)
+        text = atomic_text(table, Origin(f"model.{side}emb")).replace(
+            "vector:token", f"{side}_emb:float_seq", 1
+        )
         write_text(folder / f"model.{side}emb", text)
-    return {"columns": ["user_id:token or item_id:token", "user_emb:float_seq or item_emb:float_seq"]}
+    return {
+        "columns": ["user_id:token or item_id:token", "user_emb:float_seq or item_emb:float_seq"]
+    }
 
 
 def write_npy(model: Recommender, folder: Path) -> dict[str, Any]:
-    """`users.npy` and `items.npy`, float32; row k belongs to entry k of `user_ids.json` and `item_ids.json`."""
+    """`users.npy` and `items.npy`, float32; row k belongs to entry k of `user_ids.json` and
+    `item_ids.json`."""
     for side, (_, factors) in _sides(model).items():
         np.save(folder / f"{side}s.npy", factors, allow_pickle=False)
-    return {"rows": "row k belongs to entry k of user_ids.json or item_ids.json", **write_csr(model, folder)}
+    return {
+        "rows": "row k belongs to entry k of user_ids.json or item_ids.json",
+        **write_csr(model, folder),
+    }
 
 
 def _sides(model: Recommender) -> dict[str, tuple[pl.Series, np.ndarray]]:
     """Ids and vectors of both sides; biases are folded into the vectors."""
-    return {"user": (model.user_ids_.ids, model.user_factors_), "item": (model.item_ids_.ids, model.item_factors_)}
+    return {
+        "user": (model.user_ids_.ids, model.user_factors_),
+        "item": (model.item_ids_.ids, model.item_factors_),
+    }
 
 
 def _write_ids(model: Recommender, folder: Path) -> None:
     """The ids in order of their rows, as JSON lists."""
     for side, (ids, _) in _sides(model).items():
-        write_text(folder / f"{side}_ids.json", json.dumps(ids.to_list(), ensure_ascii=False) + "\n")
+        write_text(
+            folder / f"{side}_ids.json", json.dumps(ids.to_list(), ensure_ascii=False) + "\n"
+        )
 
 
 def write_onnx(model: Recommender, folder: Path) -> dict[str, Any]:
@@ -159,14 +204,27 @@ def write_onnx(model: Recommender, folder: Path) -> dict[str, Any]:
         import onnxruntime  # type: ignore[import-untyped, unused-ignore]  # noqa: F401 (needed by `_check`)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"this format needs {error.name}, which is not installed", hint="pip install 'puidrec[onnx]'"
+            f"this format needs {error.name}, which is not installed",
+            hint="pip install 'puidrec[onnx]'",
         ) from error
-    path, large = folder / MODEL, model.user_factors_.nbytes + model.item_factors_.nbytes > MAX_INLINE
-    onnx.save_model(score_graph(model), path, save_as_external_data=large, location=WEIGHTS, size_threshold=SMALL)
+    path, large = (
+        folder / MODEL,
+        model.user_factors_.nbytes + model.item_factors_.nbytes > MAX_INLINE,
+    )
+    onnx.save_model(
+        score_graph(model),
+        path,
+        save_as_external_data=large,
+        location=WEIGHTS,
+        size_threshold=SMALL,
+    )
     onnx.checker.check_model(path)
     _write_ids(model, folder)
     return {
-        "inputs": {"user": "int64 [n], row of user_ids.json", "item": "int64 [n], row of item_ids.json"},
+        "inputs": {
+            "user": "int64 [n], row of user_ids.json",
+            "item": "int64 [n], row of item_ids.json",
+        },
         "output": {"score": "float32 [n], as Recommender.predict(…, scale='unit')"},
         "unknown_user": len(model.user_ids_),
         "unknown_item": len(model.item_ids_),
@@ -175,10 +233,11 @@ def write_onnx(model: Recommender, folder: Path) -> dict[str, Any]:
 
 
 def score_graph(model: Recommender) -> ModelProto:
-    """score[n] = link(Σ_k users[user[n], k] · items[item[n], k]); one row more per side is the average entity.
+    """score[n] = link(Σ_k users[user[n], k] · items[item[n], k]); one row more per side is the
+    average entity.
 
-    Two look-ups, a product, a sum, and the link of the loss where it has one: built node by node rather than traced, so
-    that the graph is what `predict` does and nothing else.
+    Two look-ups, a product, a sum, and the link of the loss where it has one: built node by node
+    rather than traced, so that the graph is what `predict` does and nothing else.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -191,35 +250,54 @@ def score_graph(model: Recommender) -> ModelProto:
         helper.make_node("Gather", ["users", "user"], ["user_vector"]),
         helper.make_node("Gather", ["items", "item"], ["item_vector"]),
         helper.make_node("Mul", ["user_vector", "item_vector"], ["product"]),
-        helper.make_node("ReduceSum", ["product", "axis"], ["raw" if links else "score"], keepdims=0),
+        helper.make_node(
+            "ReduceSum", ["product", "axis"], ["raw" if links else "score"], keepdims=0
+        ),
         *links,
     ]
     axis = numpy_helper.from_array(np.array([1], np.int64), "axis")
     graph = helper.make_graph(
-        nodes, "puidrec_scores",
-        [helper.make_tensor_value_info(name, TensorProto.INT64, ["n"]) for name in ("user", "item")],
+        nodes,
+        "puidrec_scores",
+        [
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["n"])
+            for name in ("user", "item")
+        ],
         [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["n"])],
         [*tables, axis, *constants],
-    )  # fmt: skip
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="puidrec")
+    )
+    made = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="puidrec"
+    )
     made.ir_version = 8  # readable by every runtime of the last years
     return made
 
 
 def _check(model: Recommender, path: Path) -> float:
-    """Largest difference between the graph and `predict` over random pairs, unknown ids among them; within 1e-5."""
+    """Largest difference between the graph and `predict` over random pairs, unknown ids among them;
+    within 1e-5."""
     import onnxruntime
 
     n_users, n_items = len(model.user_ids_), len(model.item_ids_)
     rng = np.random.default_rng(0)
-    users, items = rng.integers(0, n_users + 1, CHECKED_PAIRS), rng.integers(0, n_items + 1, CHECKED_PAIRS)
+    users, items = (
+        rng.integers(0, n_users + 1, CHECKED_PAIRS),
+        rng.integers(0, n_items + 1, CHECKED_PAIRS),
+    )
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     found = session.run(["score"], {"user": users, "item": items})[0]
     known = (users < n_users) & (items < n_items)
-    expected = model.predict(model.user_ids_.decode(users[known]), model.item_ids_.decode(items[known]), scale="unit")
+    expected = model.predict(
+        model.user_ids_.decode(users[known]), model.item_ids_.decode(items[known]), scale="unit"
+    )
     difference = float(np.abs(found[known] - expected).max(initial=0.0))
-    if not (difference <= TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0))) and np.isfinite(found).all()):
-        raise PuidError(f"the ONNX graph differs from predict by {difference:g}; nothing was written")
+    if not (
+        difference <= TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0)))
+        and np.isfinite(found).all()
+    ):
+        raise PuidError(
+            f"the ONNX graph differs from predict by {difference:g}; nothing was written"
+        )
     return difference
 
 
@@ -232,10 +310,17 @@ def _link(scale: TargetScale) -> tuple[list[NodeProto], list[Any]]:
     if not scale.signed:
         return [helper.make_node("Sigmoid", ["raw"], ["score"])], []
     half = numpy_helper.from_array(np.array(0.5, np.float32), "half")
-    nodes = [helper.make_node("Mul", ["raw", "half"], ["halved"]), helper.make_node("Tanh", ["halved"], ["score"])]
+    nodes = [
+        helper.make_node("Mul", ["raw", "half"], ["halved"]),
+        helper.make_node("Tanh", ["halved"], ["score"]),
+    ]
     return nodes, [half]
 
 
 _WRITERS = {
-    "onnx": write_onnx, "parquet": write_parquet, "npy": write_npy, "csr": write_csr, "recbole": write_recbole,
-}  # fmt: skip
+    "onnx": write_onnx,
+    "parquet": write_parquet,
+    "npy": write_npy,
+    "csr": write_csr,
+    "recbole": write_recbole,
+}

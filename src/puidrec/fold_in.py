@@ -1,14 +1,17 @@
-"""Users by what they did: one exact least-squares step with the other side of a fitted model held fixed.
+"""Users by what they did: one exact least-squares step with the other side of a fitted model held
+fixed.
 
-A user's factors are p_u = m_u + B z_u: what is known of the user otherwise, and coordinates with a penalty. With the
-rows (i, r) of the user, q_i the item's factors and x_i = Bᵀ q_i,
+A user's factors are p_u = m_u + B z_u: what is known of the user otherwise, and coordinates with a
+penalty. With the rows (i, r) of the user, q_i the item's factors and x_i = Bᵀ q_i,
 
-    z_u = argmin Σ_i (r − ⟨m_u, q_i⟩ − ⟨z, x_i⟩)² + ρ ‖z‖² = (Σ x_i x_iᵀ + ρ I)⁻¹ Σ x_i (r − ⟨m_u, q_i⟩)
+    z_u = argmin Σ_i (r − ⟨m_u, q_i⟩ − ⟨z, x_i⟩)² + ρ ‖z‖² = (Σ x_i x_iᵀ + ρ I)⁻¹ Σ x_i (r − ⟨m_u,
+    q_i⟩)
 
-For `mf` with L2 of a known strength (`own_l2`) this is the condition that its fit ended at, so a user who is folded in
-with the training rows scores as trained. Other models have no such condition in the users' factors: there users are
-taken to be drawn like those of training, m_u and B Bᵀ their mean and covariance, ρ the model's mean squared error.
-What `spectrum` reads from which items a user saw is found again only as far as ratings tell it.
+For `mf` with L2 of a known strength (`own_l2`) this is the condition that its fit ended at, so a
+user who is folded in with the training rows scores as trained. Other models have no such condition
+in the users' factors: there users are taken to be drawn like those of training, m_u and B Bᵀ their
+mean and covariance, ρ the model's mean squared error. What `spectrum` reads from which items a user
+saw is found again only as far as ratings tell it.
 """
 
 from __future__ import annotations
@@ -39,15 +42,19 @@ if TYPE_CHECKING:
 Side = Literal["user", "item"]
 PairsByUser = tuple[np.ndarray, np.ndarray]
 CELLS = 2**21
-"""Numbers gathered at once: 16 MB, and 256 entities at most, so that they stay near the processor."""
+"""Numbers gathered at once: 16 MB, and 256 entities at most, so that they stay near the processor.
+"""
 SMALL = 1e-6
-"""Directions in which trained users differ by less than this share of the largest are no directions."""
+"""Directions in which trained users differ by less than this share of the largest are no
+directions."""
 DEFAULT_NOISE = 0.05
-"""Mean squared error of ratings on 0..1 where a model does not know its own (folders of earlier versions)."""
+"""Mean squared error of ratings on 0..1 where a model does not know its own (folders of earlier
+versions)."""
 
 
 class Rows(NamedTuple):
-    """Rows of entities 0, 1, …: `other[start[k]:start[k + 1]]` are the codes of the other side that k goes with."""
+    """Rows of entities 0, 1, …: `other[start[k]:start[k + 1]]` are the codes of the other side that
+    k goes with."""
 
     start: np.ndarray
     other: np.ndarray
@@ -89,12 +96,20 @@ class Prior:
         return factors
 
 
-def solve(x: np.ndarray, rows: Rows, target: np.ndarray, penalty: float, before: Rows | None = None,
-          start: np.ndarray | None = None) -> np.ndarray:  # fmt: skip
-    """z of each entity, [n, coordinates], from its rows; a batch of small positive systems at a time.
+def solve(
+    x: np.ndarray,
+    rows: Rows,
+    target: np.ndarray,
+    penalty: float,
+    before: Rows | None = None,
+    start: np.ndarray | None = None,
+) -> np.ndarray:
+    """z of each entity, [n, coordinates], from its rows; a batch of small positive systems at a
+    time.
 
-    x: coordinates of the other side. before, start: rows that led to coordinates `start` at their optimum: these rows
-    count again, although their targets are not known, for at the optimum Σ x t = (Σ x xᵀ + ρ I) z.
+    x: coordinates of the other side. before, start: rows that led to coordinates `start` at their
+    optimum: these rows count again, although their targets are not known, for at the optimum Σ x t
+    = (Σ x xᵀ + ρ I) z.
     """
     n, width = rows.start.size - 1, x.shape[1]
     points, ridge = np.ascontiguousarray(x, np.float64), penalty * np.eye(x.shape[1])
@@ -113,7 +128,8 @@ def solve(x: np.ndarray, rows: Rows, target: np.ndarray, penalty: float, before:
 
 
 def _blocks(counts: np.ndarray, width: int) -> list[np.ndarray]:
-    """Entities with about as many rows each, so that little is padded; as many at once as `CELLS` allow."""
+    """Entities with about as many rows each, so that little is padded; as many at once as `CELLS`
+    allow."""
     order, blocks, first = np.argsort(counts, kind="stable"), [], 0
     while first < order.size:
         most = int(counts[order[min(first + 255, order.size - 1)]])
@@ -146,15 +162,20 @@ def prior_of(model: Recommender, side: Side) -> Prior:
 
 
 def own_l2(model: Recommender, side: Side) -> Prior | None:
-    """The L2 that `mf` was fitted with, where it is one number per side; None where the model does not say it.
+    """The L2 that `mf` was fitted with, where it is one number per side; None where the model does
+    not say it.
 
-    Read from the model: `l2_` and `dim_` (as given or chosen), the mean number of training rows per entity
-    (`seen_`), the entities' own parameters (`parameters_`: towers of vector and bias), and μ (`phi.mean`).
-    The loss is Σ (s − r)² + ρ ‖vector and bias‖², ρ = l2 · rows per entity.
+    Read from the model: `l2_` and `dim_` (as given or chosen), the mean number of training rows per
+    entity (`seen_`), the entities' own parameters (`parameters_`: towers of vector and bias), and μ
+    (`phi.mean`). The loss is Σ (s − r)² + ρ ‖vector and bias‖², ρ = l2 · rows per entity.
     """
     settings, own = model.settings, model.parameters_.get(f"phi.{side}_towers.0.weight")
     l2, dim = model.l2_, model.dim_
-    fits = own is not None and tuple(own.shape) == (len(_ids(model, side)), dim + 1) and "phi.mean" in model.parameters_
+    fits = (
+        own is not None
+        and tuple(own.shape) == (len(_ids(model, side)), dim + 1)
+        and "phi.mean" in model.parameters_
+    )
     if settings.method != "mf" or settings.loss != "squared" or not fits or own is None:
         return None
     if model.report_.get("solver") != "least-squares" or not l2 > 0.0:
@@ -195,7 +216,8 @@ def require_foldable(model: Recommender) -> None:
 def folded_users(
     model: Recommender, codes: np.ndarray, user: np.ndarray, item: np.ndarray, target: np.ndarray
 ) -> np.ndarray:
-    """Factors of users from their rows. codes: of the users in the model, −1 for new ones; user: position in codes."""
+    """Factors of users from their rows. codes: of the users in the model, −1 for new ones; user:
+    position in codes."""
     prior = prior_of(model, "user")
     q = model.item_factors_.astype(np.float64)
     mean = np.where(codes[:, None] >= 0, prior.mean[np.maximum(codes, 0)], prior.unknown)
@@ -207,39 +229,70 @@ def folded_users(
 def updated_sides(
     model: Recommender, pairs: tuple[np.ndarray, np.ndarray], target: np.ndarray, sweeps: int = 5
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Factors of all users and items after new rows: those of the new rows are solved again, in turns.
+    """Factors of all users and items after new rows: those of the new rows are solved again, in
+    turns.
 
-    pairs: positions of users and items; those from the model's number on are new. What the old rows of an entity say
-    is what its fit ended at (`solve`), with the other side as it was.
+    pairs: positions of users and items; those from the model's number on are new. What the old rows
+    of an entity say is what its fit ended at (`solve`), with the other side as it was.
     """
     sides: tuple[Side, Side] = ("user", "item")
     priors = [prior_of(model, side) for side in sides]
-    sizes = [max(int(own.max()) + 1, len(_ids(model, side))) for own, side in zip(pairs, sides, strict=True)]
-    means = [_padded(prior.mean, prior.unknown, size) for prior, size in zip(priors, sizes, strict=True)]
-    factors = [_padded(_factors(model, side).astype(np.float64), mean, size)
-               for side, mean, size in zip(sides, means, sizes, strict=True)]  # fmt: skip
-    start = [prior.coordinates(own, mean) for prior, own, mean in zip(priors, factors, means, strict=True)]
+    sizes = [
+        max(int(own.max()) + 1, len(_ids(model, side)))
+        for own, side in zip(pairs, sides, strict=True)
+    ]
+    means = [
+        _padded(prior.mean, prior.unknown, size) for prior, size in zip(priors, sizes, strict=True)
+    ]
+    factors = [
+        _padded(_factors(model, side).astype(np.float64), mean, size)
+        for side, mean, size in zip(sides, means, sizes, strict=True)
+    ]
+    start = [
+        prior.coordinates(own, mean)
+        for prior, own, mean in zip(priors, factors, means, strict=True)
+    ]
     seen_user = np.repeat(np.arange(model.seen_[0].size - 1), np.diff(model.seen_[0]))
-    old = [Rows.of(own, other, size)[0] for own, other, size in (
-        (seen_user, np.asarray(model.seen_[1]), sizes[0]), (np.asarray(model.seen_[1]), seen_user, sizes[1]),
-    )]  # fmt: skip
+    old = [
+        Rows.of(own, other, size)[0]
+        for own, other, size in (
+            (seen_user, np.asarray(model.seen_[1]), sizes[0]),
+            (np.asarray(model.seen_[1]), seen_user, sizes[1]),
+        )
+    ]
     fixed = [factors[1].copy(), factors[0].copy()]  # the other side, as the old rows met it
     for _ in range(sweeps):
         for k in (0, 1):
             touched, place = np.unique(pairs[k], return_inverse=True)
-            z = _update(priors[k], means[k][touched], start[k][touched], _of(old[k], touched), fixed[k],
-                        (place, pairs[1 - k]), factors[1 - k], target)  # fmt: skip
+            z = _update(
+                priors[k],
+                means[k][touched],
+                start[k][touched],
+                _of(old[k], touched),
+                fixed[k],
+                (place, pairs[1 - k]),
+                factors[1 - k],
+                target,
+            )
             factors[k][touched] = means[k][touched] + z @ priors[k].basis.T
     return factors[0].astype(np.float32), factors[1].astype(np.float32)
 
 
 def _update(
-    prior: Prior, mean: np.ndarray, start: np.ndarray, old: Rows, fixed: np.ndarray,
-    pairs: tuple[np.ndarray, np.ndarray], other: np.ndarray, target: np.ndarray,
-) -> np.ndarray:  # fmt: skip
+    prior: Prior,
+    mean: np.ndarray,
+    start: np.ndarray,
+    old: Rows,
+    fixed: np.ndarray,
+    pairs: tuple[np.ndarray, np.ndarray],
+    other: np.ndarray,
+    target: np.ndarray,
+) -> np.ndarray:
     """Coordinates of some entities from their old rows (met `fixed`) and new rows (meet `other`)."""
     place, partner = pairs
-    both = np.concatenate([fixed, other]) @ prior.basis  # old rows point into the first half, new rows into the second
+    both = (
+        np.concatenate([fixed, other]) @ prior.basis
+    )  # old rows point into the first half, new rows into the second
     rows, order = Rows.of(place, partner + len(fixed), mean.shape[0])
     left = target - np.einsum("kd,kd->k", mean[place], other[partner])
     return solve(both, rows, left[order], prior.penalty, old, start)
@@ -255,7 +308,11 @@ def _of(rows: Rows, wanted: np.ndarray) -> Rows:
 
 def _padded(values: np.ndarray, rest: np.ndarray, size: int) -> np.ndarray:
     """Rows of `values`, and after them rows of `rest` (one for all, or one each) up to a size."""
-    more = rest[len(values) :] if rest.ndim == 2 else np.broadcast_to(rest, (size - len(values), rest.size))
+    more = (
+        rest[len(values) :]
+        if rest.ndim == 2
+        else np.broadcast_to(rest, (size - len(values), rest.size))
+    )
     return np.concatenate([values, more])
 
 
@@ -268,7 +325,8 @@ def _factors(model: Recommender, side: Side) -> np.ndarray:
 
 
 def read_history(model: Recommender, table: Frame, what: str = "history") -> pl.DataFrame:
-    """Rows `user_id, item_id, rating` of users by what they did; of a pair given twice the last row counts.
+    """Rows `user_id, item_id, rating` of users by what they did; of a pair given twice the last row
+    counts.
 
     Without `user_id` all rows are of one user, 0; without `rating` they are likes.
     """
@@ -281,16 +339,21 @@ def read_history(model: Recommender, table: Frame, what: str = "history") -> pl.
     if "rating" not in frame.columns:
         refuse_near_rating(frame.columns, origin)
         frame = frame.with_columns(rating=pl.lit(model.rating_scale_.high))
-    frame = clean_interactions(frame, model.rating_scale_, origin).select("user_id", "item_id", "rating")
+    frame = clean_interactions(frame, model.rating_scale_, origin).select(
+        "user_id", "item_id", "rating"
+    )
     for key, ids in (("user_id", model.user_ids_), ("item_id", model.item_ids_)):
         if frame[key].dtype != ids.ids.dtype:
             found, expected = str(frame[key].dtype), str(ids.ids.dtype)
-            raise origin.error("ids of another type than in training", column=key, found=found, expected=expected)
+            raise origin.error(
+                "ids of another type than in training", column=key, found=found, expected=expected
+            )
     return frame.unique(["user_id", "item_id"], keep="last", maintain_order=True)
 
 
 def fold_in_users(model: Recommender, table: Frame, *, alone: bool = False) -> Recommender:
-    """A copy of the model in which the users of a table are as their rows say; `alone`: with these users only."""
+    """A copy of the model in which the users of a table are as their rows say; `alone`: with these
+    users only."""
     require_foldable(model)
     frame = read_history(model, table)
     users = IdMap(frame["user_id"].unique(maintain_order=True))
@@ -299,13 +362,18 @@ def fold_in_users(model: Recommender, table: Frame, *, alone: bool = False) -> R
     if not known.any():
         expected = f"items of the model, such as {model.item_ids_.ids[0]}"
         raise Origin("history").error(
-            "none of these items was in training", column="item_id", found=frame["item_id"][0], expected=expected
+            "none of these items was in training",
+            column="item_id",
+            found=frame["item_id"][0],
+            expected=expected,
         )
     codes = model.user_ids_.encode(users.ids)
     target = model.rating_scale_.unit(frame["rating"].to_numpy()).astype(np.float64)
     factors = folded_users(model, codes, user[known], item[known], target[known])
     if alone:
-        seen = merged_pairs((np.zeros(1, np.int64), np.zeros(0, np.int64)), user[known], item[known], len(users))
+        seen = merged_pairs(
+            (np.zeros(1, np.int64), np.zeros(0, np.int64)), user[known], item[known], len(users)
+        )
         return _with_users(model, users, factors, seen)
     new = codes < 0
     place = np.where(new, len(model.user_ids_) + np.cumsum(new) - 1, codes)
@@ -323,10 +391,15 @@ def partial_update(model: Recommender, table: Frame) -> dict[str, Any]:
     frame = read_history(model, table, "new rows")
     users = joined_ids(model.user_ids_, frame["user_id"].unique(maintain_order=True))
     items = joined_ids(model.item_ids_, frame["item_id"].unique(maintain_order=True))
-    pairs = users.encode(frame["user_id"]).astype(np.int64), items.encode(frame["item_id"]).astype(np.int64)
+    pairs = (
+        users.encode(frame["user_id"]).astype(np.int64),
+        items.encode(frame["item_id"]).astype(np.int64),
+    )
     fresh = ~model.trained_on(frame["user_id"], frame["item_id"])
     if not fresh.any():
-        raise InputError("these rows were all trained on", found=f"{frame.height:,} rows", expected="new rows")
+        raise InputError(
+            "these rows were all trained on", found=f"{frame.height:,} rows", expected="new rows"
+        )
     pairs = pairs[0][fresh], pairs[1][fresh]
     target = model.rating_scale_.unit(frame["rating"].to_numpy())[fresh].astype(np.float64)
     done = {
@@ -336,7 +409,9 @@ def partial_update(model: Recommender, table: Frame) -> dict[str, Any]:
         "items": int(np.unique(pairs[1]).size),
         "new_users": len(users) - len(model.user_ids_),
         "new_items": len(items) - len(model.item_ids_),
-        "share_of_rows_since_fit": round(int(fresh.sum()) / (model.seen_[1].size + int(fresh.sum())), 4),
+        "share_of_rows_since_fit": round(
+            int(fresh.sum()) / (model.seen_[1].size + int(fresh.sum())), 4
+        ),
     }
     priors: dict[Side, Prior] = {"user": prior_of(model, "user"), "item": prior_of(model, "item")}
     sides = updated_sides(model, pairs, target)
@@ -353,7 +428,8 @@ def partial_update(model: Recommender, table: Frame) -> dict[str, Any]:
 
 
 def keep_own(model: Recommender, prior: Prior, side: Side) -> None:
-    """Keep the entities' own parameters beside changed factors, where `own_l2` reads them (models of IDs)."""
+    """Keep the entities' own parameters beside changed factors, where `own_l2` reads them (models
+    of IDs)."""
     name = f"phi.{side}_towers.0.weight"
     if not prior.exact:
         return
@@ -363,7 +439,9 @@ def keep_own(model: Recommender, prior: Prior, side: Side) -> None:
     model.parameters_ = {**model.parameters_, name: own}
 
 
-def _with_users(model: Recommender, users: IdMap, factors: np.ndarray, seen: PairsByUser) -> Recommender:
+def _with_users(
+    model: Recommender, users: IdMap, factors: np.ndarray, seen: PairsByUser
+) -> Recommender:
     """A copy of the model with other users."""
     other = copy(model)
     other._cold_start = model.cold_start()
@@ -374,7 +452,9 @@ def _with_users(model: Recommender, users: IdMap, factors: np.ndarray, seen: Pai
 
 def _without_path(model: Recommender) -> dict[str, torch.Tensor]:
     """Parameters without the path along Γ, which knows the users and items of the fit only."""
-    return {name: value for name, value in model.parameters_.items() if not name.startswith("path.")}
+    return {
+        name: value for name, value in model.parameters_.items() if not name.startswith("path.")
+    }
 
 
 def joined_ids(known: IdMap, ids: pl.Series) -> IdMap:
@@ -383,10 +463,14 @@ def joined_ids(known: IdMap, ids: pl.Series) -> IdMap:
     return IdMap(pl.concat([known.ids, new.alias(known.ids.name)]))
 
 
-def merged_pairs(seen: PairsByUser, user: np.ndarray, item: np.ndarray, n_users: int) -> PairsByUser:
+def merged_pairs(
+    seen: PairsByUser, user: np.ndarray, item: np.ndarray, n_users: int
+) -> PairsByUser:
     """Pairs by user with more of them, each once, for `n_users` users."""
     width = int(max(np.max(seen[1], initial=0), np.max(item, initial=0))) + 1
-    before = np.repeat(np.arange(seen[0].size - 1), np.diff(seen[0])) * width + np.asarray(seen[1], np.int64)
+    before = np.repeat(np.arange(seen[0].size - 1), np.diff(seen[0])) * width + np.asarray(
+        seen[1], np.int64
+    )
     key = np.unique(np.concatenate([before, user.astype(np.int64) * width + item]))
     start = np.concatenate([[0], np.cumsum(np.bincount(key // width, minlength=n_users))])
     return start, (key % width).astype(np.int32)
@@ -397,6 +481,10 @@ def training_mse(model: Recommender, rows: Interactions) -> float:
     total, n = 0.0, len(rows)
     for start in range(0, n, 2**18):
         some = slice(start, start + 2**18)
-        scores = np.einsum("kd,kd->k", model.user_factors_[rows.user[some]], model.item_factors_[rows.item[some]])
-        total += float(np.sum((scores - model.rating_scale_.unit(rows.rating[some])).astype(np.float64) ** 2))
+        scores = np.einsum(
+            "kd,kd->k", model.user_factors_[rows.user[some]], model.item_factors_[rows.item[some]]
+        )
+        total += float(
+            np.sum((scores - model.rating_scale_.unit(rows.rating[some])).astype(np.float64) ** 2)
+        )
     return round(total / max(n, 1), 6)

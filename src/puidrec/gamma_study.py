@@ -1,4 +1,5 @@
-"""Everything there is to say about Γ on one data set: its distribution, what it rests on, and what data prove of it."""
+"""Everything there is to say about Γ on one data set: its distribution, what it rests on, and what
+data prove of it."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class Proof:
 
 @dataclass(frozen=True)
 class SignStudy:
-    """Whether people pick what they like: by means of uniform rows, and by what the log itself shows."""
+    """Whether people pick what they like: by means of uniform rows, and by what the log itself
+    shows."""
 
     means: tuple[MeanGap, ...]
     """All pairs first, then segments; empty without enough uniform rows."""
@@ -72,7 +74,9 @@ class SignStudy:
         if self.means:
             whole = self.means[0]
             shown = (
-                whole.finding if whole.finding != OPEN else "these means do not show whether people pick what they like"
+                whole.finding
+                if whole.finding != OPEN
+                else "these means do not show whether people pick what they like"
             )
             found = (
                 f"Seen pairs, reweighted to unseen ones, are rated {whole.seen - whole.unseen:+.3f} against uniform "
@@ -85,7 +89,11 @@ class SignStudy:
             return found
         if self.log is None:
             return "Nothing here shows whether people pick what they like: that they do is an assumption."
-        shown = "" if self.log.finding != OPEN else f" ({CLEAR_T:g} would show it); that they like it is an assumption"
+        shown = (
+            ""
+            if self.log.finding != OPEN
+            else f" ({CLEAR_T:g} would show it); that they like it is an assumption"
+        )
         return (
             f"Held-out ratings change with exposure at t = {self.log.t:+.1f} beyond model, activity and popularity: "
             f"{self.log.finding}{shown}."
@@ -126,9 +134,11 @@ class GammaStudy:
 
     @property
     def proved(self) -> float | None:
-        """The adjusted lower limit of Γ, by rating level where there are levels; None without uniform rows.
+        """The adjusted lower limit of Γ, by rating level where there are levels; None without
+        uniform rows.
 
-        One certificate, chosen beforehand: the larger of two limits would be wrong more often than each.
+        One certificate, chosen beforehand: the larger of two limits would be wrong more often than
+        each.
         """
         adjusted = [proof.certificate.lower for proof in self.proofs if proof.certificate.adjusted]
         return adjusted[-1] if adjusted else None
@@ -147,17 +157,30 @@ class GammaStudy:
         )
 
     def table(self) -> pl.DataFrame:
-        """One long table: `kind` is cell (user group × item group), user or item; Γ is a geometric mean over pairs."""
+        """One long table: `kind` is cell (user group × item group), user or item; Γ is a geometric
+        mean over pairs."""
         users, items = self.sides
         cells = self.gamma.bin_table().with_columns(pl.lit("cell").alias("kind"))
-        by_user = self.gamma.user_table().with_columns(self.data.user_ids.ids.alias("user_id"), kind=pl.lit("user"))
-        by_item = self.gamma.item_table().with_columns(self.data.item_ids.ids.alias("item_id"), kind=pl.lit("item"))
-        long = pl.concat([cells, by_user.drop("user"), by_item.drop("item")], how="diagonal_relaxed")
+        by_user = self.gamma.user_table().with_columns(
+            self.data.user_ids.ids.alias("user_id"), kind=pl.lit("user")
+        )
+        by_item = self.gamma.item_table().with_columns(
+            self.data.item_ids.ids.alias("item_id"), kind=pl.lit("item")
+        )
+        long = pl.concat(
+            [cells, by_user.drop("user"), by_item.drop("item")], how="diagonal_relaxed"
+        )
         return long.select(
-            "kind", "user_id", "item_id", pl.col("user_bin", "item_bin").cast(pl.Int32),
-            _label_of("user_bin", users).alias("user_group"), _label_of("item_bin", items).alias("item_group"),
-            "n_users", "n_items", "gamma",
-        )  # fmt: skip
+            "kind",
+            "user_id",
+            "item_id",
+            pl.col("user_bin", "item_bin").cast(pl.Int32),
+            _label_of("user_bin", users).alias("user_group"),
+            _label_of("item_bin", items).alias("item_group"),
+            "n_users",
+            "n_items",
+            "gamma",
+        )
 
 
 def study_gamma(
@@ -171,9 +194,11 @@ def study_gamma(
 ) -> GammaStudy:
     """Fit a Γ rule to the training rows of a split and gather what it rests on.
 
-    Training rows count as seen. The certificates compare them with all uniform rows, whatever share the split sets
-    apart for tests: they describe the data, and no model learns from them. They are adjusted by `propensity`, the
-    nominal one that Γ is put around; `cells` alone leaves features finer than bins to be taken for hidden ones.
+    Training rows count as seen. The certificates compare them with all uniform rows, whatever share
+    the split sets
+    apart for tests: they describe the data, and no model learns from them. They are adjusted by
+    `propensity`, the nominal one that Γ is put around; `cells` alone leaves features finer than
+    bins to be taken for hidden ones.
     """
     tell = progress or (lambda _: None)
     chosen = resolve_gamma(rule)
@@ -181,7 +206,11 @@ def study_gamma(
     split = data.split(protocol, seed)
     rows = split.train
     if not len(rows):
-        raise InputError("the protocol leaves no row to learn from", found=protocol, expected="another --protocol")
+        raise InputError(
+            "the protocol leaves no row to learn from",
+            found=protocol,
+            expected="another --protocol",
+        )
     nominal = NominalExposure(data, rows, split.propensity, propensity, seed=seed)
     evidence = nominal.evidence
     tell("estimating entropies")
@@ -192,14 +221,29 @@ def study_gamma(
     calibration = evidence.calibration
     tell("certifying")
     proofs, means = _prove(nominal, split.protocol)
-    pairs = gamma.at(*population_pairs(data.n_users, data.n_items, generator(seed, "gamma-study"), MAX_PAIRS))
+    pairs = gamma.at(
+        *population_pairs(data.n_users, data.n_items, generator(seed, "gamma-study"), MAX_PAIRS)
+    )
     printed = printed_equation(evidence, gains["plugin"], *_weights(chosen))
     return GammaStudy(
-        data, split, chosen, evidence, gamma, pairs, gains, printed, calibration, propensity, proofs, means
+        data,
+        split,
+        chosen,
+        evidence,
+        gamma,
+        pairs,
+        gains,
+        printed,
+        calibration,
+        propensity,
+        proofs,
+        means,
     )
 
 
-def printed_equation(evidence: Evidence, gains: Gains, alpha: float, beta: float) -> PrintedEquation:
+def printed_equation(
+    evidence: Evidence, gains: Gains, alpha: float, beta: float
+) -> PrintedEquation:
     """What the equation gives as it is printed, and for how many pairs that is no bound."""
     shares = [
         resolve_gamma("paper", scope=scope, alpha=alpha, beta=beta).fit(evidence).share_clipped
@@ -216,17 +260,21 @@ def _weights(rule: GammaRule) -> tuple[float, float]:
 
 
 def _sign_of_log(data: Dataset, split: Split) -> SignCheck | None:
-    """The sign that the log shows by itself: rows against a model and exposure factors made without their part."""
+    """The sign that the log shows by itself: rows against a model and exposure factors made without
+    their part."""
     settings = Settings(method="mf", backbone="mf", seed=split.seed, select="none")
     shown = None if data.positives_only else out_of_fold(Prepared.of(data, split, settings))
     return None if shown is None else shown.sign
 
 
-def _prove(nominal: NominalExposure, protocol: Protocol) -> tuple[tuple[Proof, ...], tuple[MeanGap, ...]]:
-    """Certificates from all uniform rows: by label and by rating level, plain and adjusted for the features.
+def _prove(
+    nominal: NominalExposure, protocol: Protocol
+) -> tuple[tuple[Proof, ...], tuple[MeanGap, ...]]:
+    """Certificates from all uniform rows: by label and by rating level, plain and adjusted for the
+    features.
 
-    The last one, adjusted, is the one that counts: its segments and its placebo are looked at as well, and the means
-    of its outcome.
+    The last one, adjusted, is the one that counts: its segments and its placebo are looked at as
+    well, and the means of its outcome.
     """
     data, rule = nominal.data, all_labelled(protocol)
     if data.uniform is None or not len(data.uniform):
@@ -234,8 +282,12 @@ def _prove(nominal: NominalExposure, protocol: Protocol) -> tuple[tuple[Proof, .
     uniform, logged = data.uniform.labelled(rule), data.logged.labelled(rule)
     if len(logged) != len(nominal.seen):  # the protocol drops ratings, but shares are of all pairs
         nominal = replace(nominal, seen=logged)
-    outcomes: tuple[Outcome, ...] = ("label", "rating") if nominal.certifies_levels(uniform) else ("label",)
-    plain = [Proof(outcome, nominal.certificate(outcome, uniform, adjust=False)) for outcome in outcomes]
+    outcomes: tuple[Outcome, ...] = (
+        ("label", "rating") if nominal.certifies_levels(uniform) else ("label",)
+    )
+    plain = [
+        Proof(outcome, nominal.certificate(outcome, uniform, adjust=False)) for outcome in outcomes
+    ]
     adjusted = [
         Proof(outcome, certify_exposure(nominal, uniform, outcome, checks=outcome == outcomes[-1]))
         for outcome in outcomes
@@ -245,7 +297,8 @@ def _prove(nominal: NominalExposure, protocol: Protocol) -> tuple[tuple[Proof, .
 
 
 def _side(codes: np.ndarray, bins: SideBins | None, side: str) -> SideBins:
-    """The feature groups where Γ lives on them; else groups that no feature describes (one Γ, random classes)."""
+    """The feature groups where Γ lives on them; else groups that no feature describes (one Γ,
+    random classes)."""
     if bins is not None and np.array_equal(codes, bins.codes):
         return bins
     n = int(codes.max()) + 1

@@ -43,4 +43,6 @@ class History(list[dict[str, Any]]):
     def _repr_html_(self) -> str:
         """The last rows, as a notebook shows them."""
         frame = self.to_frame().tail(SHOWN)
-        return view("history", f"{len(self):,} sweeps or epochs", html_table(frame.columns, frame.rows()))
+        return view(
+            "history", f"{len(self):,} sweeps or epochs", html_table(frame.columns, frame.rows())
+        )

@@ -1,4 +1,5 @@
-"""Which parameters a method has: a parameter that it would never read is refused, not taken in silence."""
+"""Which parameters a method has: a parameter that it would never read is refused, not taken in
+silence."""
 
 from __future__ import annotations
 
@@ -33,10 +34,11 @@ OWN: dict[str, Callable[[MethodSpec], bool]] = {
 
 
 def check_parameters(method: str, given: Mapping[str, Any]) -> None:
-    """Refuse parameters that a method of this package does not have, and numbers that are text or truth values.
+    """Refuse parameters that a method of this package does not have, and numbers that are text or
+    truth values.
 
-    A parameter at its default is no request, so copies of all parameters are taken. Methods of other packages may
-    read any.
+    A parameter at its default is no request, so copies of all parameters are taken. Methods of
+    other packages may read any.
     """
     spec = get_method(method)
     fields = Settings.model_fields
@@ -58,14 +60,19 @@ def check_parameters(method: str, given: Mapping[str, Any]) -> None:
 
 
 def _check_kind(name: str, value: Any) -> None:
-    """Refuse text and truth values where a number is meant: 16 in quotes, or True, would count as 16 and 1."""
+    """Refuse text and truth values where a number is meant: 16 in quotes, or True, would count as
+    16 and 1."""
     hint = get_type_hints(Parameters).get(name)
     kinds = set(get_args(hint) or (hint,))
     numeric = bool(kinds & {int, float})
     if numeric and isinstance(value, bool) and bool not in kinds:
         expected = "a whole number" if float not in kinds else "a number"
         raise InputError(f"parameter {name} is no number", found=value, expected=expected)
-    words = {word for kind in kinds for word in get_args(kind)}  # text may be a rule, or one of some words
+    words = {
+        word for kind in kinds for word in get_args(kind)
+    }  # text may be a rule, or one of some words
     if numeric and isinstance(value, str) and str not in kinds and value not in words:
         expected = "a whole number" if float not in kinds else "a number"
-        raise InputError(f"parameter {name} is no number", found=value, expected=f"{expected}, without quotes")
+        raise InputError(
+            f"parameter {name} is no number", found=value, expected=f"{expected}, without quotes"
+        )

@@ -11,7 +11,8 @@ Rng = int | np.random.Generator | None
 
 
 def generator(rng: Rng, *stream: str | int) -> np.random.Generator:
-    """Return the generator of a named stream: `generator(0, "split")` never moves `generator(0, "init")`.
+    """Return the generator of a named stream: `generator(0, "split")` never moves `generator(0,
+    "init")`.
 
     A Generator is returned as it is when no stream is named, and spawns a child for a named one.
     """
@@ -28,9 +29,14 @@ def derive_seed(rng: Rng, *stream: str | int) -> int:
 
 
 def bootstrap_counts(replicates: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """How often each of n is met in n draws with replacement: [replicates, n] (float64), every row adds up to n."""
+    """How often each of n is met in n draws with replacement: [replicates, n] (float64), every row
+    adds up to n."""
     drawn = rng.integers(0, n, size=(replicates, n)) + n * np.arange(replicates)[:, None]
-    return np.bincount(drawn.ravel(), minlength=replicates * n).reshape(replicates, n).astype(np.float64)
+    return (
+        np.bincount(drawn.ravel(), minlength=replicates * n)
+        .reshape(replicates, n)
+        .astype(np.float64)
+    )
 
 
 def _word(part: str | int) -> int:

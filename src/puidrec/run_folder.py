@@ -1,4 +1,5 @@
-"""One training run and the folder it leaves: everything needed to read it, repeat it, or go on with it."""
+"""One training run and the folder it leaves: everything needed to read it, repeat it, or go on with
+it."""
 
 from __future__ import annotations
 
@@ -38,7 +39,16 @@ PROPENSITY = "-propensity@"
 """In the name of metrics that are weighted by inverse propensity."""
 CONFIG, CHECKPOINT, ENVIRONMENT = "config.toml", "checkpoint.safetensors", "environment.json"
 CARD, MEASURED = "MODEL_CARD.md", "metrics.json"
-FILES = (CONFIG, CHECKPOINT, "history.jsonl", ENVIRONMENT, MEASURED, CARD, "model", "signature.json")
+FILES = (
+    CONFIG,
+    CHECKPOINT,
+    "history.jsonl",
+    ENVIRONMENT,
+    MEASURED,
+    CARD,
+    "model",
+    "signature.json",
+)
 """All that a run folder ever holds."""
 LIBRARIES = ("puidrec", "torch", "numpy", "scipy", "polars", "scikit-learn")
 
@@ -70,9 +80,10 @@ def train_run(
     split = data.split(protocol, settings.seed, select=settings.select)
     if not len(split.test):
         raise InputError(
-            "the data set is too small: no rows are left to test on", found=f"{len(split.train):,} training rows",
+            "the data set is too small: no rows are left to test on",
+            found=f"{len(split.train):,} training rows",
             hint="Give more rows, or use Recommender.fit, which tests nothing.",
-        )  # fmt: skip
+        )
     checkpoint = out / CHECKPOINT if out is not None else None
     model = Recommender()
     model.settings = settings  # a comparison may give a method settings that it does not read
@@ -89,7 +100,10 @@ def train_run(
 
 
 def measure(
-    model: Recommender, split: Split, metrics: Sequence[str] | None = None, data: Dataset | None = None
+    model: Recommender,
+    split: Split,
+    metrics: Sequence[str] | None = None,
+    data: Dataset | None = None,
 ) -> tuple[Evaluation, dict[str, Any]]:
     """Metrics on the test rows, flat, with the protocol and positive rate behind them.
 
@@ -101,15 +115,25 @@ def measure(
     if any(PROPENSITY in name for name in metrics) and data is not None:
         chosen = model.settings
         nominal = NominalExposure(
-            data, split.train, split.propensity, chosen.propensity, chosen.min_propensity, chosen.seed
+            data,
+            split.train,
+            split.propensity,
+            chosen.propensity,
+            chosen.min_propensity,
+            chosen.seed,
         )
         propensity = nominal.propensity_of(split.test)
     with threads_for(len(model.user_ids_) * len(model.item_ids_), model.settings.dim_number):
         evaluation = evaluate(
-            model, split.test, metrics, target=model.settings.target_scale.target, propensity=propensity,
-            overlap=split.overlap.rule, users=split.protocol.users,
+            model,
+            split.test,
+            metrics,
+            target=model.settings.target_scale.target,
+            propensity=propensity,
+            overlap=split.overlap.rule,
+            users=split.protocol.users,
             exclude=split.validation if split.selection == "logged" else None,
-        )  # fmt: skip
+        )
     finite = {name: float(value) for name, value in evaluation.items() if np.isfinite(value)}
     context = {
         **_chance(split, metrics),
@@ -127,7 +151,8 @@ def measure(
 
 
 def default_metrics(protocol: str | Protocol, likes: bool) -> tuple[str, ...]:
-    """What is measured: `METRICS`; rankings of all unseen items where rows are held out by time, or all are likes."""
+    """What is measured: `METRICS`; rankings of all unseen items where rows are held out by time, or
+    all are likes."""
     if get_protocol(protocol).order != "random":
         return UNSEEN_METRICS if likes else (*UNSEEN_METRICS, "auc", "mse")
     return UNSEEN_METRICS if likes else METRICS
@@ -139,16 +164,20 @@ def _chance(split: Split, metrics: Sequence[str]) -> dict[str, float]:
     if not names or split.protocol.users == "both-labels":
         return {}
     test = split.test
-    found = evaluate_scores(test.user, np.zeros(len(test)), test.label, metrics=names, users=split.protocol.users)
+    found = evaluate_scores(
+        test.user, np.zeros(len(test)), test.label, metrics=names, users=split.protocol.users
+    )
     return {f"chance_{name}": value for name, value in found.items()}
 
 
 @contextlib.contextmanager
 def mlflow_run(settings: Settings, data: str) -> Iterator[Callable[[Run, Path | None], None]]:
-    """A run of MLflow around a training; call what it yields with the outcome and the folder it was written to.
+    """A run of MLflow around a training; call what it yields with the outcome and the folder it was
+    written to.
 
-    The store is that of MLFLOW_TRACKING_URI, else mlflow.db in the current folder; the experiment that of
-    MLFLOW_EXPERIMENT_NAME, else puidrec. It is opened before training, so that a wrong address costs no time.
+    The store is that of MLFLOW_TRACKING_URI, else mlflow.db in the current folder; the experiment
+    that of MLFLOW_EXPERIMENT_NAME, else puidrec. It is opened before training, so that a wrong
+    address costs no time.
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     for name in ("mlflow", "alembic"):
@@ -163,7 +192,9 @@ def mlflow_run(settings: Settings, data: str) -> Iterator[Callable[[Run, Path | 
         client, name = MlflowClient(uri, uri), os.environ.get("MLFLOW_EXPERIMENT_NAME") or "puidrec"
         known = client.get_experiment_by_name(name)
         experiment = client.create_experiment(name) if known is None else known.experiment_id
-        own: str = client.create_run(experiment, run_name=f"{settings.method} on {data}").info.run_id
+        own: str = client.create_run(
+            experiment, run_name=f"{settings.method} on {data}"
+        ).info.run_id
     except Exception as error:  # whatever a store, its driver or the network raises
         reason = one_line(str(error))[:200]
         raise InputError(
@@ -188,7 +219,9 @@ def mlflow_run(settings: Settings, data: str) -> Iterator[Callable[[Run, Path | 
     except BaseException as error:
         client.set_terminated(own, "FAILED")
         if isinstance(error, MlflowException):
-            raise PuidError(f"the run is whole, but MLflow did not take it: {one_line(str(error))[:200]}") from error
+            raise PuidError(
+                f"the run is whole, but MLflow did not take it: {one_line(str(error))[:200]}"
+            ) from error
         raise
 
 
@@ -196,7 +229,10 @@ def load_run(folder: Path, device: str = "cpu") -> tuple[Recommender, dict[str, 
     """The model of a run folder, to score on a device, and its metrics."""
     if not (folder / "model").is_dir():
         raise InputError(
-            "not a run folder", file=folder, expected="a folder written by puid train", hint="Check the path."
+            "not a run folder",
+            file=folder,
+            expected="a folder written by puid train",
+            hint="Check the path.",
         )
     return Recommender.load(folder / "model").to(device), read_json(folder / "metrics.json")
 
@@ -215,28 +251,38 @@ def environment(data: Dataset, seed: int) -> dict[str, Any]:
 
 
 def read_environment(folder: Path, *required: str) -> dict[str, Any]:
-    """What a run folder says that its figures depend on; refused where one of the required keys is missing."""
+    """What a run folder says that its figures depend on; refused where one of the required keys is
+    missing."""
     found = read_json(folder / ENVIRONMENT)
     missing = next((key for key in required if key not in found), None)
     if missing is not None:
-        raise InputError("not written by puid train", file=folder / ENVIRONMENT, found=f"no {missing}")
+        raise InputError(
+            "not written by puid train", file=folder / ENVIRONMENT, found=f"no {missing}"
+        )
     return found
 
 
 def to_toml(values: dict[str, Any]) -> str:
     """Flat settings as TOML; settings that are None are left out."""
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None)
+    return "".join(
+        f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None
+    )
 
 
 @contextlib.contextmanager
 def _claimed(out: Path, settings: Settings, world: World = ALONE) -> Iterator[None]:
     """Claim a folder before any work is spent; where training is refused, leave it as it was found.
 
-    A finished run is never overwritten, nor is a folder of other files: what `--out .` would do to a home folder.
+    A finished run is never overwritten, nor is a folder of other files: what `--out .` would do to
+    a home folder.
     """
     with output_errors(out):
         if (out / "model").exists():
-            raise InputError("the folder holds a finished run", file=out, hint="Choose another --out, or remove it.")
+            raise InputError(
+                "the folder holds a finished run",
+                file=out,
+                hint="Choose another --out, or remove it.",
+            )
         own = out / CONFIG
         if world.first:
             _require_own(out, settings)
@@ -256,7 +302,8 @@ def _claimed(out: Path, settings: Settings, world: World = ALONE) -> Iterator[No
 
 
 def _require_own(out: Path, settings: Settings) -> None:
-    """Refuse a folder that holds anything but an interrupted run of these settings, on whatever device."""
+    """Refuse a folder that holds anything but an interrupted run of these settings, on whatever
+    device."""
     refuse_other_files(out, FILES, "an interrupted run", always=(CONFIG,), link=True)
     if not (out / CONFIG).exists():
         return
@@ -267,17 +314,25 @@ def _require_own(out: Path, settings: Settings) -> None:
     now = tomllib.loads(to_toml(settings.model_dump()))
     if {**before, "device": None} != {**now, "device": None}:
         raise InputError(
-            "the folder holds an interrupted run of other settings", file=out / CONFIG,
+            "the folder holds an interrupted run of other settings",
+            file=out / CONFIG,
             hint="Resume with the settings it was made with, name a new folder with --out, or remove this one.",
-        )  # fmt: skip
+        )
 
 
-def _write(out: Path, run: Run, data: Dataset, split: Split, source: Mapping[str, Any] | None) -> None:
+def _write(
+    out: Path, run: Run, data: Dataset, split: Split, source: Mapping[str, Any] | None
+) -> None:
     history = "".join(json.dumps(row) + "\n" for row in run.model.history_)
-    write_text(out / CONFIG, to_toml(run.model.settings.model_dump()))  # again: the folder may have been removed
+    write_text(
+        out / CONFIG, to_toml(run.model.settings.model_dump())
+    )  # again: the folder may have been removed
     write_text(out / "history.jsonl", history)
     known = {} if source is None else {"data_source": dict(source)}
-    write_json(out / ENVIRONMENT, {**environment(data, split.seed), "protocol": split.protocol.name, **known})
+    write_json(
+        out / ENVIRONMENT,
+        {**environment(data, split.seed), "protocol": split.protocol.name, **known},
+    )
     write_json(out / MEASURED, run.metrics)
     write_text(out / CARD, run.model.to_card(data, split, run.evaluation))
     run.model.save(out / "model")

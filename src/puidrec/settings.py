@@ -1,4 +1,5 @@
-"""Every hyperparameter, declared once: typed, described, checked. All other modules receive this object."""
+"""Every hyperparameter, declared once: typed, described, checked. All other modules receive this
+object."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ VALIDATION_METRICS = ("auto", "auc", "uauc", "mse")
 
 
 class Parameters(TypedDict, total=False):
-    """The fields of `Settings` beside the method, as a type checker sees them: `Recommender(dimm=4)` is an error there.
+    """The fields of `Settings` beside the method, as a type checker sees them:
+    `Recommender(dimm=4)` is an error there.
 
     A test compares names and types with `Settings`, where they are declared, described and checked.
     """
@@ -70,7 +72,8 @@ class Parameters(TypedDict, total=False):
 class MethodParams(BaseModel):
     """Parameters that belong to one method: subclass it, and name the class in the method's row.
 
-    They are given, checked, saved and shown like all others: `Recommender("cvib", information_weight=0.3)`.
+    They are given, checked, saved and shown like all others: `Recommender("cvib",
+    information_weight=0.3)`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -83,11 +86,14 @@ class Settings(BaseModel):
     """How a recommender is trained: what all methods share, and what the method alone has (`own`)."""
 
     # what is not declared here must be a parameter of the method's own: `_check_own`
-    model_config = ConfigDict(extra="allow", frozen=True, validate_default=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="allow", frozen=True, validate_default=True, allow_inf_nan=False
+    )
 
     method: str = Field(DEFAULT_METHOD, description="A row of the table of methods.")
     backbone: str = Field(
-        "mf-linear", description="mf: IDs; mf-linear: IDs and linear features; mf-mlp: two-layer MLPs."
+        "mf-linear",
+        description="mf: IDs; mf-linear: IDs and linear features; mf-mlp: two-layer MLPs.",
     )
     ids: bool | Literal["bias"] = Field(
         True, description="ID embeddings beside features; 'bias' keeps the biases only."
@@ -96,28 +102,43 @@ class Settings(BaseModel):
         "auto", description="Length of the representations; auto: with l2, by held-out logged rows."
     )
     hidden: int = Field(64, ge=1, le=65536, description="Hidden units of mf-mlp.")
-    target: Literal["rating", "binary"] = Field("rating", description="Levels scaled to [0, 1], or labels ±1.")
+    target: Literal["rating", "binary"] = Field(
+        "rating", description="Levels scaled to [0, 1], or labels ±1."
+    )
     loss: str = Field("squared", description="squared, absolute or cross-entropy.")
     head: str = Field(
-        "label", description="What the imputation model predicts: label, label-squared, residual or direct."
+        "label",
+        description="What the imputation model predicts: label, label-squared, residual or direct.",
     )
-    propensity: str = Field("two-way", description="cells, logistic, two-way, balanced, kernel, naive-bayes or given.")
-    min_propensity: float = Field(0.01, gt=0, lt=1, description="Propensities are clipped from below here.")
+    propensity: str = Field(
+        "two-way", description="cells, logistic, two-way, balanced, kernel, naive-bayes or given."
+    )
+    min_propensity: float = Field(
+        0.01, gt=0, lt=1, description="Propensities are clipped from below here."
+    )
     gamma: str | float = Field(
         "auto",
         description="A Γ rule, a number, certified or learned (both by uniform rows), or auto (as the method needs).",
     )
-    alpha: float | None = Field(None, ge=0, description="User-side weight of the Γ rule; None: the rule's own.")
-    beta: float | None = Field(None, ge=0, description="Item-side weight of the Γ rule; None: the rule's own.")
-    normalise: bool = Field(False, description="Divide the worst case by its weights (Hájek), as IPS with one Γ needs.")
+    alpha: float | None = Field(
+        None, ge=0, description="User-side weight of the Γ rule; None: the rule's own."
+    )
+    beta: float | None = Field(
+        None, ge=0, description="Item-side weight of the Γ rule; None: the rule's own."
+    )
+    normalise: bool = Field(
+        False, description="Divide the worst case by its weights (Hájek), as IPS with one Γ needs."
+    )
     unseen_weight: float = Field(
         1.0, ge=0, description="λ of the unseen pairs in signed, sharp, all-rank and auto-debias."
     )
     adjust: bool | None = Field(
-        None, description="signed, sharp: weigh seen pairs by inverse propensity; None: where the model has no IDs."
+        None,
+        description="signed, sharp: weigh seen pairs by inverse propensity; None: where the model has no IDs.",
     )
     liked: bool | None = Field(
-        None, description="People pick what they like (False: dislike); None: signed assumes it, spectrum asks the log."
+        None,
+        description="People pick what they like (False: dislike); None: signed assumes it, spectrum asks the log.",
     )
     warm_start: bool = Field(True, description="Benchmarked methods start at the benchmark.")
     solver: Literal["auto", "least-squares", "adam"] = Field(
@@ -132,19 +153,27 @@ class Settings(BaseModel):
     )
     lr: float = Field(0.02, gt=0, description="Adam's step size.")
     l2: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
-        "auto", description="L2 of an entity's vector and bias, per mean number of rows; auto: as dim."
+        "auto",
+        description="L2 of an entity's vector and bias, per mean number of rows; auto: as dim.",
     )
     l2_features: float = Field(0.02, ge=0, description="L2 on feature weights, which are shared.")
     shrink_to: Literal["mf"] | None = Field(
-        None, description="What L2 pulls the vectors of weighted fits to: mf, the unweighted fit; None: 0."
+        None,
+        description="What L2 pulls the vectors of weighted fits to: mf, the unweighted fit; None: 0.",
     )
     cross_fit: int = Field(
-        0, ge=0, le=20, description="DR: folds over which the imputation is fitted on other rows than it corrects."
+        0,
+        ge=0,
+        le=20,
+        description="DR: folds over which the imputation is fitted on other rows than it corrects.",
     )
     benchmark: Literal["own", "mf"] = Field(
-        "own", description="brd-*, bpuid-*: what they are measured against, the estimator without Γ or mf."
+        "own",
+        description="brd-*, bpuid-*: what they are measured against, the estimator without Γ or mf.",
     )
-    metric: str = Field("auto", description="Validation metric; auto: uauc where users have enough rows, else auc.")
+    metric: str = Field(
+        "auto", description="Validation metric; auto: uauc where users have enough rows, else auc."
+    )
     select: Literal["uniform", "observational", "none"] = Field(
         "uniform", description="Rows that choose the epoch of adam."
     )
@@ -153,7 +182,8 @@ class Settings(BaseModel):
 
     @classmethod
     def of(cls, method: str = DEFAULT_METHOD, /, **given: Any) -> Self:
-        """Settings of a method: its own defaults, then what the caller gives. Mistakes come back as one line."""
+        """Settings of a method: its own defaults, then what the caller gives. Mistakes come back as
+        one line."""
         spec = get_method(given.pop("method", method))
         try:
             return cls(**{"method": spec.name, **spec.defaults, **given})
@@ -170,17 +200,21 @@ class Settings(BaseModel):
         """The scale that the method predicts on."""
         spec, labels = self.spec, self.target == "binary"
         return TargetScale(
-            labels, labels and spec.target_scale == "signed", self.loss == "cross-entropy" and spec.trains
+            labels,
+            labels and spec.target_scale == "signed",
+            self.loss == "cross-entropy" and spec.trains,
         )
 
     @property
     def is_linear(self) -> bool:
-        """Whether scores are linear in the parameters of either side, and least squares may solve for them."""
+        """Whether scores are linear in the parameters of either side, and least squares may solve
+        for them."""
         return self.backbone in ("mf", "mf-linear") and self.solver != "adam"
 
     @property
     def dim_number(self) -> int:
-        """`dim` as a number: what stands in for auto before it is chosen, or where nothing can choose it."""
+        """`dim` as a number: what stands in for auto before it is chosen, or where nothing can
+        choose it."""
         return DEFAULT_DIM if self.dim == "auto" else self.dim
 
     @property
@@ -190,13 +224,19 @@ class Settings(BaseModel):
 
     @property
     def picks_liked(self) -> bool:
-        """Whether people are taken to pick what they like, where a method has to assume one or the other."""
+        """Whether people are taken to pick what they like, where a method has to assume one or the
+        other."""
         return self.liked is not False
 
     @property
     def adjusts(self) -> bool:
-        """Whether seen pairs are reweighted: IDs already stand for what belongs to users and items, features do not."""
-        return self.adjust if self.adjust is not None else self.ids is not True and self.backbone != "mf"
+        """Whether seen pairs are reweighted: IDs already stand for what belongs to users and items,
+        features do not."""
+        return (
+            self.adjust
+            if self.adjust is not None
+            else self.ids is not True and self.backbone != "mf"
+        )
 
     def own(self, kind: type[Own]) -> Own:
         """The parameters that only this method has."""
@@ -205,15 +245,20 @@ class Settings(BaseModel):
     def given(self, *without: str) -> dict[str, Any]:
         """What departs from the defaults, the method's own parameters included."""
         kind, extra = self.spec.own_params, self.model_extra or {}
-        usual = {} if kind is None else {name: own.default for name, own in kind.model_fields.items()}
+        usual = (
+            {} if kind is None else {name: own.default for name, own in kind.model_fields.items()}
+        )
         shown = self.model_dump(exclude_defaults=True, exclude={"method", *without, *extra})
         return shown | {name: value for name, value in extra.items() if value != usual.get(name)}
 
     def replace(self, **changes: Any) -> Self:
-        """A checked copy with some settings changed; another method has other parameters of its own."""
+        """A checked copy with some settings changed; another method has other parameters of its
+        own."""
         values = self.model_dump()
         if changes.get("method", self.method) != self.method:
-            values = {name: value for name, value in values.items() if name in type(self).model_fields}
+            values = {
+                name: value for name, value in values.items() if name in type(self).model_fields
+            }
         return type(self).of(**{**values, **changes})
 
     @field_validator("gamma")
@@ -227,25 +272,34 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:
-        """Refuse unknown names and settings that contradict each other, with a sentence that says why."""
+        """Refuse unknown names and settings that contradict each other, with a sentence that says
+        why."""
         for name, value, table in (
-            ("backbone", self.backbone, BACKBONES), ("loss", self.loss, LOSSES), ("head", self.head, HEADS),
-            ("propensity", self.propensity, PROPENSITIES), ("validation metric", self.metric, VALIDATION_METRICS),
-        ):  # fmt: skip
+            ("backbone", self.backbone, BACKBONES),
+            ("loss", self.loss, LOSSES),
+            ("head", self.head, HEADS),
+            ("propensity", self.propensity, PROPENSITIES),
+            ("validation metric", self.metric, VALIDATION_METRICS),
+        ):
             if value not in table:
-                raise InputError(f"unknown {name}", found=value, expected=f"one of {', '.join(table)}")
+                raise InputError(
+                    f"unknown {name}", found=value, expected=f"one of {', '.join(table)}"
+                )
         spec = self.spec
         if self.loss not in spec.losses:
             raise InputError(
-                f"{spec.name} cannot be trained with this loss", found=self.loss,
-                expected=f"loss {' or '.join(spec.losses)}", hint="Leave loss out, or name another method, such as mf.",
-            )  # fmt: skip
+                f"{spec.name} cannot be trained with this loss",
+                found=self.loss,
+                expected=f"loss {' or '.join(spec.losses)}",
+                hint="Leave loss out, or name another method, such as mf.",
+            )
         self._check_gamma()
         self._check_own()
         return self
 
     def _check_own(self) -> None:
-        """What is not declared above must be declared by the method; what is not given gets its default."""
+        """What is not declared above must be declared by the method; what is not given gets its
+        default."""
         kind, extra = self.spec.own_params, self.__pydantic_extra__
         assert extra is not None  # noqa: S101 (extras are allowed)
         own = {} if kind is None else kind.model_fields
@@ -271,15 +325,23 @@ class Settings(BaseModel):
         if isinstance(gamma, float):
             if not 1.0 <= gamma < float("inf"):
                 raise InputError(
-                    "Γ below 1 would put the lower bound above the upper one", found=gamma, expected="finite, Γ >= 1"
+                    "Γ below 1 would put the lower bound above the upper one",
+                    found=gamma,
+                    expected="finite, Γ >= 1",
                 )
         elif spec.uncertainty == "global" and not spec.takes_gamma(gamma):
             raise InputError(
-                f"{spec.name} takes one Γ for all pairs", found=gamma, expected="a number, certified or learned",
+                f"{spec.name} takes one Γ for all pairs",
+                found=gamma,
+                expected="a number, certified or learned",
                 hint=f"For a personalised rule use {spec.name.replace('rd', 'puid')}.",
-            )  # fmt: skip
+            )
         elif gamma not in ("auto", "certified", "learned") and gamma not in PRESETS:
-            raise InputError("unknown Γ rule", found=gamma, expected=f"a number, or one of auto, {PRESETS.names()}")
+            raise InputError(
+                "unknown Γ rule",
+                found=gamma,
+                expected=f"a number, or one of auto, {PRESETS.names()}",
+            )
 
 
 def _as_input_error(error: ValidationError, model: type[BaseModel]) -> InputError:
@@ -290,4 +352,6 @@ def _as_input_error(error: ValidationError, model: type[BaseModel]) -> InputErro
     if isinstance(cause, InputError):
         return cause
     expected = model.model_fields[key].description if key in model.model_fields else None
-    return InputError(f"setting {key}: {first['msg'].lower()}", found=first["input"], expected=expected)
+    return InputError(
+        f"setting {key}: {first['msg'].lower()}", found=first["input"], expected=expected
+    )

@@ -1,4 +1,5 @@
-"""Saved models: `model.safetensors` for numbers, `model.json` for the rest; nothing in them can run."""
+"""Saved models: `model.safetensors` for numbers, `model.json` for the rest; nothing in them can
+run."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ MAX_JSON = 2**24
 """Bytes of a JSON file without ids."""
 MAX_DESCRIPTION = 2**30
 JSON_PER_TENSOR = 64
-"""Bytes of a description per byte of the tensors: each id has a row of factors there, of 20 bytes and more."""
+"""Bytes of a description per byte of the tensors: each id has a row of factors there, of 20 bytes
+and more."""
 CHUNK = 2**20
 HINT = "The folder is damaged or not written by puidrec; write it again."
 
@@ -72,9 +74,12 @@ def save_model(model: Recommender, folder: Path) -> None:
     for name, pairs in (("seen", model.seen_), ("held_out", model.held_out_)):
         if pairs is not None:
             tensors |= {
-                f"{name}_start": pairs[0].astype(np.int64), f"{name}_item": pairs[1].astype(np.int32, copy=False)
-            }  # fmt: skip
-    with warnings.catch_warnings():  # torch minds arrays that must not be written; these are read only
+                f"{name}_start": pairs[0].astype(np.int64),
+                f"{name}_item": pairs[1].astype(np.int32, copy=False),
+            }
+    with (
+        warnings.catch_warnings()
+    ):  # torch minds arrays that must not be written; these are read only
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         named = {name: torch.from_numpy(np.asarray(value)) for name, value in tensors.items()}
     named |= {f"parameter.{name}": value for name, value in model.parameters_.items()}
@@ -96,19 +101,28 @@ def load_model(folder: Path) -> Recommender:
     tensors = saved.tensors
     settings = dict(description.settings)
     model = Recommender.__new__(Recommender)
-    foreign = {*REMOVED, *params_of_others(str(settings.get("method")))}  # 0.1 wrote those of all methods
+    foreign = {
+        *REMOVED,
+        *params_of_others(str(settings.get("method"))),
+    }  # 0.1 wrote those of all methods
     kept = {name: value for name, value in settings.items() if name not in foreign}
     model.settings = Settings.of(kept.pop("method", None), **kept)
     path = folder / DESCRIPTION
     if saved.state.get("description", "") not in ("", _digest(description)):
         raise InputError(f"damaged, or not written together with {TENSORS}", file=path, hint=HINT)
-    model.user_ids_, model.item_ids_ = (_id_map(path, ids) for ids in (description.user_ids, description.item_ids))
+    model.user_ids_, model.item_ids_ = (
+        _id_map(path, ids) for ids in (description.user_ids, description.item_ids)
+    )
     arrays = _check_tensors(folder / TENSORS, tensors, len(model.user_ids_), len(model.item_ids_))
     model.user_factors_, model.item_factors_ = arrays["user_factors"], arrays["item_factors"]
     model.seen_ = (arrays["seen_start"], arrays["seen_item"])
-    model.held_out_ = (arrays["held_out_start"], arrays["held_out_item"]) if "held_out_item" in arrays else None
+    model.held_out_ = (
+        (arrays["held_out_start"], arrays["held_out_item"]) if "held_out_item" in arrays else None
+    )
     prefix = "parameter."
-    model.parameters_ = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    model.parameters_ = {
+        name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)
+    }
     model.rating_scale_ = RatingScale.of(description.scale) or RatingScale(0.0, 1.0)
     model.encoders_, model.report_ = description.encoders, description.report
     model.history_ = History(description.history)
@@ -116,7 +130,8 @@ def load_model(folder: Path) -> Recommender:
 
 
 def _most_json(folder: Path) -> int:
-    """How large a description may be beside its tensors, so that neither can claim much memory alone."""
+    """How large a description may be beside its tensors, so that neither can claim much memory
+    alone."""
     try:
         tensors = (folder / TENSORS).stat().st_size
     except (OSError, ValueError):
@@ -127,19 +142,28 @@ def _most_json(folder: Path) -> int:
 def read_json(path: Path, most: int = MAX_JSON) -> dict[str, Any]:
     """A JSON object of at most so many bytes from a file of unknown origin.
 
-    No pipe is waited for, nothing endless read, NaN is no number. It ends at the first zero byte, which no JSON holds:
-    a file of gigabytes that takes no room on the disk takes none in memory either.
+    No pipe is waited for, nothing endless read, NaN is no number. It ends at the first zero byte,
+    which no JSON holds: a file of gigabytes that takes no room on the disk takes none in memory
+    either.
     """
     try:
         if path.exists() and not path.is_file():
             raise InputError("not a file", file=path)  # reading a pipe or a device might never end
         if not path.stat().st_size:
-            raise InputError("not JSON", file=path, found="an empty file", hint=HINT)  # as /proc/kmsg, which never ends
+            raise InputError(
+                "not JSON", file=path, found="an empty file", hint=HINT
+            )  # as /proc/kmsg, which never ends
         if path.stat().st_size > most:
             raise InputError(
-                "too large", file=path, found=f"{path.stat().st_size:,} bytes", expected=f"at most {most:,}", hint=HINT
+                "too large",
+                file=path,
+                found=f"{path.stat().st_size:,} bytes",
+                expected=f"at most {most:,}",
+                hint=HINT,
             )
-        content = json.loads(_without_zeros(path, most), parse_float=_finite, parse_constant=_finite)
+        content = json.loads(
+            _without_zeros(path, most), parse_float=_finite, parse_constant=_finite
+        )
     except OSError as error:
         raise InputError(
             "cannot read", file=path, found=error.strerror or str(error), hint="Check the path."
@@ -172,7 +196,8 @@ def _finite(text: str) -> float:
 
 
 def _digest(description: Description) -> str:
-    """What answers depend on: a changed id would answer for another. The report is left out, for it holds the clock."""
+    """What answers depend on: a changed id would answer for another. The report is left out, for it
+    holds the clock."""
     left_out = {"report"} if description.scale is not None else {"report", "scale"}
     content = json.dumps(description.model_dump(exclude=left_out), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
@@ -184,7 +209,9 @@ def _read_description(path: Path, most: int) -> Description:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise InputError(f"not a model description ({where}: {first['msg']})", file=path, hint=HINT) from error
+        raise InputError(
+            f"not a model description ({where}: {first['msg']})", file=path, hint=HINT
+        ) from error
     if description.format != FORMAT:
         raise InputError("unknown format", file=path, found=description.format, expected=FORMAT)
     return description
@@ -196,9 +223,13 @@ def _id_map(path: Path, ids: list[int] | list[str]) -> IdMap:
     try:
         series = pl.Series("id", ids, dtype=pl.String if text else pl.Int64)
     except (OverflowError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
-        raise InputError("ids are not text or 64-bit integers", file=path, found=str(error)[:60]) from error
+        raise InputError(
+            "ids are not text or 64-bit integers", file=path, found=str(error)[:60]
+        ) from error
     if series.n_unique() != series.len():
-        raise InputError("an id occurs twice", file=path, found=series.filter(series.is_duplicated())[0])
+        raise InputError(
+            "an id occurs twice", file=path, found=series.filter(series.is_duplicated())[0]
+        )
     return IdMap(series)
 
 
@@ -208,10 +239,16 @@ def _check_tensors(path: Path, tensors: Any, n_users: int, n_items: int) -> dict
     Pairs held out from training are not in folders of earlier versions.
     """
     names = ["user_factors", "item_factors", "seen_start", "seen_item"]
-    names += ["held_out_start", "held_out_item"] if {"held_out_start", "held_out_item"} & set(tensors) else []
+    names += (
+        ["held_out_start", "held_out_item"]
+        if {"held_out_start", "held_out_item"} & set(tensors)
+        else []
+    )
     missing = [name for name in names if name not in tensors]
     if missing:
-        raise InputError(f"missing tensor {missing[0]}", file=path, found=", ".join(list(tensors)[:8]) or "none")
+        raise InputError(
+            f"missing tensor {missing[0]}", file=path, found=", ".join(list(tensors)[:8]) or "none"
+        )
     kinds = {tensors[name].dtype for name in names} - {torch.float32, torch.int64, torch.int32}
     if kinds:
         raise InputError("unexpected type of numbers", file=path, found=str(kinds.pop()))
@@ -227,7 +264,9 @@ def _check_tensors(path: Path, tensors: Any, n_users: int, n_items: int) -> dict
     )
     if not fits:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise InputError("tensors do not fit the ids", file=path, found=shapes, expected=f"{n_users} × {n_items}")
+        raise InputError(
+            "tensors do not fit the ids", file=path, found=shapes, expected=f"{n_users} × {n_items}"
+        )
     for start, item in zip(pairs[::2], pairs[1::2], strict=True):
         in_order = start[0] == 0 and start[-1] == item.size and bool((np.diff(start) >= 0).all())
         if not in_order or (item.size and not (item.min() >= 0 and item.max() < n_items)):

@@ -14,7 +14,8 @@ def view(label: str, words: str, tables: Markup) -> str:
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
-    """A table without colours, so that it follows the notebook's theme; nothing where it has no row."""
+    """A table without colours, so that it follows the notebook's theme; nothing where it has no
+    row."""
     cells = [Markup("").join(Markup("<td>{}</td>").format(cell) for cell in row) for row in rows]
     head = Markup("").join(Markup("<th scope='col'>{}</th>").format(name) for name in heads)
     body = Markup("").join(Markup("<tr>{}</tr>").format(row) for row in cells)

@@ -21,7 +21,8 @@ from torch.distributed.rendezvous import rendezvous
 from puidrec.errors import InputError, PuidError
 
 PATIENCE = timedelta(hours=1)
-"""How long a process waits for the others in a run that has begun; a dead one is noticed at once."""
+"""How long a process waits for the others in a run that has begun; a dead one is noticed at once.
+"""
 JOINING = timedelta(minutes=10)
 """How long a process waits for the others to start."""
 REMINDER = 15.0
@@ -88,7 +89,9 @@ class World:
             return
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in shared]
         whole = self.sum(torch.cat([part.reshape(-1) for part in parts]))
-        for parameter, part in zip(shared, torch.split(whole, [part.numel() for part in parts]), strict=True):
+        for parameter, part in zip(
+            shared, torch.split(whole, [part.numel() for part in parts]), strict=True
+        ):
             parameter.grad = part.view_as(parameter)
 
 
@@ -97,12 +100,15 @@ ALONE = World()
 
 
 def launched() -> bool:
-    """Whether `torchrun` (or anything that sets its variables) started this process as one of several."""
+    """Whether `torchrun` (or anything that sets its variables) started this process as one of
+    several."""
     return all(name in os.environ for name in LAUNCHED) and os.environ["WORLD_SIZE"] != "1"
 
 
 @contextlib.contextmanager
-def join_world(device: str = "cpu", waiting: Callable[[str], None] | None = None) -> Iterator[World]:
+def join_world(
+    device: str = "cpu", waiting: Callable[[str], None] | None = None
+) -> Iterator[World]:
     """The processes we were launched with: gloo on CPU, nccl on CUDA. Alone, nothing is started.
 
     waiting: told every 15 s, in one line, that others of the run are not there yet.
@@ -140,7 +146,9 @@ def _meet(backend: str, waiting: Callable[[str], None] | None) -> None:
         store, own, total = next(rendezvous("env://", timeout=JOINING))
         store.set_timeout(PATIENCE)
         with _collective():
-            dist.init_process_group(backend, store=store, rank=own, world_size=total, timeout=PATIENCE)
+            dist.init_process_group(
+                backend, store=store, rank=own, world_size=total, timeout=PATIENCE
+            )
     except (dist.DistError, ValueError) as error:
         raise WorldError(
             f"{here}, and they did not come ({_reason(error)}); start all {size}, or unset WORLD_SIZE for one process"
@@ -152,7 +160,9 @@ def _meet(backend: str, waiting: Callable[[str], None] | None) -> None:
 
 def _reason(error: Exception) -> str:
     """The first line, without the place in torch's sources that it came from."""
-    return re.sub(r"^\[[^\]]*\]\s*", "", (str(error).splitlines() or ["no reason given"])[0])[:100].rstrip(": ")
+    return re.sub(r"^\[[^\]]*\]\s*", "", (str(error).splitlines() or ["no reason given"])[0])[
+        :100
+    ].rstrip(": ")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,13 @@ class Table:
 
     def __init__(self, data: Dataset, scores: np.ndarray, **params: Any) -> None:
         self.data, self.scores = data, scores
-        self.params = {"method": "table", "seed": 0, "select": "uniform", "target": "rating", **params}
+        self.params = {
+            "method": "table",
+            "seed": 0,
+            "select": "uniform",
+            "target": "rating",
+            **params,
+        }
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return self.params
@@ -33,7 +39,9 @@ def simulation() -> Simulation:
 @pytest.fixture(scope="session")
 def good(simulation: Simulation) -> Table:
     """What a features-only model should predict."""
-    return Table(simulation.data, (simulation.truth.matrix("expected_rating") - 1.0) / 4.0, method="good")
+    return Table(
+        simulation.data, (simulation.truth.matrix("expected_rating") - 1.0) / 4.0, method="good"
+    )
 
 
 @pytest.fixture(scope="session")

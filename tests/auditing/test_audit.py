@@ -57,11 +57,39 @@ def test_its_values_are_plain_and_complete(found: AuditResult) -> None:
     values = found.to_dict()
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     expected = {
-        "version", "sentence", "verdict", "metric", "error", "ranking", "precision", "ndcg", "model", "against", "data",
-        "rows", "gamma_grid", "envelopes", "tipping", "benchmarks", "groups", "scenarios", "reference",
-        "believe", "leakage", "certificate", "tilt", "uniform", "sequential", "control", "gamma_map", "gamma",
-        "segments", "diagnostics", "limits", "not_claimed",
-    }  # fmt: skip
+        "version",
+        "sentence",
+        "verdict",
+        "metric",
+        "error",
+        "ranking",
+        "precision",
+        "ndcg",
+        "model",
+        "against",
+        "data",
+        "rows",
+        "gamma_grid",
+        "envelopes",
+        "tipping",
+        "benchmarks",
+        "groups",
+        "scenarios",
+        "reference",
+        "believe",
+        "leakage",
+        "certificate",
+        "tilt",
+        "uniform",
+        "sequential",
+        "control",
+        "gamma_map",
+        "gamma",
+        "segments",
+        "diagnostics",
+        "limits",
+        "not_claimed",
+    }
     assert set(values) == expected
     slots = {f"{what}_{metric}" for what in ("model", "against") for metric in ("dcg", "precision")}
     slots |= {"dcg_gap", "precision_gap"}
@@ -93,7 +121,10 @@ def test_gap_and_losses_fit_together(found: AuditResult) -> None:
 
 def test_the_tipping_point_is_where_the_chart_crosses_zero(found: AuditResult) -> None:
     values = found.to_dict()
-    grid, low = np.array(values["gamma_grid"]), np.array(values["envelopes"]["loss_gap"]["box"]["low"])
+    grid, low = (
+        np.array(values["gamma_grid"]),
+        np.array(values["envelopes"]["loss_gap"]["box"]["low"]),
+    )
     star = found.tipping_point
     assert grid[-1] > star
     assert (low[grid < star] > 0).all()
@@ -126,7 +157,9 @@ def test_the_same_seed_gives_the_same_audit_and_models_can_be_swapped(
     assert (swapped.error.verdict, swapped.error.tipping_point) == ("refuted", 1.0)
     assert swapped.summary().startswith("Measured: good is ahead of poor in squared error")
     bare = without_uniform(simulation.data)
-    swapped = audit(type(poor)(bare, poor.scores), bare, against=type(good)(bare, good.scores), replicates=0)
+    swapped = audit(
+        type(poor)(bare, poor.scores), bare, against=type(good)(bare, good.scores), replicates=0
+    )
     assert (swapped.error.verdict, swapped.error.tipping_point) == ("undecided", 1.0)
     assert "the log shows" in swapped.summary().splitlines()[0]
     swapped = audit(poor, simulation.data, against=good, replicates=20)
@@ -152,7 +185,10 @@ def test_error_and_ranking_stand_side_by_side(found: AuditResult, simulation, go
         assert lead.metric in asked.summary().splitlines()[0]
         assert asked.error.tipping.gamma == found.error.tipping.gamma
     assert found.ranking.metric == "DCG@10"
-    assert audit(good, simulation.data, against=poor, replicates=0, k=3).precision.metric == "precision@3"
+    assert (
+        audit(good, simulation.data, against=poor, replicates=0, k=3).precision.metric
+        == "precision@3"
+    )
 
 
 def test_values_of_lists_are_within_their_range(found: AuditResult) -> None:
@@ -170,7 +206,8 @@ def test_values_of_lists_are_within_their_range(found: AuditResult) -> None:
 
 
 def test_a_belief_decides_and_is_said(simulation, good, poor) -> None:
-    """Without uniform rows and features, the same Γ* is robust against a small Γ, fragile against a large one."""
+    """Without uniform rows and features, the same Γ* is robust against a small Γ, fragile against a
+    large one."""
     bare = replace(simulation.data, uniform=None, users=None, items=None)
     models = type(good)(bare, good.scores), type(poor)(bare, poor.scores)
     silent = audit(models[0], bare, models[1], replicates=0)
@@ -204,8 +241,14 @@ def test_what_will_be_computed_is_said_first(simulation, good, poor) -> None:
 def test_models_that_do_not_differ_are_undecided(simulation, good, shape: str) -> None:
     """The same model in stars is the same model; so are two that say one number for all."""
     data, scores = simulation.data, good.scores.astype(np.float32)
-    pair = {"same": (scores, scores), "stars": (scores, 1 + 4 * scores), "constant": (np.full_like(scores, 0.5),) * 2}
-    models = [lambda u, i, s=s: s[data.user_ids.encode(u), data.item_ids.encode(i)] for s in pair[shape]]
+    pair = {
+        "same": (scores, scores),
+        "stars": (scores, 1 + 4 * scores),
+        "constant": (np.full_like(scores, 0.5),) * 2,
+    }
+    models = [
+        lambda u, i, s=s: s[data.user_ids.encode(u), data.item_ids.encode(i)] for s in pair[shape]
+    ]
     found = audit(models[0], data, against=models[1], replicates=20)
     assert (found.error.verdict, found.error.tipping_point) == ("undecided", 1.0)
     assert found.ranking.verdict == "undecided"
@@ -213,9 +256,15 @@ def test_models_that_do_not_differ_are_undecided(simulation, good, shape: str) -
 
 
 def test_a_gap_of_one_size_on_every_row_is_no_proof(simulation) -> None:
-    """Predictions of 0.5 and 0.5 ± a step: whichever way it goes, the sentence agrees with the figures under it."""
+    """Predictions of 0.5 and 0.5 ± a step: whichever way it goes, the sentence agrees with the
+    figures under it."""
     data = simulation.data
-    found = audit(lambda u, i: np.full(len(u), 0.5), data, against=lambda u, i: np.full(len(u), 0.6), replicates=0)
+    found = audit(
+        lambda u, i: np.full(len(u), 0.5),
+        data,
+        against=lambda u, i: np.full(len(u), 0.6),
+        replicates=0,
+    )
     assert found.ranking.verdict == "undecided"
     assert np.isfinite(found.tipping_point)
     assert found.tipping_point < 20
@@ -231,7 +280,9 @@ def test_one_model_alone(simulation, good) -> None:
 
 def test_without_uniform_rows_or_features(simulation, good, poor) -> None:
     bare = replace(simulation.data, uniform=None, users=None, items=None)
-    values = audit(type(good)(bare, good.scores), bare, type(poor)(bare, poor.scores), replicates=0).to_dict()
+    values = audit(
+        type(good)(bare, good.scores), bare, type(poor)(bare, poor.scores), replicates=0
+    ).to_dict()
     assert values["certificate"] is None
     assert values["uniform"] is None
     assert values["benchmarks"] == []
@@ -247,14 +298,22 @@ def test_a_memoriser_is_told_and_never_robust(simulation) -> None:
     worse = type("Off", (), {"predict": lambda self, users, items: np.full(len(users), 0.9)})()
     for scores in (learned, noisy, 10 * learned - 50):
         model = type(
-            "Memory", (), {"predict": lambda _, u, i, s=scores: s[data.user_ids.encode(u), data.item_ids.encode(i)]}
+            "Memory",
+            (),
+            {
+                "predict": lambda _, u, i, s=scores: s[
+                    data.user_ids.encode(u), data.item_ids.encode(i)
+                ]
+            },
         )
         found = audit(model(), data, against=worse, replicates=20)
         for lead in (found.error, found.ranking, found.precision):
             assert lead.verdict in ("undecided", "refuted") or lead.measured.decides.low > 0.0
             assert replace(lead, measured=None).verdict == "undecided"  # by the log alone
         assert found.to_dict()["leakage"]["model"] > 0.5
-        assert any(text.startswith("Leakage, scores of Memory") for text in found.to_dict()["limits"])
+        assert any(
+            text.startswith("Leakage, scores of Memory") for text in found.to_dict()["limits"]
+        )
         json.dumps(found.to_dict(), allow_nan=False)
     rows = audit(learned_rows(data), data, against=worse, replicates=0)
     assert "reproduce the ratings" in rows.summary()
@@ -320,7 +379,9 @@ def test_factors_rank_like_predictions(simulation, good) -> None:
     held = type(good)(simulation.data, left @ right.T, method="x")
     held.user_factors_, held.item_factors_ = left, right
     one, two = (audit(m, simulation.data, replicates=0).to_dict() for m in (asked, held))
-    np.testing.assert_allclose(one["envelopes"]["model_dcg"]["point"], two["envelopes"]["model_dcg"]["point"])
+    np.testing.assert_allclose(
+        one["envelopes"]["model_dcg"]["point"], two["envelopes"]["model_dcg"]["point"]
+    )
     assert one["segments"]["items"][0] == two["segments"]["items"][0]
 
 
@@ -328,7 +389,9 @@ def test_ids_are_kept_as_they_are(good) -> None:
     rng = np.random.default_rng(0)
     user, item = np.nonzero(rng.random((25, 20)) < 0.5)
     names = np.array([f"<script>{k}</script>" for k in range(25)])
-    frame = pl.DataFrame({"user_id": names[user], "item_id": item, "rating": rng.integers(1, 6, user.size)})
+    frame = pl.DataFrame(
+        {"user_id": names[user], "item_id": item, "rating": rng.integers(1, 6, user.size)}
+    )
     data = Dataset.from_frame(frame, scale=(1, 5))
     values = audit(type(good)(data, rng.random((25, 20))), data, replicates=10).to_dict()
     assert values["segments"]["largest_users"][0]["id"].startswith("<script>")
@@ -337,14 +400,23 @@ def test_ids_are_kept_as_they_are(good) -> None:
 def test_tiny_and_extreme_logs(good) -> None:
     for rows in (3, 8):
         k = np.arange(rows)
-        data = Dataset.from_frame(pl.DataFrame({"user_id": k, "item_id": k % 2, "rating": 1 + k % 5}), scale=(1, 5))
+        data = Dataset.from_frame(
+            pl.DataFrame({"user_id": k, "item_id": k % 2, "rating": 1 + k % 5}), scale=(1, 5)
+        )
         for replicates in (0, 20):
             found = audit(type(good)(data, np.full((rows, 2), 0.4)), data, replicates=replicates)
             json.dumps(found.to_dict(), allow_nan=False)
             assert found.summary()
     full = np.indices((6, 4)).reshape(2, -1)
-    data = Dataset.from_frame(pl.DataFrame({"user_id": full[0], "item_id": full[1], "rating": full[0] % 5 + 1}))
-    found = audit(type(good)(data, np.full((6, 4), 0.4)), data, type(good)(data, np.full((6, 4), 0.5)), replicates=20)
+    data = Dataset.from_frame(
+        pl.DataFrame({"user_id": full[0], "item_id": full[1], "rating": full[0] % 5 + 1})
+    )
+    found = audit(
+        type(good)(data, np.full((6, 4), 0.4)),
+        data,
+        type(good)(data, np.full((6, 4), 0.5)),
+        replicates=20,
+    )
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -354,10 +426,21 @@ def test_what_cannot_be_audited_is_refused(simulation, good, poor, refusal) -> N
     refusal(lambda: audit_models(good, data), "cannot be trained again", "unseen=True")
     refusal(lambda: audit(good, data, poor, metric="rmse"), "metric", "rmse")
     refusal(lambda: audit(good, data, poor, k=0), "k must be")
-    refusal(lambda: audit(good, data, poor, groups={"body": ["height"]}), "no such feature", "height")
-    refusal(lambda: audit(good, data, kind(data, good.scores, target="binary")), "different things", "binary")
-    refusal(lambda: audit(good, data, kind(data, good.scores, seed=1)), "different seeds", "0 and 1")
-    refusal(lambda: audit(good, data, kind(data, good.scores, select="observational")), "different selects")
+    refusal(
+        lambda: audit(good, data, poor, groups={"body": ["height"]}), "no such feature", "height"
+    )
+    refusal(
+        lambda: audit(good, data, kind(data, good.scores, target="binary")),
+        "different things",
+        "binary",
+    )
+    refusal(
+        lambda: audit(good, data, kind(data, good.scores, seed=1)), "different seeds", "0 and 1"
+    )
+    refusal(
+        lambda: audit(good, data, kind(data, good.scores, select="observational")),
+        "different selects",
+    )
     refusal(lambda: audit(good, data, poor, gamma_limit=0.5), "limit")
     refusal(lambda: audit(good, data, poor, believe=0.5), "believe", "1 or more")
     refusal(lambda: audit(good, data, poor, replicates=-1), "replicates")
@@ -372,7 +455,9 @@ def test_what_cannot_be_audited_is_refused(simulation, good, poor, refusal) -> N
     audit(good, data, kind(data, poor.scores, seed=1), split=data.split(), replicates=0)
 
 
-def test_files_appear_whole_and_replace_only_an_audit(found: AuditResult, tmp_path, refusal) -> None:
+def test_files_appear_whole_and_replace_only_an_audit(
+    found: AuditResult, tmp_path, refusal
+) -> None:
     folder = tmp_path / "audit"
     found.save(folder, html=False)
     assert json.loads((folder / "audit.json").read_text()) == found.to_dict()
@@ -383,7 +468,9 @@ def test_files_appear_whole_and_replace_only_an_audit(found: AuditResult, tmp_pa
     assert (folder / "mine.txt").read_text() == "keep"
 
 
-def test_a_folder_that_another_process_writes_is_left_alone(found: AuditResult, tmp_path, refusal, lock_holder) -> None:
+def test_a_folder_that_another_process_writes_is_left_alone(
+    found: AuditResult, tmp_path, refusal, lock_holder
+) -> None:
     with lock_holder(tmp_path / "audit"):
         refusal(lambda: found.save(tmp_path / "audit", html=False), "has been writing there")
     assert not (tmp_path / "audit").exists()
@@ -408,18 +495,23 @@ def test_random_ratings_settle_a_clear_lead_and_say_how_many_more_otherwise(
         assert (settled["leader"] == "model") is (settled["difference"] > 0)
         assert settled["settled_after"] <= settled["n"]
     same = audit(good, simulation.data, against=good, replicates=0, names=("a", "b"))
-    assert same.ratings_needed is None  # a model against itself: no number of ratings tells them apart
+    assert (
+        same.ratings_needed is None
+    )  # a model against itself: no number of ratings tells them apart
     assert "no end is in sight" in same.to_dict()["sequential"]["sentence"]
     assert audit(good, simulation.data, replicates=0).ratings_needed is None
 
 
 def test_likes_alone_are_judged_by_ranking() -> None:
-    """Where every rating is the same, a model that says one number for all has no error; that is no lead."""
+    """Where every rating is the same, a model that says one number for all has no error; that is no
+    lead."""
     rng = np.random.default_rng(0)
     user, item = np.nonzero(rng.random((60, 40)) < 0.2)
     data = Dataset.from_frame(pl.DataFrame({"user_id": user, "item_id": item}))
     other = rng.random((60, 40))
-    found = audit(lambda u, i: np.ones(len(u)), data, against=lambda u, i: other[u, i], replicates=0)
+    found = audit(
+        lambda u, i: np.ones(len(u)), data, against=lambda u, i: other[u, i], replicates=0
+    )
     assert found.error.verdict == "undecided"
     assert found.to_dict()["metric"] == "ranking"
     assert found.ranking.verdict == "undecided"

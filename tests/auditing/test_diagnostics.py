@@ -37,7 +37,11 @@ def test_weight_tails() -> None:
 
 def test_concentration() -> None:
     even = concentration(np.full(200, 3))
-    assert even == {"gini": pytest.approx(0.0, abs=1e-12), "top1_items_share": 0.01, "top10_items_share": 0.1}
+    assert even == {
+        "gini": pytest.approx(0.0, abs=1e-12),
+        "top1_items_share": 0.01,
+        "top10_items_share": 0.1,
+    }
     alone = concentration(np.append(np.zeros(199), 5))
     assert alone["gini"] == pytest.approx(199 / 200)
     assert alone["top1_items_share"] == 1.0
@@ -53,7 +57,9 @@ def test_deciles_of_items_start_with_the_most_seen() -> None:
     assert found[0]["share_of_log"] == pytest.approx(sum(range(90, 100)) / 4950)
     assert found[9]["mean_weight"] == pytest.approx(10.0)
     assert found[4]["mean_weight"] is None
-    assert len(by_popularity(np.array([0, 1]), np.ones(2), np.array([2, 1]))) == 2  # fewer items than deciles
+    assert (
+        len(by_popularity(np.array([0, 1]), np.ones(2), np.array([2, 1]))) == 2
+    )  # fewer items than deciles
 
 
 def test_reliability_of_propensities_that_are_true_and_of_ones_that_are_not() -> None:
@@ -74,7 +80,9 @@ def test_a_constant_propensity_is_one_bin() -> None:
 
 def test_all_pairs_of_a_small_population_and_a_sample_of_a_large_one() -> None:
     users, items = population_pairs(3, 4, np.random.default_rng(0))
-    assert set(zip(users.tolist(), items.tolist(), strict=True)) == {(u, i) for u in range(3) for i in range(4)}
+    assert set(zip(users.tolist(), items.tolist(), strict=True)) == {
+        (u, i) for u in range(3) for i in range(4)
+    }
     users, items = population_pairs(10_000, 1_000, np.random.default_rng(0))
     assert users.size == 200_000
     assert users.max() < 10_000
@@ -99,9 +107,14 @@ def test_everything_together_is_plain() -> None:
     bins = np.arange(40) // 20, np.arange(30) // 10
     counts = ExposureCounts.from_pairs(user, item, *bins)
     found = diagnose(
-        item, p, p, counts, lambda u, i: table[u, i], (40, 30),
+        item,
+        p,
+        p,
+        counts,
+        lambda u, i: table[u, i],
+        (40, 30),
         about={"name": "given", "low": 0.01, "share_clipped": 0.25},
-    )  # fmt: skip
+    )
     json.dumps(found, allow_nan=False)
     assert found["share_clipped"] == 0.25
     assert found["calibration_error"] < 0.2
@@ -110,7 +123,8 @@ def test_everything_together_is_plain() -> None:
 
 
 def test_pairs_in_groups_without_a_logged_row_have_no_support() -> None:
-    """Users 0, 1 | 2 and items 0 | 1, 2: only the first group of users has seen the second group of items."""
+    """Users 0, 1 | 2 and items 0 | 1, 2: only the first group of users has seen the second group of
+    items."""
     counts = ExposureCounts.from_pairs(
         np.array([0, 1, 2]), np.array([0, 1, 0]), np.array([0, 0, 1]), np.array([0, 1, 1])
     )

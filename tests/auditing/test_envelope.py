@@ -1,4 +1,5 @@
-"""Envelopes against linear and linear-fractional programs, each other, and a known truth; bands over users."""
+"""Envelopes against linear and linear-fractional programs, each other, and a known truth; bands
+over users."""
 
 from __future__ import annotations
 
@@ -49,7 +50,12 @@ def program(pairs: Pairs, gamma: np.ndarray | float, kind: str) -> Interval:
             matrix = np.block([[np.eye(n), -limits.b[:, None]], [-np.eye(n), limits.a[:, None]]])
             equal = np.append(np.ones(n), 0.0)[None]
             found = linprog(
-                np.append(sign * z, 0.0), matrix, np.zeros(2 * n), equal, [1.0], bounds=[(None, None)] * n + [(0, None)]
+                np.append(sign * z, 0.0),
+                matrix,
+                np.zeros(2 * n),
+                equal,
+                [1.0],
+                bounds=[(None, None)] * n + [(0, None)],
             )
             ends.append(sign * found.fun)
             continue
@@ -64,11 +70,15 @@ def program(pairs: Pairs, gamma: np.ndarray | float, kind: str) -> Interval:
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 25), gamma=st.floats(1.0, 8.0), ties=st.booleans())
+@given(
+    seed=st.integers(0, 10**6), n=st.integers(1, 25), gamma=st.floats(1.0, 8.0), ties=st.booleans()
+)
 def test_equal_to_a_linear_program(kind: str, seed: int, n: int, gamma: float, ties: bool) -> None:
     pairs = draw_pairs(seed, n, ties=ties)
     found, expected = ENVELOPES[kind](pairs, gamma), program(pairs, gamma, kind)
-    np.testing.assert_allclose([found.low, found.high], [expected.low, expected.high], rtol=0, atol=1e-8)
+    np.testing.assert_allclose(
+        [found.low, found.high], [expected.low, expected.high], rtol=0, atol=1e-8
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,8 +109,12 @@ def test_the_order_of_rows_does_not_matter_and_swapping_the_models_mirrors_it(ki
     shuffled = Pairs(pairs.value[order], pairs.propensity[order], pairs.stratum[order])
     mirrored = Pairs(-pairs.value, pairs.propensity, pairs.stratum)
     straight, other, swapped = (ENVELOPES[kind](one, 2.0) for one in (pairs, shuffled, mirrored))
-    np.testing.assert_allclose([straight.low, straight.high], [other.low, other.high], rtol=0, atol=1e-12)
-    np.testing.assert_allclose([straight.low, straight.high], [-swapped.high, -swapped.low], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        [straight.low, straight.high], [other.low, other.high], rtol=0, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        [straight.low, straight.high], [-swapped.high, -swapped.low], rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("levels", [np.array([0.0, 1.0]), np.linspace(0.0, 1.0, 5)])
@@ -114,7 +128,9 @@ def test_sharp_is_the_interval_of_the_unseen_mean(levels: np.ndarray, gamma: flo
     low, high = (sign * linprog(sign * share * levels, **ratios).fun for sign in (1, -1))
     found = sharp(Pairs(rating, np.full(500, p)), gamma)
     seen = p * rating.mean()
-    np.testing.assert_allclose([found.low, found.high], [seen + 0.9 * low, seen + 0.9 * high], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        [found.low, found.high], [seen + 0.9 * low, seen + 0.9 * high], rtol=0, atol=1e-9
+    )
     if levels.size == 2:
         q = rating.mean()  # the closed form of two levels
         ends = max(q / gamma, 1.0 - gamma * (1.0 - q)), min(gamma * q, 1.0 - (1.0 - q) / gamma)
@@ -122,7 +138,8 @@ def test_sharp_is_the_interval_of_the_unseen_mean(levels: np.ndarray, gamma: flo
 
 
 def test_the_gap_of_two_models_depends_on_the_unseen_mean_alone() -> None:
-    """With predictions that are constant in a stratum, the gap's envelope is linear in the ends of E[r | unseen]."""
+    """With predictions that are constant in a stratum, the gap's envelope is linear in the ends of
+    E[r | unseen]."""
     rating = np.random.default_rng(4).choice(np.linspace(0, 1, 5), 400)
     a, b, gamma = 0.7, 0.4, 2.0
     mean = sharp(Pairs(rating, np.full(400, 0.2)), gamma)
@@ -144,7 +161,9 @@ def test_every_stratum_on_its_own() -> None:
     for s in range(4):
         inside = pairs.stratum == s
         alone = sharp(Pairs(pairs.value[inside], pairs.propensity[inside]), 2.3)
-        np.testing.assert_allclose([parts.low[s], parts.high[s]], [alone.low, alone.high], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(
+            [parts.low[s], parts.high[s]], [alone.low, alone.high], rtol=0, atol=1e-12
+        )
 
 
 def test_a_stratum_without_pairs_changes_nothing() -> None:
@@ -156,12 +175,15 @@ def test_a_stratum_without_pairs_changes_nothing() -> None:
 
 @pytest.mark.parametrize("world", ["mixed", "pair", "entity", "proportional"])
 def test_the_truth_lies_in_the_sharp_envelope_at_the_true_gamma(world: str) -> None:
-    """50 logs of each world (200 in all): nominal propensities, the true Γ, a model of features only."""
+    """50 logs of each world (200 in all): nominal propensities, the true Γ, a model of features
+    only."""
     truth = Truth.from_options(simulation_options(world, 60, 60, rng=1, density=0.15, n_uniform=0))
     user, item = (axis.ravel() for axis in np.indices((60, 60)))
     rating, predicted = ((r(user, item) - 1.0) / 4.0 for r in (truth.rating, truth.expected_rating))
     loss = (predicted - rating) ** 2
-    nominal, exposed, own = (f(user, item) for f in (truth.propensity, truth.true_propensity, truth.gamma))
+    nominal, exposed, own = (
+        f(user, item) for f in (truth.propensity, truth.true_propensity, truth.gamma)
+    )
     rng = np.random.default_rng(0)
     held, too_weak = [], []
     for _ in range(50):
@@ -188,7 +210,9 @@ def test_what_cannot_be_bounded_is_refused(refusal) -> None:
     refusal(lambda: Pairs(np.ones(2), np.array([0.5, 0.0])), "propensity")
     refusal(lambda: Pairs(np.ones(2), np.ones(3)), "one length")
     refusal(lambda: Pairs(np.ones(0), np.ones(0)), "not empty")
-    refusal(lambda: over_grid(Pairs(np.ones(2), np.full(2, 0.5)), "box", np.array([0.9])), "at least 1")
+    refusal(
+        lambda: over_grid(Pairs(np.ones(2), np.full(2, 0.5)), "box", np.array([0.9])), "at least 1"
+    )
 
 
 def users_rows(rng: np.random.Generator, n_users: int) -> tuple[Pairs, np.ndarray]:
@@ -203,7 +227,9 @@ def test_contributions_add_up_to_the_envelope(kind: str, end: str) -> None:
     pairs, _ = users_rows(np.random.default_rng(0), 60)
     for gamma in (1.0, 1.7, 3.0):
         top, bottom = contributions(pairs, kind, gamma, end)
-        assert top.sum() / bottom.sum() == pytest.approx(getattr(ENVELOPES[kind](pairs, gamma), end), abs=1e-10)
+        assert top.sum() / bottom.sum() == pytest.approx(
+            getattr(ENVELOPES[kind](pairs, gamma), end), abs=1e-10
+        )
 
 
 @pytest.mark.parametrize("kind", ["normalised", "sharp"])
@@ -215,7 +241,9 @@ def test_kept_thresholds_are_as_good_as_sorting_every_replicate(kind: str) -> No
     for _ in range(40):
         drawn = rng.integers(0, 300, 300)
         rows = (drawn[:, None] * 5 + np.arange(5)).ravel()
-        again = ENVELOPES[kind](Pairs(pairs.value[rows], pairs.propensity[rows], pairs.stratum[rows]), 2.0).high
+        again = ENVELOPES[kind](
+            Pairs(pairs.value[rows], pairs.propensity[rows], pairs.stratum[rows]), 2.0
+        ).high
         gaps.append(top[rows].sum() / bottom[rows].sum() - again)
         spread.append(again)
     assert np.abs(gaps).max() < 0.1 * np.std(spread)
@@ -232,7 +260,9 @@ def test_bands_cover_the_envelope_of_the_population(kind: str) -> None:
     for seed in range(150):
         pairs, user = users_rows(rng, 150)
         found = band(pairs, kind, [1.0, 2.0], user, Bootstrap(150, rng=seed))
-        held.append([found.low[j] <= true[j].low and true[j].high <= found.high[j] for j in range(2)])
+        held.append(
+            [found.low[j] <= true[j].low and true[j].high <= found.high[j] for j in range(2)]
+        )
     share = np.mean(held, axis=0)
     assert 0.88 <= share[0] <= 0.99
     assert share[1] >= 0.88
@@ -243,7 +273,9 @@ def test_users_are_drawn_whole() -> None:
     np.testing.assert_array_equal(sums[:, 0], [10.0, 3.0, 100.0])
     totals = resampled_sums(sums, 500, generator(0, "x"))[:, 0]
     assert totals.mean() == pytest.approx(113.0, rel=0.1)
-    assert set(totals) <= {a * 10 + b * 3 + c * 100 for a in range(4) for b in range(4) for c in range(4)}
+    assert set(totals) <= {
+        a * 10 + b * 3 + c * 100 for a in range(4) for b in range(4) for c in range(4)
+    }
 
 
 def test_chunks_do_not_change_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Estimates over users: sums keep what they have in common, ratios are linearised, few users are few."""
+"""Estimates over users: sums keep what they have in common, ratios are linearised, few users are
+few."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def test_a_mean_has_the_textbook_interval() -> None:
 
 
 def test_intervals_of_a_ratio_hold() -> None:
-    """Users with 1 to 9 rows of a rate of their own: 95 % intervals hold the ratio in 93 % or more of 500 samples."""
+    """Users with 1 to 9 rows of a rate of their own: 95 % intervals hold the ratio in 93 % or more
+    of 500 samples."""
     rng, held = np.random.default_rng(2), []
     for _ in range(500):
         n = rng.integers(1, 10, 60)

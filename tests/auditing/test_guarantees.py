@@ -1,6 +1,7 @@
 """No `robust` or `confirmed` for a worse model: few logs of another family than the simulator's.
 
-`python bench/guarantees.py` counts many; these are worlds where popularity, activity and quality go together.
+`python bench/guarantees.py` counts many; these are worlds where popularity, activity and quality go
+together.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def guarantees() -> ModuleType:
 
 @pytest.mark.parametrize("world", ["quality", "quality-pair"])
 def test_verdicts_agree_with_the_truth(guarantees: ModuleType, world: str) -> None:
-    """Ten pairs of models by three metrics with 1,000 uniform rows: at most one wrong, many decided, all in range."""
+    """Ten pairs of models by three metrics with 1,000 uniform rows: at most one wrong, many
+    decided, all in range."""
     found = list(guarantees.outcomes(world, 0, 1_000))
     shares = guarantees.shares(found)
     assert shares["wrong"] <= 1

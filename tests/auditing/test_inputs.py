@@ -31,8 +31,14 @@ def test_ties_stay_together() -> None:
 def make(against: np.ndarray | None) -> AuditArrays:
     one = np.array([0.0, 1.0, 0.5])
     return AuditArrays(
-        np.arange(3), np.arange(3), one, np.array([0, 1, 0]), np.array([0.1, 0.8, 0.5]), against, np.full(3, 0.5),
-    )  # fmt: skip
+        np.arange(3),
+        np.arange(3),
+        one,
+        np.array([0, 1, 0]),
+        np.array([0.1, 0.8, 0.5]),
+        against,
+        np.full(3, 0.5),
+    )
 
 
 def test_a_gap_is_above_zero_where_the_model_does_better() -> None:

@@ -1,4 +1,5 @@
-"""What uniform rows measure: the lead itself, the log adjusted by the tilt, and both together where they agree."""
+"""What uniform rows measure: the lead itself, the log adjusted by the tilt, and both together where
+they agree."""
 
 from __future__ import annotations
 
@@ -32,16 +33,22 @@ class Scores:
 
 
 def chosen_log(slope: float, seed: int) -> tuple[Dataset, np.ndarray, np.ndarray]:
-    """People see what they rate highly (slope > 0); 600 uniform rows; the true ratings in 0..1, and who saw what."""
+    """People see what they rate highly (slope > 0); 600 uniform rows; the true ratings in 0..1, and
+    who saw what."""
     rng = np.random.default_rng(seed)
     good = rng.normal(0.0, 1.0, 100)
     unit = np.clip(np.round(2.0 + good + rng.normal(0, 1.2, (200, 100))), 0, 4) / 4
     seen = rng.random(unit.shape) < 1 / (1 + np.exp(-(-2.6 + slope * unit)))
     drawn = np.divmod(rng.choice(np.flatnonzero(~seen), 600, replace=False), 100)
     frames = [
-        pl.DataFrame({"user_id": u, "item_id": i, "rating": 1 + 4 * unit[u, i]}) for u, i in (np.nonzero(seen), drawn)
+        pl.DataFrame({"user_id": u, "item_id": i, "rating": 1 + 4 * unit[u, i]})
+        for u, i in (np.nonzero(seen), drawn)
     ]
-    return Dataset.from_frame(frames[0], uniform=frames[1], scale=(1, 5), unknown_ids="keep"), unit, seen
+    return (
+        Dataset.from_frame(frames[0], uniform=frames[1], scale=(1, 5), unknown_ids="keep"),
+        unit,
+        seen,
+    )
 
 
 def gap_over(pairs: np.ndarray, own: np.ndarray, other: np.ndarray, unit: np.ndarray) -> float:
@@ -53,7 +60,9 @@ def inputs_of(data: Dataset, *scores: np.ndarray) -> AuditInputs:
     models = tuple(AuditedModel.of(Scores(own), data) for own in scores)
     split = data.split("rd", 0)
     judged = choose_rows(models, data, split, Asked(unseen=True))
-    return AuditInputs(data, split, judged, tuple(Fits(one, (one,)) for one in models), "two-way", None, 1.0, 0, 5)
+    return AuditInputs(
+        data, split, judged, tuple(Fits(one, (one,)) for one in models), "two-way", None, 1.0, 0, 5
+    )
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +92,8 @@ def test_the_tilt_takes_the_bias_out_of_the_log(biased: tuple[AuditInputs, float
 
 
 def test_adjusted_intervals_hold_where_the_form_is_right() -> None:
-    """40 logs: 95 % intervals of the adjusted lead hold the true one in 34 or more, those of the plain log in few."""
+    """40 logs: 95 % intervals of the adjusted lead hold the true one in 34 or more, those of the
+    plain log in few."""
     held, plain = 0, 0
     for seed in range(40):
         data, unit, seen = chosen_log(1.5, seed)
@@ -93,7 +103,9 @@ def test_adjusted_intervals_hold_where_the_form_is_right() -> None:
         found = measure_error(inputs)
         assert found is not None
         held += found.adjusted.low <= true <= found.adjusted.high
-        plain += abs(inputs.arrays.gaps.point - true) < (found.adjusted.high - found.adjusted.low) / 2
+        plain += (
+            abs(inputs.arrays.gaps.point - true) < (found.adjusted.high - found.adjusted.low) / 2
+        )
     assert held >= 34
     assert plain <= 20
 
@@ -101,7 +113,9 @@ def test_adjusted_intervals_hold_where_the_form_is_right() -> None:
 def test_rankings_take_both_where_they_agree_and_both_are_narrower_than_either() -> None:
     data, unit, _ = chosen_log(1.0, 3)
     rng = np.random.default_rng(0)
-    inputs = inputs_of(data, unit.mean(axis=0) + rng.normal(0, 0.05, unit.shape), rng.random(unit.shape))
+    inputs = inputs_of(
+        data, unit.mean(axis=0) + rng.normal(0, 0.05, unit.shape), rng.random(unit.shape)
+    )
     for metric in ("dcg", "precision"):
         found = measure_slots(inputs, metric)
         assert found is not None
@@ -116,7 +130,9 @@ def test_uniform_rows_decide_alone_where_the_adjusted_log_disagrees() -> None:
     """The log's labels are turned around: no tilt that is linear in the rating repairs that."""
     data, unit, _ = chosen_log(0.0, 3)
     rng = np.random.default_rng(0)
-    inputs = inputs_of(data, unit.mean(axis=0) + rng.normal(0, 0.05, unit.shape), rng.random(unit.shape))
+    inputs = inputs_of(
+        data, unit.mean(axis=0) + rng.normal(0, 0.05, unit.shape), rng.random(unit.shape)
+    )
     turned = replace(inputs.arrays, label=1 - inputs.arrays.label)
     vars(inputs)["arrays"] = turned
     found = measure_slots(inputs, "dcg")
@@ -128,7 +144,9 @@ def test_uniform_rows_decide_alone_where_the_adjusted_log_disagrees() -> None:
 
 def test_without_uniform_rows_or_another_model_nothing_is_measured() -> None:
     data, unit, _ = chosen_log(1.0, 4)
-    log = Dataset.from_frame(data.logged.to_frame().select("user_id", "item_id", "rating"), scale=(1, 5))
+    log = Dataset.from_frame(
+        data.logged.to_frame().select("user_id", "item_id", "rating"), scale=(1, 5)
+    )
     alone = inputs_of(data, np.full(unit.shape, 0.5))
     bare = inputs_of(log, np.full(unit.shape, 0.5), np.full(unit.shape, 0.6))
     for inputs in (alone, bare):
@@ -138,13 +156,16 @@ def test_without_uniform_rows_or_another_model_nothing_is_measured() -> None:
 
 
 def test_rows_that_trained_a_model_do_not_measure_it(simulation) -> None:
-    """`spectrum` fitted without a split mixes by every uniform row: it is measured by a fit that left these out."""
+    """`spectrum` fitted without a split mixes by every uniform row: it is measured by a fit that
+    left these out."""
     data = simulation.data
     settings = {"rng": 0, "dim": 2, "epochs": 5}
     models = [Recommender(name, **settings).fit(data) for name in ("spectrum", "bias")]
     assert models[0].report_["uniform_rows_used"] != "none"
     found = audit(models[0], data, against=models[1], replicates=0, folds=2)
-    assert found.error.measured is not None  # by the fits of the parts, which had a split with test rows
+    assert (
+        found.error.measured is not None
+    )  # by the fits of the parts, which had a split with test rows
     test = data.split("rd", 0).test
     assert found.error.measured.n == len(test)
     held = audit(models[0], data, against=models[1], replicates=0, rows=data.logged.to_frame()[:50])

@@ -30,10 +30,14 @@ def complete(simulation, good) -> pl.DataFrame:
     data = simulation.data
     user, item = (axis.ravel() for axis in np.indices(good.scores.shape))
     ids = {"user_id": data.user_ids.decode(user), "item_id": data.item_ids.decode(item)}
-    return pl.DataFrame({**ids, "score": good.scores.ravel()}).sample(fraction=1.0, shuffle=True, seed=0)
+    return pl.DataFrame({**ids, "score": good.scores.ravel()}).sample(
+        fraction=1.0, shuffle=True, seed=0
+    )
 
 
-def test_every_form_of_one_model_gives_one_audit(simulation, good, poor, complete, tmp_path) -> None:
+def test_every_form_of_one_model_gives_one_audit(
+    simulation, good, poor, complete, tmp_path
+) -> None:
     data = simulation.data
     complete.write_csv(tmp_path / "a.csv")
     complete.write_parquet(tmp_path / "a.parquet")
@@ -72,7 +76,9 @@ def test_a_scale_is_told_by_where_scores_lie() -> None:
     assert outcome_scale(8 * near - 4, outcome, STARS) == "other"  # logits
 
 
-def test_scores_on_another_scale_are_judged_by_ranking_and_mapped_for_error(simulation, good, poor) -> None:
+def test_scores_on_another_scale_are_judged_by_ranking_and_mapped_for_error(
+    simulation, good, poor
+) -> None:
     data = simulation.data
     logits = [type(good)(data, 20 * m.scores - 10).predict for m in (good, poor)]
     found, plain = audit(logits[0], data, against=logits[1]), audit(good, data, against=poor)
@@ -99,23 +105,38 @@ def test_a_map_never_falls_and_is_made_without_the_rows_it_is_used_for() -> None
     np.testing.assert_allclose(found.parts[2](grid), expected, atol=1e-9)
     noise = rng.random(2_000)
     mapped = isotonic_map(noise, outcome, 0).own(noise)
-    assert np.mean((mapped - outcome) ** 2) > 0.98 * outcome.var()  # noise explains nothing of other rows
+    assert (
+        np.mean((mapped - outcome) ** 2) > 0.98 * outcome.var()
+    )  # noise explains nothing of other rows
 
 
 def test_each_mistake_is_one_line(simulation, poor, complete, logged, refusal, tmp_path) -> None:
     data = simulation.data
     first = logged.row(0)
     refusal(lambda: audit(logged[1:], data, poor), "no score for 1 of", f"{first[0]}, {first[1]}")
-    refusal(lambda: audit(pl.concat([logged, logged[:3]]), data, poor), "scored twice (3", f"{first[0]}, {first[1]}")
+    refusal(
+        lambda: audit(pl.concat([logged, logged[:3]]), data, poor),
+        "scored twice (3",
+        f"{first[0]}, {first[1]}",
+    )
     for bad in (float("nan"), float("inf"), None):
-        spoilt = logged.with_columns(score=pl.when(pl.int_range(pl.len()) == 4).then(pl.lit(bad)).otherwise("score"))
+        spoilt = logged.with_columns(
+            score=pl.when(pl.int_range(pl.len()) == 4).then(pl.lit(bad)).otherwise("score")
+        )
         refusal(lambda spoilt=spoilt: audit(spoilt, data, poor), "row 5", "finite number")
     refusal(lambda: audit(logged.rename({"score": "rating"}), data, poor), "missing column score")
-    refusal(lambda: audit(logged.with_columns(user_id=pl.col("user_id") + 10**6), data, poor), "no pair of the table")
+    refusal(
+        lambda: audit(logged.with_columns(user_id=pl.col("user_id") + 10**6), data, poor),
+        "no pair of the table",
+    )
     refusal(lambda: audit(logged[:0], data, poor), "empty")
     refusal(lambda: audit(lambda u, i: np.zeros(3), data, poor), "one score per pair", "(3,)")
     refusal(lambda: audit(lambda u, i: np.zeros((len(u), 2)), data, poor), "one score per pair")
-    refusal(lambda: audit(lambda u, i: np.full(len(u), np.nan), data, poor), "finite numbers", "nan for user")
+    refusal(
+        lambda: audit(lambda u, i: np.full(len(u), np.nan), data, poor),
+        "finite numbers",
+        "nan for user",
+    )
     refusal(lambda: audit(lambda u, i: ["high"] * len(u), data, poor), "could not score")
     refusal(lambda: audit(tmp_path / "none.csv", data, poor), "no such file")
     (tmp_path / "bad.csv").write_text("user_id,item_id,score\n0,1,high\n")
@@ -130,7 +151,11 @@ def test_text_ids_match_text_ids(tmp_path) -> None:
     rng = np.random.default_rng(0)
     user, item = np.nonzero(rng.random((30, 12)) < 0.6)
     log = pl.DataFrame(
-        {"user_id": user.astype(str), "item_id": item.astype(str), "rating": rng.integers(1, 6, user.size)}
+        {
+            "user_id": user.astype(str),
+            "item_id": item.astype(str),
+            "rating": rng.integers(1, 6, user.size),
+        }
     )
     data = Dataset.from_frame(log, scale=(1, 5))
     log.select("user_id", "item_id", score="rating").write_csv(tmp_path / "s.csv")

@@ -1,4 +1,5 @@
-"""Rows that no model has seen: which are chosen, that no fit saw its own, and what a memoriser looks like."""
+"""Rows that no model has seen: which are chosen, that no fit saw its own, and what a memoriser
+looks like."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def test_every_row_is_judged_by_a_fit_that_did_not_see_it(simulation) -> None:
     log = np.zeros((data.n_users, data.n_items), bool)
     log[data.logged.user, data.logged.item] = True
     unseen_by = [log & ~seen for seen in Memory.fits[1:]]
-    assert (np.sum(unseen_by, axis=0) == log).all()  # the five parts are apart, and all rows are in one
+    assert (
+        np.sum(unseen_by, axis=0) == log
+    ).all()  # the five parts are apart, and all rows are in one
     assert values["envelopes"]["model_loss"]["point"] == pytest.approx(
         data.scale.unit(data.logged.rating).var(), rel=0.2
     )
@@ -85,17 +88,24 @@ def test_a_log_on_disk_is_audited_as_one_in_memory(
     simulation, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(on_disk, "CHUNK", 100)
-    tables = {"logged": simulation.data.logged.to_frame(), "uniform": simulation.data.uniform.to_frame()}
+    tables = {
+        "logged": simulation.data.logged.to_frame(),
+        "uniform": simulation.data.uniform.to_frame(),
+    }
     for name, table in tables.items():
         table.select("user_id", "item_id", "rating").write_parquet(tmp_path / f"{name}.parquet")
     files = {name: tmp_path / f"{name}.parquet" for name in tables}
-    asked = {key: tables["logged"][value] if key == "rows" else value for key, value in asked.items()}
+    asked = {
+        key: tables["logged"][value] if key == "rows" else value for key, value in asked.items()
+    }
     found = []
     for more in ({}, {"shards": tmp_path / "shards"}):
         data = load_dataset("files", **files, scale=(1, 5), **more)
         assert isinstance(data.logged, StoredInteractions) == bool(more)
         models = [
-            Recommender(method, rng=0, dim=2, epochs=3).fit(data, protocol=asked.get("protocol", "rd"))
+            Recommender(method, rng=0, dim=2, epochs=3).fit(
+                data, protocol=asked.get("protocol", "rd")
+            )
             for method in ("mf", "bias")
         ]
         found.append(audit(models[0], data, against=models[1], replicates=0, **asked).to_dict())
@@ -103,7 +113,9 @@ def test_a_log_on_disk_is_audited_as_one_in_memory(
     assert memory["rows"] == disk["rows"]
     assert memory["rows"]["source"] == ("hold-out" if asked.get("folds") == 1 else "cross-fitted")
     for name in ("error", "ranking", "precision"):
-        assert disk[name]["lead"]["value"] == pytest.approx(memory[name]["lead"]["value"], rel=1e-3, abs=1e-5)
+        assert disk[name]["lead"]["value"] == pytest.approx(
+            memory[name]["lead"]["value"], rel=1e-3, abs=1e-5
+        )
         assert disk[name]["verdict"] == memory[name]["verdict"]
 
 
@@ -138,7 +150,10 @@ def test_a_foreign_model_needs_rows_or_a_word(simulation, good, poor, refusal) -
     named = data.logged.to_frame().select("user_id", "item_id")[:300]
     given = audit(good, data, against=poor, rows=named, replicates=0).to_dict()
     assert (given["rows"]["source"], given["rows"]["n"]) == ("given", 300)
-    refusal(lambda: audit(good, data, rows=named.with_columns(item_id=named["item_id"] * 0 + 10**6)), "not in the log")
+    refusal(
+        lambda: audit(good, data, rows=named.with_columns(item_id=named["item_id"] * 0 + 10**6)),
+        "not in the log",
+    )
     refusal(lambda: audit(good, data, rows=named[:0]), "empty")
 
 
@@ -153,7 +168,9 @@ def test_one_trained_here_and_one_elsewhere(simulation, good) -> None:
     assert (rows["source"], rows["n"]) == ("cross-fitted", named.height)
 
 
-def test_leakage_is_little_for_a_fair_model_and_much_for_one_that_learned_the_rows(simulation, good) -> None:
+def test_leakage_is_little_for_a_fair_model_and_much_for_one_that_learned_the_rows(
+    simulation, good
+) -> None:
     data = simulation.data
     rows, outcome = data.logged, data.scale.unit(data.logged.rating).astype(float)
     rng = np.random.default_rng(0)

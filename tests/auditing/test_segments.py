@@ -9,7 +9,14 @@ import pytest
 from puidrec.auditing import segments
 from puidrec.auditing.envelope import Pairs, sharp
 from puidrec.auditing.inputs import AuditArrays
-from puidrec.auditing.segments import SegmentSide, changes, grouped_mean, grouped_quantile, largest, segment_side
+from puidrec.auditing.segments import (
+    SegmentSide,
+    changes,
+    grouped_mean,
+    grouped_quantile,
+    largest,
+    segment_side,
+)
 
 
 @pytest.fixture
@@ -18,14 +25,22 @@ def arrays() -> AuditArrays:
     user, item = np.nonzero(rng.random((40, 30)) < 0.4)
     n = user.size
     return AuditArrays(
-        user, item, rng.random(n), rng.integers(0, 2, n), rng.random(n), rng.random(n), rng.uniform(0.1, 0.9, n),
-    )  # fmt: skip
+        user,
+        item,
+        rng.random(n),
+        rng.integers(0, 2, n),
+        rng.random(n),
+        rng.random(n),
+        rng.uniform(0.1, 0.9, n),
+    )
 
 
 @pytest.fixture
 def side(arrays: AuditArrays) -> SegmentSide:
     rng = np.random.default_rng(1)
-    frame = pl.DataFrame({"user_id": [f"u{k}" for k in range(40)], "city": ["a", "b", "<script>", "a"] * 10})
+    frame = pl.DataFrame(
+        {"user_id": [f"u{k}" for k in range(40)], "city": ["a", "b", "<script>", "a"] * 10}
+    )
     degree = np.bincount(arrays.user, minlength=40)
     return SegmentSide("user", frame, degree, rng.uniform(0, 1, 40), frame["user_id"])
 
@@ -44,21 +59,29 @@ def test_a_segment_is_what_its_own_rows_say(arrays: AuditArrays, side: SegmentSi
         assert row["gamma_mean"] == pytest.approx(np.exp(side.mean_log_gamma[members].mean()))
         assert row["score_shift"] == pytest.approx((arrays.model - arrays.against)[rows].mean())
     assert "<script>" in {row["segment"] for row in found}  # as it is: pages escape
-    assert [row["gamma_mean"] for row in found] == sorted((row["gamma_mean"] for row in found), reverse=True)
+    assert [row["gamma_mean"] for row in found] == sorted(
+        (row["gamma_mean"] for row in found), reverse=True
+    )
 
 
 def test_a_segment_without_rows_has_no_envelope(arrays: AuditArrays, side: SegmentSide) -> None:
     frame = side.frame.with_columns(city=pl.Series(["x"] * 39 + ["nobody"]))
     few = arrays.user < 39
-    part = AuditArrays(*(getattr(arrays, n)[few] for n in
-                  ("user", "item", "outcome", "label", "model", "against", "propensity")))  # fmt: skip
+    part = AuditArrays(
+        *(
+            getattr(arrays, n)[few]
+            for n in ("user", "item", "outcome", "label", "model", "against", "propensity")
+        )
+    )
     other = SegmentSide("user", frame, side.degree, side.mean_log_gamma, side.ids)
     row = next(r for r in segment_side(other, part, 1.5, {}) if r["segment"] == "nobody")
     assert (row["n"], row["entities"]) == (0, 1)
     assert row["low"] is row["high"] is row["width"] is row["score_shift"] is None
 
 
-def test_very_many_rows_are_thinned(arrays: AuditArrays, side: SegmentSide, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_rows_are_thinned(
+    arrays: AuditArrays, side: SegmentSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = segment_side(side, arrays, 1.5, {})
     monkeypatch.setattr(segments, "MAX_SORTED", arrays.user.size // 2)
     thin = segment_side(side, arrays, 1.5, {})
@@ -99,5 +122,9 @@ def test_grouped_statistics() -> None:
     assert grouped_mean(values, group, 3)[0] == 2.0
     assert np.isnan(grouped_mean(values, group, 3)[1])
     assert grouped_mean(values, group, 3)[2] == 10.0
-    np.testing.assert_array_equal(grouped_quantile(np.arange(100.0), np.zeros(100, int), 2, 0.95), [94.0, 0.0])
-    np.testing.assert_array_equal(grouped_quantile(np.array([5.0, 1.0]), np.array([1, 0]), 2, 0.95), [1.0, 5.0])
+    np.testing.assert_array_equal(
+        grouped_quantile(np.arange(100.0), np.zeros(100, int), 2, 0.95), [94.0, 0.0]
+    )
+    np.testing.assert_array_equal(
+        grouped_quantile(np.array([5.0, 1.0]), np.array([1, 0]), 2, 0.95), [1.0, 5.0]
+    )

@@ -1,4 +1,5 @@
-"""Ranking by slots: lists and ranks by hand, ranges against linear programs, values within what a list can be worth."""
+"""Ranking by slots: lists and ranks by hand, ranges against linear programs, values within what a
+list can be worth."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ K = 3
 
 @pytest.fixture(scope="module")
 def world() -> dict[str, np.ndarray]:
-    """30 users × 25 items, a third of the pairs logged, scores of two models, and labels of all pairs."""
+    """30 users × 25 items, a third of the pairs logged, scores of two models, and labels of all
+    pairs."""
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(2, 30, 25))
     user, item = np.nonzero(rng.random((30, 25)) < 0.3)
@@ -51,7 +53,9 @@ def lead(seed: int, n: int = 30, k: int = K) -> tuple[SlotLead, Slots, dict[str,
         "odds": rng.uniform(0.0, 9.0, n),
         "user": rng.integers(0, 8, n),
     }
-    found = SlotLead.of(slots, slot_discounts("dcg", k), rows["label"], (rows["h"], rows["odds"]), rows["user"], 8)
+    found = SlotLead.of(
+        slots, slot_discounts("dcg", k), rows["label"], (rows["h"], rows["odds"]), rows["user"], 8
+    )
     return found, slots, rows
 
 
@@ -62,7 +66,12 @@ def program(z: np.ndarray, h: np.ndarray, k: np.ndarray, gamma: float, sign: flo
     matrix = np.block([[np.eye(n), -high[:, None]], [-np.eye(n), low[:, None]]])
     equal = np.append(np.ones(n), 0.0)[None]
     found = linprog(
-        np.append(sign * z, 0.0), matrix, np.zeros(2 * n), equal, [1.0], bounds=[(None, None)] * n + [(0, None)]
+        np.append(sign * z, 0.0),
+        matrix,
+        np.zeros(2 * n),
+        equal,
+        [1.0],
+        bounds=[(None, None)] * n + [(0, None)],
     )
     return float(sign * found.fun)
 
@@ -74,18 +83,25 @@ def test_both_ends_are_those_of_linear_fractional_programs(seed: int, gamma: flo
     discount = slot_discounts("dcg", K)
     gap = discount[slots.rank] - discount[slots.against]
     ends = []
-    for sign in (1.0, -1.0):  # the lowest lead: least liked where the model gains, most where it loses
+    for sign in (
+        1.0,
+        -1.0,
+    ):  # the lowest lead: least liked where the model gains, most where it loses
         total = 0.0
         for side, own, factor in ((found.gain, gap > 0, 1.0), (found.loss, gap < 0, -1.0)):
             z, g = rows["label"][own].astype(float), np.abs(gap[own])
             if z.size:
                 total += (
-                    factor * side.mass * program(z, g * rows["h"][own], g * rows["odds"][own], gamma, sign * factor)
+                    factor
+                    * side.mass
+                    * program(z, g * rows["h"][own], g * rows["odds"][own], gamma, sign * factor)
                 )
         total += -found.loss.unsupported if sign > 0 else found.gain.unsupported
         ends.append(total)
     if min(found.gain.rows, found.loss.rows):
-        np.testing.assert_allclose([found.at(gamma, "low").value, found.at(gamma, "high").value], ends, atol=1e-7)
+        np.testing.assert_allclose(
+            [found.at(gamma, "low").value, found.at(gamma, "high").value], ends, atol=1e-7
+        )
         curve = found.curve(np.array([gamma]))
         np.testing.assert_allclose([curve.low[0], curve.high[0]], ends, atol=1e-7)
 
@@ -100,14 +116,21 @@ def test_a_value_lies_between_0_and_the_sum_of_discounts(seed: int, gamma: float
     alone = Slots(slots.row, slots.rank, np.full(n, K), pairs, 10)
     for metric, most in (("dcg", 1 + 1 / np.log2(3) + 0.5), ("precision", 1.0)):
         found = SlotLead.of(
-            alone, slot_discounts(metric, K), rows["label"], (rows["h"], 1e4 * rng.random(n)), rows["user"], 8
+            alone,
+            slot_discounts(metric, K),
+            rows["label"],
+            (rows["h"], 1e4 * rng.random(n)),
+            rows["user"],
+            8,
         )
         assert found.size == pytest.approx(most)
         for value in (found.point, found.at(gamma, "low").value, found.at(gamma, "high").value):
             assert -1e-9 <= value <= most + 1e-9
 
 
-def test_with_every_label_known_a_lead_is_the_difference_of_true_dcg(world: dict[str, np.ndarray]) -> None:
+def test_with_every_label_known_a_lead_is_the_difference_of_true_dcg(
+    world: dict[str, np.ndarray],
+) -> None:
     """All pairs are rows of the same weight: lead and values are those of sklearn's DCG."""
     from sklearn.metrics import dcg_score
 
@@ -115,7 +138,8 @@ def test_with_every_label_known_a_lead_is_the_difference_of_true_dcg(world: dict
     found = slots_of(np.arange(30), lists_of(world), user, item)
     label = world["label"][user, item]
     true = [
-        np.mean([dcg_score(world["label"][[u]], scores[[u]], k=5) for u in range(30)]) for scores in world["scores"]
+        np.mean([dcg_score(world["label"][[u]], scores[[u]], k=5) for u in range(30)])
+        for scores in world["scores"]
     ]
     own = found.row
     ones = np.ones(own.size), np.zeros(own.size)
@@ -125,7 +149,9 @@ def test_with_every_label_known_a_lead_is_the_difference_of_true_dcg(world: dict
     for which in (0, 1):
         alone = found.alone(which)
         weights = np.ones(alone.row.size), np.zeros(alone.row.size)
-        value = SlotLead.of(alone, slot_discounts("dcg", 5), label[alone.row], weights, user[alone.row], 30)
+        value = SlotLead.of(
+            alone, slot_discounts("dcg", 5), label[alone.row], weights, user[alone.row], 30
+        )
         assert value.point == pytest.approx(true[which])
 
 
@@ -138,24 +164,38 @@ def test_weights_of_a_random_log_are_unbiased_where_popularity_and_quality_go_to
     scores = [np.tile(quality, (80, 1)) + rng.normal(0, 0.5, (80, 60)), rng.normal(size=(80, 60))]
     lists = [top_lists(np.arange(80), lambda u, s=s: s[u], 5, None) for s in scores]
     discount = slot_discounts("dcg", 5)
-    true = [float((np.take_along_axis(label, one, 1) * discount[:5]).sum(1).mean()) for one in lists]
+    true = [
+        float((np.take_along_axis(label, one, 1) * discount[:5]).sum(1).mean()) for one in lists
+    ]
     found = []
     for _ in range(300):
         user, item = np.nonzero(rng.random((80, 60)) < p)
         slots = slots_of(np.arange(80), (lists[0], lists[1]), user, item)
         own = slots.row
         weights = np.ones(own.size), 1.0 / p[item[own]] - 1.0
-        found.append(SlotLead.of(slots, discount, label[user, item][own], weights, user[own], 80).point)
+        found.append(
+            SlotLead.of(slots, discount, label[user, item][own], weights, user[own], 80).point
+        )
     assert np.mean(found) == pytest.approx(true[0] - true[1], abs=0.03)
 
 
 def test_a_slot_without_a_row_may_be_liked_by_none_or_all() -> None:
     pairs = np.zeros((3, 3))
-    pairs[0, 2], pairs[1, 2], pairs[2, 0], pairs[2, 1] = 1.0, 1.0, 1.0, 1.0  # lists of two with nothing in common
+    pairs[0, 2], pairs[1, 2], pairs[2, 0], pairs[2, 1] = (
+        1.0,
+        1.0,
+        1.0,
+        1.0,
+    )  # lists of two with nothing in common
     rank, against = np.array([0, 2, 2]), np.array([2, 0, 1])
     slots = Slots(np.arange(3), rank, against, pairs, 5)
     found = SlotLead.of(
-        slots, slot_discounts("precision", 2), np.array([1, 0, 1]), (np.ones(3), np.zeros(3)), np.arange(3), 3
+        slots,
+        slot_discounts("precision", 2),
+        np.array([1, 0, 1]),
+        (np.ones(3), np.zeros(3)),
+        np.arange(3),
+        3,
     )
     assert (found.gain.slots, found.loss.slots) == (1, 0)
     assert found.gain.unsupported == 0.5
@@ -169,14 +209,17 @@ def test_few_rows_that_are_all_liked_are_not_certain() -> None:
     pairs[0, 1] = pairs[1, 0] = 1.0
     slots = Slots(np.arange(6), np.array([0] * 3 + [1] * 3), np.array([1] * 3 + [0] * 3), pairs, 6)
     rows = np.array([1, 1, 1, 0, 0, 0])
-    found = SlotLead.of(slots, slot_discounts("dcg", 1), rows, (np.ones(6), np.zeros(6)), np.arange(6), 6)
+    found = SlotLead.of(
+        slots, slot_discounts("dcg", 1), rows, (np.ones(6), np.zeros(6)), np.arange(6), 6
+    )
     span = found.at(1.0, "low").limits(0.95)
     assert span.value == 1.0
     assert span.low < 0.3
 
 
 def test_the_intervals_cover_the_true_lead() -> None:
-    """Users of their own rate: of 300 logs of 60 users, 95 % intervals hold the true lead in 91 % or more."""
+    """Users of their own rate: of 300 logs of 60 users, 95 % intervals hold the true lead in 91 %
+    or more."""
     rng, held = np.random.default_rng(2), []
     pairs = np.zeros((2, 2))
     pairs[0, 1] = pairs[1, 0] = 1.0
@@ -188,23 +231,32 @@ def test_the_intervals_cover_the_true_lead() -> None:
         slots = Slots(np.flatnonzero(seen), rank[seen], 1 - rank[seen], pairs, 60)
         label = (rng.random(120) < rate)[seen] * 1
         odds = np.full(label.size, 1.5)
-        found = SlotLead.of(slots, slot_discounts("dcg", 1), label, (np.ones(label.size), odds), user[seen], 60)
+        found = SlotLead.of(
+            slots, slot_discounts("dcg", 1), label, (np.ones(label.size), odds), user[seen], 60
+        )
         span: Limits = found.at(1.0, "low").limits(0.95)
         held.append(span.low <= 0.2 <= span.high)
     assert 0.91 <= np.mean(held) <= 0.99
 
 
-def test_lists_are_the_best_unseen_items_and_ranks_are_looked_up(world: dict[str, np.ndarray]) -> None:
+def test_lists_are_the_best_unseen_items_and_ranks_are_looked_up(
+    world: dict[str, np.ndarray],
+) -> None:
     seen = seen_items(world["user"], world["item"], 30)
     scores = world["scores"][0]
     lists = top_lists(np.arange(30), lambda u: scores[u], 5, seen)
     masked = scores.copy()
     masked[world["user"], world["item"]] = -np.inf
     np.testing.assert_array_equal(lists, top_k(masked, 5)[0])
-    np.testing.assert_array_equal(scores, world["scores"][0])  # the model's own scores are left as they are
+    np.testing.assert_array_equal(
+        scores, world["scores"][0]
+    )  # the model's own scores are left as they are
     users = np.array([2, 5, 29])
     found = slots_of(
-        users, (lists[users], None), np.array([5, 7, 29, 2]), np.array([lists[5, 3], lists[7, 0], lists[29, 0], 99])
+        users,
+        (lists[users], None),
+        np.array([5, 7, 29, 2]),
+        np.array([lists[5, 3], lists[7, 0], lists[29, 0], 99]),
     )
     assert found.row.tolist() == [0, 2]  # user 7 was not ranked, item 99 is in no list
     assert found.rank.tolist() == [3, 0]
@@ -221,7 +273,9 @@ def test_short_lists_and_ties() -> None:
     assert found.pairs.sum() == 2.0  # both lists hold the same two items
 
 
-def test_tiles_change_nothing(world: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_change_nothing(
+    world: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = lists_of(world)
     monkeypatch.setattr(module, "TILE", 60)
     for one, two in zip(whole, lists_of(world), strict=True):
@@ -230,10 +284,24 @@ def test_tiles_change_nothing(world: dict[str, np.ndarray], monkeypatch: pytest.
 
 def test_rated_rows_are_ranked_among_the_rows_of_their_user() -> None:
     user = np.array([0, 0, 0, 1, 1])
-    found = rated_slots(user, (np.array([1.0, 3.0, 2.0, 5.0, 6.0]), np.array([3.0, 2.0, 1.0, 5.0, 6.0])), 2)
+    found = rated_slots(
+        user, (np.array([1.0, 3.0, 2.0, 5.0, 6.0]), np.array([3.0, 2.0, 1.0, 5.0, 6.0])), 2
+    )
     assert found.lists == "rated"
-    assert dict(zip(found.row.tolist(), found.rank.tolist(), strict=True)) == {0: 2, 1: 0, 2: 1, 3: 1, 4: 0}
-    assert dict(zip(found.row.tolist(), found.against.tolist(), strict=True)) == {0: 0, 1: 1, 2: 2, 3: 1, 4: 0}
+    assert dict(zip(found.row.tolist(), found.rank.tolist(), strict=True)) == {
+        0: 2,
+        1: 0,
+        2: 1,
+        3: 1,
+        4: 0,
+    }
+    assert dict(zip(found.row.tolist(), found.against.tolist(), strict=True)) == {
+        0: 0,
+        1: 1,
+        2: 2,
+        3: 1,
+        4: 0,
+    }
     assert found.pairs.sum() == pytest.approx(5 / 2)
 
 
@@ -241,7 +309,8 @@ def test_parts_are_joined_with_their_own_lists(world: dict[str, np.ndarray]) -> 
     lists, rows = lists_of(world), np.arange(world["user"].size)
     whole = slots_of(np.arange(30), lists, world["user"], world["item"])
     parts = [
-        (own, slots_of(np.arange(30), lists, world["user"][own], world["item"][own])) for own in (rows[::2], rows[1::2])
+        (own, slots_of(np.arange(30), lists, world["user"][own], world["item"][own]))
+        for own in (rows[::2], rows[1::2])
     ]
     found = joined(parts)
     order = np.argsort(found.row)

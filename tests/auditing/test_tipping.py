@@ -59,7 +59,9 @@ def test_equal_to_the_root_of_linear_programs(seed: int) -> None:
         limits = bounds(pairs.propensity, gamma)
         return float(linprog(pairs.value, bounds=np.stack([limits.a, limits.b], 1)).fun)
 
-    assert tipping_point(pairs).gamma == pytest.approx(brentq(lowest, 1.0, 1e3, xtol=1e-12), abs=1e-8)
+    assert tipping_point(pairs).gamma == pytest.approx(
+        brentq(lowest, 1.0, 1e3, xtol=1e-12), abs=1e-8
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -132,7 +134,9 @@ def test_extreme_sums() -> None:
     assert tipping_gamma(*np.float64([-1, 0, 0])) == 1.0
     assert tipping_gamma(*np.float64([-1, 0, 2])) == 1.0
     assert tipping_gamma(*np.float64([-1.0, 1e9, 1e-9])) == np.inf
-    assert tipping_gamma(*np.float64([-1e9, 4e9, 1.0])) == pytest.approx(4.0 - 1.6e-8, rel=1e-9)  # no cancellation
+    assert tipping_gamma(*np.float64([-1e9, 4e9, 1.0])) == pytest.approx(
+        4.0 - 1.6e-8, rel=1e-9
+    )  # no cancellation
 
 
 def test_the_order_of_rows_does_not_matter() -> None:

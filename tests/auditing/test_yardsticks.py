@@ -9,11 +9,21 @@ import numpy as np
 import pytest
 
 from puidrec.auditing.audit import audit
-from puidrec.auditing.yardsticks import TIMES, Scenario, Yardstick, benchmarks, deciding, replaced, times_as_strong
+from puidrec.auditing.yardsticks import (
+    TIMES,
+    Scenario,
+    Yardstick,
+    benchmarks,
+    deciding,
+    replaced,
+    times_as_strong,
+)
 from puidrec.exposure.calibrate import Calibration, FeatureShift
 
 INF = float("inf")
-AGE = Calibration((FeatureShift("age", "user", 2.0, 3.0, 0.1), FeatureShift("kind", "item", 1.2, 1.5, 0.1)))
+AGE = Calibration(
+    (FeatureShift("age", "user", 2.0, 3.0, 0.1), FeatureShift("kind", "item", 1.2, 1.5, 0.1))
+)
 
 
 def test_how_many_hidden_features_reach_a_gamma() -> None:
@@ -29,10 +39,13 @@ def test_how_many_hidden_features_reach_a_gamma() -> None:
 
 
 def test_a_scenario_worked_by_hand() -> None:
-    """A fifth of users sees twice as much: of 12 %, others see 10 % and they 20 %; odds 1/4 against 3/22."""
+    """A fifth of users sees twice as much: of 12 %, others see 10 % and they 20 %; odds 1/4 against
+    3/22."""
     assert Scenario(0.2, 2.0).gamma(0.12) == pytest.approx((0.2 / 0.8) / (0.12 / 0.88))
     assert Scenario(0.2, 2.0).gamma(1e-5) == pytest.approx(2 / 1.2, rel=1e-4)
-    assert Scenario(0.9, 2.0).gamma(1e-5) == pytest.approx(1.9, rel=1e-4)  # those without it differ most
+    assert Scenario(0.9, 2.0).gamma(1e-5) == pytest.approx(
+        1.9, rel=1e-4
+    )  # those without it differ most
     assert Scenario(0.5, 1.0).gamma(0.3) == pytest.approx(1.0)
     assert np.isfinite(Scenario(0.2, 2.0).gamma(1.0))
 
@@ -43,7 +56,8 @@ def test_scenarios_that_cannot_be_are_refused(refusal, share: float, factor: flo
 
 
 def test_a_simulated_trait_has_the_gamma_of_its_scenario() -> None:
-    """Users drawn with the trait or without: the likelihood ratio of unseen to seen, against that of all."""
+    """Users drawn with the trait or without: the likelihood ratio of unseen to seen, against that
+    of all."""
     rng = np.random.default_rng(0)
     trait = rng.random(200_000) < 0.2
     seen = rng.random(trait.size) < np.where(trait, 0.2, 0.1)
@@ -62,15 +76,19 @@ def test_the_fewest_replaced_ratings_are_those_of_brute_force(seed: int) -> None
         assert found is None
         return
     ends = [
-        n for n in range(1, 9) for rows in combinations(range(8), n)
+        n
+        for n in range(1, 9)
+        for rows in combinations(range(8), n)
         if weight @ np.where(np.isin(np.arange(8), rows), worst, value) <= 0
-    ]  # fmt: skip
+    ]
     assert found == (min(ends) if ends else None)
 
 
 def test_groups_of_features_are_yardsticks(simulation, good, poor) -> None:
     columns = [name for name in simulation.data.users.columns if name != "user_id"][:2]
-    found = audit(good, simulation.data, poor, unseen=True, replicates=0, groups={"both": columns}).to_dict()
+    found = audit(
+        good, simulation.data, poor, unseen=True, replicates=0, groups={"both": columns}
+    ).to_dict()
     names = {row["feature"]: row["gamma"] for row in found["groups"]}
     assert "both" in names
     alone = [row["gamma"] for row in found["benchmarks"] if row["feature"] in columns]
@@ -79,7 +97,8 @@ def test_groups_of_features_are_yardsticks(simulation, good, poor) -> None:
 
 
 def test_what_decides_is_what_is_known_of_gamma() -> None:
-    """Nothing known: nothing decides. Your word takes the place of the features, and uniform rows stand beside it."""
+    """Nothing known: nothing decides. Your word takes the place of the features, and uniform rows
+    stand beside it."""
     assert deciding(None, None, None) is None
     assert deciding(1.5, None, AGE) == Yardstick("what you believe to be the most", 1.5)
     assert deciding(None, None, AGE).gamma == pytest.approx(2.0**TIMES)
@@ -98,7 +117,13 @@ def test_a_belief_that_is_no_gamma_is_refused(refusal, believe: float) -> None:
 
 def test_scenarios_never_decide(simulation, good, poor) -> None:
     bare = replace(simulation.data, uniform=None, users=None, items=None)
-    found = audit(type(good)(bare, good.scores), bare, type(poor)(bare, poor.scores), unseen=True, replicates=0)
+    found = audit(
+        type(good)(bare, good.scores),
+        bare,
+        type(poor)(bare, poor.scores),
+        unseen=True,
+        replicates=0,
+    )
     assert found.to_dict()["reference"] is None
     assert found.to_dict()["scenarios"]
     assert found.verdict == "undecided"

@@ -43,7 +43,9 @@ def puid(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     """Run `puid ARGS` in this process, through the entry that maps errors to exit codes."""
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(output.console, "width", 100)  # it reads COLUMNS once
-    monkeypatch.setattr(output, "FIRST_LINE", 3600.0)  # no output that depends on how busy the machine is
+    monkeypatch.setattr(
+        output, "FIRST_LINE", 3600.0
+    )  # no output that depends on how busy the machine is
     monkeypatch.delenv("PUID_DEBUG", raising=False)
 
     def call(*args: object) -> Outcome:
@@ -60,7 +62,8 @@ def puid(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder of the user's own files: 60 users of text ids, 40 items, a log, uniform rows, features."""
+    """A folder of the user's own files: 60 users of text ids, 40 items, a log, uniform rows,
+    features."""
     folder = tmp_path / "mine"
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -73,7 +76,11 @@ def files(tmp_path: Path) -> Path:
     chosen = rng.random(user.size) < np.where(old[user], 0.08, 0.3) * (0.4 + rating / 5)
     frame.filter(chosen).write_csv(folder / "logged.csv")
     frame.filter(rng.random(user.size) < 0.15).write_csv(folder / "uniform.csv")
-    ages = pl.DataFrame({"user_id": [f"u{k}" for k in range(60)], "age": np.where(old, "old", "young")})
+    ages = pl.DataFrame(
+        {"user_id": [f"u{k}" for k in range(60)], "age": np.where(old, "old", "young")}
+    )
     ages.write_csv(folder / "users.csv")
-    pl.DataFrame({"item_id": range(40), "kind": np.where(good > 0.5, "book", "film")}).write_csv(folder / "items.csv")
+    pl.DataFrame({"item_id": range(40), "kind": np.where(good > 0.5, "book", "film")}).write_csv(
+        folder / "items.csv"
+    )
     return folder

@@ -42,11 +42,18 @@ def runs(trained: Path, tmp_path: Path) -> Path:
 
 def test_a_lead_is_audited_and_written(puid, runs: Path) -> None:
     out = runs / "audit"
-    outcome = puid("audit", runs / "a", "--against", runs / "b", *DATA, "--out", out, "--replicates", 20)
+    outcome = puid(
+        "audit", runs / "a", "--against", runs / "b", *DATA, "--out", out, "--replicates", 20
+    )
     assert outcome.code == 0, outcome
     values = json.loads((out / "audit.json").read_text())
     assert " ".join(outcome.out.split()).startswith(" ".join(values["sentence"].split()))
-    assert {path.name for path in out.iterdir()} == {"audit.json", "summary.txt", "report.html", "MODEL_CARD.md"}
+    assert {path.name for path in out.iterdir()} == {
+        "audit.json",
+        "summary.txt",
+        "report.html",
+        "MODEL_CARD.md",
+    }
     assert (values["model"]["method"], values["against"]["method"]) == ("item-rate", "bias")
     assert values["data"]["seed"] == 1
     assert "<html" in (out / "report.html").read_text()
@@ -67,19 +74,50 @@ def test_the_card_beside_the_page_is_that_of_the_run_with_the_verdict(puid, runs
     for name in ("error", "ranking", "ndcg"):
         assert f"| {values[name]['metric']} | {values[name]['verdict']} |" in verdict
     assert before == {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
-    assert puid("audit", run, "--out", out, "--replicates", 0).code == 0  # an earlier audit is replaced, card and all
+    assert (
+        puid("audit", run, "--out", out, "--replicates", 0).code == 0
+    )  # an earlier audit is replaced, card and all
     assert "**single**" not in (out / "MODEL_CARD.md").read_text()
     puid("audit", run, "--out", run, "--replicates", 0).refused("config.toml")
 
 
 def test_a_card_says_nothing_of_data_that_the_run_was_not_trained_on(puid, runs: Path) -> None:
     out = runs / "audit"
-    assert puid("audit", runs / "a", "--set", "data.seed=5", "--other-data", "--out", out, "--replicates", 0).code == 0
+    assert (
+        puid(
+            "audit",
+            runs / "a",
+            "--set",
+            "data.seed=5",
+            "--other-data",
+            "--out",
+            out,
+            "--replicates",
+            0,
+        ).code
+        == 0
+    )
     card = (out / "MODEL_CARD.md").read_text()
     assert "Not measured here" in card
-    assert json.loads((out / "audit.json").read_text())["data"]["sha256"] in card.split("## Audit")[1]
+    assert (
+        json.loads((out / "audit.json").read_text())["data"]["sha256"] in card.split("## Audit")[1]
+    )
     scores = scores_of(runs / "a.parquet", 0.1)
-    assert puid("audit", scores, "--data", "simulated", *DATA, "--unseen", "--out", out, "--replicates", 0).code == 0
+    assert (
+        puid(
+            "audit",
+            scores,
+            "--data",
+            "simulated",
+            *DATA,
+            "--unseen",
+            "--out",
+            out,
+            "--replicates",
+            0,
+        ).code
+        == 0
+    )
     assert not (out / "MODEL_CARD.md").exists()
 
 
@@ -91,7 +129,9 @@ def test_json_for_machines_and_one_model_alone(puid, runs: Path) -> None:
 
 
 def test_runs_of_one_method_are_told_apart_by_their_folders(puid, runs: Path) -> None:
-    found = puid("audit", runs / "b", "--against", runs / "strict", *DATA, "--replicates", 0, "--json")
+    found = puid(
+        "audit", runs / "b", "--against", runs / "strict", *DATA, "--replicates", 0, "--json"
+    )
     values = json.loads(found.out)
     assert (values["model"]["name"], values["against"]["name"]) == ("b", "strict")
 
@@ -99,7 +139,9 @@ def test_runs_of_one_method_are_told_apart_by_their_folders(puid, runs: Path) ->
 def test_mistakes_are_one_line(puid, runs: Path) -> None:
     a, b = runs / "a", runs / "b"
     puid("audit", a, "--against", runs / "other", *DATA).refused("differ in seed", "1 and 2")
-    puid("audit", a, "--against", b, "--data", "simulated").refused("not the data", "simulated", "--other-data")
+    puid("audit", a, "--against", b, "--data", "simulated").refused(
+        "not the data", "simulated", "--other-data"
+    )
     puid("audit", runs, *DATA).refused("not a run folder")
     puid("audit", a, "--against", runs / "none", *DATA).refused("no such run or file", "none")
     puid("audit", a, *DATA, "--gamma-limit", 0.5).refused("limit")
@@ -127,7 +169,9 @@ def test_runs_of_other_data_or_protocol_are_refused(puid, runs: Path) -> None:
 
 def test_the_runs_remember_their_data(puid, runs: Path) -> None:
     asked = ("audit", runs / "a", "--against", runs / "b", "--replicates", 0, "--json")
-    assert json.loads(puid(*asked).out) == json.loads(puid(*asked, "--data", "simulated", *DATA).out)
+    assert json.loads(puid(*asked).out) == json.loads(
+        puid(*asked, "--data", "simulated", *DATA).out
+    )
 
 
 def test_other_data_are_audited_only_when_told(puid, runs: Path) -> None:
@@ -150,14 +194,28 @@ def scores_of(path: Path, shift: float) -> Path:
 def test_files_of_scores_are_audited_against_each_other_and_against_a_run(puid, runs: Path) -> None:
     a, b = scores_of(runs / "a.parquet", 0.1), scores_of(runs / "b.csv", 0.6)
     data = ("--data", "simulated", *DATA)
-    found = json.loads(puid("audit", a, "--against", b, *data, "--unseen", "--replicates", 0, "--json").out)
+    found = json.loads(
+        puid("audit", a, "--against", b, *data, "--unseen", "--replicates", 0, "--json").out
+    )
     assert (found["model"]["name"], found["against"]["name"]) == ("a", "b")
     assert found["rows"]["source"] == "claimed"
     assert found["rows"]["lists"] == "catalogue"
     rows = runs / "rows.csv"
     log = DataSpec("simulated", options={"n_users": 60, "n_items": 40}).load().logged.to_frame()
     log.select("user_id", "item_id")[::2].write_csv(rows)
-    asked = ("audit", runs / "a", "--against", b, "--rows", rows, "--replicates", 0, "--folds", 2, "--json")
+    asked = (
+        "audit",
+        runs / "a",
+        "--against",
+        b,
+        "--rows",
+        rows,
+        "--replicates",
+        0,
+        "--folds",
+        2,
+        "--json",
+    )
     found = json.loads(puid(*asked, "--metric", "ranking", "--k", 5).out)
     assert found["rows"]["n"] == -(-log.height // 2)
     assert found["ranking"]["metric"] == "DCG@5"

@@ -1,4 +1,5 @@
-"""Every bad input of a user's own files: one line on standard error, exit code 2, no trace, nothing written."""
+"""Every bad input of a user's own files: one line on standard error, exit code 2, no trace, nothing
+written."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def table(*extra: str, head: str = HEAD) -> bytes:
 
 
 def equal_ratings(rating: int) -> bytes:
-    return "\n".join([HEAD, *(f"u{k},{j},{rating}" for k in range(4) for j in range(4)), ""]).encode()
+    return "\n".join(
+        [HEAD, *(f"u{k},{j},{rating}" for k in range(4) for j in range(4)), ""]
+    ).encode()
 
 
 def parquet(folder: Path, cut: int) -> Path:
@@ -42,8 +45,14 @@ def parquet(folder: Path, cut: int) -> Path:
 
 LAST = len(GOOD) + 1
 CASES: dict[str, tuple[bytes, tuple[str, ...]]] = {
-    "missing column": (table(head="user_id,product,rating"), ("missing column", "item_id", "product")),
-    "missing columns, one of them the rating": (table(head="user_id,product,stars"), ("missing column", "item_id")),
+    "missing column": (
+        table(head="user_id,product,rating"),
+        ("missing column", "item_id", "product"),
+    ),
+    "missing columns, one of them the rating": (
+        table(head="user_id,product,stars"),
+        ("missing column", "item_id"),
+    ),
     "text for a rating": (table("u1,99,good"), (f"row {LAST}", "rating", "'good'")),
     "nan": (table("u1,99,nan"), (f"row {LAST}", "rating")),
     "infinite": (table("u1,99,inf"), (f"row {LAST}", "rating")),
@@ -185,7 +194,9 @@ print(json.dumps(outcomes))
 def bound_puid() -> Callable[..., list[tuple[int, str, str]]]:
     """Run several `puid` in a process that permissions bind, one after the other."""
     command = [*(BOUND if os.geteuid() == 0 else ()), sys.executable, "-c", SEVERAL]
-    if os.geteuid() == 0 and (not shutil.which(BOUND[0]) or subprocess.run([*BOUND, "true"], check=False).returncode):
+    if os.geteuid() == 0 and (
+        not shutil.which(BOUND[0]) or subprocess.run([*BOUND, "true"], check=False).returncode
+    ):
         pytest.skip("root may read everything, and setpriv cannot change that here")
 
     def call(*several: tuple[object, ...]) -> list[tuple[int, str, str]]:
@@ -226,7 +237,10 @@ def test_folders_without_permission(bound_puid: Any, closed: Path) -> None:
 
 @pytest.mark.parametrize("dress", ["bom", "crlf", "cr", "gz", "semicolon"])
 def test_harmless_dress_changes_nothing(dress: str, puid: Any, tmp_path: Path) -> None:
-    plain, dressed = tmp_path / "logged.csv", tmp_path / ("dressed.csv.gz" if dress == "gz" else "dressed.csv")
+    plain, dressed = (
+        tmp_path / "logged.csv",
+        tmp_path / ("dressed.csv.gz" if dress == "gz" else "dressed.csv"),
+    )
     plain.write_bytes(table())
     forms = {
         "bom": b"\xef\xbb\xbf" + table(),
@@ -237,7 +251,9 @@ def test_harmless_dress_changes_nothing(dress: str, puid: Any, tmp_path: Path) -
     }
     dressed.write_bytes(forms[dress])
     read = [
-        json.loads(puid("data", "describe", "--data", "files", "--logged", path, "--json").out)["sha256"]
+        json.loads(puid("data", "describe", "--data", "files", "--logged", path, "--json").out)[
+            "sha256"
+        ]
         for path in (plain, dressed)
     ]
     assert read[0] == read[1]
@@ -253,29 +269,56 @@ def test_harmless_dress_changes_nothing(dress: str, puid: Any, tmp_path: Path) -
         (("--data", "simulated", "--set", "nothing"), ("'nothing'", "KEY=VALUE")),
         (("--data", "simulated", "--protocol", "mine"), ("'mine'", "rd")),
         (("--data", "files", "--logged", "x.csv", "--scale", "1"), ("'1'", "LOW,HIGH")),
-        (("--data", "files", "--logged", "x.csv", "--set", "data.columns=3"), ("columns", "ours = theirs")),
-        (("--data", "files", "--logged", "x.csv", "--set", "data.columns={user_id=3}"), ("columns", "ours = theirs")),
-        (("--data", "files", "--logged", "x.csv", "--set", "data.multi_valued=genre"), ("multi_valued", "['genre']")),
-        (("--data", "files", "--logged", "x.csv", "--set", "data.categorical=[1]"), ("categorical", "['genre']")),
+        (
+            ("--data", "files", "--logged", "x.csv", "--set", "data.columns=3"),
+            ("columns", "ours = theirs"),
+        ),
+        (
+            ("--data", "files", "--logged", "x.csv", "--set", "data.columns={user_id=3}"),
+            ("columns", "ours = theirs"),
+        ),
+        (
+            ("--data", "files", "--logged", "x.csv", "--set", "data.multi_valued=genre"),
+            ("multi_valued", "['genre']"),
+        ),
+        (
+            ("--data", "files", "--logged", "x.csv", "--set", "data.categorical=[1]"),
+            ("categorical", "['genre']"),
+        ),
         (("--data", "files", "--logged", "x.csv", "--set", "data.users=3"), ("users", "path")),
-        (("--data", "files", "--logged", "x.csv", "--set", "data.path=x"), ("data.path", "--data-dir")),
-        (("--data", "simulated", "--set", "data.n_users=1e3"), ("n_users", "1000.0", "whole number")),
+        (
+            ("--data", "files", "--logged", "x.csv", "--set", "data.path=x"),
+            ("data.path", "--data-dir"),
+        ),
+        (
+            ("--data", "simulated", "--set", "data.n_users=1e3"),
+            ("n_users", "1000.0", "whole number"),
+        ),
         (("--data", "simulated", "--set", "data.rng=1"), ("rng",)),
         (("--data", "simulated", "--set", "data.seed=x"), ("seed", "whole number")),
         (("--data", "simulated", "--set", "data.density=high"), ("density", "'high'")),
-        (("--data", "simulated", "--set", f"data.n_users={'[' * 5000}"), ("n_users", "whole number")),
+        (
+            ("--data", "simulated", "--set", f"data.n_users={'[' * 5000}"),
+            ("n_users", "whole number"),
+        ),
         (("--data", "simulated", "--set", f"data.n_users={'9' * 5000}"), ("n_users",)),
     ],
 )
 @pytest.mark.parametrize("command", [("data", "describe"), ("gamma",)])
-def test_bad_options(command: tuple[str, ...], arguments: tuple[str, ...], parts: tuple[str, ...], puid: Any) -> None:
+def test_bad_options(
+    command: tuple[str, ...], arguments: tuple[str, ...], parts: tuple[str, ...], puid: Any
+) -> None:
     puid(*command, *arguments).refused(*parts)
 
 
-@pytest.mark.parametrize("text", ["a = " + "[" * 10_000, "a = " + "9" * 5000, "a = 1\na = 2", "\x00"])
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 10_000, "a = " + "9" * 5000, "a = 1\na = 2", "\x00"]
+)
 def test_settings_that_are_no_toml(text: str, puid: Any, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(text)
-    puid("gamma", "--data", "simulated", "-c", tmp_path / "run.toml").refused("run.toml", "not TOML")
+    puid("gamma", "--data", "simulated", "-c", tmp_path / "run.toml").refused(
+        "run.toml", "not TOML"
+    )
 
 
 def test_a_byte_order_mark_is_no_setting(puid: Any, tmp_path: Path) -> None:

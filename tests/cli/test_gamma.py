@@ -54,7 +54,8 @@ def test_the_same_seed_gives_the_same_bytes(puid: Any, files: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("rule", "width"), [("information", 80), ("information", 120), ("paper", 80), ("2", 80), ("recovered", 80)]
+    ("rule", "width"),
+    [("information", 80), ("information", 120), ("paper", 80), ("2", 80), ("recovered", 80)],
 )
 def test_people_read_it_at_any_width(
     rule: str, width: int, puid: Any, files: Path, monkeypatch: pytest.MonkeyPatch
@@ -64,12 +65,23 @@ def test_people_read_it_at_any_width(
     assert done.code == 0
     assert max(map(len, done.out.splitlines())) <= width
     words = " ".join(done.out.split())
-    for part in ("median", "plug-in", "Miller–Madow", "permutation", "printed equation", "hiding", "limit", "rating 5"):
+    for part in (
+        "median",
+        "plug-in",
+        "Miller–Madow",
+        "permutation",
+        "printed equation",
+        "hiding",
+        "limit",
+        "rating 5",
+    ):
         assert part in words
 
 
 def test_no_features_and_no_uniform_rows(puid: Any, files: Path, tmp_path: Path) -> None:
-    done = puid("gamma", "--data", "files", "--logged", files / "logged.csv", "--out", tmp_path / "out")
+    done = puid(
+        "gamma", "--data", "files", "--logged", files / "logged.csv", "--out", tmp_path / "out"
+    )
     assert done.code == 0
     assert "No features" in done.out
     assert "No uniform rows" in done.out
@@ -116,8 +128,12 @@ def test_a_folder_with_other_files_is_left_alone(puid: Any, files: Path, tmp_pat
     out = tmp_path / "out"
     out.mkdir()
     (out / "letter.txt").write_text("keep me")
-    puid("gamma", "--data", "files", "--data-dir", files / "nowhere", "--out", out).refused("letter.txt", "--out")
-    puid("gamma", "--data", "files", "--data-dir", files, "--out", out / "letter.txt").refused("not a folder")
+    puid("gamma", "--data", "files", "--data-dir", files / "nowhere", "--out", out).refused(
+        "letter.txt", "--out"
+    )
+    puid("gamma", "--data", "files", "--data-dir", files, "--out", out / "letter.txt").refused(
+        "not a folder"
+    )
     assert [file.name for file in out.iterdir()] == ["letter.txt"]
 
 
@@ -132,7 +148,9 @@ def test_a_failed_write_leaves_what_was_there(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(report, "save_png", full)
-    failed = puid("gamma", "--data", "files", "--data-dir", files, "--rule", "2", "--out", place / "out")
+    failed = puid(
+        "gamma", "--data", "files", "--data-dir", files, "--rule", "2", "--out", place / "out"
+    )
     failed.refused("No space left on device", code=1)
     assert {file.name: file.read_bytes() for file in (place / "out").iterdir()} == before
     assert [file.name for file in place.iterdir()] == ["out"]
@@ -140,10 +158,27 @@ def test_a_failed_write_leaves_what_was_there(
 
 def test_nothing_but_the_result_is_said(files: Path, tmp_path: Path) -> None:
     code = "import sys; from puidrec.cli.main import run; sys.argv[0] = 'puid'; run()"
-    arguments = ["gamma", "--data", "files", "--data-dir", str(files), "--out", str(tmp_path / "out"), "--json", "-q"]
-    nowhere = {**os.environ, "MPLCONFIGDIR": str(files / "logged.csv")}  # a chart library without a cache complains
+    arguments = [
+        "gamma",
+        "--data",
+        "files",
+        "--data-dir",
+        str(files),
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+        "-q",
+    ]
+    nowhere = {
+        **os.environ,
+        "MPLCONFIGDIR": str(files / "logged.csv"),
+    }  # a chart library without a cache complains
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, env=nowhere
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=nowhere,
     )
     assert done.stderr == ""
     assert json.loads(done.stdout)["data"]["n_users"] == 60
@@ -176,8 +211,12 @@ def test_the_printed_equation_on_real_data_is_reported_as_what_it_is(
 
 @pytest.mark.real_data
 def test_the_certificate_of_coat(puid: Any, data_root: Path) -> None:
-    summary = json.loads(puid("gamma", "--data", "coat", "--data-dir", data_root / "coat", "--json").out)
-    found = {(proof["outcome"], proof["adjusted"]): proof["gamma"] for proof in summary["certificates"]}
+    summary = json.loads(
+        puid("gamma", "--data", "coat", "--data-dir", data_root / "coat", "--json").out
+    )
+    found = {
+        (proof["outcome"], proof["adjusted"]): proof["gamma"] for proof in summary["certificates"]
+    }
     assert found["label", False] == pytest.approx(1.5, abs=0.1)
     assert found["rating", False] == pytest.approx(2.0, abs=0.15)
     assert found["rating", True] < found["rating", False]
@@ -190,7 +229,9 @@ def test_a_run_shows_the_gamma_that_its_uniform_ratings_taught(puid: Any, tmp_pa
     assert (done.code, done.err) == (0, "")
     summary = json.loads(done.out)
     assert summary == json.loads((tmp_path / "learned" / "summary.json").read_text())
-    assert sorted(file.name for file in (tmp_path / "learned").iterdir()) == sorted(learned_gamma.FILES)
+    assert sorted(file.name for file in (tmp_path / "learned").iterdir()) == sorted(
+        learned_gamma.FILES
+    )
     table = pl.read_parquet(tmp_path / "learned" / "gamma.parquet")
     assert summary["users"]["number"] == (table["kind"] == "user").sum()
     assert sum(summary["items"]["direction"].values()) == summary["items"]["number"]
@@ -200,8 +241,20 @@ def test_a_run_shows_the_gamma_that_its_uniform_ratings_taught(puid: Any, tmp_pa
     assert "fit: share" in puid("gamma", tmp_path / "run").out
 
 
-def test_a_run_without_uniform_ratings_is_refused_in_one_line(puid: Any, tmp_path: Path, files: Path) -> None:
-    puid("train", "--data", "files", "--logged", files / "logged.csv", "--set", "dim=2", "--out", tmp_path / "run")
+def test_a_run_without_uniform_ratings_is_refused_in_one_line(
+    puid: Any, tmp_path: Path, files: Path
+) -> None:
+    puid(
+        "train",
+        "--data",
+        "files",
+        "--logged",
+        files / "logged.csv",
+        "--set",
+        "dim=2",
+        "--out",
+        tmp_path / "run",
+    )
     done = puid("gamma", tmp_path / "run")
     assert done.code == 2
     assert "the log alone cannot tell" in done.err

@@ -73,7 +73,9 @@ def test_no_color_is_respected() -> None:
         for given in ({"NO_COLOR": "1"}, {}):
             unset = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
             environment = {**unset, "FORCE_COLOR": "1", "TERM": "xterm-256color", **given}
-            done = subprocess.run([*command, *more], capture_output=True, text=True, check=True, env=environment)
+            done = subprocess.run(
+                [*command, *more], capture_output=True, text=True, check=True, env=environment
+            )
             assert words in done.stdout
             colours.append(bool(re.search(r"\x1b\[[0-9;]*(3[0-7]|38|9[0-7])[;m]", done.stdout)))
         assert colours == [False, more == ["--help"]]  # tables are bold at most
@@ -94,24 +96,39 @@ def test_every_command_speaks_json_and_describes_its_options(path: tuple[str, ..
 
 SIGNING = {"--private", "--public", "--signature"}
 FOREIGN = {"--help", "--version", "--nproc-per-node", "--num-gpus", "--strict", "--logs", *SIGNING}
-"""Options of every command or none, of torchrun, Ray, mkdocs, model-signing and the scripts in bench."""
+"""Options of every command or none, of torchrun, Ray, mkdocs, model-signing and the scripts in
+bench."""
 
 
 def test_messages_and_pages_name_options_that_exist() -> None:
-    known = {name for command in COMMANDS.values() for parameter in command.params for name in parameter.opts}
+    known = {
+        name
+        for command in COMMANDS.values()
+        for parameter in command.params
+        for name in parameter.opts
+    }
     root = Path(__file__).parents[2]
     files = [*(root / "src").rglob("*.py"), *(root / "docs").rglob("*.md"), root / "README.md"]
-    named = {(file.name, name) for file in files for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", file.read_text())}
+    named = {
+        (file.name, name)
+        for file in files
+        for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", file.read_text())
+    }
     assert len(named) > 100
     assert {(file, name) for file, name in named if name not in known | FOREIGN} == set()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["data", "describe", "--help"], ["gamma", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["data", "describe", "--help"], ["gamma", "--help"]]
+)
 def test_help_is_fast_and_light(arguments: list[str]) -> None:
     """Processor seconds, since the clock tells how busy the machine is."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, "-c", HELP.format(arguments=arguments)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", HELP.format(arguments=arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stderr.strip() == "[]"
@@ -136,7 +153,8 @@ print(found, gc.isenabled(), gc.get_freeze_count() > 100_000, file=sys.stderr)
 
 
 def test_training_starts_without_what_it_does_not_use(files: Path, tmp_path: Path) -> None:
-    """A second of each run went into imports that a plain factorisation does not need, and into garbage collection."""
+    """A second of each run went into imports that a plain factorisation does not need, and into
+    garbage collection."""
     command = [sys.executable, "-c", TRAIN, str(files), str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "[] True True"
@@ -146,7 +164,9 @@ def test_the_version(puid: Any) -> None:
     assert puid("--version").out == f"puid {__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [("no-such-command",), ("gamma", "--no-such-option"), ("data", "convert")])
+@pytest.mark.parametrize(
+    "arguments", [("no-such-command",), ("gamma", "--no-such-option"), ("data", "convert")]
+)
 def test_bad_usage_exits_with_2(arguments: tuple[str, ...], puid: Any) -> None:
     done = puid(*arguments)
     assert done.code == 2
@@ -159,7 +179,11 @@ def test_bad_usage_exits_with_2(arguments: tuple[str, ...], puid: Any) -> None:
     [
         (InputError("bad thing", found="x\ny"), 2, "bad thing"),
         (OutputError("cannot write there"), 1, "cannot write there"),
-        (RuntimeError("first\nsecond"), 1, "internal error (RuntimeError: first second); PUID_DEBUG=1"),
+        (
+            RuntimeError("first\nsecond"),
+            1,
+            "internal error (RuntimeError: first second); PUID_DEBUG=1",
+        ),
         (RuntimeError("x" * 10_000), 1, "PUID_DEBUG=1"),
         (MemoryError(), 1, "out of memory"),
     ],
@@ -191,7 +215,9 @@ def test_a_reader_that_leaves_early_gets_no_trace() -> None:
     size = ("--set", "data.n_users=30", "--set", "data.n_items=20")
     command += ["data", "describe", "--data", "simulated", *size, "--json", "--quiet"]
     buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
+    done = subprocess.run(
+        command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=buffered
+    )
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
 
@@ -201,7 +227,10 @@ def test_the_installed_command_refuses_in_one_line() -> None:
     if not script.exists():
         pytest.skip("the command puid is not installed beside this Python")
     done = subprocess.run(
-        [script, "data", "describe", "--data", "nothing"], capture_output=True, text=True, check=False
+        [script, "data", "describe", "--data", "nothing"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
     assert done.stdout == ""
@@ -210,8 +239,11 @@ def test_the_installed_command_refuses_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
-def test_completion_of_shells(puid: Any, shell: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The shell is the one that is named, wherever the command runs; nothing is asked about the parent process."""
+def test_completion_of_shells(
+    puid: Any, shell: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The shell is the one that is named, wherever the command runs; nothing is asked about the
+    parent process."""
     done = puid("--show-completion", shell)
     assert done.code == 0, done
     assert "_PUID_COMPLETE" in done.out
@@ -221,22 +253,40 @@ def test_completion_of_shells(puid: Any, shell: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HOME", str(tmp_path))
     installed = puid("--install-completion", shell)
     assert installed.code == 0, installed
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and "_PUID_COMPLETE" in path.read_text()]
+    files = [
+        path
+        for path in tmp_path.rglob("*")
+        if path.is_file() and "_PUID_COMPLETE" in path.read_text()
+    ]
     assert [str(path) in installed.out for path in files] == [True]
 
 
 def test_completion_without_a_known_shell_is_bad_usage(puid: Any) -> None:
-    for arguments in (("--show-completion",), ("--show-completion", "tcsh"), ("--install-completion", "")):
+    for arguments in (
+        ("--show-completion",),
+        ("--show-completion", "tcsh"),
+        ("--install-completion", ""),
+    ):
         done = puid(*arguments)
         assert (done.code, done.out) == (2, ""), done
         assert arguments[0] in done.err
 
 
-@pytest.mark.parametrize(("words", "found"), [("puid tra", "train"), ("puid train --meth", "--method")])
+@pytest.mark.parametrize(
+    ("words", "found"), [("puid tra", "train"), ("puid train --meth", "--method")]
+)
 def test_a_shell_gets_completions(words: str, found: str) -> None:
     code = "import sys; from puidrec.cli.main import run; sys.argv[0] = 'puid'; run()"
-    asked = {"_PUID_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    asked = {
+        "_PUID_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **asked}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **asked},
     )
     assert done.stdout.split() == [found]

@@ -19,7 +19,13 @@ from puidrec.cli import options
 Refusal = Callable[..., str]
 
 
-@given(st.one_of(st.integers(-(2**62), 2**62), st.booleans(), st.floats(allow_nan=False, allow_infinity=False)))
+@given(
+    st.one_of(
+        st.integers(-(2**62), 2**62),
+        st.booleans(),
+        st.floats(allow_nan=False, allow_infinity=False),
+    )
+)
 def test_a_setting_keeps_the_type_of_its_value(value: object) -> None:
     read = options.parse_settings([f"data.key={json.dumps(value)}"])
     assert read == {"data.key": value}
@@ -49,12 +55,19 @@ def test_what_is_no_setting_is_refused(text: str, refusal: Refusal) -> None:
 
 @pytest.mark.parametrize("text", ["key=1", "date.key=1", "data.=1", "data=1"])
 def test_a_key_of_no_section_is_refused(text: str, refusal: Refusal) -> None:
-    refusal(lambda: options.parse_settings([text], ("data", "gamma")), "unknown setting", "data.KEY or gamma.KEY")
+    refusal(
+        lambda: options.parse_settings([text], ("data", "gamma")),
+        "unknown setting",
+        "data.KEY or gamma.KEY",
+    )
 
 
 def test_sections_are_told_apart() -> None:
     settings = options.parse_settings(["data.a=1", "gamma.a=2"], ("data", "gamma"))
-    assert (options.section(settings, "data"), options.section(settings, "gamma")) == ({"a": 1}, {"a": 2})
+    assert (options.section(settings, "data"), options.section(settings, "gamma")) == (
+        {"a": 1},
+        {"a": 2},
+    )
 
 
 def test_help_names_every_method_propensity_and_metric() -> None:
@@ -81,7 +94,9 @@ def test_what_is_no_scale_is_refused(text: str, refusal: Refusal) -> None:
 
 
 def test_file_options_need_files(refusal: Refusal) -> None:
-    refusal(options.DataOptions("coat", logged=Path("x.csv")).load, "--logged belongs to --data files")
+    refusal(
+        options.DataOptions("coat", logged=Path("x.csv")).load, "--logged belongs to --data files"
+    )
 
 
 def test_a_table_named_twice_is_refused(refusal: Refusal) -> None:
@@ -93,7 +108,11 @@ def test_the_order_of_settings() -> None:
     context = SimpleNamespace(meta={"settings": {"dim": 1, "lr": 1, "l2": 1}})
     data = options.ModelDataOptions(settings=["lr=2", "l2=2", "data.seed=3"])
     chosen = data.model_settings(context, l2=3, device=None)  # type: ignore[arg-type]
-    assert chosen == {"dim": 1, "lr": 2, "l2": 3}  # the file, then --set, then options that were given
+    assert chosen == {
+        "dim": 1,
+        "lr": 2,
+        "l2": 3,
+    }  # the file, then --set, then options that were given
 
 
 @dataclass(frozen=True)
@@ -106,7 +125,9 @@ def test_a_group_becomes_options_of_the_command() -> None:
     seen: list[object] = []
 
     @options.command("puid paint --width 3")
-    def paint(name: Annotated[str, typer.Argument(help="Name.")], size: Size, *, loud: bool = False) -> None:
+    def paint(
+        name: Annotated[str, typer.Argument(help="Name.")], size: Size, *, loud: bool = False
+    ) -> None:
         """Paint."""
         seen.append((name, size, loud))
 
@@ -116,7 +137,10 @@ def test_a_group_becomes_options_of_the_command() -> None:
     assert CliRunner().invoke(app, ["b"]).exit_code == 0
     assert seen == [("a", Size(3), True), ("b", Size(2), False)]
     shown = CliRunner().invoke(app, ["--help"]).output
-    assert all(part in shown for part in ("Paint.", "--width", "--size", "[default: 2]", "Example: puid paint"))
+    assert all(
+        part in shown
+        for part in ("Paint.", "--width", "--size", "[default: 2]", "Example: puid paint")
+    )
 
 
 def test_an_option_of_two_groups_is_noticed_when_the_command_is_made() -> None:

@@ -18,8 +18,14 @@ from puidrec.comparing.run import Event, Failure
 
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
-    output.print_json({"a": float("nan"), "b": [float("inf"), 1.5], "c": {"d": (-float("inf"), "Γ")}})
-    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5], "c": {"d": [None, "Γ"]}}
+    output.print_json(
+        {"a": float("nan"), "b": [float("inf"), 1.5], "c": {"d": (-float("inf"), "Γ")}}
+    )
+    assert json.loads(capsys.readouterr().out) == {
+        "a": None,
+        "b": [None, 1.5],
+        "c": {"d": [None, "Γ"]},
+    }
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -27,7 +33,9 @@ def test_tables_keep_to_the_terminal_and_show_brackets(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output.console, "width", width)
-    output.print_table("title", ("name", "figure"), [("[bold]x[/bold] " * 20, "1.5"), ("[/]", "\\[2]")])
+    output.print_table(
+        "title", ("name", "figure"), [("[bold]x[/bold] " * 20, "1.5"), ("[/]", "\\[2]")]
+    )
     shown = capsys.readouterr().out
     assert "[bold]x[/bold]" in shown
     assert "[/]" in shown
@@ -73,7 +81,9 @@ def test_the_live_table_counts_averages_and_estimates() -> None:
 def test_the_live_table_is_silent_where_there_is_no_terminal() -> None:
     quiet, loud = io.StringIO(), io.StringIO()
     for stream, terminal in ((quiet, False), (loud, True)):
-        with LiveTable("coat", ("uauc",), Console(file=stream, force_terminal=terminal, width=90)) as live:
+        with LiveTable(
+            "coat", ("uauc",), Console(file=stream, force_terminal=terminal, width=90)
+        ) as live:
             live(Event(1, 1, result(0.7), resumed=False))
     assert quiet.getvalue() == ""
     assert "mf [x]" in loud.getvalue()
@@ -93,7 +103,9 @@ def test_a_line_of_progress_after_two_seconds_and_then_every_thirty() -> None:
 
 
 @pytest.mark.parametrize(("shown", "terminal"), [(True, False), (False, False), (True, True)])
-def test_lines_are_for_pipes_and_not_with_quiet(shown: bool, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_for_pipes_and_not_with_quiet(
+    shown: bool, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = threading.Event()
     monkeypatch.setattr(output, "FIRST_LINE", 0.0)
     monkeypatch.setattr(output, "_progress", "shown" if shown else "quiet")
@@ -107,7 +119,9 @@ def test_lines_are_for_pipes_and_not_with_quiet(shown: bool, terminal: bool, mon
         if shown and not terminal:
             assert told.wait(60)
     assert told.is_set() == (shown and not terminal)
-    assert set(stream.getvalue().splitlines()) == ({"puid: reading"} if shown and not terminal else set())
+    assert set(stream.getvalue().splitlines()) == (
+        {"puid: reading"} if shown and not terminal else set()
+    )
 
 
 def test_a_bar_in_words() -> None:
@@ -128,7 +142,9 @@ def test_quiet_hides_bar_and_table(monkeypatch: pytest.MonkeyPatch) -> None:
         assert bar.disable
 
 
-def test_verbose_is_a_line_per_step(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_is_a_line_per_step(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(output, "_progress", "verbose")
     with output.steps("reading") as step:
         step("measuring")

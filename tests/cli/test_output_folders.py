@@ -34,7 +34,9 @@ def test_a_folder_that_another_process_writes_is_left_alone(
     (out / "theirs").write_text("half written")
     words = [word.format(run=run_folder, folder=tmp_path) for word in command]
     with lock_holder(out):
-        puid(*words, "--out", out).refused("out", f"process {os.getpid()} has been writing there since")
+        puid(*words, "--out", out).refused(
+            "out", f"process {os.getpid()} has been writing there since"
+        )
     assert [path.name for path in out.iterdir()] == ["theirs"]
     assert [path.name for path in tmp_path.iterdir() if path != run_folder] == ["out"]
 
@@ -43,7 +45,10 @@ def test_a_folder_that_another_process_writes_is_left_alone(
     ("command", "names"),
     [
         (("train", *SMALL, "--method", "mf", "--set", "epochs=1"), ("metrics.json",)),
-        (("compare", *SMALL, "--methods", "bias", "--seeds", "1", "--engine", "inline"), ("chart-uauc.png",)),
+        (
+            ("compare", *SMALL, "--methods", "bias", "--seeds", "1", "--engine", "inline"),
+            ("chart-uauc.png",),
+        ),
         (("gamma", *SMALL), ("summary.json",)),
         (("audit", "{run}", *SMALL), ("report.html",)),
         (("demo",), ("report.html",)),
@@ -61,5 +66,7 @@ def test_a_file_that_puid_did_not_write_stays(
     out.mkdir()
     for name in names:
         (out / name).write_text("mine")
-    puid(*(word.format(run=run_folder) for word in command), "--out", out).refused("holds", names[-1])
+    puid(*(word.format(run=run_folder) for word in command), "--out", out).refused(
+        "holds", names[-1]
+    )
     assert {path.name: path.read_text() for path in out.iterdir()} == dict.fromkeys(names, "mine")

@@ -18,13 +18,19 @@ def repeated(files: Path) -> tuple[int, int]:
     return uniform.height, uniform.join(logged, on=["user_id", "item_id"], how="semi").height
 
 
-def test_every_command_drops_and_counts_them_unless_told(puid, files: Path, tmp_path: Path, repeated) -> None:
+def test_every_command_drops_and_counts_them_unless_told(
+    puid, files: Path, tmp_path: Path, repeated
+) -> None:
     rows, in_log = repeated
     assert in_log > 20
     data = (*QUIET, "--data-dir", files)
     words = f"{in_log:,} of {rows:,} uniform rows are logged pairs"
     described = json.loads(puid("data", "describe", *data, "--json").out)
-    assert described["overlap"] == {"overlap": "drop", "uniform_rows": rows, "uniform_rows_in_log": in_log}
+    assert described["overlap"] == {
+        "overlap": "drop",
+        "uniform_rows": rows,
+        "uniform_rows_in_log": in_log,
+    }
     assert described["regimes"]["uniform"]["rows"] == rows - in_log
     kept = json.loads(puid("data", "describe", *data, "--overlap", "keep", "--json").out)
     assert kept["regimes"]["uniform"]["rows"] == rows
@@ -43,21 +49,42 @@ def test_a_comparison_says_so_in_every_table(puid, files: Path, tmp_path: Path, 
     config.write_text('overlap = "keep"\n')
     for name, given, done in (("drop", (), "dropped"), ("keep", ("-c", config), "kept")):
         out = tmp_path / name
-        command = ("compare", *QUIET, "--data-dir", files, "--methods", "bias", "--seeds", 1, "--engine", "inline")
+        command = (
+            "compare",
+            *QUIET,
+            "--data-dir",
+            files,
+            "--methods",
+            "bias",
+            "--seeds",
+            1,
+            "--engine",
+            "inline",
+        )
         outcome = puid(*command, *given, "--out", out)
         assert outcome.code == 0, outcome
         assert f"{words} ({done})" in " ".join(outcome.out.split())
         assert f"{words} ({done})" in (out / "table.md").read_text()
         assert f"{words} ({done})" in (out / "report.html").read_text()
-        assert {row["uniform_rows_in_log"] for row in json.loads((out / "results.json").read_text())} == {in_log}
+        assert {
+            row["uniform_rows_in_log"] for row in json.loads((out / "results.json").read_text())
+        } == {in_log}
 
 
 def test_a_uniform_file_taken_from_the_log_is_one_line(puid, files: Path, tmp_path: Path) -> None:
     pl.read_csv(files / "logged.csv").sample(150, seed=0).write_csv(files / "uniform.csv")
     data = (*QUIET, "--data-dir", files, "--set", "data.unknown_ids=keep")
-    for command in (("train", "--method", "bias", "--out", tmp_path / "run"), ("data", "describe"), ("gamma",)):
-        puid(*command, *data).refused("uniform.csv", "mostly pairs of the log", "150 of 150", "--overlap keep")
+    for command in (
+        ("train", "--method", "bias", "--out", tmp_path / "run"),
+        ("data", "describe"),
+        ("gamma",),
+    ):
+        puid(*command, *data).refused(
+            "uniform.csv", "mostly pairs of the log", "150 of 150", "--overlap keep"
+        )
     assert not (tmp_path / "run").exists()
     assert puid("data", "describe", *data, "--overlap", "keep").code == 0
     puid("data", "describe", *data, "--overlap", "maybe").refused("overlap", "maybe", "drop")
-    puid("data", "describe", *data, "--overlap", "keep", "--set", "data.overlap=drop").refused("given twice")
+    puid("data", "describe", *data, "--overlap", "keep", "--set", "data.overlap=drop").refused(
+        "given twice"
+    )

@@ -15,7 +15,16 @@ from puidrec.cli import output
 from puidrec.data.dataset import Dataset
 from puidrec.settings import Settings
 
-SMALL = ("--set", "data.n_users=60", "--set", "data.n_items=40", "--set", "epochs=5", "--set", "dim=4")
+SMALL = (
+    "--set",
+    "data.n_users=60",
+    "--set",
+    "data.n_items=40",
+    "--set",
+    "epochs=5",
+    "--set",
+    "dim=4",
+)
 
 
 def test_train_writes_a_run(puid, run_folder: Path, tmp_path: Path) -> None:
@@ -24,14 +33,21 @@ def test_train_writes_a_run(puid, run_folder: Path, tmp_path: Path) -> None:
     assert outcome.code == 0, outcome
     assert "uauc" in outcome.out
     assert (folder / "model" / "model.safetensors").exists()
-    trained, shared = (json.loads((path / "metrics.json").read_text()) for path in (folder, run_folder))
+    trained, shared = (
+        json.loads((path / "metrics.json").read_text()) for path in (folder, run_folder)
+    )
     assert trained["method"] == "rd-ips"
-    assert trained["uauc"] == shared["uauc"]  # the run of the other tests is the one that the command writes
+    assert (
+        trained["uauc"] == shared["uauc"]
+    )  # the run of the other tests is the one that the command writes
 
 
 def test_a_model_that_stopped_before_its_optimum_is_told(puid) -> None:
     few = " ".join(puid("train", "--method", "mf", *SMALL, "--set", "epochs=2").out.split())
-    assert "Not converged: phi of stage main stopped after 2 sweeps before the optimum; raise epochs or l2." in few
+    assert (
+        "Not converged: phi of stage main stopped after 2 sweeps before the optimum; raise epochs or l2."
+        in few
+    )
     assert "--set epochs=NUMBER" in few
     assert "Not converged" not in puid("train", "--method", "mf", *SMALL, "--set", "epochs=300").out
 
@@ -62,7 +78,9 @@ def test_other_data_are_refused_unless_told(puid, run_folder: Path) -> None:
     assert json.loads(outcome.out)["test_rows"] > 0
 
 
-def test_a_run_finds_its_files_from_any_folder(puid, files: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_run_finds_its_files_from_any_folder(
+    puid, files: Path, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.chdir(files.parent)
     (files / "logged.csv").rename(files / "log.csv")
     named = ("--logged", "mine/log.csv", "--set", "data.uniform=mine/uniform.csv", "--scale", "1,5")
@@ -74,16 +92,26 @@ def test_a_run_finds_its_files_from_any_folder(puid, files: Path, tmp_path: Path
     assert (found["uauc"], found["protocol"]) == (trained["uauc"], "ge3")
     files.rename(tmp_path / "moved")
     puid("evaluate", tmp_path / "run").refused("log.csv")
-    moved = [word for name in ("logged", "uniform") for word in (f"--{name}", tmp_path / "moved" / f"{name}.csv")]
+    moved = [
+        word
+        for name in ("logged", "uniform")
+        for word in (f"--{name}", tmp_path / "moved" / f"{name}.csv")
+    ]
     moved[1] = tmp_path / "moved" / "log.csv"
     assert puid("evaluate", tmp_path / "run", *moved).code == 0
 
 
-def test_a_run_that_does_not_say_where_its_data_are_needs_them_named(puid, run_folder: Path) -> None:
+def test_a_run_that_does_not_say_where_its_data_are_needs_them_named(
+    puid, run_folder: Path
+) -> None:
     path = run_folder / "environment.json"
     facts = json.loads(path.read_text())
     source = facts.pop("data_source")
-    assert source == {"name": "simulated", "folder": None, "options": {"n_users": 60, "n_items": 40}}
+    assert source == {
+        "name": "simulated",
+        "folder": None,
+        "options": {"n_users": 60, "n_items": 40},
+    }
     path.write_text(json.dumps(facts))
     puid("evaluate", run_folder).refused("does not say where its data are", "--data")
     sizes = ("--set", "data.n_users=60", "--set", "data.n_items=40")
@@ -97,14 +125,23 @@ def test_evaluate_takes_no_setting_of_the_model(puid, run_folder: Path) -> None:
     puid("evaluate", run_folder, "--set", "dim=3").refused("unknown setting", "dim", "data.KEY")
 
 
-def test_what_is_in_the_log_is_not_recommended_unless_told(puid, files: Path, tmp_path: Path) -> None:
+def test_what_is_in_the_log_is_not_recommended_unless_told(
+    puid, files: Path, tmp_path: Path
+) -> None:
     """Rows that were held out to test the model used to be recommended again."""
     log, out = pl.read_csv(files / "logged.csv"), tmp_path / "run"
     data = ("--data", "files", "--logged", files / "logged.csv", "--scale", "1,5")
     assert puid("train", "--method", "bias", *data, "--out", out).code == 0
     logged = set(log.select("user_id", "item_id").iter_rows())
-    trained, n_pairs = log.height - 2 * round(0.1 * log.height), log["user_id"].n_unique() * log["item_id"].n_unique()
-    for options, left in (((), 0), (("--include-held-out",), log.height - trained), (("--include-seen",), log.height)):
+    trained, n_pairs = (
+        log.height - 2 * round(0.1 * log.height),
+        log["user_id"].n_unique() * log["item_id"].n_unique(),
+    )
+    for options, left in (
+        ((), 0),
+        (("--include-held-out",), log.height - trained),
+        (("--include-seen",), log.height),
+    ):
         rows = json.loads(puid("recommend", out, "--k", 40, *options, "--json").out)
         assert len({(row["user_id"], row["item_id"]) for row in rows} & logged) == left
         assert len(rows) == n_pairs - log.height + left
@@ -119,21 +156,40 @@ def test_recommend_prints_json_and_writes_files(puid, run_folder: Path, tmp_path
         assert read(tmp_path / name).height == 120
 
 
-def test_without_a_method_the_default_is_trained_and_tells_what_is_stable(puid, tmp_path: Path) -> None:
+def test_without_a_method_the_default_is_trained_and_tells_what_is_stable(
+    puid, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
-    shown = puid("train", "--set", "data.n_users=60", "--set", "data.n_items=40", "--set", "dim=3", "--out", out).out
+    shown = puid(
+        "train",
+        "--set",
+        "data.n_users=60",
+        "--set",
+        "data.n_items=40",
+        "--set",
+        "dim=3",
+        "--out",
+        out,
+    ).out
     assert shown.startswith(Settings().method)
     assert "Of the 10 best items of a user stay:" in " ".join(shown.split())
     rows = json.loads(puid("recommend", out, "--users", "3", "--k", 4, "--stable", "--json").out)
     assert len(rows) == 4
     assert all(row["gamma_max"] is None or row["gamma_max"] >= 1.0 for row in rows)
     assert "up to Γ" in puid("recommend", out, "--users", "3", "--stable").out
-    assert f"default: ({Settings().method})" in " ".join(puid("train", "--help").out.replace("│", "").split())
+    assert f"default: ({Settings().method})" in " ".join(
+        puid("train", "--help").out.replace("│", "").split()
+    )
 
 
 def test_quiet_turns_progress_off_for_its_command_only(puid, run_folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(output, "tell", lambda line, terminal, over: terminal.file.write("puid: at work\n"))
-    told = [puid("evaluate", run_folder, "--json", *quiet).err for quiet in ((), ("--quiet",), ("-q",), ())]
+    monkeypatch.setattr(
+        output, "tell", lambda line, terminal, over: terminal.file.write("puid: at work\n")
+    )
+    told = [
+        puid("evaluate", run_folder, "--json", *quiet).err
+        for quiet in ((), ("--quiet",), ("-q",), ())
+    ]
     assert told == ["puid: at work\n", "", "", "puid: at work\n"]
 
 
@@ -144,17 +200,32 @@ def test_verbose_tells_every_step(puid, run_folder: Path) -> None:
     puid("evaluate", run_folder, "-q", "-v").refused("--quiet and --verbose contradict")
 
 
-def test_ids_with_control_characters_do_not_reach_the_terminal(puid, files: Path, tmp_path: Path) -> None:
-    log = pl.read_csv(files / "logged.csv").with_columns(pl.format("i\x1b[31m{}", "item_id").alias("item_id"))
+def test_ids_with_control_characters_do_not_reach_the_terminal(
+    puid, files: Path, tmp_path: Path
+) -> None:
+    log = pl.read_csv(files / "logged.csv").with_columns(
+        pl.format("i\x1b[31m{}", "item_id").alias("item_id")
+    )
     log.write_csv(files / "log.csv")
-    data = ("--data", "files", "--logged", files / "log.csv", "--method", "bias", "--out", tmp_path / "run")
+    data = (
+        "--data",
+        "files",
+        "--logged",
+        files / "log.csv",
+        "--method",
+        "bias",
+        "--out",
+        tmp_path / "run",
+    )
     assert puid("train", *data).code == 0
     shown = puid("recommend", tmp_path / "run", "--users", "u1", "--k", 3).out
     assert "\x1b" not in shown
     assert r"i\x1b[31m" in shown
 
 
-def test_a_config_file_holds_options_and_settings_and_the_command_line_wins(puid, tmp_path: Path) -> None:
+def test_a_config_file_holds_options_and_settings_and_the_command_line_wins(
+    puid, tmp_path: Path
+) -> None:
     settings = '["data.n_users=60", "data.n_items=40"]'
     config = tmp_path / "run.toml"
     config.write_text(f'method = "mf"\nepochs = 3\ndim = 4\nseed = 7\nsettings = {settings}\n')
@@ -174,7 +245,9 @@ def test_set_is_merged_with_the_settings_of_a_config_file(puid, tmp_path: Path) 
     assert (model["dim"], model["epochs"]) == (4, 2)
     source = json.loads((out / "environment.json").read_text())["data_source"]
     assert source["options"] == {"n_users": 60, "n_items": 40}
-    described = puid("data", "describe", "--set", "data.seed=3", "--json", "-c", _only_data(tmp_path))
+    described = puid(
+        "data", "describe", "--set", "data.seed=3", "--json", "-c", _only_data(tmp_path)
+    )
     assert json.loads(described.out)["n_users"] == 60
 
 
@@ -187,7 +260,9 @@ def _only_data(folder: Path) -> Path:
 def test_mistakes_are_one_line_and_write_nothing(puid, run_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "new"
     puid("train", "--method", "nope", "--out", out).refused("unknown method", "nope", "puid-dr")
-    puid("train", "--set", "epoch=3", "--out", out).refused("unknown setting", "epoch", "Did you mean epochs?")
+    puid("train", "--set", "epoch=3", "--out", out).refused(
+        "unknown setting", "epoch", "Did you mean epochs?"
+    )
     puid("train", "--set", "lr=-1", "--out", out).refused("lr")
     puid("train", "--method", "rd-dr", "--set", "gamma=0.5", "--out", out).refused("Γ")
     puid("train", "--set", "epochs", "--out", out).refused("KEY=VALUE")
@@ -221,21 +296,45 @@ def test_a_broken_config_is_one_line(puid, tmp_path: Path) -> None:
     ],
 )
 def test_what_set_gamma_is_said(puid, tmp_path: Path, rows: int, words: str) -> None:
-    sizes = ("--set", "data.n_users=60", "--set", "data.n_items=40", "--set", f"data.n_uniform={rows}")
-    outcome = puid("train", "--method", "signed-rd", *sizes, "--set", "epochs=2", "--out", tmp_path / "run")
+    sizes = (
+        "--set",
+        "data.n_users=60",
+        "--set",
+        "data.n_items=40",
+        "--set",
+        f"data.n_uniform={rows}",
+    )
+    outcome = puid(
+        "train", "--method", "signed-rd", *sizes, "--set", "epochs=2", "--out", tmp_path / "run"
+    )
     assert outcome.code == 0, outcome
     assert words in " ".join(outcome.out.split())
     facts = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert facts["gamma_set_by"] in words
     assert ("scale of Γ" in facts["uniform_rows_used"]) == (rows == 1400)
-    told = puid("train", "--method", "signed-rd", *sizes, "--set", "epochs=2", "--set", "gamma=1.3", "--json")
+    told = puid(
+        "train",
+        "--method",
+        "signed-rd",
+        *sizes,
+        "--set",
+        "epochs=2",
+        "--set",
+        "gamma=1.3",
+        "--json",
+    )
     assert "gamma_set_by" not in json.loads(told.out)
 
 
 def test_export_writes_each_format(puid: Any, run_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    forms = {"onnx": "scores.onnx", "parquet": "users.parquet", "npy": "users.npy", "csr": "seen.npz",
-             "recbole": "model.inter"}  # fmt: skip
+    forms = {
+        "onnx": "scores.onnx",
+        "parquet": "users.parquet",
+        "npy": "users.npy",
+        "csr": "seen.npz",
+        "recbole": "model.inter",
+    }
     for form, file in forms.items():
         outcome = puid("export", run_folder, "--format", form, "--out", tmp_path / form)
         assert outcome.code == 0, outcome
@@ -245,8 +344,12 @@ def test_export_writes_each_format(puid: Any, run_folder: Path, tmp_path: Path) 
     assert pl.read_parquet(tmp_path / "parquet" / "items.parquet").height == 40
 
 
-def test_the_json_of_an_export_is_what_the_folder_says(puid: Any, run_folder: Path, tmp_path: Path) -> None:
-    said = json.loads(puid("export", run_folder, "--format", "npy", "--out", tmp_path / "out", "--json").out)
+def test_the_json_of_an_export_is_what_the_folder_says(
+    puid: Any, run_folder: Path, tmp_path: Path
+) -> None:
+    said = json.loads(
+        puid("export", run_folder, "--format", "npy", "--out", tmp_path / "out", "--json").out
+    )
     files = said.pop("files")
     assert said == json.loads((tmp_path / "out" / "export.json").read_text())
     assert files == {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
@@ -255,7 +358,9 @@ def test_the_json_of_an_export_is_what_the_folder_says(puid: Any, run_folder: Pa
 
 
 def test_what_cannot_be_exported_is_one_line(puid: Any, run_folder: Path, tmp_path: Path) -> None:
-    puid("export", tmp_path, "--format", "npy", "--out", tmp_path / "out").refused("not a run folder")
+    puid("export", tmp_path, "--format", "npy", "--out", tmp_path / "out").refused(
+        "not a run folder"
+    )
     puid("export", run_folder, "--format", "npy", "--out", run_folder).refused("holds other files")
     assert (run_folder / "model").is_dir()
 
@@ -265,11 +370,24 @@ def test_ids_in_csv_files_are_no_formulas(puid: Any, tmp_path: Path) -> None:
     from puidrec.settings import Settings
 
     users = ["=1+1", "+1", "-1", "@x", "plain", "a=b"]
-    rows = [(user, item, 1 + (k + item) % 5) for k, user in enumerate(users) for item in range(12) if (k + item) % 4]
+    rows = [
+        (user, item, 1 + (k + item) % 5)
+        for k, user in enumerate(users)
+        for item in range(12)
+        if (k + item) % 4
+    ]
     log = pl.DataFrame(rows, schema=["user_id", "item_id", "rating"], orient="row")
     train_run(Dataset.from_frame(log), Settings.of("item-rate"), out=tmp_path / "run")
     for form in ("csv", "parquet"):
-        done = puid("recommend", tmp_path / "run", "--k", 1, "--include-seen", "--out", tmp_path / f"top.{form}")
+        done = puid(
+            "recommend",
+            tmp_path / "run",
+            "--k",
+            1,
+            "--include-seen",
+            "--out",
+            tmp_path / f"top.{form}",
+        )
         assert done.code == 0, done
     written = pl.read_csv(tmp_path / "top.csv")["user_id"].to_list()
     assert sorted(written) == sorted(["'=1+1", "'+1", "'-1", "'@x", "plain", "a=b"])

@@ -30,7 +30,9 @@ class Served:
     def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Any]:
         """Status, content and headers of an answer."""
         data = None if body is None else json.dumps(body).encode()
-        asked = urllib.request.Request(self.url + path, data, {"content-type": "application/json", **headers})
+        asked = urllib.request.Request(
+            self.url + path, data, {"content-type": "application/json", **headers}
+        )
         try:
             with urllib.request.urlopen(asked, timeout=20) as answer:
                 return answer.status, answer.read().decode(), answer.headers
@@ -55,8 +57,20 @@ class Served:
 @contextlib.contextmanager
 def served(run: Path, *options: object) -> Iterator[Served]:
     code = "from puidrec.cli.main import run; run()"
-    command = [sys.executable, "-c", code, "serve", str(run), "--port", "0", "--json", *map(str, options)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "serve",
+        str(run),
+        "--port",
+        "0",
+        "--json",
+        *map(str, options),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             told = "".join(process.stdout.readline() for _ in range(4))
@@ -67,16 +81,26 @@ def served(run: Path, *options: object) -> Iterator[Served]:
 
 def test_serves_until_told_to_stop(run_folder: Path) -> None:
     with served(run_folder, "--max-k", 7) as server:
-        status, answer, headers = server.ask("/recommend", {"users": [3], "k": 7}, **{"X-Request-ID": "mine-1"})
+        status, answer, headers = server.ask(
+            "/recommend", {"users": [3], "k": 7}, **{"X-Request-ID": "mine-1"}
+        )
         assert status == 200
         assert len(json.loads(answer)["recommendations"][0]["items"]) == 7
         assert headers["x-request-id"] == "mine-1"
         card = json.loads(server.ask("/model")[1])
         assert card["limits"]["k"] == 7
-        assert card["data_sha256"] == json.loads((run_folder / "environment.json").read_text())["data_sha256"]
+        assert (
+            card["data_sha256"]
+            == json.loads((run_folder / "environment.json").read_text())["data_sha256"]
+        )
         lines = server.stop()
     first = next(line for line in lines if line.get("request_id") == "mine-1")
-    assert (first["event"], first["method"], first["path"], first["status"]) == ("request", "POST", "/recommend", 200)
+    assert (first["event"], first["method"], first["path"], first["status"]) == (
+        "request",
+        "POST",
+        "/recommend",
+        200,
+    )
     assert first["client"] == "127.0.0.1"
     assert first["bytes"] == len(answer.encode())
     assert [line["path"] for line in lines] == ["/recommend", "/model"]
@@ -102,11 +126,20 @@ def test_a_key_is_needed_where_one_is_set(run_folder: Path, tmp_path: Path) -> N
         assert server.stop() == []
 
 
-def test_a_server_that_others_can_reach_needs_a_key(puid: Any, run_folder: Path, tmp_path: Path) -> None:
+def test_a_server_that_others_can_reach_needs_a_key(
+    puid: Any, run_folder: Path, tmp_path: Path
+) -> None:
     """Refused before anything listens; with a key it is not the key that is missing."""
     for host in ("0.0.0.0", "::", "192.0.2.7", "no-such-name.invalid"):
-        puid("serve", run_folder, "--host", host, "--port", 0).refused("needs an API key", host, "--api-key-file")
-    for content, words in (("", "no API keys"), ("short\n", "key 1"), ("a b" * 10, "key 1"), ("é" * 20, "ASCII")):
+        puid("serve", run_folder, "--host", host, "--port", 0).refused(
+            "needs an API key", host, "--api-key-file"
+        )
+    for content, words in (
+        ("", "no API keys"),
+        ("short\n", "key 1"),
+        ("a b" * 10, "key 1"),
+        ("é" * 20, "ASCII"),
+    ):
         (tmp_path / "keys").write_text(content)
         said = puid("serve", run_folder, "--api-key-file", tmp_path / "keys").refused(words)
         assert "short" not in str(said).replace("too short", "")
@@ -124,17 +157,24 @@ def test_only_names_of_this_machine_are_answered_to(run_folder: Path) -> None:
         ):
             assert server.ask("/model", Host=name)[0] == status, name
         assert server.ask("/livez", Host="10.0.0.7")[0] == 200
-        assert "access-control-allow-origin" not in server.ask("/model", Origin="https://example.com")[2]
+        assert (
+            "access-control-allow-origin"
+            not in server.ask("/model", Origin="https://example.com")[2]
+        )
         server.stop()
 
 
 def test_what_cannot_be_served_is_one_line(puid: Any, run_folder: Path, tmp_path: Path) -> None:
     puid("serve", tmp_path, "--port", 0).refused("not a run folder")
-    puid("serve", tmp_path, "--host", "127.0.0.1", "--port", 1, "--cors-origin", "example.com").refused("not an origin")
+    puid(
+        "serve", tmp_path, "--host", "127.0.0.1", "--port", 1, "--cors-origin", "example.com"
+    ).refused("not an origin")
     puid("serve", run_folder, "--allowed-host", "a*b").refused("not a host name")
 
 
-def test_a_missing_library_is_one_line(puid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_one_line(
+    puid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [*sys.modules]:
         if name.startswith("puidrec.serve"):
             monkeypatch.delitem(sys.modules, name)
@@ -170,10 +210,18 @@ class Hostile:
 
     def __init__(self, port: int) -> None:
         self.port, self.stopped, self.sockets = port, threading.Event(), []
-        self.threads = [threading.Thread(target=self._chunks, args=(n,), daemon=True) for n in range(64)]
+        self.threads = [
+            threading.Thread(target=self._chunks, args=(n,), daemon=True) for n in range(64)
+        ]
         for thread in self.threads:
             thread.start()
-        for first in (b"", b"GET /", self.HEAD, self.SIZED + self.WHOLE[:9], self.SIZED + self.WHOLE) * 4:
+        for first in (
+            b"",
+            b"GET /",
+            self.HEAD,
+            self.SIZED + self.WHOLE[:9],
+            self.SIZED + self.WHOLE,
+        ) * 4:
             self.sockets.append(self._connect(first))
         for half_open in self.sockets[::2]:
             half_open.shutdown(socket.SHUT_WR)

@@ -14,7 +14,16 @@ def options(files: Path) -> list[str]:
     """The user's files, the log as Parquet."""
     pl.read_csv(files / "logged.csv").write_parquet(files / "log.parquet")
     side = [f"--{key}={files / key}.csv" for key in ("uniform", "users", "items")]
-    return ["--data", "files", "--logged", str(files / "log.parquet"), *side, "--scale", "1,5", "--json"]
+    return [
+        "--data",
+        "files",
+        "--logged",
+        str(files / "log.parquet"),
+        *side,
+        "--scale",
+        "1,5",
+        "--json",
+    ]
 
 
 def test_train_from_disk_gives_the_figures_of_memory(puid, options, tmp_path: Path) -> None:
@@ -27,13 +36,30 @@ def test_train_from_disk_gives_the_figures_of_memory(puid, options, tmp_path: Pa
         assert other[name] == pytest.approx(one[name], abs=1e-6)
     top = json.loads(puid("recommend", tmp_path / "run", "--users", "u3", "--k", 2, "--json").out)
     assert [row["rank"] for row in top] == [1, 2]
-    assert json.loads(puid("evaluate", tmp_path / "run", "--json").out)["uauc"] == other["uauc"]  # the run's own shards
-    puid(*train, "--shards", tmp_path / "shards", "--set", "propensity=given").refused("in memory", "given")
+    assert (
+        json.loads(puid("evaluate", tmp_path / "run", "--json").out)["uauc"] == other["uauc"]
+    )  # the run's own shards
+    puid(*train, "--shards", tmp_path / "shards", "--set", "propensity=given").refused(
+        "in memory", "given"
+    )
 
 
 def test_a_log_alone_is_enough(puid, options, tmp_path: Path) -> None:
-    alone = [option for option in options if not option.startswith(("--uniform", "--users", "--items"))]
-    train = ["train", *alone, "--method", "signed-rd", "--protocol", "paper", "--set", "epochs=6", "--set", "dim=3"]
+    alone = [
+        option for option in options if not option.startswith(("--uniform", "--users", "--items"))
+    ]
+    train = [
+        "train",
+        *alone,
+        "--method",
+        "signed-rd",
+        "--protocol",
+        "paper",
+        "--set",
+        "epochs=6",
+        "--set",
+        "dim=3",
+    ]
     memory, disk = puid(*train), puid(*train, "--shards", tmp_path / "shards")
     assert disk.code == 0, disk
     one, other = json.loads(memory.out), json.loads(disk.out)
@@ -51,8 +77,19 @@ def test_gamma_from_disk_says_what_it_says_of_memory(puid, options, tmp_path: Pa
 
 
 def test_shards_are_for_files_and_parquet(puid, files: Path, tmp_path: Path) -> None:
-    puid("train", "--data", "simulated", "--shards", tmp_path / "s").refused("--shards", "--data files")
+    puid("train", "--data", "simulated", "--shards", tmp_path / "s").refused(
+        "--shards", "--data files"
+    )
     logged, uniform = files / "logged.csv", files / "uniform.csv"
-    given = ["--data", "files", "--logged", logged, "--uniform", uniform, "--shards", tmp_path / "s"]
+    given = [
+        "--data",
+        "files",
+        "--logged",
+        logged,
+        "--uniform",
+        uniform,
+        "--shards",
+        tmp_path / "s",
+    ]
     puid("train", *given).refused("logged.csv", "Parquet")
     assert not (tmp_path / "s").exists()

@@ -30,18 +30,35 @@ def test_compare_prints_tables_and_writes_the_files(puid, tmp_path: Path) -> Non
     outcome = puid(*command)
     assert outcome.code == 0, outcome
     assert outcome.err == ""
-    for word in ("rd-ips", "item-rate", "bias", "reference", "± seeds", "95 % interval", "protocol rd", str(out)):
+    for word in (
+        "rd-ips",
+        "item-rate",
+        "bias",
+        "reference",
+        "± seeds",
+        "95 % interval",
+        "protocol rd",
+        str(out),
+    ):
         assert word in outcome.out
     files = {path.name for path in out.iterdir()}
     assert files == {
-        "cells", "results.json", "summary.json", "table.md", "timings.json", "report.html", "chart-uauc.png",
+        "cells",
+        "results.json",
+        "summary.json",
+        "table.md",
+        "timings.json",
+        "report.html",
+        "chart-uauc.png",
         "chart-ndcg-5.png",
-    }  # fmt: skip
+    }
     rows = json.loads((out / "results.json").read_text())
     assert len(rows) == 2 * (2 + len(BASELINES))
     assert {row["label"] for row in rows} == {"mf", "rd-ips", *BASELINES}
     assert {row["settings"]["epochs"] for row in rows} == {4}
-    unfinished = next((f"{row['label']} ({row['not_converged']})" for row in rows if "not_converged" in row), None)
+    unfinished = next(
+        (f"{row['label']} ({row['not_converged']})" for row in rows if "not_converged" in row), None
+    )
     assert unfinished is not None
     assert f"Not converged: {unfinished}" in " ".join(outcome.out.split())
     before = {path: path.read_bytes() for path in out.glob("*.*") if path.name != "timings.json"}
@@ -53,8 +70,12 @@ def test_compare_prints_tables_and_writes_the_files(puid, tmp_path: Path) -> Non
 
 def test_results_that_puid_did_not_write_are_not_replaced(puid, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("mine")
-    puid("compare", "--methods", "mf", *QUICK, "--out", tmp_path).refused("results.json", "would be replaced")
-    puid("tune", "--method", "mf", *QUICK, "--out", tmp_path).refused("results.json", "would be replaced")
+    puid("compare", "--methods", "mf", *QUICK, "--out", tmp_path).refused(
+        "results.json", "would be replaced"
+    )
+    puid("tune", "--method", "mf", *QUICK, "--out", tmp_path).refused(
+        "results.json", "would be replaced"
+    )
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"results.json": "mine"}
 
 
@@ -63,27 +84,69 @@ def test_studies_take_renamed_columns(puid, files: Path, tmp_path: Path) -> None
         table = pl.read_csv(files / f"{name}.csv").rename({"user_id": "uid", "rating": "stars"})
         table.write_csv(files / f"{name}.csv")
     columns = 'data.columns={user_id="uid", rating="stars"}'
-    data = ("--data", "files", "--logged", files / "logged.csv", "--uniform", files / "uniform.csv", "--set", columns)
+    data = (
+        "--data",
+        "files",
+        "--logged",
+        files / "logged.csv",
+        "--uniform",
+        files / "uniform.csv",
+        "--set",
+        columns,
+    )
     quick = ("--set", "epochs=2", "--set", "dim=2", "--engine", "inline", "--json")
-    compared = puid("compare", *data, "--methods", "mf", "--seeds", 1, *quick, "--out", tmp_path / "out")
+    compared = puid(
+        "compare", *data, "--methods", "mf", "--seeds", 1, *quick, "--out", tmp_path / "out"
+    )
     assert compared.code == 0, compared
     tuned = puid("tune", *data, "--method", "mf", "--budget", 2, *quick)
     assert len(json.loads(tuned.out)) == 2
 
 
 def test_all_methods_and_settings_only_where_they_mean_something(puid) -> None:
-    given = ("--set", "gamma=residual", "--set", "alpha=2", "--set", "epochs=1", "--metrics", "ndcg@5")
+    given = (
+        "--set",
+        "gamma=residual",
+        "--set",
+        "alpha=2",
+        "--set",
+        "epochs=1",
+        "--metrics",
+        "ndcg@5",
+    )
     outcome = puid("compare", "--seeds", 1, *QUICK, *given, "--json")
     assert outcome.code == 0, outcome
     rows = json.loads(outcome.out)["rows"]
-    assert {row["label"] for row in rows} == {name for name, spec in METHODS.items() if not spec.needs_uniform}
+    assert {row["label"] for row in rows} == {
+        name for name, spec in METHODS.items() if not spec.needs_uniform
+    }
     assert {row["metric"] for row in rows} == {"ndcg@5"}
 
 
 def test_files_and_a_search_and_observational_choice(puid, files: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    data = ("--data", "files", "--logged", files / "logged.csv", "--uniform", files / "uniform.csv", "--scale", "1,5")
-    more = ("--budget", 2, "--select", "observational", "--methods", "mf", "--seed", 5, "--seeds", 1)
+    data = (
+        "--data",
+        "files",
+        "--logged",
+        files / "logged.csv",
+        "--uniform",
+        files / "uniform.csv",
+        "--scale",
+        "1,5",
+    )
+    more = (
+        "--budget",
+        2,
+        "--select",
+        "observational",
+        "--methods",
+        "mf",
+        "--seed",
+        5,
+        "--seeds",
+        1,
+    )
     more += ("--reference", "bias")
     outcome = puid("compare", *data, *more, "--set", "epochs=3", "--engine", "inline", "--out", out)
     assert outcome.code == 0, outcome
@@ -119,7 +182,9 @@ def test_a_failed_job_is_named_and_the_rest_is_there(puid, tmp_path: Path) -> No
     )
     assert outcome.code == 1
     assert "2 of 6 jobs failed: mf on simulated, seed 0: training diverged" in outcome.err
-    assert "; all-rank on simulated, seed 0: training diverged" in outcome.err  # always shown, and trained
+    assert (
+        "; all-rank on simulated, seed 0: training diverged" in outcome.err
+    )  # always shown, and trained
     assert len(outcome.err.splitlines()) == 1
     rows = json.loads((tmp_path / "results.json").read_text())
     assert [row["label"] for row in rows] == ["item-rate", "bias", "pure-svd", "ease"]
@@ -139,7 +204,9 @@ def test_mistakes_in_compare_are_one_line_and_write_nothing(puid, tmp_path: Path
     puid("compare", "--methods", "mf", "--metrics", "nope", *to).refused("unknown metric", "ndcg@5")
     puid("compare", "--methods", "mf", "--protocol", "nope", *to).refused("unknown protocol")
     puid("compare", "--methods", "mf", *to, "--engine", "nope").refused("unknown engine", "local")
-    puid("compare", "--methods", "mf", *to, "--set", "epoch=3").refused("unknown setting", "Did you mean epochs?")
+    puid("compare", "--methods", "mf", *to, "--set", "epoch=3").refused(
+        "unknown setting", "Did you mean epochs?"
+    )
     puid("compare", "--methods", "mf", *to, "--set", "data.nope=3").refused("nope")
     puid("compare", "--methods", "mf", *to, "--set", "seed=3").refused("seed")
     puid("compare", "--methods", "mf", *to, "--select", "x").refused("select")
@@ -166,19 +233,25 @@ def test_the_best_trial_trains_as_it_is(puid, tmp_path: Path) -> None:
         assert word in outcome.out
     trials = json.loads((out / "trials.json").read_text())
     assert len(trials) == 4
-    assert ("Not converged: trial" in " ".join(outcome.out.split())) == any("not_converged" in row for row in trials)
+    assert ("Not converged: trial" in " ".join(outcome.out.split())) == any(
+        "not_converged" in row for row in trials
+    )
     trained = puid("train", "-c", out / "best.toml", "--data", "simulated", *SIZES, "--json")
     assert trained.code == 0, trained
     facts = json.loads(trained.out)
     assert facts["method"] == "rd-ips"
-    assert facts["validation"] == trials[0]["validation"]  # the same model: seed 0, the same settings
+    assert (
+        facts["validation"] == trials[0]["validation"]
+    )  # the same model: seed 0, the same settings
     shown = puid("tune", "--method", "rd-ips", "--budget", 4, *TUNE, "--out", out, "--json")
     assert json.loads(shown.out) == trials
 
 
 def test_several_seeds_and_many_trials(puid, tmp_path: Path) -> None:
     small = (*SIZES, "--set", "epochs=1", "--set", "dim=4", "--set", "l2=0.1", "--engine", "inline")
-    outcome = puid("tune", "--method", "mf", "--budget", 12, "--seeds", 2, *small, "--out", tmp_path)
+    outcome = puid(
+        "tune", "--method", "mf", "--budget", 12, "--seeds", 2, *small, "--out", tmp_path
+    )
     assert outcome.code == 0, outcome
     assert "2 more trials" in outcome.out
     assert set(json.loads((tmp_path / "trials.json").read_text())[0]["seeds"]) == {"0", "1"}
@@ -197,11 +270,24 @@ def test_mistakes_in_tune_are_one_line_and_write_nothing(puid, tmp_path: Path) -
     puid("tune", "--method", "mf", "--budget", 0, *to).refused("budget")
     puid("tune", "--method", "mf", "--seeds", 0, *to).refused("seed")
     puid("tune", "--method", "mf", *to, "--set", "nope=1").refused("unknown setting")
-    puid("tune", "--method", "mf", "--data", "coat", "--data-dir", tmp_path / "none", "--out", out).refused("none")
+    puid(
+        "tune", "--method", "mf", "--data", "coat", "--data-dir", tmp_path / "none", "--out", out
+    ).refused("none")
     assert not out.exists()
     assert (
         puid(
-            "tune", "--method", "mf", *TUNE, "--set", "solver=adam", "--set", "lr=1e30", "--budget", 1, "--out", out
+            "tune",
+            "--method",
+            "mf",
+            *TUNE,
+            "--set",
+            "solver=adam",
+            "--set",
+            "lr=1e30",
+            "--budget",
+            1,
+            "--out",
+            out,
         ).code
         == 1
     )
@@ -214,12 +300,17 @@ def root(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     pairs = np.argwhere(rng.random((20, 20)) < 0.4) + 1
-    (folder / "u.data").write_text("".join(f"{u}\t{i}\t{rng.integers(1, 6)}\t1\n" for u, i in pairs))
+    (folder / "u.data").write_text(
+        "".join(f"{u}\t{i}\t{rng.integers(1, 6)}\t1\n" for u, i in pairs)
+    )
     (folder / "u.user").write_text(
         "".join(f"{u}|{20 + u % 7}|{'MF'[u % 2]}|writer|{u % 10}5711\n" for u in range(1, 21))
     )
     flags = (rng.random((20, len(GENRES))) < 0.3).astype(int)
-    films = [f"{i + 1}|Film|01-Jan-19{60 + i % 9}||http://x|{'|'.join(map(str, flags[i]))}\n" for i in range(20)]
+    films = [
+        f"{i + 1}|Film|01-Jan-19{60 + i % 9}||http://x|{'|'.join(map(str, flags[i]))}\n"
+        for i in range(20)
+    ]
     (folder / "u.item").write_text("".join(films))
     return folder.parent
 
@@ -231,19 +322,42 @@ def test_a_question_is_answered_in_files(puid, root: Path, tmp_path: Path) -> No
     assert "RQ4, hidden user features" in said.out
     assert "report.html" in said.out
     names = {path.name for path in out.iterdir()}
-    assert {"results.json", "summary.json", "table.md", "results.md", "report.html", "rq4.png"} <= names
+    assert {
+        "results.json",
+        "summary.json",
+        "table.md",
+        "results.md",
+        "report.html",
+        "rq4.png",
+    } <= names
     text = (out / "results.md").read_text()
     assert "puid reproduce rq4 --data-root DIR --seeds 1 --quick --out DIR" in text
     assert str(root) not in text
-    assert {row["experiment"] for row in json.loads((out / "results.json").read_text())} == {"rq4", "gamma"}
+    assert {row["experiment"] for row in json.loads((out / "results.json").read_text())} == {
+        "rq4",
+        "gamma",
+    }
     before = (out / "results.md").read_bytes()
-    again = puid("reproduce", "rq4", "--data-root", root, "--quick", "--workers", 1, "--out", out, "--json")
+    again = puid(
+        "reproduce", "rq4", "--data-root", root, "--quick", "--workers", 1, "--out", out, "--json"
+    )
     assert json.loads(again.out)["questions"] == ["rq4"]
     assert (out / "results.md").read_bytes() == before
 
 
 def test_absent_data_sets_are_named_on_one_line_each(puid, root: Path, tmp_path: Path) -> None:
-    said = puid("reproduce", "rq1", "rq4", "--data-root", root, "--quick", "--workers", 1, "--out", tmp_path / "out")
+    said = puid(
+        "reproduce",
+        "rq1",
+        "rq4",
+        "--data-root",
+        root,
+        "--quick",
+        "--workers",
+        1,
+        "--out",
+        tmp_path / "out",
+    )
     assert said.code == 0, said
     lines = said.err.splitlines()
     assert [line.split()[1] for line in lines] == ["coat", "yahoo-r3", "kuairec"]
@@ -260,18 +374,24 @@ def test_absent_data_sets_are_named_on_one_line_each(puid, root: Path, tmp_path:
         (("rq4", "--engine", "abacus"), ("abacus",)),
     ],
 )
-def test_mistakes_in_reproduce_are_told_before_any_work(args, parts, puid, root: Path, tmp_path: Path) -> None:
+def test_mistakes_in_reproduce_are_told_before_any_work(
+    args, parts, puid, root: Path, tmp_path: Path
+) -> None:
     puid("reproduce", *args, "--data-root", root, "--out", tmp_path / "out").refused(*parts)
     assert not (tmp_path / "out").exists()
 
 
 def test_reproduce_does_not_replace_a_file(puid, root: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
-    puid("reproduce", "rq4", "--data-root", root, "--out", tmp_path / "out").refused("folder", "out")
+    puid("reproduce", "rq4", "--data-root", root, "--out", tmp_path / "out").refused(
+        "folder", "out"
+    )
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def test_a_disk_that_is_full_leaves_what_was_there(puid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_what_was_there(
+    puid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "demo.json").write_text("old")
     (tmp_path / "own.txt").write_text("kept")
     found = SimpleNamespace(facts={}, audit=SimpleNamespace(to_dict=dict))
@@ -287,9 +407,16 @@ def test_a_disk_that_is_full_leaves_what_was_there(puid: Any, tmp_path: Path, mo
     with monkeypatch.context() as patched:
         patched.setattr(atomic, "write_text", full)
         puid("demo", "--out", tmp_path).refused("No space", str(tmp_path), code=1)
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"demo.json": "old", "own.txt": "kept"}
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "demo.json": "old",
+        "own.txt": "kept",
+    }
     assert puid("demo", "--out", tmp_path, "--json").code == 0
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["demo.json", "own.txt", "report.html"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "demo.json",
+        "own.txt",
+        "report.html",
+    ]
 
 
 def test_a_page_that_puid_did_not_write_is_not_replaced(puid: Any, tmp_path: Path) -> None:

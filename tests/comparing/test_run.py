@@ -1,4 +1,5 @@
-"""Studies: the same bytes whatever runs them, finished jobs never again, and failures that stay where they are."""
+"""Studies: the same bytes whatever runs them, finished jobs never again, and failures that stay
+where they are."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ FILES = ("results.json", "summary.json", "table.md")
 
 
 def jobs(methods: str = "mf rd-dr item-rate", seeds: int = 2, **more: object) -> list[Job]:
-    made = [Job(SMALL, method, seed, settings=QUICK) for method in methods.split() for seed in range(seeds)]
+    made = [
+        Job(SMALL, method, seed, settings=QUICK)
+        for method in methods.split()
+        for seed in range(seeds)
+    ]
     return [replace(job, **more) for job in made]  # type: ignore[arg-type]
 
 
@@ -58,9 +63,17 @@ def test_the_bytes_are_the_same_whatever_the_engine_workers_or_order(tmp_path: P
     assert study(tmp_path / "back", wanted) == first
     rows = json.loads(first["results.json"])
     assert [(row["label"], row["seed"]) for row in rows] == [(c.name, c.seed) for c in wanted]
-    assert {"data", "method", "label", "preset", "protocol", "seed", "uauc", "ndcg@5", "positive_rate"} <= rows[
-        0
-    ].keys()
+    assert {
+        "data",
+        "method",
+        "label",
+        "preset",
+        "protocol",
+        "seed",
+        "uauc",
+        "ndcg@5",
+        "positive_rate",
+    } <= rows[0].keys()
     assert not any("second" in name for row in rows for name in row)
     timings = json.loads((tmp_path / "inline" / "timings.json").read_text())
     assert len(timings["cells"]) == len(wanted)
@@ -78,7 +91,8 @@ def test_ten_seeds_are_ten_splits_and_ten_initialisations(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(running.JobData, "fit", fit)
     wanted = [
-        Job(SMALL, "mf", seed, settings={"epochs": 1, "lr": 1e-9, "dim": 4, "solver": "adam"}) for seed in range(10)
+        Job(SMALL, "mf", seed, settings={"epochs": 1, "lr": 1e-9, "dim": 4, "solver": "adam"})
+        for seed in range(10)
     ]
     results = run_jobs(wanted, engine="inline")
     assert len(splits) == len(starts) == len({r.metrics["uauc"] for r in results}) == 10
@@ -90,7 +104,9 @@ def test_finished_jobs_are_never_trained_again(tmp_path: Path, trained: list[str
     events: list[Event] = []
     assert study(tmp_path, jobs(), progress=events.append) == first
     assert len(trained) == 6
-    assert [(event.done, event.total, event.resumed) for event in events] == [(k, 6, True) for k in range(1, 7)]
+    assert [(event.done, event.total, event.resumed) for event in events] == [
+        (k, 6, True) for k in range(1, 7)
+    ]
     study(tmp_path, jobs(seeds=3))
     assert len(trained) == 9  # only the third seed is new
     study(tmp_path, [replace(job, settings={**QUICK, "lr": 0.01}) for job in jobs()])
@@ -99,13 +115,17 @@ def test_finished_jobs_are_never_trained_again(tmp_path: Path, trained: list[str
     assert len(trained) == 15
 
 
-def test_damaged_and_foreign_files_and_changed_data_are_trained_anew(tmp_path: Path, trained: list[str]) -> None:
+def test_damaged_and_foreign_files_and_changed_data_are_trained_anew(
+    tmp_path: Path, trained: list[str]
+) -> None:
     out, data = tmp_path / "out", tmp_path / "log.csv"
     data.write_text(
-        "user_id,item_id,rating\n" + "".join(f"{u},{(u * 7 + k) % 9},{1 + k}\n" for u in range(30) for k in range(5))
+        "user_id,item_id,rating\n"
+        + "".join(f"{u},{(u * 7 + k) % 9},{1 + k}\n" for u in range(30) for k in range(5))
     )
     wanted = [
-        replace(job, data=DataSpec("files", options={"logged": data, "scale": [1, 5]})) for job in jobs("mf bias", 1)
+        replace(job, data=DataSpec("files", options={"logged": data, "scale": [1, 5]}))
+        for job in jobs("mf bias", 1)
     ]
     first = study(out, wanted)
     paths = sorted((out / "cells").iterdir())
@@ -121,7 +141,10 @@ def test_damaged_and_foreign_files_and_changed_data_are_trained_anew(tmp_path: P
 
 
 def test_a_job_that_fails_is_named_and_the_others_are_written(tmp_path: Path) -> None:
-    wanted = [*jobs(), Job(SMALL, "ips", 0, settings={**QUICK, "lr": 1e30, "solver": "adam"}, label="wild [x]")]
+    wanted = [
+        *jobs(),
+        Job(SMALL, "ips", 0, settings={**QUICK, "lr": 1e30, "solver": "adam"}, label="wild [x]"),
+    ]
     results = run_jobs(wanted, tmp_path, engine="inline")
     assert len(results) == 6
     assert [failure.job.name for failure in results.failures] == ["wild [x]"]
@@ -137,7 +160,9 @@ def test_a_search_meets_the_test_rows_once_and_the_best_trial_is_measured(
 ) -> None:
     measured = []
     original = running.measure
-    monkeypatch.setattr(running, "measure", lambda *a, **more: (measured.append(1), original(*a, **more))[1])
+    monkeypatch.setattr(
+        running, "measure", lambda *a, **more: (measured.append(1), original(*a, **more))[1]
+    )
     wanted = [Job(SMALL, "rd-ips", 2, settings=QUICK, budget=4)]
     result = run_jobs(wanted, tmp_path, engine="inline")[0]
     assert (len(trained), len(measured), result.context["trials"]) == (4, 1, 4)
@@ -151,7 +176,9 @@ def test_a_search_meets_the_test_rows_once_and_the_best_trial_is_measured(
     assert direct.metrics == result.metrics
 
 
-def test_a_trial_that_diverges_is_out_of_the_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_diverges_is_out_of_the_race(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = Job(SMALL, "ips", 0, settings=QUICK, budget=3)
     wild = [
         replace(t, settings={**t.settings, "lr": 1e30, "solver": "adam"}) if k != 1 else t
@@ -179,10 +206,12 @@ def test_one_job_under_two_names_runs_once(trained: list[str]) -> None:
 def test_mistakes_are_told_before_anything_is_written(tmp_path: Path, refusal) -> None:
     out = tmp_path / "out"
     for wrong, word in (
-        ({"method": "nope"}, "unknown method"), ({"settings": {"epoch": 1}}, "unknown setting"),
+        ({"method": "nope"}, "unknown method"),
+        ({"settings": {"epoch": 1}}, "unknown setting"),
         ({"budget": 0}, "budget"),
-        ({"data": DataSpec("coat", tmp_path / "none")}, "none"), ({"data": DataSpec("nope")}, "unknown data set"),
-    ):  # fmt: skip
+        ({"data": DataSpec("coat", tmp_path / "none")}, "none"),
+        ({"data": DataSpec("nope")}, "unknown data set"),
+    ):
         refusal(lambda wrong=wrong: run_jobs([replace(c, **wrong) for c in jobs()], out), word)
     refusal(lambda: run_jobs(jobs(), out, engine="nope"), "unknown engine")
     refusal(lambda: run_jobs(jobs(), out, workers=0), "worker")
@@ -218,7 +247,10 @@ def test_a_killed_study_goes_on_and_ends_the_same(tmp_path: Path, trained: list[
     script = SCRIPT.format(here=str(Path(__file__).parent), long=LONG, out=str(out))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-c", script], env=environment)
-    while len(list((out / "cells").glob("*.json")) if out.exists() else []) < 2 and process.poll() is None:
+    while (
+        len(list((out / "cells").glob("*.json")) if out.exists() else []) < 2
+        and process.poll() is None
+    ):
         time.sleep(0.02)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     workers = [int(pid) for pid in children.read_text().split()] if children.exists() else []
@@ -257,12 +289,16 @@ def test_coat_four_methods_three_seeds(data_root: Path, tmp_path: Path) -> None:
     wanted = [Job(spec, m, s, settings={"epochs": 60}) for m in methods for s in range(3)]
     results = run_jobs(wanted, tmp_path, engine="inline")
     rows = {(r.label, r.metric): r for r in Comparison.of(results, "item-rate", METRICS).rows}
-    assert rows["mf", "uauc"].mean > 0.71  # 0.719; 16 columns with l2=0.1 have 0.727, within its interval
+    assert (
+        rows["mf", "uauc"].mean > 0.71
+    )  # 0.719; 16 columns with l2=0.1 have 0.727, within its interval
     assert rows["mf", "uauc"].verdict == rows["mf", "ndcg@5"].verdict == "wins"
     assert rows["mf", "uauc"].positive_rate == pytest.approx(0.183, abs=0.005)
 
 
-def test_a_folder_that_another_process_writes_is_left_alone(tmp_path: Path, refusal, lock_holder) -> None:
+def test_a_folder_that_another_process_writes_is_left_alone(
+    tmp_path: Path, refusal, lock_holder
+) -> None:
     with lock_holder(tmp_path / "out"):
         refusal(lambda: run_jobs([], tmp_path / "out", engine="inline"), "has been writing there")
         assert not (tmp_path / "out").exists()

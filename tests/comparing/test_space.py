@@ -23,7 +23,9 @@ def test_every_draw_of_every_method_can_be_trained(method: str) -> None:
     tried = trials(job(method))
     assert len(tried) == (30 if searched(job(method)) else 1)
     assert tried[0].settings == {}
-    assert len({trial.key for trial in tried}) >= 0.8 * len(tried)  # two draws may round to one value
+    assert len({trial.key for trial in tried}) >= 0.8 * len(
+        tried
+    )  # two draws may round to one value
     assert not any(trial.measured for trial in tried)
     for trial in tried:
         trial.check()
@@ -55,12 +57,21 @@ def test_given_settings_stay_and_settings_without_meaning_are_not_searched() -> 
 @pytest.mark.parametrize(
     ("method", "settings", "by_adam"),
     [
-        ("mf", {}, False), ("mf", {"solver": "adam"}, True), ("mf", {"backbone": "mf-mlp"}, True),
-        ("dr", {}, False), ("dr", {"head": "residual"}, True), ("ips", {"normalise": True}, True),
-        ("cvib", {}, True), ("multi-dr", {}, True), ("auto-debias", {}, True), ("signed-rd", {}, False),
-        ("all-rank", {}, False), ("rd-dr", {}, False), ("ips", {"loss": "absolute"}, False),
+        ("mf", {}, False),
+        ("mf", {"solver": "adam"}, True),
+        ("mf", {"backbone": "mf-mlp"}, True),
+        ("dr", {}, False),
+        ("dr", {"head": "residual"}, True),
+        ("ips", {"normalise": True}, True),
+        ("cvib", {}, True),
+        ("multi-dr", {}, True),
+        ("auto-debias", {}, True),
+        ("signed-rd", {}, False),
+        ("all-rank", {}, False),
+        ("rd-dr", {}, False),
+        ("ips", {"loss": "absolute"}, False),
     ],
-)  # fmt: skip
+)
 def test_the_step_size_is_searched_exactly_where_adam_trains(
     method: str, settings: dict[str, object], by_adam: bool, tiny_data
 ) -> None:
@@ -73,8 +84,12 @@ def test_what_the_fit_chooses_is_not_searched() -> None:
     assert {p.name for p in searched(job("mf", backbone="mf"))} == set()
     assert {p.name for p in searched(job("mf", backbone="mf"), likes=True)} == {"l2", "dim"}
     assert {p.name for p in searched(job("mf", backbone="mf-mlp"))} == {
-        "l2", "l2_features", "dim", "hidden", "lr",
-    }  # fmt: skip
+        "l2",
+        "l2_features",
+        "dim",
+        "hidden",
+        "lr",
+    }
 
 
 def test_the_draws_fill_their_ranges() -> None:
@@ -82,12 +97,19 @@ def test_the_draws_fill_their_ranges() -> None:
     values = [t.settings["l2"] for t in trials(mlp)[1:]]
     assert 0.02 <= min(values) < 0.03
     assert 0.35 < max(values) <= 0.5
-    assert sum(value < 0.1 for value in values) / 299 == pytest.approx(0.5, abs=0.1)  # even per factor
-    assert {p.name for p in SPACE} == {name for method in METHODS.values() for name in method.search_space}
+    assert sum(value < 0.1 for value in values) / 299 == pytest.approx(
+        0.5, abs=0.1
+    )  # even per factor
+    assert {p.name for p in SPACE} == {
+        name for method in METHODS.values() for name in method.search_space
+    }
 
 
 def test_the_best_has_the_highest_score_and_the_given_settings_win_ties() -> None:
-    made = [Result(job("mf"), {}, {"k": k}, score, {}, {}) for k, score in enumerate([0.5, 0.7, 0.7, None])]
+    made = [
+        Result(job("mf"), {}, {"k": k}, score, {}, {})
+        for k, score in enumerate([0.5, 0.7, 0.7, None])
+    ]
     assert best(made).context["k"] == 1
     assert best([made[3], replace(made[3], context={"k": 9})]).context["k"] == 3
     assert best([made[3], made[0]]).context["k"] == 0

@@ -1,4 +1,5 @@
-"""Summaries: figures by hand, comparisons equal to those of `compare_all`, holes named and not compared."""
+"""Summaries: figures by hand, comparisons equal to those of `compare_all`, holes named and not
+compared."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ DATA = DataSpec("simulated")
 SHIFT = {"mf": 0.0, "good": 0.08, "same": 0.0, "bad": -0.08}
 
 
-def made(label: str, seed: int, data: DataSpec = DATA, preset: str = "own", sign: float = 1.0) -> Result:
+def made(
+    label: str, seed: int, data: DataSpec = DATA, preset: str = "own", sign: float = 1.0
+) -> Result:
     rng = np.random.default_rng(seed)
     noise = np.random.default_rng([seed, len(label)]).normal(0, 0.02, 80)
     values = 0.6 + rng.normal(0, 0.1, 80) + noise + SHIFT[label]
@@ -55,7 +58,9 @@ def test_means_and_intervals_by_hand(results: list[Result]) -> None:
     assert (row.seed_low, row.seed_high) == (pytest.approx(low), pytest.approx(high))
     assert row.n_seeds == 3
     assert row.n_users == 80
-    user_means = np.mean([r.per_user["uauc"].values for r in results if r.job.name == "good"], axis=0)
+    user_means = np.mean(
+        [r.per_user["uauc"].values for r in results if r.job.name == "good"], axis=0
+    )
     reach = 1.96 * user_means.std() / math.sqrt(80)  # the same users in every seed
     assert row.user_low == pytest.approx(row.mean - reach, abs=0.2 * reach)
     assert row.user_high == pytest.approx(row.mean + reach, abs=0.2 * reach)
@@ -64,7 +69,11 @@ def test_means_and_intervals_by_hand(results: list[Result]) -> None:
 def test_verdicts_and_the_direction_of_errors(results: list[Result]) -> None:
     rows = by_name(summarise(results, "mf", ["uauc", "mse"]))
     for metric in ("uauc", "mse"):
-        assert [rows[label, metric].verdict for label in ("good", "same", "bad")] == ["wins", "ties", "loses"]
+        assert [rows[label, metric].verdict for label in ("good", "same", "bad")] == [
+            "wins",
+            "ties",
+            "loses",
+        ]
         assert rows["mf", metric].is_reference
         assert rows["mf", metric].difference is None
     assert rows["good", "mse"].difference < 0
@@ -73,7 +82,10 @@ def test_verdicts_and_the_direction_of_errors(results: list[Result]) -> None:
         [r.per_user["uauc"] for r in results if r.job.name == "mf"],
     )
     good = rows["good", "uauc"]
-    assert (good.difference, good.difference_low) == (pytest.approx(alone.difference), pytest.approx(alone.low))
+    assert (good.difference, good.difference_low) == (
+        pytest.approx(alone.difference),
+        pytest.approx(alone.low),
+    )
     assert good.p_value == pytest.approx(min(1.0, 3 * alone.p_value))  # Holm: the smallest of three
 
 
@@ -101,7 +113,9 @@ def test_one_seed_has_no_seed_interval_and_tables_are_apart(results: list[Result
     rows = summarise([*results, *more], "mf", ["uauc"])
     single = [row for row in rows if row.preset == "paper"]
     assert len(single) == 4
-    assert all(row.sd is None and row.seed_low is None and row.user_low is not None for row in single)
+    assert all(
+        row.sd is None and row.seed_low is None and row.user_low is not None for row in single
+    )
     assert figure(single[0]) == f"{single[0].mean:.4f}"
     assert len(grouped(rows)) == markdown(rows, ["uauc"], "mf").count("\n| --- |") == 3
 
@@ -117,7 +131,9 @@ def test_the_table_is_sorted_and_says_what_it_stands_under(results: list[Result]
     assert labels[0] == "good"
     assert labels[-1] == "bad"
     assert summarise(results, "mf", ["mse"])[0].label == "good"
-    assert conditions(rows) == ("protocol rd, 25.0% of test rows positive, 3 seeds, own settings; no uniform rows used")
+    assert conditions(rows) == (
+        "protocol rd, 25.0% of test rows positive, 3 seeds, own settings; no uniform rows used"
+    )
     text = markdown(rows, ["uauc", "mse"], "mf", ["x on y, seed 1: no"])
     assert "| method | uauc | against mf | mse | against mf |" in text
     assert text.index("| good |") < text.index("| mf |") < text.index("| bad |")

@@ -1,4 +1,5 @@
-"""Tuning: trials ranked by validation rows, never by test rows, and a best file that training takes."""
+"""Tuning: trials ranked by validation rows, never by test rows, and a best file that training
+takes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ from puidrec.errors import OutputError, PuidError
 from puidrec.settings import Settings
 
 GIVEN = {"epochs": 5, "dim": 3, "l2": 0.1}
-JOB = Job(DataSpec("simulated", options={"n_users": 60, "n_items": 40}), "rd-ips", settings=GIVEN, budget=4)
+JOB = Job(
+    DataSpec("simulated", options={"n_users": 60, "n_items": 40}),
+    "rd-ips",
+    settings=GIVEN,
+    budget=4,
+)
 
 
 def test_trials_are_ranked_by_the_mean_validation_score_and_test_rows_stay_shut(
@@ -55,10 +61,14 @@ def test_trials_are_ranked_by_the_mean_validation_score_and_test_rows_stay_shut(
     assert [row["trial"] for row in rows] == [trial.number for trial in ranked]
 
 
-def test_a_larger_budget_trains_only_the_new_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_larger_budget_trains_only_the_new_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fitted = []
     original = running.JobData.fit
-    monkeypatch.setattr(running.JobData, "fit", lambda self, job: (fitted.append(1), original(self, job))[1])
+    monkeypatch.setattr(
+        running.JobData, "fit", lambda self, job: (fitted.append(1), original(self, job))[1]
+    )
     tune_job(replace(JOB, budget=2), [0], tmp_path, engine="inline")
     tune_job(JOB, [0], tmp_path, engine="inline")
     assert len(fitted) == 4
@@ -69,7 +79,10 @@ def test_failures_rank_last_and_are_said(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def wild(job: Job, draws_seed: int | None = None, *, likes: bool = False) -> list[Job]:
         made = original(job, draws_seed, likes=likes)
-        return [replace(made[0], settings={**made[0].settings, "lr": 1e30, "solver": "adam"}), *made[1:]]
+        return [
+            replace(made[0], settings={**made[0].settings, "lr": 1e30, "solver": "adam"}),
+            *made[1:],
+        ]
 
     monkeypatch.setattr(module, "trials", wild)
     ranked = tune_job(JOB, [0], engine="inline").trials
@@ -83,7 +96,9 @@ def test_failures_rank_last_and_are_said(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_without_scores_the_given_settings_come_first() -> None:
     assert Trial(0, {}, {0: None}).score is None
-    found = tune_job(replace(JOB, settings={"epochs": 2, "select": "none"}, budget=3), [0], engine="inline")
+    found = tune_job(
+        replace(JOB, settings={"epochs": 2, "select": "none"}, budget=3), [0], engine="inline"
+    )
     assert [trial.number for trial in found.trials] == [0, 1, 2]
     assert found.metric is None
     assert "no validation rows" in repr(found)
@@ -91,7 +106,9 @@ def test_without_scores_the_given_settings_come_first() -> None:
     assert (len(alone.trials), alone.searched) == (1, ())
 
 
-def test_files_are_written_together_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_written_together_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = Job(DataSpec("simulated"), "mf", 0)
     Tuning(job, (Trial(0, {}, {0: 0.5}),), (), "random", "auc").save(tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
@@ -149,7 +166,9 @@ class TestOptuna:
 
         sampler = optuna.samplers.RandomSampler(seed=1)
         study = optuna.create_study(direction="maximize", sampler=sampler, pruner=After())
-        found = pr.tune(tiny_data, "rd-ips", budget=4, seeds=[5, 6], study=study, epochs=3, dim=3, l2=0.1)
+        found = pr.tune(
+            tiny_data, "rd-ips", budget=4, seeds=[5, 6], study=study, epochs=3, dim=3, l2=0.1
+        )
         states = [trial.state.name for trial in study.trials]
         assert states == ["COMPLETE", "PRUNED", "COMPLETE"]
         given_up = next(trial for trial in found.trials if trial.pruned)
@@ -157,14 +176,18 @@ class TestOptuna:
         assert found.trials[-1] is given_up
         assert sorted(seed for seed, _ in fitted) == [5, 5, 5, 5, 6, 6, 6]
         drawn = [trial for trial in found.trials if trial.number and not trial.pruned]
-        assert [trial.score for trial in drawn] == sorted([study.trials[0].value, study.trials[2].value], reverse=True)
+        assert [trial.score for trial in drawn] == sorted(
+            [study.trials[0].value, study.trials[2].value], reverse=True
+        )
         assert pr.Recommender(**found.settings).settings.epochs == 3
 
     def test_what_is_not_installed_is_named_only_where_it_is_asked_for(
         self, monkeypatch: pytest.MonkeyPatch, refusal
     ) -> None:
         monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-        refusal(lambda: tune_job(JOB, [0], sampler="tpe"), "needs the package optuna", "puidrec[tune]")
+        refusal(
+            lambda: tune_job(JOB, [0], sampler="tpe"), "needs the package optuna", "puidrec[tune]"
+        )
         refusal(lambda: tune_job(JOB, [0], sampler="grid"), "unknown sampler", "random")
         found = tune_job(replace(JOB, budget=2), [0], sampler="auto", engine="inline")
         assert found.sampler == "random"

@@ -19,7 +19,9 @@ SMALL = DataSpec("simulated", options={"n_users": 60, "n_items": 40})
 
 
 def jobs_of(seeds: int) -> list[Job]:
-    return [Job(SMALL, "mf", seed, settings={"epochs": 3, "dim": 4, "l2": 0.1}) for seed in range(seeds)]
+    return [
+        Job(SMALL, "mf", seed, settings={"epochs": 3, "dim": 4, "l2": 0.1}) for seed in range(seeds)
+    ]
 
 
 def test_a_job_that_kills_its_process_ends_and_the_others_are_finished(
@@ -53,7 +55,9 @@ def test_failures_are_one_line_and_stopping_ends_all_work(tmp_path: Path) -> Non
     some.close()  # in the middle of the endless one
 
 
-def test_data_in_memory_travel_to_processes_and_give_the_same(tmp_path: Path, tiny_data: Dataset) -> None:
+def test_data_in_memory_travel_to_processes_and_give_the_same(
+    tmp_path: Path, tiny_data: Dataset
+) -> None:
     given = {"seeds": 2, "baselines": False, "dim": 3, "l2": 0.1, "epochs": 5}
     alone = pr.compare(tiny_data, ["mf", "ips"], **given)
     spread = pr.compare(tiny_data, ["mf", "ips"], workers=2, folder=tmp_path, **given)
@@ -68,7 +72,9 @@ def test_a_comparison_goes_on_from_its_folder(
 ) -> None:
     fitted = []
     original = running.JobData.fit
-    monkeypatch.setattr(running.JobData, "fit", lambda self, job: (fitted.append(job.name), original(self, job))[1])
+    monkeypatch.setattr(
+        running.JobData, "fit", lambda self, job: (fitted.append(job.name), original(self, job))[1]
+    )
     given = {"baselines": False, "dim": 3, "l2": 0.1, "epochs": 5, "folder": tmp_path}
     pr.compare(tiny_data, ["mf"], seeds=1, **given)
     found = pr.compare(tiny_data, ["mf", "ips"], seeds=1, **given)
@@ -78,7 +84,9 @@ def test_a_comparison_goes_on_from_its_folder(
 
 
 def test_a_budget_is_the_number_of_configurations(tiny_data: Dataset) -> None:
-    found = pr.compare(tiny_data, ["ips", "bias"], seeds=1, budget=3, baselines=False, epochs=5, reference="ips")
+    found = pr.compare(
+        tiny_data, ["ips", "bias"], seeds=1, budget=3, baselines=False, epochs=5, reference="ips"
+    )
     tried = {row.label: row.trials for row in found.rows}
     assert tried == {"ips": 3, "bias": 1}
     assert "| configurations |" in repr(found)
@@ -96,7 +104,11 @@ def test_a_package_that_is_not_there_is_one_line(
 ) -> None:
     for name in ("ray", "ray.util.joblib", "distributed"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
-    refusal(lambda: run_jobs(jobs_of(1), tmp_path / "out", engine=engine), f"needs the package {engine}", "pip install")
+    refusal(
+        lambda: run_jobs(jobs_of(1), tmp_path / "out", engine=engine),
+        f"needs the package {engine}",
+        "pip install",
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -105,13 +117,26 @@ def test_engine_none_trains_nothing_and_takes_what_is_finished(tmp_path: Path) -
     run_jobs([first], tmp_path, engine="inline")
     results = run_jobs([first, second], tmp_path, engine="none")
     assert [result.job for result in results] == [first]
-    assert [(failure.job, failure.error) for failure in results.failures] == [(second, "not run yet")]
+    assert [(failure.job, failure.error) for failure in results.failures] == [
+        (second, "not run yet")
+    ]
 
 
 @pytest.mark.parametrize("engine", ["local", "inline"])
-def test_a_device_that_is_not_here_is_one_line_before_anything_runs(engine: str, tmp_path: Path, refusal) -> None:
-    jobs = [Job(SMALL, method, 0, settings={"epochs": 3, "device": "abacus"}) for method in ("mf", "ips")]
-    refusal(lambda: run_jobs(jobs, tmp_path, engine=engine), "no such device", "abacus", "cpu", "--device")
+def test_a_device_that_is_not_here_is_one_line_before_anything_runs(
+    engine: str, tmp_path: Path, refusal
+) -> None:
+    jobs = [
+        Job(SMALL, method, 0, settings={"epochs": 3, "device": "abacus"})
+        for method in ("mf", "ips")
+    ]
+    refusal(
+        lambda: run_jobs(jobs, tmp_path, engine=engine),
+        "no such device",
+        "abacus",
+        "cpu",
+        "--device",
+    )
     assert list((tmp_path / "cells").iterdir()) == []
 
 

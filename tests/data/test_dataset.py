@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from puidrec.data.dataset import Dataset, IdMap
 
-LOG = pl.DataFrame({"user_id": [1, 1, 2, 3], "item_id": [5, 6, 5, 6], "rating": [1.0, 4.0, 5.0, 3.0]})
+LOG = pl.DataFrame(
+    {"user_id": [1, 1, 2, 3], "item_id": [5, 6, 5, 6], "rating": [1.0, 4.0, 5.0, 3.0]}
+)
 ITEMS = pl.DataFrame({"item_id": [5, 6], "kind": ["a", None], "tags": [["x", "y"], []]})
 
 
@@ -78,7 +81,10 @@ def test_a_data_set_and_its_parts_show_themselves_in_three_lines(tiny_data: Data
         f"  {rows:,} logged rows, {uniform:,} uniform rows ({600 - uniform:,} more are logged pairs: dropped)",
         "  features: 4 of users, 3 of items",
     ]
-    assert repr(tiny_data.logged) == f"Interactions({rows:,} rows of 60 users × 40 items, ratings 1 to 5)"
+    assert (
+        repr(tiny_data.logged)
+        == f"Interactions({rows:,} rows of 60 users × 40 items, ratings 1 to 5)"
+    )
     assert repr(tiny_data.user_ids) == "IdMap(60 ids, 0 to 59)"
     assert repr(IdMap(pl.Series([], dtype=pl.Int64))) == "IdMap(0 ids)"
     split = tiny_data.split("rd", 7)
@@ -106,13 +112,20 @@ def test_default_parts_are_the_default_split() -> None:
         assert getattr(data, part).frame.equals(getattr(split, part).frame)
 
 
-NAMED_LOG = pl.DataFrame({"user_id": [2, 1, 3], "item_id": ["b", "a", "a"], "rating": [5.0, 1.0, 3.0]})
+NAMED_LOG = pl.DataFrame(
+    {"user_id": [2, 1, 3], "item_id": ["b", "a", "a"], "rating": [5.0, 1.0, 3.0]}
+)
 USERS = pl.DataFrame({"user_id": [3, 1, 2], "age": [30.0, 10.0, 20.0]})
 
 
 def twice(**options: object) -> Dataset:
     table = pl.DataFrame(
-        {"user_id": [1, 2, 1], "item_id": [7, 7, 7], "rating": [1.0, 2.0, 5.0], "propensity": [0.1, 0.2, 0.3]}
+        {
+            "user_id": [1, 2, 1],
+            "item_id": [7, 7, 7],
+            "rating": [1.0, 2.0, 5.0],
+            "propensity": [0.1, 0.2, 0.3],
+        }
     )
     other = pl.DataFrame({"user_id": [2], "item_id": [8], "rating": [4.0], "propensity": [0.4]})
     return Dataset.from_frame(pl.concat([table, other]), **options)
@@ -127,7 +140,9 @@ def test_codes_and_rows_are_sorted_by_id() -> None:
     assert (data.logged.user.dtype, data.logged.item.dtype) == (np.int32, np.int32)
     assert data.scale.low == 1
     assert data.scale.high == 5
-    assert data.logged.to_frame().equals(NAMED_LOG.sort("user_id").with_columns(pl.col("rating").cast(pl.Float32)))
+    assert data.logged.to_frame().equals(
+        NAMED_LOG.sort("user_id").with_columns(pl.col("rating").cast(pl.Float32))
+    )
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -141,9 +156,12 @@ def test_side_tables_are_aligned_with_codes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("duplicates", "rating", "propensity"), [("first", 1.0, 0.1), ("last", 5.0, 0.3), ("mean", 3.0, 0.1)]
+    ("duplicates", "rating", "propensity"),
+    [("first", 1.0, 0.1), ("last", 5.0, 0.3), ("mean", 3.0, 0.1)],
 )
-def test_repeated_pairs_are_settled_as_asked(duplicates: str, rating: float, propensity: float) -> None:
+def test_repeated_pairs_are_settled_as_asked(
+    duplicates: str, rating: float, propensity: float
+) -> None:
     logged = twice(duplicates=duplicates).logged
     assert logged.rating.tolist() == [rating, 2.0, 4.0]
     assert logged.propensity[0] == propensity
@@ -190,8 +208,13 @@ def test_a_rated_id_without_a_row_is_refused(unknown_ids: str, refusal) -> None:
 
 @pytest.mark.parametrize("table", ["uniform", "items"])
 def test_ids_of_another_type_are_refused(table: str, refusal) -> None:
-    columns = {"user_id": [1], "item_id": [5], "rating": [2.0]} if table == "uniform" else {"item_id": [5, 6]}
-    call = lambda: Dataset.from_frame(NAMED_LOG, **{table: pl.DataFrame(columns)}, origins={table: "x.csv"})  # noqa: E731
+    columns = (
+        {"user_id": [1], "item_id": [5], "rating": [2.0]}
+        if table == "uniform"
+        else {"item_id": [5, 6]}
+    )
+    frames = {table: pl.DataFrame(columns)}
+    call = partial(Dataset.from_frame, NAMED_LOG, **frames, origins={table: "x.csv"})
     refusal(call, "x.csv", "column 'item_id'", "Int64", "String")
 
 

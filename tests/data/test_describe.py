@@ -14,7 +14,11 @@ UNIFORM = {"user_id": [1, 2] * 20, "item_id": sorted(range(4, 24)) * 2, "rating"
 
 
 def data(uniform: dict | None = None) -> Dataset:
-    pairs = None if uniform is None else {**uniform, "item_id": [i for i in range(4, 24) for _ in range(2)]}
+    pairs = (
+        None
+        if uniform is None
+        else {**uniform, "item_id": [i for i in range(4, 24) for _ in range(2)]}
+    )
     return Dataset.from_frame(LOGGED, pairs, scale=(1, 5), name="tiny")
 
 
@@ -31,10 +35,19 @@ def test_counts_and_means_of_a_log() -> None:
 
 
 def test_the_sentence_says_which_way_the_log_leans() -> None:
-    assert "higher than ratings of items drawn at random" in describe_dataset(data(UNIFORM))["sentence"]
-    seen = {key: [*column, extra] for (key, column), extra in zip(UNIFORM.items(), (1, 1, 5), strict=True)}
+    assert (
+        "higher than ratings of items drawn at random"
+        in describe_dataset(data(UNIFORM))["sentence"]
+    )
+    seen = {
+        key: [*column, extra]
+        for (key, column), extra in zip(UNIFORM.items(), (1, 1, 5), strict=True)
+    }
     seen["item_id"] = [*(i for i in range(4, 24) for _ in range(2)), 1]
-    for overlap, words in (("drop", "ratings of unseen items drawn at random"), ("keep", "ratings of items drawn at")):
+    for overlap, words in (
+        ("drop", "ratings of unseen items drawn at random"),
+        ("keep", "ratings of items drawn at"),
+    ):
         found = Dataset.from_frame(LOGGED, seen, scale=(1, 5), overlap=overlap)
         assert words in describe_dataset(found)["sentence"]
     low = {**UNIFORM, "rating": [5] * 40}
@@ -46,7 +59,8 @@ def test_the_sentence_says_which_way_the_log_leans() -> None:
 def test_the_protocol_decides_what_is_liked() -> None:
     uniform = {**UNIFORM, "rating": [3] * 39 + [1]}
     liked = {
-        name: describe_dataset(data(uniform), name)["regimes"]["uniform"]["positive_rate"] for name in ("rd", "ge3")
+        name: describe_dataset(data(uniform), name)["regimes"]["uniform"]["positive_rate"]
+        for name in ("rd", "ge3")
     }
     assert liked == {"rd": 0.0, "ge3": pytest.approx(39 / 40)}
 

@@ -18,7 +18,8 @@ from puidrec.data.fetch import PUBLISHED, Published, fetch
 
 
 class Publisher(ThreadingHTTPServer):
-    """Serves `files`; `breaks_after` bytes it hangs up once; remembers the ranges that were asked for."""
+    """Serves `files`; `breaks_after` bytes it hangs up once; remembers the ranges that were asked
+    for."""
 
     files: dict[str, bytes]
     breaks_after: int | None = None
@@ -59,9 +60,16 @@ def zipped(files: dict[str, str]) -> bytes:
 @pytest.fixture
 def publisher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
     server = Publisher(("127.0.0.1", 0), Answer)
-    server.files, server.ranges = {"/d.zip": zipped({"ml-100k/u.data": "1\t2\t3\n" * 9_999, "ml-100k/u.item": "x"})}, []
+    server.files, server.ranges = (
+        {"/d.zip": zipped({"ml-100k/u.data": "1\t2\t3\n" * 9_999, "ml-100k/u.item": "x"})},
+        [],
+    )
     md5 = hashlib.md5(server.files["/d.zip"], usedforsecurity=False).hexdigest()
-    monkeypatch.setitem(PUBLISHED, "ml-100k", Published("terms", f"http://127.0.0.1:{server.server_port}/d.zip", md5))
+    monkeypatch.setitem(
+        PUBLISHED,
+        "ml-100k",
+        Published("terms", f"http://127.0.0.1:{server.server_port}/d.zip", md5),
+    )
     thread = Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -80,7 +88,9 @@ def test_a_data_set_is_fetched_checked_and_unpacked(publisher: Publisher, tmp_pa
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["ml"]
 
 
-def test_an_interrupted_download_goes_on(publisher: Publisher, tmp_path: Path, refusal: Callable[..., str]) -> None:
+def test_an_interrupted_download_goes_on(
+    publisher: Publisher, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
     publisher.breaks_after = 60
     refusal(lambda: fetch("ml-100k", tmp_path / "ml"), "stopped early", "60 of", "resumes")
     assert not (tmp_path / "ml").exists()
@@ -89,13 +99,17 @@ def test_an_interrupted_download_goes_on(publisher: Publisher, tmp_path: Path, r
     assert (tmp_path / "ml" / "u.item").read_text() == "x"
 
 
-def test_a_file_that_differs_is_not_kept(publisher: Publisher, tmp_path: Path, refusal: Callable[..., str]) -> None:
+def test_a_file_that_differs_is_not_kept(
+    publisher: Publisher, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
     publisher.files["/d.zip"] = zipped({"u.data": "other"})
     refusal(lambda: fetch("ml-100k", tmp_path / "ml"), "not the published one", "MD5")
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_fetched_says_how(publisher: Publisher, tmp_path: Path, refusal: Callable[..., str]) -> None:
+def test_what_cannot_be_fetched_says_how(
+    publisher: Publisher, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
     refusal(lambda: fetch("yahoo-r3", tmp_path / "y"), "licence", "accept", "user.txt")
     refusal(lambda: fetch("netflix", tmp_path / "n"), "no such data set", "ml-100k")
     refusal(lambda: fetch("ml-100k", tmp_path / "m", url="file:///etc/passwd"), "not an address")
@@ -104,7 +118,9 @@ def test_what_cannot_be_fetched_says_how(publisher: Publisher, tmp_path: Path, r
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     refusal(lambda: fetch("ml-100k", tmp_path / "full"), "empty")
-    refusal(lambda: fetch("ml-100k", tmp_path / "m", url="http://127.0.0.1:9/d.zip"), "no connection")
+    refusal(
+        lambda: fetch("ml-100k", tmp_path / "m", url="http://127.0.0.1:9/d.zip"), "no connection"
+    )
 
 
 def test_an_archive_cannot_leave_its_folder(tmp_path: Path, refusal: Callable[..., str]) -> None:

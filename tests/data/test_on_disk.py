@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
-from puidrec.data.on_disk import KeptColumn, KeptRows, Scratch, StoredInteractions, row_slices, shard_log
+from puidrec.data.on_disk import (
+    KeptColumn,
+    KeptRows,
+    Scratch,
+    StoredInteractions,
+    row_slices,
+    shard_log,
+)
 from puidrec.data.protocol import get_protocol
 from puidrec.data.sources import load_dataset
 
@@ -29,14 +36,20 @@ def both(tmp_path: Path) -> tuple[Dataset, Dataset]:
     """The same log in memory and on disk."""
     rng = np.random.default_rng(0)
     key = rng.permutation(np.flatnonzero(rng.random(30 * 11) < 0.4))
-    log = pl.DataFrame({"user_id": key // 11, "item_id": key % 11, "rating": rng.integers(1, 6, key.size)})
+    log = pl.DataFrame(
+        {"user_id": key // 11, "item_id": key % 11, "rating": rng.integers(1, 6, key.size)}
+    )
     log.write_parquet(tmp_path / "log.parquet")
-    return Dataset.from_frame(log), shard_log(tmp_path / "log.parquet", tmp_path / "s", Dataset.from_frame)
+    return Dataset.from_frame(log), shard_log(
+        tmp_path / "log.parquet", tmp_path / "s", Dataset.from_frame
+    )
 
 
 def frame(rows) -> pl.DataFrame:
     """All rows, wherever they are."""
-    return pl.DataFrame({name: np.asarray(getattr(rows, name)) for name in ("user", "item", "rating")})
+    return pl.DataFrame(
+        {name: np.asarray(getattr(rows, name)) for name in ("user", "item", "rating")}
+    )
 
 
 @given(st.lists(st.booleans(), max_size=80), st.data())
@@ -48,7 +61,9 @@ def test_a_column_is_the_array_without_what_is_left_out(mask, data) -> None:
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, expected.size)] * 2)))
     np.testing.assert_array_equal(column[start:stop], expected[start:stop])
     np.testing.assert_array_equal(np.asarray(column), expected)
-    chosen = np.array(sorted(data.draw(st.sets(st.integers(0, max(expected.size - 1, 0))))), np.int64)
+    chosen = np.array(
+        sorted(data.draw(st.sets(st.integers(0, max(expected.size - 1, 0))))), np.int64
+    )
     if expected.size:
         np.testing.assert_array_equal(column[chosen], expected[chosen])
 
@@ -65,11 +80,15 @@ def test_rows_are_taken_left_out_and_dropped_as_in_memory(both) -> None:
     assert frame(less.take(again)).equals(frame(more.take(again)))
     keep = rng.random(len(more)) < 0.5
     assert frame(less.take(keep)).equals(frame(more.take(keep)))
-    labelled, expected = (rows.without(again).labelled(get_protocol("paper")) for rows in (less, more))
+    labelled, expected = (
+        rows.without(again).labelled(get_protocol("paper")) for rows in (less, more)
+    )
     assert len(expected) < len(more) - again.size  # three stars are dropped
     assert frame(labelled).equals(frame(expected))
     np.testing.assert_array_equal(labelled.label, expected.label)
-    assert labelled.part(slice(3, 20)).frame.equals(expected.frame[3:20].select("user", "item", "rating", "label"))
+    assert labelled.part(slice(3, 20)).frame.equals(
+        expected.frame[3:20].select("user", "item", "rating", "label")
+    )
 
 
 def test_nothing_is_marked_where_nothing_goes(both) -> None:
@@ -97,7 +116,13 @@ def log_of(n_users: int = 50, n_items: int = 12, seed: int = 0) -> pl.DataFrame:
     """Distinct pairs in random order."""
     rng = np.random.default_rng(seed)
     key = rng.permutation(np.flatnonzero(rng.random(n_users * n_items) < 0.4))
-    return pl.DataFrame({"user_id": key // n_items, "item_id": key % n_items, "rating": rng.integers(1, 6, key.size)})
+    return pl.DataFrame(
+        {
+            "user_id": key // n_items,
+            "item_id": key % n_items,
+            "rating": rng.integers(1, 6, key.size),
+        }
+    )
 
 
 def builder(uniform: pl.DataFrame = UNIFORM, **options):
@@ -116,7 +141,9 @@ def same(disk: Dataset, memory: Dataset) -> None:
 
 @pytest.mark.parametrize("batch_rows", [7, 10_000])
 @pytest.mark.parametrize("shard_rows", [1, 25, 10_000])
-def test_rows_are_those_of_the_log_in_memory(tmp_path: Path, monkeypatch, shard_rows: int, batch_rows: int) -> None:
+def test_rows_are_those_of_the_log_in_memory(
+    tmp_path: Path, monkeypatch, shard_rows: int, batch_rows: int
+) -> None:
     monkeypatch.setattr(on_disk, "BATCH_ROWS", batch_rows)
     log = log_of()
     (tmp_path / "log").mkdir()
@@ -125,15 +152,20 @@ def test_rows_are_those_of_the_log_in_memory(tmp_path: Path, monkeypatch, shard_
     disk = shard_log(tmp_path / "log", tmp_path / "shards", builder(), shard_rows=shard_rows)
     same(disk, Dataset.from_frame(log, UNIFORM))
     assert sorted(p.name for p in (tmp_path / "shards").iterdir()) == [
-        "item.bin", "rating.bin", "shards.json", "user.bin",
-    ]  # fmt: skip
+        "item.bin",
+        "rating.bin",
+        "shards.json",
+        "user.bin",
+    ]
 
 
 def test_text_ids_and_renamed_columns(tmp_path: Path) -> None:
     log = log_of().with_columns(pl.format("u{}", "user_id").alias("user_id"))
     uniform = UNIFORM.with_columns(pl.format("u{}", "user_id").alias("user_id"))
     log.rename({"user_id": "uid", "rating": "stars"}).write_parquet(tmp_path / "log.parquet")
-    uniform.rename({"user_id": "uid", "rating": "stars"}).write_parquet(tmp_path / "uniform.parquet")
+    uniform.rename({"user_id": "uid", "rating": "stars"}).write_parquet(
+        tmp_path / "uniform.parquet"
+    )
     files = {"logged": tmp_path / "log.parquet", "uniform": tmp_path / "uniform.parquet"}
     names = {"user_id": "uid", "rating": "stars"}
     same(
@@ -148,10 +180,15 @@ def test_a_range_of_rows_in_memory_has_labels(tmp_path: Path) -> None:
     disk = shard_log(tmp_path / "log.parquet", tmp_path / "s", builder())
     rows = disk.logged.labelled(get_protocol("rd"))
     expected = Dataset.from_frame(log, UNIFORM).logged.labelled(get_protocol("rd"))
-    assert rows.part(slice(10, 30)).frame.equals(expected.frame[10:30].select("user", "item", "rating", "label"))
+    assert rows.part(slice(10, 30)).frame.equals(
+        expected.frame[10:30].select("user", "item", "rating", "label")
+    )
     np.testing.assert_array_equal(rows.label, expected.label)
     assert rows.propensity is None
-    assert repr(rows) == f"StoredInteractions({len(rows):,} rows of 49 users × 12 items, ratings 1 to 5)"
+    assert (
+        repr(rows)
+        == f"StoredInteractions({len(rows):,} rows of 49 users × 12 items, ratings 1 to 5)"
+    )
 
 
 def test_ranges_cover_all_rows(monkeypatch) -> None:
@@ -160,7 +197,9 @@ def test_ranges_cover_all_rows(monkeypatch) -> None:
     assert list(row_slices(0)) == []
 
 
-def test_a_folder_is_sorted_once_and_belongs_to_its_log(tmp_path: Path, monkeypatch, refusal) -> None:
+def test_a_folder_is_sorted_once_and_belongs_to_its_log(
+    tmp_path: Path, monkeypatch, refusal
+) -> None:
     log_of().write_parquet(tmp_path / "a.parquet")
     first = shard_log(tmp_path / "a.parquet", tmp_path / "s", builder())
     monkeypatch.setattr(on_disk, "sort_log", lambda *_: pytest.fail("sorted again"))
@@ -172,7 +211,10 @@ def test_a_folder_is_sorted_once_and_belongs_to_its_log(tmp_path: Path, monkeypa
     refusal(lambda: shard_log(tmp_path / "a.parquet", tmp_path / "s", builder()), "damaged shards")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    refusal(lambda: shard_log(tmp_path / "a.parquet", tmp_path / "mine", builder()), "not a folder of shards")
+    refusal(
+        lambda: shard_log(tmp_path / "a.parquet", tmp_path / "mine", builder()),
+        "not a folder of shards",
+    )
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
 
 
@@ -181,14 +223,20 @@ def test_a_folder_is_sorted_once_and_belongs_to_its_log(tmp_path: Path, monkeypa
     [
         ("rating", lambda old: 6 - old, ("other rows",)),
         ("rating", lambda old: np.where(np.arange(old.size) == 7, np.nan, old), ("ratings", "nan")),
-        ("rating", lambda old: np.where(np.arange(old.size) == 7, 1e30, old), ("ratings", "1e+30", "not 1 to 5")),
+        (
+            "rating",
+            lambda old: np.where(np.arange(old.size) == 7, 1e30, old),
+            ("ratings", "1e+30", "not 1 to 5"),
+        ),
         ("item", lambda old: np.where(np.arange(old.size) == 7, 12, old), ("items", "not 0 to 11")),
         ("user", lambda old: np.where(np.arange(old.size) == 7, -1, old), ("users from -1",)),
         ("item", lambda old: old[::-1], ("other rows",)),
     ],
     ids=["inverted", "nan", "huge", "item code", "user code", "order"],
 )
-def test_shards_that_were_changed_on_disk_are_refused(tmp_path: Path, refusal, column, change, parts) -> None:
+def test_shards_that_were_changed_on_disk_are_refused(
+    tmp_path: Path, refusal, column, change, parts
+) -> None:
     log_of().write_parquet(tmp_path / "log.parquet")
     call = partial(shard_log, tmp_path / "log.parquet", tmp_path / "s", builder())
     call()
@@ -200,7 +248,9 @@ def test_shards_that_were_changed_on_disk_are_refused(tmp_path: Path, refusal, c
     call()
 
 
-def test_a_log_that_changed_is_noticed_whatever_its_size_and_time_say(tmp_path: Path, refusal) -> None:
+def test_a_log_that_changed_is_noticed_whatever_its_size_and_time_say(
+    tmp_path: Path, refusal
+) -> None:
     path, log = tmp_path / "log.parquet", log_of()
     log.write_parquet(path, compression="uncompressed", statistics=False)
     call = partial(shard_log, path, tmp_path / "s", builder())
@@ -208,7 +258,9 @@ def test_a_log_that_changed_is_noticed_whatever_its_size_and_time_say(tmp_path: 
     before = path.stat()
     os.utime(path, ns=(0, 0))
     call()  # a copy or a backup gives a file another time, and changes nothing
-    log.with_columns(rating=6 - pl.col("rating")).write_parquet(path, compression="uncompressed", statistics=False)
+    log.with_columns(rating=6 - pl.col("rating")).write_parquet(
+        path, compression="uncompressed", statistics=False
+    )
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     refusal(call, "another log")
@@ -216,7 +268,11 @@ def test_a_log_that_changed_is_noticed_whatever_its_size_and_time_say(tmp_path: 
 
 def test_the_digest_is_that_of_the_rows(tmp_path: Path) -> None:
     log = log_of()
-    for name, rows in (("a", log), ("b", log.reverse()), ("c", log.with_columns(rating=6 - pl.col("rating")))):
+    for name, rows in (
+        ("a", log),
+        ("b", log.reverse()),
+        ("c", log.with_columns(rating=6 - pl.col("rating"))),
+    ):
         rows.write_parquet(tmp_path / f"{name}.parquet")
     a, b, c = (shard_log(tmp_path / f"{k}.parquet", tmp_path / k, builder()).sha256 for k in "abc")
     assert a == b != c
@@ -240,7 +296,9 @@ def test_bad_rows_are_named_as_ever(tmp_path: Path, monkeypatch, refusal, change
         ]
     )
     bad.drop("index").write_parquet(tmp_path / "log.parquet", row_group_size=64)
-    refusal(lambda: shard_log(tmp_path / "log.parquet", tmp_path / "s", builder(), scale=(1, 5)), *parts)
+    refusal(
+        lambda: shard_log(tmp_path / "log.parquet", tmp_path / "s", builder(), scale=(1, 5)), *parts
+    )
     assert not (tmp_path / "s").exists()
 
 
@@ -257,7 +315,9 @@ def test_bad_files_are_one_line_and_leave_nothing(tmp_path: Path, refusal) -> No
     pl.concat([log, log[7:8]]).write_parquet(path)
     refusal(call, "rated twice", f"{log['user_id'][7]}, {log['item_id'][7]}")
     log.with_columns(rating=3).write_parquet(path)
-    refusal(lambda: shard_log(path, tmp_path / "s", builder(UNIFORM.with_columns(rating=3))), "equal")
+    refusal(
+        lambda: shard_log(path, tmp_path / "s", builder(UNIFORM.with_columns(rating=3))), "equal"
+    )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log.parquet"]
 
 

@@ -1,4 +1,5 @@
-"""Uniform rows whose pair is in the log: found in every form of a log, dropped everywhere, counted, or refused."""
+"""Uniform rows whose pair is in the log: found in every form of a log, dropped everywhere, counted,
+or refused."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from puidrec.exposure.base import Exposure
 
 def table(mask: np.ndarray, rating: np.ndarray) -> pl.DataFrame:
     user, item = np.nonzero(mask)
-    return pl.DataFrame({"user_id": user, "item_id": item, "rating": rating[user, item].astype(float)})
+    return pl.DataFrame(
+        {"user_id": user, "item_id": item, "rating": rating[user, item].astype(float)}
+    )
 
 
 def keys(rows: Interactions) -> set[tuple[int, int]]:
@@ -38,9 +41,12 @@ def tables() -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 @given(
-    st.sets(st.tuples(st.integers(0, 5), st.integers(0, 7))), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7)))
+    st.sets(st.tuples(st.integers(0, 5), st.integers(0, 7))),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7))),
 )
-def test_pairs_are_found_as_a_set_finds_them(log: set[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
+def test_pairs_are_found_as_a_set_finds_them(
+    log: set[tuple[int, int]], asked: list[tuple[int, int]]
+) -> None:
     rows = np.array(sorted(log), np.int32).reshape(-1, 2)
     user, item = np.array(asked, np.int32).reshape(-1, 2).T
     found = pairs_among(user, item, row_starts(rows[:, 0], 6, chunk=3), rows[:, 1])
@@ -52,7 +58,9 @@ def test_rows_outside_another_log_are_the_difference_of_two_sets(
     log: set[tuple[int, int]], other: set[tuple[int, int]], chunk: int
 ) -> None:
     own, theirs = (np.array(sorted(pairs), np.int32).reshape(-1, 2) for pairs in (log, other))
-    row_start, items = rows_outside(own[:, 0], own[:, 1], row_starts(theirs[:, 0], 6), theirs[:, 1], chunk)
+    row_start, items = rows_outside(
+        own[:, 0], own[:, 1], row_starts(theirs[:, 0], 6), theirs[:, 1], chunk
+    )
     users = np.repeat(np.arange(6), np.diff(row_start))
     assert list(zip(users.tolist(), items.tolist(), strict=True)) == sorted(log - other)
 
@@ -72,7 +80,9 @@ def test_no_part_of_a_split_repeats_a_logged_pair(tables) -> None:
 
 
 def test_kept_rows_are_all_there_and_the_digest_is_that_of_the_data_as_given(tables) -> None:
-    data, kept = (Dataset.from_frame(*tables, scale=(1, 5), overlap=rule) for rule in ("drop", "keep"))
+    data, kept = (
+        Dataset.from_frame(*tables, scale=(1, 5), overlap=rule) for rule in ("drop", "keep")
+    )
     assert len(kept.uniform) == len(tables[1])
     assert kept.overlap == Overlap("keep", data.overlap.rows, data.overlap.in_log)
     assert kept.sha256 == data.sha256
@@ -91,15 +101,26 @@ def test_a_log_on_disk_drops_the_same_rows(tables, tmp_path: Path) -> None:
     assert disk.uniform.frame.equals(memory.uniform.frame)
     kept = load_dataset("files", tmp_path, scale=(1, 5), shards=tmp_path / "shards", overlap="keep")
     assert len(kept.uniform) == len(tables[1])
-    build = partial(Dataset.from_frame, uniform=tables[1], scale=(1, 5))  # drops by the ids of the skeleton
-    assert shard_log(tmp_path / "logged.parquet", tmp_path / "shards", build).uniform.frame.equals(disk.uniform.frame)
+    build = partial(
+        Dataset.from_frame, uniform=tables[1], scale=(1, 5)
+    )  # drops by the ids of the skeleton
+    assert shard_log(tmp_path / "logged.parquet", tmp_path / "shards", build).uniform.frame.equals(
+        disk.uniform.frame
+    )
 
 
-def test_uniform_rows_that_are_mostly_logged_are_refused_in_one_line(tables, refusal, tmp_path: Path) -> None:
+def test_uniform_rows_that_are_mostly_logged_are_refused_in_one_line(
+    tables, refusal, tmp_path: Path
+) -> None:
     log = tables[0]
     fresh = tables[1].join(log, on=["user_id", "item_id"], how="anti")
     subset = log.sample(100, seed=0)
-    refusal(lambda: Dataset.from_frame(log, subset, scale=(1, 5)), "mostly pairs of the log", "100 of 100", "keep")
+    refusal(
+        lambda: Dataset.from_frame(log, subset, scale=(1, 5)),
+        "mostly pairs of the log",
+        "100 of 100",
+        "keep",
+    )
     mixed = pl.concat([subset, fresh.head(99)])
     refusal(lambda: Dataset.from_frame(log, mixed, scale=(1, 5)), "100 of 199")
     half = pl.concat([subset, fresh.head(100)])
@@ -139,19 +160,27 @@ def test_means_of_unseen_and_of_all_pairs_are_right_either_way() -> None:
     rating = rng.random((20, 15))
     seen = rng.random((20, 15)) < rating * 0.5
     density, seen_mean = float(seen.mean()), float(rating[seen].mean())
-    for overlap, drawn in ((Overlap("drop", 300, int(seen.sum())), rating[~seen]), (Overlap("keep", 300, 9), rating)):
+    for overlap, drawn in (
+        (Overlap("drop", 300, int(seen.sum())), rating[~seen]),
+        (Overlap("keep", 300, 9), rating),
+    ):
         means = float(drawn.mean()), seen_mean, density
         assert overlap.unseen_mean(*means) == pytest.approx(rating[~seen].mean())
         assert overlap.population_mean(*means) == pytest.approx(rating.mean())
 
 
 def test_naive_bayes_puts_the_dropped_pairs_back() -> None:
-    """P(o | r) by counting all pairs is known here; uniform rows of every pair give it, without the logged ones too."""
+    """P(o | r) by counting all pairs is known here; uniform rows of every pair give it, without the
+    logged ones too."""
     rng = np.random.default_rng(3)
     rating = rng.integers(1, 6, (60, 50))
     seen = rng.random((60, 50)) < np.array([0, 0.05, 0.1, 0.2, 0.3, 0.4])[rating]
     expected = [seen[rating == level].mean() for level in range(1, 6)]
     for rule in ("drop", "keep"):
-        data = Dataset.from_frame(table(seen, rating), table(np.ones_like(seen), rating), scale=(1, 5), overlap=rule)
-        model = make_propensity("naive-bayes").fit(Exposure.from_rows(data, data.logged, data.uniform))
+        data = Dataset.from_frame(
+            table(seen, rating), table(np.ones_like(seen), rating), scale=(1, 5), overlap=rule
+        )
+        model = make_propensity("naive-bayes").fit(
+            Exposure.from_rows(data, data.logged, data.uniform)
+        )
         np.testing.assert_allclose(list(model.describe()["by_level"].values()), expected, rtol=0.01)

@@ -13,7 +13,8 @@ STARS = np.array([1, 2, 3, 4, 5], np.float32)
 EXPECTED = {"rd": [0, 0, 0, 1, 1], "paper": [0, 0, -1, 1, 1], "ge3": [0, 0, 1, 1, 1]}
 EXPECTED |= {"cvib": EXPECTED["ge3"], "idcf": EXPECTED["rd"], "unlogged": EXPECTED["rd"]}
 EXPECTED |= dict.fromkeys(
-    ("big-small", "temporal", "leave-last-out", "kuairand-random", "kuairand-standard"), EXPECTED["rd"]
+    ("big-small", "temporal", "leave-last-out", "kuairand-random", "kuairand-standard"),
+    EXPECTED["rd"],
 )
 
 
@@ -49,7 +50,9 @@ def data() -> Dataset:
     tables = []
     for share in (0.3, 0.3):
         user, item = np.nonzero(rng.random((60, 40)) < share)
-        tables.append({"user_id": user, "item_id": item, "rating": rating[user, item].astype(float)})
+        tables.append(
+            {"user_id": user, "item_id": item, "rating": rating[user, item].astype(float)}
+        )
     return Dataset.from_frame(*tables, scale=(1, 5), overlap="keep")
 
 
@@ -65,7 +68,11 @@ def test_cvib_tests_on_every_uniform_row_and_validates_on_the_log(data: Dataset)
 def test_idcf_validates_on_30_percent(data: Dataset) -> None:
     split = data.split("idcf", 1)
     n = len(data.uniform)
-    assert (len(split.validation), len(split.test), len(split.propensity)) == (round(0.3 * n), n - round(0.3 * n), 0)
+    assert (len(split.validation), len(split.test), len(split.propensity)) == (
+        round(0.3 * n),
+        n - round(0.3 * n),
+        0,
+    )
     assert split.selection == "uniform"
 
 
@@ -74,7 +81,9 @@ def test_unlogged_ranks_no_logged_pair_even_where_they_are_kept(data: Dataset) -
 
     def repeated(protocol: str) -> int:
         test = data.split(protocol, 0).test
-        return sum(pair in logged for pair in zip(test.user.tolist(), test.item.tolist(), strict=True))
+        return sum(
+            pair in logged for pair in zip(test.user.tolist(), test.item.tolist(), strict=True)
+        )
 
     assert repeated("unlogged") == 0
     assert repeated("rd") > 50
@@ -82,5 +91,7 @@ def test_unlogged_ranks_no_logged_pair_even_where_they_are_kept(data: Dataset) -
 
 def test_a_protocol_of_one_log_refuses_another(data: Dataset, refusal) -> None:
     refusal(lambda: data.split("big-small", 0), "big-small", "log='big-matrix'")
-    platform = replace(data, notes={"log": "the platform's own (big_matrix), a pair positive if any view was"})
+    platform = replace(
+        data, notes={"log": "the platform's own (big_matrix), a pair positive if any view was"}
+    )
     assert len(platform.split("big-small", 0).test) == len(data.uniform)

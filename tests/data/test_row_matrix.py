@@ -21,31 +21,41 @@ def dense() -> np.ndarray:
 
 @pytest.fixture
 def matrices(dense, tmp_path: Path) -> tuple[RowMatrix, RowMatrix]:
-    """One matrix in one part, and in many with values on disk; a user without a value and one with many included."""
+    """One matrix in one part, and in many with values on disk; a user without a value and one with
+    many included."""
     dense[[0, 17, 39]] = 0.0
     dense[20] = np.arange(1.0, 14.0)
     whole = RowMatrix.of(sp.csr_matrix(dense))
     room = lambda: Scratch(tmp_path, whole.nnz)  # noqa: E731
-    return whole, RowMatrix(whole.row_start, whole.item, whole.values, 13, max_pairs=9, scratch=room)
+    return whole, RowMatrix(
+        whole.row_start, whole.item, whole.values, 13, max_pairs=9, scratch=room
+    )
 
 
 def test_parts_are_the_matrix(dense, matrices) -> None:
     for matrix in matrices:
         parts = list(matrix.parts())
-        np.testing.assert_array_equal(np.concatenate([part.matrix.toarray() for part in parts]), dense)
+        np.testing.assert_array_equal(
+            np.concatenate([part.matrix.toarray() for part in parts]), dense
+        )
         for part in parts:
             np.testing.assert_array_equal(dense[part.user, part.item], part.values)
     assert len(list(matrices[1].parts())) > 8
 
 
 def test_sums_products_and_changes(dense, matrices) -> None:
-    x, y = np.random.default_rng(1).standard_normal((13, 2)), np.random.default_rng(2).standard_normal((40, 2))
+    x, y = (
+        np.random.default_rng(1).standard_normal((13, 2)),
+        np.random.default_rng(2).standard_normal((40, 2)),
+    )
     for matrix in matrices:
         np.testing.assert_allclose(matrix.operator @ x, dense @ x)
         np.testing.assert_allclose(matrix.operator.H @ y, dense.T @ y)
         np.testing.assert_allclose(matrix.operator @ x[:, 0], dense @ x[:, 0])
         np.testing.assert_array_equal(matrix.item_count, (dense != 0).sum(0))
-        np.testing.assert_allclose(matrix.sum_by_item(lambda part: part.values**2), (dense**2).sum(0))
+        np.testing.assert_allclose(
+            matrix.sum_by_item(lambda part: part.values**2), (dense**2).sum(0)
+        )
         half = matrix.map(lambda part: part.values / 2)
         np.testing.assert_array_equal(half.operator @ np.eye(13), dense / 2)
         assert matrix.any()
@@ -64,7 +74,12 @@ def test_sums_and_numbers_by_user_of_parts_with_users_without_rows() -> None:
     dense = np.array([[0.0, 2.0, 1.0], [0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     matrix = RowMatrix.of(sp.csr_matrix(dense))
     for one in (matrix, replace(matrix, max_pairs=2)):
-        assert np.concatenate([part.sum_by_user(part.values) for part in one.parts()]).tolist() == [3.0, 0.0, 3.0, 0.0]
+        assert np.concatenate([part.sum_by_user(part.values) for part in one.parts()]).tolist() == [
+            3.0,
+            0.0,
+            3.0,
+            0.0,
+        ]
         own = np.concatenate([part.of_users(np.arange(4.0)) for part in one.parts()])
         assert own.tolist() == [0.0, 0.0, 2.0]
     empty = RowMatrix.of(sp.csr_matrix((2, 3)))

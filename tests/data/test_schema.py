@@ -47,11 +47,17 @@ def test_good_rows_come_out_with_known_types() -> None:
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"rating": [1.0, float("nan"), 2.0]}, ("row 2", "column 'rating'", "not a finite number", "nan")),
+        (
+            {"rating": [1.0, float("nan"), 2.0]},
+            ("row 2", "column 'rating'", "not a finite number", "nan"),
+        ),
         ({"rating": [1.0, 2.0, float("-inf")]}, ("row 3", "column 'rating'", "-inf")),
         ({"rating": [1.0, None, 2.0]}, ("row 2", "missing value", "found 'nothing'")),
         ({"rating": ["1", "two", "x"]}, ("row 2", "not a number", "'two'", "1 more")),
-        ({"rating": [1.0, 0.5, 9.0]}, ("row 2", "out of range", "0.5", "[1, 5]", "1 more", "--scale")),
+        (
+            {"rating": [1.0, 0.5, 9.0]},
+            ("row 2", "out of range", "0.5", "[1, 5]", "1 more", "--scale"),
+        ),
         ({"rating": [[1], [2], [3]]}, ("column 'rating'", "not a numeric column", "List")),
         ({"user_id": [1.0, 2.0, 3.0]}, ("column 'user_id'", "integers or text", "Float64")),
         ({"user_id": [1, None, 3]}, ("row 2", "column 'user_id'", "missing id")),
@@ -60,11 +66,16 @@ def test_good_rows_come_out_with_known_types() -> None:
         ({"propensity": [0.0, 0.5, 1.0]}, ("row 1", "column 'propensity'", "(0, 1]")),
         ({"propensity": [0.1, 1.5, 1.0]}, ("row 2", "column 'propensity'", "1.5")),
         ({"propensity": [0.1, None, 1.0]}, ("row 2", "column 'propensity'", "missing")),
-        ({"timestamp": ["2020-01-01", "then", "2020-01-02"]}, ("row 2", "column 'timestamp'", "'then'")),
+        (
+            {"timestamp": ["2020-01-01", "then", "2020-01-02"]},
+            ("row 2", "column 'timestamp'", "'then'"),
+        ),
         ({"timestamp": [dt.timedelta(1)] * 3}, ("column 'timestamp'", "not a time", "Duration")),
     ],
 )
-def test_bad_cells_are_named_by_row_and_column(changes: dict[str, object], parts: tuple[str, ...], refusal) -> None:
+def test_bad_cells_are_named_by_row_and_column(
+    changes: dict[str, object], parts: tuple[str, ...], refusal
+) -> None:
     refusal(lambda: clean(**changes), "log.csv", *parts)
 
 
@@ -109,7 +120,14 @@ def test_side_tables_keep_three_types() -> None:
     assert out.columns[0] == "user_id"
     kinds = {name: out[name].dtype for name in out.columns[1:]}
     lists = pl.List(pl.String)
-    expected = {"n": pl.Float64, "flag": pl.String, "tags": lists, "codes": lists, "day": pl.Float64, "void": pl.String}
+    expected = {
+        "n": pl.Float64,
+        "flag": pl.String,
+        "tags": lists,
+        "codes": lists,
+        "day": pl.Float64,
+        "void": pl.String,
+    }
     assert kinds == expected
     assert out["codes"].to_list() == [["1", "2"], []]
     assert out["day"].to_list() == [86_400_000_000.0, None]
@@ -128,7 +146,9 @@ def test_side_tables_keep_three_types() -> None:
     ],
 )
 def test_bad_side_tables(frame: dict[str, object], parts: tuple[str, ...], refusal) -> None:
-    refusal(lambda: clean_side(pl.DataFrame(frame), "user_id", Origin("users.csv")), "users.csv", *parts)
+    refusal(
+        lambda: clean_side(pl.DataFrame(frame), "user_id", Origin("users.csv")), "users.csv", *parts
+    )
 
 
 @given(low=st.integers(-20, 20), width=st.integers(1, 40))
@@ -145,16 +165,31 @@ def test_a_rating_rounded_past_its_scale_stays_on_it() -> None:
 
 @pytest.mark.parametrize(
     "scale",
-    [(0, 1e-300), (0, 5e-324), (0, 1e-43), (1, 1 + 1e-9), (1e9, 1e9 + 1), (-1e15, -1e15 + 4), (0.3, 0.3 + 1e-7)],
+    [
+        (0, 1e-300),
+        (0, 5e-324),
+        (0, 1e-43),
+        (1, 1 + 1e-9),
+        (1e9, 1e9 + 1),
+        (-1e15, -1e15 + 4),
+        (0.3, 0.3 + 1e-7),
+    ],
 )
 def test_a_scale_that_32_bits_cannot_hold_is_refused(scale: tuple[float, float], refusal) -> None:
     """Ratings are kept in 32 bits: they would be all zeros, or all one value, and train to nothing."""
     rows = {"user_id": [1, 1, 2, 2], "item_id": [1, 2, 1, 2], "rating": [*scale, *scale]}
     for named in (None, scale):
-        refusal(lambda named=named: Dataset.from_frame(rows, scale=named), "too narrow", "32 bits", "Rescale")
+        refusal(
+            lambda named=named: Dataset.from_frame(rows, scale=named),
+            "too narrow",
+            "32 bits",
+            "Rescale",
+        )
 
 
-@pytest.mark.parametrize("scale", [(0, 1e-40), (0, 1e-30), (1, 1.01), (1e6, 1e6 + 100), (-1e37, 1e37)])
+@pytest.mark.parametrize(
+    "scale", [(0, 1e-40), (0, 1e-30), (1, 1.01), (1e6, 1e6 + 100), (-1e37, 1e37)]
+)
 def test_a_narrow_scale_that_32_bits_hold_keeps_its_levels(scale: tuple[float, float]) -> None:
     levels = np.linspace(*scale, 5)
     rows = {"user_id": [1, 1, 1, 2, 2], "item_id": [1, 2, 3, 1, 2], "rating": levels}
@@ -163,7 +198,9 @@ def test_a_narrow_scale_that_32_bits_hold_keeps_its_levels(scale: tuple[float, f
     assert data.logged.rating.dtype == np.float32
 
 
-@pytest.mark.parametrize("scale", [(5, 1), (1, 1), (0, float("inf")), (float("nan"), 1), (1,), (1, 2, 3), "ab", 5])
+@pytest.mark.parametrize(
+    "scale", [(5, 1), (1, 1), (0, float("inf")), (float("nan"), 1), (1,), (1, 2, 3), "ab", 5]
+)
 def test_a_wrong_scale_is_refused(scale: object, refusal) -> None:
     refusal(lambda: RatingScale.of(scale), "scale")
 
@@ -211,7 +248,12 @@ def test_what_is_no_table_is_refused(table: object, refusal) -> None:
 
 def test_missing_columns_and_rows_are_named(refusal) -> None:
     frame = pl.DataFrame({"uid": []})
-    refusal(lambda: require_columns(frame, ("user_id",), ORIGIN), "here.csv", "missing column user_id", "found 'uid'")
+    refusal(
+        lambda: require_columns(frame, ("user_id",), ORIGIN),
+        "here.csv",
+        "missing column user_id",
+        "found 'uid'",
+    )
     refusal(lambda: require_rows(frame, ORIGIN), "here.csv", "empty", "0 rows")
 
 

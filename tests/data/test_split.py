@@ -16,7 +16,11 @@ RNG = np.random.default_rng(0)
 
 def table(n_users: int, n_items: int, share: float, *, propensity: bool = False) -> pl.DataFrame:
     user, item = np.nonzero(RNG.random((n_users, n_items)) < share)
-    columns = {"user_id": user, "item_id": item, "rating": RNG.integers(1, 6, user.size).astype(float)}
+    columns = {
+        "user_id": user,
+        "item_id": item,
+        "rating": RNG.integers(1, 6, user.size).astype(float),
+    }
     return pl.DataFrame(columns | ({"propensity": np.full(user.size, 0.5)} if propensity else {}))
 
 
@@ -33,7 +37,11 @@ def test_uniform_rows_are_divided_5_5_90_and_never_train(both: Dataset) -> None:
     split = both.split("rd", 3)
     parts = [split.propensity, split.validation, split.test]
     total = len(both.uniform)
-    assert [len(part) for part in parts] == [round(0.05 * total), round(0.05 * total), total - 2 * round(0.05 * total)]
+    assert [len(part) for part in parts] == [
+        round(0.05 * total),
+        round(0.05 * total),
+        total - 2 * round(0.05 * total),
+    ]
     assert set().union(*map(keys, parts)) == keys(both.uniform)
     assert sum(len(keys(part)) for part in parts) == total
     assert keys(split.train) == keys(both.logged)
@@ -87,7 +95,11 @@ def test_masks_remove_the_stated_share(both: Dataset, ratio: float) -> None:
     likes = both.masked(ratio, "positives")
     assert int((likes.logged.rating >= 4).sum()) == positive - round(ratio * positive)
     assert int((likes.logged.rating < 4).sum()) == n - positive
-    assert likes.notes["mask"] == {"ratio": ratio, "kind": "positives", "removed": round(ratio * positive)}
+    assert likes.notes["mask"] == {
+        "ratio": ratio,
+        "kind": "positives",
+        "removed": round(ratio * positive),
+    }
     assert likes.uniform is both.uniform
     assert both.masked(ratio).logged.frame.equals(random.logged.frame)
 
@@ -111,40 +123,61 @@ def test_of_a_large_log_no_more_is_held_out_than_says_something(monkeypatch) -> 
     assert keys(parts.train) | keys(parts.validation) | keys(parts.test) == keys(data.logged)
     assert keys(data.split("rd", 1).validation) != keys(parts.validation)
     assert keys(data.split("rd", 0).test) == keys(parts.test)
-    drawn = np.concatenate([split_module._draw(200, 150, np.random.default_rng(k)) for k in range(200)])
+    drawn = np.concatenate(
+        [split_module._draw(200, 150, np.random.default_rng(k)) for k in range(200)]
+    )
     assert np.bincount(drawn, minlength=200).std() < 10  # 150 each on average, by chance ± 6
 
 
 def timed(n: int = 400, times: int = 10_000) -> pl.DataFrame:
     rng = np.random.default_rng(1)
     pair = rng.permutation(50 * 40)[:n]
-    return pl.DataFrame({
-        "user_id": pair // 40, "item_id": pair % 40, "rating": rng.integers(1, 6, n),
-        "timestamp": rng.integers(times, size=n),
-    })  # fmt: skip
+    return pl.DataFrame(
+        {
+            "user_id": pair // 40,
+            "item_id": pair % 40,
+            "rating": rng.integers(1, 6, n),
+            "timestamp": rng.integers(times, size=n),
+        }
+    )
 
 
 def test_temporal_trains_on_the_past(refusal: Any) -> None:
     data = Dataset.from_frame(timed())
     split = data.split("temporal", 7)
-    train, validation, test = ([*part.frame["timestamp"]] for part in (split.train, split.validation, split.test))
+    train, validation, test = (
+        [*part.frame["timestamp"]] for part in (split.train, split.validation, split.test)
+    )
     assert sorted(train + validation + test) == sorted(timed()["timestamp"])
     assert max(train) < min(validation) <= max(validation) < min(test)
     assert (len(validation), len(test)) == (40, 40)
     assert (split.evaluation, split.selection) == ("logged", "logged")
     assert split.test.frame.equals(data.split("temporal", 8).test.frame)  # a seed moves nothing
     days = Dataset.from_frame(timed(times=6)).split("temporal")  # rows of one day stay together
-    assert [part.frame["timestamp"].unique().sort().to_list() for part in (days.train, days.validation, days.test)] == [
-        [0, 1, 2, 3], [4], [5],
-    ]  # fmt: skip
-    refusal(lambda: Dataset.from_frame(timed(times=1)).split("temporal"), "leaves no rows to train on", "1 different")
+    assert [
+        part.frame["timestamp"].unique().sort().to_list()
+        for part in (days.train, days.validation, days.test)
+    ] == [
+        [0, 1, 2, 3],
+        [4],
+        [5],
+    ]
+    refusal(
+        lambda: Dataset.from_frame(timed(times=1)).split("temporal"),
+        "leaves no rows to train on",
+        "1 different",
+    )
 
 
 def test_leave_last_out_takes_the_last_row_of_each_user() -> None:
-    log = pl.DataFrame({
-        "user_id": [1, 1, 1, 2, 2, 3, 4, 4, 4], "item_id": [5, 6, 7, 5, 6, 5, 7, 6, 5],
-        "rating": [1, 5, 3, 2, 4, 5, 1, 2, 3], "timestamp": [30, 10, 20, 1, 2, 9, 4, 4, 4],
-    })  # fmt: skip
+    log = pl.DataFrame(
+        {
+            "user_id": [1, 1, 1, 2, 2, 3, 4, 4, 4],
+            "item_id": [5, 6, 7, 5, 6, 5, 7, 6, 5],
+            "rating": [1, 5, 3, 2, 4, 5, 1, 2, 3],
+            "timestamp": [30, 10, 20, 1, 2, 9, 4, 4, 4],
+        }
+    )
     split = Dataset.from_frame(log).split("leave-last-out")
     pairs = lambda rows: sorted(rows.to_frame().select("user_id", "item_id").rows())  # noqa: E731
     assert pairs(split.test) == [(1, 5), (2, 6), (4, 7)]  # who has one row is only trained on
@@ -155,9 +188,17 @@ def test_leave_last_out_takes_the_last_row_of_each_user() -> None:
 @pytest.mark.parametrize("protocol", ["temporal", "leave-last-out"])
 def test_a_log_without_time_has_no_order(protocol: str, refusal: Any) -> None:
     log = timed()
-    refusal(lambda: Dataset.from_frame(log.drop("timestamp")).split(protocol), f"{protocol} needs timestamps", "rating")
-    some = log.with_columns(pl.when(pl.col("timestamp") > 5000).then("timestamp").alias("timestamp"))
-    refusal(lambda: Dataset.from_frame(some).split(protocol), "rows without one", "one in every row")
+    refusal(
+        lambda: Dataset.from_frame(log.drop("timestamp")).split(protocol),
+        f"{protocol} needs timestamps",
+        "rating",
+    )
+    some = log.with_columns(
+        pl.when(pl.col("timestamp") > 5000).then("timestamp").alias("timestamp")
+    )
+    refusal(
+        lambda: Dataset.from_frame(some).split(protocol), "rows without one", "one in every row"
+    )
 
 
 def test_by_time_uniform_rows_calibrate_and_never_repeat_a_tested_pair() -> None:

@@ -25,10 +25,14 @@ def errors(world: str) -> dict[str, np.ndarray]:
     for seed in SEEDS:
         simulation = simulate(world, 300, 300, density=0.1, n_uniform=3_000, rng=seed)
         truth = simulation.truth.matrix("rating").mean()
-        drawn = simulation.data.with_overlap("keep").uniform  # of all pairs: without the logged ones, of unseen pairs
+        drawn = simulation.data.with_overlap(
+            "keep"
+        ).uniform  # of all pairs: without the logged ones, of unseen pairs
         assert drawn is not None
         estimates = (simulation.data.logged.rating.mean(), drawn.rating.mean())
-        rows.append([*estimates, ips(simulation, "propensity"), ips(simulation, "true_propensity")] - truth)
+        rows.append(
+            [*estimates, ips(simulation, "propensity"), ips(simulation, "true_propensity")] - truth
+        )
     return dict(zip(("naive", "uniform", "nominal", "true"), np.array(rows).T, strict=True))
 
 
@@ -46,7 +50,12 @@ def test_what_is_biased_and_what_is_not(world: str) -> None:
         return
     assert z_score(error["naive"]) > 6.0
     assert error["naive"].mean() > 0.05
-    if world in ("no-confounding", "benign-activity", "awkward", "mixed-sign"):  # the signs of mixed-sign cancel
+    if world in (
+        "no-confounding",
+        "benign-activity",
+        "awkward",
+        "mixed-sign",
+    ):  # the signs of mixed-sign cancel
         assert abs(z_score(error["nominal"])) < 4.0
     else:
         assert z_score(error["nominal"]) > 2.5
@@ -56,12 +65,16 @@ def test_what_is_biased_and_what_is_not(world: str) -> None:
 def test_sign_turns_the_hidden_bias_round() -> None:
     like, dislike = (simulate("pair", 300, 300, density=0.1, sign=sign, rng=0) for sign in (1, -1))
     for simulation, direction in ((like, 1), (dislike, -1)):
-        assert direction * (ips(simulation, "propensity") - ips(simulation, "true_propensity")) > 0.1
+        assert (
+            direction * (ips(simulation, "propensity") - ips(simulation, "true_propensity")) > 0.1
+        )
 
 
 def test_rating_strength_zero_leaves_exposure_confounded_but_ratings_alone() -> None:
     simulation = simulate("mixed", 200, 200, rating_strength=0.0)
-    assert np.array_equal(simulation.truth.matrix("utility"), simulation.truth.matrix("expected_rating"))
+    assert np.array_equal(
+        simulation.truth.matrix("utility"), simulation.truth.matrix("expected_rating")
+    )
     assert simulation.truth.matrix("gamma").max() > 2.0
 
 
@@ -71,7 +84,10 @@ def test_equal_seeds_give_equal_data_and_others_do_not() -> None:
     for quantity in ("rating", "phi", "propensity"):
         assert np.array_equal(first.truth.matrix(quantity), again.truth.matrix(quantity))  # type: ignore[arg-type]
     stream = np.random.default_rng(0)
-    assert simulate("mixed", 100, 80, rng=stream).data.sha256 != simulate("mixed", 100, 80, rng=stream).data.sha256
+    assert (
+        simulate("mixed", 100, 80, rng=stream).data.sha256
+        != simulate("mixed", 100, 80, rng=stream).data.sha256
+    )
 
 
 def test_log_and_uniform_sample_show_the_true_ratings_of_the_whole_population() -> None:

@@ -64,7 +64,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     command.chmod(0o755)
     setting = {**os.environ, "COLUMNS": "90", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     with subprocess.Popen(
-        [sys.executable, str(WARM), str(address)], env=setting, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+        [sys.executable, str(WARM), str(address)],
+        env=setting,
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
     ) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"

@@ -42,7 +42,10 @@ def test_implicit_is_judged_by_ranking_and_files_of_scores_by_the_command(
     assert network.to_dict()["rows"]["source"] == "cross-fitted"
     assert als.to_dict()["rows"]["source"] == "given"
     (command,) = [
-        line for block in pages.blocks(text) if block.kind == "console" for line in pages.commands(block.body)
+        line
+        for block in pages.blocks(text)
+        if block.kind == "console"
+        for line in pages.commands(block.body)
     ]
     assert CliRunner().invoke(app, command.split()[1:]).exit_code == 0
     values = json.loads((tmp_path / "audit" / "audit.json").read_text())

@@ -13,7 +13,11 @@ NAMES = re.compile(r"`((?:\w+/)*\w+\.py|puidrec\.testing\.\w+)`((?:,? `\w+`)*)")
 
 def text_of(file: str) -> str | None:
     """The source of a file, given from `src/puidrec`, from the root, or as a module."""
-    path = f"{file.removeprefix('puidrec.').replace('.', '/')}.py" if file.startswith("puidrec.") else file
+    path = (
+        f"{file.removeprefix('puidrec.').replace('.', '/')}.py"
+        if file.startswith("puidrec.")
+        else file
+    )
     found = next((base / path for base in (SOURCE, ROOT) if (base / path).is_file()), None)
     return None if found is None else found.read_text(encoding="utf-8")
 
@@ -34,7 +38,9 @@ def test_every_file_and_name_on_the_map_exists() -> None:
 
 def test_every_folder_of_the_package_is_on_the_map() -> None:
     table = PAGE.partition("## Where is what?")[2].partition("\n## ")[0]
-    parts = [path for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").is_file()]
+    parts = [
+        path for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").is_file()
+    ]
     parts += [path for path in SOURCE.glob("*.py") if path.stem != "__init__"]
     wanted = [f"{path.name}/" if path.is_dir() else path.name for path in parts]
     assert not [name for name in wanted if f"`{name}`" not in table]

@@ -1,4 +1,5 @@
-"""Python blocks of the how-tos run as they are written; commands that are shown exist, with the options shown."""
+"""Python blocks of the how-tos run as they are written; commands that are shown exist, with the
+options shown."""
 
 from __future__ import annotations
 
@@ -11,18 +12,26 @@ from typer.main import get_command
 
 ROOT = Path(__file__).parents[2]
 HOWTO = sorted((ROOT / "docs" / "howto").glob("*.md"))
-HOWTO += [ROOT / "docs" / "concepts" / f"{name}.md" for name in ("sets", "signed")]  # they show numbers
+HOWTO += [
+    ROOT / "docs" / "concepts" / f"{name}.md" for name in ("sets", "signed")
+]  # they show numbers
 SHOWN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("page", HOWTO, ids=lambda page: page.stem)
 def test_python_blocks_run_in_order(
-    page: Path, pages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: Path,
+    pages: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {"__name__": "page"}
-    shown = [block for block in pages.blocks(page.read_text(encoding="utf-8")) if block.kind == "python"]
+    shown = [
+        block for block in pages.blocks(page.read_text(encoding="utf-8")) if block.kind == "python"
+    ]
     assert shown or page.stem == "index", "a how-to shows at least one block of Python"
     for block in shown:
         if block.note is None:

@@ -10,7 +10,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_claim_names_tests_that_exist() -> None:
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| ") and "tests/" in line]
+    rows = [
+        line.split("|")[1:3]
+        for line in text.splitlines()
+        if line.startswith("| ") and "tests/" in line
+    ]
     assert len(rows) > 15
     for claim, shown in rows:
         file = None

@@ -1,4 +1,5 @@
-"""Links resolve, figures and tables are there, and the site builds without a warning and without the network."""
+"""Links resolve, figures and tables are there, and the site builds without a warning and without
+the network."""
 
 from __future__ import annotations
 
@@ -18,18 +19,31 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 STANDARD = (
-    "cold start", "hyperparameter", "RMSE", "regularisation", "early stopping", "calibration", "data leakage",
-    "implicit feedback", "propensity score", "confidence interval",
-)  # fmt: skip
+    "cold start",
+    "hyperparameter",
+    "RMSE",
+    "regularisation",
+    "early stopping",
+    "calibration",
+    "data leakage",
+    "implicit feedback",
+    "propensity score",
+    "confidence interval",
+)
 RIDDLES = re.compile(
     r"\b(strangers?|set apart|at the door|times over|inside out|with an eye on|know nothing|equally fine)\b",
     re.IGNORECASE,
 )
 OVERSTATED = (
-    "something hidden did drive the log", "what is hidden has overturned", "no hidden confounding can overturn",
-    "no longer a worry but a measurement", "costs about one percent", "random ratings is often enough",
-    "random ratings are often enough", "how confounded they are",
-)  # fmt: skip
+    "something hidden did drive the log",
+    "what is hidden has overturned",
+    "no hidden confounding can overturn",
+    "no longer a worry but a measurement",
+    "costs about one percent",
+    "random ratings is often enough",
+    "random ratings are often enough",
+    "how confounded they are",
+)
 """Sentences that were once shown and say more than is assumed or measured."""
 LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 
@@ -42,7 +56,9 @@ def test_every_relative_link_resolves(page: Path) -> None:
         found = page.parent / path
         assert found.exists(), f"{page.name} links to {target}"
         if anchor and found.suffix == ".md":
-            assert anchor in _anchors(found.read_text(encoding="utf-8")), f"{page.name} links to {target}"
+            assert anchor in _anchors(found.read_text(encoding="utf-8")), (
+                f"{page.name} links to {target}"
+            )
 
 
 def _anchors(text: str) -> set[str]:
@@ -54,7 +70,9 @@ def test_nothing_says_more_than_is_assumed_and_measured() -> None:
     """Also where a line or a string ends within the sentence."""
     sources = [*PAGES, *(ROOT / "docs").rglob("*.ipynb"), *(ROOT / "src").rglob("*.py")]
     for path in sources:
-        words = " ".join(re.sub(r'"\s+f?"|\\n|[*`]', " ", path.read_text(encoding="utf-8")).lower().split())
+        words = " ".join(
+            re.sub(r'"\s+f?"|\\n|[*`]', " ", path.read_text(encoding="utf-8")).lower().split()
+        )
         found = [sentence for sentence in OVERSTATED if sentence in words]
         assert not found, f"{path.relative_to(ROOT)}: {found}"
 
@@ -63,7 +81,11 @@ def test_every_figure_is_drawn_by_the_script_and_shown() -> None:
     drawn = {path.stem for path in (ROOT / "docs" / "figures").glob("*.svg")}
     script = (ROOT / "docs" / "figures" / "make.py").read_text(encoding="utf-8")
     assert drawn == set(re.findall(r'save\(figure, "(\w+)"\)', script))
-    shown = {name for page in PAGES for name in re.findall(r"figures/([\w-]+)\.svg", page.read_text(encoding="utf-8"))}
+    shown = {
+        name
+        for page in PAGES
+        for name in re.findall(r"figures/([\w-]+)\.svg", page.read_text(encoding="utf-8"))
+    }
     assert shown == drawn
 
 
@@ -80,7 +102,9 @@ def test_tables_are_filled_from_the_package(hooks: ModuleType) -> None:
     from puidrec.settings import Settings
 
     for name, wanted in (("methods", METHODS), ("settings", Settings.model_fields)):
-        assert [f"`{key}`" for key in wanted] == re.findall(r"^\| (`[\w-]+`) \|", hooks.TABLES[name](), re.MULTILINE)
+        assert [f"`{key}`" for key in wanted] == re.findall(
+            r"^\| (`[\w-]+`) \|", hooks.TABLES[name](), re.MULTILINE
+        )
     commands = hooks.TABLES["commands"]()
     assert "## puid data simulate" in commands
     assert "`--world`" in commands
@@ -113,19 +137,30 @@ def test_pages_use_the_words_of_the_field(page: Path) -> None:
 
 def test_results_that_are_not_there_yet_are_left_out(hooks: ModuleType) -> None:
     nav = [{"Results": [{"Methods": "truth.md"}, "never-measured.md"]}, {"Other": "missing.md"}]
-    assert hooks.on_config({"nav": nav})["nav"] == [{"Results": [{"Methods": "truth.md"}]}, {"Other": "missing.md"}]
+    assert hooks.on_config({"nav": nav})["nav"] == [
+        {"Results": [{"Methods": "truth.md"}]},
+        {"Other": "missing.md"},
+    ]
 
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site."""
-    if any(importlib.util.find_spec(name) is None for name in ("material", "mkdocstrings_handlers")):
-        pytest.skip("mkdocs-material and mkdocstrings are not installed (pip install 'puidrec[dev]')")
+    if any(
+        importlib.util.find_spec(name) is None for name in ("material", "mkdocstrings_handlers")
+    ):
+        pytest.skip(
+            "mkdocs-material and mkdocstrings are not installed (pip install 'puidrec[dev]')"
+        )
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
 
@@ -155,5 +190,6 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
         Loads().feed(page.read_text(encoding="utf-8"))
     assert not loads
     assert not re.findall(
-        r"@import\s+url\(\W*http", "".join(p.read_text(encoding="utf-8") for p in site.rglob("*.css"))
+        r"@import\s+url\(\W*http",
+        "".join(p.read_text(encoding="utf-8") for p in site.rglob("*.css")),
     )

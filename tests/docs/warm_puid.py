@@ -1,7 +1,8 @@
-"""A `puid` that starts at once: a server has imported everything, and each call of the command is a fork of it.
+"""A `puid` that starts at once: a server has imported everything, and each call of the command is a
+fork of it.
 
-`python warm_puid.py SOCKET` is the server. The command (`CLIENT` in conftest.py) hands over its arguments, its folder
-and its three streams, and ends with the exit code of the fork.
+`python warm_puid.py SOCKET` is the server. The command (`CLIENT` in conftest.py) hands over its
+arguments, its folder and its three streams, and ends with the exit code of the fork.
 """
 
 from __future__ import annotations

@@ -44,11 +44,15 @@ class Foreign:
         return self._model.predict(users, items, scale="unit")
 
 
-def test_lists_by_table_by_predict_and_by_factors_agree(model: pr.Recommender, data: pr.Dataset, split: Any) -> None:
+def test_lists_by_table_by_predict_and_by_factors_agree(
+    model: pr.Recommender, data: pr.Dataset, split: Any
+) -> None:
     own = pr.evaluate(model, split.test, LISTS)
     table = model.recommend(model.user_ids_, k=5, exclude_seen="training")
     by_table = pr.evaluate(table.drop("score"), split.test, LISTS, exclude=split.train)
-    by_pandas = pr.evaluate(table.to_pandas(), split.test, LISTS, exclude=split.train.to_frame().to_pandas())
+    by_pandas = pr.evaluate(
+        table.to_pandas(), split.test, LISTS, exclude=split.train.to_frame().to_pandas()
+    )
     by_predict = pr.evaluate(Foreign(model), split.test, LISTS, exclude=split.train)
     for name in LISTS:
         assert by_table[name] == pytest.approx(own[name], abs=1e-9)
@@ -57,17 +61,27 @@ def test_lists_by_table_by_predict_and_by_factors_agree(model: pr.Recommender, d
 
 
 def test_lists_by_hand() -> None:
-    lists = pl.DataFrame({"user_id": [1, 1, 1, 2, 2, 2], "item_id": [7, 8, 9, 8, 7, 9], "rank": [1, 2, 3, 1, 2, 3]})
+    lists = pl.DataFrame(
+        {"user_id": [1, 1, 1, 2, 2, 2], "item_id": [7, 8, 9, 8, 7, 9], "rank": [1, 2, 3, 1, 2, 3]}
+    )
     rows = pl.DataFrame({"user_id": [1, 1, 2, 3], "item_id": [8, 5, 9, 7]})
-    found = pr.evaluate(lists, rows, ["unseen-recall@2", "unseen-mrr@3", "unseen-hit@3", "unseen-ndcg@3"])
-    assert found["unseen-recall@2"] == pytest.approx((0.5 + 0 + 0) / 3)  # user 3 has no list and has found nothing
+    found = pr.evaluate(
+        lists, rows, ["unseen-recall@2", "unseen-mrr@3", "unseen-hit@3", "unseen-ndcg@3"]
+    )
+    assert found["unseen-recall@2"] == pytest.approx(
+        (0.5 + 0 + 0) / 3
+    )  # user 3 has no list and has found nothing
     assert found["unseen-mrr@3"] == pytest.approx((1 / 2 + 1 / 3 + 0) / 3)
     assert found["unseen-hit@3"] == pytest.approx(2 / 3)
     ideal = 1 / np.log2(2) + 1 / np.log2(3)
-    assert found["unseen-ndcg@3"] == pytest.approx((1 / np.log2(3) / ideal + 1 / np.log2(4) + 0) / 3)
+    assert found["unseen-ndcg@3"] == pytest.approx(
+        (1 / np.log2(3) / ideal + 1 / np.log2(4) + 0) / 3
+    )
 
 
-def test_a_table_of_scores_is_a_model(model: pr.Recommender, split: Any, refusal: Callable[..., str]) -> None:
+def test_a_table_of_scores_is_a_model(
+    model: pr.Recommender, split: Any, refusal: Callable[..., str]
+) -> None:
     rows = split.test.to_frame()
     scores = rows.select("user_id", "item_id").with_columns(
         score=Foreign(model).predict(rows["user_id"], rows["item_id"])
@@ -89,13 +103,25 @@ def test_a_propensity_object_weighs_rows_and_says_what_they_are_worth(
     fitted = make_propensity("two-way").fit(Exposure.from_rows(data, rows))
     p = fitted.predict(rows.user, rows.item)
     options: dict[str, Any] = {"metrics": "mse", "overlap": "keep"}
-    by_object, by_array = (pr.evaluate(model, rows, propensity=given, **options) for given in (fitted, p))
+    by_object, by_array = (
+        pr.evaluate(model, rows, propensity=given, **options) for given in (fitted, p)
+    )
     assert by_object["mse"] == by_array["mse"] != pr.evaluate(model, rows, **options)["mse"]
-    kept = p[np.isin(np.arange(len(rows)), np.arange(by_array.n_rows))] if by_array.n_rows < len(rows) else p
+    kept = (
+        p[np.isin(np.arange(len(rows)), np.arange(by_array.n_rows))]
+        if by_array.n_rows < len(rows)
+        else p
+    )
     assert by_array.weights is not None
-    assert by_array.weights.effective_rows == pytest.approx((1 / kept).sum() ** 2 / (1 / kept**2).sum(), rel=1e-6)
+    assert by_array.weights.effective_rows == pytest.approx(
+        (1 / kept).sum() ** 2 / (1 / kept**2).sum(), rel=1e-6
+    )
     assert "equal ones" in by_array._repr_html_()
-    refusal(lambda: pr.evaluate(model, rows, propensity=np.full(len(rows), 0.3), **options), "constant", "two-way")
+    refusal(
+        lambda: pr.evaluate(model, rows, propensity=np.full(len(rows), 0.3), **options),
+        "constant",
+        "two-way",
+    )
 
 
 def test_effective_rows_by_hand() -> None:
@@ -121,8 +147,11 @@ def test_strata_by_hand(refusal: Callable[..., str]) -> None:
     assert counts is not None
     assert counts.rows(rows, "user_id").tolist() == [3, 2, 1, 0]
     assert strata_of(rows, counts, "new").tolist() == [
-        "known user, known item", "known user, known item", "known user, new item", "new user, known item",
-    ]  # fmt: skip
+        "known user, known item",
+        "known user, known item",
+        "known user, new item",
+        "new user, known item",
+    ]
     refusal(lambda: strata_of(rows, counts, "age"), "unknown strata", "popularity")
     refusal(lambda: strata_of(rows, None, "new"), "training rows")
 

@@ -43,12 +43,20 @@ def test_equals_scikit_learn(levels, dtype) -> None:
         assert result.users.tolist() == both
         for u, value in zip(both, result.values, strict=True):
             at = user == u
-            expected = roc_auc_score(label[at], score[at], sample_weight=None if w is None else w[at])
+            expected = roc_auc_score(
+                label[at], score[at], sample_weight=None if w is None else w[at]
+            )
             assert value == pytest.approx(expected, abs=1e-12)
-        assert auc(score, label, w) == pytest.approx(roc_auc_score(label, score, sample_weight=w), abs=1e-12)
+        assert auc(score, label, w) == pytest.approx(
+            roc_auc_score(label, score, sample_weight=w), abs=1e-12
+        )
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-3, 3), st.booleans()), min_size=1, max_size=25))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(-3, 3), st.booleans()), min_size=1, max_size=25
+    )
+)
 def test_equals_counting_pairs(rows) -> None:
     user, score, label = (np.array(column) for column in zip(*rows, strict=True))
     result = user_auc(user, score.astype(float), label.astype(int))
@@ -59,7 +67,9 @@ def test_equals_counting_pairs(rows) -> None:
 
 def test_a_growing_map_of_scores_changes_nothing() -> None:
     user, score, label, _ = _rows(3, 7)
-    assert np.array_equal(user_auc(user, score, label).values, user_auc(user, np.exp(score), label).values)
+    assert np.array_equal(
+        user_auc(user, score, label).values, user_auc(user, np.exp(score), label).values
+    )
 
 
 def test_reversed_scores_give_the_complement() -> None:

@@ -1,4 +1,5 @@
-"""Evaluating a model by the caller's own ids, from data sets and from tables, weighted by propensity; refusals."""
+"""Evaluating a model by the caller's own ids, from data sets and from tables, weighted by
+propensity; refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +28,14 @@ ROWS = {
     "rating": [5.0, 1.0, 4.0, 2.0, 5.0, 5.0],
 }
 MODEL = Table(
-    {("zoe", 10): 0.9, ("zoe", 20): 0.5, ("zoe", 30): 0.4, ("amy", 10): 0.7, ("amy", 20): 0.2, ("bob", 10): 1}
+    {
+        ("zoe", 10): 0.9,
+        ("zoe", 20): 0.5,
+        ("zoe", 30): 0.4,
+        ("amy", 10): 0.7,
+        ("amy", 20): 0.2,
+        ("bob", 10): 1,
+    }
 )
 
 
@@ -37,7 +45,9 @@ def test_a_part_of_a_data_set() -> None:
     assert result["uauc"] == pytest.approx(0.25)
     assert result.per_user["uauc"].users.tolist() == ["amy", "zoe"]
     assert result.per_user["uauc"].values.tolist() == [0.0, 0.5]
-    assert result["mse"] == pytest.approx((0.1**2 + 0.5**2 + 0.35**2 + 0.45**2 + 0.8**2 + 0) / 6, abs=1e-7)
+    assert result["mse"] == pytest.approx(
+        (0.1**2 + 0.5**2 + 0.35**2 + 0.45**2 + 0.8**2 + 0) / 6, abs=1e-7
+    )
     assert (result.n_users, result.n_rows, result.positive_rate) == (2, 6, pytest.approx(4 / 6))
     assert dict(result) == result.means
     assert len(result) == 3
@@ -48,8 +58,16 @@ def test_tables_of_any_kind_agree_with_the_data_set() -> None:
     names = ["uauc", "ndcg@2", "ndcg-graded@2", "mse", "auc"]
     expected = evaluate(MODEL, data.logged, names)
     frame = pl.DataFrame(ROWS)
-    for table in (frame, frame.to_pandas(), frame.to_arrow(), ROWS, frame.sample(fraction=1, shuffle=True, seed=1)):
-        assert dict(evaluate(MODEL, table, names, scale=(1, 5))) == pytest.approx(dict(expected), abs=1e-6)
+    for table in (
+        frame,
+        frame.to_pandas(),
+        frame.to_arrow(),
+        ROWS,
+        frame.sample(fraction=1, shuffle=True, seed=1),
+    ):
+        assert dict(evaluate(MODEL, table, names, scale=(1, 5))) == pytest.approx(
+            dict(expected), abs=1e-6
+        )
     labelled = frame.with_columns(label=(pl.col("rating") >= 4).cast(pl.Int8)).drop("rating")
     assert evaluate(MODEL, labelled, ["uauc"])["uauc"] == expected["uauc"]
 
@@ -57,7 +75,9 @@ def test_tables_of_any_kind_agree_with_the_data_set() -> None:
 def test_the_protocol_labels_and_drops() -> None:
     frame = pl.DataFrame({"user_id": [1, 1, 1], "item_id": [1, 2, 3], "rating": [3, 5, 1]})
     model = Table({(1, 1): 0.9, (1, 2): 0.5, (1, 3): 0.1})
-    found = [evaluate(model, frame, ["uauc"], protocol=p, scale=(1, 5)) for p in ("rd", "paper", "ge3")]
+    found = [
+        evaluate(model, frame, ["uauc"], protocol=p, scale=(1, 5)) for p in ("rd", "paper", "ge3")
+    ]
     assert [r["uauc"] for r in found] == [0.5, 1.0, 1.0]
     assert [r.n_rows for r in found] == [3, 2, 3]
 
@@ -66,7 +86,8 @@ def test_targets() -> None:
     scale = RatingScale(1, 5)
     rows = (np.array([0, 0]), np.array([0.5, 0.5]), np.array([1, 0]), np.array([4.0, 2.0]))
     found = {
-        t: evaluate_scores(*rows, metrics=["mae"], scale=scale, target=t)["mae"] for t in ("rating", "binary", "label")
+        t: evaluate_scores(*rows, metrics=["mae"], scale=scale, target=t)["mae"]
+        for t in ("rating", "binary", "label")
     }
     assert found == pytest.approx({"rating": 1.0, "binary": 1.0, "label": 0.5})
 
@@ -74,13 +95,18 @@ def test_targets() -> None:
 def test_graded_gains_count_stars_above_the_lowest() -> None:
     user, score, label, rating = [0, 0], [2.0, 1.0], [0, 1], np.array([1.0, 5.0])
     with_scale = evaluate_scores(
-        user, score, label, rating, metrics=["ndcg-graded@1", "ndcg-graded"], scale=RatingScale(1, 5)
+        user,
+        score,
+        label,
+        rating,
+        metrics=["ndcg-graded@1", "ndcg-graded"],
+        scale=RatingScale(1, 5),
     )
     assert with_scale["ndcg-graded@1"] == 0.0
     assert with_scale["ndcg-graded"] == pytest.approx(1 / np.log2(3))
-    assert evaluate_scores(user, score, label, rating, metrics=["ndcg-graded@1"])["ndcg-graded@1"] == pytest.approx(
-        1 / 31
-    )
+    assert evaluate_scores(user, score, label, rating, metrics=["ndcg-graded@1"])[
+        "ndcg-graded@1"
+    ] == pytest.approx(1 / 31)
 
 
 def test_no_user_that_counts_gives_nan_not_a_number() -> None:
@@ -142,7 +168,9 @@ def weighted(user, item, score, label, p, metrics) -> Evaluation:
 @pytest.fixture(scope="module")
 def world() -> dict[str, np.ndarray]:
     """A whole matrix of scores whose errors go along with the propensities."""
-    taste = np.random.default_rng(0).normal(size=(N_USERS, 1)) + np.random.default_rng(1).normal(size=N_ITEMS)
+    taste = np.random.default_rng(0).normal(size=(N_USERS, 1)) + np.random.default_rng(1).normal(
+        size=N_ITEMS
+    )
     score = 1.0 + np.exp(0.25 * taste)
     return {"score": score, "label": np.ones(score.shape, int), "p": 1 / (1 + np.exp(1.0 - taste))}
 
@@ -153,12 +181,17 @@ def test_the_weighted_error_is_that_of_all_pairs(world) -> None:
         user, item = np.nonzero(rng.random(world["p"].shape) < world["p"])
         found.append(weighted(user, item, **world, metrics=["mse"])["mse"])
     assert abs(np.mean(found) - truth) < 3 * np.std(found) / np.sqrt(200) + 0.002 * truth
-    assert ((world["score"][user, item] - 1.0) ** 2).mean() > 1.1 * truth  # what the plain mean would say
+    assert (
+        (world["score"][user, item] - 1.0) ** 2
+    ).mean() > 1.1 * truth  # what the plain mean would say
 
 
 def test_a_common_factor_of_the_propensities_does_not_matter(world) -> None:
     user, item = np.divmod(np.arange(900), N_ITEMS)
-    full, half = (weighted(user, item, **{**world, "p": c * world["p"]}, metrics=["mse"])["mse"] for c in (1.0, 0.5))
+    full, half = (
+        weighted(user, item, **{**world, "p": c * world["p"]}, metrics=["mse"])["mse"]
+        for c in (1.0, 0.5)
+    )
     assert full == pytest.approx(half)
 
 
@@ -172,14 +205,21 @@ def test_intervals_cover_users_drawn_anew() -> None:
         user, item = np.nonzero(rng.random(p.shape) < p)
         score = np.sqrt(np.maximum(error, 0.0))  # labels are 0, so the squared error is `error`
         found = evaluate_scores(
-            user, score[user, item], np.zeros(user.size), metrics=["mse"], weight=1.0 / p[user, item]
+            user,
+            score[user, item],
+            np.zeros(user.size),
+            metrics=["mse"],
+            weight=1.0 / p[user, item],
         ).interval("mse")
         hits += found.low <= 1.0 <= found.high
     assert 0.91 < hits / trials < 0.98
 
 
-def _ranking_world(n_users: int, n_items: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.random.Generator]:
-    """Scores, labels and propensities: positives are seen more, and the rows that the model gets right most."""
+def _ranking_world(
+    n_users: int, n_items: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.random.Generator]:
+    """Scores, labels and propensities: positives are seen more, and the rows that the model gets
+    right most."""
     rng = np.random.default_rng(4)
     hidden = rng.normal(size=(n_users, n_items))
     label = (hidden + rng.normal(size=hidden.shape) > 1).astype(int)
@@ -201,7 +241,8 @@ def test_weighted_rankings_recover_the_uniform_ones() -> None:
 
 
 def test_the_bias_of_self_normalising_fades_as_lists_grow() -> None:
-    """UAUC weighted, less UAUC over all pairs: a ratio's bias is of order 1 / rows, so ten times the rows cut it."""
+    """UAUC weighted, less UAUC over all pairs: a ratio's bias is of order 1 / rows, so ten times
+    the rows cut it."""
     gaps = []
     for n_users, n_items in ((1200, 100), (120, 1000)):
         score, label, p, rng = _ranking_world(n_users, n_items)
@@ -254,5 +295,7 @@ def test_pairs_that_a_model_was_trained_on_are_left_out_or_refused(refusal) -> N
     assert dict(kept) == dict(evaluate(Scores(score), table, ["mse", "auc"]))
     p = np.linspace(0.1, 1.0, 16)
     weighted_all = evaluate(Memory(score), table, ["mse"], propensity=p)["mse"]
-    assert weighted_all == evaluate(Scores(score), fresh, ["mse"], propensity=p[user != item])["mse"]
+    assert (
+        weighted_all == evaluate(Scores(score), fresh, ["mse"], propensity=p[user != item])["mse"]
+    )
     refusal(lambda: evaluate(Memory(score), known, ["mse"]), "trained on", "4 of 4", "keep")

@@ -8,7 +8,14 @@ from sklearn.metrics import log_loss, mean_absolute_error, mean_squared_error
 
 from puidrec.evaluation import metrics
 from puidrec.evaluation.evaluator import evaluate_scores
-from puidrec.evaluation.metrics import METRICS, Scored, compute_metrics, parse_metric, signed_labels, unit_labels
+from puidrec.evaluation.metrics import (
+    METRICS,
+    Scored,
+    compute_metrics,
+    parse_metric,
+    signed_labels,
+    unit_labels,
+)
 from puidrec.evaluation.ndcg import WHOLE_LIST
 from puidrec.evaluation.ranking import dense_codes
 from puidrec.evaluation.significance import mean_interval
@@ -48,7 +55,8 @@ def test_cutoffs_are_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "NDCG@5", "ndcg@", "ndcg@0", "ndcg@-1", "ndcg@1.5", "ndcg@²", "recall", "uauc@5", "hit"]
+    "name",
+    ["", "NDCG@5", "ndcg@", "ndcg@0", "ndcg@-1", "ndcg@1.5", "ndcg@²", "recall", "uauc@5", "hit"],
 )
 def test_wrong_names_are_refused(name, refusal) -> None:
     refusal(lambda: parse_metric(name), "metric")
@@ -61,14 +69,22 @@ def test_errors_equal_scikit_learn() -> None:
     rating = rng.random(300)
     weight = rng.random(300) + 0.1
     for w in (None, weight):
-        ours = evaluate_scores(user, score, label, rating, metrics=["mse", "mae", "logloss"], weight=w)
-        assert ours["mse"] == pytest.approx(mean_squared_error(rating, score, sample_weight=w), abs=1e-12)
-        assert ours["mae"] == pytest.approx(mean_absolute_error(rating, score, sample_weight=w), abs=1e-12)
+        ours = evaluate_scores(
+            user, score, label, rating, metrics=["mse", "mae", "logloss"], weight=w
+        )
+        assert ours["mse"] == pytest.approx(
+            mean_squared_error(rating, score, sample_weight=w), abs=1e-12
+        )
+        assert ours["mae"] == pytest.approx(
+            mean_absolute_error(rating, score, sample_weight=w), abs=1e-12
+        )
         assert ours["logloss"] == pytest.approx(log_loss(label, score, sample_weight=w), abs=1e-12)
 
 
 def test_logloss_refuses_what_is_no_probability(refusal) -> None:
-    refusal(lambda: evaluate_scores([0, 0], [0.2, 1.5], [0, 1], metrics=["logloss"]), "logloss", "1.5")
+    refusal(
+        lambda: evaluate_scores([0, 0], [0.2, 1.5], [0, 1], metrics=["logloss"]), "logloss", "1.5"
+    )
 
 
 def test_uauc_counts_users_with_both_labels_whatever_the_rule() -> None:
@@ -108,7 +124,9 @@ def test_parts_change_no_value(monkeypatch) -> None:
     for name in names:
         assert cut[name] == pytest.approx(whole[name], abs=1e-14)
         assert np.array_equal(cut.per_user[name].users, whole.per_user[name].users)
-        np.testing.assert_allclose(cut.per_user[name].values, whole.per_user[name].values, atol=1e-12)
+        np.testing.assert_allclose(
+            cut.per_user[name].values, whole.per_user[name].values, atol=1e-12
+        )
 
 
 def test_signed_labels_keep_their_type_and_have_an_inverse() -> None:
@@ -121,8 +139,19 @@ def test_signed_labels_keep_their_type_and_have_an_inverse() -> None:
 
 def test_root_mean_square_error_has_an_interval_over_users() -> None:
     rng = np.random.default_rng(1)
-    code, error = np.sort(rng.integers(80, size=2_000)), rng.standard_normal(2_000) + rng.standard_normal(80).repeat(25)
-    rows = Scored(np.arange(80), code, error, np.zeros(2_000, np.int8), np.zeros(2_000), np.zeros(2_000), width=4.0)
+    code, error = (
+        np.sort(rng.integers(80, size=2_000)),
+        rng.standard_normal(2_000) + rng.standard_normal(80).repeat(25),
+    )
+    rows = Scored(
+        np.arange(80),
+        code,
+        error,
+        np.zeros(2_000, np.int8),
+        np.zeros(2_000),
+        np.zeros(2_000),
+        width=4.0,
+    )
     found = compute_metrics(rows, ["rmse"])["rmse"]
     root = 4.0 * np.sqrt(np.mean(error**2))
     assert found.mean == pytest.approx(root)

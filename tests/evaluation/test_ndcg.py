@@ -18,13 +18,17 @@ from puidrec.evaluation.significance import PerUser
 
 def user_ndcg(user, score, label, k=10**6, users="both-labels", weight=None) -> PerUser:
     name = f"ndcg@{k}"
-    return evaluate_scores(user, score, label, metrics=[name], users=users, weight=weight).per_user[name]
+    return evaluate_scores(user, score, label, metrics=[name], users=users, weight=weight).per_user[
+        name
+    ]
 
 
 def user_graded_ndcg(user, score, relevance, k=10**6) -> PerUser:
     """Of every user: all rows are called positive, so that every list counts."""
     name, label = f"ndcg-graded@{k}", np.ones(len(user), int)
-    return evaluate_scores(user, score, label, relevance, metrics=[name], users="any-positive").per_user[name]
+    return evaluate_scores(
+        user, score, label, relevance, metrics=[name], users="any-positive"
+    ).per_user[name]
 
 
 def test_by_hand() -> None:
@@ -34,7 +38,11 @@ def test_by_hand() -> None:
     assert result.users.tolist() == [1, 4]
     np.testing.assert_allclose(result.values, [(1 / log2(3) + 0.5) / ideal, ideal / 2], atol=1e-15)
     assert user_ndcg(user, score, label, k=1).values.tolist() == [0.0, 0.5]
-    assert user_ndcg(user, score, label, k=1, users="any-positive").values.tolist() == [0.0, 0.5, 1.0]
+    assert user_ndcg(user, score, label, k=1, users="any-positive").values.tolist() == [
+        0.0,
+        0.5,
+        1.0,
+    ]
 
 
 def _rows(seed: int, levels: int | None, n: int = 500) -> tuple[np.ndarray, ...]:
@@ -55,7 +63,9 @@ def test_equals_scikit_learn(k, levels) -> None:
         for u, value in zip(result.users, result.values, strict=True):
             at = user == u
             if at.sum() > 1:
-                assert value == pytest.approx(ndcg_score(gain[None, at], score[None, at], k=k), abs=1e-12)
+                assert value == pytest.approx(
+                    ndcg_score(gain[None, at], score[None, at], k=k), abs=1e-12
+                )
 
 
 def test_nothing_to_gain_is_zero() -> None:
@@ -63,10 +73,14 @@ def test_nothing_to_gain_is_zero() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(1, 3)), min_size=1, max_size=12), st.integers(1, 6)
+    st.lists(
+        st.tuples(st.integers(0, 4), st.booleans(), st.integers(1, 3)), min_size=1, max_size=12
+    ),
+    st.integers(1, 6),
 )
 def test_a_weight_stands_for_so_many_tied_rows(rows, k) -> None:
-    """Row weights are scaled to mean 1, so compare with copies whose number is scaled by the same factor: k too."""
+    """Row weights are scaled to mean 1, so compare with copies whose number is scaled by the same
+    factor: k too."""
     score, label, copies = (np.array(column) for column in zip(*rows, strict=True))
     if not label.any():
         return
@@ -83,7 +97,8 @@ def test_a_weight_stands_for_so_many_tied_rows(rows, k) -> None:
 
 
 def test_weighted_by_hand() -> None:
-    """Weights 3 and 1 become 1.5 and 0.5: the positive spans positions 1.5 to 2 of the list, ideally 0 to 0.5."""
+    """Weights 3 and 1 become 1.5 and 0.5: the positive spans positions 1.5 to 2 of the list,
+    ideally 0 to 0.5."""
     found = user_ndcg([0, 0], [2.0, 1.0], [0, 1], weight=np.array([3.0, 1.0])).values[0]
     assert found == pytest.approx((0.5 / log2(3)) / 0.5, abs=1e-12)
 
@@ -106,7 +121,9 @@ def _by_definition(ranked: np.ndarray) -> list[float]:
 
 def test_hits_by_hand() -> None:
     result = evaluate_scores([0, 0, 0, 0], [4, 3, 2, 1], [1, 0, 1, 0], metrics=NAMES)
-    assert [result[name] for name in NAMES] == pytest.approx([0.5, 0.5, 5 / 6, 1.0, 2 / 9], abs=1e-15)
+    assert [result[name] for name in NAMES] == pytest.approx(
+        [0.5, 0.5, 5 / 6, 1.0, 2 / 9], abs=1e-15
+    )
 
 
 def test_map_equals_scikit_learn_without_ties() -> None:
@@ -114,7 +131,9 @@ def test_map_equals_scikit_learn_without_ties() -> None:
     user, score, label = rng.integers(0, 12, 300), rng.normal(size=300), rng.integers(0, 2, 300)
     result = evaluate_scores(user, score, label, metrics=["map"]).per_user["map"]
     for u, value in zip(result.users, result.values, strict=True):
-        assert value == pytest.approx(average_precision_score(label[user == u], score[user == u]), abs=1e-12)
+        assert value == pytest.approx(
+            average_precision_score(label[user == u], score[user == u]), abs=1e-12
+        )
 
 
 @settings(max_examples=60, deadline=None)
@@ -123,15 +142,25 @@ def test_ties_are_averaged_over_all_orders(rows) -> None:
     score, label = (np.array(column) for column in zip(*rows, strict=True))
     if not label.any():
         return
-    orders = [list(p) for p in permutations(range(score.size)) if (np.diff(score[list(p)]) <= 0).all()]
+    orders = [
+        list(p) for p in permutations(range(score.size)) if (np.diff(score[list(p)]) <= 0).all()
+    ]
     expected = np.mean([_by_definition(label[order]) for order in orders], axis=0)
     user = np.append(np.full(score.size, 5), [2, 2, 8])  # neighbours that must not leak in
     result = evaluate_scores(
-        user, np.append(score, [9, 0, 1]), np.append(label, [1, 0, 1]), metrics=NAMES, users="any-positive"
+        user,
+        np.append(score, [9, 0, 1]),
+        np.append(label, [1, 0, 1]),
+        metrics=NAMES,
+        users="any-positive",
     )
     found = [result.per_user[name].values[result.per_user[name].users == 5][0] for name in NAMES]
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_map_has_no_weighted_form(refusal) -> None:
-    refusal(lambda: evaluate_scores([0, 0], [1, 2], [0, 1], metrics=["map"], weight=[1.0, 2.0]), "map", "weight")
+    refusal(
+        lambda: evaluate_scores([0, 0], [1, 2], [0, 1], metrics=["map"], weight=[1.0, 2.0]),
+        "map",
+        "weight",
+    )

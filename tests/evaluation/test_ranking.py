@@ -15,14 +15,20 @@ def by_sorting(scores: np.ndarray, k: int) -> np.ndarray:
 
 
 @given(
-    n_rows=st.integers(0, 5), n_columns=st.integers(1, 400), k=st.integers(1, 420), levels=st.integers(1, 1000),
-    excluded=st.floats(0, 1), seed=st.integers(0, 2**32 - 1),
-)  # fmt: skip
+    n_rows=st.integers(0, 5),
+    n_columns=st.integers(1, 400),
+    k=st.integers(1, 420),
+    levels=st.integers(1, 1000),
+    excluded=st.floats(0, 1),
+    seed=st.integers(0, 2**32 - 1),
+)
 def test_is_a_stable_sort_cut_at_k(
     n_rows: int, n_columns: int, k: int, levels: int, excluded: float, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    scores = rng.integers(0, levels, (n_rows, n_columns)).astype(np.float32)  # few levels: many ties
+    scores = rng.integers(0, levels, (n_rows, n_columns)).astype(
+        np.float32
+    )  # few levels: many ties
     scores[rng.random(scores.shape) < excluded] = -np.inf
     position, value = top_k(scores, k)
     expected = by_sorting(scores, k)

@@ -13,14 +13,16 @@ def test_capital_is_the_mean_over_bets_by_hand() -> None:
     value = np.array([0.5, -0.2, 0.9])
     found = settle(value)
     expected = [
-        max(np.prod(1 + np.outer(BETS, sign * value[:n]), axis=1).mean() for sign in (1, -1)) for n in (1, 2, 3)
+        max(np.prod(1 + np.outer(BETS, sign * value[:n]), axis=1).mean() for sign in (1, -1))
+        for n in (1, 2, 3)
     ]
     assert found.evidence == pytest.approx(expected)
     assert (found.leader, found.n, found.difference) == (None, 3, pytest.approx(0.4))
 
 
 def test_looking_after_every_rating_keeps_the_level() -> None:
-    """400 streams without a difference, skewed ones, looked at 2,000 times each; a t-test would fail in a third."""
+    """400 streams without a difference, skewed ones, looked at 2,000 times each; a t-test would
+    fail in a third."""
     rng, wrong, naive = np.random.default_rng(0), 0, 0
     for _ in range(400):
         value = np.where(rng.random(2_000) < 0.1, 0.9, -0.1)
@@ -36,7 +38,9 @@ def test_looking_after_every_rating_keeps_the_level() -> None:
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_difference_is_settled_within_a_few_times_the_fixed_size(sign: float) -> None:
     rng, mean, sd = np.random.default_rng(1), 0.05, 0.2
-    fixed = ((stats.norm.isf(0.025) + stats.norm.isf(0.5)) * sd / mean) ** 2  # half of all tests of this size decide
+    fixed = (
+        (stats.norm.isf(0.025) + stats.norm.isf(0.5)) * sd / mean
+    ) ** 2  # half of all tests of this size decide
     found = [settle(np.clip(rng.normal(sign * mean, sd, 3_000), -1, 1)) for _ in range(60)]
     assert {row.leader for row in found} == {"model" if sign > 0 else "against"}
     sizes = [row.settled_after for row in found]

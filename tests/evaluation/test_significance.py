@@ -23,14 +23,19 @@ def test_interval_matches_the_normal_one_for_many_users() -> None:
         normal = mean_interval(_per_user(method - reference, s))
         assert found.difference == pytest.approx(normal.value)
         np.testing.assert_allclose(
-            [found.low, found.high], [normal.low, normal.high], atol=0.05 * normal.standard_error * 4
+            [found.low, found.high],
+            [normal.low, normal.high],
+            atol=0.05 * normal.standard_error * 4,
         )
 
 
 def test_pairing_sees_what_means_hide() -> None:
     rng = np.random.default_rng(1)
     reference = rng.normal(size=300)
-    better, worse = reference + 0.01 + rng.normal(0, 0.02, 300), reference - 0.01 + rng.normal(0, 0.02, 300)
+    better, worse = (
+        reference + 0.01 + rng.normal(0, 0.02, 300),
+        reference - 0.01 + rng.normal(0, 0.02, 300),
+    )
     table = {
         "a": [_per_user(better)],
         "b": [_per_user(worse)],
@@ -38,7 +43,11 @@ def test_pairing_sees_what_means_hide() -> None:
         "same": [_per_user(reference)],
     }
     found = compare_all(table, "ref")
-    assert {name: c.verdict for name, c in found.items()} == {"a": "wins", "b": "loses", "same": "ties"}
+    assert {name: c.verdict for name, c in found.items()} == {
+        "a": "wins",
+        "b": "loses",
+        "same": "ties",
+    }
     assert found["same"].p_value == 1.0
     errors = compare_all(table, "ref", higher_is_better=False)
     assert (errors["a"].verdict, errors["b"].verdict) == ("loses", "wins")
@@ -46,7 +55,8 @@ def test_pairing_sees_what_means_hide() -> None:
 
 
 def test_false_wins_are_as_rare_as_promised() -> None:
-    """Equal methods in a table of five: some verdict other than a tie in about one table of twenty, at most."""
+    """Equal methods in a table of five: some verdict other than a tie in about one table of twenty,
+    at most."""
     rng, false, trials = np.random.default_rng(2), 0, 150
     for trial in range(trials):
         table = {f"m{j}": [_per_user(rng.normal(size=100))] for j in range(6)}
@@ -56,14 +66,19 @@ def test_false_wins_are_as_rare_as_promised() -> None:
 
 
 def _same_people(seeds: int, rng: np.random.Generator) -> tuple[list[PerUser], list[PerUser]]:
-    """Seeds meet the same users, whose differences persist from seed to seed; no difference in truth."""
+    """Seeds meet the same users, whose differences persist from seed to seed; no difference in
+    truth."""
     person = rng.normal(size=60)
     zero = [_per_user(np.zeros(60)) for _ in range(seeds)]
     return [_per_user(person + rng.normal(0, 0.3, 60)) for _ in range(seeds)], zero
 
 
 def test_shared_users_cover_where_independent_seeds_do_not() -> None:
-    rng, hits, trials = np.random.default_rng(3), {"users": 0, "users-per-seed": 0, "hierarchical": 0}, 200
+    rng, hits, trials = (
+        np.random.default_rng(3),
+        {"users": 0, "users-per-seed": 0, "hierarchical": 0},
+        200,
+    )
     for trial in range(trials):
         method, reference = _same_people(5, rng)
         for resample in hits:
@@ -78,7 +93,10 @@ def test_seeds_are_averaged_and_seed_variance_widens() -> None:
     rng = np.random.default_rng(4)
     shift = [0.0, 0.4, -0.2, 0.6]
     reference = [_per_user(rng.normal(size=200)) for _ in shift]
-    method = [_per_user(r.values + s + rng.normal(0, 0.1, 200)) for r, s in zip(reference, shift, strict=True)]
+    method = [
+        _per_user(r.values + s + rng.normal(0, 0.1, 200))
+        for r, s in zip(reference, shift, strict=True)
+    ]
     plain, wide = (compare(method, reference, resample=r) for r in ("users", "hierarchical"))
     means = [m.mean - r.mean for m, r in zip(method, reference, strict=True)]
     assert plain.difference == wide.difference == pytest.approx(np.mean(means))
@@ -141,7 +159,9 @@ def test_sizes_make_it_a_mean_over_rows_that_covers_the_truth() -> None:
         size = rng.integers(1, 10, 80).astype(float)
         values = 0.1 * size + rng.normal(size=80)
         found = mean_interval(PerUser(np.arange(80), values, size), 0.9)
-        hits += found.low <= 0.1 * (np.arange(1, 10) ** 2).sum() / np.arange(1, 10).sum() <= found.high
+        hits += (
+            found.low <= 0.1 * (np.arange(1, 10) ** 2).sum() / np.arange(1, 10).sum() <= found.high
+        )
     assert 0.86 < hits / trials < 0.94
 
 
@@ -164,13 +184,18 @@ def test_shapes_and_levels_are_checked(refusal) -> None:
 
 
 def test_two_runs_of_one_method_rarely_differ_and_would_without_seeds_in_the_interval() -> None:
-    """Training noise moves every user a little, the same way within a seed: the interval must count it."""
+    """Training noise moves every user a little, the same way within a seed: the interval must count
+    it."""
     rng, users = np.random.default_rng(0), np.arange(150)
     wrong = {"hierarchical": 0, "users": 0}
     for _ in range(250):
         people = rng.normal(0.7, 0.1, 150)
         runs = [
-            [PerUser(users, people + rng.normal(0, 0.012) + rng.normal(0, 0.05, 150)) for _ in range(4)] for _ in "ab"
+            [
+                PerUser(users, people + rng.normal(0, 0.012) + rng.normal(0, 0.05, 150))
+                for _ in range(4)
+            ]
+            for _ in "ab"
         ]
         for kind in wrong:
             found = compare(*runs, resample=kind, replicates=400)
@@ -181,8 +206,13 @@ def test_two_runs_of_one_method_rarely_differ_and_would_without_seeds_in_the_int
 
 def test_more_seeds_than_one_widen_the_interval_and_one_is_users_only() -> None:
     rng, users = np.random.default_rng(0), np.arange(80)
-    runs = [[PerUser(users, rng.normal(0.7 + shift, 0.1, 80)) for shift in (0.0, 0.1, -0.1)] for _ in "ab"]
+    runs = [
+        [PerUser(users, rng.normal(0.7 + shift, 0.1, 80)) for shift in (0.0, 0.1, -0.1)]
+        for _ in "ab"
+    ]
     wide, narrow = (compare(*runs, resample=kind) for kind in ("hierarchical", "users"))
     assert wide.high - wide.low > narrow.high - narrow.low
-    one, same = (compare(runs[0][:1], runs[1][:1], resample=kind) for kind in ("hierarchical", "users"))
+    one, same = (
+        compare(runs[0][:1], runs[1][:1], resample=kind) for kind in ("hierarchical", "users")
+    )
     assert (one.low, one.high) == (same.low, same.high)

@@ -15,10 +15,14 @@ from puidrec.evaluation.unseen_items import find_liked, unseen_values
 
 def as_log(pairs: np.ndarray, n_users: int) -> tuple[np.ndarray, np.ndarray]:
     pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
-    return np.concatenate([[0], np.cumsum(np.bincount(pairs[:, 0], minlength=n_users))]), pairs[:, 1]
+    return np.concatenate([[0], np.cumsum(np.bincount(pairs[:, 0], minlength=n_users))]), pairs[
+        :, 1
+    ]
 
 
-def by_hand(scores: np.ndarray, seen: set[tuple[int, int]], liked: np.ndarray, k: int) -> dict[str, float]:
+def by_hand(
+    scores: np.ndarray, seen: set[tuple[int, int]], liked: np.ndarray, k: int
+) -> dict[str, float]:
     """Plain loops: sort each user's unseen items, look the liked ones up."""
     recalls, gains, hits, firsts, shown = [], [], [], [], set()
     for user in np.unique(liked[:, 0]):
@@ -33,15 +37,21 @@ def by_hand(scores: np.ndarray, seen: set[tuple[int, int]], liked: np.ndarray, k
         firsts.append(1 / min(ranks) if ranks else 0.0)
         shown |= set(top)
     return {
-        "recall": float(np.mean(recalls)), "ndcg": float(np.mean(gains)), "hit": float(np.mean(hits)),
-        "mrr": float(np.mean(firsts)), "coverage": len(shown) / scores.shape[1],
-    }  # fmt: skip
+        "recall": float(np.mean(recalls)),
+        "ndcg": float(np.mean(gains)),
+        "hit": float(np.mean(hits)),
+        "mrr": float(np.mean(firsts)),
+        "coverage": len(shown) / scores.shape[1],
+    }
 
 
 @given(seed=st.integers(0, 10_000), k=st.integers(1, 9))
 def test_as_by_hand_whatever_the_block(seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)
-    left, right = rng.integers(-2, 3, (6, 2)).astype(np.float32), rng.integers(-2, 3, (8, 2)).astype(np.float32)
+    left, right = (
+        rng.integers(-2, 3, (6, 2)).astype(np.float32),
+        rng.integers(-2, 3, (8, 2)).astype(np.float32),
+    )
     part = rng.integers(0, 4, (6, 8))
     part[0, :2] = 0, 1
     seen, liked = np.argwhere(part == 0), np.argwhere(part == 1)
@@ -58,7 +68,8 @@ def test_as_by_hand_whatever_the_block(seed: int, k: int) -> None:
 
 
 def test_weights_of_liked_rows() -> None:
-    """User 0 is found his popular item, user 1 her rare one: weighted by 1/popularity, hers counts three times."""
+    """User 0 is found his popular item, user 1 her rare one: weighted by 1/popularity, hers counts
+    three times."""
     left, right = np.eye(2, dtype=np.float32), np.array([[1, 0], [0, 1], [0.5, 0.5]], np.float32)
     liked = np.array([0, 0, 1]), np.array([0, 2, 1])
     log = as_log(np.array([[0, 1], [1, 0], [1, 2]]), 2)
@@ -76,9 +87,16 @@ def test_what_is_no_catalogue_metric(refusal: Any, tiny_model: Any, tiny_data: A
     from puidrec import evaluate
 
     for name in ("unseen-recall", "unseen-recall@0", "unseen-uauc@5"):
-        refusal(lambda name=name: evaluate(tiny_model, tiny_data.test, [name]), "unknown metric", name)
-    refusal(lambda: evaluate(tiny_model, tiny_data.test, ["unseen-recall-propensity@5"]), "need propensities")
+        refusal(
+            lambda name=name: evaluate(tiny_model, tiny_data.test, [name]), "unknown metric", name
+        )
+    refusal(
+        lambda: evaluate(tiny_model, tiny_data.test, ["unseen-recall-propensity@5"]),
+        "need propensities",
+    )
     frame = tiny_data.test.to_frame()
-    refusal(lambda: evaluate(tiny_model, frame, ["unseen-recall@5"]), "fitted Recommender", "DataFrame")
+    refusal(
+        lambda: evaluate(tiny_model, frame, ["unseen-recall@5"]), "fitted Recommender", "DataFrame"
+    )
     both = evaluate(tiny_model, tiny_data.test, ["unseen-recall@5", "uauc"])
     assert list(both) == ["unseen-recall@5", "uauc"]

@@ -1,4 +1,5 @@
-"""Propensities that balance: dense sums over all pairs, logistic regression, and populations without differences."""
+"""Propensities that balance: dense sums over all pairs, logistic regression, and populations
+without differences."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ def test_the_objective_is_a_sum_over_all_pairs_with_the_right_gradient() -> None
     assert problem.value(point)[0] == pytest.approx(loss + point[1:] @ point[1:] / o.size)
     assert np.concatenate(problem.moments(point)) == pytest.approx(dense_moments(p))
     slope = problem.value(point)[1]
-    assert check_grad(lambda x: problem.value(x)[0], lambda x: problem.value(x)[1], point) < 1e-5 * np.abs(slope).max()
+    assert (
+        check_grad(lambda x: problem.value(x)[0], lambda x: problem.value(x)[1], point)
+        < 1e-5 * np.abs(slope).max()
+    )
 
 
 def test_without_strength_it_is_logistic_regression() -> None:
@@ -70,7 +74,9 @@ def test_kernels_have_their_means_over_all_pairs() -> None:
     kernels = fitted.user_kernel_[USERS] * fitted.item_kernel_[ITEMS]
     logged = fitted.user_kernel_[columns.user] * fitted.item_kernel_[columns.item]
     assert (p < 1.0).all()
-    plain, balanced = (np.abs(np.average(logged, 0, w) - kernels.mean(0)) for w in (np.ones(p.size), 1.0 / p))
+    plain, balanced = (
+        np.abs(np.average(logged, 0, w) - kernels.mean(0)) for w in (np.ones(p.size), 1.0 / p)
+    )
     chance = kernels.std(0) / np.sqrt(p.size)
     assert balanced.max() < 0.2 * plain.max()
     assert (balanced < chance).all()
@@ -88,13 +94,18 @@ def test_a_kernel_is_one_at_its_anchor_and_falls_with_distance() -> None:
 def test_where_all_users_and_items_are_alike_the_propensity_is_constant(name) -> None:
     user, item = (x.ravel() for x in np.meshgrid(np.arange(12), np.arange(8), indexing="ij"))
     kept = (user + item) % 4 == 0  # everyone sees as much, everything is seen as often
-    flat = Exposure.from_log(user[kept], item[kept], user_bin=np.zeros(12, np.int32), item_bin=np.zeros(8, np.int32))
+    flat = Exposure.from_log(
+        user[kept], item[kept], user_bin=np.zeros(12, np.int32), item_bin=np.zeros(8, np.int32)
+    )
     p = make_propensity(name).fit(flat).predict(user, item)
     assert p == pytest.approx(np.full(96, 0.25), rel=0.01)
 
 
 def test_counts_alone_and_nonsense_are_refused(refusal) -> None:
     for name in ("balanced", "kernel"):
-        refusal(lambda name=name: make_propensity(name).fit(replace(DATA, log=None)), "needs the log itself")
+        refusal(
+            lambda name=name: make_propensity(name).fit(replace(DATA, log=None)),
+            "needs the log itself",
+        )
     refusal(lambda: make_propensity("balanced", strength=-1.0), "strength")
     refusal(lambda: make_propensity("kernel", anchors=0), "anchors")

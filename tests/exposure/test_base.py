@@ -46,12 +46,18 @@ def test_counts_of_the_caller_are_used_and_checked():
     assert Exposure.from_rows(data, rows, counts=counts).counts.cells.shape == (3, 1)
     none = np.zeros(0, np.int64)
     with pytest.raises(InputError, match=r"counts of another population.*12 users and 10 items"):
-        Exposure.from_rows(data, rows, counts=ExposureCounts.from_pairs(none, none, bins[:5], np.zeros(10, np.int32)))
+        Exposure.from_rows(
+            data,
+            rows,
+            counts=ExposureCounts.from_pairs(none, none, bins[:5], np.zeros(10, np.int32)),
+        )
 
 
 def test_an_empty_log_is_refused():
     none = np.zeros(0, np.int64)
-    empty = Exposure.from_log(none, none, user_bin=np.zeros(3, np.int32), item_bin=np.zeros(2, np.int32))
+    empty = Exposure.from_log(
+        none, none, user_bin=np.zeros(3, np.int32), item_bin=np.zeros(2, np.int32)
+    )
     with pytest.raises(InputError, match="no pair was seen"):
         make_propensity("cells").fit(empty)
 
@@ -60,7 +66,13 @@ def test_counts_alone_suffice_where_no_rating_is_needed(worlds):
     data = worlds["entity"].data
     counts = Exposure.from_rows(data, data.split().train).counts
     for name in ("cells", "two-way", "logistic"):
-        assert make_propensity(name).fit(Exposure(counts)).predict(np.zeros(1, int), np.zeros(1, int)).size == 1
+        assert (
+            make_propensity(name)
+            .fit(Exposure(counts))
+            .predict(np.zeros(1, int), np.zeros(1, int))
+            .size
+            == 1
+        )
 
 
 def log_loss(p: np.ndarray, truth: np.ndarray) -> float:
@@ -70,7 +82,11 @@ def log_loss(p: np.ndarray, truth: np.ndarray) -> float:
 def fitted(simulation, name, **options):
     exposure = Exposure.from_rows(simulation.data, simulation.data.split().train)
     pairs = all_pairs(exposure)
-    return make_propensity(name, **options).fit(exposure), pairs, simulation.truth.true_propensity(*pairs)
+    return (
+        make_propensity(name, **options).fit(exposure),
+        pairs,
+        simulation.truth.true_propensity(*pairs),
+    )
 
 
 def test_two_way_recovers_confounders_that_belong_to_users_and_items(worlds):
@@ -80,7 +96,9 @@ def test_two_way_recovers_confounders_that_belong_to_users_and_items(worlds):
     others = [fitted(worlds["entity"], name)[0].predict(*pairs) for name in ("cells", "logistic")]
     nominal = worlds["entity"].truth.propensity(*pairs)
     floor = log_loss(truth, truth)
-    assert log_loss(p, truth) - floor < 0.4 * min(log_loss(q, truth) - floor for q in [*others, nominal])
+    assert log_loss(p, truth) - floor < 0.4 * min(
+        log_loss(q, truth) - floor for q in [*others, nominal]
+    )
 
 
 def test_two_way_finds_no_hidden_trait_where_there_is_none(worlds):
@@ -103,7 +121,8 @@ def test_predictions_are_calibrated_over_the_whole_range(worlds, name):
 
 
 def test_inverse_weights_of_two_way_rebuild_the_mean_rating(worlds):
-    """The confounded log overstates ratings; weights from recovered traits undo most of it, nominal ones do not."""
+    """The confounded log overstates ratings; weights from recovered traits undo most of it, nominal
+    ones do not."""
     simulation = worlds["entity"]
     two_way, pairs, _ = fitted(simulation, "two-way")
     truth = simulation.truth.rating(*pairs).mean()
@@ -128,7 +147,11 @@ def test_propensities_of_coat_sum_to_the_log(data_root):
         propensity = make_propensity(name).fit(exposure)
         if name != "naive-bayes":
             assert propensity.predict(*all_pairs(exposure)).sum() == pytest.approx(6960, rel=0.01)
-    upstream = make_propensity("given", file=data_root / "coat" / "propensities.ascii").fit(exposure)
+    upstream = make_propensity("given", file=data_root / "coat" / "propensities.ascii").fit(
+        exposure
+    )
     two_way = make_propensity("two-way").fit(exposure)
-    agreement = np.corrcoef(*(np.log(p.predict(*all_pairs(exposure))) for p in (upstream, two_way)))[0, 1]
+    agreement = np.corrcoef(
+        *(np.log(p.predict(*all_pairs(exposure))) for p in (upstream, two_way))
+    )[0, 1]
     assert agreement > 0.6, "the propensities that come with Coat tell items apart as these do"

@@ -69,7 +69,8 @@ def test_invalid_input_is_refused_with_count_and_size(p, gamma, message):
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [([2.0], [1.5]), ([0.5], [2.0]), ([np.nan], [2.0]), ([1.0], [np.inf]), ([1.0, 2.0], [3.0])]
+    ("a", "b"),
+    [([2.0], [1.5]), ([0.5], [2.0]), ([np.nan], [2.0]), ([1.0], [np.inf]), ([1.0, 2.0], [3.0])],
 )
 def test_an_invalid_box_cannot_exist(a, b):
     with pytest.raises(InputError):

@@ -7,11 +7,16 @@ from puidrec.exposure.cells import independent_rates, overdispersion, smoothed_r
 from puidrec.features.counts import ExposureCounts
 
 
-def counted(rates: np.ndarray, per_user_bin: int, per_item_bin: int, seed: int = 0) -> ExposureCounts:
+def counted(
+    rates: np.ndarray, per_user_bin: int, per_item_bin: int, seed: int = 0
+) -> ExposureCounts:
     """A log drawn from cell rates, with as many users and items in every bin."""
     user_bin = np.repeat(np.arange(rates.shape[0], dtype=np.int32), per_user_bin)
     item_bin = np.repeat(np.arange(rates.shape[1], dtype=np.int32), per_item_bin)
-    seen = np.random.default_rng(seed).random((user_bin.size, item_bin.size)) < rates[np.ix_(user_bin, item_bin)]
+    seen = (
+        np.random.default_rng(seed).random((user_bin.size, item_bin.size))
+        < rates[np.ix_(user_bin, item_bin)]
+    )
     return ExposureCounts.from_pairs(*np.nonzero(seen), user_bin, item_bin)
 
 
@@ -31,7 +36,9 @@ def test_heavy_smoothing_leaves_row_and_column_rates_only():
     counts = counted(additive(3, 4), 50, 40)
     rates, _ = smoothed_rates(counts, 1e12)
     np.testing.assert_allclose(rates, independent_rates(counts), rtol=1e-6)
-    np.testing.assert_allclose((rates * counts.pairs).sum(axis=1), counts.cells.sum(axis=1), rtol=0.05)
+    np.testing.assert_allclose(
+        (rates * counts.pairs).sum(axis=1), counts.cells.sum(axis=1), rtol=0.05
+    )
 
 
 @pytest.mark.parametrize("pseudo_count", ["auto", 0, 7, 1e4])
@@ -43,9 +50,15 @@ def test_expects_as_many_pairs_as_were_seen(pseudo_count):
 
 def test_auto_ignores_cells_that_differ_by_chance_and_trusts_those_that_differ():
     rates = additive(8, 8)
-    by_chance = [overdispersion(c, independent_rates(c)) for seed in range(20) for c in [counted(rates, 30, 20, seed)]]
+    by_chance = [
+        overdispersion(c, independent_rates(c))
+        for seed in range(20)
+        for c in [counted(rates, 30, 20, seed)]
+    ]
     assert np.median(by_chance) < 5e-4, "of order 1 / pairs of a cell at most"
-    mixed = expit(np.log(rates / (1 - rates)) + np.random.default_rng(1).normal(0, 1.0, rates.shape))
+    mixed = expit(
+        np.log(rates / (1 - rates)) + np.random.default_rng(1).normal(0, 1.0, rates.shape)
+    )
     counts = counted(mixed, 30, 20)
     found, k = smoothed_rates(counts)
     assert k < counts.pairs[0, 0], "a cell of its own weighs more than the prior"
@@ -54,7 +67,9 @@ def test_auto_ignores_cells_that_differ_by_chance_and_trusts_those_that_differ()
 
 def test_auto_is_near_the_best_fixed_smoothing():
     rates = additive(12, 12)
-    truth = expit(np.log(rates / (1 - rates)) + np.random.default_rng(2).normal(0, 0.3, rates.shape))
+    truth = expit(
+        np.log(rates / (1 - rates)) + np.random.default_rng(2).normal(0, 0.3, rates.shape)
+    )
     error = {"auto": 0.0, 0: 0.0, 100: 0.0, 1000: 0.0, 1e12: 0.0}
     for seed in range(10):
         counts = counted(truth, 15, 12, seed)

@@ -10,7 +10,9 @@ from puidrec.exposure.melding import UniformRows
 
 
 def ratings(path):
-    rows = [[int(v) for v in line.split()] for line in path.read_text().splitlines() if line.strip()]
+    rows = [
+        [int(v) for v in line.split()] for line in path.read_text().splitlines() if line.strip()
+    ]
     matrix = np.array(rows)
     user, item = np.nonzero(matrix)
     return user, item, matrix[user, item]
@@ -45,15 +47,25 @@ def test_nothing_hidden_is_rarely_called_hidden(levels, n, clustered):
     """Logs with nothing hidden: 50 of them; more than 6 claims happen once in 100 if 5 % are wrong."""
     rng, claims = np.random.default_rng([levels, n, clustered]), 0
     for _ in range(50):
-        taste = rng.dirichlet(np.full(max(levels, 2), 2.0), 60)  # every user has tastes of their own
+        taste = rng.dirichlet(
+            np.full(max(levels, 2), 2.0), 60
+        )  # every user has tastes of their own
 
         def draw(user, taste=taste):
-            return (rng.random((user.size, 1)) > np.cumsum(taste[user], axis=1)).sum(axis=1).astype(float)
+            return (
+                (rng.random((user.size, 1)) > np.cumsum(taste[user], axis=1))
+                .sum(axis=1)
+                .astype(float)
+            )
 
         user = np.repeat(np.arange(60), 25)
         asked = np.repeat(rng.permutation(60), 20)[:n] if clustered else rng.integers(60, size=n)
         found = certify_values(
-            draw(user), draw(asked), logged_user=user, uniform_user=asked, rng=int(rng.integers(9999))
+            draw(user),
+            draw(asked),
+            logged_user=user,
+            uniform_user=asked,
+            rng=int(rng.integers(9999)),
         )
         claims += found.lower > 1.0
     assert claims <= 6
@@ -66,7 +78,9 @@ def test_limit_proves_nothing_without_confounding_and_something_with_it():
             simulation = simulate(world, n_users=300, n_items=200, n_uniform=3000, rng=seed)
             data, truth = simulation.data, simulation.truth
             key = data.logged.user.astype(int) * 200 + data.logged.item
-            unseen = data.uniform.take(~np.isin(data.uniform.user.astype(int) * 200 + data.uniform.item, key))
+            unseen = data.uniform.take(
+                ~np.isin(data.uniform.user.astype(int) * 200 + data.uniform.item, key)
+            )
             found = certify_values(
                 data.logged.rating >= 4,
                 unseen.rating >= 4,
@@ -85,7 +99,10 @@ def test_limit_proves_nothing_without_confounding_and_something_with_it():
 
 def test_the_limit_rises_towards_the_truth_with_the_rows():
     logged = np.repeat([1.0, 0.0], [12_000, 8_000])
-    limits = [certify_values(logged, np.repeat([1.0, 0.0], [3 * n, 7 * n])).lower for n in (2, 20, 200, 5_000)]
+    limits = [
+        certify_values(logged, np.repeat([1.0, 0.0], [3 * n, 7 * n])).lower
+        for n in (2, 20, 200, 5_000)
+    ]
     assert limits == sorted(limits)
     assert 1.9 < limits[-1] < 2.0
 
@@ -113,7 +130,10 @@ def test_levels_without_uniform_rows_are_joined_and_named():
 
 
 def test_extreme_shares_stay_finite():
-    for logged, uniform in ((np.ones(50), np.zeros(20)), (np.r_[np.ones(50), np.zeros(50)], np.zeros(20))):
+    for logged, uniform in (
+        (np.ones(50), np.zeros(20)),
+        (np.r_[np.ones(50), np.zeros(50)], np.zeros(20)),
+    ):
         found = certify_values(logged, uniform)
         assert np.isfinite(found.gamma)
         assert np.isfinite(found.lower)
@@ -171,14 +191,18 @@ def test_a_log_in_parts_gives_the_certificate_of_the_whole(adjust) -> None:
         for cut in cuts:
             sums.add(value[cut], p[cut] if p is not None else None, user[cut])
         found.append(certificate(sums, UniformRows(drawn, drawn_user), adjusted=adjust))
-    assert (found[0].gamma, found[0].lower) == pytest.approx((found[1].gamma, found[1].lower), rel=1e-12)
+    assert (found[0].gamma, found[0].lower) == pytest.approx(
+        (found[1].gamma, found[1].lower), rel=1e-12
+    )
 
 
 def test_many_users_are_resampled_in_groups_with_the_same_result() -> None:
     rng = np.random.default_rng(0)
     user = np.repeat(np.arange(6_000), 2)
     value = (rng.random(12_000) < 0.6).astype(float)
-    grouped = certify_values(value, np.repeat([1.0, 0.0], [300, 700]), logged_user=user, uniform_user=np.arange(1_000))
+    grouped = certify_values(
+        value, np.repeat([1.0, 0.0], [300, 700]), logged_user=user, uniform_user=np.arange(1_000)
+    )
     rows = certify_values(value[:1_500], np.repeat([1.0, 0.0], [300, 700]))
     assert grouped.gamma == pytest.approx(2.0, rel=0.02)
     assert rows.lower <= grouped.lower < grouped.gamma

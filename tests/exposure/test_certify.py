@@ -15,7 +15,9 @@ from puidrec.exposure.certify import MIN_SEGMENT, all_labelled
 
 @pytest.fixture(scope="module")
 def confounded():
-    return simulate("entity", n_users=300, n_items=200, n_uniform=4_000, exposure_strength=2.5, rng=0).data
+    return simulate(
+        "entity", n_users=300, n_items=200, n_uniform=4_000, exposure_strength=2.5, rng=0
+    ).data
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,8 @@ def test_rows_of_logged_pairs_are_left_out(confounded, found) -> None:
 def test_segments_have_enough_rows_and_wider_limits_than_the_whole(found) -> None:
     assert found.segments
     assert all(
-        row.n_uniform >= MIN_SEGMENT and row.lower >= 1.0 and 0.0 <= row.p_value <= 1.0 for row in found.segments
+        row.n_uniform >= MIN_SEGMENT and row.lower >= 1.0 and 0.0 <= row.p_value <= 1.0
+        for row in found.segments
     )
     assert {row.side for row in found.segments} == {"user", "item"}
     assert all(row.p_value <= 0.05 + 1e-9 for row in found.segments if row.lower > 1.0)
@@ -61,7 +64,9 @@ def test_it_shows_itself_as_a_frame_a_table_and_a_figure(found) -> None:
 def test_a_protocol_that_drops_ratings_drops_none_here(confounded) -> None:
     rule = all_labelled(confounded.split("paper").protocol)
     assert set(np.unique(rule.label(confounded.logged.rating, confounded.scale))) == {0, 1}
-    labels = pr.certify(confounded, outcome="label", protocol="paper", propensity="cells", checks=False)
+    labels = pr.certify(
+        confounded, outcome="label", protocol="paper", propensity="cells", checks=False
+    )
     assert len(labels.levels) == 1
     assert labels.n_uniform == pr.certify(confounded, propensity="cells", checks=False).n_uniform
 

@@ -21,7 +21,9 @@ def test_nan_is_an_error_with_a_count():
         clip(np.array([np.nan, 0.5, np.nan]), 0.1)
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.1, 1.0), (0.5, 0.4), (0.1, 1.1), (float("nan"), 1.0)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 1.0), (-0.1, 1.0), (0.5, 0.4), (0.1, 1.1), (float("nan"), 1.0)]
+)
 def test_limits_outside_the_unit_interval_are_refused(low, high):
     with pytest.raises(InputError, match="clipping limits"):
         clip(np.array([0.5]), low, high)

@@ -64,16 +64,30 @@ class TestGivenColumn(PropensityContract):
 
 
 def test_the_table_names_every_kind():
-    assert set(PROPENSITIES) == {"cells", "logistic", "two-way", "balanced", "kernel", "naive-bayes", "given"}
+    assert set(PROPENSITIES) == {
+        "cells",
+        "logistic",
+        "two-way",
+        "balanced",
+        "kernel",
+        "naive-bayes",
+        "given",
+    }
     data = small_exposure()
-    assert [make_propensity(name).fit(data).describe()["name"] for name in PROPENSITIES] == list(PROPENSITIES)
+    assert [make_propensity(name).fit(data).describe()["name"] for name in PROPENSITIES] == list(
+        PROPENSITIES
+    )
     assert [name for name in PROPENSITIES if make_propensity(name).uses_uniform] == ["naive-bayes"]
 
 
 def test_unknown_name_and_option_are_input_errors():
-    with pytest.raises(InputError, match=r"unknown propensity; found 'ouija'; expected one of cells"):
+    with pytest.raises(
+        InputError, match=r"unknown propensity; found 'ouija'; expected one of cells"
+    ):
         make_propensity("ouija")
-    with pytest.raises(InputError, match=r"propensity cells: got an unexpected keyword argument 'smooth'"):
+    with pytest.raises(
+        InputError, match=r"propensity cells: got an unexpected keyword argument 'smooth'"
+    ):
         make_propensity("cells", smooth=1)
     with pytest.raises(InputError, match="0 < low"):
         make_propensity("cells", low=0.0)

@@ -17,7 +17,11 @@ def small(seed, n_users=14, n_items=11, rate=0.3):
     rng = np.random.default_rng(seed)
     seen = rng.random((n_users, n_items)) < rate * rng.uniform(0.2, 2, (n_users, 1))
     seen[0, 0], seen[0, 1] = True, False
-    return seen, rng.integers(0, 3, n_users).astype(np.int32), rng.integers(0, 4, n_items).astype(np.int32)
+    return (
+        seen,
+        rng.integers(0, 3, n_users).astype(np.int32),
+        rng.integers(0, 4, n_items).astype(np.int32),
+    )
 
 
 def counted(seen, user_bin, item_bin):
@@ -26,7 +30,9 @@ def counted(seen, user_bin, item_bin):
 
 def brute_force(seen, *labels):
     """H(o | labels) by counting every pair of D; labels are matrices over D."""
-    key = np.unique(np.stack([label.ravel() for label in labels]), axis=1, return_inverse=True)[1].ravel()
+    key = np.unique(np.stack([label.ravel() for label in labels]), axis=1, return_inverse=True)[
+        1
+    ].ravel()
     total = 0.0
     for group in range(key.max() + 1):
         o = seen.ravel()[key == group]
@@ -39,7 +45,11 @@ def noisy(seed, n_users=300, n_items=120):
     rng = np.random.default_rng(seed)
     p = 1 / (1 + np.exp(2.5 - rng.normal(0, 0.7, (n_users, 1)) - rng.normal(0, 0.7, n_items)))
     seen = rng.random(p.shape) < p
-    return counted(seen, rng.integers(0, 12, n_users).astype(np.int32), rng.integers(0, 12, n_items).astype(np.int32))
+    return counted(
+        seen,
+        rng.integers(0, 12, n_users).astype(np.int32),
+        rng.integers(0, 12, n_items).astype(np.int32),
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -69,7 +79,10 @@ def test_local_scores_average_to_the_gains(seed):
 @pytest.mark.parametrize("estimator", ["plugin", "miller-madow", "permutation"])
 def test_corrected_local_scores_average_to_the_corrected_gains(estimator):
     rng = np.random.default_rng(0)
-    user_bin, item_bin = rng.integers(0, 5, 200).astype(np.int32), rng.integers(0, 6, 90).astype(np.int32)
+    user_bin, item_bin = (
+        rng.integers(0, 5, 200).astype(np.int32),
+        rng.integers(0, 6, 90).astype(np.int32),
+    )
     p = 0.1 + 0.05 * user_bin[:, None] * (item_bin[None] > 2)
     counts = counted(rng.random(p.shape) < p, user_bin, item_bin)
     gains = information_gains(counts, estimator, 30)
@@ -90,19 +103,29 @@ def test_noise_features_gain_nothing_after_permutation_while_plugin_says_otherwi
         raw.append(gains.plugin_user)
         independent.append(information_gains(counts, "miller-madow").gain_user)
         excess.append(gains.plugin_user - gains.null_user.mean)
-        for null, plugin in ((gains.null_user, gains.plugin_user), (gains.null_item, gains.plugin_item)):
+        for null, plugin in (
+            (gains.null_user, gains.plugin_user),
+            (gains.null_item, gains.plugin_item),
+        ):
             inside += null.low <= plugin <= null.high
     assert inside >= 33  # of 40, 95 % each, with 60 permutations
     assert abs(np.mean(excess)) < 3 * np.std(excess) / 20**0.5
     assert np.mean(raw) > 10 * np.std(raw) / 20**0.5  # the artefact
-    assert np.mean(independent) > 0.5 * np.mean(raw)  # which a correction for independent pairs cannot remove
+    assert np.mean(independent) > 0.5 * np.mean(
+        raw
+    )  # which a correction for independent pairs cannot remove
 
 
 def test_real_effects_survive_the_correction():
     rng = np.random.default_rng(3)
-    user_bin, item_bin = np.repeat(np.arange(4, dtype=np.int32), 100), np.repeat(np.arange(5, dtype=np.int32), 40)
+    user_bin, item_bin = (
+        np.repeat(np.arange(4, dtype=np.int32), 100),
+        np.repeat(np.arange(5, dtype=np.int32), 40),
+    )
     p = 0.02 + 0.06 * user_bin[:, None] + 0.02 * item_bin[None]
-    gains = information_gains(counted(rng.random(p.shape) < p, user_bin, item_bin), "permutation", 30)
+    gains = information_gains(
+        counted(rng.random(p.shape) < p, user_bin, item_bin), "permutation", 30
+    )
     assert gains.gain_user > 0.9 * gains.plugin_user
     assert gains.gain_item > 0.9 * gains.plugin_item
     assert gains.plugin_user > gains.null_user.high
@@ -114,10 +137,14 @@ def test_miller_madow_removes_the_bias_of_independent_pairs():
     gaps = []
     for _ in range(200):
         counts = counted(rng.random((200, 50)) < 0.2, user_bin, item_bin)
-        plugin, corrected = (information_gains(counts, e).gain_user for e in ("plugin", "miller-madow"))
+        plugin, corrected = (
+            information_gains(counts, e).gain_user for e in ("plugin", "miller-madow")
+        )
         gaps.append(plugin - corrected)
         assert corrected <= plugin
-    assert max(gaps) == pytest.approx(19 / (2 * 10_000))  # (bins - 1)/2n wherever the gain is larger than that
+    assert max(gaps) == pytest.approx(
+        19 / (2 * 10_000)
+    )  # (bins - 1)/2n wherever the gain is larger than that
 
 
 def test_permutation_null_equals_recounting_permuted_users():
@@ -145,4 +172,6 @@ def test_same_seed_same_result_and_bad_input_is_refused():
 def test_coins():
     assert bernoulli_entropy(0.5) == pytest.approx(np.log(2))
     assert bernoulli_entropy(np.array([0.0, 1.0])).tolist() == [0.0, 0.0]
-    assert bernoulli_kl(np.array([0.5]), 0.25)[0] == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(2 / 3))
+    assert bernoulli_kl(np.array([0.5]), 0.25)[0] == pytest.approx(
+        0.5 * np.log(2) + 0.5 * np.log(2 / 3)
+    )

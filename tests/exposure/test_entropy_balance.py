@@ -14,7 +14,9 @@ MOMENTS = RNG.normal(size=(12, 2))
 
 
 def tilted(base: np.ndarray, moments: np.ndarray, target, variance=0.0) -> np.ndarray:
-    return base * entropy_balance(base, moments, np.asarray(target, float), variance).factor(moments)
+    return base * entropy_balance(base, moments, np.asarray(target, float), variance).factor(
+        moments
+    )
 
 
 @pytest.mark.parametrize("variance", [0.01, 0.3])
@@ -24,11 +26,15 @@ def test_equal_to_a_general_solver_of_the_primal_problem(variance) -> None:
     def primal(logits: np.ndarray) -> float:
         w = np.exp(logits - logits.max())
         w /= w.sum()
-        return float(np.sum(w * np.log(w / share)) + 0.5 * np.sum((w @ MOMENTS - target) ** 2) / variance)
+        return float(
+            np.sum(w * np.log(w / share)) + 0.5 * np.sum((w @ MOMENTS - target) ** 2) / variance
+        )
 
     best = minimize(primal, np.log(share), method="BFGS", options={"gtol": 1e-9})
     w = np.exp(best.x - best.x.max())
-    assert tilted(BASE, MOMENTS, target, variance) == pytest.approx(w / w.sum() * BASE.sum(), rel=1e-4)
+    assert tilted(BASE, MOMENTS, target, variance) == pytest.approx(
+        w / w.sum() * BASE.sum(), rel=1e-4
+    )
 
 
 def test_targets_that_can_be_met_are_met_and_the_sum_of_weights_is_kept() -> None:
@@ -40,7 +46,9 @@ def test_targets_that_can_be_met_are_met_and_the_sum_of_weights_is_kept() -> Non
 
 def test_what_is_balanced_already_keeps_its_weights() -> None:
     assert tilted(BASE, MOMENTS, BASE @ MOMENTS / BASE.sum()) == pytest.approx(BASE)
-    assert tilted(BASE, np.ones(12), 5.0) == pytest.approx(BASE)  # a constant moment cannot be moved
+    assert tilted(BASE, np.ones(12), 5.0) == pytest.approx(
+        BASE
+    )  # a constant moment cannot be moved
     far = entropy_balance(BASE, MOMENTS, np.array([9.0, 9.0]), 1e12)  # a target nobody knows
     assert far.factor(MOMENTS) == pytest.approx(np.ones(12), abs=1e-6)
 

@@ -16,9 +16,15 @@ from puidrec.testing.gamma import small_counts
 def log_of(seed=0, n_users=120, n_items=70, user_bins=4, item_bins=5, effect=0.5):
     rng = np.random.default_rng(seed)
     user_bin, item_bin = rng.integers(0, user_bins, n_users), rng.integers(0, item_bins, n_items)
-    z = -2.3 + effect * (user_bin[:, None] - 1.5) + effect * (user_bin[:, None] % 2) * (item_bin[None] - 2.0)
+    z = (
+        -2.3
+        + effect * (user_bin[:, None] - 1.5)
+        + effect * (user_bin[:, None] % 2) * (item_bin[None] - 2.0)
+    )
     seen = rng.random(z.shape) < 1 / (1 + np.exp(-z))
-    return ExposureCounts.from_pairs(*np.nonzero(seen), user_bin.astype(np.int32), item_bin.astype(np.int32))
+    return ExposureCounts.from_pairs(
+        *np.nonzero(seen), user_bin.astype(np.int32), item_bin.astype(np.int32)
+    )
 
 
 def everything(counts):
@@ -75,7 +81,9 @@ def test_additive_parts_add_up(name, counts):
     assert (parts is not None) == (name in {"paper", "exposure-gap", "global"})
     if parts is not None:
         users, items = everything(counts)
-        assert np.allclose(parts[0][users] + parts[1][items], gamma.log_at(users, items), atol=1e-12)
+        assert np.allclose(
+            parts[0][users] + parts[1][items], gamma.log_at(users, items), atol=1e-12
+        )
 
 
 def test_paper_is_the_printed_equation_raised_to_one(counts):
@@ -92,7 +100,10 @@ def test_paper_is_the_printed_equation_raised_to_one(counts):
 
 
 def test_local_plugin_scores_average_to_the_printed_equation(counts):
-    rules = [GammaRule(scope=s, entropy="plugin", alpha=2.0, beta=5.0, cap=1e9) for s in ("local", "global")]
+    rules = [
+        GammaRule(scope=s, entropy="plugin", alpha=2.0, beta=5.0, cap=1e9)
+        for s in ("local", "global")
+    ]
     local, one = (rule.fit(counts) for rule in rules)
     assert local.mean_log == pytest.approx(one.mean_log, abs=1e-9)
     assert local.max > one.max
@@ -110,7 +121,9 @@ def test_local_plugin_scores_average_to_the_printed_equation(counts):
 )
 def test_any_composition_is_valid(seed, scope, entropy, direction, link, weights, cap):
     counts = log_of(seed, n_users=20, n_items=15)
-    rule = GammaRule("information", scope, entropy, direction, link, *weights, cap=cap, n_permutations=3)
+    rule = GammaRule(
+        "information", scope, entropy, direction, link, *weights, cap=cap, n_permutations=3
+    )
     values = rule.fit(counts).at(*everything(counts))
     assert np.isfinite(values).all()
     assert values.min() >= 1.0
@@ -121,7 +134,9 @@ def test_any_composition_is_valid(seed, scope, entropy, direction, link, weights
 @pytest.mark.parametrize("name", PRESETS)
 def test_degenerate_logs_stay_valid(name, seen):
     bins = np.zeros(4, np.int32), np.zeros(3, np.int32)
-    gamma = resolve_gamma(name, n_permutations=3).fit(ExposureCounts.from_pairs(*np.nonzero(seen), *bins))
+    gamma = resolve_gamma(name, n_permutations=3).fit(
+        ExposureCounts.from_pairs(*np.nonzero(seen), *bins)
+    )
     values = gamma.at(*np.divmod(np.arange(12), 3))
     assert np.isfinite(values).all()
     assert values.min() >= 1.0
@@ -154,7 +169,9 @@ def test_random_has_its_mean_and_its_seed(counts):
     assert a.mean_log == pytest.approx(np.log(1.7))
     assert np.array_equal(a.at(users, items), b.at(users, items))
     assert not np.array_equal(a.at(users, items), c.at(users, items))
-    assert a.log_at(users, items).std() == pytest.approx(np.log(1.7) / 3**0.5, rel=0.1)  # uniform on [0, 2 log 1.7]
+    assert a.log_at(users, items).std() == pytest.approx(
+        np.log(1.7) / 3**0.5, rel=0.1
+    )  # uniform on [0, 2 log 1.7]
 
 
 def test_auto_matches_the_shift_of_hiding_a_feature(simulated):

@@ -14,7 +14,9 @@ from puidrec.testing.propensity import all_pairs, small_exposure
 
 def test_log_rows_get_exactly_their_own_value():
     data = small_exposure()
-    np.testing.assert_array_equal(Given().fit(data).predict(data.log.user, data.log.item), data.given)
+    np.testing.assert_array_equal(
+        Given().fit(data).predict(data.log.user, data.log.item), data.given
+    )
 
 
 def test_a_pair_that_was_not_given_is_refused_or_gets_the_overall_rate():
@@ -40,7 +42,9 @@ def test_a_matrix_answers_for_every_pair(form, tmp_path):
     else:
         np.savetxt(tmp_path / "p.ascii", matrix)
         given = Given(file=str(tmp_path / "p.ascii"))
-    np.testing.assert_allclose(given.fit(data).predict(*all_pairs(data)), matrix.ravel(), rtol=1e-12)
+    np.testing.assert_allclose(
+        given.fit(data).predict(*all_pairs(data)), matrix.ravel(), rtol=1e-12
+    )
     assert given.describe()["source"] == ("matrix" if form == "array" else "file")
 
 
@@ -50,10 +54,16 @@ def test_a_table_is_read_in_the_callers_ids(form, tmp_path):
     users = IdMap(pl.Series([f"u{k:03}" for k in range(data.counts.n_users)]))
     items = IdMap(pl.Series(range(1000, 1000 + data.counts.n_items)))
     table = pl.DataFrame(
-        {"user_id": users.decode(data.log.user), "item_id": items.decode(data.log.item), "propensity": data.given}
+        {
+            "user_id": users.decode(data.log.user),
+            "item_id": items.decode(data.log.item),
+            "propensity": data.given,
+        }
     ).vstack(pl.DataFrame({"user_id": ["stranger"], "item_id": [1000], "propensity": [0.5]}))
     path = tmp_path / f"p.{form}"
-    table.sample(fraction=1, shuffle=True, seed=0).write_csv(path) if form == "csv" else table.write_parquet(path)
+    table.sample(fraction=1, shuffle=True, seed=0).write_csv(
+        path
+    ) if form == "csv" else table.write_parquet(path)
     fitted = Given(file=path).fit(replace(data, given=None, ids=(users, items)))
     np.testing.assert_allclose(fitted.predict(data.log.user, data.log.item), data.given)
     with pytest.raises(InputError, match="needs the caller's ids"):

@@ -15,7 +15,10 @@ from puidrec.testing.propensity import all_pairs, small_exposure
 def with_numbers(seed=0, n_users=150, n_items=120, slopes=((0.8, -0.4), (0.6,))):
     """Exposure driven by continuous features; returns it and the true log-odds of D."""
     random = np.random.default_rng(seed)
-    x, z = random.normal(size=(n_users, len(slopes[0]))), random.normal(size=(n_items, len(slopes[1])))
+    x, z = (
+        random.normal(size=(n_users, len(slopes[0]))),
+        random.normal(size=(n_items, len(slopes[1]))),
+    )
     truth = (x @ slopes[0])[:, None] + z @ slopes[1] - 2.5
     user, item = np.nonzero(random.random(truth.shape) < expit(truth))
     data = Exposure.from_log(
@@ -36,7 +39,9 @@ def test_cells_mode_equals_scikit_learn_on_every_pair_of_d(ridge):
     rows = np.hstack([data.user_features.toarray()[users], data.item_features.toarray()[items]])
     seen = np.zeros(users.size, bool)
     seen[data.log.user * 30 + data.log.item] = True
-    oracle = LogisticRegression(C=1 / ridge, tol=1e-12, max_iter=10_000, solver="newton-cg").fit(rows, seen)
+    oracle = LogisticRegression(C=1 / ridge, tol=1e-12, max_iter=10_000, solver="newton-cg").fit(
+        rows, seen
+    )
     p = Logistic(mode="cells", ridge=ridge).fit(data).predict(users, items)
     np.testing.assert_allclose(logit(p), oracle.decision_function(rows), atol=1e-5)
 
@@ -45,7 +50,9 @@ def test_without_features_the_bins_are_the_features():
     data = small_exposure()
     bare = Exposure(data.counts, data.log)
     pairs = all_pairs(data)
-    np.testing.assert_allclose(Logistic().fit(bare).predict(*pairs), Logistic().fit(data).predict(*pairs))
+    np.testing.assert_allclose(
+        Logistic().fit(bare).predict(*pairs), Logistic().fit(data).predict(*pairs)
+    )
 
 
 def test_interactions_reach_the_rates_of_cells_when_hardly_penalised():

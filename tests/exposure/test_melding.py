@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from puidrec.exposure.melding import UniformRows, joined_levels, log_gamma, ranges_of, uniform_shares, without_empty
+from puidrec.exposure.melding import (
+    UniformRows,
+    joined_levels,
+    log_gamma,
+    ranges_of,
+    uniform_shares,
+    without_empty,
+)
 
 SHARES = st.floats(0.001, 0.999)
 
@@ -54,7 +61,9 @@ def test_levels_are_joined_until_enough_rows_are_expected() -> None:
     assert joined_levels(np.array([6.0, 1.0, 2.0, 3.0, 9.0, 8.0]), many).tolist() == [0, 1, 4, 5]
     assert joined_levels(np.array([6.0, 6.0, 6.0, 6.0, 6.0, 1.0]), many).tolist() == [0, 1, 2, 3, 4]
     assert joined_levels(np.array([1.0, 1.0]), many[:2]).tolist() == [0]
-    assert joined_levels(np.array([9.0, 9.0]), np.array([2.0, 9.0])).tolist() == [0]  # too few seen rows
+    assert joined_levels(np.array([9.0, 9.0]), np.array([2.0, 9.0])).tolist() == [
+        0
+    ]  # too few seen rows
 
 
 def test_events_without_a_uniform_row_join_their_neighbour() -> None:
@@ -68,20 +77,25 @@ def test_rows_of_one_user_that_are_all_alike_count_once() -> None:
     event = np.repeat(np.arange(30) % 2, 10)
     alike = UniformRows(event, np.repeat(np.arange(30), 10))
     assert uniform_shares(event, alike, np.eye(2), 0.01)[1] == pytest.approx(30.0)
-    asked = UniformRows(event, alike.user, n_users=30)  # all users there are: who was asked is not left to chance
+    asked = UniformRows(
+        event, alike.user, n_users=30
+    )  # all users there are: who was asked is not left to chance
     assert uniform_shares(event, asked, np.eye(2), 0.01)[1] == pytest.approx(300.0)
     single = UniformRows(event, np.arange(300))
     assert uniform_shares(event, single, np.eye(2), 0.01)[1] == pytest.approx(300.0)
 
 
 def test_the_effective_size_is_what_repeated_surveys_show() -> None:
-    """The variance of the share over many surveys of 40 users × 12 rows is p (1 − p) over the effective size."""
+    """The variance of the share over many surveys of 40 users × 12 rows is p (1 − p) over the
+    effective size."""
     rng, a = np.random.default_rng(0), 3.0
     shares, sizes = [], []
     for _ in range(600):
         taste = rng.beta(a, a, 40)  # intraclass correlation 1 / (2 a + 1)
         event = (rng.random((40, 12)) < taste[:, None]).astype(int).ravel()
-        share, size = uniform_shares(event, UniformRows(event, np.repeat(np.arange(40), 12)), np.eye(2), 0.025)
+        share, size = uniform_shares(
+            event, UniformRows(event, np.repeat(np.arange(40), 12)), np.eye(2), 0.025
+        )
         shares.append(share[1])
         sizes.append(size[1])
     true = 480 / (1 + 11 / (2 * a + 1))

@@ -25,7 +25,11 @@ def selected(n_users=400, n_items=200, seed=0):
 
 def test_recovers_exposure_that_depends_on_the_rating():
     data, by_level = selected()
-    p = NaiveBayes().fit(data).predict(np.zeros(3, int), np.zeros(3, int), rating=np.array([1.0, 2.0, 3.0]))
+    p = (
+        NaiveBayes()
+        .fit(data)
+        .predict(np.zeros(3, int), np.zeros(3, int), rating=np.array([1.0, 2.0, 3.0]))
+    )
     np.testing.assert_allclose(p, by_level, rtol=0.08)
 
 
@@ -39,14 +43,20 @@ def test_an_unknown_rating_gets_the_overall_rate_which_is_the_mean_over_ratings(
 
 
 def test_the_harmonic_identity_of_the_log():
-    """Σ over the log of 1/P(o|r) is |D| when nothing is smoothed: the weights rebuild the population."""
+    """Σ over the log of 1/P(o|r) is |D| when nothing is smoothed: the weights rebuild the
+    population."""
     data, _ = selected()
-    p = NaiveBayes(smoothing=1e-9).fit(data).predict(data.log.user, data.log.item, rating=data.log.rating)
+    p = (
+        NaiveBayes(smoothing=1e-9)
+        .fit(data)
+        .predict(data.log.user, data.log.item, rating=data.log.rating)
+    )
     assert (1 / p).sum() == pytest.approx(data.n_pairs, rel=1e-3)
 
 
 def test_smoothing_spreads_pseudo_ratings_evenly():
-    """By hand: log 5, 5, 1 and uniform 1, 1, 5, 1 with two pseudo-ratings: shares (2, 3)/5 and (4, 2)/6."""
+    """By hand: log 5, 5, 1 and uniform 1, 1, 5, 1 with two pseudo-ratings: shares (2, 3)/5 and (4,
+    2)/6."""
     user, item = np.array([0, 0, 1]), np.array([0, 1, 1])
     uniform = Rated(np.zeros(4, int), np.zeros(4, int), np.array([1.0, 1.0, 5.0, 1.0]))
     bins = {"user_bin": np.zeros(2, np.int32), "item_bin": np.zeros(3, np.int32)}
@@ -58,9 +68,15 @@ def test_smoothing_spreads_pseudo_ratings_evenly():
 def test_a_level_without_uniform_ratings_stays_finite():
     data = small_exposure()
     no_fives = data.uniform.rating < 5
-    uniform = Rated(data.uniform.user[no_fives], data.uniform.item[no_fives], data.uniform.rating[no_fives])
+    uniform = Rated(
+        data.uniform.user[no_fives], data.uniform.item[no_fives], data.uniform.rating[no_fives]
+    )
     assert (data.log.rating == 5).any()
-    p = NaiveBayes().fit(replace(data, uniform=uniform)).predict(data.log.user, data.log.item, rating=data.log.rating)
+    p = (
+        NaiveBayes()
+        .fit(replace(data, uniform=uniform))
+        .predict(data.log.user, data.log.item, rating=data.log.rating)
+    )
     assert ((p > 0) & (p <= 1)).all()
 
 
@@ -70,8 +86,12 @@ def test_without_uniform_rows_or_with_a_strange_rating_it_says_what_is_missing()
         NaiveBayes().fit(replace(data, uniform=None))
     with pytest.raises(InputError, match="needs the ratings of the log"):
         NaiveBayes().fit(replace(data, log=None))
-    with pytest.raises(InputError, match=r"1 ratings are of a level never seen in fitting; found 2.5"):
-        NaiveBayes().fit(data).predict(np.zeros(2, int), np.zeros(2, int), rating=np.array([3.0, 2.5]))
+    with pytest.raises(
+        InputError, match=r"1 ratings are of a level never seen in fitting; found 2.5"
+    ):
+        NaiveBayes().fit(data).predict(
+            np.zeros(2, int), np.zeros(2, int), rating=np.array([3.0, 2.5])
+        )
     with pytest.raises(InputError, match="one rating per pair"):
         NaiveBayes().fit(data).predict(np.zeros(2, int), np.zeros(2, int), rating=np.array([3.0]))
     with pytest.raises(InputError, match="smoothing"):

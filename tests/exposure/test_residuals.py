@@ -20,7 +20,10 @@ from puidrec.exposure.residuals import (
 
 
 def test_folded_quantile_holds_its_probability():
-    mean, deviation = np.random.default_rng(0).normal(0, 2, 500), np.random.default_rng(1).uniform(0.05, 2, 500)
+    mean, deviation = (
+        np.random.default_rng(0).normal(0, 2, 500),
+        np.random.default_rng(1).uniform(0.05, 2, 500),
+    )
     for level in (0.5, 0.9, 0.95):
         g = folded_quantile(mean, deviation, level)
         inside = norm.cdf(g, mean, deviation) - norm.cdf(-g, mean, deviation)
@@ -51,7 +54,9 @@ def test_variance_is_found_where_the_field_is_empty():
     trace = shrunk_residual(gap, flat, empty)
     assert trace.prior[empty[:, 0]].mean() == pytest.approx(0.5, rel=0.1)
     assert trace.prior[~empty[:, 0]].mean() < 0.01
-    assert np.mean((trace.mean - trait) ** 2) == pytest.approx(trace.variance.mean(), rel=0.15)  # knows its error
+    assert np.mean((trace.mean - trait) ** 2) == pytest.approx(
+        trace.variance.mean(), rel=0.15
+    )  # knows its error
     blind = shrunk_residual(gap, flat, None)
     assert np.mean((blind.mean - trait) ** 2) > 1.5 * np.mean((trace.mean - trait) ** 2)
 
@@ -60,7 +65,9 @@ def test_variance_follows_the_gain_only_if_the_log_says_so():
     rng = np.random.default_rng(1)
     gain = rng.exponential(1.0, 5000)
     noise = np.full(5000, 0.05)
-    grows = shrunk_residual(Levels(rng.normal(0, np.sqrt(0.3 * np.minimum(gain, 3) + noise)), noise), gain, None).prior
+    grows = shrunk_residual(
+        Levels(rng.normal(0, np.sqrt(0.3 * np.minimum(gain, 3) + noise)), noise), gain, None
+    ).prior
     even = shrunk_residual(Levels(rng.normal(0, np.sqrt(0.3 + noise)), noise), gain, None).prior
     low, high = gain < 0.3, gain > 2
     assert grows[high].mean() > 5 * grows[low].mean()

@@ -1,4 +1,5 @@
-"""The solver by numeric derivative, by scipy's own minimiser, from far starts; classes of equal degree."""
+"""The solver by numeric derivative, by scipy's own minimiser, from far starts; classes of equal
+degree."""
 
 import numpy as np
 import pytest
@@ -25,12 +26,18 @@ RIDGE = Ridge(0.7, 1.3, 2.0, 0.1)
 
 
 def problem(seed=0, features=True, scale=1.0):
-    """A table of classes with sizes, bins, offsets and (for users) features, and counts drawn from a model on it."""
+    """A table of classes with sizes, bins, offsets and (for users) features, and counts drawn from
+    a model on it."""
     random = np.random.default_rng(seed)
     user_bin, item_bin = np.array([0, 0, 1, 1, 2]), np.array([0, 1, 1, 0])
-    size, item_size = random.integers(1, 40, 5).astype(float), random.integers(1, 30, 4).astype(float)
+    size, item_size = (
+        random.integers(1, 40, 5).astype(float),
+        random.integers(1, 30, 4).astype(float),
+    )
     logit = random.normal(-1, scale, (5, 4))
-    seen = random.binomial(np.multiply.outer(size, item_size).astype(int), expit(logit)).astype(float)
+    seen = random.binomial(np.multiply.outer(size, item_size).astype(int), expit(logit)).astype(
+        float
+    )
     cells = np.zeros((3, 2))
     np.add.at(cells, (user_bin[:, None], item_bin), seen)
     design = sparse.csr_array(random.normal(size=(5, 2))) if features else None
@@ -48,7 +55,10 @@ def objective(vector, task, start, ridge):
     logit = at.cell[np.ix_(u.bin, i.bin)] + (user + u.offset)[:, None] + item + i.offset
     value = (np.multiply.outer(u.size, i.size) * np.logaddexp(0, logit)).sum()
     value -= (u.observed * user).sum() + (i.observed * item).sum() + (task.cells * at.cell).sum()
-    value += 0.5 * ridge.user * (u.weight * at.user**2).sum() + 0.5 * ridge.item * (i.weight * at.item**2).sum()
+    value += (
+        0.5 * ridge.user * (u.weight * at.user**2).sum()
+        + 0.5 * ridge.item * (i.weight * at.item**2).sum()
+    )
     return (
         value
         + 0.5 * ridge.interaction * (centred(at.cell) ** 2).sum()
@@ -64,13 +74,15 @@ def test_gradient_and_curvature_are_the_derivatives(features):
     state = task.state(start.unpack(point), RIDGE)
     basis = np.eye(point.size) * step
     slope = [
-        (objective(point + e, task, start, RIDGE) - objective(point - e, task, start, RIDGE)) / (2 * step)
+        (objective(point + e, task, start, RIDGE) - objective(point - e, task, start, RIDGE))
+        / (2 * step)
         for e in basis
     ]
     np.testing.assert_allclose(state.gradient.pack(), slope, rtol=1e-5, atol=1e-4)
     product = np.array([state.hessian(start.unpack(e / step)).pack() for e in basis])
     ahead, behind = (
-        np.array([task.state(start.unpack(point + sign * e), RIDGE).gradient.pack() for e in basis]) for sign in (1, -1)
+        np.array([task.state(start.unpack(point + sign * e), RIDGE).gradient.pack() for e in basis])
+        for sign in (1, -1)
     )
     np.testing.assert_allclose(product, (ahead - behind) / (2 * step), rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(state.diagonal().user, np.diag(product)[6 : 6 + start.user.size])
@@ -80,7 +92,9 @@ def test_gradient_and_curvature_are_the_derivatives(features):
 def test_the_minimum_is_that_of_a_general_minimiser(features):
     task, start = problem(3, features)
     point, _ = minimise(task, start, RIDGE)
-    oracle = minimize(objective, start.pack(), args=(task, start, RIDGE), method="BFGS", options={"gtol": 1e-4})
+    oracle = minimize(
+        objective, start.pack(), args=(task, start, RIDGE), method="BFGS", options={"gtol": 1e-4}
+    )
     assert objective(point.pack(), task, start, RIDGE) <= oracle.fun + 1e-7
     np.testing.assert_allclose(point.pack(), oracle.x, atol=1e-3)
 
@@ -93,7 +107,9 @@ def test_a_start_that_overshoots_reaches_the_same_minimum(far):
     point, state = minimise(task, Parameters(np.full((3, 2), far), start.user, start.item), weak)
     assert np.isfinite(point.pack()).all()
     np.testing.assert_allclose(
-        objective(point.pack(), task, start, weak), objective(near.pack(), task, start, weak), rtol=1e-8
+        objective(point.pack(), task, start, weak),
+        objective(near.pack(), task, start, weak),
+        rtol=1e-8,
     )
     assert np.abs(state.gradient.pack()).max() < 1e-2
 
@@ -104,7 +120,9 @@ def test_interactions_are_what_rows_and_columns_leave():
     inner = centred(table)
     assert np.abs(inner.sum(axis=0)).max() < 1e-12
     assert np.abs(inner.sum(axis=1)).max() < 1e-12
-    np.testing.assert_allclose(centred(random.normal(size=4)[:, None] + random.normal(size=3)), 0, atol=1e-12)
+    np.testing.assert_allclose(
+        centred(random.normal(size=4)[:, None] + random.normal(size=3)), 0, atol=1e-12
+    )
     np.testing.assert_allclose(centred(inner), inner)
 
 
@@ -122,7 +140,9 @@ def test_grouping_keeps_the_totals_of_every_bin(seed, limit, offset):
     classes, bins, degree = drawn(seed, offset=offset)
     side = classes.at_most(limit).side()
     np.testing.assert_allclose(np.bincount(side.bin, weights=side.size), np.bincount(bins))
-    np.testing.assert_allclose(np.bincount(side.bin, weights=side.observed), np.bincount(bins, weights=degree))
+    np.testing.assert_allclose(
+        np.bincount(side.bin, weights=side.observed), np.bincount(bins, weights=degree)
+    )
 
 
 def test_the_limit_is_kept_down_to_one_class_per_stratum():
@@ -137,7 +157,9 @@ def test_the_limit_is_kept_down_to_one_class_per_stratum():
 def test_values_return_to_entities_exactly_or_on_a_smooth_curve():
     classes, _, degree = drawn(1)
     side = classes.side()
-    np.testing.assert_allclose(classes.to_entities(np.log1p(side.observed / side.size)), np.log1p(degree))
+    np.testing.assert_allclose(
+        classes.to_entities(np.log1p(side.observed / side.size)), np.log1p(degree)
+    )
     coarse = classes.at_most(80)
     side = coarse.side()
     curve = lambda d: np.sqrt(np.log1p(d) + 1)  # noqa: E731
@@ -176,4 +198,6 @@ def test_the_shift_meets_the_total(seed, share, spread):
 
 def test_a_calibrated_table_is_left_alone():
     log_odds, pairs = np.array([-1.0, 2.0]), np.array([10.0, 30.0])
-    assert calibrating_shift(log_odds, pairs, float((pairs * expit(log_odds)).sum())) == pytest.approx(0, abs=1e-12)
+    assert calibrating_shift(
+        log_odds, pairs, float((pairs * expit(log_odds)).sum())
+    ) == pytest.approx(0, abs=1e-12)

@@ -1,4 +1,5 @@
-"""The measured tilt: found where it is, by segment, with intervals that hold; equal to a logistic regression."""
+"""The measured tilt: found where it is, by segment, with intervals that hold; equal to a logistic
+regression."""
 
 from __future__ import annotations
 
@@ -11,13 +12,18 @@ from puidrec.data.dataset import Dataset
 from puidrec.exposure.tilt import TiltRows, fit_tilt, measure_tilt
 
 
-def draw(slopes: tuple[float, ...], rng: np.random.Generator, n_users: int = 200, per_user: int = 40) -> TiltRows:
-    """Logged and uniform rows of users in segments with these slopes; users have propensities of their own."""
+def draw(
+    slopes: tuple[float, ...], rng: np.random.Generator, n_users: int = 200, per_user: int = 40
+) -> TiltRows:
+    """Logged and uniform rows of users in segments with these slopes; users have propensities of
+    their own."""
     user = np.repeat(np.arange(n_users), per_user)
     segment = user % len(slopes)
     rating = np.clip(rng.normal(0.5, 0.1, n_users)[user] + rng.normal(0, 0.25, user.size), 0, 1)
     offset = rng.normal(-1.5, 0.5, n_users)[user]
-    logged = rng.random(user.size) < 1 / (1 + np.exp(-(offset + np.array(slopes)[segment] * rating)))
+    logged = rng.random(user.size) < 1 / (
+        1 + np.exp(-(offset + np.array(slopes)[segment] * rating))
+    )
     kept = logged | (rng.random(user.size) < 0.1)  # a tenth of what was not seen is rated at random
     return TiltRows(rating[kept], offset[kept], logged[kept] * 1.0, user[kept], segment[kept])
 
@@ -43,7 +49,9 @@ def test_slopes_of_segments_are_found_each_on_its_own() -> None:
     np.testing.assert_allclose(found.mean(axis=0), slopes, atol=0.15)
     rows = draw(slopes, rng)
     own = rows.segment == 1
-    alone = fit_tilt(TiltRows(*(part[own] for part in rows[:4]), np.zeros(own.sum(), np.int64)), 200)
+    alone = fit_tilt(
+        TiltRows(*(part[own] for part in rows[:4]), np.zeros(own.sum(), np.int64)), 200
+    )
     assert fit_tilt(rows, 200, 3).slope[1] == pytest.approx(alone.slope[0], abs=1e-7)
 
 
@@ -82,7 +90,9 @@ def tilted(slope: float, seed: int = 0) -> Dataset:
         for u, i in ((user, item), drawn)
     ]
     users = pl.DataFrame({"user_id": np.arange(300), "kind": ["a", "b"] * 150})
-    return Dataset.from_frame(frames[0], uniform=frames[1], users=users, scale=(1, 5), unknown_ids="keep")
+    return Dataset.from_frame(
+        frames[0], uniform=frames[1], users=users, scale=(1, 5), unknown_ids="keep"
+    )
 
 
 def test_the_public_function_finds_direction_and_size() -> None:
@@ -113,6 +123,8 @@ def test_what_cannot_be_measured_is_refused(refusal) -> None:
     log = data.logged.to_frame().select("user_id", "item_id", "rating")
     refusal(lambda: measure_tilt(Dataset.from_frame(log, scale=(1, 5))), "needs uniform rows")
     few = Dataset.from_frame(
-        log, uniform=data.uniform.to_frame().select("user_id", "item_id", "rating")[:5], scale=(1, 5)
+        log,
+        uniform=data.uniform.to_frame().select("user_id", "item_id", "rating")[:5],
+        scale=(1, 5),
     )
     refusal(lambda: measure_tilt(few), "too few uniform rows")

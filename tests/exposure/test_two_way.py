@@ -17,7 +17,9 @@ def draw(seed, n_users, n_items, user_bins=1, item_bins=1, sd=(1.0, 1.0), centre
     item_bin = (np.arange(n_items) % item_bins).astype(np.int32)
     cell = random.normal(centre, 0.5, (user_bins, item_bins))
     logit = (
-        cell[np.ix_(user_bin, item_bin)] + random.normal(0, sd[0], n_users)[:, None] + random.normal(0, sd[1], n_items)
+        cell[np.ix_(user_bin, item_bin)]
+        + random.normal(0, sd[0], n_users)[:, None]
+        + random.normal(0, sd[1], n_items)
     )
     seen = random.random(logit.shape) < expit(logit)
     return ExposureCounts.from_pairs(*np.nonzero(seen), user_bin, item_bin), seen, logit
@@ -48,8 +50,12 @@ def test_equals_logistic_regression_with_user_and_item_dummies(ridge):
     user, item = (index.ravel() for index in np.indices(seen.shape))
     scale = np.sqrt(ridge if isinstance(ridge, tuple) else (ridge, ridge))
     dummies = np.hstack([np.eye(30)[user] / scale[0], np.eye(20)[item] / scale[1]])
-    oracle = LogisticRegression(C=1.0, tol=1e-12, max_iter=10_000, solver="newton-cg").fit(dummies, seen.ravel())
-    np.testing.assert_allclose(matrix(effects).ravel(), oracle.decision_function(dummies), atol=2e-5)
+    oracle = LogisticRegression(C=1.0, tol=1e-12, max_iter=10_000, solver="newton-cg").fit(
+        dummies, seen.ravel()
+    )
+    np.testing.assert_allclose(
+        matrix(effects).ravel(), oracle.decision_function(dummies), atol=2e-5
+    )
 
 
 def test_equals_logistic_regression_with_cells_of_bins_as_well():
@@ -58,8 +64,12 @@ def test_equals_logistic_regression_with_cells_of_bins_as_well():
     user, item = (index.ravel() for index in np.indices(seen.shape))
     cell = np.eye(6)[effects.user_bin[user] * 2 + effects.item_bin[item]] * 1e3
     dummies = np.hstack([np.eye(40)[user], np.eye(30)[item], cell])
-    oracle = LogisticRegression(C=1.0, tol=1e-10, max_iter=10_000, solver="newton-cholesky").fit(dummies, seen.ravel())
-    np.testing.assert_allclose(matrix(effects).ravel(), oracle.decision_function(dummies), atol=1e-3)
+    oracle = LogisticRegression(C=1.0, tol=1e-10, max_iter=10_000, solver="newton-cholesky").fit(
+        dummies, seen.ravel()
+    )
+    np.testing.assert_allclose(
+        matrix(effects).ravel(), oracle.decision_function(dummies), atol=1e-3
+    )
 
 
 def test_effects_sum_to_zero_within_bins_and_equal_degrees_share_one():
@@ -68,9 +78,13 @@ def test_effects_sum_to_zero_within_bins_and_equal_degrees_share_one():
     assert np.abs(np.bincount(effects.user_bin, weights=effects.user_effect)).max() < 0.05
     assert np.abs(np.bincount(effects.item_bin, weights=effects.item_effect)).max() < 0.05
     kinds = {}
-    for kind, effect in zip(zip(effects.user_bin, counts.user_degree, strict=True), effects.user_effect, strict=True):
+    for kind, effect in zip(
+        zip(effects.user_bin, counts.user_degree, strict=True), effects.user_effect, strict=True
+    ):
         assert kinds.setdefault(kind, effect) == effect
-    assert (np.diff([kinds[k] for k in sorted(kinds) if k[0] == 0]) > 0).all(), "more seen, larger effect"
+    assert (np.diff([kinds[k] for k in sorted(kinds) if k[0] == 0]) > 0).all(), (
+        "more seen, larger effect"
+    )
 
 
 @pytest.mark.parametrize("sd", [(0.3, 0.3), (0.8, 0.6), (1.5, 1.5)])
@@ -96,14 +110,18 @@ def test_equal_degrees_have_no_effect():
     """A log of 24 ratings per user, as Coat's, says nothing of users."""
     random = np.random.default_rng(0)
     item = np.concatenate([random.permutation(100)[:24] for _ in range(80)])
-    counts = ExposureCounts.from_pairs(np.repeat(np.arange(80), 24), item, np.zeros(80, int), np.zeros(100, int))
+    counts = ExposureCounts.from_pairs(
+        np.repeat(np.arange(80), 24), item, np.zeros(80, int), np.zeros(100, int)
+    )
     effects = fit_two_way(counts)
     assert np.abs(effects.user_effect).max() < 1e-6
 
 
 def test_shrunk_effects_are_nearer_the_truth_than_unshrunk_ones():
     counts, _, logit = draw(4, 400, 300, 4, 3, (0.4, 0.4), centre=-4.0)
-    error = [np.mean((matrix(fit_two_way(counts, ridge)) - logit) ** 2) for ridge in ("auto", 0.01, 1e4)]
+    error = [
+        np.mean((matrix(fit_two_way(counts, ridge)) - logit) ** 2) for ridge in ("auto", 0.01, 1e4)
+    ]
     assert error[0] < 0.8 * min(error[1:])
 
 

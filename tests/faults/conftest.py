@@ -1,4 +1,5 @@
-"""Faults on purpose. The suite runs a short form of each; `python bench/faults.py NAME` asks for the long one."""
+"""Faults on purpose. The suite runs a short form of each; `python bench/faults.py NAME` asks for
+the long one."""
 
 from __future__ import annotations
 
@@ -42,15 +43,34 @@ def repeats() -> Callable[[int], int]:
 @pytest.fixture(scope="session")
 def puid() -> Callable[..., Outcome]:
     """Run `puid ARGS` in a process of its own, where a fault can do no harm to others."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("PUID_DEBUG", "MASTER_ADDR")}
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("PUID_DEBUG", "MASTER_ADDR")
+    }
     environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": "100"}
 
-    def call(*arguments: object, before: str = "", prefix: tuple[str, ...] = (), timeout: float = 120) -> Outcome:
-        command = [*prefix, sys.executable, "-c", before + ENTRY, *map(os.fsdecode, map(_word, arguments))]
+    def call(
+        *arguments: object, before: str = "", prefix: tuple[str, ...] = (), timeout: float = 120
+    ) -> Outcome:
+        command = [
+            *prefix,
+            sys.executable,
+            "-c",
+            before + ENTRY,
+            *map(os.fsdecode, map(_word, arguments)),
+        ]
         done = subprocess.run(
-            command, capture_output=True, env=environment, check=False, timeout=timeout, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            env=environment,
+            check=False,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
         )
-        return Outcome(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+        return Outcome(
+            done.returncode,
+            done.stdout.decode(errors="replace"),
+            done.stderr.decode(errors="replace"),
+        )
 
     return call
 
@@ -61,13 +81,16 @@ def _word(argument: object) -> str | bytes:
 
 @pytest.fixture(scope="session")
 def snapshot() -> Callable[[Path], dict[str, bytes | str]]:
-    """Everything under a folder, hidden files too: to see that nothing changed and nothing was left."""
+    """Everything under a folder, hidden files too: to see that nothing changed and nothing was
+    left."""
 
     def take(folder: Path) -> dict[str, bytes | str]:
         found: dict[str, bytes | str] = {}
         for path in sorted(folder.rglob("*")):
             name = str(path.relative_to(folder))
-            found[name] = path.read_bytes() if path.is_file() and not path.is_symlink() else "folder or link"
+            found[name] = (
+                path.read_bytes() if path.is_file() and not path.is_symlink() else "folder or link"
+            )
         return found
 
     return take

@@ -22,7 +22,9 @@ def wheel() -> Any:
     return module
 
 
-def installed(name: str, version: str, requires: tuple[str, ...] = (), **about: str) -> dict[str, Any]:
+def installed(
+    name: str, version: str, requires: tuple[str, ...] = (), **about: str
+) -> dict[str, Any]:
     """A package as `pip install --report` tells of it."""
     archive = {"hashes": {"sha256": "0" * 63 + str(len(name) % 10)}}
     metadata = {"name": name, "version": version, "requires_dist": list(requires), **about}
@@ -35,14 +37,25 @@ def test_it_names_every_package_with_version_hash_and_needs(wheel: Any) -> None:
     report = {
         "install": [
             installed("torch", "2.13.0+cpu", license="BSD-3-Clause"),
-            installed("puidrec", "0.1.0", ("torch<3,>=2.10", "Jinja2>=3.1", 'ray>=2.40; extra == "ray"')),
+            installed(
+                "puidrec", "0.1.0", ("torch<3,>=2.10", "Jinja2>=3.1", 'ray>=2.40; extra == "ray"')
+            ),
             installed("Jinja2", "3.1.6", license_expression="BSD-3-Clause"),
         ]
     }
     bill = wheel.bill_of_materials(report)
-    assert validation.JsonStrictValidator(schema.SchemaVersion.V1_5).validate_str(json.dumps(bill)) is None
+    assert (
+        validation.JsonStrictValidator(schema.SchemaVersion.V1_5).validate_str(json.dumps(bill))
+        is None
+    )
     assert bill["metadata"]["component"]["name"] == "puidrec"
-    assert [part["purl"] for part in bill["components"]] == ["pkg:pypi/jinja2@3.1.6", "pkg:pypi/torch@2.13.0%2Bcpu"]
+    assert [part["purl"] for part in bill["components"]] == [
+        "pkg:pypi/jinja2@3.1.6",
+        "pkg:pypi/torch@2.13.0%2Bcpu",
+    ]
     assert all(len(part["hashes"][0]["content"]) == 64 for part in bill["components"])
     needs = {need["ref"]: need["dependsOn"] for need in bill["dependencies"]}
-    assert needs["pkg:pypi/puidrec@0.1.0"] == ["pkg:pypi/jinja2@3.1.6", "pkg:pypi/torch@2.13.0%2Bcpu"]
+    assert needs["pkg:pypi/puidrec@0.1.0"] == [
+        "pkg:pypi/jinja2@3.1.6",
+        "pkg:pypi/torch@2.13.0%2Bcpu",
+    ]

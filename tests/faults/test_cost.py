@@ -1,4 +1,5 @@
-"""What telling and saving cost a run: progress that ends at its end, checkpoints that take little time and room."""
+"""What telling and saving cost a run: progress that ends at its end, checkpoints that take little
+time and room."""
 
 from __future__ import annotations
 
@@ -33,9 +34,13 @@ def data() -> Dataset:
         ("brd-ips", {"solver": "adam", "epochs": 6, "dim": 2}),
     ],
 )
-def test_progress_counts_work_and_ends_at_its_end(method: str, options: dict[str, Any], data: Dataset) -> None:
+def test_progress_counts_work_and_ends_at_its_end(
+    method: str, options: dict[str, Any], data: Dataset
+) -> None:
     told: list[tuple[str, int, int]] = []
-    Recommender(method, **options).fit(data, progress=lambda stage, done, total, _: told.append((stage, done, total)))
+    Recommender(method, **options).fit(
+        data, progress=lambda stage, done, total, _: told.append((stage, done, total))
+    )
     done, total = (np.array([call[k] for call in told]) for k in (1, 2))
     assert (np.diff(done) >= 0).all()
     assert (done[:-1] < total[:-1]).all(), "full before the end"
@@ -43,7 +48,8 @@ def test_progress_counts_work_and_ends_at_its_end(method: str, options: dict[str
 
 
 class Clock:
-    """Time that passes only while something is done: a sweep takes a tenth of a second, a checkpoint what it costs."""
+    """Time that passes only while something is done: a sweep takes a tenth of a second, a
+    checkpoint what it costs."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -52,8 +58,11 @@ class Clock:
         return self.now
 
 
-def saved(data: Dataset, monkeypatch: pytest.MonkeyPatch, path: Path, seconds: float, size: int) -> tuple[float, int]:
-    """A run of some minutes whose checkpoints take so long and so many bytes: its seconds, and its checkpoints."""
+def saved(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch, path: Path, seconds: float, size: int
+) -> tuple[float, int]:
+    """A run of some minutes whose checkpoints take so long and so many bytes: its seconds, and its
+    checkpoints."""
     clock, count = Clock(), 0
 
     def save(_: Path, checkpoint: Checkpoint) -> None:
@@ -75,7 +84,13 @@ def saved(data: Dataset, monkeypatch: pytest.MonkeyPatch, path: Path, seconds: f
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(module, "save_checkpoint", save)
     monkeypatch.setattr(module, "train_stages", train)
-    options: dict[str, Any] = {"dim": 2, "l2": 1e-4, "epochs": 2000, "solver": "adam", "patience": 0}
+    options: dict[str, Any] = {
+        "dim": 2,
+        "l2": 1e-4,
+        "epochs": 2000,
+        "solver": "adam",
+        "patience": 0,
+    }
     Recommender("mf", **options).fit(data, checkpoint=path, progress=tick)
     return clock.now, count
 

@@ -1,4 +1,5 @@
-"""Full disks and read-only folders, real ones: one line, a failing exit code, earlier files intact, nothing left."""
+"""Full disks and read-only folders, real ones: one line, a failing exit code, earlier files intact,
+nothing left."""
 
 from __future__ import annotations
 
@@ -25,18 +26,41 @@ QUICK = ("--set", "epochs=2", "--set", "dim=2", "--set", "propensity=cells", "--
 
 
 def commands(folder: Path, out: Path, version: int) -> dict[str, tuple[object, ...]]:
-    """Every command that writes, to `out`; a second version writes other content where the first one stands."""
+    """Every command that writes, to `out`; a second version writes other content where the first
+    one stands."""
     run, seed = folder / "run", ("--seed", version)
     return {
         "train": ("train", "--method", "mf", *SMALL, *QUICK, *seed, "--out", out / f"run{version}"),
-        "compare": ("compare", "--methods", "bias", *SMALL, *QUICK, "--seeds", 1, *seed, "--engine", "inline",
-                    "--out", out / "compare"),
+        "compare": (
+            "compare",
+            "--methods",
+            "bias",
+            *SMALL,
+            *QUICK,
+            "--seeds",
+            1,
+            *seed,
+            "--engine",
+            "inline",
+            "--out",
+            out / "compare",
+        ),
         "gamma": ("gamma", "--data", "simulated", *SMALL, *seed, "--out", out / "gamma"),
         "convert": ("data", "convert", "kuairec", folder / f"kuairec{version}", out / "compact"),
-        "simulate": ("data", "simulate", "--users", 30, "--items", 20, *seed, "--out", out / "simulated"),
+        "simulate": (
+            "data",
+            "simulate",
+            "--users",
+            30,
+            "--items",
+            20,
+            *seed,
+            "--out",
+            out / "simulated",
+        ),
         "audit": ("audit", run, *SMALL, "--replicates", 2, *seed, "--out", out / "audit"),
         "export": ("export", run, "--format", ("npy", "parquet")[version], "--out", out / "export"),
-    }  # fmt: skip
+    }
 
 
 NAMES = tuple(commands(Path(), Path(), 0))
@@ -51,21 +75,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for version in range(2):
         source = folder / f"kuairec{version}"
         source.mkdir()
-        user, video = (axis.ravel() for axis in np.meshgrid(np.arange(9), np.arange(7), indexing="ij"))
+        user, video = (
+            axis.ravel() for axis in np.meshgrid(np.arange(9), np.arange(7), indexing="ij")
+        )
         ratio = np.random.default_rng(version).choice([0.5, 3.0], user.size)
-        table = pl.DataFrame({"user_id": user, "video_id": video, "timestamp": 1.0, "watch_ratio": ratio})
+        table = pl.DataFrame(
+            {"user_id": user, "video_id": video, "timestamp": 1.0, "watch_ratio": ratio}
+        )
         table.write_csv(source / "small_matrix.csv")
     return folder
 
 
 def call(*arguments: object) -> tuple[int, str, str]:
-    """`puid ARGS` in this process: exit code and two streams, which are kept in memory, for disks are full here."""
+    """`puid ARGS` in this process: exit code and two streams, which are kept in memory, for disks
+    are full here."""
     import io
 
     out, err, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["puid", *map(str, arguments), "--quiet"]  # a slow machine would tell its progress
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as left:
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as left,
+        ):
             run()
     finally:
         sys.argv = before
@@ -74,7 +107,10 @@ def call(*arguments: object) -> tuple[int, str, str]:
 
 
 def mount(*arguments: object) -> bool:
-    return subprocess.run(["mount", *map(str, arguments)], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(["mount", *map(str, arguments)], capture_output=True, check=False).returncode
+        == 0
+    )
 
 
 @pytest.fixture
@@ -113,7 +149,8 @@ Take = Callable[[Path], dict[str, Any]]
 
 
 def failed(name: str, folder: Path, disk: Path, take: Take, *, may_fit: bool = False) -> str:
-    """Run the second version and see it fail without a trace on the disk; returns the line (or nothing, if it fits)."""
+    """Run the second version and see it fail without a trace on the disk; returns the line (or
+    nothing, if it fits)."""
     before = take(disk)
     outcome = code, out, err = call(*commands(folder, disk, 1)[name])
     after = take(disk)
@@ -132,13 +169,17 @@ def failed(name: str, folder: Path, disk: Path, take: Take, *, may_fit: bool = F
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_cannot_be_written(name: str, folder: Path, disk: Path, snapshot: Take, repeats: Any) -> None:
+def test_what_cannot_be_written(
+    name: str, folder: Path, disk: Path, snapshot: Take, repeats: Any
+) -> None:
     first = call(*commands(folder, disk, 0)[name])
     assert first[0] == 0, first
     with no_growth():
         assert "File too large" in failed(name, folder, disk, snapshot)
     if not os.path.ismount(disk):
-        pytest.skip("mounting a small disk needs root; refused writes were tried, full and read-only disks were not")
+        pytest.skip(
+            "mounting a small disk needs root; refused writes were tried, full and read-only disks were not"
+        )
     assert mount("-o", "remount,ro", disk)
     assert "Read-only file system" in failed(name, folder, disk, snapshot)
     assert mount("-o", "remount,rw", disk)

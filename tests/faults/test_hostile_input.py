@@ -1,4 +1,5 @@
-"""Inputs made to harm: paths that are no files, archives, endless lines. One line each; nothing is written."""
+"""Inputs made to harm: paths that are no files, archives, endless lines. One line each; nothing is
+written."""
 
 from __future__ import annotations
 
@@ -98,7 +99,11 @@ def test_a_gzip_bomb_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
     (tmp_path / "good.csv").write_bytes(HEAD + ROWS)
     for key in ("logged", "uniform"):
         files = {"logged": tmp_path / "good.csv", key: path}
-        refused(lambda files=files: load_dataset("files", **files, scale=(1, 5)), "bomb.csv.gz", "200 times")
+        refused(
+            lambda files=files: load_dataset("files", **files, scale=(1, 5)),
+            "bomb.csv.gz",
+            "200 times",
+        )
 
 
 @contextlib.contextmanager
@@ -132,7 +137,9 @@ def test_paths_that_are_no_files(kind: str, tmp_path: Path) -> None:
             refused(lambda path=path: load_dataset("files", logged=path, scale=(1, 5)), path.name)
             for key in ("uniform", "users", "items"):
                 refused(
-                    lambda path=path, key=key: load_dataset("files", logged=good, **{key: path}, scale=(1, 5)),
+                    lambda path=path, key=key: load_dataset(
+                        "files", logged=good, **{key: path}, scale=(1, 5)
+                    ),
                     path.name,
                 )
             refused(lambda: load_dataset("files", tmp_path, scale=(1, 5)))
@@ -179,7 +186,19 @@ def test_outputs_that_are_no_folders(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "../../../etc", "/etc", "/proc/self", "a" * 300, "x\x00y", "new\nline", "\udcff"]
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../../../etc",
+        "/etc",
+        "/proc/self",
+        "a" * 300,
+        "x\x00y",
+        "new\nline",
+        "\udcff",
+    ],
 )
 def test_names_of_model_folders(name: str, tmp_path: Path) -> None:
     refused(lambda: Recommender.load(tmp_path / name))

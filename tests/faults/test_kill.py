@@ -1,4 +1,5 @@
-"""SIGKILL at random moments of a real training process, and before every step that it takes on the disk.
+"""SIGKILL at random moments of a real training process, and before every step that it takes on the
+disk.
 
 The last checkpoint loads, and the end is the same to a bit.
 """
@@ -52,7 +53,8 @@ def kill_at(step, out):
 
     sys.addaudithook(hook)
 
-# A number for L2: the short fits that would choose it are not checkpointed, and most kills would come before the first.
+# A number for L2: the short fits that would choose it are not checkpointed, and most kills would
+# come before the first.
 options = {"dim": 3, "propensity": "cells", "patience": 0, "l2": 0.5}
 for line in sys.stdin:
     delay, step, epochs, out = line.strip().split(" ", 3)
@@ -77,23 +79,28 @@ for line in sys.stdin:
             ended = os.waitpid(child, 0)
     print(ended[1], time.monotonic() - began, flush=True)
 """
-"""Per line `DELAY STEP EPOCHS FOLDER`: fork a training process, kill it after the delay or before a step on the disk
-(0: never), say its status and seconds."""
+"""Per line `DELAY STEP EPOCHS FOLDER`: fork a training process, kill it after the delay or before a
+step on the disk (0: never), say its status and seconds."""
 
 
 class Train(Protocol):
     """Train into a folder until killed; returns the status and the seconds."""
 
-    def __call__(self, out: Path, delay: float = 0.0, step: int = 0, epochs: int = 40) -> tuple[int, float]: ...
+    def __call__(
+        self, out: Path, delay: float = 0.0, step: int = 0, epochs: int = 40
+    ) -> tuple[int, float]: ...
 
 
 @pytest.fixture(scope="module")
 def train() -> Iterator[Train]:
     """Train in a process that is killed after some seconds; the imports are paid for once."""
     server = subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert server.stdin is not None
     assert server.stdout is not None
     into, back = server.stdin, server.stdout
@@ -131,7 +138,9 @@ def test_killed_at_random_moments_a_run_ends_as_if_nothing_had_happened(
         for _ in range(3):
             status, seconds = train(run, delay=rng.uniform(0.3, 0.95) * length)
             assert status in (0, signal.SIGKILL), status
-            length = length if status else min(length, seconds)  # the machine may have less to do than before
+            length = (
+                length if status else min(length, seconds)
+            )  # the machine may have less to do than before
             kills += status != 0
             if (run / "checkpoint.safetensors").exists():
                 load_checkpoint(run / "checkpoint.safetensors")
@@ -140,7 +149,9 @@ def test_killed_at_random_moments_a_run_ends_as_if_nothing_had_happened(
                 break
         if not (run / "model").exists():
             assert train(run)[0] == 0
-            assert sorted(path.name for path in run.iterdir()) == files, "nothing of the killed is left"
+            assert sorted(path.name for path in run.iterdir()) == files, (
+                "nothing of the killed is left"
+            )
         assert content(run) == whole
     assert loaded > 0.3 * kills, "killed too early to prove anything"
     print(f"{kills} kills in {runs} runs of {length:.1f} s; {loaded} checkpoints, each loads")  # noqa: T201 (for the long form)
@@ -160,7 +171,9 @@ def test_killed_before_any_step_on_the_disk_a_run_ends_as_if_nothing_had_happene
             load_checkpoint(run / "checkpoint.safetensors")
         if not (run / "model").exists():
             assert train(run, epochs=2)[0] == 0, step
-            assert sorted(path.name for path in run.iterdir()) == files, "nothing of the killed is left"
+            assert sorted(path.name for path in run.iterdir()) == files, (
+                "nothing of the killed is left"
+            )
         assert content(run) == whole, step
     assert step > 30, "these were not all the steps"
     print(f"killed before each of {step - 1} steps")  # noqa: T201 (for the long form)

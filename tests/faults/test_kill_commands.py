@@ -1,4 +1,5 @@
-"""SIGKILL in commands that write: what they leave does not keep the same command from ending, with the same files."""
+"""SIGKILL in commands that write: what they leave does not keep the same command from ending, with
+the same files."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ SMALL = ("--set", "data.n_users=40", "--set", "data.n_items=25")
 
 
 def puid(*arguments: object, delay: float | None = None) -> tuple[int, float]:
-    """Run `puid ARGS` in a process that is killed after some seconds (None: never); its status, and its seconds."""
+    """Run `puid ARGS` in a process that is killed after some seconds (None: never); its status, and
+    its seconds."""
     began = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-c", ENTRY, *map(str, arguments)],
@@ -46,7 +48,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def files(folder: Path) -> list[str]:
     """All files, and what is beside the folder."""
     inside = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-    return inside + sorted(path.name for path in folder.parent.iterdir() if path.name != folder.name)
+    return inside + sorted(
+        path.name for path in folder.parent.iterdir() if path.name != folder.name
+    )
 
 
 COMMANDS: list[tuple[object, ...]] = [
@@ -56,11 +60,14 @@ COMMANDS: list[tuple[object, ...]] = [
     ("tune", *SMALL, "--method", "mf", "--budget", 2, "--engine", "inline"),
     ("audit", "RUN", "--replicates", 2),
 ]
-"""The long form takes all, the suite the first two: they hold everything in one folder until it is whole."""
+"""The long form takes all, the suite the first two: they hold everything in one folder until it is
+whole."""
 
 
 @pytest.mark.parametrize(
-    "command", COMMANDS if "PUIDREC_FAULTS" in os.environ else COMMANDS[:2], ids=lambda command: command[0]
+    "command",
+    COMMANDS if "PUIDREC_FAULTS" in os.environ else COMMANDS[:2],
+    ids=lambda command: command[0],
 )
 def test_a_killed_command_can_be_repeated(
     command: tuple[object, ...], run: Path, repeats: Callable[[int], int], tmp_path: Path
@@ -73,7 +80,9 @@ def test_a_killed_command_can_be_repeated(
     assert status == 0
     rng, kills = random.Random(0), 0
     for _ in range(repeats(1)):
-        status, seconds = puid(*words, "--out", places[1] / "out", delay=rng.uniform(0.5, 0.95) * length)
+        status, seconds = puid(
+            *words, "--out", places[1] / "out", delay=rng.uniform(0.5, 0.95) * length
+        )
         assert status in (0, -signal.SIGKILL)
         if status:
             kills += 1

@@ -60,7 +60,8 @@ def reshaped(content: bytes, rng: random.Random) -> bytes:
 
 
 def stretched(content: bytes, rng: random.Random) -> int:
-    """A size that no model of this folder has; the file gets it by a hole, which takes no room on the disk."""
+    """A size that no model of this folder has; the file gets it by a hole, which takes no room on
+    the disk."""
     return rng.choice([len(content) + 1, 2**24, 2**30, 2**34])
 
 
@@ -74,7 +75,9 @@ WAYS = (
 )
 
 
-def test_a_mutated_model_is_refused_or_answers_as_before(repeats: Callable[[int], int], tmp_path: Path) -> None:
+def test_a_mutated_model_is_refused_or_answers_as_before(
+    repeats: Callable[[int], int], tmp_path: Path
+) -> None:
     data = simulate("mixed", 12, 9, density=0.3, rng=0).data
     model = Recommender("mf", epochs=2, dim=2).fit(data)
     folder = tmp_path / "model"
@@ -99,12 +102,16 @@ def test_a_mutated_model_is_refused_or_answers_as_before(repeats: Callable[[int]
             assert np.array_equal(loaded.item_factors_, model.item_factors_)
             assert loaded.user_ids_.ids.equals(model.user_ids_.ids)
             assert loaded.item_ids_.ids.equals(model.item_ids_.ids)
-            assert all(np.array_equal(*pair) for pair in zip(loaded.seen_, model.seen_, strict=True))
+            assert all(
+                np.array_equal(*pair) for pair in zip(loaded.seen_, model.seen_, strict=True)
+            )
             assert (loaded.settings, loaded.history_) == (model.settings, model.history_)
             assert loaded.encoders_ == encoders
         (folder / name).write_bytes(good[name])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024
     print(f"{refused} of {repeats(400)} refused, {grown:.0f} MiB more")  # noqa: T201
-    assert refused > 0.85 * repeats(400)  # the report of a model, which nothing depends on, may say anything
+    assert refused > 0.85 * repeats(
+        400
+    )  # the report of a model, which nothing depends on, may say anything
     assert grown < 200
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["model", DESCRIPTION, TENSORS]

@@ -1,4 +1,5 @@
-"""Small and odd data sets through every method: finite scores, or one line that says what the data cannot support."""
+"""Small and odd data sets through every method: finite scores, or one line that says what the data
+cannot support."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from puidrec.model import Recommender
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(0)]
 
 LONG = "PUIDREC_FAULTS" in os.environ
-"""The long form takes every method on every seed; the short one a third of them in turn, so that each has its seeds."""
+"""The long form takes every method on every seed; the short one a third of them in turn, so that
+each has its seeds."""
 FIRST = int(os.environ.get("PUIDREC_FAULTS_FIRST", "0"))
 RATINGS = ("spread", "constant", "all liked", "none liked", "two levels", "fractions")
 RATING_SHARES = (0.45, 0.05, 0.15, 0.1, 0.2, 0.05)
@@ -31,11 +33,15 @@ def ratings(rng: np.random.Generator, kind: str, n: int) -> np.ndarray:
         return np.full(n, float(rng.integers(1, 6)))
     if kind == "fractions":
         return np.round(rng.uniform(1, 5, n), 3)
-    low, high = {"spread": (1, 6), "all liked": (4, 6), "none liked": (1, 4), "two levels": (2, 4)}[kind]
+    low, high = {"spread": (1, 6), "all liked": (4, 6), "none liked": (1, 4), "two levels": (2, 4)}[
+        kind
+    ]
     return rng.integers(low, high, n).astype(float)
 
 
-def pairs(rng: np.random.Generator, kind: str, users: int, items: int) -> tuple[np.ndarray, np.ndarray]:
+def pairs(
+    rng: np.random.Generator, kind: str, users: int, items: int
+) -> tuple[np.ndarray, np.ndarray]:
     shares = {"sparse": rng.uniform(0.05, 0.3), "dense": rng.uniform(0.4, 0.9), "full": 1.0}
     if kind in shares:
         return np.nonzero(rng.random((users, items)) <= shares[kind])
@@ -47,25 +53,38 @@ def pairs(rng: np.random.Generator, kind: str, users: int, items: int) -> tuple[
     return user, user % items
 
 
-def rated(rng: np.random.Generator, user: np.ndarray, item: np.ndarray, text: bool, kind: str) -> pl.DataFrame:
-    frame = pl.DataFrame({"user_id": user, "item_id": item, "rating": ratings(rng, kind, user.size)})
+def rated(
+    rng: np.random.Generator, user: np.ndarray, item: np.ndarray, text: bool, kind: str
+) -> pl.DataFrame:
+    frame = pl.DataFrame(
+        {"user_id": user, "item_id": item, "rating": ratings(rng, kind, user.size)}
+    )
     names = pl.format("u{}", pl.col("user_id")).alias("user_id")
     return frame.with_columns(names) if text else frame
 
 
 def side(rng: np.random.Generator, key: str, count: int, text: bool) -> pl.DataFrame:
-    """Features of every awkward kind: one value, a copy, all missing, some missing, huge, as many values as rows."""
+    """Features of every awkward kind: one value, a copy, all missing, some missing, huge, as many
+    values as rows."""
     ids = [f"u{k}" for k in range(count)] if text else list(range(count))
     number = np.round(rng.normal(0, 1, count), 3)
     holes = [None if rng.random() < 0.4 else float(x) for x in number]
     words = [None if rng.random() < 0.2 else str(rng.choice(["a", "b", ""])) for _ in range(count)]
     columns = {
-        "number": number.tolist(), "copy": number.tolist(), "constant": [1.0] * count, "holes": holes, "words": words,
-        "name": [f"n{k}" for k in range(count)], "huge": (number * 1e12).tolist(),
-        "flag": [bool(x > 0) for x in number], "same": ["x"] * count,
+        "number": number.tolist(),
+        "copy": number.tolist(),
+        "constant": [1.0] * count,
+        "holes": holes,
+        "words": words,
+        "name": [f"n{k}" for k in range(count)],
+        "huge": (number * 1e12).tolist(),
+        "flag": [bool(x > 0) for x in number],
+        "same": ["x"] * count,
         "list": [["p", "q"][: int(rng.integers(0, 3))] for _ in range(count)],
-    }  # fmt: skip
-    chosen = [name for name in columns if rng.random() < (0.05 if name == "name" else 0.5)]  # a name is refused
+    }
+    chosen = [
+        name for name in columns if rng.random() < (0.05 if name == "name" else 0.5)
+    ]  # a name is refused
     schema = {"list": pl.List(pl.String), "words": pl.String, "holes": pl.Float64}
     return pl.DataFrame(
         {key: ids, **{name: columns[name] for name in chosen}},
@@ -82,7 +101,9 @@ def odd_dataset(seed: int) -> Dataset:
     uniform = None
     if rng.random() < 0.6:
         drawn = np.nonzero(rng.random((users, items)) < rng.choice([0.05, 0.5]))
-        uniform = rated(rng, *drawn, text, str(rng.choice([kind, "spread"]))) if drawn[0].size else None
+        uniform = (
+            rated(rng, *drawn, text, str(rng.choice([kind, "spread"]))) if drawn[0].size else None
+        )
     tables = {
         "users": side(rng, "user_id", users, text) if rng.random() < 0.6 else None,
         "items": side(rng, "item_id", items, False) if rng.random() < 0.6 else None,
@@ -139,4 +160,6 @@ def test_every_method_fits_or_says_why_not(repeats: Callable[[int], int]) -> Non
                 faults.append(f"seed {seed}, {method}: {type(error).__name__}: {error}"[:300])
     print("\n".join(f"{count:6d}  {line}" for line, count in seen.most_common()))  # noqa: T201 (for the long form)
     assert not faults, f"{len(faults)} faults\n" + "\n".join(faults[:20])
-    assert seen["fitted"] > 0.6 * (seen.total() - seen["no data set"]), "a test of refusals only would prove nothing"
+    assert seen["fitted"] > 0.6 * (seen.total() - seen["no data set"]), (
+        "a test of refusals only would prove nothing"
+    )

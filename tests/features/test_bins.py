@@ -12,14 +12,22 @@ from puidrec.features.bins import MAX_LEVELS, bin_column, bin_side, cross
 
 def sizes(column, n_bins=4):
     found = bin_column(column, n_bins)
-    return dict(zip(found.labels, np.bincount(found.codes, minlength=len(found.labels)).tolist(), strict=True))
+    return dict(
+        zip(
+            found.labels,
+            np.bincount(found.codes, minlength=len(found.labels)).tolist(),
+            strict=True,
+        )
+    )
 
 
 def test_quantiles_are_even_and_ordered():
     values = np.random.default_rng(0).normal(size=1000)
     found = bin_column(pl.Series("x", values))
     assert np.bincount(found.codes).tolist() == [250] * 4
-    assert [values[found.codes == k].max() < values[found.codes == k + 1].min() for k in range(3)] == [True] * 3
+    assert [
+        values[found.codes == k].max() < values[found.codes == k + 1].min() for k in range(3)
+    ] == [True] * 3
     assert found.codes.dtype == np.int32
 
 
@@ -28,7 +36,10 @@ def test_few_distinct_numbers_are_their_own_bins():
 
 
 def test_ties_at_zero_fall_back_to_zero_against_the_rest():
-    assert sizes(pl.Series("x", [0.0] * 60 + [float(k) for k in range(1, 41)])) == {"below 1": 60, "1 or more": 40}
+    assert sizes(pl.Series("x", [0.0] * 60 + [float(k) for k in range(1, 41)])) == {
+        "below 1": 60,
+        "1 or more": 40,
+    }
 
 
 def test_ties_elsewhere_fall_back_to_the_most_even_cut():
@@ -55,9 +66,19 @@ def test_categories_by_frequency_and_the_rare_ones_together():
 
 
 def test_lists_go_by_their_most_common_value():
-    column = pl.Series("g", [["drama", "war"], ["drama"], ["war", "drama"], ["war"], [], None, [None, "sea"]])
+    column = pl.Series(
+        "g", [["drama", "war"], ["drama"], ["war", "drama"], ["war"], [], None, [None, "sea"]]
+    )
     found = bin_column(column)
-    assert [found.labels[k] for k in found.codes] == ["drama", "drama", "drama", "war", "none", "missing", "sea"]
+    assert [found.labels[k] for k in found.codes] == [
+        "drama",
+        "drama",
+        "drama",
+        "war",
+        "none",
+        "missing",
+        "sea",
+    ]
 
 
 def test_two_levels_cut_as_evenly_as_possible():
@@ -94,7 +115,12 @@ def table(n, seed=0):
 
 
 @settings(max_examples=40, deadline=None)
-@given(n=st.integers(1, 300), min_count=st.integers(1, 50), max_bins=st.integers(1, 20), seed=st.integers(0, 99))
+@given(
+    n=st.integers(1, 300),
+    min_count=st.integers(1, 50),
+    max_bins=st.integers(1, 20),
+    seed=st.integers(0, 99),
+)
 def test_every_bin_holds_its_minimum_and_codes_are_compact(n, min_count, max_bins, seed):
     bins = bin_side(table(n, seed), id_column="user_id", min_count=min_count, max_bins=max_bins)
     size = np.bincount(bins.codes, minlength=bins.n_bins)
@@ -170,7 +196,9 @@ def test_ids_are_refused_and_can_be_excluded(column):
 
 
 def test_distinct_measurements_are_not_ids():
-    frame = pl.DataFrame({"user_id": np.arange(50), "price": np.random.default_rng(0).normal(size=50)})
+    frame = pl.DataFrame(
+        {"user_id": np.arange(50), "price": np.random.default_rng(0).normal(size=50)}
+    )
     assert bin_side(frame, id_column="user_id").columns == ("price",)
 
 

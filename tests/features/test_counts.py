@@ -56,7 +56,11 @@ def test_empty_groups_sum_to_zero():
 
 @pytest.mark.parametrize(
     ("user", "item", "message"),
-    [([0, 1], [0], "one length"), ([0, 13], [0, 0], "13.*0 to 12"), ([0, 1], [0, -1], "-1.*0 to 8")],
+    [
+        ([0, 1], [0], "one length"),
+        ([0, 13], [0, 0], "13.*0 to 12"),
+        ([0, 1], [0, -1], "-1.*0 to 8"),
+    ],
 )
 def test_codes_outside_the_population_are_refused(user, item, message):
     _, user_bin, item_bin = exposure(0)

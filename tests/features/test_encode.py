@@ -1,4 +1,5 @@
-"""Every encoding of side tables by hand: for backbones, propensities, regressions on bins, and single features."""
+"""Every encoding of side tables by hand: for backbones, propensities, regressions on bins, and
+single features."""
 
 import json
 
@@ -33,9 +34,15 @@ TABLE = pl.DataFrame(
 def test_each_kind_of_column_by_hand():
     encoder = FeatureEncoder.fit(TABLE, "item_id")
     assert [(column.name, column.width) for column in encoder.columns] == [
-        ("colour", 3), ("tags", 3), ("price", 2), ("flat", 1)
-    ]  # fmt: skip
-    assert [column.vocabulary for column in encoder.columns[:2]] == [("blue", "red", MISSING), ("a", "b", "c")]
+        ("colour", 3),
+        ("tags", 3),
+        ("price", 2),
+        ("flat", 1),
+    ]
+    assert [column.vocabulary for column in encoder.columns[:2]] == [
+        ("blue", "red", MISSING),
+        ("a", "b", "c"),
+    ]
     expected = np.array(
         [
             [0, 1, 0, 1 / 2, 1 / 2, 0, -1, 0, 0],
@@ -50,7 +57,8 @@ def test_each_kind_of_column_by_hand():
 def test_new_entities_with_unknown_values():
     encoder = FeatureEncoder.fit(TABLE, "item_id")
     new = pl.DataFrame(
-        {"colour": ["green"], "tags": [["z"]], "price": [1e9], "flat": [None]}, schema=TABLE.drop("item_id").schema
+        {"colour": ["green"], "tags": [["z"]], "price": [1e9], "flat": [None]},
+        schema=TABLE.drop("item_id").schema,
     )
     row = encoder.encode(new).toarray()[0]
     assert row[6] == CUT
@@ -77,7 +85,9 @@ def test_missing_columns_are_named():
 
 def test_a_million_rows_of_one_hot_encode_fast():
     rng = np.random.default_rng(0)
-    big = pl.DataFrame({"user_id": np.arange(200_000), "group": rng.integers(0, 50, 200_000).astype(str)})
+    big = pl.DataFrame(
+        {"user_id": np.arange(200_000), "group": rng.integers(0, 50, 200_000).astype(str)}
+    )
     design = FeatureEncoder.fit(big, "user_id").encode(big)
     assert design.nnz == 200_000
 
@@ -112,24 +122,39 @@ def test_only_frequent_levels_get_a_column():
 
 
 def test_all_missing_numbers_add_nothing():
-    frame = pl.DataFrame({"user_id": [1, 2], "x": pl.Series([None, None], dtype=pl.Float64), "y": ["a", "b"]})
+    frame = pl.DataFrame(
+        {"user_id": [1, 2], "x": pl.Series([None, None], dtype=pl.Float64), "y": ["a", "b"]}
+    )
     assert exposure_design(frame, "user_id").shape == (2, 2)
 
 
 def test_binned_design_holds_bins_and_standardised_numbers():
     values = np.arange(40.0)
-    frame = pl.DataFrame({"user_id": np.arange(40), "x": values, "sex": ["f", "m"] * 20, "skip": values})
+    frame = pl.DataFrame(
+        {"user_id": np.arange(40), "x": values, "sex": ["f", "m"] * 20, "skip": values}
+    )
     design = binned_design(frame, "user_id", exclude=["skip"])
     assert design.shape == (40, DESIGN_BINS - 1 + 1 + 1)
-    np.testing.assert_allclose(design[:, DESIGN_BINS - 1], (values - values.mean()) / values.std(ddof=1))
+    np.testing.assert_allclose(
+        design[:, DESIGN_BINS - 1], (values - values.mean()) / values.std(ddof=1)
+    )
     assert set(design[:, -1]) == {0.0, 1.0}
-    assert (design[:, : DESIGN_BINS - 1].sum(axis=1) == (values >= 5)).all()  # the first bin has no column
-    assert binned_design(frame.select("user_id"), "user_id") is binned_design(None, "user_id") is None
+    assert (
+        design[:, : DESIGN_BINS - 1].sum(axis=1) == (values >= 5)
+    ).all()  # the first bin has no column
+    assert (
+        binned_design(frame.select("user_id"), "user_id") is binned_design(None, "user_id") is None
+    )
 
 
 def test_missing_fields_are_those_that_some_filled_in():
     frame = pl.DataFrame(
-        {"id": [1, 2], "a": [None, "x"], "b": ["x", "y"], "c": pl.Series([None, None], dtype=pl.String)}
+        {
+            "id": [1, 2],
+            "a": [None, "x"],
+            "b": ["x", "y"],
+            "c": pl.Series([None, None], dtype=pl.String),
+        }
     )
     assert missing_fields(frame, "id").tolist() == [[True], [False]]
     assert missing_fields(frame.drop("a"), "id") is None

@@ -35,18 +35,24 @@ def test_the_reconstruction_is_the_dense_one() -> None:
     rates = np.multiply.outer(seen.sum(1), seen.sum(0)) / seen.sum()
     left, strength, right = np.linalg.svd(seen - rates)
     a, b = factors_of(seen).reconstruction
-    assert a @ b.T == pytest.approx(rates + strength[0] * np.multiply.outer(left[:, 0], right[0]), abs=1e-8)
+    assert a @ b.T == pytest.approx(
+        rates + strength[0] * np.multiply.outer(left[:, 0], right[0]), abs=1e-8
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_chance_alone_gives_no_factors(seed) -> None:
     rng = np.random.default_rng(seed)
     activity, popularity = rng.gamma(2.0, 0.5, 150), rng.gamma(2.0, 0.5, 60)
-    seen = (rng.random((150, 60)) < np.clip(0.15 * np.multiply.outer(activity, popularity), 0, 1)).astype(float)
+    seen = (
+        rng.random((150, 60)) < np.clip(0.15 * np.multiply.outer(activity, popularity), 0, 1)
+    ).astype(float)
     rates = np.multiply.outer(seen.sum(1), seen.sum(0)) / seen.sum()
     largest = np.linalg.svd(seen - rates, compute_uv=False)[0]
     assert _edge(seen.sum(1), seen.sum(0), 0) == pytest.approx(largest, rel=0.06)
-    assert factors_of(seen).users.shape[1] <= 1  # by chance an edge is crossed now and then, by one direction
+    assert (
+        factors_of(seen).users.shape[1] <= 1
+    )  # by chance an edge is crossed now and then, by one direction
 
 
 def test_random_logs_have_the_degrees_of_the_log() -> None:
@@ -61,12 +67,15 @@ def test_random_logs_have_the_degrees_of_the_log() -> None:
 
 def test_no_direction_is_turned_round_by_the_start() -> None:
     seen, _ = grouped()
-    one, other = (ExposureFactors.fit(RowMatrix.of(sp.csr_matrix(seen)), 4, seed=seed) for seed in (0, 7))
+    one, other = (
+        ExposureFactors.fit(RowMatrix.of(sp.csr_matrix(seen)), 4, seed=seed) for seed in (0, 7)
+    )
     assert one.users == pytest.approx(other.users, abs=1e-6)
 
 
 def test_noise_is_the_variance_of_chance() -> None:
-    """Users whose rows are independent draws: the spread of their factors is `noise`, and no signal is seen in them."""
+    """Users whose rows are independent draws: the spread of their factors is `noise`, and no signal
+    is seen in them."""
     seen, _ = grouped(n_users=2_000)
     found = factors_of(seen)
     direction = found.items[:, 0] / np.sum(found.items[:, 0] ** 2) ** 0.5
@@ -94,7 +103,9 @@ def test_the_posterior_mean_lies_between_exposure_and_features() -> None:
     signal = np.mean(exposure**2) - found.noise[0]
     assert share == pytest.approx(np.full(200, signal / (signal + found.noise[0])))
     features = sp.csr_array(np.random.default_rng(1).normal(size=(200, 2)))
-    assert np.corrcoef(found.given_features(features)[:, 0], posterior)[0, 1] > 0.99  # features of no use
+    assert (
+        np.corrcoef(found.given_features(features)[:, 0], posterior)[0, 1] > 0.99
+    )  # features of no use
 
 
 def test_tables_too_small_to_decompose() -> None:

@@ -14,10 +14,15 @@ from puidrec.features.pseudo import kmeans_bins, pseudo_features, with_pseudo_fe
 
 
 def inertia(values: np.ndarray, codes: np.ndarray) -> float:
-    return sum(float(((values[codes == c] - values[codes == c].mean()) ** 2).sum()) for c in np.unique(codes))
+    return sum(
+        float(((values[codes == c] - values[codes == c].mean()) ** 2).sum())
+        for c in np.unique(codes)
+    )
 
 
-def full_log(rank: int, shape: tuple[int, int] = (40, 30)) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def full_log(
+    rank: int, shape: tuple[int, int] = (40, 30)
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(rank)
     left, right = rng.standard_normal((shape[0], rank)), rng.standard_normal((shape[1], rank))
     table = (left - left.mean(axis=0)) @ (right - right.mean(axis=0)).T
@@ -26,7 +31,8 @@ def full_log(rank: int, shape: tuple[int, int] = (40, 30)) -> tuple[np.ndarray, 
 
 
 def test_factors_are_the_best_low_rank_fit() -> None:
-    """A full table whose rows and columns average to 0 needs no centring, so the dense SVD is the oracle."""
+    """A full table whose rows and columns average to 0 needs no centring, so the dense SVD is the
+    oracle."""
     user, item, rating, table = full_log(6)
     for dim in (1, 3, 6):
         left, right = pseudo_features(user, item, rating, 40, 30, dim, rng=0)
@@ -55,7 +61,9 @@ def test_a_log_without_structure_gives_zeros() -> None:
 @pytest.mark.parametrize("dim", [0, 30, 64])
 def test_too_many_dimensions_are_refused(dim: int, refusal) -> None:
     user, item, rating, _ = full_log(2)
-    refusal(lambda: pseudo_features(user, item, rating, 40, 30, dim, rng=0), f"found {dim}", "1 to 29")
+    refusal(
+        lambda: pseudo_features(user, item, rating, 40, 30, dim, rng=0), f"found {dim}", "1 to 29"
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -71,7 +79,9 @@ def test_bins_are_the_best_of_all_partitions(values: list[int], k: int) -> None:
 
 def test_bins_of_long_columns_are_as_tight_as_those_of_scikit_learn() -> None:
     rng = np.random.default_rng(0)
-    matrix = np.column_stack([rng.standard_normal(3000), rng.exponential(1, 3000), rng.standard_cauchy(3000)])
+    matrix = np.column_stack(
+        [rng.standard_normal(3000), rng.exponential(1, 3000), rng.standard_cauchy(3000)]
+    )
     codes = kmeans_bins(matrix, 4)
     for column, code in zip(matrix.T, codes.T, strict=True):
         oracle = KMeans(4, n_init=5, random_state=0).fit(column[:, None])

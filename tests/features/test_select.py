@@ -23,7 +23,8 @@ def test_correlations_are_those_of_pandas(seed: int, hidden: float, offset: floa
 
 def test_constant_columns_correlate_with_nothing() -> None:
     frame = pl.DataFrame(
-        {"a": [1.0, 2, 3], "b": [5.1, 5.1, 5.1], "c": [None, None, None]}, schema_overrides={"c": pl.Float64}
+        {"a": [1.0, 2, 3], "b": [5.1, 5.1, 5.1], "c": [None, None, None]},
+        schema_overrides={"c": pl.Float64},
     )
     _, r = pearson(frame)
     np.testing.assert_array_equal(r, np.diag([1.0, 0, 0]))
@@ -33,7 +34,13 @@ def test_groups_chain_ignore_signs_and_text() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, 500))
     frame = pl.DataFrame(
-        {"a": x, "t": ["k"] * 500, "b": -x + 0.3 * y, "c": -x + 0.6 * y, "alone": rng.standard_normal(500)}
+        {
+            "a": x,
+            "t": ["k"] * 500,
+            "b": -x + 0.3 * y,
+            "c": -x + 0.6 * y,
+            "alone": rng.standard_normal(500),
+        }
     )
     _, r = pearson(frame)
     assert abs(r[0, 2]) < 0.9 < abs(r[1, 2])

@@ -14,8 +14,9 @@ from puidrec.methods import METHODS
 
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-3
-"""Sums are made in another order by other processors, numbers of threads and versions of torch: solved scores move by
-1e-4 at most then, those of Adam by a few of these; a change of a method moves them by more than this."""
+"""Sums are made in another order by other processors, numbers of threads and versions of torch:
+solved scores move by 1e-4 at most then, those of Adam by a few of these; a change of a method moves
+them by more than this."""
 LOGS = ("features", "plain")
 
 
@@ -42,7 +43,9 @@ def golden(log: str) -> dict[str, list[float]]:
 @pytest.mark.parametrize("log", LOGS)
 @pytest.mark.parametrize("method", list(METHODS))
 def test_scores_are_the_golden_ones(method: str, log: str, one_thread) -> None:
-    assert np.abs(np.array(writer().scores(method, data(log))) - golden(log)[method]).max() < TOLERANCE
+    assert (
+        np.abs(np.array(writer().scores(method, data(log))) - golden(log)[method]).max() < TOLERANCE
+    )
 
 
 @pytest.mark.parametrize("log", LOGS)

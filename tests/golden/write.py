@@ -1,7 +1,8 @@
-"""Thirty rounded scores of every method on two small logs; `python tests/golden/write.py` writes them anew, on purpose.
+"""Thirty rounded scores of every method on two small logs; `python tests/golden/write.py` writes
+them anew, on purpose.
 
-A change of a golden score is a change of what users get: it needs a line in CHANGELOG.md that says which
-methods, and why.
+A change of a golden score is a change of what users get: it needs a line in CHANGELOG.md that says
+which methods, and why.
 """
 
 from __future__ import annotations
@@ -27,8 +28,14 @@ def logs() -> dict[str, Dataset]:
     """Ratings with features and uniform rows; the same of another world without features."""
     features = simulate("mixed", 40, 25, density=0.3, n_uniform=600, rng=0).data
     other = simulate("trait-genre", 40, 25, density=0.3, n_uniform=600, rng=1).data
-    tables = other.logged.to_frame(), other.uniform.to_frame() if other.uniform is not None else None
-    return {"features": features, "plain": Dataset.from_frame(tables[0], uniform=tables[1], scale=(1, 5))}
+    tables = (
+        other.logged.to_frame(),
+        other.uniform.to_frame() if other.uniform is not None else None,
+    )
+    return {
+        "features": features,
+        "plain": Dataset.from_frame(tables[0], uniform=tables[1], scale=(1, 5)),
+    }
 
 
 def scores(method: str, data: Dataset) -> list[float]:
@@ -48,7 +55,9 @@ def golden() -> Iterator[tuple[Path, dict[str, list[float]]]]:
 def main() -> None:
     """Write all of them: a method per line, so that a change shows which methods it changed."""
     for path, found in golden():
-        lines = ",\n".join(f"  {json.dumps(method)}: {json.dumps(values)}" for method, values in found.items())
+        lines = ",\n".join(
+            f"  {json.dumps(method)}: {json.dumps(values)}" for method, values in found.items()
+        )
         path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 

@@ -22,7 +22,9 @@ def doubly_robust(seen: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 def test_the_variance_weight_estimates_the_variance_of_dr_without_bias() -> None:
     variance = doubly_robust(DRAWS, 1 / P).var()
-    assert (DRAWS @ (weights.variance_weight(P) * GAP**2)).mean() == pytest.approx(variance, rel=0.03)
+    assert (DRAWS @ (weights.variance_weight(P) * GAP**2)).mean() == pytest.approx(
+        variance, rel=0.03
+    )
     assert np.sum((1 - P) / P * GAP**2) == pytest.approx(variance, rel=0.03)
 
 
@@ -46,13 +48,17 @@ def test_the_dynamic_weight_is_flat_for_rare_pairs_and_inverse_for_common_ones()
 def test_the_dynamic_power_is_clipped_pair_by_pair() -> None:
     p = np.linspace(1e-3, 0.999, 300)
     f = np.log(1 + p) / np.log(2)
-    alpha = [min(max(np.log(0.2 * (1 - q)) / np.log(g), 0.0), 1.0) for q, g in zip(p, f, strict=True)]
+    alpha = [
+        min(max(np.log(0.2 * (1 - q)) / np.log(g), 0.0), 1.0) for q, g in zip(p, f, strict=True)
+    ]
     assert weights.dynamic_weight(p) == pytest.approx(1.0 / f ** np.array(alpha), rel=1e-9)
 
 
 def slope_of(seen: np.ndarray) -> float:
     h = 1 / P - 1
-    return weights.targeting_slope(h.mean(), np.sum((h / P)[seen]), np.sum((h**2 / P)[seen]), P.size)
+    return weights.targeting_slope(
+        h.mean(), np.sum((h / P)[seen]), np.sum((h**2 / P)[seen]), P.size
+    )
 
 
 def test_targeted_weights_give_the_estimate_with_moved_imputations() -> None:
@@ -63,7 +69,9 @@ def test_targeted_weights_give_the_estimate_with_moved_imputations() -> None:
     targeted = w * (1 + slope_of(seen) * h[seen])
     assert targeted.min() > 1.0
     assert weights.targeted_weight(P[seen], slope_of(seen)) == pytest.approx(targeted)
-    assert np.sum(weights.targeted_weight(P[seen], slope_of(seen)) * GAP[seen]) == pytest.approx(moved)
+    assert np.sum(weights.targeted_weight(P[seen], slope_of(seen)) * GAP[seen]) == pytest.approx(
+        moved
+    )
 
 
 def test_targeted_weights_reproduce_what_is_known_of_all_pairs() -> None:

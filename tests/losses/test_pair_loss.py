@@ -1,4 +1,5 @@
-"""Losses of logged pairs by numeric derivatives, by limits and over all pairs by brute force; parabolas above them."""
+"""Losses of logged pairs by numeric derivatives, by limits and over all pairs by brute force;
+parabolas above them."""
 
 from __future__ import annotations
 
@@ -39,20 +40,26 @@ def robust(**given: Any) -> RobustLoss:
 
 CASES: dict[str, PairLoss] = {
     **{f"ips {name}": robust(error=pointwise_error(name, "signed")) for name in LOSSES},
-    **{f"dr {name}": robust(error=pointwise_error(name, "signed"), head="label") for name in LOSSES},
+    **{
+        f"dr {name}": robust(error=pointwise_error(name, "signed"), head="label") for name in LOSSES
+    },
     "worst ips": robust(interval=True),
     "worst dr": robust(head="label", interval=True),
-    "worst dr, cross-entropy": robust(error=pointwise_error("cross-entropy", "unit"), head="label", interval=True),
+    "worst dr, cross-entropy": robust(
+        error=pointwise_error("cross-entropy", "unit"), head="label", interval=True
+    ),
     "worst dr, ê itself": robust(head="direct", interval=True),
     "benchmarked ips": robust(interval=True, benchmarked=True),
-    "benchmarked ips, absolute": robust(error=pointwise_error("absolute"), interval=True, benchmarked=True),
+    "benchmarked ips, absolute": robust(
+        error=pointwise_error("absolute"), interval=True, benchmarked=True
+    ),
     "benchmarked dr": robust(head="label", interval=True, benchmarked=True),
     "unseen": UnseenLoss(0.7, 0.2),
     "unseen, concave": UnseenLoss(0.1, 0.9),
     "printed imputation": PrintedImputation(SQUARED),
 }
-"""Every class of loss, and every branch of the worst case. The head `residual` holds a part of itself constant:
-below."""
+"""Every class of loss, and every branch of the worst case. The head `residual` holds a part of
+itself constant: below."""
 BOUNDED = [name for name in CASES if name != "printed imputation"]
 
 
@@ -63,7 +70,15 @@ def rows(seed: int, n: int = 200) -> tuple[Tensor, Row]:
         return torch.from_numpy(rng.uniform(low, high, n))
 
     a = draw(1, 3)
-    row = Row(r=draw(-1, 1), a=a, b=a + draw(0, 4), g=draw(-1, 1), k0=draw(0.01, 0.5), m=draw(0, 1), s=draw(-1, 1))
+    row = Row(
+        r=draw(-1, 1),
+        a=a,
+        b=a + draw(0, 4),
+        g=draw(-1, 1),
+        k0=draw(0.01, 0.5),
+        m=draw(0, 1),
+        s=draw(-1, 1),
+    )
     return draw(-2, 2), row
 
 
@@ -93,7 +108,9 @@ def test_slopes_are_numeric_derivatives_and_so_are_adams(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["worst dr", "benchmarked ips", "benchmarked dr"])
-def test_inside_a_rounded_bend_slopes_are_derivatives_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inside_a_rounded_bend_slopes_are_derivatives_too(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pair_loss, "WIDTH", 0.3)
     loss, h = CASES[name], 1e-6
     s, row = rows(1)
@@ -117,9 +134,11 @@ def test_where_a_loss_calls_itself_quadratic_its_curvature_is_exact(name: str) -
 @pytest.mark.parametrize("name", BOUNDED)
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), step=st.floats(-6, 6))
-def test_a_parabola_with_this_curvature_lies_above_the_loss(name: str, seed: int, step: float) -> None:
-    """So that a step of the solver lowers the loss. Within the width of a bend k² of a square is no parabola: there
-    it may be missed by what rounding added."""
+def test_a_parabola_with_this_curvature_lies_above_the_loss(
+    name: str, seed: int, step: float
+) -> None:
+    """So that a step of the solver lowers the loss. Within the width of a bend k² of a square is no
+    parabola: there it may be missed by what rounding added."""
     loss = CASES[name]
     s, row = rows(seed)
     above = loss.value(s, row) + loss.slope(s, row) * step + 0.5 * loss.curvature(s, row) * step**2
@@ -131,9 +150,13 @@ def test_a_parabola_with_this_curvature_lies_above_the_loss(name: str, seed: int
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 10**6), st.sampled_from(["worst ips", "worst dr", "benchmarked ips", "benchmarked dr"]))
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["worst ips", "worst dr", "benchmarked ips", "benchmarked dr"]),
+)
 def test_the_worst_weight_is_the_worst_of_all_weights(seed: int, name: str) -> None:
-    """`eq:w_p`: no weight in [a, b] gives more, and the loss is above its worst case by half its width at most."""
+    """`eq:w_p`: no weight in [a, b] gives more, and the loss is above its worst case by half its
+    width at most."""
     loss = CASES[name]
     s, row = rows(seed, 60)
     k = loss.coefficient(s, row)
@@ -146,7 +169,9 @@ def test_the_worst_weight_is_the_worst_of_all_weights(seed: int, name: str) -> N
 
 def test_gamma_one_is_ips_and_dr_by_hand() -> None:
     """a = b = 1/p: `eq:ips` and `eq:dr`."""
-    p, s, r, g = (torch.tensor(x).double() for x in ([0.5, 0.25], [1.0, 3.0], [0.0, 1.0], [2.0, 2.0]))
+    p, s, r, g = (
+        torch.tensor(x).double() for x in ([0.5, 0.25], [1.0, 3.0], [0.0, 1.0], [2.0, 2.0])
+    )
     row = Row(r=r, a=1 / p, b=1 / p, g=g)
     for interval in (False, True):
         assert RobustLoss(interval=interval).value(s, row).tolist() == pytest.approx([2.0, 16.0])
@@ -164,8 +189,11 @@ def test_a_wider_box_never_lowers_the_loss() -> None:
 
 
 def test_a_benchmark_changes_the_worst_weights() -> None:
-    """A pair that improved on the benchmark gets its smallest weight, one that got worse its largest."""
-    row = Row(r=torch.zeros(2), a=torch.ones(2), b=torch.tensor([3.0, 5.0]), k0=torch.tensor([4.0, 1.0]))
+    """A pair that improved on the benchmark gets its smallest weight, one that got worse its
+    largest."""
+    row = Row(
+        r=torch.zeros(2), a=torch.ones(2), b=torch.tensor([3.0, 5.0]), k0=torch.tensor([4.0, 1.0])
+    )
     s = torch.tensor([1.0, 2.0**0.5])
     value = RobustLoss(interval=True, benchmarked=True).value(s, row)
     assert value.tolist() == pytest.approx([-3.0 * 1.0, 1.0 * 5.0], rel=1e-5)
@@ -232,9 +260,15 @@ class Everywhere:
 
     def dense(self, scores: Tensor) -> Tensor:
         numbers = {name: column.values for name, column in self.objective.columns.items()}
-        found = self.objective.scale * pair_sum(self.objective.loss, scores[self.mask], Row(**numbers))
+        found = self.objective.scale * pair_sum(
+            self.objective.loss, scores[self.mask], Row(**numbers)
+        )
         if self.objective.v:
-            m = self.objective.m.tile() if self.objective.m is not None else torch.zeros_like(scores)
+            m = (
+                self.objective.m.tile()
+                if self.objective.m is not None
+                else torch.zeros_like(scores)
+            )
             found = found + self.objective.v * (scores - m).square().sum()
         return found + self.objective.constant
 
@@ -247,7 +281,9 @@ def everywhere(make_log, make_scores):
     """The rows of the module's table on a random log."""
 
     def make(name: str, dtype: torch.dtype = torch.float64) -> Everywhere:
-        log, columns, mask = make_log(0, dtype=dtype, gamma=2.0 if name.startswith(("worst", "bench")) else 1.0)
+        log, columns, mask = make_log(
+            0, dtype=dtype, gamma=2.0 if name.startswith(("worst", "bench")) else 1.0
+        )
         pairs, m = log.n_pairs, make_scores(9, 3, dtype).detach()
         columns["g"] = columns["m"] = log.scores_of(m)
         columns["k0"] = log.map(lambda r: 0.3 + 0.1 * r, columns["r"])
@@ -255,13 +291,20 @@ def everywhere(make_log, make_scores):
         lam = 1.5 / (pairs - len(log))
         found = {
             "naive": Objective(
-                log, RobustLoss(), {**columns, "b": log.map(torch.ones_like, columns["r"])}, 1 / len(log)
+                log,
+                RobustLoss(),
+                {**columns, "b": log.map(torch.ones_like, columns["r"])},
+                1 / len(log),
             ),
             "ips": Objective(log, RobustLoss(), columns, scale),
             "dr": Objective(log, RobustLoss(head="label"), columns, scale, scale, m, constant=-0.2),
             "signed": Objective(log, UnseenLoss(1 / len(log), lam), columns, 1.0, lam, m),
-            "worst dr": Objective(log, RobustLoss(head="label", interval=True), columns, scale, scale, m),
-            "benchmarked ips": Objective(log, RobustLoss(interval=True, benchmarked=True), columns, scale),
+            "worst dr": Objective(
+                log, RobustLoss(head="label", interval=True), columns, scale, scale, m
+            ),
+            "benchmarked ips": Objective(
+                log, RobustLoss(interval=True, benchmarked=True), columns, scale
+            ),
         }[name]
         return Everywhere(found, mask)
 
@@ -270,21 +313,28 @@ def everywhere(make_log, make_scores):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", NAMES)
-def test_values_and_slopes_equal_brute_force_over_all_pairs(name, dtype, everywhere, make_scores) -> None:
+def test_values_and_slopes_equal_brute_force_over_all_pairs(
+    name, dtype, everywhere, make_scores
+) -> None:
     """`eq:naive`, `eq:ips`, `eq:dr`, `eq:puid-dr`, `eq:bpuid-ips` written out over D."""
     problem, factors = everywhere(name, dtype), make_scores(1, 4, dtype)
     objective, tolerance = problem.objective, 1e-5 if dtype == torch.float32 else 1e-10
     dense = problem.dense(factors.tile())
     s = objective.log.scores_of(factors.detach())
-    assert objective.value(s, factors.detach()) == pytest.approx(float(dense.detach()), rel=tolerance)
+    assert objective.value(s, factors.detach()) == pytest.approx(
+        float(dense.detach()), rel=tolerance
+    )
     left, right = torch.autograd.grad(dense, [factors.lefts[0], factors.rights[0]])
-    for mine, theirs in zip(objective.factor_slopes(s, factors.detach()), (left, right), strict=True):
+    for mine, theirs in zip(
+        objective.factor_slopes(s, factors.detach()), (left, right), strict=True
+    ):
         assert float((mine + 0.5 * theirs).norm() / theirs.norm()) < tolerance
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_value_along_a_line_is_its_polynomial(name, everywhere, make_scores) -> None:
-    """Exactly where a loss is quadratic; where it bends, `along` is the loss itself and the polynomial is above it."""
+    """Exactly where a loss is quadratic; where it bends, `along` is the loss itself and the
+    polynomial is above it."""
     problem = everywhere(name)
     objective = problem.objective
     here, step = make_scores(1, 4).detach(), make_scores(2, 4).detach()
@@ -295,7 +345,9 @@ def test_the_value_along_a_line_is_its_polynomial(name, everywhere, make_scores)
         moved = LowRank.of(here.lefts[0] + t * step.lefts[0], here.rights[0] + t * step.rights[0])
         expected = float(problem.dense(moved.tile())) - before
         told = np.polynomial.polynomial.polyval(t, polynomial)
-        logged = objective.along(line, t)[0] + float(np.polynomial.polynomial.polyval(t, line.everywhere.numpy()))
+        logged = objective.along(line, t)[0] + float(
+            np.polynomial.polynomial.polyval(t, line.everywhere.numpy())
+        )
         assert logged == pytest.approx(expected, rel=1e-9, abs=1e-12)
         if objective.loss.quadratic:
             assert told == pytest.approx(expected, rel=1e-9)
@@ -304,10 +356,17 @@ def test_the_value_along_a_line_is_its_polynomial(name, everywhere, make_scores)
         torch.testing.assert_close(objective.moved(line, t).values, moved.tile()[problem.mask])
 
 
-@pytest.mark.parametrize("sizes", [(1.0, 1.0), (1e-6, 1e-6), (1e-8, 1e-2), (1e-30, 1e-3), (0.0, 1e-4), (0.0, 0.0)])
-def test_scores_along_a_line_keep_their_digits_however_short_the_step(sizes, everywhere, make_scores) -> None:
+@pytest.mark.parametrize(
+    "sizes", [(1.0, 1.0), (1e-6, 1e-6), (1e-8, 1e-2), (1e-30, 1e-3), (0.0, 1e-4), (0.0, 0.0)]
+)
+def test_scores_along_a_line_keep_their_digits_however_short_the_step(
+    sizes, everywhere, make_scores
+) -> None:
     problem = everywhere("naive", torch.float32)
-    here, step = make_scores(1, 4, torch.float32).detach(), make_scores(2, 4, torch.float32).detach()
+    here, step = (
+        make_scores(1, 4, torch.float32).detach(),
+        make_scores(2, 4, torch.float32).detach(),
+    )
     step = LowRank.of(sizes[0] * step.lefts[0], sizes[1] * step.rights[0])
     line = problem.objective.line(problem.objective.log.scores_of(here), here, step)
 
@@ -327,14 +386,17 @@ def test_rounded_bends_are_above_the_worst_case_and_vanish_with_their_width(monk
         for width in (0.1, 0.01, 0.001, 0.0):
             monkeypatch.setattr(pair_loss, "WIDTH", width)
             k = CASES[name].coefficient(s, row).value
-            gaps.append(float((CASES[name].value(s, row) - torch.maximum(row.a * k, row.b * k)).sum()))
+            gaps.append(
+                float((CASES[name].value(s, row) - torch.maximum(row.a * k, row.b * k)).sum())
+            )
         assert gaps == sorted(gaps, reverse=True)
         assert gaps[0] > 0.0
         assert gaps[-1] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_the_unseen_sum_survives_cancellation(make_log, make_scores) -> None:
-    """All but 2 % of the pairs are logged: the sum over D less the logged part is a small difference of large ones."""
+    """All but 2 % of the pairs are logged: the sum over D less the logged part is a small
+    difference of large ones."""
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-9)):
         log, columns, mask = make_log(0, 0.98, dtype)
         scores = make_scores(0, dtype=dtype).detach()
@@ -349,17 +411,24 @@ def population(seed: int, n_users: int = 60, n_items: int = 40):
     rng = np.random.default_rng(seed)
     rating = rng.choice([-1.0, 1.0], (n_users, n_items))
     chance = 1 / (1 + np.exp(-(rng.normal(-1.0, 0.7, (n_users, 1)) + 0.8 * rating)))
-    two = (LowRank.of(*(torch.tensor(rng.normal(size=(n, 3))) for n in rating.shape)) for _ in range(2))
+    two = (
+        LowRank.of(*(torch.tensor(rng.normal(size=(n, 3))) for n in rating.shape)) for _ in range(2)
+    )
     return rng, rating, chance, *two
 
 
 @pytest.mark.parametrize("wrong", ["nothing", "imputation", "propensity"])
 def test_unbiased_over_500_draws(wrong: str) -> None:
-    """IPS with true propensities, and DR with either part wrong, within 2 standard errors of the truth."""
-    rng, rating, chance, phi, theta = population({"nothing": 3, "imputation": 1, "propensity": 2}[wrong])
+    """IPS with true propensities, and DR with either part wrong, within 2 standard errors of the
+    truth."""
+    rng, rating, chance, phi, theta = population(
+        {"nothing": 3, "imputation": 1, "propensity": 2}[wrong]
+    )
     truth = float((phi.tile() - torch.tensor(rating)).square().mean())
     if wrong == "propensity":  # then the pseudo-labels are the ratings: a full-rank factorisation
-        theta = LowRank.of(torch.eye(len(rating), dtype=torch.float64), torch.tensor(rating.T.copy()))
+        theta = LowRank.of(
+            torch.eye(len(rating), dtype=torch.float64), torch.tensor(rating.T.copy())
+        )
     used = np.full_like(chance, 0.5) if wrong == "propensity" else chance
     draws: dict[str, list[float]] = {"ips": [], "dr": []}
     for _ in range(500):
@@ -371,7 +440,9 @@ def test_unbiased_over_500_draws(wrong: str) -> None:
         columns["g"] = log.scores_of(theta)
         s, unit = log.scores_of(phi), 1 / log.n_pairs
         draws["ips"].append(Objective(log, RobustLoss(), columns, unit).value(s, phi))
-        draws["dr"].append(Objective(log, RobustLoss(head="label"), columns, unit, unit, theta).value(s, phi))
+        draws["dr"].append(
+            Objective(log, RobustLoss(head="label"), columns, unit, unit, theta).value(s, phi)
+        )
     for name, must_hold in (("ips", wrong != "propensity"), ("dr", True)):
         gap = abs(np.mean(draws[name]) - truth)
         assert (gap <= 2 * np.std(draws[name]) / np.sqrt(500) + 1e-9) == must_hold
@@ -380,7 +451,9 @@ def test_unbiased_over_500_draws(wrong: str) -> None:
 def test_long_sums_are_made_in_double_precision() -> None:
     values = torch.full((200_001,), 0.1)
     assert float(exact_sum(values)) == pytest.approx(float(values.double().sum()), rel=1e-6)
-    assert abs(float(values.sum()) - 20_000.1) >= abs(float(exact_sum(values)) - float(values.double().sum()))
+    assert abs(float(values.sum()) - 20_000.1) >= abs(
+        float(exact_sum(values)) - float(values.double().sum())
+    )
 
 
 class Pinball(PairLoss):
@@ -401,4 +474,6 @@ def test_a_loss_of_ones_own_is_an_objective(make_log, make_scores) -> None:
     problem = Everywhere(Objective(log, Pinball(), columns, 1 / len(log)), mask)
     factors = make_scores(1).detach()
     s = log.scores_of(factors)
-    assert problem.objective.value(s, factors) == pytest.approx(float(problem.dense(factors.tile())))
+    assert problem.objective.value(s, factors) == pytest.approx(
+        float(problem.dense(factors.tile()))
+    )

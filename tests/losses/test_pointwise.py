@@ -26,7 +26,9 @@ def scalar(value: float) -> torch.Tensor:
 def test_known_values():
     assert ERRORS["squared"].value(scalar(3.0), scalar(1.0)) == 4.0
     assert ERRORS["absolute"].value(scalar(-3.0), scalar(1.0)) == 4.0
-    assert ERRORS["cross-entropy"].value(scalar(0.0), scalar(1.0)) == pytest.approx(0.6931471805599453)
+    assert ERRORS["cross-entropy"].value(scalar(0.0), scalar(1.0)) == pytest.approx(
+        0.6931471805599453
+    )
 
 
 @given(logit=REAL, label=st.booleans())
@@ -61,14 +63,20 @@ def test_slope_and_minimum(key):
 def test_a_parabola_of_this_curvature_is_above_the_error(key, score, goal, step):
     error, s = ERRORS[key], scalar(score)
     target = error.to_target(scalar(goal))
-    parabola = error.value(s, target) + error.slope(s, target) * step + 0.5 * error.curvature(s, target) * step**2
+    parabola = (
+        error.value(s, target)
+        + error.slope(s, target) * step
+        + 0.5 * error.curvature(s, target) * step**2
+    )
     assert float(parabola - error.value(s + step, target)) > -1e-10
 
 
 @pytest.mark.parametrize("key", ERRORS)
 def test_gap_is_the_difference_of_two_errors(key):
     error = ERRORS[key]
-    prediction, target, label = (torch.linspace(a, b, 9, dtype=torch.float64) for a, b in ((-2, 2), (1, -1), (0, 1)))
+    prediction, target, label = (
+        torch.linspace(a, b, 9, dtype=torch.float64) for a, b in ((-2, 2), (1, -1), (0, 1))
+    )
     expected = error.value(prediction, target) - error.value(prediction, label)
     torch.testing.assert_close(error.gap(prediction, target, label), expected)
 

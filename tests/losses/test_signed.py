@@ -32,7 +32,9 @@ def population(seed: int = 0) -> tuple[LowRank, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("liked", [True, False])
 @pytest.mark.parametrize("kappa", [0.5, 1.0, 2.5])
-def test_the_calibrated_scale_is_the_one_that_made_the_unseen_ratings(kappa: float, liked: bool) -> None:
+def test_the_calibrated_scale_is_the_one_that_made_the_unseen_ratings(
+    kappa: float, liked: bool
+) -> None:
     q, users, items = population()
     dense = q.tile().numpy()
     shrink = np.exp(-kappa * (users.numpy()[:, None] + items.numpy()))
@@ -59,7 +61,9 @@ def test_the_strength_is_bounded_where_uniform_ratings_are_all_zero() -> None:
 
 
 @pytest.mark.parametrize("weight", [0.5, 1.0, 3.0])
-def test_a_model_that_settles_between_seen_and_unseen_settles_at_the_uniform_mean(weight: float) -> None:
+def test_a_model_that_settles_between_seen_and_unseen_settles_at_the_uniform_mean(
+    weight: float,
+) -> None:
     unseen = unseen_mean_for_shared_model(0.6, 0.5, weight)
     assert (0.6 + weight * unseen) / (1 + weight) == pytest.approx(0.5)
     assert unseen_mean_for_shared_model(0.9, 0.1, 0.5) == 0.0
@@ -76,8 +80,12 @@ def test_certified_without_uniform_rows_is_refused_with_a_sentence() -> None:
     require_uniform(50, "enough")
 
 
-@pytest.mark.parametrize(("mean_log", "raised"), [(0.0, False), (0.001, True), (0.05, True), (0.3, False)])
-def test_a_rule_that_sees_next_to_nothing_is_raised_for_all_pairs_alike(mean_log: float, raised: bool) -> None:
+@pytest.mark.parametrize(
+    ("mean_log", "raised"), [(0.0, False), (0.001, True), (0.05, True), (0.3, False)]
+)
+def test_a_rule_that_sees_next_to_nothing_is_raised_for_all_pairs_alike(
+    mean_log: float, raised: bool
+) -> None:
     cell = mean_log * np.array([[0.0, 2.0], [1.0, 1.0]])
     gamma = TableGamma.make((np.array([0, 1, 1, 0]), np.array([0, 1])), cell, cap=20.0)
     higher = raise_to_default_gamma(gamma)
@@ -92,7 +100,9 @@ def test_a_rule_that_sees_next_to_nothing_is_raised_for_all_pairs_alike(mean_log
 def column(q: torch.Tensor, gamma: float, *, liked: bool = True) -> torch.Tensor:
     """Unseen means of a column of q as scores of one item."""
     scores = LowRank.of(q[:, None], torch.ones(1, 1, dtype=q.dtype))
-    return unseen_scores(scores, torch.full_like(q, float(np.log(gamma))), torch.zeros(1), liked=liked).tile()[:, 0]
+    return unseen_scores(
+        scores, torch.full_like(q, float(np.log(gamma))), torch.zeros(1), liked=liked
+    ).tile()[:, 0]
 
 
 def test_unseen_means_by_hand() -> None:
@@ -105,8 +115,12 @@ def test_unseen_means_by_hand() -> None:
 
 @pytest.mark.parametrize("gamma", [1.0, 1.7, 6.0])
 def test_unseen_means_bound_what_gamma_allows(gamma: float) -> None:
-    """Outside the interval of a binary rating's mean under likelihood ratios in [1/Γ, Γ], or at its end."""
+    """Outside the interval of a binary rating's mean under likelihood ratios in [1/Γ, Γ], or at its
+    end."""
     q = torch.linspace(0, 1, 11)
-    low, high = torch.maximum(q / gamma, 1 - gamma * (1 - q)), torch.minimum(gamma * q, 1 - (1 - q) / gamma)
+    low, high = (
+        torch.maximum(q / gamma, 1 - gamma * (1 - q)),
+        torch.minimum(gamma * q, 1 - (1 - q) / gamma),
+    )
     assert (column(q, gamma) <= low + 1e-6).all()
     assert (column(q, gamma, liked=False) >= high - 1e-6).all()

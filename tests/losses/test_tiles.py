@@ -11,11 +11,15 @@ from puidrec.losses.tiles import tiled_sum
 def test_tiles_equal_brute_force(make_scores, loss, tile):
     error = pointwise_error(loss, "signed")
     phi, theta = make_scores(0, 4), make_scores(1, 3)
-    value = 3.0 * tiled_sum(lambda rows, cols, r, g: error.value(r, error.to_target(g)), phi, theta, tile=tile)
+    value = 3.0 * tiled_sum(
+        lambda rows, cols, r, g: error.value(r, error.to_target(g)), phi, theta, tile=tile
+    )
     brute = 3.0 * error.value(phi.tile(), error.to_target(theta.tile())).sum()
     factors = [*phi.lefts, *phi.rights, *theta.lefts, *theta.rights]
     torch.testing.assert_close(value, brute, rtol=1e-10, atol=0)
-    for mine, theirs in zip(torch.autograd.grad(value, factors), torch.autograd.grad(brute, factors), strict=True):
+    for mine, theirs in zip(
+        torch.autograd.grad(value, factors), torch.autograd.grad(brute, factors), strict=True
+    ):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
 
 

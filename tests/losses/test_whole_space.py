@@ -29,18 +29,30 @@ def assert_same(value, other, scores, tolerance):
 def test_square_sum_equals_brute_force(make_scores, monkeypatch, dtype, weighted, row_block):
     monkeypatch.setattr(whole_space, "ROW_BLOCK", row_block)
     phi, theta = make_scores(0, 7, dtype), make_scores(1, 4, dtype)
-    alpha, beta = (torch.rand(n, dtype=dtype) + 0.1 if weighted else None for n in (phi.n_users, phi.n_items))
+    alpha, beta = (
+        torch.rand(n, dtype=dtype) + 0.1 if weighted else None for n in (phi.n_users, phi.n_items)
+    )
     brute = (phi.tile().double() - theta.tile().double()).square()
     brute = (
-        brute if alpha is None or beta is None else alpha[:, None].square().double() * brute * beta.square().double()
+        brute
+        if alpha is None or beta is None
+        else alpha[:, None].square().double() * brute * beta.square().double()
     )
-    assert_same(square_sum(phi.minus(theta).scaled(alpha, beta)), brute.sum(), (phi, theta), TOLERANCE[dtype])
+    assert_same(
+        square_sum(phi.minus(theta).scaled(alpha, beta)),
+        brute.sum(),
+        (phi, theta),
+        TOLERANCE[dtype],
+    )
 
 
 def test_inner_sum_equals_brute_force(make_scores):
     phi, theta = make_scores(0, 7, torch.float64), make_scores(1, 4, torch.float64)
     assert_same(
-        inner_sum(phi.minus(theta), theta), ((phi.tile() - theta.tile()) * theta.tile()).sum(), (phi, theta), 1e-9
+        inner_sum(phi.minus(theta), theta),
+        ((phi.tile() - theta.tile()) * theta.tile()).sum(),
+        (phi, theta),
+        1e-9,
     )
 
 
@@ -48,8 +60,12 @@ def test_inner_sum_equals_brute_force(make_scores):
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 4), st.integers(0, 10**6))
 def test_square_sum_of_any_shape(n_users, n_items, dim, seed):
     rng = torch.Generator().manual_seed(seed)
-    left, right = (torch.randn(n, dim, generator=rng, dtype=torch.float64) for n in (n_users, n_items))
-    assert float(square_sum(LowRank.of(left, right))) == pytest.approx(float((left @ right.T).square().sum()), 1e-10)
+    left, right = (
+        torch.randn(n, dim, generator=rng, dtype=torch.float64) for n in (n_users, n_items)
+    )
+    assert float(square_sum(LowRank.of(left, right))) == pytest.approx(
+        float((left @ right.T).square().sum()), 1e-10
+    )
 
 
 def test_gradcheck(make_scores):
@@ -76,7 +92,10 @@ def test_linear_sums(make_scores):
 def test_rescaled_target_of_signed_methods(make_scores):
     """Σ_D (r̂ − q/Γ)² with Γ_ui = exp(s_u + s_i) stays on the identity."""
     phi, q = make_scores(0), make_scores(1, 3)
-    s_u, s_i = torch.rand(q.n_users, dtype=torch.float64), torch.rand(q.n_items, dtype=torch.float64)
+    s_u, s_i = (
+        torch.rand(q.n_users, dtype=torch.float64),
+        torch.rand(q.n_items, dtype=torch.float64),
+    )
     gamma = torch.exp(s_u[:, None] + s_i)
     value = square_sum(phi.minus(q.scaled(torch.exp(-s_u), torch.exp(-s_i))))
     assert_same(value, (phi.tile() - q.tile() / gamma).square().sum(), (phi, q), 1e-10)
@@ -84,7 +103,9 @@ def test_rescaled_target_of_signed_methods(make_scores):
 
 def test_blocks_of_users_add_up(make_scores):
     phi = make_scores(0)
-    blocks = sum(square_sum(phi.rows(slice(start, start + 9))) for start in range(0, phi.n_users, 9))
+    blocks = sum(
+        square_sum(phi.rows(slice(start, start + 9))) for start in range(0, phi.n_users, 9)
+    )
     assert_same(blocks, square_sum(phi), (phi,), 1e-12)
 
 
@@ -94,5 +115,9 @@ def test_float32_is_summed_in_float64():
     left, right = torch.randn(500, 8, generator=rng), torch.randn(300, 8, generator=rng)
     near = LowRank.of(left * (1 + 1e-4), right)
     scores = LowRank.of(left, right).minus(near)
-    exact = (left.double() @ right.double().T - near.lefts[0].double() @ right.double().T).square().sum()
+    exact = (
+        (left.double() @ right.double().T - near.lefts[0].double() @ right.double().T)
+        .square()
+        .sum()
+    )
     assert float(square_sum(scores)) == pytest.approx(float(exact), rel=1e-6)

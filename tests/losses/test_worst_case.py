@@ -17,7 +17,8 @@ from puidrec.losses.worst_case import (
 
 
 def normalised_worst_case_by_sorting(coef, bounds):
-    """argmax_w Σ coef·w / Σ w over the box, by trying every threshold of the sorted coefficients: the oracle."""
+    """argmax_w Σ coef·w / Σ w over the box, by trying every threshold of the sorted coefficients:
+    the oracle."""
     order = torch.argsort(coef, descending=True)
     c, a, b = (x[order].double() for x in (coef, bounds.a, bounds.b))
     zero = torch.zeros(1, dtype=torch.float64)
@@ -33,7 +34,9 @@ def problem(seed, n):
     rng = np.random.default_rng(seed)
     coef = np.round(rng.normal(size=n), 1 if seed % 3 else 6)
     a = rng.uniform(1, 5, n)
-    return torch.tensor(coef), Box(torch.tensor(a), torch.tensor(a + rng.uniform(0, 5, n) * (rng.random(n) < 0.9)))
+    return torch.tensor(coef), Box(
+        torch.tensor(a), torch.tensor(a + rng.uniform(0, 5, n) * (rng.random(n) < 0.9))
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -52,7 +55,9 @@ def fractional_program(coef, box):
     upper = np.hstack([np.eye(n), -box.b.numpy()[:, None]])
     lower = np.hstack([-np.eye(n), box.a.numpy()[:, None]])
     total = np.append(np.ones(n), 0.0)[None]
-    solved = linprog(np.append(-coef, 0.0), np.vstack([upper, lower]), np.zeros(2 * n), total, [1.0])
+    solved = linprog(
+        np.append(-coef, 0.0), np.vstack([upper, lower]), np.zeros(2 * n), total, [1.0]
+    )
     return -solved.fun
 
 
@@ -70,14 +75,23 @@ def test_normalised_worst_case_is_the_linear_fractional_program(seed, n):
 def test_sorting_and_dinkelbach_agree_on_a_large_log():
     coef, box = problem(1, 100_000)
     coef, box = coef.float() ** 2, Box(box.a.float(), box.b.float())
-    first, second = normalised_worst_case_weights(coef, box), normalised_worst_case_by_sorting(coef, box)
-    assert float(weighted_mean(coef, first)) == pytest.approx(float(weighted_mean(coef, second)), rel=1e-7)
+    first, second = (
+        normalised_worst_case_weights(coef, box),
+        normalised_worst_case_by_sorting(coef, box),
+    )
+    assert float(weighted_mean(coef, first)) == pytest.approx(
+        float(weighted_mean(coef, second)), rel=1e-7
+    )
     assert float(weighted_mean(coef, first)) > float(weighted_mean(coef, box.b)) * 1.05
 
 
 def test_gamma_one_leaves_no_choice():
     weight = torch.tensor([2.0, 3.0])
-    for solve in (worst_case_weights, normalised_worst_case_weights, normalised_worst_case_by_sorting):
+    for solve in (
+        worst_case_weights,
+        normalised_worst_case_weights,
+        normalised_worst_case_by_sorting,
+    ):
         assert torch.equal(solve(torch.tensor([-1.0, 1.0]), Box.exactly(weight)), weight)
 
 

@@ -7,7 +7,14 @@ import scipy.sparse as sp
 from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
 from puidrec.methods import baselines
-from puidrec.methods.baselines import NOISE_SHARE, SHRINK, closed_form, ease, largest_singular_value, noise_like
+from puidrec.methods.baselines import (
+    NOISE_SHARE,
+    SHRINK,
+    closed_form,
+    ease,
+    largest_singular_value,
+    noise_like,
+)
 
 USER, ITEM = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 0, 2, 1, 2, 0])
 TARGET = np.array([1.0, 0.5, 0.75, 0.0, 0.25, 0.5, 1.0])
@@ -15,7 +22,9 @@ TARGET = np.array([1.0, 0.5, 0.75, 0.0, 0.25, 0.5, 1.0])
 
 def matrix(user, item, target, shape) -> RowMatrix:
     """A log in memory."""
-    built = sp.csr_matrix((np.arange(1.0, user.size + 1), (user, item)), shape=shape)  # zeros would be left out
+    built = sp.csr_matrix(
+        (np.arange(1.0, user.size + 1), (user, item)), shape=shape
+    )  # zeros would be left out
     built.data = target[built.data.astype(int) - 1]
     return RowMatrix.of(built)
 
@@ -54,7 +63,10 @@ def test_pure_svd_is_the_best_low_rank_fit_of_the_residuals() -> None:
 @pytest.mark.parametrize("shape", [(1, 4), (4, 1), (1, 1), (2, 2)])
 @pytest.mark.parametrize("name", ["item-rate", "bias", "pure-svd"])
 def test_tiny_and_flat_logs(name, shape) -> None:
-    user, item = np.array([0, shape[0] - 1])[: max(shape)], np.array([0, shape[1] - 1])[: max(shape)]
+    user, item = (
+        np.array([0, shape[0] - 1])[: max(shape)],
+        np.array([0, shape[1] - 1])[: max(shape)],
+    )
     for target in (np.zeros(user.size), np.linspace(0, 1, user.size)):
         got = scores(name, shape, 3, user, item, target)
         assert got.shape == shape
@@ -62,7 +74,9 @@ def test_tiny_and_flat_logs(name, shape) -> None:
 
 
 def test_the_same_seed_gives_the_same_factors() -> None:
-    first, second = (closed_form("pure-svd", matrix(USER, ITEM, TARGET, (5, 4)), 2, 1) for _ in range(2))
+    first, second = (
+        closed_form("pure-svd", matrix(USER, ITEM, TARGET, (5, 4)), 2, 1) for _ in range(2)
+    )
     assert np.array_equal(first.lefts[0], second.lefts[0])
 
 
@@ -70,9 +84,14 @@ def test_pure_svd_keeps_only_what_rises_above_noise() -> None:
     rng = np.random.default_rng(0)
     user, item = np.nonzero(rng.random((80, 60)) < 0.4)
     taste = np.outer(rng.standard_normal(80), rng.standard_normal(60))[user, item]
-    for target, most in ((taste + 0.5 * rng.standard_normal(user.size), 1), (rng.standard_normal(user.size), 2)):
+    for target, most in (
+        (taste + 0.5 * rng.standard_normal(user.size), 1),
+        (rng.standard_normal(user.size), 2),
+    ):
         factors = closed_form("pure-svd", matrix(user, item, target, (80, 60)), 8, 0)
-        assert factors.lefts[0].shape[1] - 2 <= most  # of 8; noise itself lies at its edge, on either side
+        assert (
+            factors.lefts[0].shape[1] - 2 <= most
+        )  # of 8; noise itself lies at its edge, on either side
     signal = closed_form("pure-svd", matrix(user, item, taste, (80, 60)), 8, 0).tile().numpy()
     assert np.corrcoef(signal[user, item], taste)[0, 1] > 0.9
 
@@ -86,7 +105,9 @@ def random_log(n_users=30, n_items=12):
 def test_ease_is_a_ridge_regression_of_each_item_on_the_others() -> None:
     log = random_log()
     dense = np.concatenate([part.matrix.toarray() for part in log.parts()])
-    penalty = (NOISE_SHARE * np.mean([largest_singular_value(noise) for noise in noise_like(log, 0)])) ** 2
+    penalty = (
+        NOISE_SHARE * np.mean([largest_singular_value(noise) for noise in noise_like(log, 0)])
+    ) ** 2
     weights = np.zeros((12, 12))
     for j in range(12):
         others = np.delete(np.arange(12), j)

@@ -39,7 +39,8 @@ FITS = {
     "path": {"method": "mf", "dim": "auto", "l2": "auto"},
     "disk": {"method": "signed-rd"},
 }
-"""`begun` goes on from a checkpoint of one process; `disk` trains on a log that stays on disk, without uniform rows."""
+"""`begun` goes on from a checkpoint of one process; `disk` trains on a log that stays on disk,
+without uniform rows."""
 COMMON = {"dim": 3, "l2": 0.05, "epochs": 60, "propensity": "cells"}
 SCRIPT = """
 import json, sys
@@ -94,13 +95,21 @@ def test_two_processes_train_the_model_of_one(tmp_path: Path) -> None:
     script = tmp_path / "fit.py"
     script.write_text(SCRIPT)
     data = simulate("mixed", 60, 25, density=0.2, rng=0).data
-    data.logged.to_frame().sample(fraction=1.0, shuffle=True, seed=0).write_parquet(tmp_path / "log.parquet")
+    data.logged.to_frame().sample(fraction=1.0, shuffle=True, seed=0).write_parquet(
+        tmp_path / "log.parquet"
+    )
     memory = load_dataset("files", logged=tmp_path / "log.parquet")
     begun = tmp_path / "begun.begun"
     with pytest.raises(Stopped):  # begun by one process, finished by two
         Recommender(**{**COMMON, **FITS["begun"]}).fit(data, checkpoint=begun, progress=stop)
     assert begun.exists()
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        f"--master-port={free_port()}",
+    ]
     arguments = [json.dumps(FITS), json.dumps(COMMON), str(tmp_path)]
     done = subprocess.run(
         [*launch, str(script), *arguments],
@@ -118,11 +127,17 @@ def test_two_processes_train_the_model_of_one(tmp_path: Path) -> None:
         np.testing.assert_allclose(together, expected, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("options", [{"method": "multi-dr"}, {"method": "dr", "solver": "adam"}, {"method": "cvib"}])
-def test_methods_trained_by_adam_refuse_several_processes(options, tiny_data, run_together, refusal) -> None:
+@pytest.mark.parametrize(
+    "options", [{"method": "multi-dr"}, {"method": "dr", "solver": "adam"}, {"method": "cvib"}]
+)
+def test_methods_trained_by_adam_refuse_several_processes(
+    options, tiny_data, run_together, refusal
+) -> None:
     def refused(world: World) -> str:
         model = Recommender(**{"dim": 3, "l2": 0.1, "epochs": 2, **options})
-        return refusal(lambda: model.fit(tiny_data, world=world), "adam", "one process", "several processes")
+        return refusal(
+            lambda: model.fit(tiny_data, world=world), "adam", "one process", "several processes"
+        )
 
     assert len(set(run_together(2, refused))) == 1
 
@@ -149,10 +164,19 @@ for key, value in {"data.n_users": 60, "data.n_items": 40, **SETTINGS}.items():
 
 
 def puid(*arguments: object, rank: int, port: str) -> subprocess.Popen[str]:
-    several = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    several = {
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     command = [sys.executable, "-c", PUID, *map(str, arguments)]
     return subprocess.Popen(
-        command, env=environment(**several), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment(**several),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -203,9 +227,13 @@ def test_a_lone_process_says_that_it_waits_and_does_not_wait_for_ever(rank: str)
         port = str(free.getsockname()[1])
     variables = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     told = subprocess.run(
-        [sys.executable, "-c", LONE], env={**os.environ, **variables}, capture_output=True, text=True, timeout=LIMIT,
+        [sys.executable, "-c", LONE],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
         check=True,
-    ).stdout.splitlines()  # fmt: skip
+    ).stdout.splitlines()
     *waiting, error = told
     assert waiting
     assert all(line.startswith(f"waiting: rank {rank} of 2 processes waits") for line in waiting)
@@ -218,7 +246,10 @@ def test_another_process_speaks_for_this_one(monkeypatch, capfd) -> None:
     for name, value in zip(world_module.LAUNCHED, ("1", "2", "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", sys.stdout)
-    for arguments, code in ((("data", "describe", "--data", "simulated"), 0), (("train", "--method", "nope"), 2)):
+    for arguments, code in (
+        (("data", "describe", "--data", "simulated"), 0),
+        (("train", "--method", "nope"), 2),
+    ):
         monkeypatch.setattr(sys, "argv", ["puid", *arguments])
         with pytest.raises(SystemExit) as left:
             run()

@@ -30,9 +30,13 @@ def test_held_out_likes_choose_and_both_ways_of_judging_are_reported(method, dat
     best = max(one[likes.CHOOSES] for one in chosen["tried"])
     names = ("dim", "l2_factor", "unseen_weight")
     own = next(one for one in chosen["tried"] if all(one[name] == chosen[name] for name in names))
-    assert 0.7 * best < own[likes.CHOOSES] <= best  # not clearly worse, and as regularised as can be
+    assert (
+        0.7 * best < own[likes.CHOOSES] <= best
+    )  # not clearly worse, and as regularised as can be
     assert {one["unseen_weight"] for one in chosen["tried"]} == set(likes.WEIGHTS)
-    assert all(0.0 <= one[name] <= 1.0 for one in chosen["tried"] for name in ("recall", likes.CHOOSES))
+    assert all(
+        0.0 <= one[name] <= 1.0 for one in chosen["tried"] for name in ("recall", likes.CHOOSES)
+    )
     assert model.dim_ == chosen["dim"]
 
 
@@ -51,7 +55,10 @@ def test_a_held_out_like_counts_as_unseen_where_it_is_looked_for(data, monkeypat
         row_start, item = seen[0]
         user = np.repeat(np.arange(row_start.size - 1), np.diff(row_start))
         looked_for.append(
-            (set(zip(user.tolist(), item.tolist(), strict=True)), [*zip(*map(np.ndarray.tolist, liked), strict=True)])
+            (
+                set(zip(user.tolist(), item.tolist(), strict=True)),
+                [*zip(*map(np.ndarray.tolist, liked), strict=True)],
+            )
         )
         return whole(factors, liked, seen, k)
 
@@ -76,5 +83,7 @@ def test_a_resumed_fit_keeps_the_choice(data, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(likes, "find_liked", None)  # nothing is judged again
     again = Recommender("all-rank", rng=0).fit(data, checkpoint=tmp_path / "c")
     np.testing.assert_allclose(
-        again.user_factors_ @ again.item_factors_.T, whole.user_factors_ @ whole.item_factors_.T, atol=1e-5
+        again.user_factors_ @ again.item_factors_.T,
+        whole.user_factors_ @ whole.item_factors_.T,
+        atol=1e-5,
     )

@@ -11,7 +11,8 @@ from puidrec.model import Recommender
 
 
 def lowest(prepared) -> float:
-    """The smallest propensity that is believed: a quarter of the mean exposure, or the clipping limit."""
+    """The smallest propensity that is believed: a quarter of the mean exposure, or the clipping
+    limit."""
     return max(prepared.settings.min_propensity, 0.25 * rate_of(prepared))
 
 
@@ -41,7 +42,10 @@ def problem_of(prepared, seed=3):
 
 def brute_force(prepared, problem, dense) -> float:
     """The joint loss by visiting every pair."""
-    at, target = (prepared.rows.user, prepared.rows.item), prepared.log.target(prepared.rows).astype(np.float64)
+    at, target = (
+        (prepared.rows.user, prepared.rows.item),
+        prepared.log.target(prepared.rows).astype(np.float64),
+    )
     exposure, rating = dense(problem.heads.factors(EXPOSURE)), dense(problem.heads.factors(RATING))
     seen = np.zeros(exposure.shape)
     seen[at] = 1.0
@@ -52,7 +56,11 @@ def brute_force(prepared, problem, dense) -> float:
         return (total + (weight * error).sum()) / seen.size
     pseudo = dense(problem.heads.factors(IMPUTATION))
     imputed = (rating - pseudo) ** 2
-    total += imputed.sum() + (weight * (error - imputed[at])).sum() + (weight * (pseudo[at] - target) ** 2).sum()
+    total += (
+        imputed.sum()
+        + (weight * (error - imputed[at])).sum()
+        + (weight * (pseudo[at] - target) ** 2).sum()
+    )
     return total / seen.size
 
 
@@ -67,7 +75,8 @@ def test_the_joint_loss_equals_brute_force(method, target, backbone, prepare, de
 
 
 def test_weights_and_pseudo_labels_are_constants_for_the_rating_loss(prepare) -> None:
-    """The exposure head moves by its own fit only: with all ratings met exactly, its gradient is that of the fit."""
+    """The exposure head moves by its own fit only: with all ratings met exactly, its gradient is
+    that of the fit."""
     prepared = prepare("multi-ips", backbone="mf")
     problem = problem_of(prepared)
     problem.loss().backward()
@@ -75,19 +84,28 @@ def test_weights_and_pseudo_labels_are_constants_for_the_rating_loss(prepare) ->
     exposure = problem.heads.factors(EXPOSURE).tile().detach().double().numpy()
     seen = np.zeros(exposure.shape)
     seen[prepared.rows.user, prepared.rows.item] = 1.0
-    assert with_rating == pytest.approx(2.0 * curvature(prepared) * (exposure - seen).mean(), rel=1e-5)
+    assert with_rating == pytest.approx(
+        2.0 * curvature(prepared) * (exposure - seen).mean(), rel=1e-5
+    )
 
 
-CHOICE_OF_DIM = "dim and L2 are chosen by ratings alone: they leave no columns for what exposure says of taste"
+CHOICE_OF_DIM = (
+    "dim and L2 are chosen by ratings alone: they leave no columns for what exposure says of taste"
+)
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"dim": 16, "l2": 0.1}, pytest.param({}, marks=pytest.mark.xfail(reason=CHOICE_OF_DIM, strict=True))],
+    [
+        {"dim": 16, "l2": 0.1},
+        pytest.param({}, marks=pytest.mark.xfail(reason=CHOICE_OF_DIM, strict=True)),
+    ],
     ids=["given", "chosen"],
 )
 def test_where_co_exposure_carries_taste_sharing_beats_mf(options) -> None:
-    data = simulate("trait-genre", 600, 120, n_rows=8_000, n_uniform=8_000, exposure_strength=2.5, rng=0).data
+    data = simulate(
+        "trait-genre", 600, 120, n_rows=8_000, n_uniform=8_000, exposure_strength=2.5, rng=0
+    ).data
     found = {}
     for method in ("mf", "multi-ips"):
         model = Recommender(method, backbone="mf", rng=0, **options).fit(data, protocol="rd")
@@ -97,7 +115,9 @@ def test_where_co_exposure_carries_taste_sharing_beats_mf(options) -> None:
 
 def test_heads_share_representations(prepare) -> None:
     problem = problem_of(prepare("multi-dr", backbone="mf"))
-    before = [problem.heads.factors(head).tile().detach() for head in (EXPOSURE, RATING, IMPUTATION)]
+    before = [
+        problem.heads.factors(head).tile().detach() for head in (EXPOSURE, RATING, IMPUTATION)
+    ]
     problem.heads.backbone.user_towers[0].weight.data[0] += 1.0
     after = [problem.heads.factors(head).tile().detach() for head in (EXPOSURE, RATING, IMPUTATION)]
     for one, other in zip(before, after, strict=True):
@@ -106,12 +126,18 @@ def test_heads_share_representations(prepare) -> None:
 
 
 def test_the_rating_step_does_not_move_the_pseudo_labels(prepare, dense_scores) -> None:
-    """The imputation head learns from its own mismatch on the log only, however far the ratings are from it."""
+    """The imputation head learns from its own mismatch on the log only, however far the ratings are
+    from it."""
     prepared = prepare("multi-dr", backbone="mf")
     problem = problem_of(prepared)
     problem.loss().backward()
-    at, target = (prepared.rows.user, prepared.rows.item), prepared.log.target(prepared.rows).astype(np.float64)
-    exposure, pseudo = (dense_scores(problem.heads.factors(head))[at] for head in (EXPOSURE, IMPUTATION))
+    at, target = (
+        (prepared.rows.user, prepared.rows.item),
+        prepared.log.target(prepared.rows).astype(np.float64),
+    )
+    exposure, pseudo = (
+        dense_scores(problem.heads.factors(head))[at] for head in (EXPOSURE, IMPUTATION)
+    )
     weight = 1.0 / np.clip(exposure, lowest(prepared), 1.0)
     expected = (2.0 * weight * (pseudo - target)).sum() / prepared.data.n_pairs
     assert problem.heads.means.grad[IMPUTATION].item() == pytest.approx(expected, abs=1e-5)
@@ -119,7 +145,8 @@ def test_the_rating_step_does_not_move_the_pseudo_labels(prepare, dense_scores) 
 
 @pytest.mark.parametrize("method", ["multi-ips", "multi-dr"])
 def test_maps_cannot_grow_where_vectors_shrink(method, prepare) -> None:
-    """The same scores from vectors of half the size and maps of four times it must not be the cheaper ones."""
+    """The same scores from vectors of half the size and maps of four times it must not be the
+    cheaper ones."""
     (stage,) = stages_of(prepare(method, backbone="mf"))
     problem = stage.build({})
     heads, (step,) = problem.heads, problem.steps
@@ -134,7 +161,8 @@ def test_maps_cannot_grow_where_vectors_shrink(method, prepare) -> None:
 
 @pytest.mark.parametrize("backbone", ["mf", "mf-linear"])
 def test_at_the_start_every_gain_has_a_slope(backbone, prepare) -> None:
-    """Adam's first step has its full size however small a slope is: one that is 0 but for rounding is decided by it."""
+    """Adam's first step has its full size however small a slope is: one that is 0 but for rounding
+    is decided by it."""
     prepared = prepare("multi-dr", backbone=backbone)
     problem = stages_of(prepared)[0].build({})
     (problem.loss() + problem.steps[0].penalty()).backward()

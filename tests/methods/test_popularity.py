@@ -22,7 +22,11 @@ def test_what_most_people_have_comes_first() -> None:
     assert rows is not None
     count = np.bincount(rows.item, minlength=30)
     np.testing.assert_allclose(model.predict(0, model.item_ids_.ids), count / 60, rtol=1e-6)
-    best = model.recommend([0, 7], k=3, exclude_seen=False).group_by("user_id", maintain_order=True).agg("item_id")
+    best = (
+        model.recommend([0, 7], k=3, exclude_seen=False)
+        .group_by("user_id", maintain_order=True)
+        .agg("item_id")
+    )
     assert best["item_id"][0].to_list() == best["item_id"][1].to_list()
     assert count[best["item_id"][0][0]] == count.max()
 

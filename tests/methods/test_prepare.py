@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,9 @@ def test_targets_on_every_scale(prepare) -> None:
     np.testing.assert_allclose(target_of(rating), (stars - 1) / 4)
     liked = stars >= 4
     np.testing.assert_array_equal(target_of(prepare("mf", target="binary")), np.where(liked, 1, -1))
-    np.testing.assert_array_equal(target_of(prepare("signed-rd", target="binary")), liked.astype(float))
+    np.testing.assert_array_equal(
+        target_of(prepare("signed-rd", target="binary")), liked.astype(float)
+    )
 
 
 def test_bounds_surround_the_inverse_propensity(prepare) -> None:
@@ -94,7 +97,9 @@ def test_a_backbone_starts_at_the_mean_of_the_targets(loss, target, prepare) -> 
 
 def test_stages_start_from_numbers_of_their_own(prepare) -> None:
     prepared = prepare("mf")
-    first, second, again = (prepared.backbone(stage).users().detach().numpy() for stage in ("a", "b", "a"))
+    first, second, again = (
+        prepared.backbone(stage).users().detach().numpy() for stage in ("a", "b", "a")
+    )
     assert np.array_equal(first, again)
     assert not np.array_equal(first, second)
 
@@ -146,7 +151,9 @@ def both(folder: Path, tmp_path: Path):
     side = {key: folder / f"{key}.parquet" for key in ("uniform", "users", "items")}
     options = {**side, "unknown_ids": "keep", "scale": (1, 5)}
     memory = load_dataset("files", logged=folder / "logged.parquet", **options)
-    return memory, load_dataset("files", logged=folder / "logged", shards=tmp_path / "shards", **options)
+    return memory, load_dataset(
+        "files", logged=folder / "logged", shards=tmp_path / "shards", **options
+    )
 
 
 FITS = [
@@ -229,27 +236,36 @@ def test_a_run_goes_on_from_its_checkpoint(both, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         Recommender(**options).fit(both[1], checkpoint=tmp_path / "c", progress=stop)
     told: list[int] = []
-    again = Recommender(**options).fit(both[1], checkpoint=tmp_path / "c", progress=lambda *_: told.append(1))
+    again = Recommender(**options).fit(
+        both[1], checkpoint=tmp_path / "c", progress=lambda *_: told.append(1)
+    )
     assert len(told) < whole.report_["epochs"]
     np.testing.assert_allclose(again.user_factors_, whole.user_factors_, atol=1e-6)
 
 
 @pytest.mark.parametrize("protocol", ["rd", "paper"])
 @pytest.mark.parametrize("method", ["puid-dr", "signed-rd"])
-def test_without_uniform_rows_the_log_itself_is_held_out_from(method, protocol, folder, tmp_path, monkeypatch) -> None:
-    """The same rows validate and test, and dropped ratings are dropped, whether the log is in memory or not."""
+def test_without_uniform_rows_the_log_itself_is_held_out_from(
+    method, protocol, folder, tmp_path, monkeypatch
+) -> None:
+    """The same rows validate and test, and dropped ratings are dropped, whether the log is in
+    memory or not."""
     monkeypatch.setattr(on_disk, "CHUNK", 64)
     for module in (prepare_module, log_module):
         monkeypatch.setattr(module, "PAIRS_FROM_DISK", 40)
     options = {"users": folder / "users.parquet", "unknown_ids": "keep", "scale": (1, 5)}
     memory = load_dataset("files", logged=folder / "logged.parquet", **options)
     disk = load_dataset("files", logged=folder / "logged", shards=tmp_path / "shards", **options)
-    one, other = (Recommender(method, **COMMON).fit(data, protocol=protocol) for data in (memory, disk))
+    one, other = (
+        Recommender(method, **COMMON).fit(data, protocol=protocol) for data in (memory, disk)
+    )
     np.testing.assert_allclose(scores(other), scores(one), atol=1e-4)
     for name in ("validation", "test"):
         parts = [getattr(data.split(protocol), name).frame for data in (memory, disk)]
         assert parts[0].select("user", "item", "rating", "label").equals(parts[1])
-    for mine, theirs in zip((*one.seen_, *one.held_out_), (*other.seen_, *other.held_out_), strict=True):
+    for mine, theirs in zip(
+        (*one.seen_, *one.held_out_), (*other.seen_, *other.held_out_), strict=True
+    ):
         np.testing.assert_array_equal(mine, theirs)
     assert len(memory.logged) == one.seen_[1].size + one.held_out_[1].size > one.seen_[1].size
 
@@ -265,7 +281,12 @@ def test_what_needs_the_log_in_memory_is_refused(both, refusal) -> None:
         {"method": "puid-dr", "backbone": "mf-mlp"},
         {"method": "rd-ips", "normalise": True},
     ):
-        refusal(lambda: Recommender(**COMMON, **options).fit(disk), "adam", "in memory", "a log on disk")  # noqa: B023
+        refusal(
+            partial(Recommender(**COMMON, **options).fit, disk),
+            "adam",
+            "in memory",
+            "a log on disk",
+        )
     refusal(lambda: disk.split("rd", add_uniform=True), "on disk")
 
 
@@ -295,13 +316,20 @@ print(len(data.logged))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory limits are those of Linux")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="memory limits are those of Linux"
+)
 def test_a_log_that_does_not_fit_trains_from_disk(tmp_path: Path) -> None:
-    """In memory this log takes more than 400 MB beyond the libraries, from disk about 260; the limit is 280."""
+    """In memory this log takes more than 400 MB beyond the libraries, from disk about 260; the
+    limit is 280."""
     rng = np.random.default_rng(0)
     for name, n in (("logged", 1_500_000), ("uniform", 2_000)):
         key = rng.permutation(np.unique(rng.integers(0, 20_000 * 2_000, round(1.1 * n))))[:n]
-        columns = {"user_id": key // 2_000, "item_id": key % 2_000, "rating": rng.integers(1, 6, n).astype(np.int8)}
+        columns = {
+            "user_id": key // 2_000,
+            "item_id": key % 2_000,
+            "rating": rng.integers(1, 6, n).astype(np.int8),
+        }
         pl.DataFrame(columns).write_parquet(tmp_path / f"{name}.parquet", row_group_size=100_000)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
     outcome = {}
@@ -309,7 +337,7 @@ def test_a_log_that_does_not_fit_trains_from_disk(tmp_path: Path) -> None:
         command = [sys.executable, "-c", FIT, str(tmp_path), how, "280"]
         outcome[how] = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )  # fmt: skip
+        )
     assert outcome["disk"].returncode == 0, outcome["disk"].stderr[-2000:]
     assert outcome["disk"].stdout == "1500000\n"
     assert outcome["memory"].returncode != 0
@@ -326,7 +354,9 @@ def test_the_penalty_is_a_mean_over_the_entities_of_each_side(l2, l2_features, p
         expected += l2 * float(own.sum()) / ids.n_rows
         power = linear.design.column_power().float()
         expected += l2_features * float((power * linear.weight.detach().square().sum(1)).sum())
-    assert float(backbone_penalty(backbone, prepared.settings).detach()) == pytest.approx(expected, rel=1e-5)
+    assert float(backbone_penalty(backbone, prepared.settings).detach()) == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("tables", ["none", "ids only"])
@@ -337,7 +367,9 @@ def test_without_features_a_personal_gamma_comes_from_exposure_residuals(method,
     bare = replace(data, users=None, items=None)
     if tables == "ids only":
         bare = replace(data, users=data.users.select("user_id"), items=data.items.select("item_id"))
-    with_features, without = (Prepared.of(own, own.split("rd", 0), Settings.of(method)).gamma for own in (data, bare))
+    with_features, without = (
+        Prepared.of(own, own.split("rd", 0), Settings.of(method)).gamma for own in (data, bare)
+    )
     users, items = np.divmod(np.arange(2400), 40)
     expected = NominalExposure(bare, bare.split("rd", 0).train).gamma("exposure-gap")
     np.testing.assert_allclose(without.at(users, items), expected.at(users, items), rtol=1e-9)
@@ -355,16 +387,26 @@ def test_side_tables_of_ids_do_not_make_puid_the_plain_estimator() -> None:
     assert np.abs(puid - dr).max() > 0.01
 
 
-def test_small_logs_train_in_double_precision_and_models_are_kept_in_single(prepare, monkeypatch) -> None:
+def test_small_logs_train_in_double_precision_and_models_are_kept_in_single(
+    prepare, monkeypatch
+) -> None:
     prepared = prepare("mf")
     assert prepared.log.dtype == torch.float64
-    assert prepared.backbone("main").mean.dtype == prepared.columns("unit")["r"].values.dtype == torch.float64
+    assert (
+        prepared.backbone("main").mean.dtype
+        == prepared.columns("unit")["r"].values.dtype
+        == torch.float64
+    )
     options = {"dim": 2, "rng": 0, "l2": 0.01}
     model = Recommender("dr", **options).fit(prepared.data)
     assert model.user_factors_.dtype == np.float32
-    assert {value.dtype for value in model.parameters_.values() if value.is_floating_point()} == {torch.float32}
+    assert {value.dtype for value in model.parameters_.values() if value.is_floating_point()} == {
+        torch.float32
+    }
     monkeypatch.setattr(prepare_module, "DOUBLE", 0)
     assert prepare("mf").log.dtype == torch.float32
     single = Recommender("dr", **options).fit(prepared.data)
-    gap = single.user_factors_ @ single.item_factors_.T - model.user_factors_ @ model.item_factors_.T
+    gap = (
+        single.user_factors_ @ single.item_factors_.T - model.user_factors_ @ model.item_factors_.T
+    )
     assert 0.0 < np.abs(gap).max() < 1e-3

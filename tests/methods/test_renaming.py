@@ -1,7 +1,8 @@
-"""What users and items are called, and in which order rows come, changes no score: of every method that is solved.
+"""What users and items are called, and in which order rows come, changes no score: of every method
+that is solved.
 
-Uniform rows are divided at random into those that calibrate and those that validate; that draw is a split, by rows, and
-not part of the method. Here all of them calibrate (`select="none"`).
+Uniform rows are divided at random into those that calibrate and those that validate; that draw is a
+split, by rows, and not part of the method. Here all of them calibrate (`select="none"`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,17 @@ from puidrec.model import Recommender
 USERS, ITEMS = 60, 40
 FIXED = {"dim": 4, "l2": 0.1}
 GRID = ("mf", "ips", "dr", "rd-ips", "rd-dr", "puid-dr", "bpuid-dr", "brd-ips", "mrdr", "ips-v2")
-OTHERS = ("signed-rd", "signed-puid", "all-rank", "stable-dr", "bal-dr", "res-dr", "dcf", "idcf", "spectrum")
+OTHERS = (
+    "signed-rd",
+    "signed-puid",
+    "all-rank",
+    "stable-dr",
+    "bal-dr",
+    "res-dr",
+    "dcf",
+    "idcf",
+    "spectrum",
+)
 CLOSED = ("ease", "bias", "item-rate", "popularity", "pure-svd")
 CASES = {**{name: FIXED for name in (*GRID, *OTHERS)}, **{name: {"dim": 3} for name in CLOSED}}  # noqa: C420
 """One row per builder at least, and those whose weights or Γ are made in another way."""
@@ -28,31 +39,49 @@ ADAM = {"multi-ips", "multi-dr", "cvib", "auto-debias"}
 
 @pytest.fixture(scope="module")
 def logs():
-    """A log, and the same with other ids in another order: the new ids of users and items come with it."""
+    """A log, and the same with other ids in another order: the new ids of users and items come with
+    it."""
     data = simulate("mixed", USERS, ITEMS, density=0.25, n_uniform=2_000, rng=0).data
     rng = np.random.default_rng(7)
     new = {"user_id": rng.permutation(USERS) + 1_000, "item_id": rng.permutation(ITEMS) + 5_000}
     tables = {
-        "logged": data.logged.to_frame(), "uniform": data.uniform.to_frame(), "users": data.users, "items": data.items,
-    }  # fmt: skip
+        "logged": data.logged.to_frame(),
+        "uniform": data.uniform.to_frame(),
+        "users": data.users,
+        "items": data.items,
+    }
 
     def renamed(table: pl.DataFrame) -> pl.DataFrame:
-        ids = [pl.Series(key, codes[table[key].to_numpy()]) for key, codes in new.items() if key in table.columns]
+        ids = [
+            pl.Series(key, codes[table[key].to_numpy()])
+            for key, codes in new.items()
+            if key in table.columns
+        ]
         return table.with_columns(ids).sample(fraction=1.0, shuffle=True, seed=3)
 
     assert (np.diff(new["user_id"]) < 0).any()
     other = {key: renamed(table) for key, table in tables.items()}
-    return Dataset.from_frame(**tables, scale=(1, 5)), Dataset.from_frame(**other, scale=(1, 5)), new
+    return (
+        Dataset.from_frame(**tables, scale=(1, 5)),
+        Dataset.from_frame(**other, scale=(1, 5)),
+        new,
+    )
 
 
 def gap(method: str, logs, **options) -> float:
     """The largest difference of a score between the two."""
     first, second, new = logs
     user, item = (x.ravel() for x in np.meshgrid(np.arange(USERS), np.arange(ITEMS), indexing="ij"))
-    one, other = (Recommender(method, rng=0, select="none", **options).fit(data) for data in (first, second))
+    one, other = (
+        Recommender(method, rng=0, select="none", **options).fit(data) for data in (first, second)
+    )
     scores = one.predict(user, item, scale="unit")
     assert np.ptp(scores) > 0.05
-    return float(np.abs(scores - other.predict(new["user_id"][user], new["item_id"][item], scale="unit")).max())
+    return float(
+        np.abs(
+            scores - other.predict(new["user_id"][user], new["item_id"][item], scale="unit")
+        ).max()
+    )
 
 
 @pytest.mark.parametrize("method", CASES)
@@ -68,4 +97,6 @@ def test_nor_do_they_choose_dim_and_l2(method, logs) -> None:
 
 def test_every_builder_is_here_or_trained_by_adam() -> None:
     builders = {METHODS[name].build for name in CASES}
-    assert not [name for name, spec in METHODS.items() if spec.build not in builders and name not in ADAM]
+    assert not [
+        name for name, spec in METHODS.items() if spec.build not in builders and name not in ADAM
+    ]

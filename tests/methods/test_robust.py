@@ -18,7 +18,8 @@ def total_loss(problem, step=0):
 
 @pytest.fixture
 def sharp_bends(monkeypatch):
-    """Losses without rounded bends, as they are printed; what rounding adds at most is tested with the losses."""
+    """Losses without rounded bends, as they are printed; what rounding adds at most is tested with
+    the losses."""
     monkeypatch.setattr(pair_loss, "WIDTH", 0.0)
     monkeypatch.setattr(pointwise, "WIDTH", 1e-12)  # of |s − r|, whose slope is divided by it
 
@@ -33,13 +34,17 @@ def main_problem(problem_after):
 @pytest.mark.parametrize("loss", ["squared", "absolute", "cross-entropy"])
 @pytest.mark.parametrize("target", ["rating", "binary"])
 @pytest.mark.parametrize("method", PLAIN)
-def test_losses_equal_brute_force_over_all_pairs(method, target, loss, prepare, oracle, main_problem) -> None:
+def test_losses_equal_brute_force_over_all_pairs(
+    method, target, loss, prepare, oracle, main_problem
+) -> None:
     prepared = prepare(method, target=target, loss=loss, gamma=2.0 if "rd" in method else "auto")
     problem, _ = main_problem(prepared)
     expected = oracle(prepared).prediction_loss(problem.factors(), problem.imputation())
     assert total_loss(problem) == pytest.approx(expected, rel=2e-6)
     if problem.theta is not None:
-        assert total_loss(problem, 1) == pytest.approx(oracle(prepared).imputation_loss(problem.imputation()), rel=2e-6)
+        assert total_loss(problem, 1) == pytest.approx(
+            oracle(prepared).imputation_loss(problem.imputation()), rel=2e-6
+        )
 
 
 @pytest.mark.usefixtures("sharp_bends")
@@ -48,13 +53,16 @@ def test_benchmarked_losses_equal_brute_force(method, prepare, oracle, main_prob
     prepared = prepare(method, warm_start=False)
     problem, done = main_problem(prepared)
     base = done["benchmark"]
-    expected = oracle(prepared).prediction_loss(problem.factors(), problem.imputation(), (base.phi, base.theta))
+    expected = oracle(prepared).prediction_loss(
+        problem.factors(), problem.imputation(), (base.phi, base.theta)
+    )
     assert total_loss(problem) == pytest.approx(expected, abs=1e-6)
     assert abs(expected) > 1e-3
 
 
 @pytest.mark.parametrize(
-    ("robust", "plain"), [("rd-ips", "ips"), ("rd-dr", "dr"), ("puid-ips", "ips"), ("puid-dr", "dr")]
+    ("robust", "plain"),
+    [("rd-ips", "ips"), ("rd-dr", "dr"), ("puid-ips", "ips"), ("puid-dr", "dr")],
 )
 def test_gamma_one_is_the_plain_estimator(robust, plain, prepare, world, main_problem) -> None:
     (one, _), (other, _) = main_problem(prepare(robust, gamma=1.0)), main_problem(prepare(plain))
@@ -82,7 +90,9 @@ def test_a_constant_rule_makes_puid_rd(prefix, suffix, world) -> None:
 @pytest.mark.parametrize("backbone", ["mf", "mf-linear", "mf-mlp"])
 @pytest.mark.parametrize("head", ["label", "residual", "direct"])
 @pytest.mark.parametrize("method", BENCHMARKED)
-def test_the_loss_at_the_benchmark_is_exactly_zero(method, head, backbone, prepare, main_problem) -> None:
+def test_the_loss_at_the_benchmark_is_exactly_zero(
+    method, head, backbone, prepare, main_problem
+) -> None:
     problem, _ = main_problem(prepare(method, head=head, backbone=backbone, epochs=3, gamma=2.0))
     assert total_loss(problem) == 0.0
     assert problem.benchmarked
@@ -92,25 +102,36 @@ def test_the_loss_at_the_benchmark_is_exactly_zero(method, head, backbone, prepa
 
 @pytest.mark.parametrize(("seed", "warm_start"), [(0, True), (1, False), (2, True)])
 @pytest.mark.parametrize("method", BENCHMARKED)
-def test_training_never_ends_above_the_benchmark(method, seed, warm_start, prepare, oracle, main_problem) -> None:
+def test_training_never_ends_above_the_benchmark(
+    method, seed, warm_start, prepare, oracle, main_problem
+) -> None:
     prepared = prepare(method, seed, warm_start=warm_start, epochs=40, gamma=1.5)
     base = main_problem(prepared)[1]["benchmark"]
     fitted = train_stages(prepared)
-    assert oracle(prepared).prediction_loss(fitted.phi, fitted.theta, (base.phi, base.theta)) <= 1e-7
+    assert (
+        oracle(prepared).prediction_loss(fitted.phi, fitted.theta, (base.phi, base.theta)) <= 1e-7
+    )
 
 
 def test_a_benchmarked_method_can_gain_on_its_benchmark(prepare, oracle, main_problem) -> None:
-    """On one that does not minimise the nominal loss: its own exact benchmark is a minimum of the benchmarked loss."""
-    prepared = prepare("brd-ips", 1, epochs=300, gamma=1.05, l2=1e-4, l2_features=1e-4, benchmark="mf")
+    """On one that does not minimise the nominal loss: its own exact benchmark is a minimum of the
+    benchmarked loss."""
+    prepared = prepare(
+        "brd-ips", 1, epochs=300, gamma=1.05, l2=1e-4, l2_features=1e-4, benchmark="mf"
+    )
     base = main_problem(prepared)[1]["benchmark"]
-    assert oracle(prepared).prediction_loss(train_stages(prepared).phi, None, (base.phi, None)) < -1e-4
+    assert (
+        oracle(prepared).prediction_loss(train_stages(prepared).phi, None, (base.phi, None)) < -1e-4
+    )
 
 
 @pytest.mark.parametrize("method", ["rd-ips", "rd-dr"])
 def test_normalised_worst_cases_survive_users_without_rows(method, prepare, world) -> None:
     data = world(0)
     busy = data.logged.take(data.logged.user >= 10)
-    data = type(data)(**{**{f: getattr(data, f) for f in data.__dataclass_fields__}, "logged": busy})
+    data = type(data)(
+        **{**{f: getattr(data, f) for f in data.__dataclass_fields__}, "logged": busy}
+    )
     model = Recommender(method, normalise=True, l2=0.1, epochs=4, dim=3).fit(data)
     assert np.isfinite(model.user_factors_).all()
 

@@ -27,7 +27,9 @@ def test_placements_have_the_mean_auc() -> None:
 
 @pytest.fixture(scope="module")
 def world():
-    return simulate("trait-genre", 200, 60, density=0.15, n_uniform=8_000, exposure_strength=3.0, rng=0)
+    return simulate(
+        "trait-genre", 200, 60, density=0.15, n_uniform=8_000, exposure_strength=3.0, rng=0
+    )
 
 
 def names(data, **given):
@@ -38,13 +40,20 @@ def names(data, **given):
 def test_few_rows_and_the_callers_word_leave_no_choice(world) -> None:
     few = simulate("trait-genre", 200, 60, density=0.15, n_uniform=2_000, rng=0).data
     assert names(few) == ["seen", "main"]
-    for given in ({"gamma": 2.0}, {"unseen_weight": 2.0}, {"solver": "adam"}, {"gamma": "certified"}):
+    for given in (
+        {"gamma": 2.0},
+        {"unseen_weight": 2.0},
+        {"solver": "adam"},
+        {"gamma": "certified"},
+    ):
         assert names(world.data, **given) == ["seen", "main"]
     assert len(names(world.data)) == 3 + len(POINTS)
 
 
 @pytest.mark.parametrize("method", ["signed-rd", "signed-puid"])
-def test_what_is_chosen_ranks_uniform_rows_no_worse_than_the_gamma_of_the_mean(method, world) -> None:
+def test_what_is_chosen_ranks_uniform_rows_no_worse_than_the_gamma_of_the_mean(
+    method, world
+) -> None:
     data = world.data
     model = Recommender(method, dim=3, epochs=30, rng=0).fit(data)
     assert "along a path" in model.report_["gamma_set_by"]

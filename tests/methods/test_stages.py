@@ -17,9 +17,22 @@ from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkp
 from puidrec.optimise.stopping import JUDGE_EVERY
 
 BY_BUILDER = {spec.build: name for name, spec in METHODS.items() if spec.trains}
-TRAINED = ["mf", "dr", "bpuid-ips", "brd-dr", *(name for name in BY_BUILDER.values() if METHODS[name].build != ROBUST)]
+TRAINED = [
+    "mf",
+    "dr",
+    "bpuid-ips",
+    "brd-dr",
+    *(name for name in BY_BUILDER.values() if METHODS[name].build != ROBUST),
+]
 """One row per builder, and those of the paper's grid that have other stages or models."""
-OPTIONS = {"dim": 3, "l2": 0.1, "epochs": 11, "propensity": "cells", "patience": 4, "solver": "adam"}
+OPTIONS = {
+    "dim": 3,
+    "l2": 0.1,
+    "epochs": 11,
+    "propensity": "cells",
+    "patience": 4,
+    "solver": "adam",
+}
 SOLVED = {"dim": 3, "l2": 0.02, "epochs": 25, "propensity": "cells"}
 """The default solver; a checkpoint is due every tenth sweep."""
 
@@ -44,21 +57,29 @@ def assert_same(one, other) -> None:
     assert np.array_equal(one.item_factors_, other.item_factors_)
     assert one.history_ == other.history_
     assert one.parameters_.keys() == other.parameters_.keys()
-    assert all(np.array_equal(value, other.parameters_[name]) for name, value in one.parameters_.items())
+    assert all(
+        np.array_equal(value, other.parameters_[name]) for name, value in one.parameters_.items()
+    )
     drop = {"seconds"}
     assert {k: v for k, v in one.report_.items() if k not in drop} == {
         k: v for k, v in other.report_.items() if k not in drop
     }
 
 
-@pytest.mark.parametrize("method", [name for name in TRAINED if name != "dcf"])  # one stage without a checkpoint
+@pytest.mark.parametrize(
+    "method", [name for name in TRAINED if name != "dcf"]
+)  # one stage without a checkpoint
 @pytest.mark.parametrize("options", [OPTIONS, SOLVED], ids=["adam", "default"])
-def test_killed_at_any_moment_and_resumed_it_ends_in_the_same_bits(method, options, world, suited, tmp_path) -> None:
+def test_killed_at_any_moment_and_resumed_it_ends_in_the_same_bits(
+    method, options, world, suited, tmp_path
+) -> None:
     data, given = suited(method, world(3), options)
     told: list[int] = []
     whole = Recommender(method, **given).fit(data, progress=lambda *_: told.append(1))
     rng = random.Random(method)
-    for number, moment in enumerate([rng.randrange(len(told) // 2), rng.randrange(len(told) // 2, len(told))]):
+    for number, moment in enumerate(
+        [rng.randrange(len(told) // 2), rng.randrange(len(told) // 2, len(told))]
+    ):
         path = tmp_path / f"{number}.safetensors"
         with pytest.raises(Killed):
             Recommender(method, **given).fit(data, checkpoint=path, progress=killer(moment))
@@ -71,7 +92,9 @@ def test_the_default_solver_does_go_on_from_its_checkpoint(world, tmp_path) -> N
     with pytest.raises(Killed):
         Recommender("mf", **SOLVED).fit(world(3), checkpoint=path, progress=killer(12))
     assert load_checkpoint(path).state["sweep"]["number"] == 10
-    model = Recommender("mf", **SOLVED).fit(world(3), checkpoint=path, progress=lambda *_: told.append(1))
+    model = Recommender("mf", **SOLVED).fit(
+        world(3), checkpoint=path, progress=lambda *_: told.append(1)
+    )
     assert len(told) == len(model.history_) - 10
 
 
@@ -91,7 +114,9 @@ def test_killed_while_or_after_dim_and_l2_are_chosen(method, world, tmp_path) ->
 
 @pytest.mark.parametrize("killed_after", [6, 7, 8, 9])
 @pytest.mark.parametrize("method", ["multi-dr", "bpuid-dr"])
-def test_a_checkpoint_between_two_judgements_goes_on_to_the_same_bits(method, killed_after, world, tmp_path) -> None:
+def test_a_checkpoint_between_two_judgements_goes_on_to_the_same_bits(
+    method, killed_after, world, tmp_path
+) -> None:
     data, path, options = world(3), tmp_path / "run", OPTIONS
     whole = Recommender(method, **options).fit(data)
     with pytest.raises(Killed):
@@ -149,14 +174,20 @@ def test_a_checkpoint_of_another_run_is_refused(interrupted, world, refusal) -> 
     before = interrupted.read_bytes()
     data = world(3)
     for call in (
-        resume(data, method="brd-ips"), resume(data, lr=0.1), resume(world(2)), resume(data, data.split("rd", 1)),
-        resume(data, data.split("ge3", 0)), resume(data, data.split("rd", 0, add_uniform=True)),
-    ):  # fmt: skip
+        resume(data, method="brd-ips"),
+        resume(data, lr=0.1),
+        resume(world(2)),
+        resume(data, data.split("rd", 1)),
+        resume(data, data.split("ge3", 0)),
+        resume(data, data.split("rd", 0, add_uniform=True)),
+    ):
         refusal(call, "other settings or data", str(interrupted))
     assert interrupted.read_bytes() == before
 
 
-def test_a_checkpoint_whose_parts_are_missing_or_odd_is_refused(interrupted, world, refusal) -> None:
+def test_a_checkpoint_whose_parts_are_missing_or_odd_is_refused(
+    interrupted, world, refusal
+) -> None:
     good = load_checkpoint(interrupted)
     assert good.state["stage"] == "main"
     model = Recommender("brd-dr", **OPTIONS)
@@ -173,9 +204,18 @@ def test_a_checkpoint_whose_parts_are_missing_or_odd_is_refused(interrupted, wor
             resume({**without, name: good.tensors[name].reshape(-1)[:1]}, good.state)
         if name.startswith(("now.", "best.", "adam.")):
             resume(without, good.state)
-    for changes in ({"stopping": {}}, {"stopping": {"colour": 1}}, {"history": None}, {"done": {}}, {"done": []}):
+    for changes in (
+        {"stopping": {}},
+        {"stopping": {"colour": 1}},
+        {"history": None},
+        {"done": {}},
+        {"done": []},
+    ):
         resume(good.tensors, {**good.state, **changes})
-    odd = {f"{name}.x" if name.startswith("adam.") else name: tensor for name, tensor in good.tensors.items()}
+    odd = {
+        f"{name}.x" if name.startswith("adam.") else name: tensor
+        for name, tensor in good.tensors.items()
+    }
     resume(odd, good.state)
 
 

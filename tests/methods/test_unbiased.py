@@ -1,4 +1,5 @@
-"""IPS and DR estimate the loss over all pairs without bias where p is right (or, for DR, where ê is)."""
+"""IPS and DR estimate the loss over all pairs without bias where p is right (or, for DR, where ê
+is)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ N_USERS, N_ITEMS, DRAWS = 60, 50, 500
 
 @pytest.fixture(scope="module")
 def truth():
-    return simulate("pair", N_USERS, N_ITEMS, density=0.25, exposure_strength=2.0, rating_strength=1.0, rng=5).truth
+    return simulate(
+        "pair", N_USERS, N_ITEMS, density=0.25, exposure_strength=2.0, rating_strength=1.0, rng=5
+    ).truth
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,8 @@ def phi():
 def as_factors(matrix):
     """A whole matrix as factors: M = M·I."""
     return LowRank.of(
-        torch.from_numpy(np.ascontiguousarray(matrix, np.float64)), torch.eye(N_ITEMS, dtype=torch.float64)
+        torch.from_numpy(np.ascontiguousarray(matrix, np.float64)),
+        torch.eye(N_ITEMS, dtype=torch.float64),
     )
 
 
@@ -51,7 +55,9 @@ def estimates(estimator, ratings, chance, p, phi, theta=None):
         objective = Objective(log, RobustLoss(), columns, 1 / log.n_pairs)
         if estimator == "dr":
             columns["g"] = log.scores_of(theta)
-            objective = Objective(log, RobustLoss(head="label"), columns, 1 / log.n_pairs, 1 / log.n_pairs, theta)
+            objective = Objective(
+                log, RobustLoss(head="label"), columns, 1 / log.n_pairs, 1 / log.n_pairs, theta
+            )
         values[draw] = objective.value(log.scores_of(phi), phi)
     return values
 
@@ -82,12 +88,16 @@ def test_ips_with_the_nominal_propensity_is_biased(truth, ratings, phi, full_los
     assert deviation(estimates("ips", ratings, p, nominal, phi), full_loss) > 5
 
 
-def test_dr_with_the_true_propensity_and_a_wrong_imputation(truth, ratings, phi, wrong_imputation, full_loss) -> None:
+def test_dr_with_the_true_propensity_and_a_wrong_imputation(
+    truth, ratings, phi, wrong_imputation, full_loss
+) -> None:
     p = truth.matrix("true_propensity")
     assert deviation(estimates("dr", ratings, p, p, phi, wrong_imputation), full_loss) < 2
 
 
-def test_dr_with_a_wrong_propensity_and_the_right_imputation(truth, ratings, phi, full_loss) -> None:
+def test_dr_with_a_wrong_propensity_and_the_right_imputation(
+    truth, ratings, phi, full_loss
+) -> None:
     p, nominal = truth.matrix("true_propensity"), truth.matrix("propensity")
     values = estimates("dr", ratings, p, nominal, phi, as_factors(ratings))
     np.testing.assert_allclose(values, full_loss, rtol=1e-9)
@@ -102,7 +112,9 @@ def test_dr_with_an_imputation_right_on_average_and_a_wrong_propensity(truth, ra
     assert values[0] == pytest.approx(expected, rel=0.05)
 
 
-def test_dr_with_both_parts_wrong_is_biased(truth, ratings, phi, wrong_imputation, full_loss) -> None:
+def test_dr_with_both_parts_wrong_is_biased(
+    truth, ratings, phi, wrong_imputation, full_loss
+) -> None:
     p, nominal = truth.matrix("true_propensity"), truth.matrix("propensity")
     assert deviation(estimates("dr", ratings, p, nominal, phi, wrong_imputation), full_loss) > 5
 

@@ -19,7 +19,10 @@ from puidrec.model import Recommender
 def losses(problem) -> list[float]:
     """What Adam lowers, and what least squares does: one number."""
     objective, phi = problem.parts[-1].objective(), problem.factors().detach()
-    return [float(problem.steps[0].loss().detach()), objective.value(objective.log.scores_of(phi), phi)]
+    return [
+        float(problem.steps[0].loss().detach()),
+        objective.value(objective.log.scores_of(phi), phi),
+    ]
 
 
 def additive_log_gamma(gamma, shape):
@@ -63,17 +66,23 @@ def brute_force(prepared, problem, done, dense) -> float:
 def test_the_loss_equals_brute_force(given, target, prepare, problem_after, dense_scores) -> None:
     prepared = prepare(**given, target=target, backbone="mf")
     problem, done = problem_after(prepared)
-    assert losses(problem) == pytest.approx([brute_force(prepared, problem, done, dense_scores)] * 2, rel=1e-9)
+    assert losses(problem) == pytest.approx(
+        [brute_force(prepared, problem, done, dense_scores)] * 2, rel=1e-9
+    )
 
 
-def test_a_rule_that_is_not_separable_uses_its_additive_fit(prepare, problem_after, dense_scores) -> None:
+def test_a_rule_that_is_not_separable_uses_its_additive_fit(
+    prepare, problem_after, dense_scores
+) -> None:
     prepared = prepare("signed-puid", gamma="random", backbone="mf")
     bins = (np.arange(40) % 4, np.arange(25) % 3)
     cell = np.abs(np.random.default_rng(0).normal(0, 0.6, (4, 3)))
     prepared.__dict__["gamma"] = table = TableGamma.make(bins, cell, cap=20.0)
     assert table.additive_parts is None
     problem, done = problem_after(prepared)
-    assert losses(problem) == pytest.approx([brute_force(prepared, problem, done, dense_scores)] * 2, rel=1e-9)
+    assert losses(problem) == pytest.approx(
+        [brute_force(prepared, problem, done, dense_scores)] * 2, rel=1e-9
+    )
 
 
 def test_gradients_equal_dense_autograd(prepare, problem_after) -> None:
@@ -99,7 +108,9 @@ def test_q_lives_where_the_bounds_do(target, prepare, problem_after, dense_score
     assert prepared.log.target(prepared.rows).min() >= 0.0
 
 
-def test_a_larger_gamma_lowers_unseen_scores_and_disliked_raises_them(prepare, dense_scores) -> None:
+def test_a_larger_gamma_lowers_unseen_scores_and_disliked_raises_them(
+    prepare, dense_scores
+) -> None:
     means = []
     for given in ({"gamma": 3.0}, {"gamma": 1.0}, {"gamma": 3.0, "liked": False}):
         fitted = train_stages(prepare("signed-rd", epochs=120, select="none", **given))
@@ -109,7 +120,9 @@ def test_a_larger_gamma_lowers_unseen_scores_and_disliked_raises_them(prepare, d
 
 
 @pytest.mark.parametrize("liked", [True, False])
-def test_all_rank_pulls_unseen_pairs_to_the_end_of_the_scale(liked, prepare, problem_after, dense_scores) -> None:
+def test_all_rank_pulls_unseen_pairs_to_the_end_of_the_scale(
+    liked, prepare, problem_after, dense_scores
+) -> None:
     prepared = prepare("all-rank", backbone="mf", liked=liked, unseen_weight=2.0)
     problem, _ = problem_after(prepared)
     rows, prediction = prepared.rows, dense_scores(problem.factors())
@@ -143,7 +156,9 @@ CHOICE_OF_L2 = "dim and L2 are chosen by the error of held-out ratings, which sa
 def test_all_rank_trains_on_positives_alone(lowest, options) -> None:
     rng = np.random.default_rng(0)
     group = rng.integers(0, 3, 90), rng.integers(0, 3, 40)
-    user, item = np.nonzero(rng.random((90, 40)) < np.where(group[0][:, None] == group[1], 0.4, 0.02))
+    user, item = np.nonzero(
+        rng.random((90, 40)) < np.where(group[0][:, None] == group[1], 0.4, 0.02)
+    )
     log = pl.DataFrame({"user_id": user, "item_id": item, "rating": np.ones(user.size)})
     log = log.with_columns(rating=pl.when(pl.arange(pl.len()) == 0).then(lowest).otherwise(1.0))
     data = Dataset.from_frame(log, scale=(0.0, 1.0))
@@ -154,12 +169,23 @@ def test_all_rank_trains_on_positives_alone(lowest, options) -> None:
 
 
 @pytest.mark.parametrize("backbone", ["mf", "mf-linear"])
-def test_all_rank_ends_at_an_optimum_that_a_moved_start_does_not_change(backbone, monkeypatch) -> None:
-    data, start = load_dataset("simulated", world="mixed", seed=0, n_users=120, n_items=80), stages_module._start
+def test_all_rank_ends_at_an_optimum_that_a_moved_start_does_not_change(
+    backbone, monkeypatch
+) -> None:
+    data, start = (
+        load_dataset("simulated", world="mixed", seed=0, n_users=120, n_items=80),
+        stages_module._start,
+    )
     fits = []
     for shift in (0.0, 1e-2):
-        monkeypatch.setattr(stages_module, "_start", lambda *a, by=shift: {k: v + by for k, v in start(*a).items()})
-        fits.append(Recommender("all-rank", backbone=backbone, dim=8, l2=0.02, epochs=1_000, rng=0).fit(data))
+        monkeypatch.setattr(
+            stages_module, "_start", lambda *a, by=shift: {k: v + by for k, v in start(*a).items()}
+        )
+        fits.append(
+            Recommender("all-rank", backbone=backbone, dim=8, l2=0.02, epochs=1_000, rng=0).fit(
+                data
+            )
+        )
     still, moved = (model.user_factors_ @ model.item_factors_.T for model in fits)
     assert np.abs(still - moved).max() <= 1e-4
     assert all("not_converged" not in model.report_ for model in fits)

@@ -34,7 +34,8 @@ def _all_checkpoints(monkeypatch):
 
 @dataclass
 class Small:
-    """A tiny random log, every row of the table of losses on it, and models with and without features."""
+    """A tiny random log, every row of the table of losses on it, and models with and without
+    features."""
 
     seed: int
     n_users: int = 9
@@ -48,10 +49,16 @@ class Small:
         self.rng = np.random.default_rng(self.seed)
         self.mask = self.rng.random((self.n_users, self.n_items)) < self.share
         row_start = np.concatenate([[0], np.cumsum(self.mask.sum(1))])
-        self.log = Log(row_start, np.nonzero(self.mask)[1], self.n_items, self.world, dtype=self.dtype)
+        self.log = Log(
+            row_start, np.nonzero(self.mask)[1], self.n_items, self.world, dtype=self.dtype
+        )
         n = len(self.log)
-        self.r, self.w, self.k0 = (self.rng.uniform(a, b, n) for a, b in ((0, 1), (1, 4), (0.01, 0.3)))
-        left, right = (torch.from_numpy(self.rng.normal(size=(k, 3))) for k in (self.n_users, self.n_items))
+        self.r, self.w, self.k0 = (
+            self.rng.uniform(a, b, n) for a, b in ((0, 1), (1, 4), (0.01, 0.3))
+        )
+        left, right = (
+            torch.from_numpy(self.rng.normal(size=(k, 3))) for k in (self.n_users, self.n_items)
+        )
         self.m = LowRank.of(left.to(self.dtype), right.to(self.dtype))
 
     def objective(self, name: str) -> Objective:
@@ -77,9 +84,11 @@ class Small:
             "benchmarked ips": lambda: Objective(
                 log, RobustLoss(interval=True, benchmarked=True), columns, unit
             ),
-        }[name]()  # fmt: skip
+        }[name]()
 
-    def model(self, l2: float = 0.1, *, features: bool = False, ids: bool = True, dim: int = DIM) -> Model:
+    def model(
+        self, l2: float = 0.1, *, features: bool = False, ids: bool = True, dim: int = DIM
+    ) -> Model:
         """IDs, with or without three features a side; without `ids` features and biases alone."""
         sides = []
         for name, n in (("user", self.n_users), ("item", self.n_items)):
@@ -111,7 +120,8 @@ class Small:
         return found
 
     def dense(self, objective: Objective, model: Model, point: Point) -> Tensor:
-        """J + penalty by its definition, pair by pair, from dense designs; it can be differentiated."""
+        """J + penalty by its definition, pair by pair, from dense designs; it can be
+        differentiated."""
         sides, penalty = [], torch.zeros((), dtype=F64)
         for side, _ in model.sides:
             own = point[f"{side.name}s"] * side.free
@@ -125,7 +135,9 @@ class Small:
         users, items = sides
         s = users[:, :-1] @ items[:, :-1].T + users[:, -1:] + items[:, -1] + point["mean"]
         numbers = {name: column.values for name, column in objective.columns.items()}
-        total = objective.scale * pair_sum(objective.loss, s[torch.from_numpy(self.mask)], Row(**numbers))
+        total = objective.scale * pair_sum(
+            objective.loss, s[torch.from_numpy(self.mask)], Row(**numbers)
+        )
         if objective.v:
             total = total + objective.v * (s - objective.m.tile()).square().sum()
         return total + penalty + objective.constant
@@ -138,7 +150,9 @@ class Small:
 
 
 def dense_design(features: Features) -> Tensor:
-    dense = torch.zeros(features.pattern.n_users, features.pattern.n_items, dtype=features.values.dtype)
+    dense = torch.zeros(
+        features.pattern.n_users, features.pattern.n_items, dtype=features.values.dtype
+    )
     dense[features.pattern.user, features.pattern.col.long()] = features.values
     return dense
 

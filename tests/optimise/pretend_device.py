@@ -1,7 +1,9 @@
-"""A device that is not there, to find what assumes the CPU: it computes on the CPU, and refuses what a GPU would.
+"""A device that is not there, to find what assumes the CPU: it computes on the CPU, and refuses
+what a GPU would.
 
-Its tensors report a device of their own, do not mix with others (scalars excepted) and are no NumPy arrays. Run as a
-program it trains models there and here and says how far apart they are; torch takes one such device per process.
+Its tensors report a device of their own, do not mix with others (scalars excepted) and are no NumPy
+arrays. Run as a program it trains models there and here and says how far apart they are; torch
+takes one such device per process.
 
     python pretend_device.py FITS FOLDER
 """
@@ -33,9 +35,13 @@ class Far(torch.Tensor):
     @staticmethod
     def __new__(cls, near: torch.Tensor) -> Far:
         self = torch.Tensor._make_wrapper_subclass(
-            cls, near.size(), strides=near.stride(), storage_offset=near.storage_offset(), dtype=near.dtype,
+            cls,
+            near.size(),
+            strides=near.stride(),
+            storage_offset=near.storage_offset(),
+            dtype=near.dtype,
             device=torch.device(NAME, 0),
-        )  # fmt: skip
+        )
         self.near = near
         return self
 
@@ -62,7 +68,9 @@ def compute(function, args, kwargs) -> Any:
     asked = kwargs.get("device")
     goes_far = bool(far) if asked is None else torch.device(asked).type == NAME
     near_args, near_kwargs = tree_map(lambda x: x.near if isinstance(x, Far) else x, (args, kwargs))
-    result = function(*near_args, **(near_kwargs | ({"device": "cpu"} if asked is not None else {})))
+    result = function(
+        *near_args, **(near_kwargs | ({"device": "cpu"} if asked is not None else {}))
+    )
     if kind is torch.ops.aten.copy_:
         return args[0]
     if not goes_far:
@@ -88,13 +96,20 @@ def stop(stage: str, done: int, *_) -> None:
 
 
 def distance(options: dict[str, Any], checkpoint: Path) -> float:
-    """The largest difference between the factors of a model trained here and one trained there, interrupted."""
+    """The largest difference between the factors of a model trained here and one trained there,
+    interrupted."""
     from puidrec import model
     from puidrec.data.synthetic import simulate
 
     model.CHECKPOINT_SECONDS = 0.0
     data = simulate("mixed", 40, 25, density=0.2, rng=0).data
-    given = {"dim": 3, "epochs": 4, "l2": 0.1, "propensity": "cells", **options}  # p is made by NumPy
+    given = {
+        "dim": 3,
+        "epochs": 4,
+        "l2": 0.1,
+        "propensity": "cells",
+        **options,
+    }  # p is made by NumPy
     here, there = model.Recommender(**given).fit(data), model.Recommender(**given, device=NAME)
     try:
         there.fit(data, checkpoint=checkpoint, progress=stop)
@@ -128,7 +143,8 @@ def scores_apart() -> float:
 
 
 def main() -> None:
-    """Write {"scores": a distance, "fits": distances, "mixing": what two devices together cause, "numpy": likewise}."""
+    """Write {"scores": a distance, "fits": distances, "mixing": what two devices together cause,
+    "numpy": likewise}."""
     torch.set_num_threads(1)
     _setup_privateuseone_for_python_backend(NAME)
     fits, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
@@ -143,7 +159,9 @@ def main() -> None:
             except (RuntimeError, TypeError) as error:
                 found[name] = str(error)
         found["scores"] = scores_apart()
-        found["fits"] = [distance(options, folder / f"{k}.safetensors") for k, options in enumerate(fits)]
+        found["fits"] = [
+            distance(options, folder / f"{k}.safetensors") for k, options in enumerate(fits)
+        ]
     sys.stdout.write(json.dumps(found))
 
 

@@ -44,7 +44,9 @@ def test_it_goes_on_as_if_nothing_had_happened() -> None:
     for mine, theirs in zip(other, half, strict=True):
         mine.data.copy_(theirs.data)
     state = {name: tensor.clone() for name, tensor in first.state("adam.phi").items()}
-    assert set(state) == {f"adam.phi.{k}.{name}" for k in (0, 1) for name in ("step", "exp_avg", "exp_avg_sq")}
+    assert set(state) == {
+        f"adam.phi.{k}.{name}" for k in (0, 1) for name in ("step", "exp_avg", "exp_avg_sq")
+    }
     second.restore(state, "adam.phi")
     steps(first, half, 1)  # must not reach what was restored
     steps(second, other, 4)
@@ -71,7 +73,9 @@ def test_training_loads_neither_the_compiler_nor_what_it_does_not_use() -> None:
         "Recommender('bpuid-dr', epochs=2, dim=3).fit(simulate('mixed', 40, 25, density=0.2, rng=0).data)\n"
         "print([name for name in ('torch._dynamo', 'sklearn', 'pandas', 'matplotlib') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
+    )
     assert done.stdout == "[]\n"
 
 
@@ -79,15 +83,29 @@ def trainer_of(prepared, validator=None):
     """A trainer of the method's only stage, and its problem."""
     (stage,) = stages_of(prepared)
     problem, settings = stage.build({}), prepared.settings
-    return Trainer(problem.steps, problem.factors, "main", settings.epochs, settings.lr, settings.patience, validator)
+    return Trainer(
+        problem.steps,
+        problem.factors,
+        "main",
+        settings.epochs,
+        settings.lr,
+        settings.patience,
+        validator,
+    )
 
 
 @pytest.mark.parametrize("backbone", ["mf", "mf-linear", "mf-mlp"])
 @pytest.mark.parametrize("target", ["rating", "binary"])
 @pytest.mark.parametrize("loss", ["squared", "absolute", "cross-entropy"])
-@pytest.mark.parametrize(("method", "head"), [("ips", "label"), ("dr", "label"), ("dr", "residual"), ("dr", "direct")])
-def test_three_epochs_of_each_step_lower_its_loss(method, head, loss, target, backbone, prepare) -> None:
-    prepared = prepare(method, head=head, loss=loss, target=target, backbone=backbone, lr=0.003, l2=0.0)
+@pytest.mark.parametrize(
+    ("method", "head"), [("ips", "label"), ("dr", "label"), ("dr", "residual"), ("dr", "direct")]
+)
+def test_three_epochs_of_each_step_lower_its_loss(
+    method, head, loss, target, backbone, prepare
+) -> None:
+    prepared = prepare(
+        method, head=head, loss=loss, target=target, backbone=backbone, lr=0.003, l2=0.0
+    )
     trainer = trainer_of(prepared)
     for step in trainer.steps:
         values = []
@@ -143,7 +161,9 @@ def test_the_best_epoch_is_returned_not_the_last(every, prepare, judge_every) ->
 
 
 @pytest.mark.parametrize("every", [1, 5])
-def test_a_best_epoch_before_an_interruption_is_still_the_best_after_it(every, prepare, judge_every) -> None:
+def test_a_best_epoch_before_an_interruption_is_still_the_best_after_it(
+    every, prepare, judge_every
+) -> None:
     judge_every(every)
     before, after = Scripted(0.0, 9.0, 0.0), Scripted(0.0, 0.0)
     first = trainer_of(prepare("mf", epochs=3 * every, patience=100), before)
@@ -157,16 +177,20 @@ def test_a_best_epoch_before_an_interruption_is_still_the_best_after_it(every, p
 
 
 @pytest.mark.parametrize(
-    ("every", "patience", "epochs"), [(1, 5, WARM_UP + 6), (5, 1, 30), (5, 5, 30), (5, 6, 35), (5, 10, 35), (7, 5, 28)]
+    ("every", "patience", "epochs"),
+    [(1, 5, WARM_UP + 6), (5, 1, 30), (5, 5, 30), (5, 6, 35), (5, 10, 35), (7, 5, 28)],
 )
 def test_patience_ends_a_run(every, patience, epochs, prepare, judge_every) -> None:
-    """The first candidate comes after the warm-up, the end with the first judgement that patience allows for."""
+    """The first candidate comes after the warm-up, the end with the first judgement that patience
+    allows for."""
     judge_every(every)
     validator = Scripted(*(-float(k) for k in range(100)))
     trainer = trainer_of(prepare("mf", epochs=100, patience=patience), validator)
     trainer.run()
     assert len(trainer.history) == epochs
-    assert trainer.stopping.best_epoch + 1 == min(k for k in range(every, 100, every) if k > WARM_UP)
+    assert trainer.stopping.best_epoch + 1 == min(
+        k for k in range(every, 100, every) if k > WARM_UP
+    )
 
 
 def test_judging_changes_nothing_but_the_choice_of_the_epoch(prepare, judge_every) -> None:
@@ -179,16 +203,23 @@ def test_judging_changes_nothing_but_the_choice_of_the_epoch(prepare, judge_ever
         fits[-1].run()
     each, some = (fit.history for fit in fits)
     rule = Stopping(patience=30, warm_up=16)
-    assert fits[0].stopping.best_epoch + 1 == [row["epoch"] for row in each if rule.update(row["score"])][-1]
+    assert (
+        fits[0].stopping.best_epoch + 1
+        == [row["epoch"] for row in each if rule.update(row["score"])][-1]
+    )
     assert [{**row, "score": 0} for row in each] == [{**row, "score": 0} for row in some]
     judged = [*range(JUDGE_EVERY, 32, JUDGE_EVERY), 32]
-    assert {row["epoch"]: row["score"] for row in some if "score" in row} == {k: each[k - 1]["score"] for k in judged}
+    assert {row["epoch"]: row["score"] for row in some if "score" in row} == {
+        k: each[k - 1]["score"] for k in judged
+    }
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 def test_rounding_does_not_choose_the_epoch_of_a_flat_curve(seed, prepare) -> None:
     """A tie goes to the earliest epoch after the warm-up, whatever the seventh digit of the scores."""
-    rounding = np.zeros(20) if seed is None else np.random.default_rng(seed).uniform(-1e-7, 1e-7, 20)
+    rounding = (
+        np.zeros(20) if seed is None else np.random.default_rng(seed).uniform(-1e-7, 1e-7, 20)
+    )
     trainer = trainer_of(prepare("mf", epochs=100, patience=40), Scripted(*(0.7 + rounding)))
     trainer.run()
     assert trainer.stopping.best_epoch + 1 == 25

@@ -71,7 +71,9 @@ def test_every_flipped_bit_is_noticed(saved, refusal) -> None:
         except pytest.fail.Exception:
             unnoticed.append(int(position))
     header = int.from_bytes(content[:8], "little")
-    assert all(8 <= position < 8 + header for position in unnoticed), "flips in the numbers must be noticed"
+    assert all(8 <= position < 8 + header for position in unnoticed), (
+        "flips in the numbers must be noticed"
+    )
     assert len(unnoticed) <= 4  # white space of the header
 
 

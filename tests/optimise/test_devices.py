@@ -64,9 +64,13 @@ def test_nothing_assumes_the_cpu(tmp_path) -> None:
         pytest.skip("this torch cannot pretend")
     program = Path(__file__).with_name("pretend_device.py")
     done = subprocess.run(
-        [sys.executable, str(program), json.dumps(FITS), str(tmp_path)], capture_output=True, text=True, timeout=120,
-        check=False, env={**os.environ, "PYTHONPATH": str(Path(puidrec.__file__).parents[1])},
-    )  # fmt: skip
+        [sys.executable, str(program), json.dumps(FITS), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(puidrec.__file__).parents[1])},
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert "pretend and cpu" in found["mixing"]
@@ -79,7 +83,9 @@ def test_nothing_assumes_the_cpu(tmp_path) -> None:
 def test_a_device_that_is_not_there_is_one_line(world, refusal) -> None:
     require_device("cpu")
     refusal(lambda: Recommender("mf").to("abacus"), "no such device", "abacus", "cpu")
-    refusal(lambda: Recommender("mf", device="abacus").fit(world(0)), "no such device", "abacus", "cpu")
+    refusal(
+        lambda: Recommender("mf", device="abacus").fit(world(0)), "no such device", "abacus", "cpu"
+    )
     if not torch.cuda.is_available():
         refusal(lambda: Recommender("mf", device="cuda").fit(world(0)), "no such device", "cuda")
 

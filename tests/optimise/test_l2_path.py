@@ -45,7 +45,8 @@ def chosen() -> dict[int, tuple[Recommender, Dataset, np.ndarray]]:
 
 
 def test_an_l2_that_leaves_no_vectors_does_not_end_the_path(chosen) -> None:
-    """At the default L2 all vectors are 0, at half of it one column is left: only a quarter shows what there is."""
+    """At the default L2 all vectors are 0, at half of it one column is left: only a quarter shows
+    what there is."""
     _, data, _ = chosen[2]
     assert np.abs(fit(data, dim=2, l2=DEFAULT_L2).user_factors_[:, :2]).max() < 1e-3
     assert np.abs(fit(data, dim=2, l2=DEFAULT_L2 / 2).user_factors_[:, :2]).max(0).min() < 1e-3
@@ -54,9 +55,12 @@ def test_an_l2_that_leaves_no_vectors_does_not_end_the_path(chosen) -> None:
 
 @pytest.mark.parametrize("columns", [0, 2, 6])
 def test_no_fixed_choice_is_much_better_in_true_error(columns, chosen) -> None:
-    """The rows that chose were held out of the log; the truth of all pairs, which nobody saw, agrees."""
+    """The rows that chose were held out of the log; the truth of all pairs, which nobody saw,
+    agrees."""
     model, data, truth = chosen[columns]
-    fixed = [error(fit(data, dim=dim, l2=l2), truth) for dim in (1, 2, 8) for l2 in (0.025, 0.1, 0.4)]
+    fixed = [
+        error(fit(data, dim=dim, l2=l2), truth) for dim in (1, 2, 8) for l2 in (0.025, 0.1, 0.4)
+    ]
     assert error(model, truth) <= 1.1 * min(fixed)
     assert error(model, truth) < 0.8 * max(fixed)
 
@@ -64,7 +68,9 @@ def test_no_fixed_choice_is_much_better_in_true_error(columns, chosen) -> None:
 def test_the_report_has_the_numbers_that_were_used(chosen) -> None:
     model = chosen[2][0]
     about = model.report_["chosen"]
-    assert about["dim"] == model.report_["dim"] == model.dim_ == model.user_factors_.shape[1] - 2 > 1
+    assert (
+        about["dim"] == model.report_["dim"] == model.dim_ == model.user_factors_.shape[1] - 2 > 1
+    )
     assert model.l2_ == pytest.approx(DEFAULT_L2 * about["l2_factor"])
     assert about["l2_factor"] in FACTORS
     assert len(DIMS) <= about["tried"] + 3
@@ -95,7 +101,9 @@ def test_uniform_ratings_choose_nothing() -> None:
         uniform=data.uniform.to_frame().with_columns(rating=6 - pl.col("rating")),
         scale=(1, 5),
     )
-    one, other = (Recommender("mf", rng=0, backbone="mf").fit(d).report_["chosen"] for d in (data, flipped))
+    one, other = (
+        Recommender("mf", rng=0, backbone="mf").fit(d).report_["chosen"] for d in (data, flipped)
+    )
     assert one == other
 
 
@@ -119,6 +127,12 @@ def test_progress_tells_of_the_path(chosen) -> None:
         chosen[2][1], progress=lambda stage, done, *_: told.append((stage, done))
     )
     path = [done for stage, done in told if stage == "choice of dim and l2"]
-    assert path == list(range(1, model.report_["chosen"]["tried"] + 1))  # a step per fit that is compared
+    assert path == list(
+        range(1, model.report_["chosen"]["tried"] + 1)
+    )  # a step per fit that is compared
     assert told[: len(path)] == [("choice of dim and l2", k) for k in path]
-    assert Choice(2, 0.5, 0.1, ((1, 1.0, 0.2),)).describe() == {"dim": 2, "l2_factor": 0.5, "tried": 1}
+    assert Choice(2, 0.5, 0.1, ((1, 1.0, 0.2),)).describe() == {
+        "dim": 2,
+        "l2_factor": 0.5,
+        "tried": 1,
+    }

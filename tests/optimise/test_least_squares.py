@@ -1,4 +1,5 @@
-"""The solver against dense float64 oracles: SciPy's minimiser, gradients of zero, and its own promises."""
+"""The solver against dense float64 oracles: SciPy's minimiser, gradients of zero, and its own
+promises."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ def test_the_gradient_at_the_solution_is_zero(name: str, features: str | None, s
     model = world.model(0.05, features=features is not None, ids=features != "alone")
     found = EXACT.minimise(objective, model, world.point(model))
     assert steepest(world.gradient(objective, model, found.point)) < 1e-6
-    assert found.objective == pytest.approx(float(world.dense(objective, model, found.point)), abs=1e-11)
+    assert found.objective == pytest.approx(
+        float(world.dense(objective, model, found.point)), abs=1e-11
+    )
     assert features != "alone" or float(found.point["users"][:, :-1].abs().max()) == 0.0
 
 
@@ -83,9 +86,13 @@ def test_no_minimiser_finds_less(name: str, small) -> None:
 
     def both(x: np.ndarray) -> tuple[float, np.ndarray]:
         parts = torch.from_numpy(x).split([shape.numel() for shape in shapes])
-        point = {k: part.reshape(shape) for k, part, shape in zip(names, parts, shapes, strict=True)}
+        point = {
+            k: part.reshape(shape) for k, part, shape in zip(names, parts, shapes, strict=True)
+        }
         slopes = world.gradient(objective, model, point)
-        return float(world.dense(objective, model, point)), np.concatenate([slopes[k].flatten() for k in names])
+        return float(world.dense(objective, model, point)), np.concatenate(
+            [slopes[k].flatten() for k in names]
+        )
 
     options = {"maxiter": 3000, "gtol": 1e-9}
     size = sum(shape.numel() for shape in shapes)
@@ -101,7 +108,9 @@ def test_the_objective_never_rises_and_is_what_it_says(name: str, small) -> None
     LeastSquares(1e-12, 60).minimise(objective, model, world.point(model), after=history.append)
     told = [state.objective for state in history]
     assert told == sorted(told, reverse=True)
-    np.testing.assert_allclose(told, [float(world.dense(objective, model, s.point)) for s in history], atol=1e-9)
+    np.testing.assert_allclose(
+        told, [float(world.dense(objective, model, s.point)) for s in history], atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", ["worst dr", "benchmarked ips"])
@@ -113,7 +122,10 @@ def test_a_worst_case_ends_where_no_nearby_point_is_lower(name: str, small) -> N
     generator = torch.Generator().manual_seed(0)
     for size in (1e-3, 1e-2, 0.1):
         for _ in range(50):
-            near = {k: v + size * torch.randn(v.shape, generator=generator) for k, v in end.point.items()}
+            near = {
+                k: v + size * torch.randn(v.shape, generator=generator)
+                for k, v in end.point.items()
+            }
             assert float(world.dense(objective, model, near)) > end.objective
 
 
@@ -125,13 +137,25 @@ def test_a_run_goes_on_from_a_fresh_state_to_the_same_bits(name: str, small) -> 
     fresh = [state for state in history if state.fresh]
     assert [state.number for state in fresh] == list(range(REFRESH, end.sweeps + 1, REFRESH))
     again = solver.minimise(objective, model, fresh[0])
-    assert (again.sweeps, again.objective, again.outcome) == (end.sweeps, end.objective, end.outcome)
+    assert (again.sweeps, again.objective, again.outcome) == (
+        end.sweeps,
+        end.objective,
+        end.outcome,
+    )
     assert all(torch.equal(again.point[key], value) for key, value in end.point.items())
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 12), st.floats(0.0, 1.0), st.sampled_from(QUADRATIC))
-def test_any_shape_is_solved(small, seed: int, n_users: int, n_items: int, share: float, name: str) -> None:
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.floats(0.0, 1.0),
+    st.sampled_from(QUADRATIC),
+)
+def test_any_shape_is_solved(
+    small, seed: int, n_users: int, n_items: int, share: float, name: str
+) -> None:
     """Users or items without rows, one user, one item, full and nearly empty logs."""
     world = small(seed, n_users, n_items, share)
     if len(world.log) in (0, n_users * n_items):
@@ -153,7 +177,9 @@ def test_l2_may_pull_to_a_given_point(name: str, features: bool, small) -> None:
     model = plain.around(start)
     found = EXACT.minimise(objective, model, start)
     assert steepest(world.gradient(objective, model, found.point)) < 1e-6
-    assert found.objective == pytest.approx(float(world.dense(objective, model, found.point)), rel=1e-8)
+    assert found.objective == pytest.approx(
+        float(world.dense(objective, model, found.point)), rel=1e-8
+    )
 
 
 def test_an_l2_beyond_all_data_leaves_the_vectors_where_it_pulls_them(small) -> None:
@@ -176,7 +202,8 @@ def test_strong_l2_leaves_no_vectors(small) -> None:
 
 
 def test_without_l2_singular_matrices_are_not_inverted(small, monkeypatch) -> None:
-    """A user with fewer ratings than columns has a singular matrix; its inverse would end the fit after two sweeps."""
+    """A user with fewer ratings than columns has a singular matrix; its inverse would end the fit
+    after two sweeps."""
     world = small(3, 20, 12, 0.2)
     objective, model = world.objective("naive"), world.model(0.0, dim=4)
     start = world.point(model)
@@ -191,7 +218,9 @@ def test_without_l2_singular_matrices_are_not_inverted(small, monkeypatch) -> No
 
 def test_too_few_sweeps_are_told_and_say_what_to_change(small) -> None:
     world = small(6, 30, 20)
-    found = LeastSquares(max_sweeps=2).minimise(world.objective("ips"), world.model(), world.point(world.model()))
+    found = LeastSquares(max_sweeps=2).minimise(
+        world.objective("ips"), world.model(), world.point(world.model())
+    )
     assert found.outcome is Outcome.LIMIT
     assert "raise epochs or l2" in found.outcome.value
 
@@ -210,13 +239,17 @@ def test_in_single_precision_a_moved_start_ends_at_the_same_scores(name: str, sm
     first = world.point(model)
     generator = torch.Generator().manual_seed(1)
     moved = {k: v + 1e-7 * torch.randn(v.shape, generator=generator) for k, v in first.items()}
-    ends = [model.factors(LeastSquares().minimise(objective, model, start).point).tile() for start in (first, moved)]
+    ends = [
+        model.factors(LeastSquares().minimise(objective, model, start).point).tile()
+        for start in (first, moved)
+    ]
     assert float((ends[0] - ends[1]).abs().max()) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["naive", "dr", "worst dr", "signed"])
 def test_processes_together_find_the_solution_of_one(name: str, small, run_together) -> None:
-    """Users' parameters live with their rows, items' are replicated. (With features: `methods/test_distributed`.)"""
+    """Users' parameters live with their rows, items' are replicated. (With features:
+    `methods/test_distributed`.)"""
     alone = small(7, 12, 8)
     model = alone.model()
     start, solver = alone.point(model), LeastSquares(1e-11, 500)
@@ -224,14 +257,19 @@ def test_processes_together_find_the_solution_of_one(name: str, small, run_toget
 
     def work(world):
         given = small(7, 12, 8, world=world)
-        mine = {key: given.log.own(value).clone() if key == "users" else value.clone() for key, value in start.items()}
+        mine = {
+            key: given.log.own(value).clone() if key == "users" else value.clone()
+            for key, value in start.items()
+        }
         return solver.minimise(given.objective(name), given.model(), mine)
 
     found = run_together(3, work)
     users = torch.cat([part.point["users"] for part in found])
     scores = model.factors(expected.point).tile()
     for part in found:
-        torch.testing.assert_close(model.factors({**part.point, "users": users}).tile(), scores, rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            model.factors({**part.point, "users": users}).tile(), scores, rtol=0, atol=1e-5
+        )
         assert part.objective == pytest.approx(expected.objective, abs=1e-9)
 
 
@@ -277,7 +315,8 @@ def least_squares_sum(objective, s, numbers):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_start_depends_neither_on_the_order_nor_on_the_names(name: str, small) -> None:
-    """Users and items in another order: the same scores at the start, row by row and column by column."""
+    """Users and items in another order: the same scores at the start, row by row and column by
+    column."""
     world = small(5, 40, 30)
     objective, model = world.objective(name), world.model(1e-3)
     like = world.point(model)

@@ -1,4 +1,5 @@
-"""Parameters as the solver has them: the scores they make, their L2, and the way to a backbone and back."""
+"""Parameters as the solver has them: the scores they make, their L2, and the way to a backbone and
+back."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def test_scores_and_penalty_are_those_of_the_backbone(ids, prepare) -> None:
         torch.nn.init.normal_(value, generator=torch.Generator().manual_seed(value.numel()))
     model, point = linear_model(backbone, 0.3, 0.7, slice(None), lambda x: x), point_of(backbone)
     torch.testing.assert_close(model.factors(point).tile(), backbone.factors().tile())
-    assert model.penalty(point) == pytest.approx(float(backbone_penalty(backbone, prepared.settings).detach()))
+    assert model.penalty(point) == pytest.approx(
+        float(backbone_penalty(backbone, prepared.settings).detach())
+    )
 
 
 def test_the_penalty_along_a_step_is_its_polynomial(small) -> None:
@@ -41,7 +44,9 @@ def test_the_penalty_along_a_step_is_its_polynomial(small) -> None:
     polynomial = model.penalty_along(point, step)
     for t in (-0.7, 0.3, 2.0):
         moved = {name: value + t * step[name] for name, value in point.items()}
-        assert model.penalty(moved) == pytest.approx(np.polynomial.polynomial.polyval(t, polynomial))
+        assert model.penalty(moved) == pytest.approx(
+            np.polynomial.polynomial.polyval(t, polynomial)
+        )
 
 
 def test_what_all_biases_share_is_the_means(small) -> None:
@@ -64,7 +69,8 @@ def test_l2_around_a_point_pulls_vectors_there_and_biases_to_zero(small) -> None
     assert bool((around.users.centre[:, -1] == 0.0).all())
     torch.testing.assert_close(around.items.centre[:, :-1], point["items"][:, :-1])
     biases = {
-        name: value if value.ndim == 0 else value * torch.tensor([0.0, 0.0, 1.0]) for name, value in point.items()
+        name: value if value.ndim == 0 else value * torch.tensor([0.0, 0.0, 1.0])
+        for name, value in point.items()
     }
     assert around.penalty(point) == pytest.approx(plain.penalty(biases))
 

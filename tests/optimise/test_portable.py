@@ -1,4 +1,5 @@
-"""Scores do not depend on the machine: plain kernels, another number of threads and a moved start give the same."""
+"""Scores do not depend on the machine: plain kernels, another number of threads and a moved start
+give the same."""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ def test_scores_do_not_depend_on_kernels_threads_or_a_moved_start(portable) -> N
     given = portable.SETTINGS
     plain = given["plain kernels of torch"] | given["plain kernels of MKL"]
     settings = {
-        portable.AS_IT_IS: given[portable.AS_IT_IS], "plain kernels": plain, "two threads": given["two threads"],
+        portable.AS_IT_IS: given[portable.AS_IT_IS],
+        "plain kernels": plain,
+        "two threads": given["two threads"],
         "moved": given["start moved by 1e-7"],
-    }  # fmt: skip
+    }
     found = portable.changes(METHODS, ["small"], settings=settings, at_once=2)
     for name in list(settings)[1:]:
         assert set(found[name]) == {f"small/{method} (least-squares)" for method in METHODS}

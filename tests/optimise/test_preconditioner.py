@@ -33,7 +33,8 @@ def at(given, objective, model, seed: int = 0):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_matrices_of_rows_are_those_of_each_row(name: str, small) -> None:
-    """A_u = v FᵀF + Σ c f fᵀ, against second derivatives of the dense objective in one user's parameters."""
+    """A_u = v FᵀF + Σ c f fᵀ, against second derivatives of the dense objective in one user's
+    parameters."""
     given = small(2)
     objective, model = given.objective(name), given.model(0.0)
     s, factors = at(given, objective, model)
@@ -47,16 +48,22 @@ def test_matrices_of_rows_are_those_of_each_row(name: str, small) -> None:
 
 
 def in_proportion(name: str, small):
-    """A log of all pairs with one weight: all rows of a side have the same matrix, so nothing is approximate."""
+    """A log of all pairs with one weight: all rows of a side have the same matrix, so nothing is
+    approximate."""
     given = small(14, share=2.0)
     objective, model = given.objective("naive"), given.model(features=True)
     if name == "features only":
-        model = replace(model, users=replace(model.users, penalty=torch.full_like(model.users.penalty, torch.inf)))
+        model = replace(
+            model,
+            users=replace(model.users, penalty=torch.full_like(model.users.penalty, torch.inf)),
+        )
     return given, objective, model
 
 
 @pytest.mark.parametrize("name", ["naive", "features only"])
-def test_where_all_rows_are_alike_a_step_is_the_newton_step_of_a_side(name: str, small, monkeypatch) -> None:
+def test_where_all_rows_are_alike_a_step_is_the_newton_step_of_a_side(
+    name: str, small, monkeypatch
+) -> None:
     monkeypatch.setattr(preconditioner, "NARROW", 0)
     monkeypatch.setattr(preconditioner, "FEW_COLUMNS", 0)
     given, objective, model = in_proportion(name, small)
@@ -78,9 +85,13 @@ def test_where_all_rows_are_alike_a_step_is_the_newton_step_of_a_side(name: str,
     still["item_features"] = torch.zeros(3, width).double()
     metric = metric_of(objective, model, s, factors)
     found = precondition(metric, model, {**still, "users": slope[:-3], "user_features": slope[-3:]})
-    shared = expected[:-3, -1].mean() * side.free[-1]  # biases are centred, the mean takes what they share
+    shared = (
+        expected[:-3, -1].mean() * side.free[-1]
+    )  # biases are centred, the mean takes what they share
     expected[:-3, -1] -= shared
-    torch.testing.assert_close(torch.cat([found["users"], found["user_features"]]), expected, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(
+        torch.cat([found["users"], found["user_features"]]), expected, rtol=1e-6, atol=1e-7
+    )
     assert float(found["mean"]) == pytest.approx(float(shared))
 
 
@@ -91,7 +102,9 @@ def test_it_is_symmetric_and_positive(name: str, columns: int, small, monkeypatc
     monkeypatch.setattr(preconditioner, "FEW_COLUMNS", columns)
     given = small(16)
     objective, model = given.objective(name), given.model(features=True)
-    monkeypatch.setattr(type(model), "centred", lambda self, point: point)  # the mean is not part of M
+    monkeypatch.setattr(
+        type(model), "centred", lambda self, point: point
+    )  # the mean is not part of M
     metric = metric_of(objective, model, *at(given, objective, model))
     assert ("user.inverse" in metric) == (columns > 0)
     assert metric_width(metric) == DIM + 1
@@ -122,7 +135,8 @@ def test_of_many_features_only_their_own_weights_are_in_it(small, monkeypatch) -
 
 
 def test_a_column_of_nothing_under_next_to_no_l2_is_not_singular(small) -> None:
-    """Ten million likes have an L2 of 1e-23: rounding of an empty column is larger, and below 0 half of the time."""
+    """Ten million likes have an L2 of 1e-23: rounding of an empty column is larger, and below 0
+    half of the time."""
     given = small(1)
     objective, model = given.objective("naive"), given.model(dim=1)
     view = views(objective, model, *at(given, objective, model))[0]

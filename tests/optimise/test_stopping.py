@@ -90,7 +90,11 @@ def test_smoothing_and_patience_count_epochs_not_judgements(every) -> None:
             each.update(score)
         some.update(score, epochs=every)
         assert some.smoothed == pytest.approx(each.smoothed, abs=1e-12)
-        assert (some.epoch, some.best_epoch, some.exhausted) == (each.epoch, each.best_epoch, each.exhausted)
+        assert (some.epoch, some.best_epoch, some.exhausted) == (
+            each.epoch,
+            each.best_epoch,
+            each.exhausted,
+        )
     assert (some.epoch + 1) % every == 0
 
 
@@ -130,7 +134,13 @@ FACTORS = LowRank.of(SCORES, torch.eye(3))
 @pytest.fixture
 def rows():
     """User 0 rated 5, 1, 3; user 1 rated 2, 4, 5."""
-    table = pl.DataFrame({"user_id": [0, 0, 0, 1, 1, 1], "item_id": [0, 1, 2, 0, 1, 2], "rating": [5.0, 1, 3, 2, 4, 5]})
+    table = pl.DataFrame(
+        {
+            "user_id": [0, 0, 0, 1, 1, 1],
+            "item_id": [0, 1, 2, 0, 1, 2],
+            "rating": [5.0, 1, 3, 2, 4, 5],
+        }
+    )
     data = Dataset.from_frame(table, scale=(1, 5))
     return data.logged.labelled(data.split("rd", 0).protocol)
 

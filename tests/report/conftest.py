@@ -24,9 +24,15 @@ NASTY = (
     "",
 )
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 
 def curves(grid: list[float], point: float, rate: float) -> dict[str, Any]:
@@ -42,7 +48,10 @@ def curves(grid: list[float], point: float, rate: float) -> dict[str, Any]:
         "high": [v + 0.003 for v in ranges["normalised"]["high"]],
     }
     for curve in ranges.values():
-        curve["band"] = {"low": [v - 0.003 for v in curve["low"]], "high": [v + 0.003 for v in curve["high"]]}
+        curve["band"] = {
+            "low": [v - 0.003 for v in curve["low"]],
+            "high": [v + 0.003 for v in curve["high"]],
+        }
     return {"point": point, **ranges, "band": band, "band_of": "normalised"}
 
 
@@ -58,45 +67,86 @@ def audit_values() -> Callable[..., dict[str, Any]]:
 
     def make(**changes: Any) -> dict[str, Any]:
         grid = [math.exp(k * math.log(8.0) / 40) for k in range(41)]
-        features = [("age", 1.31), ("gender", 1.12), ("genre", 1.62), ("price", 1.58), ("brand", 1.05), ("shelf", 1.4)]
+        features = [
+            ("age", 1.31),
+            ("gender", 1.12),
+            ("genre", 1.62),
+            ("price", 1.58),
+            ("brand", 1.05),
+            ("shelf", 1.4),
+        ]
         values: dict[str, Any] = {
             "version": 3,
             "sentence": "puid-dr stays ahead of mf unless hidden factors change the odds of being seen by over 2.46.",
             "verdict": "robust",
             "metric": "error",
             "ranking": {
-                "metric": "DCG@10", "verdict": "undecided", "lead": {"value": 0.4, "low": -0.1, "high": 0.9},
-                "tipping": {"gamma": 1.3, "low": 1.0, "high": 2.0, "no_lead": False}, "uniform": None, "replaced": None,
-                "adjusted": None, "combined": None, "unsupported_slots": 3,
+                "metric": "DCG@10",
+                "verdict": "undecided",
+                "lead": {"value": 0.4, "low": -0.1, "high": 0.9},
+                "tipping": {"gamma": 1.3, "low": 1.0, "high": 2.0, "no_lead": False},
+                "uniform": None,
+                "replaced": None,
+                "adjusted": None,
+                "combined": None,
+                "unsupported_slots": 3,
             },
             "ndcg": {
-                "metric": "NDCG@10", "verdict": "confirmed", "lead": None, "tipping": None, "replaced": None,
-                "uniform": {"value": 0.02, "low": 0.01, "high": 0.03, "n": 4176}, "adjusted": None, "combined": None,
+                "metric": "NDCG@10",
+                "verdict": "confirmed",
+                "lead": None,
+                "tipping": None,
+                "replaced": None,
+                "uniform": {"value": 0.02, "low": 0.01, "high": 0.03, "n": 4176},
+                "adjusted": None,
+                "combined": None,
             },
-            "control": {"words": "Control: the range at Γ = 1 is the unadjusted weighted estimate, 0.027 = 0.027."},
+            "control": {
+                "words": "Control: the range at Γ = 1 is the unadjusted weighted estimate, 0.027 = 0.027."
+            },
             "tilt": {"sentence": "Measured tilt: a factor of 1.80."},
             "not_claimed": ["That anything is hidden."],
             "reference": {"words": "hiding the feature genre", "gamma": 1.62},
             "scenarios": [{"scenario": "a hidden trait", "gamma": 1.67, "survived": True}],
-            "model": {"name": "puid-dr", "method": "puid-dr", "settings": {"dim": 16, "lr": 0.02, "alpha": 2.0}},
+            "model": {
+                "name": "puid-dr",
+                "method": "puid-dr",
+                "settings": {"dim": 16, "lr": 0.02, "alpha": 2.0},
+            },
             "against": {"name": "mf", "method": "mf", "settings": {"dim": 16, "lr": 0.02}},
             "data": {
-                "name": "coat", "sha256": "0f" * 32, "n_users": 290, "n_items": 300, "n_logged": 6960, "protocol": "rd",
+                "name": "coat",
+                "sha256": "0f" * 32,
+                "n_users": 290,
+                "n_items": 300,
+                "n_logged": 6960,
+                "protocol": "rd",
                 "positive_rate": 0.3521,
             },
             "rows": {"source": "held-out", "n": 1392},
             "gamma_grid": grid,
             "envelopes": {
-                "loss_gap": curves(grid, 0.027, 0.03), "dcg_gap": curves(grid, 0.4, 0.9),
-                "model_loss": curves(grid, 0.21, 0.05), "against_loss": curves(grid, 0.237, 0.06),
+                "loss_gap": curves(grid, 0.027, 0.03),
+                "dcg_gap": curves(grid, 0.4, 0.9),
+                "model_loss": curves(grid, 0.21, 0.05),
+                "against_loss": curves(grid, 0.237, 0.06),
             },
             "tipping": {
-                "gamma": math.exp(0.9), "low": 1.9, "high": None, "high_infinite": True, "sharp": math.exp(1.5),
+                "gamma": math.exp(0.9),
+                "low": 1.9,
+                "high": None,
+                "high_infinite": True,
+                "sharp": math.exp(1.5),
                 "no_lead": False,
                 "closed_form": {"T": 188.2, "S_plus": 900.1, "S_minus": 410.6},
             },
             "benchmarks": [
-                {"feature": f, "side": "user" if k < 2 else "item", "gamma": g, "times_hidden": 0.9 / math.log(g)}
+                {
+                    "feature": f,
+                    "side": "user" if k < 2 else "item",
+                    "gamma": g,
+                    "times_hidden": 0.9 / math.log(g),
+                }
                 for k, (f, g) in enumerate(features)
             ],
             "certificate": {"gamma_min": 1.71, "low": 1.52, "kind": "labels", "n_uniform": 4640},
@@ -109,7 +159,14 @@ def audit_values() -> Callable[..., dict[str, Any]]:
             "gamma": {"median": 1.42, "p95": 2.71, "max": 3.1, "rule": "exposure-gap"},
             "segments": {
                 "users": [
-                    {"column": "age", "segment": name, "n": n, "gamma_mean": g, "gamma_p95": p, "width": w}
+                    {
+                        "column": "age",
+                        "segment": name,
+                        "n": n,
+                        "gamma_mean": g,
+                        "gamma_p95": p,
+                        "width": w,
+                    }
                     for name, n, g, p, w in (
                         (NASTY[0], 85, 2.7, None, 0.2),
                         ("20 to 30", 12_000, 10.4, 12.6, 0.11),
@@ -120,31 +177,67 @@ def audit_values() -> Callable[..., dict[str, Any]]:
                     {"column": "type", "segment": name, "n": k, "gamma_mean": 1.0 + k / 9}
                     for k, name in enumerate(NASTY)
                 ],
-                "largest_users": [{"id": NASTY[0], "gamma_mean": 2.0, "ratings": 24, "n": 1, "overlap": 0.5}],
-                "columns": ["age", "type"], "strength": "Γ per user and item", "ranked_users": 270,
+                "largest_users": [
+                    {"id": NASTY[0], "gamma_mean": 2.0, "ratings": 24, "n": 1, "overlap": 0.5}
+                ],
+                "columns": ["age", "type"],
+                "strength": "Γ per user and item",
+                "ranked_users": 270,
             },
             "diagnostics": {
-                "ess": 812.4, "ess_share": 0.58, "share_clipped": 0.004, "calibration_error": 0.12, "gini": 0.41,
+                "ess": 812.4,
+                "ess_share": 0.58,
+                "share_clipped": 0.004,
+                "calibration_error": 0.12,
+                "gini": 0.41,
                 "weights": {"min": 1.9, "median": 7.1, "max": 124.9, "top1_weight_share": 0.087},
                 "propensity": {"name": "two-way", "min": 0.008, "median": 0.14, "max": 0.52},
                 "calibration": [
-                    {"decile": k, "pairs": 8700.0, "seen": 85 * k, "predicted": 0.01 * k, "observed": 0.0098 * k}
+                    {
+                        "decile": k,
+                        "pairs": 8700.0,
+                        "seen": 85 * k,
+                        "predicted": 0.01 * k,
+                        "observed": 0.0098 * k,
+                    }
                     for k in range(1, 11)
                 ],
                 "ess_by_item_decile": [
-                    {"decile": 1, "items": 30, "share_of_log": 0.24, "rows": 165, "ess": 91.2, "mean_weight": 4.1},
-                    {"decile": 2, "items": 30, "share_of_log": 0.15, "rows": 0, "ess": 0.0, "mean_weight": None},
+                    {
+                        "decile": 1,
+                        "items": 30,
+                        "share_of_log": 0.24,
+                        "rows": 165,
+                        "ess": 91.2,
+                        "mean_weight": 4.1,
+                    },
+                    {
+                        "decile": 2,
+                        "items": 30,
+                        "share_of_log": 0.15,
+                        "rows": 0,
+                        "ess": 0.0,
+                        "mean_weight": None,
+                    },
                 ],
             },
-            "limits": ["It does not say that anything is hidden.", "Γ is a bound for every pair, not an average."],
-        }  # fmt: skip
+            "limits": [
+                "It does not say that anything is hidden.",
+                "Γ is a bound for every pair, not an average.",
+            ],
+        }
         values |= changes
         error = {
-            "metric": "squared error", "verdict": values["verdict"], "tipping": values["tipping"], "replaced": 18,
+            "metric": "squared error",
+            "verdict": values["verdict"],
+            "tipping": values["tipping"],
+            "replaced": 18,
             "lead": {"value": 0.027, "low": 0.01, "high": 0.04},
             "uniform": {"value": 0.0363, "low": 0.0314, "high": 0.0413, "n": 4176},
-            "adjusted": {"value": 0.0301, "low": 0.0214, "high": 0.0404}, "combined": None, "unsupported_slots": 0,
-        }  # fmt: skip
+            "adjusted": {"value": 0.0301, "low": 0.0214, "high": 0.0404},
+            "combined": None,
+            "unsupported_slots": 0,
+        }
         nothing = {"error": None, "ranking": None, "ndcg": None}
         alone = nothing if values["against"] is None else {"error": error}
         return values | {name: lead for name, lead in alone.items() if name not in changes}
@@ -154,9 +247,16 @@ def audit_values() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Debian's Chromium, for one module: while its driver lives, no test of this process can run a loop of its own."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra dev)")
-    path = os.environ.get("PUIDREC_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    """Debian's Chromium, for one module: while its driver lives, no test of this process can run a
+    loop of its own."""
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed (extra dev)"
+    )
+    path = (
+        os.environ.get("PUIDREC_CHROMIUM")
+        or shutil.which("chromium")
+        or shutil.which("chromium-browser")
+    )
     if path is None or not Path(path).exists():
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
     with sync_api.sync_playwright() as driver:

@@ -1,4 +1,5 @@
-"""The page of an audit: verdict first, every part that the file has, nothing that it lacks; yardsticks and tables."""
+"""The page of an audit: verdict first, every part that the file has, nothing that it lacks;
+yardsticks and tables."""
 
 from __future__ import annotations
 
@@ -13,12 +14,32 @@ import pytest
 from puidrec.report.audit import audit_page, leads, names_of, yardsticks
 from puidrec.report.audit_details import diagnostics, gamma_map, methods, segments
 from puidrec.report.audit_envelope import ModelNames
-from puidrec.report.blocks import Block, Callout, Details, Facts, HeatMap, Page, Paragraph, Section, Table
+from puidrec.report.blocks import (
+    Block,
+    Callout,
+    Details,
+    Facts,
+    HeatMap,
+    Page,
+    Paragraph,
+    Section,
+    Table,
+)
 from puidrec.report.html import render
 
 Values = Callable[..., dict[str, Any]]
 PAIR = ModelNames("puid-dr", "mf")
-PARTS = ["leads", "envelope", "strength", "map", "segments", "diagnostics", "not-claimed", "limits", "methods"]
+PARTS = [
+    "leads",
+    "envelope",
+    "strength",
+    "map",
+    "segments",
+    "diagnostics",
+    "not-claimed",
+    "limits",
+    "methods",
+]
 
 
 def ids(page: Page) -> list[str]:
@@ -65,7 +86,9 @@ def test_a_file_of_nothing_is_still_a_page() -> None:
         ("new kind", "info", "new kind"),
     ],
 )
-def test_the_verdict_has_a_tone_and_words(audit_values: Values, verdict: str, tone: str, words: str) -> None:
+def test_the_verdict_has_a_tone_and_words(
+    audit_values: Values, verdict: str, tone: str, words: str
+) -> None:
     found = audit_page(audit_values(verdict=verdict)).verdict
     assert found is not None
     assert (found.tone, found.label) == (tone, words)
@@ -83,9 +106,19 @@ def test_headline_figures(audit_values: Values) -> None:
     ]
 
 
-def test_a_conclusion_that_nothing_overturns_has_an_infinite_tipping_point(audit_values: Values) -> None:
+def test_a_conclusion_that_nothing_overturns_has_an_infinite_tipping_point(
+    audit_values: Values,
+) -> None:
     found = audit_page(
-        audit_values(tipping={"gamma": None, "gamma_infinite": True, "low": 5.0, "high": None, "high_infinite": True})
+        audit_values(
+            tipping={
+                "gamma": None,
+                "gamma_infinite": True,
+                "low": 5.0,
+                "high": None,
+                "high_infinite": True,
+            }
+        )
     ).verdict
     assert found is not None
     assert found.facts[0] == ("Γ* by squared error (95 %: 5.00 to ∞)", "∞")
@@ -97,16 +130,25 @@ def test_without_resampling_there_is_no_interval(audit_values: Values) -> None:
     assert found.facts[0] == ("Γ* by squared error", "2.00")
 
 
-@pytest.mark.parametrize("changes", [{"tipping": {"gamma": 1.0, "no_lead": True}}, {"against": None, "tipping": None}])
-def test_no_tipping_point_is_listed_where_there_is_none(audit_values: Values, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"tipping": {"gamma": 1.0, "no_lead": True}}, {"against": None, "tipping": None}]
+)
+def test_no_tipping_point_is_listed_where_there_is_none(
+    audit_values: Values, changes: dict[str, Any]
+) -> None:
     page = audit_page(audit_values(**changes))
     blocks = next(part.blocks for part in page.sections if part.id == "envelope")
     assert not [block for block in blocks if isinstance(block, Facts)]
     assert ("leads" in ids(page)) == (changes.get("against", 1) is not None)
 
 
-def test_error_and_ranking_stand_in_one_table_the_metric_asked_for_first(audit_values: Values) -> None:
-    for asked, order in (("ranking", ["DCG@10", "squared error"]), ("error", ["squared error", "DCG@10"])):
+def test_error_and_ranking_stand_in_one_table_the_metric_asked_for_first(
+    audit_values: Values,
+) -> None:
+    for asked, order in (
+        ("ranking", ["DCG@10", "squared error"]),
+        ("error", ["squared error", "DCG@10"]),
+    ):
         table = tables(leads(audit_values(metric=asked)))["By error and by ranking"]
         assert [texts(table, k)[0] for k in range(2)] == order
     assert texts(table, 0)[1:7] == [
@@ -134,7 +176,8 @@ def test_the_title_names_both_models_and_the_data(audit_values: Values) -> None:
     assert audit_page(audit_values(against=None)).title == "puid-dr on coat"
     assert "1,392 held-out logged pairs" in audit_page(audit_values()).lead
     assert (
-        "1,392 cross-fitted logged pairs" in audit_page(audit_values(rows={"source": "cross-fitted", "n": 1392})).lead
+        "1,392 cross-fitted logged pairs"
+        in audit_page(audit_values(rows={"source": "cross-fitted", "n": 1392})).lead
     )
 
 
@@ -144,7 +187,9 @@ def test_models_called_alike_are_told_apart() -> None:
 
 
 def test_where_the_lead_ends_is_listed_by_each_way(audit_values: Values) -> None:
-    blocks = next(part.blocks for part in audit_page(audit_values()).sections if part.id == "envelope")
+    blocks = next(
+        part.blocks for part in audit_page(audit_values()).sections if part.id == "envelope"
+    )
     (facts,) = (block for block in blocks if isinstance(block, Facts))
     assert dict(facts.items) == {
         "Γ* (95 %: 1.90 to ∞)": "2.46",
@@ -153,7 +198,9 @@ def test_where_the_lead_ends_is_listed_by_each_way(audit_values: Values) -> None
 
 
 def test_the_figures_behind_the_chart_run_from_1_to_the_limit(audit_values: Values) -> None:
-    blocks = next(part.blocks for part in audit_page(audit_values()).sections if part.id == "envelope")
+    blocks = next(
+        part.blocks for part in audit_page(audit_values()).sections if part.id == "envelope"
+    )
     table = next(block.blocks[0] for block in blocks if isinstance(block, Details))
     assert isinstance(table, Table)
     assert [row[0].text for row in table.body][:: len(table.rows) - 1] == ["1.00", "8.00"]
@@ -206,7 +253,9 @@ def test_numbers_that_are_none_break_nothing(audit_values: Values) -> None:
         assert "Methods and settings" in render(audit_page(bad))
 
 
-def test_equal_audits_are_equal_bytes_also_after_a_round_trip_through_json(audit_values: Values) -> None:
+def test_equal_audits_are_equal_bytes_also_after_a_round_trip_through_json(
+    audit_values: Values,
+) -> None:
     text = render(audit_page(audit_values()))
     assert text == render(audit_page(audit_values()))
     assert text == render(audit_page(json.loads(json.dumps(audit_values()))))
@@ -218,7 +267,10 @@ def parts(values: dict[str, Any]) -> list[Block]:
 
 
 def box(values: dict[str, Any], title: str) -> Callout | None:
-    return next((block for block in parts(values) if isinstance(block, Callout) and title in block.title), None)
+    return next(
+        (block for block in parts(values) if isinstance(block, Callout) and title in block.title),
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,7 +285,9 @@ def box(values: dict[str, Any], title: str) -> Callout | None:
 def test_uniform_rows_say_what_their_interval_says(
     audit_values: Values, low: float | None, high: float | None, tone: str, words: str
 ) -> None:
-    lead = audit_values()["error"] | {"uniform": {"value": 0.02, "low": low, "high": high, "n": 4176}}
+    lead = audit_values()["error"] | {
+        "uniform": {"value": 0.02, "low": low, "high": high, "n": 4176}
+    }
     found = box(audit_values(error=lead), "measure")
     assert found is not None
     assert found.tone == tone
@@ -242,7 +296,9 @@ def test_uniform_rows_say_what_their_interval_says(
     assert "4,176 ratings" in found.text
 
 
-def test_uniform_rows_and_the_adjusted_log_speak_together_where_they_agree(audit_values: Values) -> None:
+def test_uniform_rows_and_the_adjusted_log_speak_together_where_they_agree(
+    audit_values: Values,
+) -> None:
     both = {"value": 0.01, "low": -0.01, "high": 0.03}
     found = box(audit_values(error=audit_values()["error"] | {"combined": both}), "measure")
     assert found is not None
@@ -280,8 +336,11 @@ def test_benchmarks_are_sorted_by_strength(audit_values: Values) -> None:
 def test_the_rule_for_gamma_is_summarised(audit_values: Values) -> None:
     (facts,) = (block for block in parts(audit_values()) if isinstance(block, Facts))
     assert dict(facts.items) == {
-        "median pair": "1.42", "one pair in twenty is above": "2.71", "largest": "3.10", "rule": "exposure-gap",
-    }  # fmt: skip
+        "median pair": "1.42",
+        "one pair in twenty is above": "2.71",
+        "largest": "3.10",
+        "rule": "exposure-gap",
+    }
 
 
 def test_without_any_yardstick_there_is_no_section() -> None:
@@ -294,7 +353,10 @@ def test_groups_are_labelled_by_what_differs(audit_values: Values) -> None:
     (chart,) = section.blocks
     assert isinstance(chart, HeatMap)
     assert (list(chart.rows), chart.row_title) == (["20", "30", "<40"], "users, by age")
-    assert (list(chart.columns), chart.column_title) == (["coats", "parkas", "jackets", "<b>"], "items")
+    assert (list(chart.columns), chart.column_title) == (
+        ["coats", "parkas", "jackets", "<b>"],
+        "items",
+    )
 
 
 def flat(blocks: Sequence[Block]) -> Iterator[Block]:
@@ -304,12 +366,21 @@ def flat(blocks: Sequence[Block]) -> Iterator[Block]:
 
 def tables(section: Section | None) -> dict[str, Table]:
     assert section is not None
-    return {block.caption.split(".")[0]: block for block in flat(section.blocks) if isinstance(block, Table)}
+    return {
+        block.caption.split(".")[0]: block
+        for block in flat(section.blocks)
+        if isinstance(block, Table)
+    }
 
 
 def facts(section: Section | None) -> dict[str, Any]:
     assert section is not None
-    return {label: value for block in flat(section.blocks) if isinstance(block, Facts) for label, value in block.items}
+    return {
+        label: value
+        for block in flat(section.blocks)
+        if isinstance(block, Facts)
+        for label, value in block.items
+    }
 
 
 def heads(table: Table) -> list[str]:
@@ -329,7 +400,9 @@ def test_groups_are_named_by_column_and_segment(audit_values: Values) -> None:
 
 
 def test_ranges_are_of_the_lead_or_of_the_error(audit_values: Values) -> None:
-    rows = {"users": [{"column": "age", "segment": "old", "low": -0.1, "high": 0.2, "new_thing": 3}]}
+    rows = {
+        "users": [{"column": "age", "segment": "old", "low": -0.1, "high": 0.2, "new_thing": 3}]
+    }
     pair = tables(segments(audit_values(segments=rows), PAIR)).popitem()[1]
     alone = tables(segments(audit_values(segments=rows), ModelNames("mf", None))).popitem()[1]
     assert heads(pair) == ["group of users", "lead from", "lead to", "new thing"]
@@ -340,7 +413,9 @@ def test_ranges_are_of_the_lead_or_of_the_error(audit_values: Values) -> None:
 def test_a_column_is_explained_once(audit_values: Values) -> None:
     section = segments(audit_values(), PAIR)
     assert section is not None
-    shown = [column.name for table in tables(section).values() for column, _ in table.head if column.help]
+    shown = [
+        column.name for table in tables(section).values() for column, _ in table.head if column.help
+    ]
     assert sorted(shown) == sorted(set(shown))
     assert "logged pairs" in shown
 
@@ -377,7 +452,9 @@ def test_quantiles_stand_in_one_table(audit_values: Values) -> None:
 
 
 def test_a_tenth_without_rows_has_no_bar(audit_values: Values) -> None:
-    table = tables(diagnostics(audit_values()))["Where is the log thin? Items by popularity, the most seen tenth first"]
+    table = tables(diagnostics(audit_values()))[
+        "Where is the log thin? Items by popularity, the most seen tenth first"
+    ]
     assert [row[4].bar for row in table.body] == [0.5527, None]
 
 

@@ -31,7 +31,9 @@ def tip(panel: Panel, band: int) -> float | None:
     return next((mark.at for mark in panel.bands[band].marks if mark.kind == "tipping"), None)
 
 
-def test_all_quantities_and_shapes_are_there_and_the_deciding_one_is_first(audit_values: Values) -> None:
+def test_all_quantities_and_shapes_are_there_and_the_deciding_one_is_first(
+    audit_values: Values,
+) -> None:
     panels = [(panel.symbol, panel.label) for panel in chart(audit_values()).panels]
     assert panels == [
         ("Γ", "Difference in error"),
@@ -64,14 +66,18 @@ def test_in_every_band_the_words_agree_with_the_signs(audit_values: Values) -> N
                 assert ("either" in text) == (panel.zero and low <= 0 <= high and at > 0)
 
 
-def test_the_exact_tipping_point_is_taken_where_it_holds_and_found_elsewhere(audit_values: Values) -> None:
+def test_the_exact_tipping_point_is_taken_where_it_holds_and_found_elsewhere(
+    audit_values: Values,
+) -> None:
     values = audit_values()
     gap, dcg, *_ = chart(values).panels
     assert [band.label for band in gap.bands] == ["Normalised", "Sharp", "Box"]
     assert tip(gap, 0) == tip(gap, 2) == math.exp(0.9)
     assert tip(gap, 1) == math.exp(1.5)
     del values["tipping"]["sharp"]
-    assert tip(chart(values).panels[0], 1) == pytest.approx(math.exp(0.027 / (0.6 * 0.03)), rel=1e-9)
+    assert tip(chart(values).panels[0], 1) == pytest.approx(
+        math.exp(0.027 / (0.6 * 0.03)), rel=1e-9
+    )
     assert tip(dcg, 0) == 1.3  # each difference has the tipping point of its own metric
     values["ranking"] = None
     assert tip(chart(values).panels[1], 0) == pytest.approx(math.exp(0.4 / 0.9), rel=1e-9)
@@ -88,12 +94,16 @@ def test_without_sampling_error_the_sentence_ends_before_it(audit_values: Values
     assert panel.bands[0].outer_low == []
 
 
-def test_slots_without_a_row_leave_a_range_even_where_nothing_is_hidden(audit_values: Values) -> None:
+def test_slots_without_a_row_leave_a_range_even_where_nothing_is_hidden(
+    audit_values: Values,
+) -> None:
     values = audit_values()
     ranked = values["envelopes"]["dcg_gap"]["normalised"]
     ranked["low"] = [v - 0.7 for v in ranked["low"]]
     panel = chart(values).panels[1]
-    assert said(panel, 0, 0).startswith("If hidden factors changed the odds of being seen by up to Γ = 1.00, either")
+    assert said(panel, 0, 0).startswith(
+        "If hidden factors changed the odds of being seen by up to Γ = 1.00, either"
+    )
     assert "lies between −0.3" in said(panel, 0, 0)
 
 
@@ -142,7 +152,10 @@ def test_missing_and_infinite_ends_are_not_drawn_and_said(audit_values: Values) 
 
 
 def test_two_long_names_that_begin_alike_are_told_apart(audit_values: Values) -> None:
-    labels = [panel.label for panel in chart(audit_values(), ModelNames("x" * 90 + "a", "x" * 90 + "b")).panels]
+    labels = [
+        panel.label
+        for panel in chart(audit_values(), ModelNames("x" * 90 + "a", "x" * 90 + "b")).panels
+    ]
     assert len(set(labels)) == 4
 
 

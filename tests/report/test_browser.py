@@ -1,4 +1,5 @@
-"""The page of an audit in a real browser, from a file, with the network off: what a reader sees and does."""
+"""The page of an audit in a real browser, from a file, with the network off: what a reader sees and
+does."""
 
 from __future__ import annotations
 
@@ -61,21 +62,30 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any
 
 @pytest.fixture
 def opened(
-    browser: Any, written: Callable[[dict[str, Any]], Path], audit_values: Callable[..., dict[str, Any]]
+    browser: Any,
+    written: Callable[[dict[str, Any]], Path],
+    audit_values: Callable[..., dict[str, Any]],
 ) -> Iterator[Open]:
     """Opens the page of an audit; afterwards, nothing may have been fetched or complained of."""
     contexts = []
     pages: list[Seen] = []
 
     def open_page(width: int = DESK, values: dict[str, Any] | None = None, **options: Any) -> Seen:
-        context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options)
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, offline=True, **options
+        )
         contexts.append(context)
         context.set_default_timeout(15_000)
         path = written(values or audit_values())
         seen = Seen(context.new_page())
-        seen.page.on("console", lambda m: seen.problems.append(m.text) if m.type in ("error", "warning") else None)
+        seen.page.on(
+            "console",
+            lambda m: seen.problems.append(m.text) if m.type in ("error", "warning") else None,
+        )
         seen.page.on("pageerror", lambda error: seen.problems.append(str(error)))
-        seen.page.on("dialog", lambda dialog: (seen.problems.append("a dialog opened"), dialog.dismiss()))
+        seen.page.on(
+            "dialog", lambda dialog: (seen.problems.append("a dialog opened"), dialog.dismiss())
+        )
         seen.page.on("request", lambda request: seen.requests.append(request.url))
         seen.page.goto(path.as_uri())
         pages.append(seen)
@@ -169,7 +179,10 @@ def test_marks_are_labelled_and_labels_do_not_overlap(
     opened: Open, audit_values: Callable[..., dict[str, Any]], width: int, near: bool
 ) -> None:
     spread = zip(("genre", "price", "shelf", "age"), (1.15, 1.45, 1.85, 2.4), strict=True)
-    apart = [{"feature": name, "side": "item", "gamma": gamma, "times_hidden": 1.0} for name, gamma in spread]
+    apart = [
+        {"feature": name, "side": "item", "gamma": gamma, "times_hidden": 1.0}
+        for name, gamma in spread
+    ]
     seen = opened(width, audit_values() if near else audit_values(benchmarks=apart))
     words = seen.page.locator(".drawing:visible svg.chart:visible .mark-words")
     texts = words.all_text_contents()
@@ -178,7 +191,12 @@ def test_marks_are_labelled_and_labels_do_not_overlap(
     assert any("as genre" in text for text in texts)
     boxes = words.evaluate_all(BOXES)
     for a, b in combinations(boxes, 2):
-        assert a["right"] <= b["left"] or b["right"] <= a["left"] or a["foot"] <= b["top"] or b["foot"] <= a["top"]
+        assert (
+            a["right"] <= b["left"]
+            or b["right"] <= a["left"]
+            or a["foot"] <= b["top"]
+            or b["foot"] <= a["top"]
+        )
     room = words.first.evaluate("one => one.ownerSVGElement.viewBox.baseVal.width")
     assert all(box["left"] >= 0 and box["right"] <= room for box in boxes)
 
@@ -211,7 +229,9 @@ def test_text_columns_sort_as_text(opened: Open) -> None:
     assert seen.column("strength", 0) == ["age", "brand", "gender", "genre", "price", "shelf"]
 
 
-def test_names_show_as_text_and_nothing_runs(opened: Open, audit_values: Callable[..., dict[str, Any]]) -> None:
+def test_names_show_as_text_and_nothing_runs(
+    opened: Open, audit_values: Callable[..., dict[str, Any]]
+) -> None:
     name = "<script>alert(1)</script>"
     values = audit_values(model={"name": name}, data={"name": '"><img src=x onerror=alert(1)>'})
     values["benchmarks"][0]["feature"] = "<svg onload=alert(1)>"
@@ -219,7 +239,9 @@ def test_names_show_as_text_and_nothing_runs(opened: Open, audit_values: Callabl
     seen = opened(values=values)
     assert seen.page.get_by_text(name).first.is_visible()
     assert f"{name} would still be ahead" in seen.text(".says")
-    assert "<svg onload=alert(1)>" in " ".join(seen.page.locator(".chart:visible .mark-words").all_text_contents())
+    assert "<svg onload=alert(1)>" in " ".join(
+        seen.page.locator(".chart:visible .mark-words").all_text_contents()
+    )
     assert seen.page.locator("img").count() == 0
 
 
@@ -241,7 +263,8 @@ SCROLLED = """async (one) => {
   }
   return one.scrollLeft;
 }"""
-"""Waits for the first step of a scroll; `wait_for_function` would, but by `eval`, which the page's policy forbids."""
+"""Waits for the first step of a scroll; `wait_for_function` would, but by `eval`, which the page's
+policy forbids."""
 
 
 def test_wide_tables_scroll_in_their_own_region_by_keyboard(opened: Open) -> None:
@@ -255,7 +278,9 @@ def test_wide_tables_scroll_in_their_own_region_by_keyboard(opened: Open) -> Non
 
 @pytest.mark.parametrize(("width", "scheme"), [(PHONE, "dark"), (DESK, "light")])
 def test_axe_finds_no_serious_violation(opened: Open, scheme: str, width: int) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    )
     seen = opened(width, color_scheme=scheme)
     seen.page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true; })")
     found = axe.Axe().run(seen.page).response
@@ -277,7 +302,8 @@ def test_the_theme_button_overrides_what_the_system_says(opened: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "clicks", "shown"), [("light", 0, "day"), ("dark", 0, "night"), ("light", 2, "night")]
+    ("scheme", "clicks", "shown"),
+    [("light", 0, "day"), ("dark", 0, "night"), ("light", 2, "night")],
 )
 def test_charts_follow_the_theme_and_print_is_light(
     browser: Any, tmp_path: Path, scheme: str, clicks: int, shown: str
@@ -292,9 +318,13 @@ def test_charts_follow_the_theme_and_print_is_light(
         page.goto((tmp_path / "page.html").as_uri())
         for _ in range(clicks):
             page.get_by_role("button", name="Theme").click()
-        assert [img.get_attribute("class") for img in page.locator("figure img:visible").all()] == [f"by-{shown}"]
+        assert [img.get_attribute("class") for img in page.locator("figure img:visible").all()] == [
+            f"by-{shown}"
+        ]
         page.emulate_media(media="print")
-        assert [img.get_attribute("class") for img in page.locator("figure img:visible").all()] == ["by-day"]
+        assert [img.get_attribute("class") for img in page.locator("figure img:visible").all()] == [
+            "by-day"
+        ]
 
 
 def test_without_a_script_everything_can_be_read(opened: Open) -> None:
@@ -303,7 +333,10 @@ def test_without_a_script_everything_can_be_read(opened: Open) -> None:
     assert seen.page.locator("svg.chart:visible").count() == 1
     assert "Γ = 2.42, puid-dr would still be ahead of mf" in seen.text(".says")
     assert seen.page.locator("#segments .block > .scroll > table:visible").count() == 2
-    assert seen.page.locator("input[type=range]:visible, .theme:visible, fieldset:visible").count() == 0
+    assert (
+        seen.page.locator("input[type=range]:visible, .theme:visible, fieldset:visible").count()
+        == 0
+    )
     assert "What this audit does not say" in seen.text("#not-claimed")
 
 
@@ -317,7 +350,9 @@ def test_the_first_stop_of_the_keyboard_skips_to_the_report(opened: Open) -> Non
 
 
 @pytest.mark.parametrize("verdict", ["fragile", "undecided", "refuted", "single"])
-def test_other_verdicts_load_as_well(opened: Open, audit_values: Callable[..., dict[str, Any]], verdict: str) -> None:
+def test_other_verdicts_load_as_well(
+    opened: Open, audit_values: Callable[..., dict[str, Any]], verdict: str
+) -> None:
     changes: dict[str, Any] = {"against": None, "tipping": None} if verdict == "single" else {}
     seen = opened(values=audit_values(verdict=verdict, **changes))
     assert seen.page.locator(".verdict .icon").is_visible()

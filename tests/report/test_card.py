@@ -1,4 +1,5 @@
-"""The card of a model: what is known is said, what is not is left out, and nothing in a name breaks the page."""
+"""The card of a model: what is known is said, what is not is left out, and nothing in a name breaks
+the page."""
 
 from __future__ import annotations
 
@@ -27,8 +28,13 @@ def test_a_card_says_what_is_known(model: Recommender, tiny_data: Dataset) -> No
     found = evaluate(model, split.test, ["uauc", "auc", "rmse"])
     card = model.to_card(tiny_data, split, found)
     assert re.findall(r"^##? (.*)$", card, re.M) == [
-        f"Model card: bias on {tiny_data.name}", "Data", "Method", "Assumptions", "Metrics", "Audit",
-    ]  # fmt: skip
+        f"Model card: bias on {tiny_data.name}",
+        "Data",
+        "Method",
+        "Assumptions",
+        "Metrics",
+        "Audit",
+    ]
     for name in ("uauc", "auc", "rmse"):
         band = found.interval(name)
         assert f"| {name} | {found[name]:.4f} | {band.low:.4f} … {band.high:.4f} |" in card
@@ -67,5 +73,9 @@ def test_every_method_says_what_it_assumes(name: str) -> None:
     assert ("at most Γ" in words) == (spec.uncertainty != "none")
     assert ("pick what they like" in words) == name.startswith("signed-")
     assert ("counts as disliked" in words) == (name in ("all-rank", "ease", "popularity"))
-    assert ("not corrected" in words) == (not spec.uses_propensity and spec.uncertainty == "none"
-                                          and not spec.uses_uniform and spec.needs_levels)  # fmt: skip
+    assert ("not corrected" in words) == (
+        not spec.uses_propensity
+        and spec.uncertainty == "none"
+        and not spec.uses_uniform
+        and spec.needs_levels
+    )

@@ -1,4 +1,5 @@
-"""Charts are checked by what is on them: texts inside the canvas and apart from each other, bars that sum to 100 %."""
+"""Charts are checked by what is on them: texts inside the canvas and apart from each other, bars
+that sum to 100 %."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ from matplotlib.text import Text
 
 from puidrec.report.charts import heat_map, histogram, in_dark, save_png
 
-WORDS = {"title": "What it shows", "caption": "How it was made.", "x": "words for x", "y": "words for y"}
+WORDS = {
+    "title": "What it shows",
+    "caption": "How it was made.",
+    "x": "words for x",
+    "y": "words for y",
+}
 
 
 def texts(figure: Figure) -> list[tuple[str, Any]]:
@@ -22,7 +28,11 @@ def texts(figure: Figure) -> list[tuple[str, Any]]:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
-    found = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_visible() and t.get_text().strip()]
+    found = [
+        t
+        for t in figure.findobj(Text)
+        if isinstance(t, Text) and t.get_visible() and t.get_text().strip()
+    ]
     return [(t.get_text(), t.get_window_extent(renderer)) for t in found]
 
 
@@ -55,15 +65,19 @@ def test_a_histogram_accounts_for_every_value(values: np.ndarray) -> None:
 
 def test_a_wide_range_is_logarithmic() -> None:
     scales = [
-        histogram(np.array([1.0, top]), **WORDS, start=1.0).axes[0].get_xscale() for top in (3.0, 20.0)
-    ]  # fmt: skip
+        histogram(np.array([1.0, top]), **WORDS, start=1.0).axes[0].get_xscale()
+        for top in (3.0, 20.0)
+    ]
     assert scales == ["linear", "log"]
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 2), (9, 13), (32, 32)])
 def test_a_heat_map_shows_every_cell_and_label(shape: tuple[int, int]) -> None:
     table = np.random.default_rng(0).uniform(1.0, 4.0, shape)
-    rows, columns = [f"users of group {k}" for k in range(shape[0])], [f"items of kind {k}" for k in range(shape[1])]
+    rows, columns = (
+        [f"users of group {k}" for k in range(shape[0])],
+        [f"items of kind {k}" for k in range(shape[1])],
+    )
     figure = heat_map(table, rows, columns, **WORDS, unit="factor")
     shown = [name for name, _ in texts(figure)]
     assert {*rows, *columns, *WORDS.values()} <= set(shown)
@@ -76,8 +90,13 @@ def test_a_heat_map_shows_every_cell_and_label(shape: tuple[int, int]) -> None:
 
 
 def test_row_labels_do_not_overlap() -> None:
-    rows, columns = [f"a rather long label number {k}" for k in range(32)], [f"column {k}" for k in range(32)]
-    found = dict(texts(heat_map(np.ones((32, 32)) + np.eye(32), rows, columns, **WORDS, unit="factor")))
+    rows, columns = (
+        [f"a rather long label number {k}" for k in range(32)],
+        [f"column {k}" for k in range(32)],
+    )
+    found = dict(
+        texts(heat_map(np.ones((32, 32)) + np.eye(32), rows, columns, **WORDS, unit="factor"))
+    )
     boxes = [found[name] for name in rows]
     assert not any(one.overlaps(other) for one, other in pairwise(boxes))
 
@@ -109,7 +128,13 @@ def test_no_global_plotting_state() -> None:
 
 def test_a_dark_figure_keeps_no_dark_ink_and_no_white_paper() -> None:
     figure = histogram(
-        np.linspace(1, 3, 50), title="T", caption="C", x="x", y="y", start=1.0, marks=[(2.0, "here"), (2.5, "there")]
+        np.linspace(1, 3, 50),
+        title="T",
+        caption="C",
+        x="x",
+        y="y",
+        start=1.0,
+        marks=[(2.0, "here"), (2.5, "there")],
     )
     light = pixels(figure)
     dark = pixels(in_dark(figure))
@@ -122,7 +147,9 @@ def test_a_dark_figure_keeps_no_dark_ink_and_no_white_paper() -> None:
 
 
 def test_figures_on_a_heat_map_keep_the_colour_that_reads_on_it() -> None:
-    figure = heat_map(np.array([[1.0, 4.0]]), ["a"], ["b", "c"], title="T", caption="C", x="x", y="y", unit="u")
+    figure = heat_map(
+        np.array([[1.0, 4.0]]), ["a"], ["b", "c"], title="T", caption="C", x="x", y="y", unit="u"
+    )
     before = [text.get_color() for text in figure.axes[0].texts]
     assert before == ["white", "black"]
     assert [text.get_color() for text in in_dark(figure).axes[0].texts] == before

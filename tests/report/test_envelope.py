@@ -1,4 +1,5 @@
-"""The chart: sentences filled without searching in names; a drawing to scale; words of marks that never overlap."""
+"""The chart: sentences filled without searching in names; a drawing to scale; words of marks that
+never overlap."""
 
 from __future__ import annotations
 
@@ -34,10 +35,19 @@ MARKS = st.lists(st.tuples(st.floats(60, 740), st.floats(10, 300)), max_size=8)
 def panel(name: str = "A", **changes: Any) -> Panel:
     band = Band("Sharp", [0.5, -0.25], [0.5, 1.0], ["ahead", "open"])
     values: dict[str, Any] = {
-        "label": "gap", "group": "one", "grid": [1.0, 2.0], "symbol": "Γ", "x_label": "x", "y_label": "y",
-        "bands": [band], "format": ".2f",
-        "sentences": {"ahead": [f"{name} is ahead by ", Slot.LOW], "open": [Slot.X, ": ", Slot.LOW, " to ", Slot.HIGH]},
-    }  # fmt: skip
+        "label": "gap",
+        "group": "one",
+        "grid": [1.0, 2.0],
+        "symbol": "Γ",
+        "x_label": "x",
+        "y_label": "y",
+        "bands": [band],
+        "format": ".2f",
+        "sentences": {
+            "ahead": [f"{name} is ahead by ", Slot.LOW],
+            "open": [Slot.X, ": ", Slot.LOW, " to ", Slot.HIGH],
+        },
+    }
     return Panel(**(values | changes))
 
 
@@ -55,7 +65,9 @@ def test_slots_are_never_looked_for_in_names(nasty: str) -> None:
 
 
 def test_the_range_with_sampling_error_can_be_quoted_where_it_is_known() -> None:
-    band = Band("Sharp", [0.5, 0.5], [0.5, 1.0], ["s", "s"], outer_low=[0.1, 0.2], outer_high=[0.9, None])
+    band = Band(
+        "Sharp", [0.5, 0.5], [0.5, 1.0], ["s", "s"], outer_low=[0.1, 0.2], outer_high=[0.9, None]
+    )
     chart = panel(bands=[band], sentences={"s": [Slot.OUTER_LOW, " to ", Slot.OUTER_HIGH]})
     assert [said(chart, at) for at in (0, 1)] == ["0.10 to 0.90", "0.20 to –"]
     assert Envelope([chart], "").data()["panels"][0]["bands"][0]["outer_high"] == ["0.90", "–"]
@@ -79,7 +91,11 @@ def test_a_start_outside_the_grid_no_band_and_no_panel_are_refused(refusal: Any)
 
 def test_the_reader_chooses_among_what_there_is_once_each() -> None:
     chart = Envelope([panel(), panel(label="dcg"), panel(group="two")], "caption")
-    assert chart.data()["choices"] == {"quantity": ["gap", "dcg"], "band": ["Sharp"], "group": ["one", "two"]}
+    assert chart.data()["choices"] == {
+        "quantity": ["gap", "dcg"],
+        "band": ["Sharp"],
+        "group": ["one", "two"],
+    }
 
 
 def test_the_script_gets_the_same_words_as_the_server_writes() -> None:
@@ -89,14 +105,22 @@ def test_the_script_gets_the_same_words_as_the_server_writes() -> None:
     for at in (0, 1):
         values = {"x": data["x"][at], "low": band["low"][at], "high": band["high"][at]}
         pieces = data["sentences"][band["says"][at]]
-        assert "".join(p if isinstance(p, str) else values[p["slot"]] for p in pieces) == said(chart, at)
+        assert "".join(p if isinstance(p, str) else values[p["slot"]] for p in pieces) == said(
+            chart, at
+        )
 
 
 def drawn(
-    low: list[float | None], high: list[float | None], *, log: bool = True, marks: tuple[Mark, ...] = ()
+    low: list[float | None],
+    high: list[float | None],
+    *,
+    log: bool = True,
+    marks: tuple[Mark, ...] = (),
 ) -> Panel:
     band = Band("Sharp", low, high, ["s"] * len(low))
-    return Panel("l", "g", GRID, "Γ", "x", "y", [band], {"s": ["words"]}, marks=marks, log=log, point=0.0)
+    return Panel(
+        "l", "g", GRID, "Γ", "x", "y", [band], {"s": ["words"]}, marks=marks, log=log, point=0.0
+    )
 
 
 def parsed(chart: Panel, size: str = "wide") -> ET.Element:
@@ -142,7 +166,9 @@ def test_any_range_can_be_drawn(start: float, width: float) -> None:
 
 def test_marks_outside_the_axis_are_left_out() -> None:
     inside, outside = Mark(2.0, "inside", "benchmark"), Mark(9.0, "outside", "tipping")
-    texts = [node.text for node in parsed(drawn([0.0] * 4, [1.0] * 4, marks=(inside, outside))).iter()]
+    texts = [
+        node.text for node in parsed(drawn([0.0] * 4, [1.0] * 4, marks=(inside, outside))).iter()
+    ]
     assert "inside" in texts
     assert "outside" not in texts
 
@@ -156,12 +182,19 @@ def test_beyond_the_tipping_point_the_ground_is_tinted() -> None:
 
 def test_names_are_escaped(nasty: str) -> None:
     nasty = nasty.translate({0: None, 27: None})  # no characters of XML
-    texts = [node.text for node in parsed(drawn([0.0] * 4, [1.0] * 4, marks=(Mark(2.0, nasty, "benchmark"),))).iter()]
+    texts = [
+        node.text
+        for node in parsed(
+            drawn([0.0] * 4, [1.0] * 4, marks=(Mark(2.0, nasty, "benchmark"),))
+        ).iter()
+    ]
     assert any(text and nasty.startswith(text.rstrip("…")) for text in texts)
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(3, 9))
-@example(368298.0, 1e-05, 4)  # far from 0 a multiple of the step is off by more than the range forgives
+@example(
+    368298.0, 1e-05, 4
+)  # far from 0 a multiple of the step is off by more than the range forgives
 def test_ticks_are_round_inside_and_not_too_many(low: float, width: float, count: int) -> None:
     found = ticks(low, low + width, count)
     assert len(found) <= count + 1

@@ -67,7 +67,13 @@ def test_clipped_text_fits_and_starts_as_before(text: str, width: int) -> None:
     assert short == text or (short.endswith("…") and text.startswith(short[:-1]))
 
 
-@given(st.lists(st.tuples(st.sampled_from(["age", "a.b", "x="]), st.text("ab c", max_size=3)), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["age", "a.b", "x="]), st.text("ab c", max_size=3)),
+        min_size=1,
+        max_size=3,
+    )
+)
 def test_values_are_read_back(parts: list[tuple[str, str]]) -> None:
     label = ", ".join(f"{name}={value}" for name, value in parts)
     assert bin_values(label, [name for name, _ in parts]) == tuple(value for _, value in parts)
@@ -95,6 +101,13 @@ def test_short_labels_are_distinct_and_fit(values: list[str], width: int) -> Non
 def test_labels_of_real_bins() -> None:
     import polars as pl
 
-    frame = pl.DataFrame({"user_id": range(80), "age": ["old", "young"] * 40, "sex": ["f"] * 40 + ["m"] * 40})
+    frame = pl.DataFrame(
+        {"user_id": range(80), "age": ["old", "young"] * 40, "sex": ["f"] * 40 + ["m"] * 40}
+    )
     bins = bin_side(frame, id_column="user_id")
-    assert short_labels(bins.labels, bins.columns)[0] == ["old · f", "old · m", "young · f", "young · m"]
+    assert short_labels(bins.labels, bins.columns)[0] == [
+        "old · f",
+        "old · m",
+        "young · f",
+        "young · m",
+    ]

@@ -32,7 +32,14 @@ def test_the_summary_is_json_and_agrees_with_the_study(study: GammaStudy) -> Non
     spread = summary["gamma"]
     assert spread["pairs"] == 60_000
     assert spread["sampled"] is False
-    assert spread["min"] <= spread["q25"] <= spread["median"] <= spread["q75"] <= spread["q95"] <= spread["max"]
+    assert (
+        spread["min"]
+        <= spread["q25"]
+        <= spread["median"]
+        <= spread["q75"]
+        <= spread["q95"]
+        <= spread["max"]
+    )
     assert spread["max"] <= spread["upper_limit"] * (1 + 1e-12)
     users, items = np.meshgrid(np.arange(300), np.arange(200), indexing="ij")
     everyone = study.gamma.at(users.ravel(), items.ravel())
@@ -84,7 +91,9 @@ def test_the_heat_map_is_the_table_strongest_first(study: GammaStudy) -> None:
     image = heat_map_of(study).axes[0].images[0].get_array()
     assert image is not None
     shown = np.asarray(image)
-    assert sorted(shown.ravel()) == pytest.approx(sorted(np.exp(study.gamma.cell_mean_log()).ravel()))
+    assert sorted(shown.ravel()) == pytest.approx(
+        sorted(np.exp(study.gamma.cell_mean_log()).ravel())
+    )
     for axis in (0, 1):
         assert (np.diff(np.log(shown).mean(axis=axis)) <= 1e-12).all()
 

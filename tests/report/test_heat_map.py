@@ -57,5 +57,7 @@ def test_nothing_to_colour_has_no_legend() -> None:
 
 
 @pytest.mark.parametrize("values", [[[1.0]], [[1.0, 2.0], [3.0]]])
-def test_values_that_do_not_fit_their_labels_are_refused(values: list[list[float]], refusal: Any) -> None:
+def test_values_that_do_not_fit_their_labels_are_refused(
+    values: list[list[float]], refusal: Any
+) -> None:
     refusal(lambda: HeatMap(values, ["a", "b"], ["c", "d"], ""), "do not fit")

@@ -1,4 +1,5 @@
-"""The frame: what is written is what is read, nothing in a name is markup, equal pages are equal bytes."""
+"""The frame: what is written is what is read, nothing in a name is markup, equal pages are equal
+bytes."""
 
 from __future__ import annotations
 
@@ -78,13 +79,22 @@ def everything(name: str) -> Page:
     sentences = {"a": [name, Slot.X, name], "b": [Slot.LOW, name, Slot.HIGH]}
     marks = [Mark(1.5, name, "benchmark"), Mark(1.6, name, "tipping")]
     panel = Panel(name, name, [1.0, 2.0], name, name, name, [band], sentences, 0.15, marks)
-    table = Table([name, Column(name, ".2f", name)], [[name, 1.0], [Cell(name, name, "bad"), None]], name)
+    table = Table(
+        [name, Column(name, ".2f", name)], [[name, 1.0], [Cell(name, name, "bad"), None]], name
+    )
     blocks = [
-        Paragraph(name), table, table, Figure(f"<svg>{name}</svg>", name, name), Figure(b"\x89PNG", name),
-        Facts([(name, name)]), Facts([]), Callout("warn", name, name, [name]),
-        HeatMap([[1.0]], [name], [name], name, name, name, name), Details(name, [Details(name, [Paragraph(name)])]),
+        Paragraph(name),
+        table,
+        table,
+        Figure(f"<svg>{name}</svg>", name, name),
+        Figure(b"\x89PNG", name),
+        Facts([(name, name)]),
+        Facts([]),
+        Callout("warn", name, name, [name]),
+        HeatMap([[1.0]], [name], [name], name, name, name, name),
+        Details(name, [Details(name, [Paragraph(name)])]),
         Envelope([panel], name, name),
-    ]  # fmt: skip
+    ]
     verdict = VerdictBox("good", name, name, [(name, name)])
     return Page(name, name, [Section("a", name, blocks, name), Section("b", name)], verdict, name)
 
@@ -113,11 +123,17 @@ def test_nothing_in_a_name_is_markup(plain: Reader, nasty: str) -> None:
 @settings(max_examples=30)
 @given(st.text(max_size=30))
 def test_no_text_becomes_markup(text: str) -> None:
-    page = Page("t", text, [Section("a", text, [Table([text], [[text]], text), Facts([(text, text)])])])
+    page = Page(
+        "t", text, [Section("a", text, [Table([text], [[text]], text), Facts([(text, text)])])]
+    )
     reader = Reader(render(page))
     assert reader.tags.count("script") == 1
-    assert not {tag for tag in reader.tags if tag in ("img", "iframe", "object", "link", "base", "form")}
-    assert not [name for _, name, _ in reader.attributes if name.startswith("on") or name == "style"]
+    assert not {
+        tag for tag in reader.tags if tag in ("img", "iframe", "object", "link", "base", "form")
+    }
+    assert not [
+        name for _, name, _ in reader.attributes if name.startswith("on") or name == "style"
+    ]
 
 
 def test_lone_surrogates_do_not_stop_a_report() -> None:
@@ -127,7 +143,12 @@ def test_lone_surrogates_do_not_stop_a_report() -> None:
 def test_every_element_of_a_page_is_closed_and_ids_are_unique(plain: Reader) -> None:
     ids = [value for _, name, value in plain.attributes if name == "id"]
     assert len(ids) == len(set(ids)) > 3
-    named = {w for _, n, value in plain.attributes if n in ("aria-labelledby", "for") for w in (value or "").split()}
+    named = {
+        w
+        for _, n, value in plain.attributes
+        if n in ("aria-labelledby", "for")
+        for w in (value or "").split()
+    }
     assert named <= set(ids)
 
 
@@ -141,7 +162,9 @@ def test_equal_pages_are_equal_bytes(tmp_path: Path) -> None:
 def test_the_policy_names_the_hashes_of_what_is_inside_and_nothing_else() -> None:
     text = render(everything("x"))
     policy = next(
-        v for t, n, v in Reader(text).attributes if t == "meta" and n == "content" and "default-src" in str(v)
+        v
+        for t, n, v in Reader(text).attributes
+        if t == "meta" and n == "content" and "default-src" in str(v)
     )
     for tag in ("style", "script"):
         content = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
@@ -153,7 +176,11 @@ def test_the_policy_names_the_hashes_of_what_is_inside_and_nothing_else() -> Non
 
 
 def test_nothing_is_fetched(plain: Reader) -> None:
-    addresses = [value for _, name, value in plain.attributes if name in ("src", "href", "action", "data", "srcset")]
+    addresses = [
+        value
+        for _, name, value in plain.attributes
+        if name in ("src", "href", "action", "data", "srcset")
+    ]
     assert addresses
     assert all(str(address).startswith(("data:", "#")) for address in addresses)
     assert "url(" not in render(everything("x"))
@@ -174,7 +201,11 @@ def test_spans(text: str, html: str) -> None:
     assert str(inline(text)) == html
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
+)
 def test_data_for_the_script_is_read_back_and_cannot_end_it(value: Any) -> None:
     text = str(json_for_script(value))
     assert json.loads(text) == value
@@ -194,7 +225,10 @@ def test_a_drawing_becomes_a_picture_of_equal_bytes() -> None:
 
     assert picture() == picture()
     assert picture().uri.startswith("data:image/png;base64,iVBOR")
-    assert Figure("<svg/>", "x").uri == "data:image/svg+xml;base64," + base64.b64encode(b"<svg/>").decode()
+    assert (
+        Figure("<svg/>", "x").uri
+        == "data:image/svg+xml;base64," + base64.b64encode(b"<svg/>").decode()
+    )
 
 
 def test_sections_with_one_id_are_refused(refusal: Any) -> None:

@@ -16,20 +16,46 @@ from puidrec.report.study import dot_chart, study_html, write_report
 DATA = DataSpec("coat")
 
 
-def row(label: str, mean: float, verdict: str | None = None, metric: str = "uauc", **more: object) -> SummaryRow:
+def row(
+    label: str, mean: float, verdict: str | None = None, metric: str = "uauc", **more: object
+) -> SummaryRow:
     gap = mean - 0.7
-    values: dict[str, object] = {"difference": gap, "difference_low": gap - 0.02, "difference_high": gap + 0.02}
+    values: dict[str, object] = {
+        "difference": gap,
+        "difference_low": gap - 0.02,
+        "difference_high": gap + 0.02,
+    }
     if label == "mf":
         values = {"is_reference": True}
     made = SummaryRow(
-        "coat", "own", "rd", label, "mf", metric, metric != "mse", positive_rate=0.18, n_seeds=3, n_users=290,
-        mean=mean, sd=0.01, seed_low=mean - 0.01, seed_high=mean + 0.01, user_low=mean - 0.03, user_high=mean + 0.03,
-        p_value=0.01, verdict=verdict,  # type: ignore[arg-type]
-    )  # fmt: skip
+        "coat",
+        "own",
+        "rd",
+        label,
+        "mf",
+        metric,
+        metric != "mse",
+        positive_rate=0.18,
+        n_seeds=3,
+        n_users=290,
+        mean=mean,
+        sd=0.01,
+        seed_low=mean - 0.01,
+        seed_high=mean + 0.01,
+        user_low=mean - 0.03,
+        user_high=mean + 0.03,
+        p_value=0.01,
+        verdict=verdict,  # type: ignore[arg-type]
+    )
     return replace(made, **values, **more)  # type: ignore[arg-type]
 
 
-ROWS = [row("up <b>", 0.75, "wins"), row("mf", 0.7), row("flat", 0.69, "ties"), row("down", 0.6, "loses")]
+ROWS = [
+    row("up <b>", 0.75, "wins"),
+    row("mf", 0.7),
+    row("flat", 0.69, "ties"),
+    row("down", 0.6, "loses"),
+]
 
 
 @pytest.fixture
@@ -52,19 +78,28 @@ def test_the_chart_puts_the_best_on_top_and_intervals_around_the_reference() -> 
     axes = dot_chart(ROWS, "mf").axes[0]
     labels = [text.get_text() for text in axes.get_yticklabels()]
     assert labels == ["down", "flat", "mf", "up <b>"]
-    bars = {round(float(line.get_ydata()[0])): line.get_xdata() for line in axes.lines if len(line.get_xdata()) == 2}
+    bars = {
+        round(float(line.get_ydata()[0])): line.get_xdata()
+        for line in axes.lines
+        if len(line.get_xdata()) == 2
+    }
     assert bars[3] == pytest.approx((0.73, 0.77))  # clear of the line at 0.7: wins
     assert bars[1][0] < 0.7 < bars[1][1]  # meets it: ties
     legend = axes.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["wins", "ties", "loses", "mf"]
-    errors = dot_chart([replace(r, metric="mse", higher_is_better=False) for r in ROWS], "mf").axes[0]
+    errors = dot_chart([replace(r, metric="mse", higher_is_better=False) for r in ROWS], "mf").axes[
+        0
+    ]
     assert [text.get_text() for text in errors.get_yticklabels()][-1] == "down"
     assert "lower is better" in errors.get_xlabel()
 
 
 def test_a_chart_without_reference_or_intervals_is_drawn() -> None:
-    bare = [replace(r, is_reference=False, difference_low=None, difference_high=None, verdict=None) for r in ROWS]
+    bare = [
+        replace(r, is_reference=False, difference_low=None, difference_high=None, verdict=None)
+        for r in ROWS
+    ]
     axes = dot_chart(bare, "mf").axes[0]
     assert axes.get_legend() is None
     assert "No reference" in " ".join(axes.get_title(loc="left").split())
@@ -99,7 +134,10 @@ def test_files_of_one_and_of_several_tables(tmp_path: Path, results: Results) ->
 
 def test_what_is_equal_in_all_rows_is_said_once(results: Results) -> None:
     text = study_html(Comparison(results, "mf", ("uauc",), tuple(ROWS)))
-    assert "In all rows: data: coat; seed: 0; test rows: 4,176; positive: 18.0%; validation: 0.7000." in text
+    assert (
+        "In all rows: data: coat; seed: 0; test rows: 4,176; positive: 18.0%; validation: 0.7000."
+        in text
+    )
     assert "configurations</bdi>" not in text  # one each
     tuned = [replace(r, trials=4, uniform_rows=28) if r.label == "flat" else r for r in ROWS]
     text = study_html(Comparison(results, "mf", ("uauc",), tuple(tuned)))
@@ -112,12 +150,17 @@ def test_what_is_equal_in_all_rows_is_said_once(results: Results) -> None:
 def test_tables_fit_the_page_or_scroll_in_their_own_region(
     browser, tmp_path: Path, results: Results, width: int
 ) -> None:
-    long = [replace(r, label=f"{r.label} with a long name, Γ = 1.5", trials=k) for k, r in enumerate(ROWS, 1)]
+    long = [
+        replace(r, label=f"{r.label} with a long name, Γ = 1.5", trials=k)
+        for k, r in enumerate(ROWS, 1)
+    ]
     write_report(tmp_path, Comparison(results, "mf", ("uauc",), tuple(long)))
     page = browser.new_page(viewport={"width": width, "height": 900})
     page.goto((tmp_path / "report.html").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    sizes = page.evaluate("[...document.querySelectorAll('#table-1 .scroll')].map(e => [e.scrollWidth, e.clientWidth])")
+    sizes = page.evaluate(
+        "[...document.querySelectorAll('#table-1 .scroll')].map(e => [e.scrollWidth, e.clientWidth])"
+    )
     page.close()
     assert len(sizes) == 2  # the figures, and what each method was given
     if width == 1280:

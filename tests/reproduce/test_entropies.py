@@ -33,9 +33,16 @@ def test_sixteen_combinations_and_their_control(exposed: ExposureLog) -> None:
 
 
 def test_the_control_gains_too_until_it_is_corrected(exposed: ExposureLog) -> None:
-    rows = [row for seed in range(4) for row in run_rq3(exposed, seed, 9) if row["control"] == "permuted"]
+    rows = [
+        row
+        for seed in range(4)
+        for row in run_rq3(exposed, seed, 9)
+        if row["control"] == "permuted"
+    ]
     plugin = np.array([[row["gains"][step]["plugin"] for step in row["gains"]] for row in rows])
-    corrected = np.array([[row["gains"][step]["permutation"] for step in row["gains"]] for row in rows])
+    corrected = np.array(
+        [[row["gains"][step]["permutation"] for step in row["gains"]] for row in rows]
+    )
     assert (plugin > -1e-12).all()
     assert np.abs(corrected.mean()) < 0.1 * plugin.mean()
 
@@ -44,9 +51,16 @@ def test_ratios_by_hand() -> None:
     def gain(plugin: float, noise: float, high: float) -> Gain:
         return Gain(plugin, plugin - 0.01, noise, high)
 
-    gains = {"x_u": gain(0.2, 0.1, 0.15), "h_u": gain(0.4, 0.2, 0.3), "x_i": gain(0.3, 0.1, 0.2), "h_i": gain(0, 0, 0)}
+    gains = {
+        "x_u": gain(0.2, 0.1, 0.15),
+        "h_u": gain(0.4, 0.2, 0.3),
+        "x_i": gain(0.3, 0.1, 0.2),
+        "h_i": gain(0, 0, 0),
+    }
     found = ratios(gains)
-    assert found["ratio_user"] == pytest.approx({"plugin": 0.5, "miller-madow": 0.19 / 0.39, "permutation": 0.5})
+    assert found["ratio_user"] == pytest.approx(
+        {"plugin": 0.5, "miller-madow": 0.19 / 0.39, "permutation": 0.5}
+    )
     assert found["ratio_item"] == {"plugin": None, "miller-madow": None, "permutation": None}
     gains["h_u"] = gain(0.4, 0.2, 0.45)
     assert ratios(gains)["ratio_user"]["permutation"] is None
@@ -58,7 +72,9 @@ def test_shares_round_and_keep_one() -> None:
 
 
 @pytest.mark.real_data
-def test_on_movielens_plugin_ratios_are_positive_with_or_without_information(data_root: Path) -> None:
+def test_on_movielens_plugin_ratios_are_positive_with_or_without_information(
+    data_root: Path,
+) -> None:
     folder = data_root / "ml-100k"
     if not folder.is_dir():
         pytest.skip(f"no {folder}")
@@ -71,7 +87,10 @@ def test_plugin_gains_rise_by_construction_and_end_at_the_whole_side(exposed: Ex
     for log in (exposed, exposed.shuffled(rng)):
         rows = run_rq4(log, 1, 2)
         whole_user, whole_item = (side.block(range(len(side))) for side in (log.users, log.items))
-        none = {"user": (np.zeros_like(whole_user), whole_item), "item": (whole_user, np.zeros_like(whole_item))}
+        none = {
+            "user": (np.zeros_like(whole_user), whole_item),
+            "item": (whole_user, np.zeros_like(whole_item)),
+        }
         for side, n in (("user", 9), ("item", 6)):
             own = [row for row in rows if row["side"] == side]
             assert [row["hidden"] for row in own] == list(range(1, n + 1))
@@ -84,7 +103,11 @@ def test_plugin_gains_rise_by_construction_and_end_at_the_whole_side(exposed: Ex
 def test_what_is_left_after_noise_is_the_feature_that_matters(exposed: ExposureLog) -> None:
     last = [row for row in run_rq4(exposed, 0, 9) if row["hidden"] == row["of"]]
     assert all(row["beyond_chance"] for row in last)
-    for row in (r for r in run_rq4(exposed.shuffled(np.random.default_rng(5)), 0, 9) if r["hidden"] == r["of"]):
+    for row in (
+        r
+        for r in run_rq4(exposed.shuffled(np.random.default_rng(5)), 0, 9)
+        if r["hidden"] == r["of"]
+    ):
         assert abs(row["permutation"]) < 0.1 * row["plugin"]
 
 
@@ -108,12 +131,15 @@ def test_rq3_summary_means_over_orders(exposed: ExposureLog) -> None:
     assert summary["orders"] == 3
     assert len(summary["ratios"]) == 2 * 16 * 2 * 3
     one = next(
-        r for r in summary["ratios"]
+        r
+        for r in summary["ratios"]
         if (r["control"], r["share_user"], r["share_item"], r["ratio"], r["estimator"])
         == ("none", 2, 3, "ratio_item", "plugin")
-    )  # fmt: skip
+    )
     own = [
-        r["ratio_item"]["plugin"] for r in rows if (r["control"], r["share_user"], r["share_item"]) == ("none", 2, 3)
+        r["ratio_item"]["plugin"]
+        for r in rows
+        if (r["control"], r["share_user"], r["share_item"]) == ("none", 2, 3)
     ]
     assert one["mean"] == pytest.approx(np.mean(own))
     assert one["positive"] == np.mean([value > 0 for value in own])

@@ -56,7 +56,13 @@ def test_real_features_gain_beyond_chance_and_noise_does_not(exposed: ExposureLo
     hit = item_gain(exposed, exposed.users.block([0]), nothing, exposed.items.block([1]), rng)
     assert hit.beyond_chance
     noise = [
-        user_gain(exposed, exposed.users.block([0]), rng.integers(0, 30, 120), exposed.items.block([1]), rng)
+        user_gain(
+            exposed,
+            exposed.users.block([0]),
+            rng.integers(0, 30, 120),
+            exposed.items.block([1]),
+            rng,
+        )
         for _ in range(40)
     ]
     assert all(gain.plugin > 0 for gain in noise)
@@ -71,14 +77,20 @@ def test_real_features_gain_beyond_chance_and_noise_does_not(exposed: ExposureLo
 def test_plugin_gains_never_fall_below_zero(seed: int, coarse: int, fine: int) -> None:
     rng = np.random.default_rng(seed)
     user, item = np.nonzero(rng.random((20, 15)) < 0.3)
-    side = SideFeatures(("a",), np.zeros((1, 20), np.int32)), SideFeatures(("b",), np.zeros((1, 15), np.int32))
+    side = (
+        SideFeatures(("a",), np.zeros((1, 20), np.int32)),
+        SideFeatures(("b",), np.zeros((1, 15), np.int32)),
+    )
     exposed = ExposureLog(user, item, *side)
     known, added = rng.integers(0, coarse, 20), rng.integers(0, fine, 20)
     assert user_gain(exposed, known, added, rng.integers(0, 3, 15), rng, 2).plugin > -1e-12
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=40), st.integers(0, 99))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=40),
+    st.integers(0, 99),
+)
 def test_values_stay_in_their_group(rows: list[tuple[int, int]], seed: int) -> None:
     groups, values = (np.array(column) for column in zip(*rows, strict=True))
     handed = permuted_within(values, groups, np.random.default_rng(seed))

@@ -8,9 +8,13 @@ from puidrec.reproduce import paper_tables as paper
 
 def test_every_cell_of_both_tables_is_there() -> None:
     assert len(paper.RQ1) == 13 * 6
-    assert {ratio: len(table) for ratio, table in paper.RQ2.items()} == dict.fromkeys(paper.MASK_RATIOS, 8 * 6)
+    assert {ratio: len(table) for ratio, table in paper.RQ2.items()} == dict.fromkeys(
+        paper.MASK_RATIOS, 8 * 6
+    )
     assert {method for method, *_ in paper.RQ1} < set(METHODS)
-    assert all(0.5 < value < 0.8 for table in (paper.RQ1, *paper.RQ2.values()) for value in table.values())
+    assert all(
+        0.5 < value < 0.8 for table in (paper.RQ1, *paper.RQ2.values()) for value in table.values()
+    )
 
 
 @pytest.mark.parametrize(

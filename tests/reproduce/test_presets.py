@@ -32,8 +32,15 @@ def test_all_methods_are_shown_with_trivial_baselines_and_controls() -> None:
 
 def test_paper_settings_are_the_papers() -> None:
     settings = PAPER.job("coat", Path("coat"), Variant("puid-dr"), 1, "ge3").resolved
-    assert (settings.backbone, settings.target, settings.alpha, settings.beta) == ("mf-mlp", "binary", 2.0, 5.0)
-    assert PAPER.job("coat", Path("coat"), Variant("mf"), 1, "ge3").data.options == {"features": "pseudo"}
+    assert (settings.backbone, settings.target, settings.alpha, settings.beta) == (
+        "mf-mlp",
+        "binary",
+        2.0,
+        5.0,
+    )
+    assert PAPER.job("coat", Path("coat"), Variant("mf"), 1, "ge3").data.options == {
+        "features": "pseudo"
+    }
     assert PAPER.settings_of(Variant("rd-dr"), "coat").get("alpha") is None
     assert PAPER.settings_of(Variant("item-rate"), "coat") == {}
     assert OWN.job("coat", Path("coat"), Variant("mf"), 1, "rd").settings == {}
@@ -47,7 +54,9 @@ def test_every_job_can_be_run_and_is_another_one(preset) -> None:  # type: ignor
 
 
 def test_each_seed_draws_its_own_kuairec_log() -> None:
-    options = [OWN.job("kuairec", Path("k"), Variant("mf"), seed, "rd").data.options for seed in (0, 1)]
+    options = [
+        OWN.job("kuairec", Path("k"), Variant("mf"), seed, "rd").data.options for seed in (0, 1)
+    ]
     assert options == [{"rng": 0}, {"rng": 1}]
 
 
@@ -68,8 +77,14 @@ def test_rq1_has_both_presets_and_three_seeds_everywhere() -> None:
 
 
 def test_rq2_has_every_ratio_kind_and_printed_method() -> None:
-    coat = [job for job in rq2_jobs(FOLDERS, RunSize(2)).jobs if job.data.name == "coat" and job.preset == "paper"]
-    assert {job.data.mask for job in coat} == {(k, r) for k in ("random", "positives") for r in paper.MASK_RATIOS}
+    coat = [
+        job
+        for job in rq2_jobs(FOLDERS, RunSize(2)).jobs
+        if job.data.name == "coat" and job.preset == "paper"
+    ]
+    assert {job.data.mask for job in coat} == {
+        (k, r) for k in ("random", "positives") for r in paper.MASK_RATIOS
+    }
     assert {job.method for job in coat} >= {method for method, *_ in paper.RQ2[0.1]} | {
         "mf",
         "item-rate",

@@ -31,7 +31,9 @@ def short() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def run(short: None, small_root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reproduction]:
+def run(
+    short: None, small_root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Reproduction]:
     out = tmp_path_factory.mktemp("out")
     return out, reproduce(plan_reproduction(["all"], small_root, QUICK, 1), out, engine="inline")
 
@@ -40,9 +42,19 @@ def test_every_question_has_rows(run: tuple[Path, Reproduction]) -> None:
     out, made = run
     rows = json.loads((out / "results.json").read_text())
     assert rows == json.loads(json.dumps(made.rows))
-    assert {row["experiment"] for row in rows} == {"rq1", "rq2", "rq3", "rq4", "ablation", "gamma", "chance"}
+    assert {row["experiment"] for row in rows} == {
+        "rq1",
+        "rq2",
+        "rq3",
+        "rq4",
+        "ablation",
+        "gamma",
+        "chance",
+    }
     assert all({"data", "method", "protocol", "seed"} <= set(row) for row in rows)
-    coat = next(r for r in rows if (r["experiment"], r["data"], r["label"]) == ("rq1", "coat", "mf"))
+    coat = next(
+        r for r in rows if (r["experiment"], r["data"], r["label"]) == ("rq1", "coat", "mf")
+    )
     assert {"uauc", "ndcg@5", "positive_rate", "preset"} <= set(coat)
     summary = json.loads((out / "summary.json").read_text())
     assert summary["failed"] == []
@@ -57,17 +69,26 @@ def test_no_clock_in_results(run: tuple[Path, Reproduction]) -> None:
 
 
 def test_a_rerun_trains_nothing_and_writes_the_same(
-    run: tuple[Path, Reproduction], small_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: tuple[Path, Reproduction],
+    small_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = shutil.copytree(run[0], tmp_path / "again")
-    monkeypatch.setattr("puidrec.comparing.run.run_one", lambda *_: pytest.fail("a finished job was run"))
-    monkeypatch.setattr("puidrec.reproduce.entropies.finish", lambda *_: pytest.fail("a finished order was run"))
+    monkeypatch.setattr(
+        "puidrec.comparing.run.run_one", lambda *_: pytest.fail("a finished job was run")
+    )
+    monkeypatch.setattr(
+        "puidrec.reproduce.entropies.finish", lambda *_: pytest.fail("a finished order was run")
+    )
     reproduce(plan_reproduction(["all"], small_root, QUICK, 1), out, engine="inline")
     for name in ("results.json", "summary.json"):
         assert (out / name).read_bytes() == (run[0] / name).read_bytes()
 
 
-def test_entropies_do_not_depend_on_workers_and_survive_damage(small_root: Path, tmp_path: Path) -> None:
+def test_entropies_do_not_depend_on_workers_and_survive_damage(
+    small_root: Path, tmp_path: Path
+) -> None:
     tasks = entropy_tasks(["rq4"], small_root / "ml-100k", 1, quick=True)
     told: list[int] = []
     one = run_entropies(tasks, tmp_path / "one", 1, lambda _, done, total: told.append(done))
@@ -94,7 +115,10 @@ def test_large_data_sets_come_first_and_full_runs_repeat_seeds(small_root: Path)
 
 
 def test_all_cells_train_on_the_device_that_is_named(small_root: Path) -> None:
-    by_default, named = (plan_reproduction(["all"], small_root, QUICK, 1, **more) for more in ({}, {"device": "cuda"}))
+    by_default, named = (
+        plan_reproduction(["all"], small_root, QUICK, 1, **more)
+        for more in ({}, {"device": "cuda"})
+    )
     assert {job.resolved.device for job in by_default.jobs} == {"cpu"}
     assert {job.resolved.device for job in named.jobs} == {"cuda"}
     assert [job.names() for job in named.jobs] == [job.names() for job in by_default.jobs]
@@ -111,7 +135,9 @@ def test_a_failed_job_is_named_and_the_rest_is_written(
     )
     work = plan_reproduction(["ablation"], small_root, QUICK, 1)
     few = tuple(job for job in work.planned[0].jobs if job.method in ("ips", "rd-ips"))
-    made = reproduce(replace(work, planned=(PlannedQuestion("ablation", few),)), tmp_path, engine="inline")
+    made = reproduce(
+        replace(work, planned=(PlannedQuestion("ablation", few),)), tmp_path, engine="inline"
+    )
     assert {row["error"] for row in made.summary["failed"]} == {"it diverged"}
     assert [row["method"] for row in made.rows if row["experiment"] == "ablation"] == ["ips"]
 
@@ -123,12 +149,19 @@ def test_a_failed_job_is_named_and_the_rest_is_written(
         (["all"], 0, ("0", "--seeds")),
     ],
 )
-def test_refusals(questions: list[str], seeds: int, parts: tuple[str, ...], small_root: Path, refusal) -> None:  # type: ignore[no-untyped-def]
+def test_refusals(
+    questions: list[str], seeds: int, parts: tuple[str, ...], small_root: Path, refusal
+) -> None:  # type: ignore[no-untyped-def]
     refusal(lambda: plan_reproduction(questions, small_root, RunSize(seeds)), *parts)
 
 
 def test_no_data_at_all(tmp_path: Path, refusal: Callable[..., str]) -> None:
-    refusal(lambda: plan_reproduction(["rq3"], tmp_path, QUICK), "none of the data sets", "ml-100k", "https://")
+    refusal(
+        lambda: plan_reproduction(["rq3"], tmp_path, QUICK),
+        "none of the data sets",
+        "ml-100k",
+        "https://",
+    )
 
 
 def test_what_is_here_and_what_is_not(small_root: Path) -> None:

@@ -26,14 +26,20 @@ USERS = np.arange(300)
 
 
 def result(
-    label: str, mean: float, seed: int, method: str | None = None, mask: tuple[str, float] | None = None
+    label: str,
+    mean: float,
+    seed: int,
+    method: str | None = None,
+    mask: tuple[str, float] | None = None,
 ) -> Result:
     """A made result: users differ a little around the mean, more for each seed."""
     values = mean + 0.01 * np.random.default_rng([seed, len(label)]).normal(size=USERS.size)
     values += mean - values.mean()
     per_user = {metric: PerUser(USERS, values) for metric in ("uauc", "ndcg@5")}
     job = Job(DataSpec("coat", mask=mask), method or label, seed, "ge3", {}, label, "paper")  # type: ignore[arg-type]
-    return Result(job, dict.fromkeys(("uauc", "ndcg@5"), mean), {"positive_rate": 0.4}, None, {}, per_user)
+    return Result(
+        job, dict.fromkeys(("uauc", "ndcg@5"), mean), {"positive_rate": 0.4}, None, {}, per_user
+    )
 
 
 def made() -> list[Result]:
@@ -44,7 +50,10 @@ def made() -> list[Result]:
 
 def test_contrasts_say_who_is_ahead() -> None:
     rows = [row for row in contrast_rows("rq1", made()) if row["metric"] == "uauc"]
-    verdict = {(row["method"], row["against"]): (row["verdict"], round(row["difference"], 4)) for row in rows}
+    verdict = {
+        (row["method"], row["against"]): (row["verdict"], round(row["difference"], 4))
+        for row in rows
+    }
     assert verdict["puid-ips", "rd-ips"] == ("wins", 0.02)
     assert verdict["puid-ips", "puid-ips, random Γ"][0] == "ties"
     assert verdict["mf", "item-rate"] == ("loses", -0.02)
@@ -72,7 +81,10 @@ def test_tables_stand_beside_the_printed_figures() -> None:
 
 @pytest.mark.parametrize(("kind", "figure"), [("random", 0.6253), ("positives", None)])
 def test_masked_tables_know_their_ratio_and_kind(kind: str, figure: float | None) -> None:
-    rows = table_rows("rq2", [result("puid-ips", 0.6, 0, mask=(kind, 0.8)), result("mf", 0.5, 0, mask=(kind, 0.8))])
+    rows = table_rows(
+        "rq2",
+        [result("puid-ips", 0.6, 0, mask=(kind, 0.8)), result("mf", 0.5, 0, mask=(kind, 0.8))],
+    )
     row = next(row for row in rows if row["label"] == "puid-ips" and row["metric"] == "uauc")
     assert row["mask"] == [kind, 0.8]
     assert row["paper"] == figure
@@ -89,17 +101,25 @@ def test_fits_whose_best_epoch_was_the_last_are_counted() -> None:
         replace(result(method, 0.6, 0), settings={"epochs": 9}, context={"best_epoch": best})
         for method, best in (("mf", 9), ("ips", 8), ("item-rate", 0))
     ]
-    assert limit_rows(results) == [{"data": "coat", "preset": "paper", "fits": 2, "at_the_limit": 1, "epochs": 9}]
+    assert limit_rows(results) == [
+        {"data": "coat", "preset": "paper", "fits": 2, "at_the_limit": 1, "epochs": 9}
+    ]
 
 
 def test_rows_of_a_data_set(small_root: Path) -> None:
     rows = fact_rows("coat", small_root / "coat", 5)
     kinds = [(row["experiment"], row.get("features"), row["protocol"]) for row in rows]
     assert kinds == [
-        ("gamma", "pseudo", "rd"), ("chance", None, "rd"), ("chance", None, "paper"), ("chance", None, "ge3"),
+        ("gamma", "pseudo", "rd"),
+        ("chance", None, "rd"),
+        ("chance", None, "paper"),
+        ("chance", None, "ge3"),
         ("gamma", "real", "rd"),
-    ]  # fmt: skip
-    assert [row["protocol"] for row in fact_rows("kuairec", small_root / "kuairec", 2)] == ["rd", "rd"]
+    ]
+    assert [row["protocol"] for row in fact_rows("kuairec", small_root / "kuairec", 2)] == [
+        "rd",
+        "rd",
+    ]
     assert len(fact_rows("ml-100k", small_root / "ml-100k", 2)) == 1
 
 
@@ -117,10 +137,14 @@ def test_mean_gamma_is_that_of_the_rule(small_root: Path) -> None:
     data = load_dataset("ml-100k", small_root / "ml-100k")
     log = data.split("rd", 0).train
     sides = {"users": data.users, "items": data.items}
-    evidence = Evidence.from_log(log.user, log.item, n_users=data.n_users, n_items=data.n_items, **sides)
+    evidence = Evidence.from_log(
+        log.user, log.item, n_users=data.n_users, n_items=data.n_items, **sides
+    )
     gamma = resolve_gamma("information", alpha=2, beta=5, n_permutations=7).fit(evidence, 0)
     user, item = (axis.ravel() for axis in np.indices((data.n_users, data.n_items)))
-    assert printed_gamma(data, 7)["mean_gamma"] == pytest.approx(np.exp(np.log(gamma.at(user, item)).mean()), rel=1e-6)
+    assert printed_gamma(data, 7)["mean_gamma"] == pytest.approx(
+        np.exp(np.log(gamma.at(user, item)).mean()), rel=1e-6
+    )
 
 
 def test_chance_is_a_half(small_root: Path) -> None:

@@ -1,4 +1,5 @@
-"""The log as an operator: its products against dense matrices, wherever its rows lie and however many hold them."""
+"""The log as an operator: its products against dense matrices, wherever its rows lie and however
+many hold them."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def test_products_are_those_of_the_dense_matrix(place, placed, make_log, make_sc
     column = log.filled(lambda rows: values[rows])
     assert isinstance(column, StoredColumn) is (place == "disk")
     assert (len(list(log.blocks())) > 1) is (place != "memory")
-    torch.testing.assert_close(log.scores(left, right).part(slice(0, len(log))), (left @ right.T)[mask])
+    torch.testing.assert_close(
+        log.scores(left, right).part(slice(0, len(log))), (left @ right.T)[mask]
+    )
     torch.testing.assert_close(log.to_users(column, right), dense @ right)
     torch.testing.assert_close(log.to_items(column, left), dense.T @ left)
     two = factors.plus(make_scores(2, 2).detach())
@@ -70,7 +73,9 @@ def test_columns_are_made_of_columns_and_summed(place, placed) -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("size", [2, 3])
-def test_processes_together_have_the_products_of_one(size, place, placed, make_scores, run_together) -> None:
+def test_processes_together_have_the_products_of_one(
+    size, place, placed, make_scores, run_together
+) -> None:
     alone, factors = placed("memory"), make_scores(1, 4).detach()
     left, right, values = factors.lefts[0], factors.rights[0], numbers(alone)
     column = alone.filled(lambda rows: values[rows])
@@ -87,7 +92,9 @@ def test_processes_together_have_the_products_of_one(size, place, placed, make_s
         return log, users, items, float(log.sum(torch.sum, own)), whole
 
     found = run_together(size, work)
-    assert [user for log, *_ in found for user in range(log.users.start, log.users.stop)] == list(range(37))
+    assert [user for log, *_ in found for user in range(log.users.start, log.users.stop)] == list(
+        range(37)
+    )
     torch.testing.assert_close(torch.cat([users for _, users, *_ in found]), expected[0])
     for log, users, items, total, (everyone, first) in found:
         torch.testing.assert_close(items, expected[1])
@@ -99,7 +106,9 @@ def test_processes_together_have_the_products_of_one(size, place, placed, make_s
 def test_rows_are_sent_some_at_a_time(placed, run_together, monkeypatch) -> None:
     monkeypatch.setattr(log_module, "SENT_ROWS", 3)
     rows = torch.arange(74.0).view(37, 2)
-    found = run_together(3, lambda world: (log := placed("memory", world)).gather_to_first(log.own(rows)))
+    found = run_together(
+        3, lambda world: (log := placed("memory", world)).gather_to_first(log.own(rows))
+    )
     assert torch.equal(found[0], rows)
 
 
@@ -108,7 +117,9 @@ def test_every_user_belongs_to_one_process(degrees, size) -> None:
     row_start = np.concatenate([[0], np.cumsum(degrees)])
     item = np.zeros(row_start[-1], np.int32)
     parts = [Log(row_start, item, 40, World(rank, size)) for rank in range(size)]
-    assert [u for log in parts for u in range(log.users.start, log.users.stop)] == list(range(len(degrees)))
+    assert [u for log in parts for u in range(log.users.start, log.users.stop)] == list(
+        range(len(degrees))
+    )
     assert sum(log.n_rows for log in parts) == row_start[-1] == len(parts[0])
 
 
@@ -140,4 +151,9 @@ def test_what_adam_trains_needs_the_log_in_memory_and_one_process(place, placed,
     assert len(placed("memory").require_simple("multi-dr")) == len(placed("memory"))
     log = placed("disk") if place == "disk" else placed("memory", World(0, 2))
     found = "a log on disk" if place == "disk" else "several processes"
-    refusal(lambda: log.require_simple("multi-dr"), "multi-dr is trained by adam", found, "least squares")
+    refusal(
+        lambda: log.require_simple("multi-dr"),
+        "multi-dr is trained by adam",
+        found,
+        "least squares",
+    )

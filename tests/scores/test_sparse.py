@@ -17,13 +17,19 @@ def random_log(seed, n_users, n_items, share=0.3):
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 20), st.integers(1, 20), st.sampled_from(["auto", "lookup"]))
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.sampled_from(["auto", "lookup"]),
+)
 def test_value_and_gradient_equal_dense_autograd(seed, n_users, n_items, kernels):
     user, item = random_log(seed, n_users, n_items)
     pattern = LogPattern.from_pairs(user, item, n_users, n_items, kernels)
     rng = torch.Generator().manual_seed(seed)
     left, right = (
-        torch.randn(n, 5, generator=rng, dtype=torch.float64, requires_grad=True) for n in (n_users, n_items)
+        torch.randn(n, 5, generator=rng, dtype=torch.float64, requires_grad=True)
+        for n in (n_users, n_items)
     )
     values = sampled_product(left, right, pattern)
     dense = (left @ right.T)[user, item]
@@ -39,7 +45,9 @@ def test_look_ups_agree_with_kernels(dtype, monkeypatch):
     monkeypatch.setattr(sparse, "CHUNK", 50)
     user, item = random_log(0, 40, 30)
     rng = torch.Generator().manual_seed(0)
-    left, right = (torch.randn(n, 66, generator=rng, dtype=dtype, requires_grad=True) for n in (40, 30))
+    left, right = (
+        torch.randn(n, 66, generator=rng, dtype=dtype, requires_grad=True) for n in (40, 30)
+    )
     outputs = []
     for kernels in ("auto", "lookup"):
         values = sampled_product(left, right, LogPattern.from_pairs(user, item, 40, 30, kernels))
@@ -47,7 +55,10 @@ def test_look_ups_agree_with_kernels(dtype, monkeypatch):
     for a, b in zip(*outputs, strict=True):
         assert a.dtype == dtype
         torch.testing.assert_close(
-            a, b, rtol=2e-5 if dtype == torch.float32 else 1e-10, atol=2e-4 if dtype == torch.float32 else 1e-12
+            a,
+            b,
+            rtol=2e-5 if dtype == torch.float32 else 1e-10,
+            atol=2e-4 if dtype == torch.float32 else 1e-12,
         )
 
 
@@ -64,7 +75,9 @@ def test_blocks_of_users_are_views_with_their_own_numbering():
     left, right = torch.randn(20, 3), torch.randn(9, 3)
     whole = sampled_product(left, right, pattern)
     block = pattern.rows(5, 12)
-    torch.testing.assert_close(sampled_product(left[5:12], right, block), whole[pattern.pairs(5, 12)])
+    torch.testing.assert_close(
+        sampled_product(left[5:12], right, block), whole[pattern.pairs(5, 12)]
+    )
     assert block.col.data_ptr() == pattern.col[pattern.pairs(5, 12)].data_ptr()
     assert pattern.rows(5, 12) is block
     assert len(pattern.rows(3, 3)) == 0
@@ -78,13 +91,17 @@ def test_sparse_matmul_and_its_gradient():
     weight = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
     product = sparse_matmul(LogPattern.from_pairs(user, item, 12, 7), values, weight)
     torch.testing.assert_close(product, dense @ weight)
-    torch.testing.assert_close(torch.autograd.grad(product.square().sum(), weight)[0], 2 * dense.T @ dense @ weight)
+    torch.testing.assert_close(
+        torch.autograd.grad(product.square().sum(), weight)[0], 2 * dense.T @ dense @ weight
+    )
 
 
 def test_empty_log():
     empty = np.zeros(0, np.int64)
     left = torch.randn(3, 2, requires_grad=True)
-    sampled_product(left, torch.randn(4, 2), LogPattern.from_pairs(empty, empty, 3, 4)).sum().backward()
+    sampled_product(
+        left, torch.randn(4, 2), LogPattern.from_pairs(empty, empty, 3, 4)
+    ).sum().backward()
     assert torch.equal(left.grad, torch.zeros(3, 2))
 
 
@@ -127,7 +144,12 @@ def test_kernels_are_found_where_torch_has_them():
 
 @pytest.mark.parametrize(
     ("user", "item", "message"),
-    [([1, 0], [0, 0], "sorted"), ([0, 9], [0, 0], "sorted"), ([0, 1], [0, 7], "item codes"), ([0], [0, 1], "length")],
+    [
+        ([1, 0], [0, 0], "sorted"),
+        ([0, 9], [0, 0], "sorted"),
+        ([0, 1], [0, 7], "item codes"),
+        ([0], [0, 1], "length"),
+    ],
 )
 def test_bad_codes_are_refused(user, item, message):
     with pytest.raises(InputError, match=message):

@@ -15,7 +15,9 @@ N_USERS, N_ITEMS, DIM = 11, 7, 4
 
 def side(n, seed):
     rng = np.random.default_rng(seed)
-    table = pl.DataFrame({"id": np.arange(n), "group": rng.choice(["a", "b", "c"], n), "x": rng.normal(size=n)})
+    table = pl.DataFrame(
+        {"id": np.arange(n), "group": rng.choice(["a", "b", "c"], n), "x": rng.normal(size=n)}
+    )
     encoder = FeatureEncoder.fit(table, "id")
     return encoder, table, Design.of(encoder.encode(table))
 
@@ -85,9 +87,14 @@ def test_mlp_score_by_hand():
     """`eq:mlp` and `eq:prediction` with torch's own layers, biases per entity."""
     model = randomise(build("mf-mlp", ids="bias"))
     sides = []
-    for towers, design in ((model.user_towers, side(N_USERS, 1)[2]), (model.item_towers, side(N_ITEMS, 2)[2])):
+    for towers, design in (
+        (model.user_towers, side(N_USERS, 1)[2]),
+        (model.item_towers, side(N_ITEMS, 2)[2]),
+    ):
         bias, tower = towers
-        hidden = torch.relu(torch.nn.functional.linear(design @ torch.eye(4), tower.first.T, tower.first_bias))
+        hidden = torch.relu(
+            torch.nn.functional.linear(design @ torch.eye(4), tower.first.T, tower.first_bias)
+        )
         out = torch.nn.functional.linear(hidden, tower.second.T, tower.second_bias)
         sides.append((out[:, :DIM], out[:, DIM:] + bias.weight))
     (zu, bu), (zi, bi) = sides
@@ -96,19 +103,24 @@ def test_mlp_score_by_hand():
 
 @pytest.mark.parametrize("name", ["mf-linear", "mf-mlp"])
 def test_features_only_models_cannot_tell_twins_apart(name):
-    """Without IDs, users of equal features have equal scores; and a cold user scores as its warm twin."""
+    """Without IDs, users of equal features have equal scores; and a cold user scores as its warm
+    twin."""
     model = randomise(build(name, ids=False))
     encoder, table, _ = side(N_USERS, 1)
     cold = model.cold_users(Design.of(encoder.encode(table[3:5])))
     torch.testing.assert_close(cold, model.users()[3:5])
     encoder, table, _ = side(N_ITEMS, 2)
-    torch.testing.assert_close(model.cold_items(Design.of(encoder.encode(table[2:4]))), model.items()[2:4])
+    torch.testing.assert_close(
+        model.cold_items(Design.of(encoder.encode(table[2:4]))), model.items()[2:4]
+    )
 
 
 def test_a_cold_user_without_features_gets_the_item_biases():
     model = randomise(make_backbone("mf", N_USERS, N_ITEMS, DIM))
     cold = model.cold_users(side(N_USERS, 1)[2].rows(slice(0, 1)))
-    torch.testing.assert_close((cold @ model.items().T)[0], model.item_towers[0].weight[:, -1] + model.mean)
+    torch.testing.assert_close(
+        (cold @ model.items().T)[0], model.item_towers[0].weight[:, -1] + model.mean
+    )
 
 
 def test_squared_norm_and_its_gradient():
@@ -130,7 +142,10 @@ def test_penalty_is_per_entity():
 def test_feature_penalty_is_the_mean_over_entities():
     model = randomise(build("mf-linear", ids=False))
     by_hand = 0.0
-    for towers, design in ((model.user_towers, side(N_USERS, 1)[2]), (model.item_towers, side(N_ITEMS, 2)[2])):
+    for towers, design in (
+        (model.user_towers, side(N_USERS, 1)[2]),
+        (model.item_towers, side(N_ITEMS, 2)[2]),
+    ):
         squares = (design @ torch.eye(4)) ** 2
         by_hand += (squares @ towers[0].weight.square().sum(1)).mean()
     torch.testing.assert_close(model.penalty().features, by_hand)
@@ -138,7 +153,9 @@ def test_feature_penalty_is_the_mean_over_entities():
 
 
 def test_a_side_without_features_falls_back_to_ids():
-    model = make_backbone("mf-linear", N_USERS, N_ITEMS, DIM, item_features=side(N_ITEMS, 2)[2], ids=False)
+    model = make_backbone(
+        "mf-linear", N_USERS, N_ITEMS, DIM, item_features=side(N_ITEMS, 2)[2], ids=False
+    )
     assert model.user_towers[0].uses_ids
     assert not model.item_towers[0].uses_ids
 

@@ -43,7 +43,8 @@ def text_model(tiny_data: Dataset) -> Recommender:
 
 
 class Client:
-    """Requests to an application in this process, one event loop each; failures come back as responses."""
+    """Requests to an application in this process, one event loop each; failures come back as
+    responses."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -86,7 +87,11 @@ def client_of() -> Any:
         **limits: Any,
     ) -> Client:
         metrics = {"protocol": "rd", "uauc": 0.7, **model.report_}
-        return Client(create_app(Answers(model, unknown, Limits(**limits), seen), metrics, ENVIRONMENT, policy))
+        return Client(
+            create_app(
+                Answers(model, unknown, Limits(**limits), seen), metrics, ENVIRONMENT, policy
+            )
+        )
 
     return make
 

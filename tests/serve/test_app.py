@@ -1,4 +1,5 @@
-"""The paths as a client sees them: answers against the library, refusals in one form, a page without a network."""
+"""The paths as a client sees them: answers against the library, refusals in one form, a page
+without a network."""
 
 from __future__ import annotations
 
@@ -35,17 +36,23 @@ def test_recommend_is_the_library_s(client: Any, model: Recommender) -> None:
         np.testing.assert_allclose(entry["scores"], expected["score"], atol=1e-6)
 
 
-def test_stable_says_up_to_which_gamma_an_item_stays(client: Any, client_of: Any, tiny_data: Dataset) -> None:
+def test_stable_says_up_to_which_gamma_an_item_stays(
+    client: Any, client_of: Any, tiny_data: Dataset
+) -> None:
     model = Recommender(dim=3, epochs=10, rng=0).fit(tiny_data)
     asked = client_of(model)
     expected = model.recommend([5, 3], k=6, stable=True)["gamma_max"].to_numpy().reshape(2, 6)
     found = recommended(asked.post("/recommend", {"users": [5, 3, 9999], "k": 6, "stable": True}))
     for entry, last in zip(found, expected, strict=False):
-        assert [np.inf if gamma is None else gamma for gamma in entry["gamma_max"]] == pytest.approx(last.tolist())
+        assert [
+            np.inf if gamma is None else gamma for gamma in entry["gamma_max"]
+        ] == pytest.approx(last.tolist())
     assert found[2]["gamma_max"] is None  # not in training: nothing is known of the path
     assert all(gamma is None or gamma >= 1.0 for gamma in found[0]["gamma_max"])
     some = model.recommend([5], k=40, exclude_seen=False)["item_id"].to_list()[:7]
-    listed = recommended(asked.post("/recommend", {"users": [5], "items": some, "k": 7, "stable": True}))
+    listed = recommended(
+        asked.post("/recommend", {"users": [5], "items": some, "k": 7, "stable": True})
+    )
     assert listed[0]["gamma_max"] == [None] * 7  # all of seven stay among the seven best
     assert "gamma_max" not in recommended(asked.post("/recommend", {"users": [5], "k": 2}))[0]
     client.refused("/recommend", {"users": [5], "stable": True}, 422, "invalid", "no path along Γ")
@@ -66,7 +73,9 @@ def test_whole_numbers_may_be_written_with_a_point(client: Any) -> None:
 
 def test_seen_items_are_left_out_unless_wanted(client: Any, model: Recommender) -> None:
     without = recommended(client.post("/recommend", {"users": [5], "k": 40}))[0]["items"]
-    everything = recommended(client.post("/recommend", {"users": [5], "k": 40, "exclude_seen": False}))[0]["items"]
+    everything = recommended(
+        client.post("/recommend", {"users": [5], "k": 40, "exclude_seen": False})
+    )[0]["items"]
     assert sorted(everything) == list(range(40))
     start, item = model.logged_pairs()
     assert set(everything) - set(without) == set(item[start[5] : start[6]].tolist())
@@ -95,14 +104,19 @@ def test_ids_of_any_size_are_unknown_ids(client: Any) -> None:
         assert (entry["user_id"], entry["basis"]) == (user, "prior")
 
 
-def test_unknown_users_and_items_are_refused_where_configured(client_of: Any, model: Recommender) -> None:
+def test_unknown_users_and_items_are_refused_where_configured(
+    client_of: Any, model: Recommender
+) -> None:
     client = client_of(model, Unknown.REFUSE)
     problem = client.refused("/recommend", {"users": [5, 10**6]}, 404, "unknown_user")
     assert problem["field"] == "users.1"
     client.refused("/recommend", {"users": [5], "items": [1, -1]}, 404, "unknown_item")
     client.refused("/score", {"pairs": [{"user": 1, "item": -1}]}, 404, "unknown_item")
     known_by_features = {"id": 10**6, "features": {"age": 30.0}}
-    assert recommended(client.post("/recommend", {"users": [known_by_features]}))[0]["basis"] == "features"
+    assert (
+        recommended(client.post("/recommend", {"users": [known_by_features]}))[0]["basis"]
+        == "features"
+    )
 
 
 def test_a_filter_limits_the_items(client: Any, model: Recommender) -> None:
@@ -122,11 +136,22 @@ def test_cold_start_users_with_features_are_told_apart(client: Any) -> None:
     found = recommended(client.post("/recommend", {"users": users, "k": 5}))
     assert [entry["basis"] for entry in found] == ["features", "features", "prior", "trained"]
     assert found[0]["scores"] != found[1]["scores"]
-    client.refused("/recommend", {"users": [{"id": -1, "features": {"agee": 1}}]}, 422, "invalid", "agee", "age")
-    client.refused("/recommend", {"users": [{"id": 5, "features": {"age": "x"}}]}, 422, "invalid", "age")
+    client.refused(
+        "/recommend",
+        {"users": [{"id": -1, "features": {"agee": 1}}]},
+        422,
+        "invalid",
+        "agee",
+        "age",
+    )
+    client.refused(
+        "/recommend", {"users": [{"id": 5, "features": {"age": "x"}}]}, 422, "invalid", "age"
+    )
 
 
-def test_new_items_rank_beside_the_catalogue(client: Any, client_of: Any, text_model: Recommender) -> None:
+def test_new_items_rank_beside_the_catalogue(
+    client: Any, client_of: Any, text_model: Recommender
+) -> None:
     new = {"id": 777, "features": {"quality": 3.0}}
     body = {"users": [5], "k": 41, "exclude_seen": False}
     entry = recommended(client.post("/recommend", {**body, "new_items": [new]}))[0]
@@ -134,18 +159,26 @@ def test_new_items_rank_beside_the_catalogue(client: Any, client_of: Any, text_m
     score = client.post("/score", {"pairs": [{"user": 5, "item": new}]}).json()
     assert score["item_basis"] == ["features"]
     assert entry["scores"][entry["items"].index(777)] == pytest.approx(score["scores"][0], abs=1e-6)
-    both = recommended(client.post("/recommend", {**body, "items": [3, new], "new_items": [{"id": 4}]}))[0]
+    both = recommended(
+        client.post("/recommend", {**body, "items": [3, new], "new_items": [{"id": 4}]})
+    )[0]
     assert sorted(both["items"]) == [3, 4, 777]
     client.refused("/recommend", {**body, "new_items": [{"id": 777}]}, 404, "unknown_item")
     item = {"id": "new", "features": {"quality": 3.0}}
     client_of(text_model).refused(
-        "/recommend", {"users": ["u1"], "new_items": [item]}, 404, "unknown_item", "reads no item features"
+        "/recommend",
+        {"users": ["u1"], "new_items": [item]},
+        404,
+        "unknown_item",
+        "reads no item features",
     )
 
 
 def test_scores_are_predictions(client: Any, model: Recommender) -> None:
     pairs = [(1, 2), (59, 39), (10**6, 3), (4, 10**6)]
-    answer = client.post("/score", {"pairs": [{"user": user, "item": item} for user, item in pairs]})
+    answer = client.post(
+        "/score", {"pairs": [{"user": user, "item": item} for user, item in pairs]}
+    )
     ScoreResponse.model_validate(answer.json())
     np.testing.assert_allclose(
         answer.json()["scores"], model.predict(*zip(*pairs, strict=True), scale="unit"), atol=1e-6
@@ -217,10 +250,16 @@ def test_numbers_of_things_are_bounded(client_of: Any, model: Recommender) -> No
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [("/recommend", {"users": [{}] * 9}), ("/recommend", {"users": [1], "items": [{}] * 9}),
-     ("/recommend", {"users": [1], "new_items": [{}] * 9}), ("/score", {"pairs": [{}] * 9})],
-)  # fmt: skip
-def test_lists_are_counted_before_they_are_read(client_of: Any, model: Recommender, path: str, body: Any) -> None:
+    [
+        ("/recommend", {"users": [{}] * 9}),
+        ("/recommend", {"users": [1], "items": [{}] * 9}),
+        ("/recommend", {"users": [1], "new_items": [{}] * 9}),
+        ("/score", {"pairs": [{}] * 9}),
+    ],
+)
+def test_lists_are_counted_before_they_are_read(
+    client_of: Any, model: Recommender, path: str, body: Any
+) -> None:
     """Their entries are wrong as well, which a look at the first one would have told."""
     client_of(model, users=8, items=8, pairs=8).refused(path, body, 422, "too_many", "found 9")
 
@@ -244,23 +283,31 @@ RAW = [
 
 
 @pytest.mark.parametrize(("body", "status", "code"), RAW)
-def test_malformed_bodies_get_a_typed_answer(client: Any, body: bytes, status: int, code: str) -> None:
+def test_malformed_bodies_get_a_typed_answer(
+    client: Any, body: bytes, status: int, code: str
+) -> None:
     for path in ("/recommend", "/score"):
-        answer = client.ask("POST", path, content=body, headers={"content-type": "application/json"})
+        answer = client.ask(
+            "POST", path, content=body, headers={"content-type": "application/json"}
+        )
         assert answer.status_code == status, answer.text
         assert answer.json()["error"]["code"] == code
         assert len(answer.content) < 1000
 
 
 def test_other_content_types_paths_and_verbs(client: Any) -> None:
-    answer = client.ask("POST", "/recommend", content=b'{"users": [1]}', headers={"content-type": "text/plain"})
+    answer = client.ask(
+        "POST", "/recommend", content=b'{"users": [1]}', headers={"content-type": "text/plain"}
+    )
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid")
     assert "content-type" in answer.json()["error"]["message"]
     assert client.get("/nothing").json()["error"]["code"] == "not_found"
     wrong = client.get("/recommend")
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
     assert client.ask("HEAD", "/health").status_code == 200
-    assert client.get("/health/").status_code == 404  # no redirection, which would repeat whatever host a client names
+    assert (
+        client.get("/health/").status_code == 404
+    )  # no redirection, which would repeat whatever host a client names
 
 
 def test_an_internal_error_tells_the_client_nothing_of_its_cause(
@@ -271,7 +318,9 @@ def test_an_internal_error_tells_the_client_nothing_of_its_cause(
     client.refused("/recommend", {"users": [1]}, 500, "internal", "log")
 
 
-def test_an_answer_has_a_time(client_of: Any, model: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_has_a_time(
+    client_of: Any, model: Recommender, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import time
 
     client = client_of(model, seconds=0.05)
@@ -288,7 +337,14 @@ def test_the_document_states_the_limits_and_the_names(client_of: Any, model: Rec
     assert forms["ScoreRequest"]["properties"]["pairs"]["maxItems"] == 9
     assert forms["Method"]["enum"] == list(METHODS)
     assert forms["Basis"]["enum"] == ["trained", "features", "prior"]
-    assert set(document["paths"]) == {"/health", "/livez", "/model", "/readyz", "/recommend", "/score"}
+    assert set(document["paths"]) == {
+        "/health",
+        "/livez",
+        "/model",
+        "/readyz",
+        "/recommend",
+        "/score",
+    }
 
 
 def test_the_page_loads_nothing(client: Any) -> None:
@@ -298,7 +354,15 @@ def test_the_page_loads_nothing(client: Any) -> None:
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert not re.search(r"<script|<link|<img|@import|url\(|src=", page)
     assert re.findall(r'href="([^"]*)"', page) == ["/openapi.json"]
-    for word in ("/recommend", "exclude_seen", "new_items", "At most 1,000", "curl", "body_too_large", "rd-ips"):
+    for word in (
+        "/recommend",
+        "exclude_seen",
+        "new_items",
+        "At most 1,000",
+        "curl",
+        "body_too_large",
+        "rd-ips",
+    ):
         assert word in page
 
 
@@ -317,15 +381,21 @@ def test_serve_run_reads_a_run_folder(model: Recommender, tmp_path, refusal) -> 
     assert module.serve_run(tmp_path).state.serving.service.card["data_sha256"] == "cd"
 
 
-def test_what_users_rated_is_not_told_item_by_item(client: Any, client_of: Any, model: Recommender) -> None:
+def test_what_users_rated_is_not_told_item_by_item(
+    client: Any, client_of: Any, model: Recommender
+) -> None:
     """A list of all items with what was rated left out of it was the user's whole history."""
     start, item = model.logged_pairs()
     rated, everything = set(item[start[5] : start[6]].tolist()), list(range(40))
     assert rated
     body = {"users": [5], "items": everything, "k": 40}
-    problem = client.refused("/recommend", {**body, "exclude_seen": True}, 422, "invalid", "exclude")
+    problem = client.refused(
+        "/recommend", {**body, "exclude_seen": True}, 422, "invalid", "exclude"
+    )
     assert problem["field"] == "exclude_seen"
-    assert sorted(recommended(client.post("/recommend", body))[0]["items"]) == everything  # and not by default either
+    assert (
+        sorted(recommended(client.post("/recommend", body))[0]["items"]) == everything
+    )  # and not by default either
     trusting = client_of(model, seen=Seen.ALWAYS)
     left = recommended(trusting.post("/recommend", {**body, "exclude_seen": True}))[0]["items"]
     assert set(everything) - set(left) == rated
@@ -337,12 +407,18 @@ def test_what_users_rated_is_not_told_item_by_item(client: Any, client_of: Any, 
 def test_items_can_be_left_out_and_ranks_skipped(client: Any) -> None:
     body = {"users": [5, 7], "k": 40, "exclude_seen": False}
     whole = [entry["items"] for entry in recommended(client.post("/recommend", body))]
-    pages = [recommended(client.post("/recommend", {**body, "k": 15, "offset": offset})) for offset in (0, 15, 30, 45)]
+    pages = [
+        recommended(client.post("/recommend", {**body, "k": 15, "offset": offset}))
+        for offset in (0, 15, 30, 45)
+    ]
     for row in (0, 1):
         assert [item for page in pages for item in page[row]["items"]] == whole[row]
         assert all(len(page[row]["items"]) == len(page[row]["scores"]) for page in pages)
     unwanted = [*whole[0][:3], 999]
-    left = [entry["items"] for entry in recommended(client.post("/recommend", {**body, "exclude": unwanted}))]
+    left = [
+        entry["items"]
+        for entry in recommended(client.post("/recommend", {**body, "exclude": unwanted}))
+    ]
     assert left == [[item for item in row if item not in unwanted] for row in whole]
     new = {"id": 777, "features": {"quality": 3.0}}
     some = {**body, "items": [1, 2, 3], "new_items": [new], "exclude": [2, 777]}
@@ -354,13 +430,18 @@ def test_items_can_be_left_out_and_ranks_skipped(client: Any) -> None:
 def test_large_answers_are_those_of_single_users(client: Any, model: Recommender) -> None:
     users = [int(user) for user in np.random.default_rng(0).integers(0, 60, 300)]
     found = recommended(client.post("/recommend", {"users": users, "k": 30}))
-    single = {user: recommended(client.post("/recommend", {"users": [user], "k": 30}))[0] for user in set(users)}
+    single = {
+        user: recommended(client.post("/recommend", {"users": [user], "k": 30}))[0]
+        for user in set(users)
+    }
     assert [entry["user_id"] for entry in found] == users
     for entry in found:
         assert entry["items"] == single[entry["user_id"]]["items"]
 
 
-def test_work_that_cannot_be_done_in_time_is_refused_at_once(client_of: Any, model: Recommender) -> None:
+def test_work_that_cannot_be_done_in_time_is_refused_at_once(
+    client_of: Any, model: Recommender
+) -> None:
     client = client_of(model, seconds=2)
     worker = client.app.state.worker
     worker._waiting_scores, worker._seconds_per_score = 1000, 0.01  # ten seconds of work
@@ -375,13 +456,18 @@ def test_work_that_cannot_be_done_in_time_is_refused_at_once(client_of: Any, mod
 def test_what_is_under_way_is_counted(client_of: Any, model: Recommender) -> None:
     guard = Guard(client_of(model).app, Limits(all_results=150))
     with guard.holding("results", 90):
-        with pytest.raises(Refused, match="results are under way") as refused, guard.holding("results", 61):
+        with (
+            pytest.raises(Refused, match="results are under way") as refused,
+            guard.holding("results", 61),
+        ):
             pass
         with guard.holding("results", 60):
             pass
     assert refused.value.response().headers["retry-after"] == "1"
     assert not guard.held["results"]
-    with guard.holding("results", 10**6):  # a single request may be as large as its own limits let it be
+    with guard.holding(
+        "results", 10**6
+    ):  # a single request may be as large as its own limits let it be
         pass
 
 
@@ -393,7 +479,9 @@ def test_a_model_of_likes_is_served(method: str, client_of: Any, tiny_data: Data
     entry = recommended(client_of(model).post("/recommend", {"users": [user], "k": 4}))[0]
     best = model.recommend(user, k=4)
     assert entry["items"] == best["item_id"].to_list()
-    np.testing.assert_allclose(entry["scores"], best["score"], atol=1e-6)  # likes are on 0..1 already
+    np.testing.assert_allclose(
+        entry["scores"], best["score"], atol=1e-6
+    )  # likes are on 0..1 already
     assert not model.trained_on([user] * 4, entry["items"]).any()
 
 
@@ -418,13 +506,19 @@ def test_half_a_character_is_refused_wherever_it_is(client: Any, body: str, half
     escaped = (body % half).encode()  # JSON, but no text
     raw = (body % json.loads(f'"{half}"')).encode("utf-8", "surrogatepass")  # not even UTF-8
     for content, expected in ((escaped, (422, "invalid")), (raw, (400, "malformed"))):
-        answer = client.ask("POST", "/recommend", content=content, headers={"content-type": "application/json"})
+        answer = client.ask(
+            "POST", "/recommend", content=content, headers={"content-type": "application/json"}
+        )
         assert (answer.status_code, answer.json()["error"]["code"]) == expected, answer.text
         assert answer.text.isascii()
 
 
-def test_whole_characters_and_control_characters_are_text(client_of: Any, text_model: Recommender) -> None:
+def test_whole_characters_and_control_characters_are_text(
+    client_of: Any, text_model: Recommender
+) -> None:
     users = ["\U0001f600", "\x00\x1f\x7f", "\u2028\ufeff\ufffe", "u7"]
     body = json.dumps({"users": users})  # as escapes, a pair of surrogates is one character
-    answer = client_of(text_model).ask("POST", "/recommend", content=body, headers={"content-type": "application/json"})
+    answer = client_of(text_model).ask(
+        "POST", "/recommend", content=body, headers={"content-type": "application/json"}
+    )
     assert [entry["user_id"] for entry in recommended(answer)] == users

@@ -1,4 +1,5 @@
-"""The engine against the library's own recommend; the queue: who shares a product, and who waits for whom."""
+"""The engine against the library's own recommend; the queue: who shares a product, and who waits
+for whom."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ NOTHING = np.zeros((0, 6), np.float32)
 
 
 def query(
-    engine: Engine, users: Sequence[int] | np.ndarray, k: int = 3, *, exclude: bool = True, candidates: Any = None
+    engine: Engine,
+    users: Sequence[int] | np.ndarray,
+    k: int = 3,
+    *,
+    exclude: bool = True,
+    candidates: Any = None,
 ) -> Query:
     seen_by = np.asarray(users) if exclude else np.full(len(users), len(engine.user_factors))
     return Query(engine.user_factors[users], seen_by, k, candidates or engine.catalogue)
@@ -33,7 +39,9 @@ def same(found: Ranking, expected: Ranking) -> bool:
 
 @pytest.mark.parametrize("exclude", [True, False])
 @pytest.mark.parametrize("block", [2**23, 40 * 7])
-def test_agrees_with_recommend(model: Recommender, exclude: bool, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agrees_with_recommend(
+    model: Recommender, exclude: bool, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "BLOCK_SCORES", block)
     engine, everyone = Engine(model), np.arange(60)
     ranking = engine.best(query(engine, everyone, 5, exclude=exclude))
@@ -84,7 +92,9 @@ def test_joined_queries_get_their_own_answers(model: Recommender) -> None:
     parts = [query(engine, np.array(users), 3) for users in ([4], [7, 7, 1], [59])]
     assert parts[0].joins(parts[1])
     assert not parts[0].joins(query(engine, np.array([4]), 4))
-    assert not parts[0].joins(query(engine, np.array([4]), 3, candidates=engine.choose(np.array([1]), NOTHING)))
+    assert not parts[0].joins(
+        query(engine, np.array([4]), 3, candidates=engine.choose(np.array([1]), NOTHING))
+    )
     for found, part in zip(engine.best_of_each(parts), parts, strict=True):
         assert same(found, engine.best(part))
 
@@ -145,7 +155,12 @@ def test_those_who_wait_share_a_product(engine: Slow) -> None:
 
 def test_other_k_and_other_candidates_do_not_mix(engine: Slow) -> None:
     some = engine.choose(np.arange(5), NOTHING)
-    queries = [query(engine, [0]), query(engine, [1], k=4), query(engine, [2], candidates=some), query(engine, [3])]
+    queries = [
+        query(engine, [0]),
+        query(engine, [1], k=4),
+        query(engine, [2], candidates=some),
+        query(engine, [3]),
+    ]
     asyncio.run(gathered(engine, queries))
     assert sorted(np.concatenate(engine.products)) == [1] * 4
     assert len(engine.products) >= 3
@@ -192,7 +207,9 @@ def test_what_nobody_waits_for_is_not_computed(engine: Slow) -> None:
 
 
 def test_a_failure_reaches_its_own_request_only(engine: Slow) -> None:
-    found = asyncio.run(gathered(engine, [query(engine, [0]), query(engine, [1], k=13), query(engine, [2], k=5)]))
+    found = asyncio.run(
+        gathered(engine, [query(engine, [0]), query(engine, [1], k=13), query(engine, [2], k=5)])
+    )
     assert isinstance(found[1], RuntimeError)
     assert isinstance(found[0], Ranking)
     assert isinstance(found[2], Ranking)
@@ -206,13 +223,17 @@ def test_large_requests_take_turns_and_small_ones_go_first_but_not_for_ever(
     order: list[str] = []
 
     async def ask(worker: Worker, name: str, users: list[int], k: int) -> None:
-        await worker.parts(engine, query(engine, users, k), lambda ranking, start: order.append(name))
+        await worker.parts(
+            engine, query(engine, users, k), lambda ranking, start: order.append(name)
+        )
 
     async def story() -> None:
         worker = Worker()
         giants = [asyncio.create_task(ask(worker, name, list(range(8)), 5)) for name in ("a", "b")]
         await asyncio.sleep(0.05)
-        singles = [asyncio.create_task(ask(worker, "single", [1], 20 + n)) for n in range(10)]  # none joins another
+        singles = [
+            asyncio.create_task(ask(worker, "single", [1], 20 + n)) for n in range(10)
+        ]  # none joins another
         await asyncio.sleep(0.05)
         engine.gate.set()
         await asyncio.gather(*giants, *singles)
@@ -248,7 +269,10 @@ def test_what_waits_is_estimated_by_the_pace_of_the_last_products(engine: Slow) 
         await worker.best(engine, query(engine, [0]))
         waits.append(worker.waiting_seconds)
         engine.gate.clear()
-        tasks = [asyncio.create_task(worker.best(engine, query(engine, [user], k=3 + user))) for user in range(3)]
+        tasks = [
+            asyncio.create_task(worker.best(engine, query(engine, [user], k=3 + user)))
+            for user in range(3)
+        ]
         await asyncio.sleep(0.05)
         waits.append(worker.waiting_seconds)
         tasks[2].cancel()

@@ -13,8 +13,11 @@ from puidrec.serve.limits import Guard, Limits
 LIMITS = Limits(body=100, read_seconds=0.2)
 
 
-def ask(parts: list[bytes], *, declared: bytes | None = None, pause: float = 0.0, leave: bool = False) -> Any:
-    """Send a body in parts through the guard; returns the status, the body it passed on, and the problem."""
+def ask(
+    parts: list[bytes], *, declared: bytes | None = None, pause: float = 0.0, leave: bool = False
+) -> Any:
+    """Send a body in parts through the guard; returns the status, the body it passed on, and the
+    problem."""
     passed: list[bytes] = []
     sent: list[dict[str, Any]] = []
 
@@ -38,7 +41,9 @@ def ask(parts: list[bytes], *, declared: bytes | None = None, pause: float = 0.0
         sent.append(message)
 
     headers = [(b"content-length", declared)] if declared is not None else []
-    asyncio.run(Guard(app, LIMITS)({"type": "http", "headers": headers, "state": {}}, receive, send))
+    asyncio.run(
+        Guard(app, LIMITS)({"type": "http", "headers": headers, "state": {}}, receive, send)
+    )
     if not sent:
         return None, passed, None
     return sent[0]["status"], passed, json.loads(sent[1]["body"]).get("error")
@@ -89,7 +94,10 @@ def test_a_server_that_stops_is_not_held_up() -> None:
 
     with pytest.raises(TimeoutError):
         asyncio.run(
-            asyncio.wait_for(Guard(app, LIMITS)({"type": "http", "headers": [], "state": {}}, receive, print), 0.3)
+            asyncio.wait_for(
+                Guard(app, LIMITS)({"type": "http", "headers": [], "state": {}}, receive, print),
+                0.3,
+            )
         )
 
 
@@ -103,7 +111,9 @@ def test_a_failure_is_not_swallowed() -> None:
     async def once() -> None:
         given = iter([receive()])
         await Guard(app, LIMITS)(
-            {"type": "http", "headers": [], "state": {}}, lambda: next(given, None) or asyncio.Event().wait(), print
+            {"type": "http", "headers": [], "state": {}},
+            lambda: next(given, None) or asyncio.Event().wait(),
+            print,
         )
 
     with pytest.raises(ZeroDivisionError):

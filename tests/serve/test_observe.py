@@ -19,12 +19,18 @@ def test_one_line_of_json_per_request(client_of: Any, model: Recommender) -> Non
     client, stream = client_of(model), io.StringIO()
     with logging_to(stream, client.app.state.metrics):
         client.ask("GET", "/health", headers={"x-request-id": "abc.1"})
-        client.ask("GET", "/no%E2%80%A8thing%0A" + "x" * 500 + "?token=secret", headers={"x-request-id": "a\tb"})
+        client.ask(
+            "GET",
+            "/no%E2%80%A8thing%0A" + "x" * 500 + "?token=secret",
+            headers={"x-request-id": "a\tb"},
+        )
         client.post("/recommend", {"users": []})
     lines = [json.loads(line) for line in stream.getvalue().split("\n")[:-1]]
     assert [(line["path"][:8], line["status"]) for line in lines] == [
-        ("/health", 200), ("/no\u2028thin", 404), ("/recomme", 422),
-    ]  # fmt: skip
+        ("/health", 200),
+        ("/no\u2028thin", 404),
+        ("/recomme", 422),
+    ]
     assert lines[0]["request_id"] == "abc.1"
     assert len(lines[1]["request_id"]) == 32  # what the client sent is no plain word
     assert len(lines[1]["path"]) == 200

@@ -25,9 +25,13 @@ def api(tiny_model: Recommender) -> Any:
 
 
 BOUNDED = settings(
-    max_examples=25, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 
 
 VALID, INVALID = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
@@ -36,10 +40,14 @@ VALID, INVALID = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 @pytest.mark.parametrize(
     ("verb", "path", "mode"),
     [
-        ("GET", "/health", VALID), ("GET", "/model", VALID), ("POST", "/recommend", VALID),
-        ("POST", "/recommend", INVALID), ("POST", "/score", VALID), ("POST", "/score", INVALID),
+        ("GET", "/health", VALID),
+        ("GET", "/model", VALID),
+        ("POST", "/recommend", VALID),
+        ("POST", "/recommend", INVALID),
+        ("POST", "/score", VALID),
+        ("POST", "/score", INVALID),
     ],
-)  # fmt: skip
+)
 def test_answers_conform(api: Any, verb: str, path: str, mode: GenerationMode) -> None:
     statuses: Counter[int] = Counter()
 
@@ -56,9 +64,23 @@ def test_answers_conform(api: Any, verb: str, path: str, mode: GenerationMode) -
 
 
 WORDS = st.one_of(
-    st.text(st.characters(codec=None, categories=None), max_size=12),  # surrogates and control characters too
+    st.text(
+        st.characters(codec=None, categories=None), max_size=12
+    ),  # surrogates and control characters too
     st.sampled_from(
-        ["\ud800", "a\udfff", "\x00", "\x1b[2J", "\u2028", "\ufeff", "\u202e", "\ufffe", "é" * 99, "'--", "{{7*7}}"]
+        [
+            "\ud800",
+            "a\udfff",
+            "\x00",
+            "\x1b[2J",
+            "\u2028",
+            "\ufeff",
+            "\u202e",
+            "\ufffe",
+            "é" * 99,
+            "'--",
+            "{{7*7}}",
+        ]
     ),
 )
 VALUES = st.recursive(
@@ -66,9 +88,15 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
     max_leaves=12,
 )
-NAMES = st.sampled_from(["segment", "region", "age", "genre", "quality"])  # of the model with features
-FEATURES = st.dictionaries(NAMES, WORDS, max_size=2) | st.dictionaries(NAMES | WORDS, VALUES, max_size=2)
-WILD = st.dictionaries(st.sampled_from(["users", "items", "pairs", "k", "offset"]) | WORDS, VALUES, max_size=4)
+NAMES = st.sampled_from(
+    ["segment", "region", "age", "genre", "quality"]
+)  # of the model with features
+FEATURES = st.dictionaries(NAMES, WORDS, max_size=2) | st.dictionaries(
+    NAMES | WORDS, VALUES, max_size=2
+)
+WILD = st.dictionaries(
+    st.sampled_from(["users", "items", "pairs", "k", "offset"]) | WORDS, VALUES, max_size=4
+)
 
 
 def bodies(path: str) -> Any:
@@ -80,15 +108,22 @@ def _bodies(path: str, ids: Any) -> Any:
     featured = st.builds(dict, id=ids, features=FEATURES)
     entity = ids | featured
     if path == "/score":
-        return st.builds(dict, pairs=st.lists(st.builds(dict, user=entity, item=entity), min_size=1, max_size=2))
+        return st.builds(
+            dict, pairs=st.lists(st.builds(dict, user=entity, item=entity), min_size=1, max_size=2)
+        )
     some = {"new_items": st.lists(featured, max_size=2), "exclude": st.lists(ids, max_size=2)}
     optional = {**some, "items": st.lists(entity, max_size=2), "k": st.integers(1, 9)}
-    return st.fixed_dictionaries({"users": st.lists(entity, min_size=1, max_size=2)}, optional=optional)
+    return st.fixed_dictionaries(
+        {"users": st.lists(entity, min_size=1, max_size=2)}, optional=optional
+    )
 
 
 @pytest.mark.parametrize("path", ["/recommend", "/score"])
-def test_hostile_text_causes_no_server_error(client: Any, client_of: Any, text_model: Recommender, path: str) -> None:
-    """As escapes, as bytes that are no UTF-8, and with bytes put anywhere; ids that are integers, and text."""
+def test_hostile_text_causes_no_server_error(
+    client: Any, client_of: Any, text_model: Recommender, path: str
+) -> None:
+    """As escapes, as bytes that are no UTF-8, and with bytes put anywhere; ids that are integers,
+    and text."""
     statuses: Counter[int] = Counter()
     clients = (client, client_of(text_model))
 
@@ -103,7 +138,9 @@ def test_hostile_text_causes_no_server_error(client: Any, client_of: Any, text_m
         content = json.dumps(body, ensure_ascii=not raw).encode("utf-8", "surrogatepass")
         content = content[:place] + junk + content[place:]
         for one in clients:
-            answer = one.ask("POST", path, content=content, headers={"content-type": "application/json"})
+            answer = one.ask(
+                "POST", path, content=content, headers={"content-type": "application/json"}
+            )
             statuses[answer.status_code] += 1
             assert answer.status_code in (200, 400, 404, 422), answer.text
             assert answer.status_code == 200 or answer.json()["error"]["message"]
@@ -114,8 +151,18 @@ def test_hostile_text_causes_no_server_error(client: Any, client_of: Any, text_m
 
 
 def test_a_model_without_a_path_along_gamma_promises_none(api: Any) -> None:
-    assert api.raw_schema["components"]["schemas"]["RecommendRequest"]["properties"]["stable"]["const"] is False
+    assert (
+        api.raw_schema["components"]["schemas"]["RecommendRequest"]["properties"]["stable"]["const"]
+        is False
+    )
 
 
 def test_every_path_is_drawn_from(api: Any) -> None:
-    assert set(api.raw_schema["paths"]) == {"/health", "/livez", "/model", "/readyz", "/recommend", "/score"}
+    assert set(api.raw_schema["paths"]) == {
+        "/health",
+        "/livez",
+        "/model",
+        "/readyz",
+        "/recommend",
+        "/score",
+    }

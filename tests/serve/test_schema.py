@@ -46,7 +46,10 @@ def test_millions_of_values_are_counted_not_made() -> None:
         (json.dumps({"users": [{}] * 1000}).encode(), "Field required"),
         (json.dumps({"users": [1], "exclude": [{}] * 20_000}).encode(), "expected an id"),
         (json.dumps({"users": [1], "exclude": [1] * 20_001}).encode(), "exclude: found 20,001"),
-        (json.dumps({"users": [1], "new_items": [{"features": {}}] * 20_000}).encode(), "Field required"),
+        (
+            json.dumps({"users": [1], "new_items": [{"features": {}}] * 20_000}).encode(),
+            "Field required",
+        ),
     ],
 )
 def test_lists_end_at_their_first_error(body: bytes, word: str) -> None:
@@ -61,10 +64,20 @@ def test_lists_end_at_their_first_error(body: bytes, word: str) -> None:
 
 def test_what_is_allowed_is_read() -> None:
     items = read_body(
-        json.dumps({"users": [1], "items": list(range(20_000))}).encode(), JSON, RecommendRequest, Limits()
+        json.dumps({"users": [1], "items": list(range(20_000))}).encode(),
+        JSON,
+        RecommendRequest,
+        Limits(),
     )
     assert len(items.items or ()) == 20_000
     pairs = {"pairs": [{"user": n, "item": n} for n in range(10_000)]}
-    assert len(read_body(json.dumps(pairs).encode(), f"{JSON}; charset=utf-8", ScoreRequest, Limits()).pairs) == 10_000
+    assert (
+        len(
+            read_body(
+                json.dumps(pairs).encode(), f"{JSON}; charset=utf-8", ScoreRequest, Limits()
+            ).pairs
+        )
+        == 10_000
+    )
     told = users({"genres": ["a", "b"], "age": 3, "new": None})
     assert read_body(told, "application/vnd.api+json", RecommendRequest, Limits()).users

@@ -35,8 +35,13 @@ def random_model(n_users: int, n_items: int, dim: int) -> Recommender:
     model = Recommender("mf", dim=dim, backbone="mf")
     model.user_factors_ = rng.normal(size=(n_users, dim + 2)).astype(np.float32)
     model.item_factors_ = rng.normal(size=(n_items, dim + 2)).astype(np.float32)
-    model.user_ids_, model.item_ids_ = (IdMap(pl.Series("id", np.arange(n))) for n in (n_users, n_items))
-    model.seen_ = (np.arange(n_users + 1) * 5, rng.integers(0, n_items, n_users * 5).astype(np.int32))
+    model.user_ids_, model.item_ids_ = (
+        IdMap(pl.Series("id", np.arange(n))) for n in (n_users, n_items)
+    )
+    model.seen_ = (
+        np.arange(n_users + 1) * 5,
+        rng.integers(0, n_items, n_users * 5).astype(np.int32),
+    )
     model.parameters_, model.encoders_, model.history_, model.report_ = {}, {}, [], {}
     model.rating_scale_ = RatingScale(1.0, 5.0)
     return model
@@ -47,7 +52,9 @@ class Running:
 
     def __init__(self, model: Recommender, **limits: Any) -> None:
         self.listener = open_socket("127.0.0.1", 0)
-        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # inherited: answers must not fit into it
+        self.listener.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, 65536
+        )  # inherited: answers must not fit into it
         self.listener.listen()
         self.port = self.listener.getsockname()[1]
         own = Limits(**limits)
@@ -86,9 +93,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
 
 def post(body: dict[str, Any]) -> bytes:
     content = json.dumps(body).encode()
-    head = (
-        f"POST /recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n"
-    )
+    head = f"POST /recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n"
     return head.encode() + b"\r\n" + content
 
 
@@ -110,7 +115,11 @@ def read_answer(connection: socket.socket) -> bytes:
         assert part, data
         data += part
     head, _, body = data.partition(b"\r\n\r\n")
-    length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    length = next(
+        int(line[15:])
+        for line in head.lower().split(b"\r\n")
+        if line.startswith(b"content-length:")
+    )
     while len(body) < length:
         body += connection.recv(65536)
     return head + b"\r\n\r\n" + body
@@ -126,7 +135,9 @@ def test_a_body_that_does_not_come_gets_408(running: Running) -> None:
 
 def test_a_body_too_large_is_refused_before_it_is_sent(running: Running) -> None:
     with running.connect() as connection:
-        connection.sendall(b"POST /score HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n")
+        connection.sendall(
+            b"POST /score HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n"
+        )
         assert read_all(connection).startswith(b"HTTP/1.1 413 ")
 
 
@@ -135,7 +146,9 @@ ONE_BYTE = b"1\r\n \r\n"
 
 
 @pytest.mark.parametrize("path", [b"/recommend", b"/livez", b"/nothing"])
-def test_a_body_of_unknown_length_is_refused_before_it_is_read(running: Running, path: bytes) -> None:
+def test_a_body_of_unknown_length_is_refused_before_it_is_read(
+    running: Running, path: bytes
+) -> None:
     with running.connect() as connection:
         connection.sendall(CHUNKED.replace(b"/recommend", path) + b"\r\n" + ONE_BYTE)
         answer = read_all(connection)  # it ends: the server has hung up
@@ -190,10 +203,13 @@ def test_a_client_that_sends_no_more_gets_its_answer(running: Running, users: in
 
 
 def test_chunks_are_not_parsed(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even where they come with the head: 40,000 chunks of one byte were 40,000 events on the loop."""
+    """Not even where they come with the head: 40,000 chunks of one byte were 40,000 events on the
+    loop."""
     events: list[int] = []
     on_body = module.Protocol.on_body
-    monkeypatch.setattr(module.Protocol, "on_body", lambda self, body: (events.append(1), on_body(self, body)))
+    monkeypatch.setattr(
+        module.Protocol, "on_body", lambda self, body: (events.append(1), on_body(self, body))
+    )
     head = b"POST /recommend HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     with running.connect() as connection:
         connection.sendall(head + b"1\r\n \r\n" * 40_000)
@@ -225,7 +241,9 @@ def test_an_answer_that_is_not_taken_is_given_up(monkeypatch: pytest.MonkeyPatch
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         silent.connect(("127.0.0.1", running.port))
         silent.sendall(post(body))  # and does not read
-        assert running.wait(lambda: any(c.transport.get_write_buffer_size() for c in running.connections))
+        assert running.wait(
+            lambda: any(c.transport.get_write_buffer_size() for c in running.connections)
+        )
         other.sendall(post(body))
         refused = read_answer(other)
         assert refused.startswith(b"HTTP/1.1 503 ")
@@ -318,11 +336,15 @@ def test_a_stop_lets_the_answer_under_way_finish() -> None:
 
 
 def test_a_stop_does_not_wait_for_clients_that_hold_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heads and bodies that do not end, answers that nobody takes, a client that sends chunks for ever."""
+    """Heads and bodies that do not end, answers that nobody takes, a client that sends chunks for
+    ever."""
     monkeypatch.setattr(module, "SHUTDOWN_SECONDS", 1)
     running = Running(random_model(1000, 20_000, 16))
     large, stop = post({"users": list(range(1000)), "k": 100}), threading.Event()
-    chunks = b"POST /score HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 4000
+    chunks = (
+        b"POST /score HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        + b"1\r\n \r\n" * 4000
+    )
 
     def flood() -> None:
         while not stop.is_set():
@@ -341,7 +363,9 @@ def test_a_stop_does_not_wait_for_clients_that_hold_on(monkeypatch: pytest.Monke
             running.server.should_exit = True
             running.thread.join(20)
             assert not running.thread.is_alive()
-            assert time.monotonic() - began < 1 + 5  # the grace period, and a machine that does other work
+            assert (
+                time.monotonic() - began < 1 + 5
+            )  # the grace period, and a machine that does other work
     finally:
         stop.set()
         flooding.join()
@@ -349,7 +373,10 @@ def test_a_stop_does_not_wait_for_clients_that_hold_on(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_asks_for_an_end_and_is_not_raised_again(number: signal.Signals) -> None:
-    server, before = make_server(create_app(Answers(random_model(3, 3, 2)), {}, {})), signal.getsignal(number)
+    server, before = (
+        make_server(create_app(Answers(random_model(3, 3, 2)), {}, {})),
+        signal.getsignal(number),
+    )
     with server.capture_signals():
         signal.raise_signal(number)
         assert server.should_exit
@@ -365,11 +392,14 @@ def test_a_port_in_use_is_one_line(refusal: Any) -> None:
 
 
 def test_sixty_four_clients_are_all_answered() -> None:
-    """The short form of `bench/serve.py`: no server error, no client forgotten, answers that are right."""
+    """The short form of `bench/serve.py`: no server error, no client forgotten, answers that are
+    right."""
     model = random_model(500, 20_000, 16)
     running, requests = Running(model), 20
     statuses: list[int] = []
-    expected = {user: model.recommend([user], k=3)["item_id"].to_list() for user in range(0, 500, 25)}
+    expected = {
+        user: model.recommend([user], k=3)["item_id"].to_list() for user in range(0, 500, 25)
+    }
 
     async def client(seed: int) -> int:
         rng, answered = np.random.default_rng(seed), 0
@@ -378,7 +408,9 @@ def test_sixty_four_clients_are_all_answered() -> None:
             user = int(rng.choice(list(expected)))
             writer.write(post({"users": [user], "k": 3}))
             head = await reader.readuntil(b"\r\n\r\n")
-            length = next(int(x[15:]) for x in head.lower().split(b"\r\n") if x.startswith(b"content-length:"))
+            length = next(
+                int(x[15:]) for x in head.lower().split(b"\r\n") if x.startswith(b"content-length:")
+            )
             body = json.loads(await reader.readexactly(length))
             statuses.append(int(head[9:12]))
             assert body["recommendations"][0]["items"] == expected[user]

@@ -1,4 +1,5 @@
-"""A new model takes the place of the old one: requests under way end with the old one, which is then gone."""
+"""A new model takes the place of the old one: requests under way end with the old one, which is
+then gone."""
 
 from __future__ import annotations
 
@@ -29,11 +30,15 @@ def run(model: Recommender, tmp_path: Path) -> Path:
 
 
 async def ask(app: Any, users: list[int]) -> httpx.Response:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as session:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://here"
+    ) as session:
         return await session.post("/recommend", json={"users": users, "k": 5})
 
 
-def test_no_request_is_dropped_when_a_model_is_exchanged(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_request_is_dropped_when_a_model_is_exchanged(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = serve_run(run)
     serving, old = app.state.serving, app.state.serving.service.answers
     expected = asyncio.run(ask(app, [3])).json()
@@ -82,7 +87,9 @@ def test_the_old_model_is_forgotten(run: Path) -> None:
     app.state.worker.close()
 
 
-@pytest.mark.parametrize("damage", ["model/model.json", "environment.json", "model/model.safetensors"])
+@pytest.mark.parametrize(
+    "damage", ["model/model.json", "environment.json", "model/model.safetensors"]
+)
 def test_a_damaged_model_does_not_replace_a_good_one(run: Path, damage: str) -> None:
     app = serve_run(run)
     service = app.state.serving.service

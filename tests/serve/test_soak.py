@@ -1,4 +1,5 @@
-"""The short form of `bench/soak.py`: mixed traffic, hostile clients and new models, for some seconds."""
+"""The short form of `bench/soak.py`: mixed traffic, hostile clients and new models, for some
+seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ SOAK = Path(__file__).parents[2] / "bench" / "soak.py"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc, SIGHUP and a second loopback address")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="needs /proc, SIGHUP and a second loopback address"
+)
 def test_a_server_under_mixed_traffic_refuses_only_what_it_should() -> None:
     """PUIDREC_FAULTS (`bench/faults.py soak`): minutes."""
     minutes = os.environ.get("PUIDREC_FAULTS", "0.25")

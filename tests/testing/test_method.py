@@ -1,4 +1,5 @@
-"""Every method of the table keeps the contract that plug-ins are held to; a row that lies is found out."""
+"""Every method of the table keeps the contract that plug-ins are held to; a row that lies is found
+out."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from puidrec.testing.method import MethodContract
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("check", [name for name in dir(MethodContract) if name.startswith("test_")])
+@pytest.mark.parametrize(
+    "check", [name for name in dir(MethodContract) if name.startswith("test_")]
+)
 @pytest.mark.parametrize("name", METHODS)
 def test_built_in_methods_keep_the_contract(name: str, check: str) -> None:
     contract = MethodContract()

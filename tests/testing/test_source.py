@@ -49,7 +49,9 @@ class TestFiles(SourceContract):
         data.items.write_parquet(tmp_path / "items.parquet")
 
     def load(self) -> Dataset:
-        return load_dataset("files", logged=self.folder / "log.csv", items=self.folder / "items.parquet")
+        return load_dataset(
+            "files", logged=self.folder / "log.csv", items=self.folder / "items.parquet"
+        )
 
     def load_nonsense(self) -> Dataset:
         return load_dataset("files", logged=self.folder / "nothing.csv")
@@ -82,7 +84,9 @@ def broken(data: Dataset, name: str) -> Dataset:
         "not finite": frame.with_columns(rating=pl.lit(float("nan"), pl.Float32)),
     }
     if name in logged:
-        return dataclasses.replace(data, logged=dataclasses.replace(data.logged, frame=logged[name]))
+        return dataclasses.replace(
+            data, logged=dataclasses.replace(data.logged, frame=logged[name])
+        )
     return {
         "no name": dataclasses.replace(data, name=""),
         "ids unsorted": dataclasses.replace(data, user_ids=IdMap(data.user_ids.ids.reverse())),
@@ -92,10 +96,16 @@ def broken(data: Dataset, name: str) -> Dataset:
 
 
 BROKEN = {
-    "unsorted": "rows_are_sorted", "twice": "rows_are_sorted", "outside": "rows_are_sorted",
-    "off the scale": "rows_are_sorted", "not finite": "rows_are_sorted", "no name": "name",
-    "ids unsorted": "ids_are", "shuffled table": "side_tables", "notes": "describes",
-}  # fmt: skip
+    "unsorted": "rows_are_sorted",
+    "twice": "rows_are_sorted",
+    "outside": "rows_are_sorted",
+    "off the scale": "rows_are_sorted",
+    "not finite": "rows_are_sorted",
+    "no name": "name",
+    "ids unsorted": "ids_are",
+    "shuffled table": "side_tables",
+    "notes": "describes",
+}
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -104,7 +114,9 @@ def test_a_source_that_breaks_the_contract_fails_it(name: str) -> None:
         def load(self) -> Dataset:
             return broken(GOOD, name)
 
-    failed = [test for test in dir(Broken) if test.startswith("test_") and fails(getattr(Broken(), test))]
+    failed = [
+        test for test in dir(Broken) if test.startswith("test_") and fails(getattr(Broken(), test))
+    ]
     assert any(BROKEN[name] in test for test in failed), failed
 
 

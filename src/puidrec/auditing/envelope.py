@@ -1,22 +1,25 @@
-"""Envelopes: what the mean of a quantity over all pairs D may be, if hidden confounding has strength Γ.
+"""Envelopes: what the mean of a quantity over all pairs D may be, if hidden confounding has
+strength Γ.
 
-Of every logged pair there is a value z (an error, or the gap between two models) and a nominal propensity p, with odds
-k = 1/p - 1. The pair was seen itself, and it stands for k unseen pairs like it. If something hidden drove exposure, it
-stands for k·l of them instead: its true weight is w = 1 + k·l, where l is the likelihood ratio of unseen to seen given
-all that is recorded, and Γ says 1/Γ <= l <= Γ. Three sets of weights:
+Of every logged pair there is a value z (an error, or the gap between two models) and a nominal
+propensity p, with odds k = 1/p - 1. The pair was seen itself, and it stands for k unseen pairs like
+it. If something hidden drove exposure, it stands for k·l of them instead: its true weight is w = 1
++ k·l, where l is the likelihood ratio of unseen to seen given all that is recorded, and Γ says 1/Γ
+<= l <= Γ. Three sets of weights:
 
 box         every w in [a, b] = [1 + k/Γ, 1 + kΓ], whatever the others are; Σ w z over the nominal Σ 1/p
 normalised  the same w, divided by what they themselves add up to (Hájek): Σ w z / Σ w
 sharp       w in the box, and Σ k·l = Σ k within every stratum of what is known: likelihood ratios average to 1
 
-Why the last is sharp: (r̂_A - r)² - (r̂_B - r)² is linear in the rating r, so given the predictions only the mean of
-unseen ratings matters. Strata of the predictions hold these (nearly) constant; ordering a stratum by z then is ordering
-it by r, and the extreme l gives Γ to the mass 1/(1 + Γ) at one end and 1/Γ to the rest: the quantile form, which for
-two rating levels is [max(q/Γ, 1 - Γ(1 - q)), min(Γq, 1 - (1 - q)/Γ)]. For one model's loss z is taken as it is.
-All three start at Γ = 1 from one point estimate, Σ z/p / Σ 1/p; the sharp set lies in both others.
+Why the last is sharp: (r̂_A - r)² - (r̂_B - r)² is linear in the rating r, so given the predictions
+only the mean of unseen ratings matters. Strata of the predictions hold these (nearly) constant;
+ordering a stratum by z then is ordering it by r, and the extreme l gives Γ to the mass 1/(1 + Γ) at
+one end and 1/Γ to the rest: the quantile form, which for two rating levels is [max(q/Γ, 1 - Γ(1 -
+q)), min(Γq, 1 - (1 - q)/Γ)]. For one model's loss z is taken as it is. All three start at Γ = 1
+from one point estimate, Σ z/p / Σ 1/p; the sharp set lies in both others.
 
-All extremes put the largest weights on one side of a threshold on z. Sorted once, with running sums, the pairs answer
-for every Γ of a grid by looking such thresholds up.
+All extremes put the largest weights on one side of a threshold on z. Sorted once, with running
+sums, the pairs answer for every Γ of a grid by looking such thresholds up.
 """
 
 from __future__ import annotations
@@ -57,11 +60,16 @@ class Pairs:
     def __post_init__(self) -> None:
         shapes = {np.shape(x) for x in (self.value, self.propensity, self.stratum) if x is not None}
         if len(shapes) != 1 or self.value.ndim != 1 or self.value.size == 0:
-            raise InputError("values, propensities and strata must be vectors of one length, not empty", found=shapes)
+            raise InputError(
+                "values, propensities and strata must be vectors of one length, not empty",
+                found=shapes,
+            )
         if not np.isfinite(self.value).all():
             raise InputError("values must be finite numbers", found="NaN or infinite values")
         if not ((self.propensity > 0.0) & (self.propensity <= 1.0)).all():
-            raise InputError("propensity out of range", expected="in (0, 1]", hint="Clip the propensities first.")
+            raise InputError(
+                "propensity out of range", expected="in (0, 1]", hint="Clip the propensities first."
+            )
 
     @cached_property
     def odds(self) -> np.ndarray:
@@ -119,9 +127,12 @@ class SortedPairs:
         return cls(order, value[order].astype(np.float64), odds[order], np.array([0, value.size]))
 
     def by(self, stratum: np.ndarray) -> SortedPairs:
-        """The same pairs by stratum (codes of the caller's rows), in each of which they keep their order."""
+        """The same pairs by stratum (codes of the caller's rows), in each of which they keep their
+        order."""
         size = np.bincount(stratum)
-        small = stratum.astype(np.uint16) if size.size <= 2**16 else stratum  # 16 bits: a radix sort
+        small = (
+            stratum.astype(np.uint16) if size.size <= 2**16 else stratum
+        )  # 16 bits: a radix sort
         moved = np.argsort(small[self.order], kind="stable")
         edge = np.concatenate([[0], np.cumsum(size)])
         return SortedPairs(self.order[moved], self.value[moved], self.odds[moved], edge)
@@ -176,7 +187,8 @@ class SortedWeights:
     def balanced(self) -> tuple[np.ndarray, np.ndarray]:
         """Lowest and highest Σ k·l·z of each stratum whose l average to 1.
 
-        The needed rise goes to the smallest z first for the lowest sum, to the largest z first for the highest.
+        The needed rise goes to the smallest z first for the lowest sum, to the largest z first for
+        the highest.
         """
         mass, mass_z = self.rises
         start, end = self.pairs.edge[:-1], self.pairs.edge[1:]
@@ -185,11 +197,14 @@ class SortedWeights:
         return self.floor_z + self.unit * bottom, self.floor_z + self.unit * top
 
     def thresholds(self, *, high: bool) -> np.ndarray:
-        """The z at which the rise of each stratum ends: the multiplier of its balance; 0 in an empty stratum."""
+        """The z at which the rise of each stratum ends: the multiplier of its balance; 0 in an
+        empty stratum."""
         mass = self.rises[0]
         start, end = self.pairs.edge[:-1], self.pairs.edge[1:]
         target = mass[end] - self.needed if high else mass[start] + self.needed
-        at = np.clip(np.searchsorted(mass, target, side="right") - 1, start, np.maximum(end - 1, start))
+        at = np.clip(
+            np.searchsorted(mass, target, side="right") - 1, start, np.maximum(end - 1, start)
+        )
         level = self.pairs.value[np.minimum(at, self.pairs.value.size - 1)]
         return np.where(end > start, level, 0.0)
 
@@ -209,21 +224,26 @@ def box(pairs: Pairs, gamma: float = 1.0) -> Interval:
 
 
 def normalised(pairs: Pairs, gamma: float = 1.0) -> Interval:
-    """The extremes of Σ w z / Σ w over the box: a linear-fractional program, solved by a threshold on z.
+    """The extremes of Σ w z / Σ w over the box: a linear-fractional program, solved by a threshold
+    on z.
 
-    At the optimum λ, pairs with z above it take one end of the box and those below it the other; Dinkelbach's steps
-    λ ← Σ w z / Σ w reach it exactly after a few look-ups in running sums.
+    At the optimum λ, pairs with z above it take one end of the box and those below it the other;
+    Dinkelbach's steps λ ← Σ w z / Σ w reach it exactly after a few look-ups in running sums.
     """
     return _normalised(pairs, pairs.pooled.weights(gamma))
 
 
 def sharp(pairs: Pairs, gamma: float = 1.0) -> Interval:
-    """The extremes of Σ w z / Σ 1/p over the box with likelihood ratios that average to 1 in every stratum."""
+    """The extremes of Σ w z / Σ 1/p over the box with likelihood ratios that average to 1 in every
+    stratum."""
     return _sharp(pairs, pairs.stratified.weights(gamma))
 
 
 def _normalised(pairs: Pairs, weights: SortedWeights) -> Interval:
-    base, base_z = pairs.value.size + float(weights.floor.sum()), pairs.seen + float(weights.floor_z.sum())
+    base, base_z = (
+        pairs.value.size + float(weights.floor.sum()),
+        pairs.seen + float(weights.floor_z.sum()),
+    )
 
     def solve(risen: Callable[[float], tuple[float, float]], sign: float) -> float:
         level, better = base_z / base, -np.inf
@@ -254,7 +274,11 @@ def sharp_by_stratum(pairs: Pairs, gamma: float = 1.0, ordered: SortedPairs | No
         return Curve((seen + low) / size, (seen + high) / size)
 
 
-ENVELOPES: dict[Kind, Callable[[Pairs, float], Interval]] = {"box": box, "normalised": normalised, "sharp": sharp}
+ENVELOPES: dict[Kind, Callable[[Pairs, float], Interval]] = {
+    "box": box,
+    "normalised": normalised,
+    "sharp": sharp,
+}
 
 
 def over_grid(pairs: Pairs, kind: Kind, grid: np.ndarray) -> Curve:
@@ -278,8 +302,11 @@ def gamma_grid(limit: float, size: int = 41) -> np.ndarray:
     return grid
 
 
-def contributions(pairs: Pairs, kind: Kind, gamma: float, end: End) -> tuple[np.ndarray, np.ndarray]:
-    """Numerator and denominator of each row in an end of an envelope: their sums' ratio is that end."""
+def contributions(
+    pairs: Pairs, kind: Kind, gamma: float, end: End
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numerator and denominator of each row in an end of an envelope: their sums' ratio is that
+    end."""
     z, k = pairs.value, pairs.odds
     sign = 1.0 if end == "high" else -1.0
     if kind == "sharp":
@@ -293,13 +320,19 @@ def contributions(pairs: Pairs, kind: Kind, gamma: float, end: End) -> tuple[np.
 
 
 def band(
-    pairs: Pairs, kind: Kind, strengths: Sequence[float], user: np.ndarray, bootstrap: Bootstrap = BOOTSTRAP
+    pairs: Pairs,
+    kind: Kind,
+    strengths: Sequence[float],
+    user: np.ndarray,
+    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> Curve:
-    """The band of an envelope over resampled users, for all strengths at once (`simultaneous_band`).
+    """The band of an envelope over resampled users, for all strengths at once
+    (`simultaneous_band`).
 
-    A replicate would sort its own rows; by the envelope theorem that is not needed. The thresholds of the whole sample
-    are kept, and only the users' sums behind them are drawn again: wrong by the square of the sampling error only. For
-    the sharp set the multipliers of the balance are kept (its dual), which errs outwards.
+    A replicate would sort its own rows; by the envelope theorem that is not needed. The thresholds
+    of the whole sample are kept, and only the users' sums behind them are drawn again: wrong by the
+    square of the sampling error only. For the sharp set the multipliers of the balance are kept
+    (its dual), which errs outwards.
     """
 
     def drawn(end: End) -> tuple[np.ndarray, np.ndarray]:
@@ -312,18 +345,24 @@ def band(
     return simultaneous_band(drawn("low"), drawn("high"), bootstrap.level)
 
 
-def simultaneous_band(low: tuple[np.ndarray, np.ndarray], high: tuple[np.ndarray, np.ndarray], level: float) -> Curve:
-    """A band that holds both ends of an envelope over the whole axis of Γ at once, with the level's probability.
+def simultaneous_band(
+    low: tuple[np.ndarray, np.ndarray], high: tuple[np.ndarray, np.ndarray], level: float
+) -> Curve:
+    """A band that holds both ends of an envelope over the whole axis of Γ at once, with the level's
+    probability.
 
-    low, high: the end over the axis, and the same of resampled users, [replicates, strengths]. Each end has its own
-    standard error at every strength; the factor by which these are multiplied (sup-t) is the level's quantile of the
-    largest standardised deviation outwards, over all strengths and both ends.
+    low, high: the end over the axis, and the same of resampled users, [replicates, strengths]. Each
+    end has its own standard error at every strength; the factor by which these are multiplied
+    (sup-t) is the level's quantile of the largest standardised deviation outwards, over all
+    strengths and both ends.
     """
     deviations, errors = [], []
     for (centre, values), outwards in ((low, -1.0), (high, 1.0)):
         error = values.std(axis=0)
         errors.append(error)
         moved = outwards * (values - centre)
-        deviations.append(np.divide(moved, error, out=np.zeros_like(moved), where=error > 0.0).max(axis=1))
+        deviations.append(
+            np.divide(moved, error, out=np.zeros_like(moved), where=error > 0.0).max(axis=1)
+        )
     factor = float(np.quantile(np.maximum(*deviations), level, method="higher"))
     return Curve(low[0] - factor * errors[0], high[0] + factor * errors[1])

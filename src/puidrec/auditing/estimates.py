@@ -1,7 +1,7 @@
 """Estimates over users: a value, what each user moves it by, and the confidence limits that follow.
 
-Users are independent clusters. Sums and differences of estimates from the same users keep what they have in common,
-since influences add up user by user.
+Users are independent clusters. Sums and differences of estimates from the same users keep what they
+have in common, since influences add up user by user.
 """
 
 from __future__ import annotations
@@ -88,11 +88,20 @@ class Estimate:
             return Estimate(self.value + other, self.influence, self.slack, self.units)
         parts = [(one.variance, one.effective) for one in (self, other)]
         below = sum(v**2 / u for v, u in parts if v > 0.0)
-        units = sum(v for v, _ in parts) ** 2 / below if below > 0.0 else np.inf  # Welch and Satterthwaite
-        return Estimate(self.value + other.value, self.influence + other.influence, self.slack + other.slack, units)
+        units = (
+            sum(v for v, _ in parts) ** 2 / below if below > 0.0 else np.inf
+        )  # Welch and Satterthwaite
+        return Estimate(
+            self.value + other.value,
+            self.influence + other.influence,
+            self.slack + other.slack,
+            units,
+        )
 
     def __mul__(self, factor: float) -> Estimate:
-        return Estimate(factor * self.value, factor * self.influence, factor**2 * self.slack, self.units)
+        return Estimate(
+            factor * self.value, factor * self.influence, factor**2 * self.slack, self.units
+        )
 
     __rmul__ = __mul__
 

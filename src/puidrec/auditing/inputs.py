@@ -1,6 +1,8 @@
-"""The inputs of an audit, from a data set, a split and one or two models: rows, scores, lists, propensities, Γ.
+"""The inputs of an audit, from a data set, a split and one or two models: rows, scores, lists,
+propensities, Γ.
 
-`AuditInputs` is all that the log and the uniform rows say, `AuditArrays` the rows an audit looks at, as plain arrays.
+`AuditInputs` is all that the log and the uniform rows say, `AuditArrays` the rows an audit looks
+at, as plain arrays.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ from functools import cached_property
 import numpy as np
 
 from puidrec.auditing.envelope import Pairs
-from puidrec.auditing.models import AuditedModel, IsotonicMap, ScoreScale, isotonic_map, outcome_scale, to_unit
+from puidrec.auditing.models import (
+    AuditedModel,
+    IsotonicMap,
+    ScoreScale,
+    isotonic_map,
+    outcome_scale,
+    to_unit,
+)
 from puidrec.auditing.rows import LEAK, Fits, Judged, leakage
 from puidrec.auditing.slots import (
     SlotLead,
@@ -38,12 +47,14 @@ from puidrec.exposure.tilt import MIN_ROWS, TiltFit, fit_tilt, tilt_rows
 from puidrec.rng import Rng
 
 MAX_HIDING = 500_000
-"""Rows in which features are hidden one by one: odds ratios do not depend on how many rows there are."""
+"""Rows in which features are hidden one by one: odds ratios do not depend on how many rows there
+are."""
 ROWS_PER_STRATUM, MAX_STRATA = 200, 50
 MAX_CHECKED = 1_000_000
 """Logged rows up to which a certificate comes with its placebo and its segments."""
 SAME = 1e-6
-"""Predictions of [0, 1] that differ by less are the same: rounding must not decide which model is ahead."""
+"""Predictions of [0, 1] that differ by less are the same: rounding must not decide which model is
+ahead."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,8 @@ class AuditArrays:
     def gaps(self) -> Pairs:
         """Squared error of `against` minus that of `model`: above 0 where the model does better.
 
-        Given the difference of the predictions the gap is linear in the rating, so that difference makes the strata.
+        Given the difference of the predictions the gap is linear in the rating, so that difference
+        makes the strata.
         """
         assert self.against is not None  # noqa: S101 (asked for with two models only)
         value = gap(self.model, self.against, self.outcome)
@@ -100,10 +112,14 @@ def gap(model: np.ndarray, against: np.ndarray, outcome: np.ndarray | float) -> 
     return found
 
 
-def strata(known: np.ndarray, per_stratum: int = ROWS_PER_STRATUM, most: int = MAX_STRATA) -> np.ndarray:
-    """Groups of about equal size by a number that is known of seen and unseen pairs alike; ties stay together.
+def strata(
+    known: np.ndarray, per_stratum: int = ROWS_PER_STRATUM, most: int = MAX_STRATA
+) -> np.ndarray:
+    """Groups of about equal size by a number that is known of seen and unseen pairs alike; ties
+    stay together.
 
-    Few enough that a balance within each is estimated, not assumed: at least `per_stratum` rows on average.
+    Few enough that a balance within each is estimated, not assumed: at least `per_stratum` rows on
+    average.
     """
     n = int(np.clip(known.size // per_stratum, 1, most))
     sample = known if known.size <= 1_000_000 else known[:: known.size // 1_000_000 + 1]
@@ -114,7 +130,8 @@ def strata(known: np.ndarray, per_stratum: int = ROWS_PER_STRATUM, most: int = M
 
 @dataclass(frozen=True)
 class AuditInputs:
-    """Everything an audit needs of the log and the models; each part is made when first asked for, once."""
+    """Everything an audit needs of the log and the models; each part is made when first asked for,
+    once."""
 
     data: Dataset
     split: Split
@@ -153,9 +170,14 @@ class AuditInputs:
     def nominal(self) -> NominalExposure:
         """Propensities and evidence from the whole log: they learn from exposure, not from ratings."""
         return NominalExposure(
-            self.data, self.seen, self.split.propensity, self.propensity_name, self.min_propensity, self.seed,
+            self.data,
+            self.seen,
+            self.split.propensity,
+            self.propensity_name,
+            self.min_propensity,
+            self.seed,
             calibration_rows=MAX_HIDING,
-        )  # fmt: skip
+        )
 
     @cached_property
     def group_calibration(self) -> Calibration | None:
@@ -183,7 +205,8 @@ class AuditInputs:
 
     @property
     def mapped(self) -> bool:
-        """Whether scores had to be mapped to ratings: both models' are, so that neither gains by it alone."""
+        """Whether scores had to be mapped to ratings: both models' are, so that neither gains by it
+        alone."""
         return "other" in self.scales
 
     @cached_property
@@ -197,11 +220,15 @@ class AuditInputs:
         """Scores of the rows on the scale of the outcome."""
         if self.mapped:
             return tuple(own.own(score) for own, score in zip(self.maps, self.scores, strict=True))
-        return tuple(to_unit(s, kind, self.data.scale) for s, kind in zip(self.scores, self.scales, strict=True))
+        return tuple(
+            to_unit(s, kind, self.data.scale)
+            for s, kind in zip(self.scores, self.scales, strict=True)
+        )
 
     @property
     def one_outcome(self) -> str:
-        """Why squared error says nothing where all audited ratings are one number (likes); empty where they are not."""
+        """Why squared error says nothing where all audited ratings are one number (likes); empty
+        where they are not."""
         outcome = self.outcome(self.rows)
         if outcome.min() < outcome.max():
             return ""
@@ -211,11 +238,17 @@ class AuditInputs:
     def leaks(self) -> tuple[float, ...]:
         """What each model explains of these ratings beyond user and item means (`rows.leakage`)."""
         outcome = self.outcome(self.rows)
-        return tuple(leakage(prediction, outcome, self.rows, self.seed) for prediction in self.predictions)
+        return tuple(
+            leakage(prediction, outcome, self.rows, self.seed) for prediction in self.predictions
+        )
 
     def leak(self, names: tuple[str, str]) -> str:
         """Whose scores reproduce the ratings, in words; empty where none do."""
-        found = [f"{name} ({share:.0%})" for name, share in zip(names, self.leaks, strict=False) if share > LEAK]
+        found = [
+            f"{name} ({share:.0%})"
+            for name, share in zip(names, self.leaks, strict=False)
+            if share > LEAK
+        ]
         if not found:
             return ""
         return (
@@ -228,10 +261,16 @@ class AuditInputs:
         """The audited rows as arrays."""
         rows, predictions = self.rows, self.predictions
         return AuditArrays(
-            rows.user, rows.item, self.outcome(rows), rows.label, predictions[0],
+            rows.user,
+            rows.item,
+            self.outcome(rows),
+            rows.label,
+            predictions[0],
             predictions[1] if self.two else None,
-            self.nominal.seen_propensity if len(rows) == len(self.seen) else self.nominal.propensity_of(rows),
-        )  # fmt: skip
+            self.nominal.seen_propensity
+            if len(rows) == len(self.seen)
+            else self.nominal.propensity_of(rows),
+        )
 
     def outcome(self, rows: Interactions) -> np.ndarray:
         """What predictions are compared with, in [0, 1]."""
@@ -249,7 +288,8 @@ class AuditInputs:
     def lists(self) -> list[tuple[np.ndarray, np.ndarray | None]] | None:
         """Lists of the models for every part of the rows, by the fits that judge it.
 
-        They leave out all logged pairs but those that the part judges by. None: only rated pairs have scores.
+        They leave out all logged pairs but those that the part judges by. None: only rated pairs
+        have scores.
         """
         scorers = [fits.scorers(self.data) for fits in self.fits]
         if any(own is None for own in scorers):
@@ -258,7 +298,9 @@ class AuditInputs:
         for part in range(len(self.judged.trained_on)):
             seen = self.judged.not_judged(part, self.seen, self.listed_users)
             own = [
-                top_lists(self.listed_users, o[min(part, len(o) - 1)], self.k, seen) for o in scorers if o is not None
+                top_lists(self.listed_users, o[min(part, len(o) - 1)], self.k, seen)
+                for o in scorers
+                if o is not None
             ]
             found.append((own[0], own[1] if self.two else None))
         return found
@@ -268,11 +310,15 @@ class AuditInputs:
         """Where the audited rows stand in the lists of both models."""
         rows = self.rows
         if self.lists is None:
-            return rated_slots(rows.user, (self.scores[0], self.scores[1] if self.two else None), self.k)
+            return rated_slots(
+                rows.user, (self.scores[0], self.scores[1] if self.two else None), self.k
+            )
         parts = []
         for part, lists in enumerate(self.lists):
             mine = self.judged.rows_of(part)
-            parts.append((mine, slots_of(self.listed_users, lists, rows.user[mine], rows.item[mine])))
+            parts.append(
+                (mine, slots_of(self.listed_users, lists, rows.user[mine], rows.item[mine]))
+            )
         return joined(parts)
 
     @cached_property
@@ -282,14 +328,22 @@ class AuditInputs:
         share: np.ndarray = np.minimum(size / max(len(self.seen), 1), 1.0)[self.judged.part]
         return share
 
-    def slot_lead(self, metric: str, ratio: np.ndarray | None = None, *, slots: Slots | None = None) -> SlotLead:
-        """DCG or precision by slots, from the log. ratio: l of every row, where a measured tilt says more than 1."""
+    def slot_lead(
+        self, metric: str, ratio: np.ndarray | None = None, *, slots: Slots | None = None
+    ) -> SlotLead:
+        """DCG or precision by slots, from the log. ratio: l of every row, where a measured tilt
+        says more than 1."""
         slots, arrays = slots or self.slots, self.arrays
         own = slots.row
         odds = 1.0 / arrays.propensity[own] - 1.0
         weights = (self.held_out_share[own], odds if ratio is None else odds * ratio[own])
         return SlotLead.of(
-            slots, slot_discounts(metric, self.k), arrays.label[own], weights, arrays.user[own], self.data.n_users
+            slots,
+            slot_discounts(metric, self.k),
+            arrays.label[own],
+            weights,
+            arrays.user[own],
+            self.data.n_users,
         )
 
     # uniform rows
@@ -297,14 +351,21 @@ class AuditInputs:
     @cached_property
     def uniform(self) -> Interactions | None:
         """All uniform rows that the protocol keeps; None where there are none."""
-        rows = self.data.uniform.labelled(self.split.protocol) if self.data.uniform is not None else None
+        rows = (
+            self.data.uniform.labelled(self.split.protocol)
+            if self.data.uniform is not None
+            else None
+        )
         return rows if rows is not None and len(rows) else None
 
     @cached_property
     def measuring(self) -> tuple[AuditedModel, ...]:
-        """The fits that uniform rows judge: the models as they are, unless they learned from these rows."""
+        """The fits that uniform rows judge: the models as they are, unless they learned from these
+        rows."""
         return tuple(
-            fits.parts[0] if fits.own.uses_uniform and fits.own.trained_on(self.split.test).any() else fits.own
+            fits.parts[0]
+            if fits.own.uses_uniform and fits.own.trained_on(self.split.test).any()
+            else fits.own
             for fits in self.fits
         )
 
@@ -312,9 +373,15 @@ class AuditInputs:
     def uniform_test(self) -> Interactions | None:
         """Uniform rows that trained and chose nothing, where every model can score them; else None."""
         rows = self.split.test
-        if self.split.evaluation != "uniform" or not len(rows) or any(model.lacks(rows) for model in self.measuring):
+        if (
+            self.split.evaluation != "uniform"
+            or not len(rows)
+            or any(model.lacks(rows) for model in self.measuring)
+        ):
             return None
-        used = np.any([model.trained_on(rows) & model.uses_uniform for model in self.measuring], axis=0)
+        used = np.any(
+            [model.trained_on(rows) & model.uses_uniform for model in self.measuring], axis=0
+        )
         return rows if not used.any() else rows.take(~used) if not used.all() else None
 
     def uniform_predictions(self, rows: Interactions) -> list[np.ndarray]:
@@ -328,23 +395,33 @@ class AuditInputs:
 
     @cached_property
     def uniform_slots(self) -> Slots | None:
-        """Where the uniform test rows stand in the lists: those of the log where one fit judges all of it."""
+        """Where the uniform test rows stand in the lists: those of the log where one fit judges all
+        of it."""
         rows = self.uniform_test
         if rows is None or self.lists is None:
             return None
-        same = all(model is fits.parts[0] for model, fits in zip(self.measuring, self.fits, strict=True))
+        same = all(
+            model is fits.parts[0] for model, fits in zip(self.measuring, self.fits, strict=True)
+        )
         if len(self.lists) == 1 and same:
             lists = self.lists[0]
         else:
             scorers = [model.scorer(self.data) for model in self.measuring]
-            seen = seen_items(np.asarray(self.seen.user), np.asarray(self.seen.item), self.data.n_users)
-            own = [top_lists(self.listed_users, scorer, self.k, seen) for scorer in scorers if scorer is not None]
+            seen = seen_items(
+                np.asarray(self.seen.user), np.asarray(self.seen.item), self.data.n_users
+            )
+            own = [
+                top_lists(self.listed_users, scorer, self.k, seen)
+                for scorer in scorers
+                if scorer is not None
+            ]
             lists = own[0], own[1] if self.two else None
         return slots_of(self.listed_users, lists, rows.user, rows.item)
 
     @cached_property
     def tilt(self) -> TiltFit | None:
-        """How exposure depends on the rating, as uniform rows measure it; None where they are too few."""
+        """How exposure depends on the rating, as uniform rows measure it; None where they are too
+        few."""
         if self.uniform is None or self.target != "rating" or self.one_outcome:
             return None
         try:
@@ -353,12 +430,16 @@ class AuditInputs:
             return None  # everything was seen
         if len(drawn) < MIN_ROWS:
             return None
-        return fit_tilt(tilt_rows(self.nominal, drawn.user, drawn.item, drawn.rating), self.data.n_users)
+        return fit_tilt(
+            tilt_rows(self.nominal, drawn.user, drawn.item, drawn.rating), self.data.n_users
+        )
 
     def certificate(self, rng: Rng) -> tuple[Certificate, str] | None:
-        """The smallest Γ that the uniform rows prove beyond the nominal propensity, by rating level or by label.
+        """The smallest Γ that the uniform rows prove beyond the nominal propensity, by rating level
+        or by label.
 
-        Where they do, with its placebo and its segments, unless the log is so large that these would take minutes.
+        Where they do, with its placebo and its segments, unless the log is so large that these
+        would take minutes.
         """
         uniform = self.uniform
         if uniform is None:

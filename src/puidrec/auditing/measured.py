@@ -1,14 +1,15 @@
-"""What uniform rows measure of a lead over pairs that are not in the log: there nobody chose, so no Γ is needed.
+"""What uniform rows measure of a lead over pairs that are not in the log: there nobody chose, so no
+Γ is needed.
 
 uniform   the lead on uniform rows themselves, paired by row and clustered by user
 adjusted  the lead in the log, once its weights follow the tilt that uniform rows measure (`exposure.tilt`): far more
           rows, and the assumption that log odds of being seen are linear in the rating
 combined  of rankings both, by their precision, where they agree within chance; uniform rows alone where they do not
 
-Few uniform rows fall into lists, so rankings need both: with 500 of them two thirds of true leads of 10 % were decided
-instead of a fifth, 1 % of all wrongly. Squared error is decided by uniform rows alone: they suffice (99 %), and with
-the adjusted error of cross-fitted models, which have less to learn from, a tenth was wrong in one world.
-`bench/guarantees.py` counts this.
+Few uniform rows fall into lists, so rankings need both: with 500 of them two thirds of true leads
+of 10 % were decided instead of a fifth, 1 % of all wrongly. Squared error is decided by uniform
+rows alone: they suffice (99 %), and with the adjusted error of cross-fitted models, which have less
+to learn from, a tenth was wrong in one world. `bench/guarantees.py` counts this.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def measure_slots(inputs: AuditInputs, metric: str) -> Measured | None:
 
 
 def measure_ndcg(inputs: AuditInputs) -> Measured | None:
-    """The lead in NDCG@K with each user's uniform rows as the list: fully rated, so that its normaliser is known."""
+    """The lead in NDCG@K with each user's uniform rows as the list: fully rated, so that its
+    normaliser is known."""
     rows = inputs.uniform_test
     if rows is None or not inputs.two:
         return None
@@ -95,7 +97,9 @@ def measure_ndcg(inputs: AuditInputs) -> Measured | None:
     )
     if not len(own):
         return None
-    return Measured(len(rows), ratio(own.values - other.values, np.ones(len(own))).limits(inputs.level))
+    return Measured(
+        len(rows), ratio(own.values - other.values, np.ones(len(own))).limits(inputs.level)
+    )
 
 
 def _mean(user: np.ndarray, value: np.ndarray, weight: np.ndarray, n_users: int) -> Estimate:
@@ -103,8 +107,11 @@ def _mean(user: np.ndarray, value: np.ndarray, weight: np.ndarray, n_users: int)
     return ratio(np.bincount(user, weight * value, n_users), np.bincount(user, weight, n_users))
 
 
-def _measured(inputs: AuditInputs, n: int, uniform: Estimate, lead: Callable[[np.ndarray], Estimate]) -> Measured:
-    """lead: the lead in the log, where unseen pairs are l times as many as the propensity says, of every row."""
+def _measured(
+    inputs: AuditInputs, n: int, uniform: Estimate, lead: Callable[[np.ndarray], Estimate]
+) -> Measured:
+    """lead: the lead in the log, where unseen pairs are l times as many as the propensity says, of
+    every row."""
     own, tilt, level = uniform.limits(inputs.level), inputs.tilt, inputs.level
     if tilt is None:
         return Measured(n, own)
@@ -120,7 +127,9 @@ def _measured(inputs: AuditInputs, n: int, uniform: Estimate, lead: Callable[[np
     derivative = (at(slope + STEP).value - at(slope - STEP).value) / (2.0 * STEP)
     adjusted = found + Estimate(0.0, derivative * tilt.influence[:, 0])
     between = uniform - adjusted
-    reach = quantile(level, round(min(max(between.effective - 1.0, 1.0), 1e6), 3)) * np.sqrt(between.variance)
+    reach = quantile(level, round(min(max(between.effective - 1.0, 1.0), 1e6), 3)) * np.sqrt(
+        between.variance
+    )
     if abs(between.value) > reach:
         return Measured(n, own, adjusted.limits(level))
     total = uniform.variance + adjusted.variance
@@ -132,7 +141,8 @@ def _measured(inputs: AuditInputs, n: int, uniform: Estimate, lead: Callable[[np
 def settlement(inputs: AuditInputs, rng: Rng) -> Settlement | None:
     """Whether the uniform test rows settle who is ahead in squared error, however often one looks.
 
-    In the order of their timestamps; without these users come in random order, each with all rows at once.
+    In the order of their timestamps; without these users come in random order, each with all rows
+    at once.
     """
     rows = inputs.uniform_test
     if rows is None or not inputs.two:

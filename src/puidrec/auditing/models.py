@@ -1,7 +1,9 @@
-"""Any recommender as an audit asks it: an object with `predict`, a function of pairs, a table or a file of scores.
+"""Any recommender as an audit asks it: an object with `predict`, a function of pairs, a table or a
+file of scores.
 
-`AuditedModel` is one of them. Scores may be on another scale than ratings (an implicit ALS, logits): `outcome_scale`
-finds out which, and `isotonic_map` brings such scores to ratings, each row by a map that was fitted on other rows.
+`AuditedModel` is one of them. Scores may be on another scale than ratings (an implicit ALS,
+logits): `outcome_scale` finds out which, and `isotonic_map` brings such scores to ratings, each row
+by a map that was fitted on other rows.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from scipy.optimize import isotonic_regression
 
 from puidrec.auditing.slots import Scorer
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.schema import Origin, RatingScale, check_ids, check_number, require_columns, require_rows, to_polars
+from puidrec.data.schema import (
+    Origin,
+    RatingScale,
+    check_ids,
+    check_number,
+    require_columns,
+    require_rows,
+    to_polars,
+)
 from puidrec.data.sources.reading import is_parquet, read_delimited, read_parquet, typed_columns
 from puidrec.data.split import Split
 from puidrec.errors import InputError
@@ -43,7 +53,8 @@ class ScoreTable:
     """Scores of some pairs, looked up by the caller's ids."""
 
     def __init__(self, table: Any, data: Dataset, label: str | PathLike[str] = "scores") -> None:
-        """table: columns `user_id`, `item_id` and `score`; pairs of users or items that the data lack are left out."""
+        """table: columns `user_id`, `item_id` and `score`; pairs of users or items that the data
+        lack are left out."""
         origin = Origin(label)
         frame = to_polars(table, origin)
         require_columns(frame, ("user_id", "item_id", "score"), origin)
@@ -53,20 +64,26 @@ class ScoreTable:
         known = (user >= 0) & (item >= 0)
         if not known.any():
             raise origin.error(
-                "no pair of the table is in the data set", found=f"{frame['user_id'][0]}, {frame['item_id'][0]}",
+                "no pair of the table is in the data set",
+                found=f"{frame['user_id'][0]}, {frame['item_id'][0]}",
                 expected=f"ids of {data.name}, of type {data.user_ids.ids.dtype} and {data.item_ids.ids.dtype}",
-            )  # fmt: skip
+            )
         self.data, self.origin = data, origin
         key = user[known].astype(np.int64) * data.n_items + item[known]
         order = np.argsort(key, kind="stable")
-        self.key, self.score = key[order], check_number(frame["score"], origin).to_numpy()[known][order]
+        self.key, self.score = (
+            key[order],
+            check_number(frame["score"], origin).to_numpy()[known][order],
+        )
         twice = np.flatnonzero(self.key[1:] == self.key[:-1])
         if twice.size:
             row = int(np.flatnonzero(known)[order[twice[0] + 1]])
             raise origin.error(
-                f"pair scored twice ({twice.size:,} repeated rows)", row=row + 1,
-                found=f"{frame['user_id'][row]}, {frame['item_id'][row]}", expected="one score per user and item",
-            )  # fmt: skip
+                f"pair scored twice ({twice.size:,} repeated rows)",
+                row=row + 1,
+                found=f"{frame['user_id'][row]}, {frame['item_id'][row]}",
+                expected="one score per user and item",
+            )
 
     @property
     def complete(self) -> bool:
@@ -87,11 +104,14 @@ class ScoreTable:
         if none.any():
             first = int(none.argmax())
             raise self.origin.error(
-                f"no score for {int(none.sum()):,} of {none.size:,} pairs", found=f"{users[first]}, {items[first]}",
+                f"no score for {int(none.sum()):,} of {none.size:,} pairs",
+                found=f"{users[first]}, {items[first]}",
                 expected="a score for every audited pair",
                 hint="Score them, or name the rows to audit (rows=…, --rows FILE).",
-            )  # fmt: skip
-        found: np.ndarray = self.score[np.searchsorted(self.key, user.astype(np.int64) * self.data.n_items + item)]
+            )
+        found: np.ndarray = self.score[
+            np.searchsorted(self.key, user.astype(np.int64) * self.data.n_items + item)
+        ]
         return found
 
     def block(self, users: np.ndarray) -> np.ndarray:
@@ -119,7 +139,9 @@ def read_scores(path: str | PathLike[str], data: Dataset) -> ScoreTable:
     frame = read_delimited(path)
     require_columns(frame, columns, Origin(path))
     text = [
-        name for name, ids in (("user_id", data.user_ids), ("item_id", data.item_ids)) if ids.ids.dtype == pl.String
+        name
+        for name, ids in (("user_id", data.user_ids), ("item_id", data.item_ids))
+        if ids.ids.dtype == pl.String
     ]
     return ScoreTable(typed_columns(frame.select(columns), text), data, path)
 
@@ -134,44 +156,57 @@ class AuditedModel:
 
     @classmethod
     def of(cls, model: Any, data: Dataset) -> AuditedModel:
-        """Refuse what cannot be asked for scores, and a model that was trained on other users or items."""
+        """Refuse what cannot be asked for scores, and a model that was trained on other users or
+        items."""
         if isinstance(model, AuditedModel):
             return model
         if isinstance(model, str | PathLike):
             return cls(read_scores(model, data), {}, Path(model).stem)
-        if isinstance(model, type) or (not callable(getattr(model, "predict", None)) and not _is_source(model)):
+        if isinstance(model, type) or (
+            not callable(getattr(model, "predict", None)) and not _is_source(model)
+        ):
             raise InputError(
                 "an audit needs a model with predict(users, items), a function of these, or scores",
-                found=type(model).__name__ if not isinstance(model, type) else f"the class {model.__name__}",
+                found=type(model).__name__
+                if not isinstance(model, type)
+                else f"the class {model.__name__}",
                 expected="an object with predict, a function, a table user_id, item_id, score, or the path of one",
-            )  # fmt: skip
+            )
         if not callable(getattr(model, "predict", None)):
             if callable(model):
-                return cls(ScoreFunction(model), {}, str(getattr(model, "__name__", type(model).__name__)))
+                return cls(
+                    ScoreFunction(model), {}, str(getattr(model, "__name__", type(model).__name__))
+                )
             return cls(ScoreTable(model, data), {}, "scores")
         for side, ids in (("user", data.user_ids), ("item", data.item_ids)):
             own = getattr(model, f"{side}_ids_", None)
             if own is not None and not own.ids.equals(ids.ids):
                 raise InputError(
                     f"the model was trained on other {side}s than the data set holds",
-                    found=f"{len(own):,} {side}s", expected=f"the {len(ids):,} of {data.name}",
-                )  # fmt: skip
+                    found=f"{len(own):,} {side}s",
+                    expected=f"the {len(ids):,} of {data.name}",
+                )
         ask = getattr(model, "get_params", None)
         params = ask() if callable(ask) and not isinstance(model, type) else {}
         return cls(model, params, str(params.get("method", type(model).__name__)))
 
     @property
     def refits(self) -> bool:
-        """Whether it can be trained again, with its own settings, on a part of the log: `fit(data, split)`."""
+        """Whether it can be trained again, with its own settings, on a part of the log: `fit(data,
+        split)`."""
         fit = getattr(self.model, "fit", None)
         try:
-            return callable(fit) and bool(self.params) and "split" in inspect.signature(fit).parameters
+            return (
+                callable(fit) and bool(self.params) and "split" in inspect.signature(fit).parameters
+            )
         except ValueError:  # no signature can be told
             return False
 
     def refitted(self, data: Dataset, split: Split) -> AuditedModel:
         """The same model, trained on another part of the log."""
-        return AuditedModel(type(self.model)(**self.params).fit(data, split), self.params, self.label)
+        return AuditedModel(
+            type(self.model)(**self.params).fit(data, split), self.params, self.label
+        )
 
     @property
     def target(self) -> Literal["rating", "binary"]:
@@ -180,17 +215,20 @@ class AuditedModel:
 
     @property
     def scale(self) -> ScoreScale | None:
-        """The scale of its scores where it is known: a model of this package stays on that of its target."""
+        """The scale of its scores where it is known: a model of this package stays on that of its
+        target."""
         return "unit" if "target" in self.params or self.refits else None
 
     @property
     def signed(self) -> bool:
-        """Whether its predictions of labels run from -1 to 1; a method may say that it stays on [0, 1]."""
+        """Whether its predictions of labels run from -1 to 1; a method may say that it stays on [0,
+        1]."""
         spec = getattr(getattr(self.model, "settings", None), "spec", None)
         return self.target == "binary" and getattr(spec, "target_scale", "signed") == "signed"
 
     def scores(self, rows: Interactions) -> np.ndarray:
-        """Scores of rows as the model gives them (labels in [0, 1]), float64; one finite number each."""
+        """Scores of rows as the model gives them (labels in [0, 1]), float64; one finite number
+        each."""
         found = np.empty(len(rows))
         for start in range(0, len(rows), CHUNK):
             part = slice(start, min(start + CHUNK, len(rows)))
@@ -200,22 +238,27 @@ class AuditedModel:
 
     def _asked(self, users: pl.Series, items: pl.Series) -> np.ndarray:
         try:
-            given = np.asarray(unit_scores(self.model, users.to_numpy(), items.to_numpy()), np.float64)
+            given = np.asarray(
+                unit_scores(self.model, users.to_numpy(), items.to_numpy()), np.float64
+            )
         except (TypeError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"{self.label} could not score the rows", found=str(error)[:100]) from error
+            raise InputError(
+                f"{self.label} could not score the rows", found=str(error)[:100]
+            ) from error
         if given.shape != (users.len(),):
             raise InputError(
-                f"{self.label} must give one score per pair", found=f"an array of shape {given.shape}",
+                f"{self.label} must give one score per pair",
+                found=f"an array of shape {given.shape}",
                 expected=f"({users.len()},)",
-            )  # fmt: skip
+            )
         bad = np.flatnonzero(~np.isfinite(given))
         if bad.size:
             raise InputError(
                 f"scores of {self.label} must be finite numbers ({bad.size:,} are not)",
                 found=f"{given[bad[0]]} for user {users[int(bad[0])]}, item {items[int(bad[0])]}",
-            )  # fmt: skip
+            )
         return given
 
     def trained_on(self, rows: Interactions) -> np.ndarray:
@@ -234,7 +277,9 @@ class AuditedModel:
 
     def lacks(self, rows: Interactions) -> bool:
         """Whether some of the rows have no score: of a table only."""
-        return isinstance(self.model, ScoreTable) and bool(self.model.missing(rows.user, rows.item).any())
+        return isinstance(self.model, ScoreTable) and bool(
+            self.model.missing(rows.user, rows.item).any()
+        )
 
     def scorer(self, data: Dataset) -> Scorer | None:
         """Scores of all items for a block of users; None where only some pairs have a score."""
@@ -265,12 +310,16 @@ def _is_source(model: Any) -> bool:
     return callable(model) or isinstance(model, dict) or module in ("polars", "pandas", "pyarrow")
 
 
-def names_of(model: AuditedModel, against: AuditedModel | None, names: tuple[str, str] | None) -> tuple[str, str]:
+def names_of(
+    model: AuditedModel, against: AuditedModel | None, names: tuple[str, str] | None
+) -> tuple[str, str]:
     """What to call the two; told apart where their methods are the same."""
     if names is not None:
         return names
     first, second = model.label, against.label if against is not None else ""
-    return (first, second) if first != second else (f"{first} (audited)", f"{second} (compared with)")
+    return (
+        (first, second) if first != second else (f"{first} (audited)", f"{second} (compared with)")
+    )
 
 
 def check_comparable(model: AuditedModel, against: AuditedModel, split_given: bool) -> None:
@@ -278,22 +327,26 @@ def check_comparable(model: AuditedModel, against: AuditedModel, split_given: bo
     if model.target != against.target:
         raise InputError(
             "the two models predict different things, so their errors do not compare",
-            found=f"target {model.target} and {against.target}", expected="one target",
-        )  # fmt: skip
+            found=f"target {model.target} and {against.target}",
+            expected="one target",
+        )
     for key in ("seed", "select"):
         own, other = (m.params.get(key) for m in (model, against))
         if own != other and own is not None and other is not None and not split_given:
             raise InputError(
                 f"the two models were trained with different {key}s, so that one has seen what the other has not",
-                found=f"{own} and {other}", expected="one split for both",
+                found=f"{own} and {other}",
+                expected="one split for both",
                 hint="Train both alike, or pass the split that holds for both.",
-            )  # fmt: skip
+            )
 
 
 def outcome_scale(score: np.ndarray, outcome: np.ndarray, scale: RatingScale) -> ScoreScale:
-    """Which scale scores are on: nearly all within it, and their mean not far from that of the ratings.
+    """Which scale scores are on: nearly all within it, and their mean not far from that of the
+    ratings.
 
-    outcome: the ratings scaled to [0, 1]. Where both scales fit, as for ratings from 0 to 1, they are the same.
+    outcome: the ratings scaled to [0, 1]. Where both scales fit, as for ratings from 0 to 1, they
+    are the same.
     """
     width = scale.high - scale.low
     for name, low, span in (("rating", scale.low, width), ("unit", 0.0, 1.0)):
@@ -311,7 +364,8 @@ def to_unit(score: np.ndarray, kind: ScoreScale, scale: RatingScale) -> np.ndarr
 
 @dataclass(frozen=True)
 class IsotonicMap:
-    """Maps from scores to ratings that never fall: one for each part of the rows, made without it, and one of all."""
+    """Maps from scores to ratings that never fall: one for each part of the rows, made without it,
+    and one of all."""
 
     parts: tuple[Callable[[np.ndarray], np.ndarray], ...]
     part: np.ndarray

@@ -33,9 +33,12 @@ SMALL_ESS = 100.0
 POOR_CALIBRATION = 0.25
 THIN_SUPPORT = 0.01
 SOURCES = {
-    "held-out": "held-out", "cross-fitted": "cross-fitted", "hold-out": "held-out", "given": "unseen",
+    "held-out": "held-out",
+    "cross-fitted": "cross-fitted",
+    "hold-out": "held-out",
+    "given": "unseen",
     "claimed": "logged",
-}  # fmt: skip
+}
 """What to call the rows of each source."""
 
 
@@ -85,7 +88,8 @@ class AuditResult:
 
     @property
     def tipping_point(self) -> float | None:
-        """Γ* of the metric asked for: from 1 (no lead) to infinite; None where one model is audited alone."""
+        """Γ* of the metric asked for: from 1 (no lead) to infinite; None where one model is audited
+        alone."""
         return None if self.asked is None else self.asked.tipping_point
 
     @property
@@ -116,17 +120,25 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; a copy."""
-        leads = {name: lead_values(self.leads[name]) if name in self.leads else None for name in METRICS}
+        leads = {
+            name: lead_values(self.leads[name]) if name in self.leads else None for name in METRICS
+        }
         asked = leads.get(self.metric)
         return {
-            "version": 3, "sentence": self.sentence, "verdict": self.verdict, "metric": self.metric, **leads,
+            "version": 3,
+            "sentence": self.sentence,
+            "verdict": self.verdict,
+            "metric": self.metric,
+            **leads,
             "tipping": asked["tipping"] if asked is not None else None,
             **copy.deepcopy(dict(self.parts)),
-            "limits": limits_of(self.parts), "not_claimed": not_claimed(self.parts),
-        }  # fmt: skip
+            "limits": limits_of(self.parts),
+            "not_claimed": not_claimed(self.parts),
+        }
 
     def to_frame(self) -> pl.DataFrame:
-        """The envelopes as a table: quantity, kind of range, Γ, low, high, and the band around both."""
+        """The envelopes as a table: quantity, kind of range, Γ, low, high, and the band around
+        both."""
         schema = {"quantity": pl.String, "kind": pl.String, **dict.fromkeys(COLUMNS, pl.Float64)}
         return pl.DataFrame(list(self._curve_rows()), schema=schema, orient="row")
 
@@ -139,7 +151,9 @@ class AuditResult:
                     continue
                 nothing = [None] * len(curve["low"])
                 band = curve.get("band") or {"low": nothing, "high": nothing}
-                ends = zip(grid, curve["low"], curve["high"], band["low"], band["high"], strict=True)
+                ends = zip(
+                    grid, curve["low"], curve["high"], band["low"], band["high"], strict=True
+                )
                 yield from ((quantity, kind, *row) for row in ends)
 
     def plot(self) -> Figure:
@@ -149,13 +163,18 @@ class AuditResult:
         return audit_chart(self.to_dict())
 
     def summary(self) -> str:
-        """Text that starts with the conclusion in one clause, then what it rests on and what it leaves open."""
+        """Text that starts with the conclusion in one clause, then what it rests on and what it
+        leaves open."""
         parts = self.parts
         lines = [self.sentence, "", _rows_line(parts)]
         lines += [_lead_line(self.names, lead) for lead in self.leads.values()]
         lines += [parts["control"]["words"], *_yardstick_lines(parts)]
         lines += ["", "Not claimed:", *(f"- {text}" for text in not_claimed(parts))]
-        lines += ["", "What to know about these figures:", *(f"- {text}" for text in limits_of(parts))]
+        lines += [
+            "",
+            "What to know about these figures:",
+            *(f"- {text}" for text in limits_of(parts)),
+        ]
         return "\n".join(lines) + "\n"
 
     def to_html(self, path: str | PathLike[str]) -> None:
@@ -165,10 +184,14 @@ class AuditResult:
 
         write_page(Path(path), audit_page(self.to_dict()))
 
-    def save(self, folder: str | PathLike[str], *, html: bool = True, card: str | None = None) -> None:
-        """Write `audit.json`, `summary.txt` and `report.html`; the folder appears whole or not at all.
+    def save(
+        self, folder: str | PathLike[str], *, html: bool = True, card: str | None = None
+    ) -> None:
+        """Write `audit.json`, `summary.txt` and `report.html`; the folder appears whole or not at
+        all.
 
-        card: the text of a model card (`model.to_card(data, audit=…)`), written beside them as `MODEL_CARD.md`.
+        card: the text of a model card (`model.to_card(data, audit=…)`), written beside them as
+        `MODEL_CARD.md`.
         """
         target = Path(folder)
         with locked(target):
@@ -206,14 +229,22 @@ def lead_values(lead: Lead) -> dict[str, Any]:
     """A lead in plain values."""
     measured = lead.measured
     return {
-        "metric": lead.metric, "verdict": lead.verdict,
+        "metric": lead.metric,
+        "verdict": lead.verdict,
         "tipping": None if lead.tipping is None else tipping_values(lead.tipping),
         "lead": None if lead.lead is None else limit_values(lead.lead),
-        "uniform": None if measured is None else {**limit_values(measured.uniform), "n": measured.n},
-        "adjusted": None if measured is None or measured.adjusted is None else limit_values(measured.adjusted),
-        "combined": None if measured is None or measured.combined is None else limit_values(measured.combined),
-        "replaced": lead.replaced, "unsupported_slots": lead.unsupported,
-    }  # fmt: skip
+        "uniform": None
+        if measured is None
+        else {**limit_values(measured.uniform), "n": measured.n},
+        "adjusted": None
+        if measured is None or measured.adjusted is None
+        else limit_values(measured.adjusted),
+        "combined": None
+        if measured is None or measured.combined is None
+        else limit_values(measured.combined),
+        "replaced": lead.replaced,
+        "unsupported_slots": lead.unsupported,
+    }
 
 
 def tipping_values(tipping: Tipping) -> dict[str, Any]:
@@ -237,17 +268,22 @@ def _rows_line(parts: Mapping[str, Any]) -> str:
 
 
 def _lead_line(names: tuple[str, str], lead: Lead) -> str:
-    """Verdict, estimate, Γ* of the estimate and of its confidence limit, and what uniform ratings measure."""
+    """Verdict, estimate, Γ* of the estimate and of its confidence limit, and what uniform ratings
+    measure."""
     texts = []
     if lead.tipping is not None:
         tipping = lead.tipping
         sharp = "" if tipping.sharp is None else f", {gamma_text(tipping.sharp)} of the sharp range"
         texts.append(f"lead in the log {_limits(tipping.lead)} if nothing is hidden")
-        texts.append(f"Γ* = {gamma_text(tipping.gamma)}, of its confidence limit {gamma_text(tipping.low)}{sharp}")
+        texts.append(
+            f"Γ* = {gamma_text(tipping.gamma)}, of its confidence limit {gamma_text(tipping.low)}{sharp}"
+        )
     if lead.measured is not None:
         texts.append(f"{_limits(lead.measured.uniform)} on {lead.measured.n:,} uniform rows")
         if lead.measured.adjusted is not None:
-            texts.append(f"{_limits(lead.measured.adjusted)} in the log adjusted by the tilt that these measure")
+            texts.append(
+                f"{_limits(lead.measured.adjusted)} in the log adjusted by the tilt that these measure"
+            )
         if lead.measured.combined is not None:
             texts.append(f"both together {_limits(lead.measured.combined)}")
     if lead.unsupported:
@@ -260,7 +296,9 @@ def _lead_line(names: tuple[str, str], lead: Lead) -> str:
 
 
 def _limits(found: Limits) -> str:
-    span = "" if not np.isfinite(found.low) else f" (95 % {number(found.low)} to {number(found.high)})"
+    span = (
+        "" if not np.isfinite(found.low) else f" (95 % {number(found.low)} to {number(found.high)})"
+    )
     return f"{number(found.value)}{span}"
 
 
@@ -270,15 +308,27 @@ def _yardstick_lines(parts: Mapping[str, Any]) -> list[str]:
     if known is not None:
         lines.append(f"Γ* is compared with {known['words']}: Γ = {known['gamma']:.2f}.")
     elif parts["against"] is not None:
-        lines.append("Nothing is known of Γ here: say what you believe (believe=1.5), or rate some random items.")
+        lines.append(
+            "Nothing is known of Γ here: say what you believe (believe=1.5), or rate some random items."
+        )
     for row in [*parts["benchmarks"][:3], *parts["groups"]]:
-        times = f"; Γ* is {row['times_hidden']:.1f} × as strong" if row["times_hidden"] is not None else ""
+        times = (
+            f"; Γ* is {row['times_hidden']:.1f} × as strong"
+            if row["times_hidden"] is not None
+            else ""
+        )
         side = "" if row["feature"].startswith("all ") else f" ({row['side']}s)"
         lines.append(f"Hiding {row['feature']}{side}: Γ = {row['gamma']:.2f}{times}.")
     for row in parts["scenarios"]:
-        end = {True: "; too weak to overturn it", False: "; could overturn it", None: ""}[row["survived"]]
-        lines.append(f"{row['scenario'][0].upper()}{row['scenario'][1:]}: Γ = {row['gamma']:.2f}{end}.")
-    return lines + [parts[name]["sentence"] for name in ("certificate", "tilt") if parts[name] is not None]
+        end = {True: "; too weak to overturn it", False: "; could overturn it", None: ""}[
+            row["survived"]
+        ]
+        lines.append(
+            f"{row['scenario'][0].upper()}{row['scenario'][1:]}: Γ = {row['gamma']:.2f}{end}."
+        )
+    return lines + [
+        parts[name]["sentence"] for name in ("certificate", "tilt") if parts[name] is not None
+    ]
 
 
 def not_claimed(parts: Mapping[str, Any]) -> list[str]:
@@ -297,15 +347,17 @@ def not_claimed(parts: Mapping[str, Any]) -> list[str]:
 
 
 def limits_of(parts: Mapping[str, Any]) -> list[str]:
-    """What to know about the figures; first what holds for this audit in particular, then what holds for all."""
+    """What to know about the figures; first what holds for this audit in particular, then what
+    holds for all."""
     return [
-        *_about_rows(parts["rows"], parts["leakage"]), *_about_log(parts),
+        *_about_rows(parts["rows"], parts["leakage"]),
+        *_about_log(parts),
         "One Γ bounds hidden confounding for all pairs. A few pairs may be far more confounded than the rest.",
         "Γ is measured from the estimated propensities: errors in these count as hidden confounding.",
         "The sharp range assumes that propensities are right on average among pairs with similar predictions.",
         "Intervals and bands cover the chance of which users are in the log. They do not cover how the models were "
         "trained, or the estimation of propensities and Γ.",
-    ]  # fmt: skip
+    ]
 
 
 def _about_rows(rows: Mapping[str, Any], leakage: Mapping[str, Any]) -> list[str]:
@@ -321,14 +373,18 @@ def _about_rows(rows: Mapping[str, Any], leakage: Mapping[str, Any]) -> list[str
             "one that fits them more closely is favoured."
         )
     if rows["source"] == "given":
-        texts.append("That the models were not trained on these rows is the caller's word, who named them.")
+        texts.append(
+            "That the models were not trained on these rows is the caller's word, who named them."
+        )
     if rows["source"] in ("cross-fitted", "hold-out"):
         texts.append(
             "The models were trained again with their own settings, each time without the rows they are judged by. So "
             "it is the methods that are compared, with a little less to learn from, rather than these very fits."
         )
     if rows["part"].startswith("validation"):
-        texts.append("The held-out rows also chose settings or the epoch, which flatters both models a little.")
+        texts.append(
+            "The held-out rows also chose settings or the epoch, which flatters both models a little."
+        )
     if rows["mapped"]:
         texts.append(
             "Scores of at least one model are not on the scale of ratings. Rankings take them as they are; for squared "
@@ -340,21 +396,29 @@ def _about_rows(rows: Mapping[str, Any], leakage: Mapping[str, Any]) -> list[str
 def _about_log(parts: Mapping[str, Any]) -> list[str]:
     found, rows, texts = parts["diagnostics"], parts["rows"], []
     if found["ess"] < SMALL_ESS:
-        texts.append(f"The effective sample size is only {found['ess']:.0f} rows: intervals are rough.")
+        texts.append(
+            f"The effective sample size is only {found['ess']:.0f} rows: intervals are rough."
+        )
     if found["calibration_error"] is not None and found["calibration_error"] > POOR_CALIBRATION:
-        texts.append("The propensities fit the log poorly (see calibration): part of Γ may only make up for that.")
+        texts.append(
+            "The propensities fit the log poorly (see calibration): part of Γ may only make up for that."
+        )
     if found["share_without_support"] > THIN_SUPPORT:
         texts.append(
             f"{found['share_without_support']:.1%} of all pairs are in groups of users and items without a single "
             "logged row: of these no finite Γ says anything."
         )
     if rows["uses_uniform"]:
-        texts.append("The propensities were fitted with uniform rows, so the audit is not of the log alone.")
+        texts.append(
+            "The propensities were fitted with uniform rows, so the audit is not of the log alone."
+        )
     if rows["lists"] == "rated":
         texts.append(
             "Rankings are of each user's rated items, since scores of all pairs are not known. How the rated items "
             "would rank among all others is not measured."
         )
     if rows["lists"] == "catalogue" and rows["listed_users"] < rows["log_users"]:
-        texts.append(f"Lists are of {rows['listed_users']:,} users drawn from {rows['log_users']:,}.")
+        texts.append(
+            f"Lists are of {rows['listed_users']:,} users drawn from {rows['log_users']:,}."
+        )
     return texts

@@ -1,11 +1,14 @@
-"""Rows that the models have not seen: which logged rows an audit judges by, and which fit judges each of them.
+"""Rows that the models have not seen: which logged rows an audit judges by, and which fit judges
+each of them.
 
-Errors on training rows favour the model that memorised more of them, so none is ever judged by. In this order:
+Errors on training rows favour the model that memorised more of them, so none is ever judged by. In
+this order:
 
 given         the caller names rows, or a split with held-out logged rows
 held-out      logged rows that the fits as they are have not been trained on: nothing is trained again
 cross-fitted  where no such rows are left, or folds are asked for: each model is trained again with its own settings on
-              the log without one of K parts, in turn; every row is judged by the fit that did not see it
+              the log without one of K parts, in turn; every row is judged by the fit that did not
+              see it
 hold-out      the same with one part only, where the log is too large to train on K times
 claimed       a model that cannot be trained again here, whose owner says that it has not seen the rows
 
@@ -33,19 +36,23 @@ Source = Literal["given", "held-out", "cross-fitted", "hold-out", "claimed"]
 Progress = Callable[[str], None]
 FOLDS = 5
 MAX_CROSS_FIT = 100_000
-"""Rows of a log that is trained on K times unless asked; of a larger one a part is held out, once."""
+"""Rows of a log that is trained on K times unless asked; of a larger one a part is held out, once.
+"""
 MIN_HELD_OUT = 50
 """Fewest held-out rows that serve; with fewer, models are trained again."""
 HOLD_OUT, MAX_HOLD_OUT = 0.1, 500_000
 LEAK = 0.5
-"""A model that explains more than this share of what shrunk user and item means leave unexplained reproduces the
-ratings: on rows that they have not seen, the best models of the field explain a tenth to a fifth."""
+"""A model that explains more than this share of what shrunk user and item means leave unexplained
+reproduces the
+ratings: on rows that they have not seen, the best models of the field explain a tenth to a fifth.
+"""
 SHRINK = 5.0
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The rows of an audit; part k of them is judged by fit k, which was trained on `trained_on[k]`."""
+    """The rows of an audit; part k of them is judged by fit k, which was trained on
+    `trained_on[k]`."""
 
     rows: Interactions
     source: Source
@@ -62,14 +69,18 @@ class Judged:
         return np.flatnonzero(self.part == k)
 
     def not_judged(self, k: int, logged: Interactions, users: np.ndarray) -> SeenItems:
-        """Logged pairs of some users that fit k does not judge, by user: their lists leave these out."""
+        """Logged pairs of some users that fit k does not judge, by user: their lists leave these
+        out."""
         n_users, n_items = len(logged.users), len(logged.items)
         asked = np.zeros(n_users, bool)
         asked[users] = True
         mine = self.rows_of(k)
         mine = mine[asked[self.rows.user[mine]]]
         judged = self.rows.user[mine].astype(np.int64) * n_items + self.rows.item[mine]
-        user, item = (column[asked[logged.user]] for column in (np.asarray(logged.user), np.asarray(logged.item)))
+        user, item = (
+            column[asked[logged.user]]
+            for column in (np.asarray(logged.user), np.asarray(logged.item))
+        )
         kept = ~np.isin(user.astype(np.int64) * n_items + item, judged)
         return seen_items(user[kept], item[kept], n_users)
 
@@ -98,8 +109,11 @@ class Fits:
         return scorers if len(scorers) == len(found) else None
 
 
-def choose_rows(models: tuple[AuditedModel, ...], data: Dataset, split: Split, asked: Asked) -> Judged:
-    """The rows that none of the models has seen, and what each was trained on; refused where there are none."""
+def choose_rows(
+    models: tuple[AuditedModel, ...], data: Dataset, split: Split, asked: Asked
+) -> Judged:
+    """The rows that none of the models has seen, and what each was trained on; refused where there
+    are none."""
     foreign = [model for model in models if not model.refits]
     own_split = asked.split_given or not foreign
     if asked.rows is not None:
@@ -113,17 +127,22 @@ def choose_rows(models: tuple[AuditedModel, ...], data: Dataset, split: Split, a
     if foreign and not asked.unseen:
         raise InputError(
             f"{foreign[0].label} cannot be trained again here, so it must be judged by rows that it has not seen",
-            found="no such rows", expected="rows=… (--rows FILE), or unseen=True (--unseen) if it has seen none",
+            found="no such rows",
+            expected="rows=… (--rows FILE), or unseen=True (--unseen) if it has seen none",
             hint="Ratings that a model was trained on say nothing about it.",
-        )  # fmt: skip
+        )
     train = split.train if not foreign else data.logged.labelled(split.protocol)
     if len(foreign) == len(models):
-        return _one(train, "claimed", "all logged rows: not seen in training, as the caller says", None)
+        return _one(
+            train, "claimed", "all logged rows: not seen in training, as the caller says", None
+        )
     if asked.folds == 1 or (asked.folds is None and len(train) > MAX_CROSS_FIT):
         n = min(round(HOLD_OUT * len(train)), MAX_HOLD_OUT)
         drawn = generator(asked.rng, "audit-hold-out").choice(len(train), max(n, 1), replace=False)
         train = train.take(drawn)
-        return _without(train, split, replace(asked, folds=1), f"{len(train):,} logged rows drawn at random")
+        return _without(
+            train, split, replace(asked, folds=1), f"{len(train):,} logged rows drawn at random"
+        )
     return _without(train.take(np.arange(len(train))), split, asked, "all logged rows")  # in memory
 
 
@@ -139,7 +158,9 @@ class Asked:
     rng: int = 0
 
 
-def fit_parts(model: AuditedModel, judged: Judged, data: Dataset, progress: Progress | None = None) -> Fits:
+def fit_parts(
+    model: AuditedModel, judged: Judged, data: Dataset, progress: Progress | None = None
+) -> Fits:
     """The fits of a model that judge the parts of the rows."""
     if not judged.refit or not model.refits:
         return Fits(model, (model,))
@@ -175,7 +196,8 @@ def _held_out(split: Split, models: tuple[AuditedModel, ...]) -> tuple[Interacti
 
 
 def _without(rows: Interactions, split: Split, asked: Asked, words: str) -> Judged:
-    """The rows in K random parts, each judged by fits that were trained on the split's rows without that part."""
+    """The rows in K random parts, each judged by fits that were trained on the split's rows without
+    that part."""
     width = len(split.train.items)
     own, trained = (_pairs(part, width) for part in (rows, split.train))
     seen = np.isin(own, trained)
@@ -186,12 +208,28 @@ def _without(rows: Interactions, split: Split, asked: Asked, words: str) -> Judg
         raise InputError("folds out of range", found=folds, expected="from 1 (a hold-out) to 50")
     n = min(folds, len(rows))
     part = (generator(asked.rng, "audit-folds").permutation(len(rows)) % n).astype(np.int8)
-    splits = [replace(split, train=split.train.take(~np.isin(trained, own[part == k]))) for k in range(n)]
+    splits = [
+        replace(split, train=split.train.take(~np.isin(trained, own[part == k]))) for k in range(n)
+    ]
     if any(not len(fold.train) for fold in splits):
-        raise InputError("too few logged rows to judge by some and train on the others", found=f"{len(rows)} rows")
-    how = f"{n} parts, each judged by fits trained without it" if n > 1 else "judged by fits trained without them"
+        raise InputError(
+            "too few logged rows to judge by some and train on the others",
+            found=f"{len(rows)} rows",
+        )
+    how = (
+        f"{n} parts, each judged by fits trained without it"
+        if n > 1
+        else "judged by fits trained without them"
+    )
     source: Source = "cross-fitted" if n > 1 else "hold-out"
-    return Judged(rows, source, f"{words}, {how}" if n == 1 else f"{words} in {how}", part, tuple(splits), refit=True)
+    return Judged(
+        rows,
+        source,
+        f"{words}, {how}" if n == 1 else f"{words} in {how}",
+        part,
+        tuple(splits),
+        refit=True,
+    )
 
 
 def _named_rows(table: Any, data: Dataset, split: Split) -> Interactions:
@@ -230,11 +268,16 @@ def _pairs(rows: Interactions, width: int) -> np.ndarray:
 
 
 def leakage(prediction: np.ndarray, outcome: np.ndarray, rows: Interactions, rng: int) -> float:
-    """The share of what shrunk user and item means leave unexplained that a model explains; above `LEAK`, too much.
+    """The share of what shrunk user and item means leave unexplained that a model explains; above
+    `LEAK`, too much.
 
     The means of a row are made without a fifth of the rows to which it belongs.
     """
-    part = generator(rng, "leakage").permutation(outcome.size) % FOLDS if outcome.size > 1 else np.zeros(1, int)
+    part = (
+        generator(rng, "leakage").permutation(outcome.size) % FOLDS
+        if outcome.size > 1
+        else np.zeros(1, int)
+    )
     error = np.empty(outcome.size)
     for k in range(FOLDS):
         own, rest = part == k, part != k
@@ -244,8 +287,11 @@ def leakage(prediction: np.ndarray, outcome: np.ndarray, rows: Interactions, rng
     return 1.0 - float(((prediction - outcome) ** 2).mean()) / reference if reference > 0.0 else 0.0
 
 
-def _means(rows: Interactions, outcome: np.ndarray, rest: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Predictions of `own` rows by item and user means of the `rest`, shrunk towards the overall mean."""
+def _means(
+    rows: Interactions, outcome: np.ndarray, rest: np.ndarray, own: np.ndarray
+) -> np.ndarray:
+    """Predictions of `own` rows by item and user means of the `rest`, shrunk towards the overall
+    mean."""
     mean = float(outcome[rest].mean()) if rest.any() else 0.5
     found, left = np.full(int(own.sum()), mean), outcome[rest] - mean
     for code in (rows.item, rows.user):

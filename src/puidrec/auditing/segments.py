@@ -1,4 +1,5 @@
-"""Which users and items are most affected: where Γ is large, ranges are wide, recommendations change."""
+"""Which users and items are most affected: where Γ is large, ranges are wide, recommendations
+change."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class SegmentSide:
     ids: pl.Series
 
     def columns(self) -> list[ColumnBins]:
-        """Bins of every column, and of activity (users) or popularity (items), which is always known."""
+        """Bins of every column, and of activity (users) or popularity (items), which is always
+        known."""
         table = [] if self.frame is None else self.frame.get_columns()
         found = [bin_column(column, N_BINS) for column in table if column.name != f"{self.name}_id"]
         word = "activity" if self.name == "user" else "popularity"
@@ -45,7 +47,8 @@ def segment_side(
 ) -> list[dict[str, Any]]:
     """One record per bin of every column, the largest mean Γ first.
 
-    strength: Γ of the ranges. change: named values per entity (NaN where unknown), averaged within bins.
+    strength: Γ of the ranges. change: named values per entity (NaN where unknown), averaged within
+    bins.
     """
     own = arrays.user if side.name == "user" else arrays.item
     part = slice(None, None, -(-own.size // MAX_SORTED))
@@ -53,7 +56,11 @@ def segment_side(
     ordered = Pairs(value, propensity).pooled
     n_entities = side.degree.size
     count = np.bincount(own, minlength=n_entities)
-    moved = None if arrays.against is None else np.bincount(own, arrays.model - arrays.against, minlength=n_entities)
+    moved = (
+        None
+        if arrays.against is None
+        else np.bincount(own, arrays.model - arrays.against, minlength=n_entities)
+    )
     records: list[dict[str, Any]] = []
     for column in side.columns():
         n = len(column.labels)
@@ -63,18 +70,33 @@ def segment_side(
         gamma = np.exp(bin_mean(side.mean_log_gamma, column.codes, n))
         high = np.exp(grouped_quantile(side.mean_log_gamma, column.codes, n, 0.95))
         curve = sharp_by_stratum(Pairs(value, propensity, row_bin), strength, ordered.by(row_bin))
-        shift = None if moved is None else np.bincount(column.codes, moved, minlength=n) / np.maximum(rows, 1)
+        shift = (
+            None
+            if moved is None
+            else np.bincount(column.codes, moved, minlength=n) / np.maximum(rows, 1)
+        )
         averages = {name: grouped_mean(value, column.codes, n) for name, value in change.items()}
         for k in np.flatnonzero(entities):
             known = bool(k < curve.low.size and np.isfinite(curve.low[k]))
-            records.append({
-                "column": column.name, "segment": column.labels[k], "n": int(rows[k]), "entities": int(entities[k]),
-                "gamma_mean": float(gamma[k]), "gamma_p95": float(high[k]),
-                "low": float(curve.low[k]) if known else None, "high": float(curve.high[k]) if known else None,
-                "width": float(curve.high[k] - curve.low[k]) if known else None,
-                **({"score_shift": float(shift[k]) if rows[k] else None} if shift is not None else {}),
-                **{name: _number(value[k]) for name, value in averages.items()},
-            })  # fmt: skip
+            records.append(
+                {
+                    "column": column.name,
+                    "segment": column.labels[k],
+                    "n": int(rows[k]),
+                    "entities": int(entities[k]),
+                    "gamma_mean": float(gamma[k]),
+                    "gamma_p95": float(high[k]),
+                    "low": float(curve.low[k]) if known else None,
+                    "high": float(curve.high[k]) if known else None,
+                    "width": float(curve.high[k] - curve.low[k]) if known else None,
+                    **(
+                        {"score_shift": float(shift[k]) if rows[k] else None}
+                        if shift is not None
+                        else {}
+                    ),
+                    **{name: _number(value[k]) for name, value in averages.items()},
+                }
+            )
     return sorted(records, key=lambda record: -record["gamma_mean"])[:MAX_ROWS]
 
 
@@ -83,11 +105,14 @@ def changes(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """What recommendations change, per user and per item.
 
-    Users: share of a list that both models recommend. Items: how often each is recommended per 100 users.
+    Users: share of a list that both models recommend. Items: how often each is recommended per 100
+    users.
     """
 
     def per_100(items: np.ndarray) -> np.ndarray:
-        count: np.ndarray = np.bincount(items[items >= 0], minlength=n_items) * (100.0 / max(users.size, 1))
+        count: np.ndarray = np.bincount(items[items >= 0], minlength=n_items) * (
+            100.0 / max(users.size, 1)
+        )
         return count
 
     own, other = lists
@@ -104,18 +129,22 @@ def changes(
     }
 
 
-def largest(side: SegmentSide, rows: np.ndarray, change: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+def largest(
+    side: SegmentSide, rows: np.ndarray, change: dict[str, np.ndarray]
+) -> list[dict[str, Any]]:
     """The single users or items with the largest mean Γ, under the caller's own ids as text."""
     order = np.argsort(-side.mean_log_gamma, kind="stable")[:LARGEST]
     count = np.bincount(rows, minlength=side.degree.size)
     return [
         {
-            "id": str(side.ids[int(k)]), "gamma_mean": float(np.exp(side.mean_log_gamma[k])),
-            "ratings": int(side.degree[k]), "n": int(count[k]),
+            "id": str(side.ids[int(k)]),
+            "gamma_mean": float(np.exp(side.mean_log_gamma[k])),
+            "ratings": int(side.degree[k]),
+            "n": int(count[k]),
             **{name: _number(value[k]) for name, value in change.items()},
         }
         for k in order
-    ]  # fmt: skip
+    ]
 
 
 def grouped_mean(values: np.ndarray, group: np.ndarray, n: int) -> np.ndarray:
@@ -128,7 +157,8 @@ def grouped_mean(values: np.ndarray, group: np.ndarray, n: int) -> np.ndarray:
 
 
 def grouped_quantile(values: np.ndarray, group: np.ndarray, n: int, level: float) -> np.ndarray:
-    """The smallest value of each group with at least `level` of the group at or below it; 0 where a group is empty."""
+    """The smallest value of each group with at least `level` of the group at or below it; 0 where a
+    group is empty."""
     order = np.lexsort((values, group))
     size = np.bincount(group, minlength=n)
     start = np.cumsum(size) - size

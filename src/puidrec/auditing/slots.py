@@ -1,21 +1,24 @@
 """Ranking by slots: what a list of K recommendations is worth, from logged rows that it holds.
 
-A list is worth Σ_k discount_k · P(liked | slot k). A held-out logged row that a model puts into its list says whether
-that slot is liked; it stands for h + k·l pairs of lists, with k = 1/p − 1, h the share of the log that was held out,
-and l in [1/Γ, Γ] if something hidden has strength Γ. With g the discount of its slot, the value is a ratio,
+A list is worth Σ_k discount_k · P(liked | slot k). A held-out logged row that a model puts into its
+list says whether that slot is liked; it stands for h + k·l pairs of lists, with k = 1/p − 1, h the
+share of the log that was held out, and l in [1/Γ, Γ] if something hidden has strength Γ. With g the
+discount of its slot, the value is a ratio,
 
     size of the list · Σ g (h + k l) liked / Σ g (h + k l),
 
-so it lies in [0, Σ discounts] for any weights. Labels are 0 or 1, so the linear-fractional program over l is solved by
-sorting the rows into two groups: liked ones at one end of [1/Γ, Γ], the others at the other end.
+so it lies in [0, Σ discounts] for any weights. Labels are 0 or 1, so the linear-fractional program
+over l is solved by sorting the rows into two groups: liked ones at one end of [1/Γ, Γ], the others
+at the other end.
 
-Two models differ only where they *exchange* discounts: g = discount by the one − discount by the other. Over a list
-what one gains is what it loses, and how much that is the lists alone tell, without a rating. So the lead is
+Two models differ only where they *exchange* discounts: g = discount by the one − discount by the
+other. Over a list what one gains is what it loses, and how much that is the lists alone tell,
+without a rating. So the lead is
 
     exchanged · (share liked where the model ranks higher − share liked where the other does),
 
-two ratios over different rows: their extremes are found apart, and exactly. A slot that no logged row has been in is
-*unsupported*: its share is taken as anything from 0 to 1.
+two ratios over different rows: their extremes are found apart, and exactly. A slot that no logged
+row has been in is *unsupported*: its share is taken as anything from 0 to 1.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ MAX_PAIRS = 10_000_000
 
 
 def sample_users(user: np.ndarray, n_items: int, rng: Rng, most: int = MAX_PAIRS) -> np.ndarray:
-    """The users of the rows; where ranking all items for all of them is too much, as many as are not."""
+    """The users of the rows; where ranking all items for all of them is too much, as many as are
+    not."""
     present = np.flatnonzero(np.bincount(user))
     wanted = max(1, most // n_items)
     if present.size <= wanted:
@@ -57,7 +61,8 @@ def seen_items(user: np.ndarray, item: np.ndarray, n_users: int) -> SeenItems:
 
 
 def top_lists(users: np.ndarray, scorer: Scorer, k: int, seen: SeenItems | None) -> np.ndarray:
-    """The k best items of each user but those seen, best first, [users, k]; −1 where there are fewer."""
+    """The k best items of each user but those seen, best first, [users, k]; −1 where there are
+    fewer."""
     n_items = scorer(users[:1]).shape[1] if users.size else 0
     lists = np.full((users.size, k), -1, np.int32)
     step = max(1, TILE // max(n_items, 1))
@@ -73,7 +78,8 @@ def top_lists(users: np.ndarray, scorer: Scorer, k: int, seen: SeenItems | None)
 
 @dataclass(frozen=True)
 class Slots:
-    """Where logged rows stand in the lists of two models, and where all pairs of these lists do; rank K: in no list."""
+    """Where logged rows stand in the lists of two models, and where all pairs of these lists do;
+    rank K: in no list."""
 
     row: np.ndarray
     """Positions of the rows, among those asked about, that are in a list."""
@@ -98,11 +104,16 @@ class Slots:
         kept = np.flatnonzero(rank < k)
         pairs = np.zeros_like(self.pairs)
         pairs[:, k] = self.pairs.sum(axis=1 - which)
-        return Slots(self.row[kept], rank[kept], np.full(kept.size, k), pairs, self.n_lists, self.lists)
+        return Slots(
+            self.row[kept], rank[kept], np.full(kept.size, k), pairs, self.n_lists, self.lists
+        )
 
 
 def slots_of(
-    users: np.ndarray, lists: tuple[np.ndarray, np.ndarray | None], row_user: np.ndarray, row_item: np.ndarray
+    users: np.ndarray,
+    lists: tuple[np.ndarray, np.ndarray | None],
+    row_user: np.ndarray,
+    row_item: np.ndarray,
 ) -> Slots:
     """Look the rows up in the lists of `users` (ascending codes) by one or two models."""
     own, other = lists
@@ -123,8 +134,11 @@ def slots_of(
 
 
 def rated_slots(user: np.ndarray, scores: tuple[np.ndarray, np.ndarray | None], k: int) -> Slots:
-    """The same where only rated pairs have scores: lists are the user's rated rows, all of them known."""
-    ranks = [np.full(user.size, k) if score is None else _rated_rank(user, score, k) for score in scores]
+    """The same where only rated pairs have scores: lists are the user's rated rows, all of them
+    known."""
+    ranks = [
+        np.full(user.size, k) if score is None else _rated_rank(user, score, k) for score in scores
+    ]
     row = np.flatnonzero(np.minimum(*ranks) < k)
     pairs, n_users = np.zeros((k + 1, k + 1)), np.unique(user).size
     np.add.at(pairs, (ranks[0][row], ranks[1][row]), 1.0)
@@ -132,15 +146,18 @@ def rated_slots(user: np.ndarray, scores: tuple[np.ndarray, np.ndarray | None], 
 
 
 def joined(parts: list[tuple[np.ndarray, Slots]]) -> Slots:
-    """Slots of several parts of the rows, each in lists of its own; with the positions of each part's rows."""
+    """Slots of several parts of the rows, each in lists of its own; with the positions of each
+    part's rows."""
     total = sum(part.n_lists for _, part in parts)
     pairs = sum((part.pairs * part.n_lists for _, part in parts), np.zeros_like(parts[0][1].pairs))
     return Slots(
         np.concatenate([rows[part.row] for rows, part in parts]),
         np.concatenate([part.rank for _, part in parts]),
         np.concatenate([part.against for _, part in parts]),
-        pairs / max(total, 1), total, parts[0][1].lists,
-    )  # fmt: skip
+        pairs / max(total, 1),
+        total,
+        parts[0][1].lists,
+    )
 
 
 def _rank(lists: np.ndarray, at: np.ndarray, item: np.ndarray) -> np.ndarray:
@@ -161,14 +178,16 @@ def _rated_rank(user: np.ndarray, score: np.ndarray, k: int) -> np.ndarray:
 
 
 def slot_discounts(metric: str, k: int) -> np.ndarray:
-    """What a liked item earns by its rank, 0 below the list: `dcg` 1/log2(rank + 2), `precision` 1/K; [K + 1]."""
+    """What a liked item earns by its rank, 0 below the list: `dcg` 1/log2(rank + 2), `precision`
+    1/K; [K + 1]."""
     earned = np.diff(discounts(k)) if metric == "dcg" else np.full(k, 1.0 / k)
     return np.append(earned, 0.0)
 
 
 @dataclass(frozen=True)
 class Side:
-    """The slots in which one model earns more: sums of their logged rows by user, and what they exchange."""
+    """The slots in which one model earns more: sums of their logged rows by user, and what they
+    exchange."""
 
     sums: np.ndarray
     """Σ g h and Σ g k of liked rows, then of the others, by user, [users, 4]."""
@@ -192,7 +211,9 @@ class Side:
         liked = sums[..., 0] + up * sums[..., 1]
         return liked, liked + sums[..., 2] + down * sums[..., 3]
 
-    def share(self, gamma: float = 1.0, end: End = "low", sums: np.ndarray | None = None) -> np.ndarray:
+    def share(
+        self, gamma: float = 1.0, end: End = "low", sums: np.ndarray | None = None
+    ) -> np.ndarray:
         """The lowest or highest share liked in supported slots under Γ."""
         liked, whole = self.parts(self.total if sums is None else sums, gamma, end)
         found: np.ndarray = np.divide(liked, whole, out=np.full_like(whole, 0.5), where=whole > 0.0)
@@ -201,8 +222,8 @@ class Side:
     def estimate(self, gamma: float, end: End) -> Estimate:
         """That share times what is exchanged, as an estimate over users.
 
-        Ten rows that are all liked have no spread, and yet are only ten: the variance is at least that of a share in
-        so many independent rows, with one liked and one other row added.
+        Ten rows that are all liked have no spread, and yet are only ten: the variance is at least
+        that of a share in so many independent rows, with one liked and one other row added.
         """
         share = float(self.share(gamma, end))
         liked, whole = self.parts(self.sums, gamma, end)
@@ -213,7 +234,9 @@ class Side:
         units = mass**2 / float(whole @ whole)
         near = (share * units + 1.0) / (units + 2.0)
         least = self.mass**2 * near * (1.0 - near) / units
-        return Estimate(self.mass * share, influence, max(least - float(influence @ influence), 0.0), units)
+        return Estimate(
+            self.mass * share, influence, max(least - float(influence @ influence), 0.0), units
+        )
 
 
 @dataclass(frozen=True)
@@ -225,9 +248,14 @@ class SlotLead:
 
     @classmethod
     def of(
-        cls, slots: Slots, discount: np.ndarray, label: np.ndarray, weights: tuple[np.ndarray, np.ndarray],
-        user: np.ndarray, n_users: int,
-    ) -> SlotLead:  # fmt: skip
+        cls,
+        slots: Slots,
+        discount: np.ndarray,
+        label: np.ndarray,
+        weights: tuple[np.ndarray, np.ndarray],
+        user: np.ndarray,
+        n_users: int,
+    ) -> SlotLead:
         """From rows in lists: label, (h, k), and user of each row of `slots.row`."""
         table = discount[:, None] - discount[None, :]
         gap = table[slots.rank, slots.against]
@@ -244,7 +272,13 @@ class SlotLead:
                     sums[:, 2 * column + which] = np.bincount(user[mine], value, n_users)
             missing = ~known & (mass > 0.0)
             sides.append(
-                Side(sums, float(mass[known].sum()), float(mass[missing].sum()), mine.size, int(missing.sum()))
+                Side(
+                    sums,
+                    float(mass[known].sum()),
+                    float(mass[missing].sum()),
+                    mine.size,
+                    int(missing.sum()),
+                )
             )
         return cls(*sides)
 
@@ -261,7 +295,9 @@ class SlotLead:
     @property
     def point(self) -> float:
         """The estimate if nothing is hidden, unsupported slots as liked as the others."""
-        found = [(one.mass + one.unsupported) * float(one.share()) for one in (self.gain, self.loss)]
+        found = [
+            (one.mass + one.unsupported) * float(one.share()) for one in (self.gain, self.loss)
+        ]
         return found[0] - found[1]
 
     @property
@@ -280,7 +316,8 @@ class SlotLead:
         return found + (-self.loss.unsupported if end == "low" else self.gain.unsupported)
 
     def values(self, grid: np.ndarray, end: End, sums: np.ndarray | None = None) -> np.ndarray:
-        """That end over a grid of Γ; for sums of resampled users [replicates, 8], [replicates, grid]."""
+        """That end over a grid of Γ; for sums of resampled users [replicates, 8], [replicates,
+        grid]."""
         other: End = "high" if end == "low" else "low"
         own, against = (None, None) if sums is None else (sums[:, :4], sums[:, 4:])
         found = [
@@ -288,7 +325,9 @@ class SlotLead:
             - self.loss.mass * self.loss.share(float(g), other, against)
             for g in grid
         ]
-        return np.stack(found, axis=-1) + (-self.loss.unsupported if end == "low" else self.gain.unsupported)
+        return np.stack(found, axis=-1) + (
+            -self.loss.unsupported if end == "low" else self.gain.unsupported
+        )
 
     def curve(self, grid: np.ndarray) -> Curve:
         """Both ends over a grid of Γ."""

@@ -1,16 +1,20 @@
-"""The tipping point: how strong must what is hidden be before the better model need no longer be the better one?
+"""The tipping point: how strong must what is hidden be before the better model need no longer be
+the better one?
 
-Gaps δ are oriented so that δ > 0 where the model does better. With k = 1/p - 1, T = Σδ, S₊ = Σ_{δ>0} kδ and
-S₋ = Σ_{δ<0} k|δ|, the least favourable weights within Γ give T + S₊/Γ - S₋Γ, which is 0 at
+Gaps δ are oriented so that δ > 0 where the model does better. With k = 1/p - 1, T = Σδ, S₊ =
+Σ_{δ>0} kδ and S₋ = Σ_{δ<0} k|δ|, the least favourable weights within Γ give T + S₊/Γ - S₋Γ, which
+is 0 at
 
     Γ* = (T + √(T² + 4 S₋S₊)) / (2 S₋).
 
-Dividing by the weights' sum moves no sign, so box and normalised envelopes tip at the same Γ*; the sharp one later.
-Γ* = 1: the weighted log shows no lead to begin with. Γ* = ∞: the model does better on every pair.
+Dividing by the weights' sum moves no sign, so box and normalised envelopes tip at the same Γ*; the
+sharp one later. Γ* = 1: the weighted log shows no lead to begin with. Γ* = ∞: the model does better
+on every pair.
 
-The interval of Γ* inverts a test: its lower end is the largest Γ at which the worst case is still above 0 beyond
-chance, with users as independent clusters. A few users who carry all of a lead do not make it certain: Student's
-quantile is taken with as many degrees of freedom as users effectively contribute.
+The interval of Γ* inverts a test: its lower end is the largest Γ at which the worst case is still
+above 0 beyond chance, with users as independent clusters. A few users who carry all of a lead do
+not make it certain: Student's quantile is taken with as many degrees of freedom as users
+effectively contribute.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ WorstCase = Callable[[float], Limits]
 
 @dataclass(frozen=True)
 class Tipping:
-    """Γ* with its interval, the lead if nothing is hidden, and the Γ* of the sharp set; infinite values are `inf`."""
+    """Γ* with its interval, the lead if nothing is hidden, and the Γ* of the sharp set; infinite
+    values are `inf`."""
 
     gamma: float
     low: float
@@ -48,7 +53,8 @@ class Tipping:
 
 
 def tipping_gamma(T: np.ndarray, S_plus: np.ndarray, S_minus: np.ndarray) -> np.ndarray:
-    """Γ* from the three sums, elementwise; 1 where the weighted log shows no lead, or where no pair differs."""
+    """Γ* from the three sums, elementwise; 1 where the weighted log shows no lead, or where no pair
+    differs."""
     root = np.sqrt(T**2 + 4.0 * S_minus * S_plus)
     with np.errstate(divide="ignore", invalid="ignore"):
         # the two forms are equal; each is used where it does not cancel
@@ -62,7 +68,10 @@ def tipping_point(pairs: Pairs, user: np.ndarray, level: float = 0.95) -> Tippin
     """Γ* of the gaps in `pairs`, its interval over users, and the Γ* of the sharp set."""
     plus, minus = pairs.signed
     moved = pairs.odds * pairs.value
-    own = sums_by_user(user, pairs.value, np.maximum(moved, 0.0), np.maximum(-moved, 0.0)).T / pairs.nominal
+    own = (
+        sums_by_user(user, pairs.value, np.maximum(moved, 0.0), np.maximum(-moved, 0.0)).T
+        / pairs.nominal
+    )
 
     def worst(gamma: float) -> Limits:
         return limits(own[0] + own[1] / gamma - own[2] * gamma, level)
@@ -73,7 +82,8 @@ def tipping_point(pairs: Pairs, user: np.ndarray, level: float = 0.95) -> Tippin
 
 
 def tipping_interval(worst: WorstCase) -> tuple[float, float]:
-    """Between which Γ the worst case is neither above nor below 0 beyond chance; 1 where it is not above at Γ = 1."""
+    """Between which Γ the worst case is neither above nor below 0 beyond chance; 1 where it is not
+    above at Γ = 1."""
     low, high = (
         first_zero(lambda log_gamma, end=end: worst(float(np.exp(log_gamma)))[end])  # type: ignore[misc]
         for end in (1, 2)
@@ -82,7 +92,8 @@ def tipping_interval(worst: WorstCase) -> tuple[float, float]:
 
 
 def first_zero(curve: Callable[[float], float]) -> float:
-    """The Γ at which a curve over log Γ, above 0 at the start, first reaches 0; 1 where it never was above, else ∞."""
+    """The Γ at which a curve over log Γ, above 0 at the start, first reaches 0; 1 where it never
+    was above, else ∞."""
     grid = np.linspace(0.0, MAX_LOG, STEPS)
     before = 0.0
     if not curve(0.0) > 0.0:
@@ -95,7 +106,8 @@ def first_zero(curve: Callable[[float], float]) -> float:
 
 
 def bisect(curve: Callable[[float], float], low: float, high: float) -> float:
-    """Where a curve leaves the values above 0, between two points; it may be infinite there, so no secant."""
+    """Where a curve leaves the values above 0, between two points; it may be infinite there, so no
+    secant."""
     for _ in range(60):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if curve(middle) > 0.0 else (low, middle)
@@ -103,7 +115,8 @@ def bisect(curve: Callable[[float], float], low: float, high: float) -> float:
 
 
 def tipping_of(worst: WorstCase, lead: Limits) -> Tipping:
-    """Γ* of a quantity without a closed form, from its worst case; lead: its estimate if nothing is hidden."""
+    """Γ* of a quantity without a closed form, from its worst case; lead: its estimate if nothing is
+    hidden."""
     star = first_zero(lambda log_gamma: worst(float(np.exp(log_gamma))).value)
     return Tipping(star, *tipping_interval(worst), lead)
 

@@ -1,4 +1,5 @@
-"""The verdict on a lead, and its words. Error and ranking are judged by the same rule, side by side.
+"""The verdict on a lead, and its words. Error and ranking are judged by the same rule, side by
+side.
 
 confirmed  measured: uniform ratings (with the log adjusted by them, where both agree) show the model ahead
 refuted    measured: they show the other model ahead
@@ -26,7 +27,8 @@ Verdict = Literal["confirmed", "robust", "fragile", "undecided", "refuted", "sin
 
 @dataclass(frozen=True)
 class Lead:
-    """What a log, and uniform ratings where there are some, say of one model against another by one metric."""
+    """What a log, and uniform ratings where there are some, say of one model against another by one
+    metric."""
 
     metric: str
     """`squared error`, `DCG@10`, `precision@10`, `NDCG@10`."""
@@ -34,7 +36,8 @@ class Lead:
     """None: the log cannot say (NDCG needs lists whose every item is rated)."""
     measured: Measured | None = None
     leak: str = ""
-    """Why the rows show nothing (scores that reproduce the ratings), in words; empty where they may."""
+    """Why the rows show nothing (scores that reproduce the ratings), in words; empty where they
+    may."""
     known: Yardstick | None = None
     """What is known of Γ here."""
     replaced: int | None = None
@@ -109,7 +112,9 @@ def why(names: tuple[str, str], lead: Lead) -> str:
         return f"these rows show nothing: {lead.leak}"
     if lead.tipping is None:
         found = None if lead.measured is None else lead.measured.decides
-        return "uniform ratings do not show who is ahead" + ("" if found is None else f" ({_difference(found)})")
+        return "uniform ratings do not show who is ahead" + (
+            "" if found is None else f" ({_difference(found)})"
+        )
     found = lead.tipping.lead
     if found == (0.0, 0.0, 0.0):
         return "their scores do not tell them apart on these rows"

@@ -1,9 +1,11 @@
-"""What is a large Γ here? What uniform rows say, what you believe, recorded features, scenarios, ratings replaced.
+"""What is a large Γ here? What uniform rows say, what you believe, recorded features, scenarios,
+ratings replaced.
 
-Three of them *decide*, since something is known of them: the Γ that uniform ratings prove and measure, your own number
-(`believe`), and `TIMES` × the strongest recorded feature (that many traits like it hidden together: log odds add up).
-Your number takes the place of the features; what uniform ratings prove stands beside it. Scenarios (a trait that some
-share of users holds and that multiplies their exposure) and single features illustrate, and decide nothing.
+Three of them *decide*, since something is known of them: the Γ that uniform ratings prove and
+measure, your own number (`believe`), and `TIMES` × the strongest recorded feature (that many traits
+like it hidden together: log odds add up). Your number takes the place of the features; what uniform
+ratings prove stands beside it. Scenarios (a trait that some share of users holds and that
+multiplies their exposure) and single features illustrate, and decide nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Scenario:
             raise InputError(
                 "a scenario needs a share of users between 0 and 1 and a factor above 0",
                 found=f"{self.share:g} and {self.factor:g}",
-            )  # fmt: skip
+            )
 
     @property
     def words(self) -> str:
@@ -49,8 +51,9 @@ class Scenario:
     def gamma(self, rate: float) -> float:
         """Its Γ where a share `rate` of the pairs was seen.
 
-        Those without the trait have exposure p₀ = rate / (1 - share + share·factor), those with it p₁ = factor·p₀. Γ is
-        the largest ratio between the odds of either group and the odds of all, which are what the log shows.
+        Those without the trait have exposure p₀ = rate / (1 - share + share·factor), those with it
+        p₁ = factor·p₀. Γ is the largest ratio between the odds of either group and the odds of all,
+        which are what the log shows.
         """
         rate = min(max(rate, TINY), 1.0 - TINY)
         without = rate / (1.0 - self.share + self.share * self.factor)
@@ -71,8 +74,11 @@ class Yardstick:
     gamma: float
 
 
-def group_calibration(evidence: Evidence, groups: Mapping[str, Sequence[str]] | None) -> Calibration | None:
-    """The shift of every named group of columns, and of each side's features together; None where there are none."""
+def group_calibration(
+    evidence: Evidence, groups: Mapping[str, Sequence[str]] | None
+) -> Calibration | None:
+    """The shift of every named group of columns, and of each side's features together; None where
+    there are none."""
     if evidence.log is None:
         return None
     wanted: dict[str, Sequence[str]] = dict(groups or {})
@@ -84,23 +90,39 @@ def group_calibration(evidence: Evidence, groups: Mapping[str, Sequence[str]] | 
     for name, own in (groups or {}).items():
         unknown = next((column for column in own if column not in known), None)
         if unknown is not None:
-            raise InputError(f"no such feature, in group {name}", found=unknown, expected=", ".join(sorted(known)))
+            raise InputError(
+                f"no such feature, in group {name}",
+                found=unknown,
+                expected=", ".join(sorted(known)),
+            )
     if not wanted:
         return None
     user, item = evidence.log
     found = calibrate(
-        user, item, evidence.users, evidence.items, n_users=evidence.counts.n_users, n_items=evidence.counts.n_items,
-        groups=wanted, exclude=evidence.exclude,
-    )  # fmt: skip
-    whole = {name: side for side, name in ALL.items()}  # a column may have the same name on both sides
-    return Calibration(tuple(row for row in found.rows if whole.get(row.feature, row.side) == row.side))
+        user,
+        item,
+        evidence.users,
+        evidence.items,
+        n_users=evidence.counts.n_users,
+        n_items=evidence.counts.n_items,
+        groups=wanted,
+        exclude=evidence.exclude,
+    )
+    whole = {
+        name: side for side, name in ALL.items()
+    }  # a column may have the same name on both sides
+    return Calibration(
+        tuple(row for row in found.rows if whole.get(row.feature, row.side) == row.side)
+    )
 
 
 def _features(frame: pl.DataFrame | None, side: str) -> list[str]:
     return [] if frame is None else [name for name in frame.columns if name != f"{side}_id"]
 
 
-def deciding(believe: float | None, proved: Yardstick | None, features: Calibration | None) -> Yardstick | None:
+def deciding(
+    believe: float | None, proved: Yardstick | None, features: Calibration | None
+) -> Yardstick | None:
     """The Γ that a robust lead must survive; None where nothing is known of Γ here.
 
     proved: what uniform ratings say of Γ. features: taken where the caller believes nothing.
@@ -123,14 +145,18 @@ def _rows(calibration: Calibration | None) -> list[Any]:
 
 
 def benchmarks(calibration: Calibration | None, gamma: float | None) -> list[dict[str, Any]]:
-    """Every recorded feature (or group) as a yardstick for Γ: what hiding it does, and how much stronger Γ* is."""
+    """Every recorded feature (or group) as a yardstick for Γ: what hiding it does, and how much
+    stronger Γ* is."""
     return [
         {
-            "feature": row.feature, "side": row.side, "gamma": row.gamma_mean, "gamma_90": row.gamma_90,
+            "feature": row.feature,
+            "side": row.side,
+            "gamma": row.gamma_mean,
+            "gamma_90": row.gamma_90,
             "times_hidden": times_as_strong(gamma, row.gamma_mean),
         }
         for row in sorted(_rows(calibration), key=lambda row: -row.gamma_mean)
-    ]  # fmt: skip
+    ]
 
 
 def scenarios(rate: float, gamma: float | None) -> list[dict[str, Any]]:
@@ -138,11 +164,14 @@ def scenarios(rate: float, gamma: float | None) -> list[dict[str, Any]]:
     found = [(one, one.gamma(rate)) for one in SCENARIOS]
     return [
         {
-            "scenario": one.words, "share": one.share, "factor": one.factor, "gamma": own,
+            "scenario": one.words,
+            "share": one.share,
+            "factor": one.factor,
+            "gamma": own,
             "survived": None if gamma is None else bool(gamma > own),
         }
         for one, own in found
-    ]  # fmt: skip
+    ]
 
 
 def times_as_strong(gamma: float | None, shift: float) -> float | None:
@@ -158,8 +187,8 @@ def times_as_strong(gamma: float | None, shift: float) -> float | None:
 def replaced(value: np.ndarray, worst: np.ndarray, weight: np.ndarray) -> int | None:
     """The fewest rows whose replacement by the least favourable outcome ends a lead.
 
-    Minimise |R| subject to Σ_{i∉R} w z + Σ_{i∈R} w z_min <= 0: the rows that lose most first. None where there is no
-    lead, or where replacing all would not end it.
+    Minimise |R| subject to Σ_{i∉R} w z + Σ_{i∈R} w z_min <= 0: the rows that lose most first. None
+    where there is no lead, or where replacing all would not end it.
     """
     total = float(weight @ value)
     if total <= 0.0:

@@ -1,4 +1,5 @@
-"""`puid audit`: how strong must hidden confounding be to overturn what a log says of a model, or of its lead?"""
+"""`puid audit`: how strong must hidden confounding be to overturn what a log says of a model, or of
+its lead?"""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from puidrec.auditing.result import Audit
     from puidrec.data.dataset import Dataset
 
-SHARED = {"data_sha256": "data", "protocol": "protocol", "seed": "seed", "select": "rows that chose the epoch"}
+SHARED = {
+    "data_sha256": "data",
+    "protocol": "protocol",
+    "seed": "seed",
+    "select": "rows that chose the epoch",
+}
 """What two runs must have in common, and what to call it."""
 
 
@@ -30,24 +36,48 @@ class AuditOptions(options.Options):
     rows: Path | None = options.path_option(
         "Logged pairs to judge by, which no model has seen: user_id, item_id.", "FILE"
     )
-    unseen: bool = option(False, "My word: models given as scores have seen none of the logged ratings.", "--unseen")
+    unseen: bool = option(
+        False, "My word: models given as scores have seen none of the logged ratings.", "--unseen"
+    )
     folds: int | None = option(
-        None, "Train runs again without each of so many parts of the log; 1 holds a part out once.", min=1, max=50,
-        metavar="NUMBER", show_default="only where no row was held out",
-    )  # fmt: skip
-    metric: str = option("auto", "What the verdict is about: auto, error, ranking, precision or ndcg.", metavar="NAME")
+        None,
+        "Train runs again without each of so many parts of the log; 1 holds a part out once.",
+        min=1,
+        max=50,
+        metavar="NUMBER",
+        show_default="only where no row was held out",
+    )
+    metric: str = option(
+        "auto",
+        "What the verdict is about: auto, error, ranking, precision or ndcg.",
+        metavar="NAME",
+    )
     k: int = option(10, "Where ranked lists are cut: DCG@K, precision@K.", min=1)
     believe: float | None = option(
-        None, "The largest Γ you think possible: a lead that survives it is robust.", metavar="GAMMA"
+        None,
+        "The largest Γ you think possible: a lead that survives it is robust.",
+        metavar="GAMMA",
     )
-    protocol: str = option("", options.PROTOCOLS, metavar="NAME", show_default="the run's own, or rd")
+    protocol: str = option(
+        "", options.PROTOCOLS, metavar="NAME", show_default="the run's own, or rd"
+    )
     sequential: bool = option(
-        False, "Say whether the random ratings (--uniform) settle it, valid whenever you look.", "--sequential"
+        False,
+        "Say whether the random ratings (--uniform) settle it, valid whenever you look.",
+        "--sequential",
     )
-    gamma_limit: float | None = option(None, "Largest Γ to look at; chosen to fit when left out.", metavar="NUMBER")
-    gamma: str = option("information", "Rule of the personalised shape: information, exposure-gap, …", metavar="RULE")
+    gamma_limit: float | None = option(
+        None, "Largest Γ to look at; chosen to fit when left out.", metavar="NUMBER"
+    )
+    gamma: str = option(
+        "information",
+        "Rule of the personalised shape: information, exposure-gap, …",
+        metavar="RULE",
+    )
     propensity: str = option("two-way", options.PROPENSITY, metavar="NAME")
-    replicates: int = option(200, "Bootstrap draws of users for the bands; 0 for none.", min=0, max=100_000)
+    replicates: int = option(
+        200, "Bootstrap draws of users for the bands; 0 for none.", min=0, max=100_000
+    )
     seed: int = option(0, "Seed of everything random.", min=0)
 
 
@@ -55,9 +85,10 @@ Audited = Annotated[
     Path,
     typer.Argument(
         help="Folder written by puid train, or scores as CSV or Parquet: user_id, item_id, score.",
-        metavar="RUN|SCORES", readable=False,
+        metavar="RUN|SCORES",
+        readable=False,
     ),
-]  # fmt: skip
+]
 
 
 @options.command("puid audit runs/coat --against runs/mf --out audit-coat", writes="out")
@@ -66,7 +97,9 @@ def audit(
     against: Annotated[
         Path | None,
         typer.Option(
-            help="Another run or file of scores: audit the lead over it.", metavar="RUN2|SCORES2", readable=False
+            help="Another run or file of scores: audit the lead over it.",
+            metavar="RUN2|SCORES2",
+            readable=False,
         ),
     ] = None,
     device: options.Device = None,
@@ -75,13 +108,15 @@ def audit(
     asked: AuditOptions,
     output: options.OutputOptions,
 ) -> None:
-    """Say how strong hidden confounding must be to overturn a model's result, or its lead over another.
+    """Say how strong hidden confounding must be to overturn a model's result, or its lead over
+    another.
 
-    The runs remember their data. Other data, recognised by their content, are refused, unless --other-data insists.
-    Models are judged by logged rows that they have not seen: those that their split held out; runs are trained again
-    where it held none out, or where --folds asks for it. Where there are uniform rows, the lead is measured on them.
-    Scores of a model trained elsewhere need --data, and --rows or --unseen.
-    Writes audit.json, summary.txt and report.html; for a run also its MODEL_CARD.md with the verdict. The run stays.
+    The runs remember their data. Other data, recognised by their content, are refused, unless
+    --other-data insists. Models are judged by logged rows that they have not seen: those that their
+    split held out; runs are trained again where it held none out, or where --folds asks for it.
+    Where there are uniform rows, the lead is measured on them. Scores of a model trained elsewhere
+    need --data, and --rows or --unseen. Writes audit.json, summary.txt and report.html; for a run
+    also its MODEL_CARD.md with the verdict. The run stays.
     """
     from puidrec.auditing.audit import audit as audit_models
     from puidrec.auditing.result import check_target
@@ -97,16 +132,28 @@ def audit(
         own = runs[0].facts["protocol"] if runs and runs[0].facts is not None else "rd"
         step("auditing")
         found = audit_models(
-            audited[0].model, loaded, audited[1].model if len(audited) > 1 else None,
-            rows=None if asked.rows is None else read_rows(asked.rows), unseen=asked.unseen, folds=asked.folds,
-            metric=asked.metric, k=asked.k, believe=asked.believe,  # type: ignore[arg-type]
+            audited[0].model,
+            loaded,
+            audited[1].model if len(audited) > 1 else None,
+            rows=None if asked.rows is None else read_rows(asked.rows),
+            unseen=asked.unseen,
+            folds=asked.folds,
+            metric=asked.metric,  # type: ignore[arg-type]
+            k=asked.k,
+            believe=asked.believe,
             protocol=asked.protocol or own,
-            gamma=asked.gamma, gamma_limit=asked.gamma_limit, propensity=asked.propensity,
-            replicates=asked.replicates, rng=asked.seed, names=_names(audited), progress=_telling(step),
-        )  # fmt: skip
+            gamma=asked.gamma,
+            gamma_limit=asked.gamma_limit,
+            propensity=asked.propensity,
+            replicates=asked.replicates,
+            rng=asked.seed,
+            names=_names(audited),
+            progress=_telling(step),
+        )
         if asked.sequential and found.parts["sequential"] is None:
             raise InputError(
-                "--sequential needs random ratings and two models", expected="--uniform FILE and --against RUN2"
+                "--sequential needs random ratings and two models",
+                expected="--uniform FILE and --against RUN2",
             )
         if output.out is not None:
             step("writing")
@@ -120,7 +167,8 @@ def audit(
 
 
 def _telling(step: Callable[[str], None]) -> Callable[[str], None]:
-    """Steps as they come; the first one, what will be computed and how long it takes, stays on standard error."""
+    """Steps as they come; the first one, what will be computed and how long it takes, stays on
+    standard error."""
     told: list[str] = []
 
     def tell(words: str) -> None:
@@ -134,7 +182,8 @@ def _telling(step: Callable[[str], None]) -> Callable[[str], None]:
 
 @dataclass(frozen=True)
 class _Audited:
-    """What the command line names: the model of a run folder with what it was trained on, or a file of scores."""
+    """What the command line names: the model of a run folder with what it was trained on, or a file
+    of scores."""
 
     path: Path
     model: Any
@@ -169,9 +218,10 @@ def _load(data: options.RunDataOptions, runs: list[_Audited]) -> Dataset:
         return data.load_for(runs[0].path)[0]
     if not data.data:
         raise InputError(
-            "scores do not say which data they are of", expected="--data NAME, or --data files --logged FILE",
+            "scores do not say which data they are of",
+            expected="--data NAME, or --data files --logged FILE",
             hint="Give the log that the model was trained on, and --rows or --unseen.",
-        )  # fmt: skip
+        )
     return data.load()
 
 
@@ -182,9 +232,10 @@ def _require_alike(runs: list[_Audited]) -> None:
         if len(set(map(str, values))) > 1:
             short = [str(value)[:12] for value in values]
             raise InputError(
-                f"the two runs differ in {word}, so they cannot be compared", found=f"{short[0]} and {short[1]}",
+                f"the two runs differ in {word}, so they cannot be compared",
+                found=f"{short[0]} and {short[1]}",
                 expected="runs of one data set, protocol, seed and selection",
-            )  # fmt: skip
+            )
 
 
 def _names(audited: list[_Audited]) -> tuple[str, str] | None:
@@ -197,9 +248,11 @@ def _names(audited: list[_Audited]) -> tuple[str, str] | None:
 
 
 def _card(audited: _Audited, data: Dataset, found: Audit) -> str | None:
-    """The card of an audited run, as its training wrote it, with the verdict; of a file of scores nothing is known.
+    """The card of an audited run, as its training wrote it, with the verdict; of a file of scores
+    nothing is known.
 
-    Where other data were audited than the run was trained on, the card has no metrics: those of the run are elsewhere.
+    Where other data were audited than the run was trained on, the card has no metrics: those of the
+    run are elsewhere.
     """
     from puidrec.run_folder import measure
 

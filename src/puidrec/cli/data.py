@@ -14,12 +14,17 @@ from puidrec.cli.options import option
 from puidrec.cli.output import print_json, print_table, progress_bar, say, steps
 from puidrec.errors import InputError
 
-app = typer.Typer(help="Describe, convert, export, simulate and fetch data sets.", no_args_is_help=True)
+app = typer.Typer(
+    help="Describe, convert, export, simulate and fetch data sets.", no_args_is_help=True
+)
 
 
 @options.command("puid data describe --data coat --data-dir coat")
 def describe(
-    data: options.DataOptions, protocol: options.ProtocolName = "rd", *, common: options.CommonOptions
+    data: options.DataOptions,
+    protocol: options.ProtocolName = "rd",
+    *,
+    common: options.CommonOptions,
 ) -> None:
     """Show what a data set holds, and how far the log is from the uniform rows."""
     from puidrec.data.describe import describe_dataset
@@ -31,15 +36,28 @@ def describe(
         return
     print_table(
         f"{facts['name']}: {facts['n_users']:,} users × {facts['n_items']:,} items",
-        ("regime", "rows", "share of pairs", "mean rating", "± 95 %", "liked", "ratings low → high"),
+        (
+            "regime",
+            "rows",
+            "share of pairs",
+            "mean rating",
+            "± 95 %",
+            "liked",
+            "ratings low → high",
+        ),
         [
             (
-                name, f"{part['rows']:,}", f"{part['density']:.3%}", f"{part['mean_rating']:.3f}",
-                f"{part['half_width']:.3f}", f"{part['positive_rate']:.1%}", part["histogram"],
+                name,
+                f"{part['rows']:,}",
+                f"{part['density']:.3%}",
+                f"{part['mean_rating']:.3f}",
+                f"{part['half_width']:.3f}",
+                f"{part['positive_rate']:.1%}",
+                part["histogram"],
             )
             for name, part in facts["regimes"].items()
         ],
-    )  # fmt: skip
+    )
     for side in ("users", "items"):
         say(f"features of {side}: {', '.join(facts['features'][side]) or 'none'}")
     say(facts["sentence"])
@@ -49,7 +67,9 @@ def describe(
 def convert(
     source: Annotated[str, typer.Argument(help="Data set to convert: kuairec.", metavar="NAME")],
     src: Annotated[Path, typer.Argument(help="Folder of the original files.", readable=False)],
-    dst: Annotated[Path, typer.Argument(help="Folder to write: new, or an earlier conversion.", readable=False)],
+    dst: Annotated[
+        Path, typer.Argument(help="Folder to write: new, or an earlier conversion.", readable=False)
+    ],
     common: options.CommonOptions,
 ) -> None:
     """Write the compact form of a data set from its original files, streaming."""
@@ -62,7 +82,9 @@ def convert(
     if common.as_json:
         print_json(facts)
     else:
-        counts = ", ".join(f"{value:,} {key}" for key, value in facts.items() if isinstance(value, int))
+        counts = ", ".join(
+            f"{value:,} {key}" for key, value in facts.items() if isinstance(value, int)
+        )
         say(f"wrote {dst}: {counts}; {sum(facts['bytes'].values()) / 2**20:.1f} MiB")
 
 
@@ -77,7 +99,10 @@ class DataFormat(StrEnum):
     jsonl = "jsonl"
 
 
-@options.command("puid data export --data ml-100k --data-dir ml-100k --format recbole --out ml-recbole", writes="out")
+@options.command(
+    "puid data export --data ml-100k --data-dir ml-100k --format recbole --out ml-recbole",
+    writes="out",
+)
 def export(
     form: Annotated[
         DataFormat,
@@ -87,11 +112,14 @@ def export(
             "parquet, jsonl: our columns.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to write; new or empty.", metavar="DIR", readable=False)],
+    out: Annotated[
+        Path, typer.Option(help="Folder to write; new or empty.", metavar="DIR", readable=False)
+    ],
     data: options.DataOptions,
     common: options.CommonOptions,
 ) -> None:
-    """Write a data set in the form of another tool. All of them can be read again with --data files or recbole."""
+    """Write a data set in the form of another tool. All of them can be read again with --data files
+    or recbole."""
     from puidrec.atomic import atomic_folder, refuse_other_files
     from puidrec.data.sources.formats import write_dataset
 
@@ -104,17 +132,27 @@ def export(
     if common.as_json:
         print_json(rows)
     else:
-        say(f"wrote {out}: " + ", ".join(f"{name} ({count:,} rows)" for name, count in rows.items()))
+        say(
+            f"wrote {out}: " + ", ".join(f"{name} ({count:,} rows)" for name, count in rows.items())
+        )
 
 
 @options.command("puid data fetch ml-100k --out ml-100k", writes="out")
 def fetch(
     name: Annotated[
-        str, typer.Argument(help="Data set: ml-100k, kuairand; others say how to get them.", metavar="NAME")
+        str,
+        typer.Argument(
+            help="Data set: ml-100k, kuairand; others say how to get them.", metavar="NAME"
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to write; new or empty.", metavar="DIR", readable=False)],
+    out: Annotated[
+        Path, typer.Option(help="Folder to write; new or empty.", metavar="DIR", readable=False)
+    ],
     url: Annotated[
-        str | None, typer.Option(help="Another address of the same file; its checksum must match.", metavar="URL")
+        str | None,
+        typer.Option(
+            help="Another address of the same file; its checksum must match.", metavar="URL"
+        ),
     ] = None,
     *,
     common: options.CommonOptions,
@@ -128,7 +166,10 @@ def fetch(
     with progress_bar() as bar:
         task = bar.add_task("downloading", total=None)
         facts = fetch_data(
-            name, out, url=url, progress=lambda done, total: bar.update(task, completed=done, total=total)
+            name,
+            out,
+            url=url,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if common.as_json:
         print_json(facts)
@@ -152,23 +193,38 @@ class WorldOptions(options.Options):
     )
     users: int = option(800, "Number of users.", min=2)
     items: int = option(500, "Number of items.", min=2)
-    rows: int | None = option(None, "Expected number of logged rows (default: 5 % of the pairs).", min=1)
-    uniform_rows: int | None = option(None, "Rows drawn uniformly (default: 16 per user; 0 for none).", min=0)
+    rows: int | None = option(
+        None, "Expected number of logged rows (default: 5 % of the pairs).", min=1
+    )
+    uniform_rows: int | None = option(
+        None, "Rows drawn uniformly (default: 16 per user; 0 for none).", min=0
+    )
 
 
 @options.command("puid data simulate --world pair --users 300 --items 300 --out sim", writes="out")
 def simulate(
-    out: options.OutFolder, size: WorldOptions, seed: options.Seed = 0, *, common: options.CommonOptions
+    out: options.OutFolder,
+    size: WorldOptions,
+    seed: options.Seed = 0,
+    *,
+    common: options.CommonOptions,
 ) -> None:
-    """Simulate a confounded log with a uniform sample and the truth, up to a million users, in chunks."""
+    """Simulate a confounded log with a uniform sample and the truth, up to a million users, in
+    chunks."""
     from puidrec.data.synthetic import simulate_to_parquet
 
     with progress_bar() as bar:
         task = bar.add_task("simulating", total=None)
         facts = simulate_to_parquet(
-            out, size.world, size.users, size.items, size.rows, rng=seed, n_uniform=size.uniform_rows,
+            out,
+            size.world,
+            size.users,
+            size.items,
+            size.rows,
+            rng=seed,
+            n_uniform=size.uniform_rows,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )  # fmt: skip
+        )
     if common.as_json:
         print_json(facts)
     else:

@@ -28,9 +28,12 @@ class GammaDataOptions(options.DataOptions):
     """A data set; --set takes parts of the rule as well."""
 
     settings: list[str] | None = option(
-        None, "data.KEY: an option of the data source; gamma.KEY: a part of the rule (gamma.entropy=plugin).", "--set",
-        metavar="KEY=VALUE", callback=options.merge_settings,
-    )  # fmt: skip
+        None,
+        "data.KEY: an option of the data source; gamma.KEY: a part of the rule (gamma.entropy=plugin).",
+        "--set",
+        metavar="KEY=VALUE",
+        callback=options.merge_settings,
+    )
     sections: ClassVar[Sequence[str] | None] = ("data", "gamma")
 
 
@@ -47,15 +50,21 @@ class RuleOptions(options.Options):
         from puidrec.exposure.gamma import resolve_gamma
 
         texts = {"alpha": self.alpha, "beta": self.beta}
-        weights = {key: options.parse_value(text) for key, text in texts.items() if text is not None}
+        weights = {
+            key: options.parse_value(text) for key, text in texts.items() if text is not None
+        }
         chosen = resolve_gamma(self.rule, **more, **weights)
         if weights and (chosen.source not in WEIGHTED or chosen.link == "info"):
             name = next(iter(weights))
-            raise InputError(f"--{name} has no effect on this rule", found=self.rule, hint="Leave it out.")
+            raise InputError(
+                f"--{name} has no effect on this rule", found=self.rule, hint="Leave it out."
+            )
         return chosen
 
 
-@options.command("puid gamma --data coat --data-dir coat --rule information --out gamma-coat", writes="out")
+@options.command(
+    "puid gamma --data coat --data-dir coat --rule information --out gamma-coat", writes="out"
+)
 def gamma(
     data: GammaDataOptions,
     run: Annotated[
@@ -74,9 +83,11 @@ def gamma(
     seed: options.Seed = 0,
     output: options.OutputOptions,
 ) -> None:
-    """Show how strong hidden confounding may be, pair by pair (Γ), what that rests on and what data prove of it.
+    """Show how strong hidden confounding may be, pair by pair (Γ), what that rests on and what data
+    prove of it.
 
-    With RUN: the learned Γ of a spectrum model that uniform ratings calibrated, for whom it is largest and how sure.
+    With RUN: the learned Γ of a spectrum model that uniform ratings calibrated, for whom it is
+    largest and how sure.
     """
     if run is not None:
         _learned(run, output)
@@ -90,7 +101,9 @@ def gamma(
         check_target(output.out)
     with steps("reading") as step:
         loaded = data.load(shards)
-        study = study_gamma(loaded, chosen, protocol=protocol, seed=seed, propensity=propensity, progress=step)
+        study = study_gamma(
+            loaded, chosen, protocol=protocol, seed=seed, propensity=propensity, progress=step
+        )
         tilt = "" if output.as_json else _tilt(loaded, propensity, protocol, seed)
         if output.out is not None:
             step("writing")
@@ -107,7 +120,12 @@ def _learned(run: Path, output: options.OutputOptions) -> None:
     with options.quick_imports():
         from puidrec.comparing.job import RunData
         from puidrec.data.sources import load_dataset
-        from puidrec.report.learned_gamma import check_learned_target, learned_summary, learned_tables, write_learned
+        from puidrec.report.learned_gamma import (
+            check_learned_target,
+            learned_summary,
+            learned_tables,
+            write_learned,
+        )
         from puidrec.run_folder import load_run
 
     model, _ = load_run(run)
@@ -148,7 +166,11 @@ INTERVAL = ("Γ", "low", "high", "unseen are", "uniform rows")
 
 
 def _interval(row: dict[str, Any]) -> tuple[str, ...]:
-    return (*(f"{row[key]:.2f}" for key in ("gamma", "low", "high")), row["direction"], f"{row['rows']:,}")
+    return (
+        *(f"{row[key]:.2f}" for key in ("gamma", "low", "high")),
+        row["direction"],
+        f"{row['rows']:,}",
+    )
 
 
 def _show_learned(side: str, own: dict[str, Any]) -> None:
@@ -158,11 +180,14 @@ def _show_learned(side: str, own: dict[str, Any]) -> None:
         ("", "25 %", "median", "75 %", "95 %", "high/low", "below", "above", "open", "fit"),
         [
             (
-                "Γ", *(f"{spread[key]:.2f}" for key in ("q25", "q50", "q75", "q95")), f"{own['width']:.2f}",
-                *(f"{sure[word]:,}" for word in ("below", "above", "open")), f"{own['share_of_the_fit']:.0%}",
+                "Γ",
+                *(f"{spread[key]:.2f}" for key in ("q25", "q50", "q75", "q95")),
+                f"{own['width']:.2f}",
+                *(f"{sure[word]:,}" for word in ("below", "above", "open")),
+                f"{own['share_of_the_fit']:.0%}",
             )
         ],
-    )  # fmt: skip
+    )
     if own["largest"]:
         rows = [(str(one["name"]), *_interval(one)) for one in own["largest"]]
         print_table(f"{side.capitalize()} with the largest Γ", (side[:-1], *INTERVAL), rows)
@@ -181,17 +206,23 @@ def _tilt(data: Dataset, propensity: str, protocol: str, seed: int) -> str:
 def _show(summary: dict[str, Any], rule: str, tilt: str, out: Path | None) -> None:
     """Print the study as tables."""
     data, spread, printed = summary["data"], summary["gamma"], summary["printed_equation"]
-    basis = f"{spread['pairs']:,} pairs drawn at random" if spread["sampled"] else f"all {spread['pairs']:,} pairs"
+    basis = (
+        f"{spread['pairs']:,} pairs drawn at random"
+        if spread["sampled"]
+        else f"all {spread['pairs']:,} pairs"
+    )
     print_table(
         f"Γ of {data['name']} under rule {rule}, over {basis}",
         ("", "min", "25 %", "median", "75 %", "95 %", "max", "raised to 1", "at the cap"),
         [
             (
-                "Γ", *(f"{spread[key]:.3f}" for key in ("min", "q25", "median", "q75", "q95", "max")),
-                f"{spread['share_raised_to_one']:.1%}", f"{spread['share_at_cap']:.1%}",
+                "Γ",
+                *(f"{spread[key]:.3f}" for key in ("min", "q25", "median", "q75", "q95", "max")),
+                f"{spread['share_raised_to_one']:.1%}",
+                f"{spread['share_at_cap']:.1%}",
             )
         ],
-    )  # fmt: skip
+    )
     _show_entropies(summary["entropies"])
     say(
         f"The printed equation, {printed['alpha']:g}·gain of users + {printed['beta']:g}·gain of items, is "
@@ -216,7 +247,10 @@ def _show_entropies(entropies: dict[str, dict[str, Any]]) -> None:
         for name, facts in entropies.items()
     ]
     chance = entropies["permutation"]
-    ranges = [f"{chance[side]['low']:.4f}–{chance[side]['high']:.4f}" for side in ("chance_user", "chance_item")]
+    ranges = [
+        f"{chance[side]['low']:.4f}–{chance[side]['high']:.4f}"
+        for side in ("chance_user", "chance_item")
+    ]
     print_table(
         "Entropy of exposure in nats, and what features take off it",
         ("estimator", "H(o)", "H(o|user)", "H(o|both)", "gain of users", "gain of items"),
@@ -235,12 +269,15 @@ def _show_calibration(rows: list[dict[str, Any]]) -> None:
         ("feature", "of", "Γ, mean pair", "Γ, 1 pair in 10", "gain in nats"),
         [
             (
-                clip_text(row["feature"], 32), f"{row['side']}s", f"{row['gamma_mean']:.3f}", f"{row['gamma_90']:.3f}",
+                clip_text(row["feature"], 32),
+                f"{row['side']}s",
+                f"{row['gamma_mean']:.3f}",
+                f"{row['gamma_90']:.3f}",
                 f"{row['gain']:+.5f}",
             )
             for row in rows
         ],
-    )  # fmt: skip
+    )
 
 
 def _show_certificates(summary: dict[str, Any]) -> None:
@@ -248,7 +285,9 @@ def _show_certificates(summary: dict[str, Any]) -> None:
     if not found:
         say("No uniform rows: nothing in these data proves how large Γ must be.\n")
         return
-    plain, adjusted = ([proof for proof in found if proof["adjusted"] is wanted] for wanted in (False, True))
+    plain, adjusted = (
+        [proof for proof in found if proof["adjusted"] is wanted] for wanted in (False, True)
+    )
     table = [row for pair in zip(plain, adjusted, strict=True) for row in _certificate_rows(*pair)]
     print_table(
         "What the uniform rows of unseen pairs prove: lower limits of Γ",
@@ -270,27 +309,35 @@ def _show_segments(segments: list[dict[str, Any]]) -> None:
     if not segments:
         return
     if not proved:
-        say(f"In none of {len(segments)} segments with 50 or more uniform rows do they prove more than Γ = 1.\n")
+        say(
+            f"In none of {len(segments)} segments with 50 or more uniform rows do they prove more than Γ = 1.\n"
+        )
         return
     print_table(
         f"Segments in which the uniform rows prove Γ > 1 ({len(proved)} of {len(segments)} with 50 rows or more)",
         ("segment", "of", "uniform rows", "Γ* ≥", "p (Holm)"),
         [
             (
-                clip_text(row["name"], 40), f"{row['side']}s", f"{row['n_uniform']:,}", f"{row['lower']:.3f}",
+                clip_text(row["name"], 40),
+                f"{row['side']}s",
+                f"{row['n_uniform']:,}",
+                f"{row['lower']:.3f}",
                 f"{row['p_value']:.2g}",
             )
             for row in proved[:12]
         ],
-    )  # fmt: skip
+    )
 
 
 def _certificate_rows(plain: dict[str, Any], adjusted: dict[str, Any]) -> list[tuple[str, ...]]:
-    """One row per event, the plain certificate beside the adjusted one; of rating levels, first the largest."""
+    """One row per event, the plain certificate beside the adjusted one; of rating levels, first the
+    largest."""
     several = len(adjusted["levels"]) > 1
     rows: list[tuple[str, ...]] = []
     if several:
-        rows.append(("any rating", "", "", f"{plain['lower']:.3f}", "", f"{adjusted['lower']:.3f}", ""))
+        rows.append(
+            ("any rating", "", "", f"{plain['lower']:.3f}", "", f"{adjusted['lower']:.3f}", "")
+        )
     others = {(level["level"], level["highest"]): level for level in plain["levels"]}
     for level in adjusted["levels"]:
         other = others.get((level["level"], level["highest"]))  # the weights may join other levels

@@ -62,7 +62,9 @@ def _show_completion(shell: Shell | None) -> None:
     if shell:
         from typer._completion_shared import get_completion_script
 
-        typer.echo(get_completion_script(prog_name="puid", complete_var=COMPLETE, shell=shell.value))
+        typer.echo(
+            get_completion_script(prog_name="puid", complete_var=COMPLETE, shell=shell.value)
+        )
         raise typer.Exit
 
 
@@ -78,25 +80,39 @@ def _install_completion(shell: Shell | None) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
     install_completion: Annotated[
         Shell | None,
-        typer.Option(callback=_install_completion, is_eager=True, help="Install completion for a shell and exit."),
+        typer.Option(
+            callback=_install_completion,
+            is_eager=True,
+            help="Install completion for a shell and exit.",
+        ),
     ] = None,
     show_completion: Annotated[
         Shell | None,
-        typer.Option(callback=_show_completion, is_eager=True, help="Print the completion script of a shell and exit."),
+        typer.Option(
+            callback=_show_completion,
+            is_eager=True,
+            help="Print the completion script of a shell and exit.",
+        ),
     ] = None,
 ) -> None:
     """Train, evaluate and audit recommenders learned from logs with hidden confounding."""
 
 
 def run() -> None:
-    """Run the command line: exit code 0 is fine, 2 bad usage or input, 1 failure; no traces for user mistakes."""
+    """Run the command line: exit code 0 is fine, 2 bad usage or input, 1 failure; no traces for
+    user mistakes."""
     if another_process_prints():
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open until the process ends)
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its remarks on caches are no output of ours
+    logging.getLogger("matplotlib").setLevel(
+        logging.ERROR
+    )  # its remarks on caches are no output of ours
     if COMPLETE in os.environ:
         from typer._completion_classes import completion_init
 
@@ -125,13 +141,15 @@ def run() -> None:
             raise
         name = type(error).__name__
         _leave(
-            f"puid: internal error ({name}: {one_line(str(error))[:300]}); PUID_DEBUG=1 or --verbose shows the trace", 1
+            f"puid: internal error ({name}: {one_line(str(error))[:300]}); PUID_DEBUG=1 or --verbose shows the trace",
+            1,
         )
 
 
 @contextlib.contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Print warnings of this package when a command is done, one line each; a refusal is the only line there is."""
+    """Print warnings of this package when a command is done, one line each; a refusal is the only
+    line there is."""
     told: dict[str, None] = {}
 
     def keep(message: Warning | str, *rest: Any) -> None:

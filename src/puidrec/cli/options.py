@@ -1,7 +1,9 @@
-"""Options of the commands: groups that several commands share, and what is made of them (a data set, settings).
+"""Options of the commands: groups that several commands share, and what is made of them (a data
+set, settings).
 
-A group is a dataclass derived from `Options`; each field is an option. A command takes whole groups as arguments, and
-the decorator `command` tells Typer their fields: an option is declared once, however many commands have it.
+A group is a dataclass derived from `Options`; each field is an option. A command takes whole groups
+as arguments, and the decorator `command` tells Typer their fields: an option is declared once,
+however many commands have it.
 """
 
 from __future__ import annotations
@@ -34,9 +36,12 @@ METHODS = (
     "cvib, dcf, idcf, multi-ips, multi-dr, signed-rd, signed-puid, item-rate, bias, popularity, pure-svd, "
     "all-rank or ease."
 )
-"""Written out, as the other names here, so that help needs no torch; tests compare them with the tables of names."""
+"""Written out, as the other names here, so that help needs no torch; tests compare them with the
+tables of names."""
 PROPENSITIES = "cells, logistic, two-way, balanced, kernel, naive-bayes or given"
-PROPENSITY = f"Nominal propensity: {PROPENSITIES}. What it explains does not count as hidden confounding."
+PROPENSITY = (
+    f"Nominal propensity: {PROPENSITIES}. What it explains does not count as hidden confounding."
+)
 METRICS = (
     "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, catalogue-recall@K, precision@K, map@K, mse, rmse, mae, logloss; "
     "likes among all unseen items: unseen-recall@K, -ndcg, -hit, -mrr, -coverage, -novelty"
@@ -63,37 +68,47 @@ class Options:
 
 
 def option(default: Any, help: str, *names: str, **more: Any) -> Any:
-    """A field of a group: its default, what --help says, names other than its own, what else `typer.Option` takes."""
+    """A field of a group: its default, what --help says, names other than its own, what else
+    `typer.Option` takes."""
     return field(default=default, metadata={"option": typer.Option(*names, help=help, **more)})
 
 
 def path_option(help: str, metavar: str = "DIR") -> Any:
-    """An optional path. The parser does not look at it: the loaders say in one line what is wrong with it."""
+    """An optional path. The parser does not look at it: the loaders say in one line what is wrong
+    with it."""
     return option(None, help, metavar=metavar, readable=False)
 
 
 class Command(NamedTuple):
-    """A command: the function that Typer calls, with all options in its signature, and an example for its help."""
+    """A command: the function that Typer calls, with all options in its signature, and an example
+    for its help."""
 
     run: Callable[..., None]
     example: str
 
 
 def command(example: str, *, writes: str | None = None) -> Callable[[Callable[..., None]], Command]:
-    """Make a command of a function: each argument that is a group of options becomes the options of that group.
+    """Make a command of a function: each argument that is a group of options becomes the options of
+    that group.
 
-    writes: the option that names the folder that the command writes; from start to end no other process may.
+    writes: the option that names the folder that the command writes; from start to end no other
+    process may.
     """
 
     def decorate(function: Callable[..., None]) -> Command:
         hints = get_type_hints(function, include_extras=True)
-        groups = {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, Options)}
+        groups = {
+            name: kind
+            for name, kind in hints.items()
+            if isinstance(kind, type) and issubclass(kind, Options)
+        }
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
             folder = None if writes is None else given[writes]
             made = {
-                name: kind(**{own.name: given.pop(own.name) for own in fields(kind)}) for name, kind in groups.items()
+                name: kind(**{own.name: given.pop(own.name) for own in fields(kind)})
+                for name, kind in groups.items()
             }
             with locked(folder):
                 function(**given, **made)
@@ -108,10 +123,12 @@ def command(example: str, *, writes: str | None = None) -> Callable[[Callable[..
 
 @contextlib.contextmanager
 def quick_imports() -> Iterator[None]:
-    """Import what a command needs with the garbage collector off, which leaves these imports alone from then on.
+    """Import what a command needs with the garbage collector off, which leaves these imports alone
+    from then on.
 
-    torch makes hundreds of thousands of objects that stay to the end. Looking for garbage among them again and again,
-    and once more at exit, took 0.4 s of every command. Where torch was imported before, nothing is changed.
+    torch makes hundreds of thousands of objects that stay to the end. Looking for garbage among
+    them again and again, and once more at exit, took 0.4 s of every command. Where torch was
+    imported before, nothing is changed.
     """
     if "torch" in sys.modules:
         yield
@@ -127,7 +144,8 @@ def quick_imports() -> Iterator[None]:
 def _spread(
     function: Callable[..., None], hints: dict[str, Any], groups: dict[str, type[Options]]
 ) -> Iterator[inspect.Parameter]:
-    """The parameters of a command, the fields of groups in their places. By name only, so that their order is free."""
+    """The parameters of a command, the fields of groups in their places. By name only, so that
+    their order is free."""
     by_name = inspect.Parameter.KEYWORD_ONLY
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in groups:
@@ -136,7 +154,9 @@ def _spread(
         kinds = get_type_hints(groups[name])
         for own in fields(groups[name]):
             kind, info = kinds[own.name], own.metadata["option"]
-            yield inspect.Parameter(own.name, by_name, default=own.default, annotation=Annotated[kind, info])
+            yield inspect.Parameter(
+                own.name, by_name, default=own.default, annotation=Annotated[kind, info]
+            )
 
 
 def add_commands(app: typer.Typer, *commands: Command) -> None:
@@ -146,7 +166,8 @@ def add_commands(app: typer.Typer, *commands: Command) -> None:
 
 
 class CommandWithParams(TyperCommand):
-    """A command whose help also shows the parameters that the method named before --help has of its own."""
+    """A command whose help also shows the parameters that the method named before --help has of its
+    own."""
 
     def format_help(self, context: Any, formatter: Any) -> None:
         """The usual help, and the method's parameters under it."""
@@ -164,14 +185,19 @@ def _own_params(method: str) -> str:
     kind = get_method(method).own_params
     if kind is None:
         return f"{method} has no parameters of its own."
-    own = [f"{name}={field.default}: {field.description or ''}" for name, field in kind.model_fields.items()]
+    own = [
+        f"{name}={field.default}: {field.description or ''}"
+        for name, field in kind.model_fields.items()
+    ]
     return f"Parameters of {method}, for --set: {' '.join(own)}"
 
 
 def _load_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Read `-c FILE`: keys named like options become their defaults; others are settings, where the command has some.
+    """Read `-c FILE`: keys named like options become their defaults; others are settings, where the
+    command has some.
 
-    What is given on the command line wins over the file; settings of --set are merged one by one (`merge_settings`).
+    What is given on the command line wins over the file; settings of --set are merged one by one
+    (`merge_settings`).
     """
     if path is None:
         return None
@@ -187,7 +213,8 @@ def _load_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def merge_settings(context: typer.Context, given: list[str] | None) -> list[str] | None:
-    """The `settings` of -c FILE, and after them those of --set: of two for one key, the later one counts."""
+    """The `settings` of -c FILE, and after them those of --set: of two for one key, the later one
+    counts."""
     stored = (context.default_map or {}).get("settings")
     source = context.get_parameter_source("settings")
     if stored is None or source is None or source.name != "COMMANDLINE":
@@ -198,15 +225,23 @@ def merge_settings(context: typer.Context, given: list[str] | None) -> list[str]
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as a mapping."""
     if path.exists() and not path.is_file():
-        raise InputError("cannot read", file=path, found="no file", expected="TOML")  # a pipe might never end
-    if path.exists() and not path.stat().st_size:  # so do files that the system makes up (/proc/kmsg), which never end
-        raise InputError("the file is empty", file=path, expected="TOML", hint="One KEY = VALUE per line.")
+        raise InputError(
+            "cannot read", file=path, found="no file", expected="TOML"
+        )  # a pipe might never end
+    if (
+        path.exists() and not path.stat().st_size
+    ):  # so do files that the system makes up (/proc/kmsg), which never end
+        raise InputError(
+            "the file is empty", file=path, expected="TOML", hint="One KEY = VALUE per line."
+        )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError("cannot read", file=path, found=error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
-        raise InputError("not TOML", file=path, found=str(error)[:80], hint="One KEY = VALUE per line.") from error
+        raise InputError(
+            "not TOML", file=path, found=str(error)[:80], hint="One KEY = VALUE per line."
+        ) from error
 
 
 def _set_progress(context: typer.Context, parameter: typer.CallbackParam, given: bool) -> bool:
@@ -214,23 +249,28 @@ def _set_progress(context: typer.Context, parameter: typer.CallbackParam, given:
     asked = {**context.meta.get("progress", {}), parameter.name: given}
     context.meta["progress"] = asked
     if asked.get("quiet") and asked.get("verbose"):
-        raise InputError("--quiet and --verbose contradict each other", hint="Leave one of them out.")
+        raise InputError(
+            "--quiet and --verbose contradict each other", hint="Leave one of them out."
+        )
     show_progress("quiet" if asked.get("quiet") else "verbose" if asked.get("verbose") else "shown")
     return given
 
 
 # Options that commands take one by one, not in groups.
-RunFolder = Annotated[Path, typer.Argument(help="Folder written by puid train.", metavar="RUN", readable=False)]
+RunFolder = Annotated[
+    Path, typer.Argument(help="Folder written by puid train.", metavar="RUN", readable=False)
+]
 OutFolder = Annotated[Path, typer.Option(help="Folder to write.", metavar="DIR", readable=False)]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
 Device = Annotated[str | None, typer.Option(help=DEVICES, show_default="cpu")]
 Shards = Annotated[
     Path | None,
     typer.Option(
-        help="files: keep a Parquet log larger than memory on disk, sorted once into this folder.", metavar="DIR",
+        help="files: keep a Parquet log larger than memory on disk, sorted once into this folder.",
+        metavar="DIR",
         readable=False,
     ),
-]  # fmt: skip
+]
 ProtocolName = Annotated[str, typer.Option(help=PROTOCOLS, metavar="NAME")]
 PropensityName = Annotated[str, typer.Option(help=PROPENSITY, metavar="NAME")]
 
@@ -240,15 +280,26 @@ class CommonOptions(Options):
     """What every command takes."""
 
     config: Path | None = option(
-        None, "TOML file: options of this command, and settings where it takes some.", "-c", "--config",
-        metavar="FILE", readable=False, callback=_load_config, is_eager=True,
-    )  # fmt: skip
+        None,
+        "TOML file: options of this command, and settings where it takes some.",
+        "-c",
+        "--config",
+        metavar="FILE",
+        readable=False,
+        callback=_load_config,
+        is_eager=True,
+    )
     as_json: bool = option(False, "Print JSON for machines instead of tables.", "--json")
-    quiet: bool = option(False, "No progress on standard error.", "-q", "--quiet", callback=_set_progress)
+    quiet: bool = option(
+        False, "No progress on standard error.", "-q", "--quiet", callback=_set_progress
+    )
     verbose: bool = option(
-        False, "Every step on a line of standard error, and the trace of an internal error.", "-v", "--verbose",
+        False,
+        "Every step on a line of standard error, and the trace of an internal error.",
+        "-v",
+        "--verbose",
         callback=_set_progress,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -269,19 +320,30 @@ class DataOptions(Options):
         "RecBole or a CSR matrix.",
         "FILE",
     )
-    uniform: Path | None = path_option("files: ratings of items drawn at random, same columns.", "FILE")
+    uniform: Path | None = path_option(
+        "files: ratings of items drawn at random, same columns.", "FILE"
+    )
     users: Path | None = path_option("files: user table, user_id and features.", "FILE")
     items: Path | None = path_option("files: item table, item_id and features.", "FILE")
-    scale: str | None = option(None, "files: lowest and highest possible rating.", metavar="LOW,HIGH")
-    liked_from: float | None = option(None, "files: ratings from here on are likes (1), lower ones are not (0).")
+    scale: str | None = option(
+        None, "files: lowest and highest possible rating.", metavar="LOW,HIGH"
+    )
+    liked_from: float | None = option(
+        None, "files: ratings from here on are likes (1), lower ones are not (0)."
+    )
     columns: str | None = option(
-        None, "files: columns of a log without header line, in order (- skips one), or ours=theirs,…", metavar="NAMES"
+        None,
+        "files: columns of a log without header line, in order (- skips one), or ours=theirs,…",
+        metavar="NAMES",
     )
     overlap: str | None = option(None, OVERLAP, metavar="RULE", show_default="drop")
     settings: list[str] | None = option(
-        None, "data.KEY=VALUE: an option of the data source, such as data.seed=1.", "--set", metavar="KEY=VALUE",
+        None,
+        "data.KEY=VALUE: an option of the data source, such as data.seed=1.",
+        "--set",
+        metavar="KEY=VALUE",
         callback=merge_settings,
-    )  # fmt: skip
+    )
     sections: ClassVar[Sequence[str] | None] = ("data",)
     """Sections that keys of --set may have; None: any key, settings of the model among them."""
 
@@ -290,12 +352,18 @@ class DataOptions(Options):
         return parse_settings(self.settings, self.sections)
 
     def source_options(self, shards: Path | None = None) -> dict[str, Any]:
-        """What the data source is told: file options, which are for `files` only, and --set data.KEY; nothing twice."""
+        """What the data source is told: file options, which are for `files` only, and --set
+        data.KEY; nothing twice."""
         files = {
-            "logged": self.logged, "uniform": self.uniform, "users": self.users, "items": self.items,
-            "scale": parse_scale(self.scale), "shards": shards, "columns": parse_columns(self.columns),
+            "logged": self.logged,
+            "uniform": self.uniform,
+            "users": self.users,
+            "items": self.items,
+            "scale": parse_scale(self.scale),
+            "shards": shards,
+            "columns": parse_columns(self.columns),
             "liked_from": self.liked_from,
-        }  # fmt: skip
+        }
         given: dict[str, Any] = {key: value for key, value in files.items() if value is not None}
         if given and self.data not in ("files", "recbole"):
             raise InputError(
@@ -308,13 +376,21 @@ class DataOptions(Options):
         more = section(self.parsed_settings(), "data")
         reserved = next((key for key in ("name", "path") if key in more), None)
         if reserved is not None:
-            raise InputError("unknown setting", found=f"data.{reserved}", hint="Use --data NAME and --data-dir DIR.")
+            raise InputError(
+                "unknown setting",
+                found=f"data.{reserved}",
+                hint="Use --data NAME and --data-dir DIR.",
+            )
         twice = next((key for key in given if key in more), None)
         if twice is not None:
             found = f"--{twice.replace('_', '-')} and --set data.{twice}"
             raise InputError(f"{twice} was given twice", found=found, expected="one of them")
         if self.data == "files":  # paths, so that they are found again from any folder
-            more |= {key: Path(value) for key, value in more.items() if key in PATHS and isinstance(value, str)}
+            more |= {
+                key: Path(value)
+                for key, value in more.items()
+                if key in PATHS and isinstance(value, str)
+            }
         return {**more, **given}
 
     def spec(self, shards: Path | None = None) -> DataSpec:
@@ -332,10 +408,13 @@ class DataOptions(Options):
 
 @dataclass(frozen=True)
 class RunDataOptions(DataOptions):
-    """The data of a trained run, which it remembers; options given here come on top, --data starts anew."""
+    """The data of a trained run, which it remembers; options given here come on top, --data starts
+    anew."""
 
     data: str = option("", SOURCES, metavar="NAME", show_default="the run's own data")
-    other_data: bool = option(False, "Take data that differ from those the run was trained on.", "--other-data")
+    other_data: bool = option(
+        False, "Take data that differ from those the run was trained on.", "--other-data"
+    )
 
     def load_for(self, run: Path) -> tuple[Dataset, RunData]:
         """The data of a run, or those that the options name, and what the run says of its own.
@@ -350,9 +429,11 @@ class RunDataOptions(DataOptions):
             loaded = self.load()
         elif own.source is None:
             raise InputError(
-                "the run does not say where its data are", file=run, found=own.name,
+                "the run does not say where its data are",
+                file=run,
+                found=own.name,
                 hint="Give the --data, --data-dir and --set data.KEY=VALUE of puid train.",
-            )  # fmt: skip
+            )
         else:
             given = replace(self, data=own.source.name).source_options()
             folder = own.source.folder if self.data_dir is None else self.data_dir
@@ -366,12 +447,19 @@ class RunDataOptions(DataOptions):
 class ModelDataOptions(DataOptions):
     """A data set to train on: --set takes settings of the model as well."""
 
-    settings: list[str] | None = option(None, MODEL_SETTINGS, "--set", metavar="KEY=VALUE", callback=merge_settings)
+    settings: list[str] | None = option(
+        None, MODEL_SETTINGS, "--set", metavar="KEY=VALUE", callback=merge_settings
+    )
     sections: ClassVar[Sequence[str] | None] = None
 
     def model_settings(self, context: typer.Context, **named: Any) -> dict[str, Any]:
-        """The settings of the model: those of -c FILE, over them those of --set, and over them named options given."""
-        own = {key: value for key, value in self.parsed_settings().items() if not key.startswith("data.")}
+        """The settings of the model: those of -c FILE, over them those of --set, and over them
+        named options given."""
+        own = {
+            key: value
+            for key, value in self.parsed_settings().items()
+            if not key.startswith("data.")
+        }
         given = {key: value for key, value in named.items() if value is not None}
         return {**context.meta.get("settings", {}), **own, **given}
 
@@ -380,25 +468,39 @@ class ModelDataOptions(DataOptions):
 class EngineOptions(Options):
     """Where many runs are computed."""
 
-    workers: int | None = option(None, "Jobs that run at the same time, one thread each; by default one per core.")
+    workers: int | None = option(
+        None, "Jobs that run at the same time, one thread each; by default one per core."
+    )
     engine: str = option(
-        "local", "Where jobs run: local (processes), inline, ray, dask; none takes what is finished.", metavar="NAME"
+        "local",
+        "Where jobs run: local (processes), inline, ray, dask; none takes what is finished.",
+        metavar="NAME",
     )
     device: str | None = option(None, DEVICES, show_default="cpu")
 
 
-def parse_settings(settings: Sequence[str] | None, sections: Sequence[str] | None = None) -> dict[str, Any]:
+def parse_settings(
+    settings: Sequence[str] | None, sections: Sequence[str] | None = None
+) -> dict[str, Any]:
     """Read `key=value` pairs; a value is TOML where it parses as such, else text.
 
-    With `sections`, every key must be of the form `section.key`: one that nothing would read is an error.
+    With `sections`, every key must be of the form `section.key`: one that nothing would read is an
+    error.
     """
     parsed: dict[str, Any] = {}
     for setting in settings or ():
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise InputError("not a setting", found=setting, expected="KEY=VALUE", hint="Example: --set data.seed=1")
+            raise InputError(
+                "not a setting",
+                found=setting,
+                expected="KEY=VALUE",
+                hint="Example: --set data.seed=1",
+            )
         name = key.strip()
-        if sections is not None and not any(name.startswith(f"{s}.") and len(name) > len(s) + 1 for s in sections):
+        if sections is not None and not any(
+            name.startswith(f"{s}.") and len(name) > len(s) + 1 for s in sections
+        ):
             expected = " or ".join(f"{section}.KEY" for section in sections)
             raise InputError("unknown setting", found=name, expected=expected)
         parsed[name] = parse_value(value)
@@ -407,7 +509,11 @@ def parse_settings(settings: Sequence[str] | None, sections: Sequence[str] | Non
 
 def section(settings: dict[str, Any], name: str) -> dict[str, Any]:
     """The settings `name.KEY`, without the name."""
-    return {key.removeprefix(f"{name}."): value for key, value in settings.items() if key.startswith(f"{name}.")}
+    return {
+        key.removeprefix(f"{name}."): value
+        for key, value in settings.items()
+        if key.startswith(f"{name}.")
+    }
 
 
 def parse_value(text: str) -> Any:
@@ -426,7 +532,9 @@ def parse_scale(text: str | None) -> tuple[float, float] | None:
     try:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
-        raise InputError("not a rating scale", found=text, expected="LOW,HIGH", hint="Example: --scale 1,5") from None
+        raise InputError(
+            "not a rating scale", found=text, expected="LOW,HIGH", hint="Example: --scale 1,5"
+        ) from None
     return low, high
 
 

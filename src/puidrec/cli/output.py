@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -33,7 +40,8 @@ _progress: Literal["shown", "quiet", "verbose"] = "shown"
 
 
 def show_progress(how: Literal["shown", "quiet", "verbose"]) -> None:
-    """How progress is told from now on: `--quiet` turns it off, `--verbose` writes every step on a line of its own."""
+    """How progress is told from now on: `--quiet` turns it off, `--verbose` writes every step on a
+    line of its own."""
     global _progress  # noqa: PLW0603 (the command line of this process, read once)
     _progress = how
 
@@ -44,7 +52,8 @@ def is_verbose() -> bool:
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Text that is safe on a terminal: control characters, which ids may hold, are spelt out as in \\x1b."""
+    """Text that is safe on a terminal: control characters, which ids may hold, are spelt out as in
+    \\x1b."""
 
     def safe(c: str) -> bool:
         return c.isprintable() or c in keep or unicodedata.category(c) == "Zs"
@@ -53,20 +62,26 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def another_process_prints() -> bool:
-    """Whether this is one of several processes of a run (`torchrun`), of which the first one prints."""
+    """Whether this is one of several processes of a run (`torchrun`), of which the first one
+    prints."""
     several = "MASTER_ADDR" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
     return several and os.environ.get("RANK", "0") != "0"
 
 
 def say(text: str, *, bold: bool = False, wrap: bool = True) -> None:
-    """Print text as it is, without markup. wrap=False leaves long lines to the terminal: paths can then be copied."""
-    console.print(visible(text, keep="\n"), style="bold" if bold else None, markup=False, soft_wrap=not wrap)
+    """Print text as it is, without markup. wrap=False leaves long lines to the terminal: paths can
+    then be copied."""
+    console.print(
+        visible(text, keep="\n"), style="bold" if bold else None, markup=False, soft_wrap=not wrap
+    )
 
 
 def print_json(content: Any) -> None:
     """Write JSON to standard output; numbers that are not finite become null."""
     text = json.dumps(_finite(content), indent=2, ensure_ascii=False)
-    sys.stdout.write("".join(f"\\u{ord(c):04x}" if "\x7f" <= c <= "\x9f" else c for c in text) + "\n")
+    sys.stdout.write(
+        "".join(f"\\u{ord(c):04x}" if "\x7f" <= c <= "\x9f" else c for c in text) + "\n"
+    )
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -80,7 +95,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         pad_edge=False,
     )
     for position, column in enumerate(columns):
-        table.add_column(visible(column), justify="left" if position == 0 else "right", overflow="fold")
+        table.add_column(
+            visible(column), justify="left" if position == 0 else "right", overflow="fold"
+        )
     for row in rows:
         table.add_row(*(visible(str(cell)).replace("[", r"\[") for cell in row))
     console.print(table)
@@ -88,12 +105,19 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A progress bar on standard error; where that is not a terminal, lines now and then; with --quiet, nothing."""
+    """A progress bar on standard error; where that is not a terminal, lines now and then; with
+    --quiet, nothing."""
     terminal = Console(stderr=True)
     bar = _Steps(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        console=terminal, transient=True, disable=not terminal.is_terminal or not tells_progress() or is_verbose(),
-    )  # fmt: skip
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=terminal,
+        transient=True,
+        disable=not terminal.is_terminal or not tells_progress() or is_verbose(),
+    )
     with bar, progress_lines(lambda: _task_line(bar), terminal):
         yield bar
 
@@ -105,7 +129,11 @@ class _Steps(Progress):
 
     def update(self, *args: Any, **changes: Any) -> None:
         super().update(*args, **changes)
-        if is_verbose() and changes.get("description", self._told) != self._told and tells_progress():
+        if (
+            is_verbose()
+            and changes.get("description", self._told) != self._told
+            and tells_progress()
+        ):
             self._told = changes["description"]
             write_line(_task_line(self), self.console)
 
@@ -131,7 +159,8 @@ def _clock(seconds: float) -> str:
 
 @contextlib.contextmanager
 def progress_lines(line: Callable[[], str], terminal: Console) -> Iterator[None]:
-    """Write a line on standard error now and then, if that is not a terminal: a log shows that work goes on."""
+    """Write a line on standard error now and then, if that is not a terminal: a log shows that work
+    goes on."""
     if terminal.is_terminal or not tells_progress() or is_verbose():
         yield
         return
@@ -181,11 +210,13 @@ def _finite(content: Any) -> Any:
 class LiveTable:
     """A table that grows while a study runs: jobs done, means per method so far, and the time left.
 
-    On standard error, and gone when the study is done; where that is not a terminal, only a line now and then. Call it
-    with each event.
+    On standard error, and gone when the study is done; where that is not a terminal, only a line
+    now and then. Call it with each event.
     """
 
-    def __init__(self, words: str, metrics: Sequence[str] = (), console: Console | None = None) -> None:
+    def __init__(
+        self, words: str, metrics: Sequence[str] = (), console: Console | None = None
+    ) -> None:
         self.words, self.metrics = words, list(metrics)
         self.done, self.total, self.fresh = 0, 0, 0
         self.values: dict[str, list[Result]] = {}
@@ -193,7 +224,11 @@ class LiveTable:
         self.started = time.monotonic()
         terminal = console or Console(stderr=True)
         self.live = Live(
-            get_renderable=self.render, console=terminal, transient=True, auto_refresh=True, refresh_per_second=2
+            get_renderable=self.render,
+            console=terminal,
+            transient=True,
+            auto_refresh=True,
+            refresh_per_second=2,
         )
         self.shown = terminal.is_terminal and tells_progress() and not is_verbose()
         self.terminal = terminal
@@ -238,8 +273,12 @@ class LiveTable:
         for name in dict.fromkeys([*self.values, *self.failed]):
             results = self.values.get(name, [])
             means = [_mean(results, metric) for metric in self.metrics]
-            table.add_row(Text(name), str(len(results)), str(self.failed.get(name, 0) or ""), *means)
-        return Group(line, ProgressBar(total=max(self.total, 1), completed=self.done, width=40), table)
+            table.add_row(
+                Text(name), str(len(results)), str(self.failed.get(name, 0) or ""), *means
+            )
+        return Group(
+            line, ProgressBar(total=max(self.total, 1), completed=self.done, width=40), table
+        )
 
     def _time_left(self) -> str:
         """From the pace of the jobs that ran just now; those found finished took no time."""

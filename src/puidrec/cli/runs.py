@@ -42,7 +42,8 @@ def train(
     protocol: options.ProtocolName = "rd",
     shards: options.Shards = None,
     log: Annotated[
-        str | None, typer.Option(help="mlflow: log settings, metrics and files there.", metavar="NAME")
+        str | None,
+        typer.Option(help="mlflow: log settings, metrics and files there.", metavar="NAME"),
     ] = None,
     *,
     output: options.OutputOptions,
@@ -63,8 +64,15 @@ def train(
     check_parameters(chosen.method, asked)
     if log is not None:
         check_choice("--log", log, ("mlflow",))
-    with join_world(chosen.device, lambda words: typer.echo(words, err=True)) as world, progress_bar() as bar:
-        reading = "reading the data" if shards is None else "sorting the log into shards, unless it was before"
+    with (
+        join_world(chosen.device, lambda words: typer.echo(words, err=True)) as world,
+        progress_bar() as bar,
+    ):
+        reading = (
+            "reading the data"
+            if shards is None
+            else "sorting the log into shards, unless it was before"
+        )
         task = bar.add_task(reading, total=None)
         with world.first_ahead() if shards is not None else contextlib.nullcontext():
             loaded = data.load(shards)
@@ -76,13 +84,29 @@ def train(
         def show(stage: str, done: int, total: int, figures: dict[str, float]) -> None:
             if "score" in figures:  # not every epoch is judged: the last score of a stage stays
                 judged[stage] = f", validation {figures['score']:.4f}"
-            loss = next((f": loss {value:.4f}" for name, value in figures.items() if name.startswith("loss_")), "")
+            loss = next(
+                (
+                    f": loss {value:.4f}"
+                    for name, value in figures.items()
+                    if name.startswith("loss_")
+                ),
+                "",
+            )
             words = f"{chosen.method} ({stage}){loss}{judged.get(stage, '')}"
             bar.update(task, completed=done, total=total, description=words)
 
         source = data.spec(shards).to_source()
-        given: dict[str, Any] = {"protocol": protocol, "out": output.out, "progress": show, "source": source}
-        with mlflow_run(chosen, loaded.name) if log and world.first else contextlib.nullcontext() as record:
+        given: dict[str, Any] = {
+            "protocol": protocol,
+            "out": output.out,
+            "progress": show,
+            "source": source,
+        }
+        with (
+            mlflow_run(chosen, loaded.name)
+            if log and world.first
+            else contextlib.nullcontext() as record
+        ):
             run = train_run(loaded, chosen, world=world, **given)
             if record is not None:
                 record(run, output.out)
@@ -96,9 +120,10 @@ def _show_run(run: Run, data: str, out: Path | None) -> None:
     """Print the metrics on test rows, how they came about, and where the run is."""
     facts = run.metrics
     print_table(
-        f"{facts['method']} on {data}, protocol {facts['protocol']}, seed {facts['seed']}", ("metric", "test"),
+        f"{facts['method']} on {data}, protocol {facts['protocol']}, seed {facts['seed']}",
+        ("metric", "test"),
         [(name, f"{value:.4f}") for name, value in run.evaluation.items()],
-    )  # fmt: skip
+    )
     say(
         f"{facts['test_rows']:,} {facts['evaluated_on']} test rows, {facts['positive_rate']:.1%} liked; "
         f"{_training_of(facts)}, {facts['seconds']:.1f} s; uniform rows used for: {facts['uniform_rows_used']}."
@@ -123,7 +148,8 @@ def say_overlap(facts: dict[str, Any]) -> None:
 
 
 def say_stable(facts: Mapping[str, Any]) -> None:
-    """Say how many recommendations would stay if hidden confounding were stronger, where the model knows."""
+    """Say how many recommendations would stay if hidden confounding were stronger, where the model
+    knows."""
     shares = facts.get("spectrum", {}).get("stable")
     if shares:
         ordered = sorted(shares.items(), key=lambda pair: float(pair[0].replace("∞", "inf")))
@@ -135,7 +161,9 @@ def _training_of(facts: Mapping[str, Any]) -> str:
     """What trained the model, and for how long."""
     if facts["solver"] == "adam":
         return f"adam, best epoch {facts['best_epoch']} of {facts['epochs']}"
-    return f"{facts['solver']}, {facts['epochs']} sweeps" if facts["epochs"] else str(facts["solver"])
+    return (
+        f"{facts['solver']}, {facts['epochs']} sweeps" if facts["epochs"] else str(facts["solver"])
+    )
 
 
 @options.command("puid evaluate runs/coat --metrics uauc,ndcg@5")
@@ -151,7 +179,8 @@ def evaluate(
         ),
     ] = None,
     protocol: Annotated[
-        str | None, typer.Option(help=options.PROTOCOLS, metavar="NAME", show_default="the run's own")
+        str | None,
+        typer.Option(help=options.PROTOCOLS, metavar="NAME", show_default="the run's own"),
     ] = None,
     device: options.Device = None,
     *,
@@ -172,15 +201,21 @@ def evaluate(
         protocol = protocol or own.protocol
         split = loaded.split(protocol, model.settings.seed, select=model.settings.select)
         names = None if metrics is None else options.parse_names(metrics, "metric")
-        ranks_all = (loaded.positives_only and split.evaluation == "logged") or split.protocol.order != "random"
-        evaluation, figures = measure(model, split, names or (None if ranks_all else DEFAULT_METRICS), loaded)
+        ranks_all = (
+            loaded.positives_only and split.evaluation == "logged"
+        ) or split.protocol.order != "random"
+        evaluation, figures = measure(
+            model, split, names or (None if ranks_all else DEFAULT_METRICS), loaded
+        )
     if common.as_json:
         print_json(figures)
         return
     rows = []
     for name, value in evaluation.items():
         interval = evaluation.interval(name) if name in evaluation.per_user else None
-        rows.append((name, f"{value:.4f}", f"{interval.low:.4f} … {interval.high:.4f}" if interval else ""))
+        rows.append(
+            (name, f"{value:.4f}", f"{interval.low:.4f} … {interval.high:.4f}" if interval else "")
+        )
     title = f"{model.settings.method} on {loaded.name}, protocol {protocol}"
     print_table(title, ("metric", "test", "95 % over users"), rows)
     say(f"{len(split.test):,} {split.evaluation} test rows, {split.positive_rate:.1%} liked")
@@ -200,9 +235,13 @@ class RecommendOptions(options.CommonOptions):
     exclude: str | None = option(None, "Items not to recommend, separated by commas.")
     include_seen: bool = option(False, "Also items that the user has in the log.", "--include-seen")
     include_held_out: bool = option(
-        False, "Also logged items that training left out: to look for them with other tools.", "--include-held-out"
+        False,
+        "Also logged items that training left out: to look for them with other tools.",
+        "--include-held-out",
     )
-    stable: bool = option(False, "Add gamma_max: up to which Γ each item stays (spectrum models).", "--stable")
+    stable: bool = option(
+        False, "Add gamma_max: up to which Γ each item stays (spectrum models).", "--stable"
+    )
     out: Path | None = path_option("Write CSV or Parquet instead of a table.", "FILE")
     device: str | None = option(None, options.DEVICES, show_default="cpu")
 
@@ -219,25 +258,45 @@ def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
     wanted: Any = known if asked.users is None else _ids(asked.users, known.dtype.is_integer())
     named = (("items", asked.items), ("exclude", asked.exclude))
     whole = model.item_ids_.ids.dtype.is_integer()
-    only: dict[str, Any] = {key: _ids(text, whole, "item") for key, text in named if text is not None}
-    exclude: bool | Literal["training"] = not asked.include_seen and ("training" if asked.include_held_out else True)
+    only: dict[str, Any] = {
+        key: _ids(text, whole, "item") for key, text in named if text is not None
+    }
+    exclude: bool | Literal["training"] = not asked.include_seen and (
+        "training" if asked.include_held_out else True
+    )
     with steps("ranking the items of each user"):
-        frame = model.recommend(wanted, k=asked.k, exclude_seen=exclude, stable=asked.stable, **only)
+        frame = model.recommend(
+            wanted, k=asked.k, exclude_seen=exclude, stable=asked.stable, **only
+        )
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
-            raise InputError("unknown format", found=out.suffix or str(out), expected=".csv or .parquet")
+            raise InputError(
+                "unknown format", found=out.suffix or str(out), expected=".csv or .parquet"
+            )
         with atomic_path(out) as temporary:
-            frame.write_parquet(temporary) if out.suffix == ".parquet" else _no_formulas(frame).write_csv(temporary)
+            frame.write_parquet(temporary) if out.suffix == ".parquet" else _no_formulas(
+                frame
+            ).write_csv(temporary)
         say(f"wrote {out}: {frame.height:,} rows")
     elif asked.as_json:
         print_json(frame.to_dicts())
     else:
         shown = frame.head(SHOWN_ROWS).to_dicts()
         rows = [
-            (str(row["user_id"]), str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}", *_stays(row))
+            (
+                str(row["user_id"]),
+                str(row["rank"]),
+                str(row["item_id"]),
+                f"{row['score']:.4f}",
+                *_stays(row),
+            )
             for row in shown
         ]
-        print_table("Recommendations", ("user", "rank", "item", "score", *(["up to Γ"] if asked.stable else [])), rows)
+        print_table(
+            "Recommendations",
+            ("user", "rank", "item", "score", *(["up to Γ"] if asked.stable else [])),
+            rows,
+        )
         if frame.height > len(shown):
             say(f"{frame.height - len(shown):,} more rows; --out FILE writes all.")
 
@@ -250,11 +309,16 @@ def _stays(row: Mapping[str, Any]) -> list[str]:
 
 
 def _no_formulas(frame: pl.DataFrame) -> pl.DataFrame:
-    """Text that a spreadsheet would compute (=, +, -, @ first) after an apostrophe, which makes it text there too."""
+    """Text that a spreadsheet would compute (=, +, -, @ first) after an apostrophe, which makes it
+    text there too."""
     import polars as pl
 
     texts = [name for name, kind in frame.schema.items() if kind == pl.String]
-    return frame.with_columns(pl.col(texts).str.replace(r"^([=+\-@\t\r])", "'${1}")) if texts else frame
+    return (
+        frame.with_columns(pl.col(texts).str.replace(r"^([=+\-@\t\r])", "'${1}"))
+        if texts
+        else frame
+    )
 
 
 def _ids(text: str, integers: bool, what: str = "user") -> list[Any]:
@@ -267,7 +331,9 @@ def _ids(text: str, integers: bool, what: str = "user") -> list[Any]:
     try:
         return [int(part) for part in parts]
     except ValueError:
-        raise InputError(f"{what} ids of this model are integers", found=text, expected="for example 0,1,2") from None
+        raise InputError(
+            f"{what} ids of this model are integers", found=text, expected="for example 0,1,2"
+        ) from None
 
 
 class ExportFormat(StrEnum):
@@ -292,7 +358,10 @@ def export(
         ),
     ],
     out: Annotated[
-        Path, typer.Option(help="Folder to write; an earlier export is replaced.", metavar="DIR", readable=False)
+        Path,
+        typer.Option(
+            help="Folder to write; an earlier export is replaced.", metavar="DIR", readable=False
+        ),
     ],
     common: options.CommonOptions,
 ) -> None:
@@ -311,7 +380,9 @@ def export(
         say(f"{size:>12,} bytes  {out / name}", wrap=False)
     say(f"score: {written.description['score']}", wrap=False)
     if "largest_difference_to_predict" in written.description:
-        say(f"largest difference to predict: {written.description['largest_difference_to_predict']:.1e}")
+        say(
+            f"largest difference to predict: {written.description['largest_difference_to_predict']:.1e}"
+        )
 
 
 def _data_digest(run: Path) -> str | None:

@@ -24,18 +24,24 @@ class ServeOptions(options.CommonOptions):
     host: str = option("127.0.0.1", "Address to listen on; the default answers this machine only.")
     port: int = option(8000, "Port; 0 takes a free one.", min=0, max=65535)
     api_key_file: Path | None = path_option(
-        "Keys, one per line; clients must send one. Needed when others can reach the server.", "FILE"
+        "Keys, one per line; clients must send one. Needed when others can reach the server.",
+        "FILE",
     )
     allowed_host: list[str] | None = option(
-        None, "Name by which clients call the server, such as api.example.com; may be repeated.", metavar="NAME"
+        None,
+        "Name by which clients call the server, such as api.example.com; may be repeated.",
+        metavar="NAME",
     )
     cors_origin: list[str] | None = option(
-        None, "Origin of web pages whose scripts may ask, such as https://example.com; may be repeated.", metavar="URL"
+        None,
+        "Origin of web pages whose scripts may ask, such as https://example.com; may be repeated.",
+        metavar="URL",
     )
     proxy: list[str] | None = option(
-        None, "Address of a proxy before the server; its X-Forwarded-For is believed. May be repeated.",
+        None,
+        "Address of a proxy before the server; its X-Forwarded-For is believed. May be repeated.",
         metavar="ADDRESS",
-    )  # fmt: skip
+    )
     unknown: Unknown = option(
         Unknown.PRIOR, "Users without training rows or features: the average user's answer, or 404."
     )
@@ -51,16 +57,19 @@ class ServeOptions(options.CommonOptions):
 
 @options.command("puid serve runs/coat --port 8000")
 def serve(run: options.RunFolder, asked: ServeOptions) -> None:
-    """Serve recommendations over HTTP until Ctrl+C: POST /recommend and /score, GET /health, /model and /metrics.
+    """Serve recommendations over HTTP until Ctrl+C: POST /recommend and /score, GET /health, /model
+    and /metrics.
 
-    The page /docs says what they take and give; it needs no network. SIGHUP takes the run folder anew.
+    The page /docs says what they take and give; it needs no network. SIGHUP takes the run folder
+    anew.
     """
     try:
         from puidrec.serve.app import serve_run
         from puidrec.serve.server import address_of, open_socket, serve_forever, survive_hangup
     except ModuleNotFoundError as error:
         raise InputError(
-            f"serving needs {error.name}, which is not installed", hint="pip install 'puidrec[serve]'"
+            f"serving needs {error.name}, which is not installed",
+            hint="pip install 'puidrec[serve]'",
         ) from error
 
     policy = _policy(asked)
@@ -84,14 +93,25 @@ def _policy(asked: ServeOptions) -> Policy:
     keys = None if asked.api_key_file is None else ApiKeys(asked.api_key_file)
     require_key_beyond_loopback(asked.host, keys)
     origins = asked.cors_origin or []
-    wrong = next((origin for origin in origins if not origin.startswith(("http://", "https://"))), None)
+    wrong = next(
+        (origin for origin in origins if not origin.startswith(("http://", "https://"))), None
+    )
     if wrong is not None:
-        raise InputError("not an origin", found=wrong, expected="http:// or https://, a name, and a port if need be")
+        raise InputError(
+            "not an origin",
+            found=wrong,
+            expected="http:// or https://, a name, and a port if need be",
+        )
     limits = Limits(k=asked.max_k, results=max(Limits.results, asked.max_k))
     return Policy(
-        unknown=asked.unknown, seen=asked.seen, limits=limits, device=asked.device or "cpu", keys=keys,
-        hosts=allowed_hosts(asked.host, asked.allowed_host or []), origins=origins,
-    )  # fmt: skip
+        unknown=asked.unknown,
+        seen=asked.seen,
+        limits=limits,
+        device=asked.device or "cpu",
+        keys=keys,
+        hosts=allowed_hosts(asked.host, asked.allowed_host or []),
+        origins=origins,
+    )
 
 
 def _announce(card: dict[str, Any], url: str, as_json: bool) -> None:

@@ -34,7 +34,9 @@ class StudyOptions(options.EngineOptions):
     seed: int = option(0, "The first seed; the others follow.", min=0)
     protocol: str = option("rd", options.PROTOCOLS, metavar="NAME")
     select: str | None = option(
-        None, "Rows that choose L2 or the epoch, and the trial: uniform or observational.", metavar="ROWS"
+        None,
+        "Rows that choose L2 or the epoch, and the trial: uniform or observational.",
+        metavar="ROWS",
     )
 
     def seed_numbers(self) -> list[int]:
@@ -43,8 +45,11 @@ class StudyOptions(options.EngineOptions):
             raise InputError("a study needs a seed", found=self.seeds, expected="--seeds 1 or more")
         return list(range(self.seed, self.seed + self.seeds))
 
-    def model_settings(self, context: typer.Context, data: options.ModelDataOptions) -> dict[str, Any]:
-        """Settings of the models from -c FILE, --set and options of their own; unknown keys are refused."""
+    def model_settings(
+        self, context: typer.Context, data: options.ModelDataOptions
+    ) -> dict[str, Any]:
+        """Settings of the models from -c FILE, --set and options of their own; unknown keys are
+        refused."""
         from puidrec.methods.table import params_of_others
         from puidrec.settings import Settings
 
@@ -52,7 +57,9 @@ class StudyOptions(options.EngineOptions):
         for key in ("method", "seed"):
             if key in chosen:
                 expected = "the options of the command"
-                raise InputError(f"{key} is no setting here", found=f"--set {key}", expected=expected)
+                raise InputError(
+                    f"{key} is no setting here", found=f"--set {key}", expected=expected
+                )
         known = {*Settings.model_fields, *params_of_others("")}
         unknown = {key: value for key, value in chosen.items() if key not in known}
         if unknown:
@@ -69,37 +76,50 @@ class TableOptions(options.Options):
         "a,b,… or all that need no uniform rows; item-rate, bias, pure-svd, all-rank and ease are always shown.",
         metavar="NAMES",
     )
-    budget: int = option(1, "Settings tried per method and seed, chosen on validation rows; 1: the defaults.")
-    reference: str | None = option(None, "The method that others are compared with; by default mf.", metavar="NAME")
+    budget: int = option(
+        1, "Settings tried per method and seed, chosen on validation rows; 1: the defaults."
+    )
+    reference: str | None = option(
+        None, "The method that others are compared with; by default mf.", metavar="NAME"
+    )
     metrics: str | None = option(
-        None, "Metrics of the tables, the first one sorts.",
+        None,
+        "Metrics of the tables, the first one sorts.",
         show_default="uauc,ndcg@5; for likes and splits by time unseen-recall@10,unseen-ndcg@10",
-    )  # fmt: skip
+    )
 
     def metric_names(self, protocol: str, likes: bool) -> list[str]:
-        """The metrics of the table, all of them measured: likes and splits by time are judged by ranking all items."""
+        """The metrics of the table, all of them measured: likes and splits by time are judged by
+        ranking all items."""
         from puidrec.comparing.comparison import shown_metrics
         from puidrec.run_folder import default_metrics
 
         measured = default_metrics(protocol, likes)
-        return options.parse_names(self.metrics or ",".join(shown_metrics(measured)), "metric", measured)
+        return options.parse_names(
+            self.metrics or ",".join(shown_metrics(measured)), "metric", measured
+        )
 
     def names(self, data: Dataset) -> tuple[list[str], str]:
-        """The methods of the table, baselines included, and the reference among them; those that can learn from it."""
+        """The methods of the table, baselines included, and the reference among them; those that
+        can learn from it."""
         from puidrec.comparing.comparison import compared_methods
 
-        asked = None if self.methods.strip() == "all" else options.parse_names(self.methods, "method")
+        asked = (
+            None if self.methods.strip() == "all" else options.parse_names(self.methods, "method")
+        )
         return compared_methods(data, asked, self.reference)
 
 
 def data_spec(data: options.DataOptions) -> tuple[DataSpec, Dataset]:
-    """The data set that the options name, loaded once here so that a mistake is reported before anything starts."""
+    """The data set that the options name, loaded once here so that a mistake is reported before
+    anything starts."""
     loaded = data.load()
     return data.spec(), loaded
 
 
 @options.command(
-    "puid compare --data coat --data-dir coat --methods spectrum,mf,dr --seeds 5 --out compare-coat", writes="out"
+    "puid compare --data coat --data-dir coat --methods spectrum,mf,dr --seeds 5 --out compare-coat",
+    writes="out",
 )
 def compare(
     context: typer.Context,
@@ -108,10 +128,12 @@ def compare(
     study: StudyOptions,
     output: options.OutputOptions,
 ) -> None:
-    """Compare methods over several seeds: means, intervals, and who wins, ties or loses against a reference.
+    """Compare methods over several seeds: means, intervals, and who wins, ties or loses against a
+    reference.
 
-    Finished jobs are kept in OUT/cells and never trained again: repeat the command to go on after an interruption.
-    Another command in the same folder trains only what is new; the tables are those of the last command.
+    Finished jobs are kept in OUT/cells and never trained again: repeat the command to go on after
+    an interruption. Another command in the same folder trains only what is new; the tables are
+    those of the last command.
     """
     with options.quick_imports():
         from puidrec.comparing.comparison import Comparison, comparison_jobs
@@ -119,12 +141,18 @@ def compare(
 
     chosen = study.model_settings(context, data)
     seeds, (spec, loaded) = study.seed_numbers(), data_spec(data)
-    split = loaded.split(study.protocol, study.seed)  # what it refuses or warns of is said here, not by every job
+    split = loaded.split(
+        study.protocol, study.seed
+    )  # what it refuses or warns of is said here, not by every job
     names, reference = table.names(loaded)
-    metrics = table.metric_names(study.protocol, likes=loaded.positives_only and split.evaluation == "logged")
+    metrics = table.metric_names(
+        study.protocol, likes=loaded.positives_only and split.evaluation == "logged"
+    )
     jobs = comparison_jobs(spec, names, seeds, study.protocol, chosen, table.budget)
     with LiveTable(f"{spec.title}, {len(names)} methods × {len(seeds)} seeds", metrics) as live:
-        results = run_jobs(jobs, output.out, engine=study.engine, workers=study.workers, progress=live)
+        results = run_jobs(
+            jobs, output.out, engine=study.engine, workers=study.workers, progress=live
+        )
     failures = [str(failure) for failure in results.failures]
     if not results:
         _raise_failures(failures, len(failures))  # an earlier comparison stays as it is
@@ -136,11 +164,15 @@ def compare(
         print_json(found.summary())
     else:
         _show_comparison(rows, reference, metrics, output.out)
-        _say_unfinished([(result.job.method, result.context.get("not_converged")) for result in results])
+        _say_unfinished(
+            [(result.job.method, result.context.get("not_converged")) for result in results]
+        )
     _raise_failures(failures, len(results) + len(failures))
 
 
-def _show_comparison(rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str], out: Path | None) -> None:
+def _show_comparison(
+    rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str], out: Path | None
+) -> None:
     """Print one table per metric, and where the files are."""
     from puidrec.comparing.summary import ONE_SEED, grouped, headline, interval, title
 
@@ -150,12 +182,19 @@ def _show_comparison(rows: Sequence[SummaryRow], reference: str, metrics: Sequen
             continue
         body = [
             (
-                row.label, f"{row.mean:.4f}", "" if row.seed_high is None else f"{row.seed_high - row.mean:.4f}",
-                "reference" if row.is_reference else "" if row.difference is None else f"{row.difference:+.4f}",
-                interval(row), row.verdict or "",
+                row.label,
+                f"{row.mean:.4f}",
+                "" if row.seed_high is None else f"{row.seed_high - row.mean:.4f}",
+                "reference"
+                if row.is_reference
+                else ""
+                if row.difference is None
+                else f"{row.difference:+.4f}",
+                interval(row),
+                row.verdict or "",
             )
             for row in own
-        ]  # fmt: skip
+        ]
         head = ("method", metric, "± seeds", f"to {reference}", "95 % interval", "verdict")
         print_table(title(own), head, body)
         for group in grouped(own):
@@ -196,7 +235,9 @@ class SearchOptions(options.Options):
 
     method: str = option("spectrum", options.METHODS, metavar="NAME")
     budget: int = option(20, "Settings tried: the defaults, and others from the search space.")
-    sampler: str = option("auto", "random, tpe (Optuna), or auto: tpe where Optuna is installed.", metavar="NAME")
+    sampler: str = option(
+        "auto", "random, tpe (Optuna), or auto: tpe where Optuna is installed.", metavar="NAME"
+    )
 
 
 @options.command("puid tune --data coat --data-dir coat --budget 20 --out tune-coat", writes="out")
@@ -209,8 +250,9 @@ def tune(
 ) -> None:
     """Search settings of a method by their score on validation rows; test rows are never looked at.
 
-    What --set gives stays fixed, and what the fit chooses by itself (dim and l2, where they are auto) is not searched.
-    best.toml in OUT is for puid train -c. Finished trials are kept in OUT/cells and never trained again.
+    What --set gives stays fixed, and what the fit chooses by itself (dim and l2, where they are
+    auto) is not searched. best.toml in OUT is for puid train -c. Finished trials are kept in
+    OUT/cells and never trained again.
     """
     with options.quick_imports():
         from puidrec.comparing.job import Job
@@ -224,7 +266,13 @@ def tune(
     job = Job(spec, row.name, study.seed, study.protocol, own, budget=search.budget)
     with LiveTable(f"{row.name} on {spec.title}", ("validation",)) as live:
         found = tune_job(
-            job, seeds, output.out, sampler=search.sampler, engine=study.engine, workers=study.workers, progress=live
+            job,
+            seeds,
+            output.out,
+            sampler=search.sampler,
+            engine=study.engine,
+            workers=study.workers,
+            progress=live,
         )
     if output.out is not None:
         found.save(output.out)
@@ -241,7 +289,10 @@ def _show_trials(found: Tuning, out: Path | None) -> None:
         (
             "default" if trial.number == 0 else str(trial.number),
             _score(trial),
-            *(str(trial.settings.get(name, getattr(job.resolved, name))) for name in found.searched),
+            *(
+                str(trial.settings.get(name, getattr(job.resolved, name)))
+                for name in found.searched
+            ),
         )
         for trial in ranked[:SHOWN_TRIALS]
     ]
@@ -256,7 +307,9 @@ def _show_trials(found: Tuning, out: Path | None) -> None:
         say(f"Best score: {', '.join(steps)} trials.")
     _say_unfinished([(f"trial {trial.number}", trial.not_converged) for trial in ranked])
     if not found.searched:
-        say(f"{job.method} has no settings to search: one trial. dim and l2 are chosen by the fit where they are auto.")
+        say(
+            f"{job.method} has no settings to search: one trial. dim and l2 are chosen by the fit where they are auto."
+        )
     elif len(ranked) > SHOWN_TRIALS:
         say(f"{len(ranked) - SHOWN_TRIALS} more trials are in trials.json.")
     if out is not None:
@@ -281,7 +334,9 @@ class ReproduceOptions(options.EngineOptions):
     """How much is run, and where."""
 
     seeds: int = option(3, SEEDS, metavar="N")
-    quick: bool = option(False, "One seed, few epochs and methods: shows that everything works.", "--quick")
+    quick: bool = option(
+        False, "One seed, few epochs and methods: shows that everything works.", "--quick"
+    )
 
 
 @options.command("puid reproduce all --data-root data --seeds 3 --out reproduction", writes="out")
@@ -299,11 +354,12 @@ def reproduce(
     study: ReproduceOptions,
     common: options.CommonOptions,
 ) -> None:
-    """Run the paper's questions again: its figure, ours with an interval, the difference, and what does not hold.
+    """Run the paper's questions again: its figure, ours with an interval, the difference, and what
+    does not hold.
 
-    Finished parts are kept in OUT and never run again: repeat the command to go on after an interruption, or to write
-    the tables, charts, report.html and results.md anew. `field` compares the methods of other papers instead, under one
-    protocol and tuning budget, and writes field.md.
+    Finished parts are kept in OUT and never run again: repeat the command to go on after an
+    interruption, or to write the tables, charts, report.html and results.md anew. `field` compares
+    the methods of other papers instead, under one protocol and tuning budget, and writes field.md.
     """
     if questions[0] == "field":
         _reproduce_field(questions, data_root, out, study, common)
@@ -319,9 +375,13 @@ def reproduce(
     with progress_bar() as bar:
         task = bar.add_task("reading", total=None)
         made = run(
-            plan, out, engine=study.engine,
-            tell=lambda words, done, total: bar.update(task, description=words, completed=done, total=total),
-        )  # fmt: skip
+            plan,
+            out,
+            engine=study.engine,
+            tell=lambda words, done, total: bar.update(
+                task, description=words, completed=done, total=total
+            ),
+        )
         bar.update(task, description="writing", total=None)
         paths = write_reproduction(out, made.summary, command_of(questions, plan))
     if common.as_json:
@@ -329,19 +389,31 @@ def reproduce(
     else:
         _show_reproduction(made.summary, out, paths)
     failed = made.summary["failed"]
-    named = [f"{row['label']} on {row['data']}, seed {row['seed']}: {row['error']}" for row in failed]
+    named = [
+        f"{row['label']} on {row['data']}, seed {row['seed']}: {row['error']}" for row in failed
+    ]
     _raise_failures(named, len(plan.jobs))
 
 
 def _reproduce_field(
-    questions: list[str], data_root: Path, out: Path, study: ReproduceOptions, common: options.CommonOptions
+    questions: list[str],
+    data_root: Path,
+    out: Path,
+    study: ReproduceOptions,
+    common: options.CommonOptions,
 ) -> None:
     """`puid reproduce field`."""
     import json
 
     from puidrec.atomic import write_text
     from puidrec.report.field import field_text, findings
-    from puidrec.reproduce.field import PROTOCOLS_OF, FieldSize, field_jobs, run_field, seconds_by_method
+    from puidrec.reproduce.field import (
+        PROTOCOLS_OF,
+        FieldSize,
+        field_jobs,
+        run_field,
+        seconds_by_method,
+    )
     from puidrec.reproduce.run import find_sources
 
     size = FieldSize(1 if study.quick else study.seeds, study.quick)
@@ -352,10 +424,17 @@ def _reproduce_field(
     with progress_bar() as bar:
         task = bar.add_task("reading", total=None)
         made = run_field(
-            jobs, out, engine=study.engine, workers=study.workers,
-            tell=lambda words, done, total: bar.update(task, description=words, completed=done, total=total),
-        )  # fmt: skip
-    seconds = seconds_by_method(json.loads((out / "timings.json").read_text(encoding="utf-8"))["cells"])
+            jobs,
+            out,
+            engine=study.engine,
+            workers=study.workers,
+            tell=lambda words, done, total: bar.update(
+                task, description=words, completed=done, total=total
+            ),
+        )
+    seconds = seconds_by_method(
+        json.loads((out / "timings.json").read_text(encoding="utf-8"))["cells"]
+    )
     words = ["puid reproduce", *questions, "--data-root DIR", f"--seeds {size.seeds}"]
     command = " ".join([*words, *(["--quick"] if size.quick else []), "--out DIR"])
     write_text(out / "field.md", field_text(made, seconds, command))
@@ -365,7 +444,10 @@ def _reproduce_field(
         for line in findings(made):
             say(f"* {line}")
         say(f"wrote {out}: field.md, results.json, summary.json, timings.json")
-    named = [f"{row['label']} on {row['data']}, seed {row['seed']}: {row['error']}" for row in made["failed"]]
+    named = [
+        f"{row['label']} on {row['data']}, seed {row['seed']}: {row['error']}"
+        for row in made["failed"]
+    ]
     _raise_failures(named, len(jobs))
 
 
@@ -402,18 +484,27 @@ def _announce(plan: ReproductionPlan) -> None:
 
 @options.command("puid demo --world mixed --seed 1 --out puid-demo", writes="out")
 def demo(
-    world: Annotated[str, typer.Option(help="Simulated world; see puid data simulate --help.")] = "pair",
-    out: Annotated[Path, typer.Option(help="Folder for report.html and demo.json.", readable=False)] = Path(
-        "puid-demo"
-    ),
+    world: Annotated[
+        str, typer.Option(help="Simulated world; see puid data simulate --help.")
+    ] = "pair",
+    out: Annotated[
+        Path, typer.Option(help="Folder for report.html and demo.json.", readable=False)
+    ] = Path("puid-demo"),
     seed: options.Seed = 0,
     device: options.Device = None,
     *,
     common: options.CommonOptions,
 ) -> None:
-    """Simulate a confounded log with known truth, train, compare with the truth, audit, and write a report."""
+    """Simulate a confounded log with known truth, train, compare with the truth, audit, and write a
+    report."""
     with options.quick_imports():
-        from puidrec.atomic import atomic_files, output_errors, refuse_overwriting, write_json, write_text
+        from puidrec.atomic import (
+            atomic_files,
+            output_errors,
+            refuse_overwriting,
+            write_json,
+            write_text,
+        )
         from puidrec.demo import METHODS, run_demo
         from puidrec.report.demo import demo_html
 
@@ -422,7 +513,9 @@ def demo(
         out.mkdir(parents=True, exist_ok=True)  # before any work is spent
     with progress_bar() as bar:
         task = bar.add_task("simulating", total=len(METHODS) + 2)
-        found = run_demo(world, seed, lambda step: bar.update(task, advance=1, description=step), device or "cpu")
+        found = run_demo(
+            world, seed, lambda step: bar.update(task, advance=1, description=step), device or "cpu"
+        )
     content = {**found.facts, "audit": found.audit.to_dict()}
     with atomic_files(out) as stage:  # both or neither: the page must show the figures beside it
         write_json(stage / "demo.json", content)
@@ -448,7 +541,13 @@ def _show_demo(facts: dict[str, Any], audit: dict[str, Any], out: Path) -> None:
         "Mean rating of all pairs, estimated",
         ("from", "mean", "± 95 %", "error", "needs"),
         [
-            (row["name"], f"{row['value']:.3f}", f"{row['half_width']:.3f}", f"{row['error']:+.3f}", row["needs"])
+            (
+                row["name"],
+                f"{row['value']:.3f}",
+                f"{row['half_width']:.3f}",
+                f"{row['error']:+.3f}",
+                row["needs"],
+            )
             for row in facts["estimates"]
         ],
     )
@@ -464,9 +563,18 @@ def _show_demo(facts: dict[str, Any], audit: dict[str, Any], out: Path) -> None:
     )
     say(f"  {audit['sentence']}\n", bold=True)
     files = "report.html, demo.json"
-    say(f"wrote {out}: {files}\nnext: open {out / 'report.html'}, then puid train --help", wrap=False)
+    say(
+        f"wrote {out}: {files}\nnext: open {out / 'report.html'}, then puid train --help",
+        wrap=False,
+    )
 
 
 def _demo_row(row: dict[str, Any]) -> tuple[str, ...]:
     repaired = "" if row["method"] in ("item-rate", "mf") else f"{row['repaired']:.0%}"
-    return row["method"], f"{row['naive_mse']:.4f}", f"{row['true_mse']:.4f}", repaired, f"{row['seconds']:.1f}"
+    return (
+        row["method"],
+        f"{row['naive_mse']:.4f}",
+        f"{row['true_mse']:.4f}",
+        repaired,
+        f"{row['seconds']:.1f}",
+    )

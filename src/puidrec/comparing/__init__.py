@@ -1,1 +1,2 @@
-"""Experiments: computations behind the commands, as plain result objects that reports and the command line show."""
+"""Experiments: computations behind the commands, as plain result objects that reports and the
+command line show."""

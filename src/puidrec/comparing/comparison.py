@@ -37,7 +37,8 @@ def shown_metrics(measured: Sequence[str]) -> tuple[str, ...]:
 def compared_methods(
     data: Dataset, asked: Sequence[str] | None, reference: str | None, *, baselines: bool = True
 ) -> tuple[list[str], str]:
-    """The methods of a table, with baselines that can learn from the log, and the reference among them.
+    """The methods of a table, with baselines that can learn from the log, and the reference among
+    them.
 
     asked: None for all that can learn from it without uniform rows.
     """
@@ -59,7 +60,8 @@ def compared_methods(
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods against a reference: means over seeds, and paired differences with intervals over users and seeds."""
+    """Methods against a reference: means over seeds, and paired differences with intervals over
+    users and seeds."""
 
     results: Results
     reference: str
@@ -69,17 +71,28 @@ class Comparison:
     @classmethod
     def of(cls, results: Results, reference: str, metrics: Sequence[str]) -> Comparison:
         """Summarise the results of a study."""
-        return cls(results, reference, tuple(metrics), tuple(summarise(results, reference, metrics)))
+        return cls(
+            results, reference, tuple(metrics), tuple(summarise(results, reference, metrics))
+        )
 
     @property
     def sentences(self) -> list[str]:
         """One headline per table and metric; with one seed, what it leaves out."""
-        words = [headline(group, metric, self.reference) for group in grouped(self.rows) for metric in self.metrics]
+        words = [
+            headline(group, metric, self.reference)
+            for group in grouped(self.rows)
+            for metric in self.metrics
+        ]
         alone = self.rows and max(row.n_seeds for row in self.rows) == 1
         return [*words, ONE_SEED] if alone else words
 
     def __repr__(self) -> str:
-        return markdown(self.rows, self.metrics, self.reference, [str(failure) for failure in self.results.failures])
+        return markdown(
+            self.rows,
+            self.metrics,
+            self.reference,
+            [str(failure) for failure in self.results.failures],
+        )
 
     def _repr_html_(self) -> str:
         from puidrec.report.notebook import comparison_view
@@ -91,13 +104,16 @@ class Comparison:
         return pl.DataFrame([row.plain() for row in self.rows], infer_schema_length=None)
 
     def plot(self, metric: str | None = None) -> Figure:
-        """Methods as dots with the interval of their difference to the reference; the first metric by default."""
+        """Methods as dots with the interval of their difference to the reference; the first metric
+        by default."""
         from puidrec.report.study import dot_chart
 
         chosen = self.metrics[0] if metric is None else metric
         own = [row for row in self.rows if row.metric == chosen]
         if not own:
-            raise InputError("no such metric in the comparison", found=chosen, expected=f"one of {self.metrics}")
+            raise InputError(
+                "no such metric in the comparison", found=chosen, expected=f"one of {self.metrics}"
+            )
         return dot_chart(own, self.reference)
 
     def summary(self) -> dict[str, Any]:
@@ -140,11 +156,12 @@ def compare(
 ) -> Comparison:
     """Train and measure methods under several seeds, each with its own split and start.
 
-    Baselines are added unless `baselines=False`. reference: what the others are compared with; `mf`,
+    Baselines are added unless `baselines=False`. reference: what the others are compared with;
+    `mf`,
     else the first method. budget: configurations tried per method and seed, chosen on validation
     rows. folder: finished jobs are kept there and never trained again. workers: processes, -1 for
-    one per core; None: this process, or what `joblib.parallel_config` says (Ray, Dask). settings: of
-    every method that has them, as `Recommender` takes them. A method that fails is named.
+    one per core; None: this process, or what `joblib.parallel_config` says (Ray, Dask). settings:
+    of every method that has them, as `Recommender` takes them. A method that fails is named.
     """
     names, against = compared_methods(data, methods, reference, baselines=baselines)
     numbers = range(seeds) if isinstance(seeds, int) else seeds

@@ -35,14 +35,16 @@ IN_MEMORY = "in memory"
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Which data: a source, its folder and options, and the share of the log to hide, drawn with a job's seed."""
+    """Which data: a source, its folder and options, and the share of the log to hide, drawn with a
+    job's seed."""
 
     name: str
     folder: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     mask: tuple[MaskKind, float] | None = None
     label: str | None = None
-    """Name in tables, where two sets of options of one source must be told apart; the source's name by default."""
+    """Name in tables, where two sets of options of one source must be told apart; the source's name
+    by default."""
 
     @property
     def title(self) -> str:
@@ -72,7 +74,13 @@ class DataSpec:
         folder = None if self.folder is None else str(Path(self.folder).resolve())
         options = {key: _plain(key, value) for key, value in self.options.items()}
         mask = None if self.mask is None else list(self.mask)
-        return {"name": self.name, "folder": folder, "options": options, "mask": mask, "label": self.label}
+        return {
+            "name": self.name,
+            "folder": folder,
+            "options": options,
+            "mask": mask,
+            "label": self.label,
+        }
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
@@ -83,15 +91,25 @@ class DataSpec:
 
     def to_source(self) -> dict[str, Any]:
         """What a run folder keeps, to load its data again: plain values, paths absolute."""
-        return {key: value for key, value in self.to_plain().items() if key in ("name", "folder", "options")}
+        return {
+            key: value
+            for key, value in self.to_plain().items()
+            if key in ("name", "folder", "options")
+        }
 
     @classmethod
     def from_source(cls, source: Any, file: Path) -> Self:
         """The inverse of `to_source`; `file` is named where it does not hold such values."""
         plain = source if isinstance(source, dict) else {}
         name, folder, options = plain.get("name"), plain.get("folder"), plain.get("options")
-        if not isinstance(name, str) or not isinstance(folder, str | None) or not isinstance(options, dict):
-            raise InputError("not written by puid train", file=file, column="data_source", found=source)
+        if (
+            not isinstance(name, str)
+            or not isinstance(folder, str | None)
+            or not isinstance(options, dict)
+        ):
+            raise InputError(
+                "not written by puid train", file=file, column="data_source", found=source
+            )
         return cls(name, None if folder is None else Path(folder), options)
 
 
@@ -113,16 +131,24 @@ class RunData:
         source = found.get("data_source")
         if source is not None:
             source = DataSpec.from_source(source, folder / ENVIRONMENT)
-        return cls(folder, str(found.get("data")), str(found["data_sha256"]), str(found["protocol"]), source)
+        return cls(
+            folder,
+            str(found.get("data")),
+            str(found["data_sha256"]),
+            str(found["protocol"]),
+            source,
+        )
 
     def require(self, data: Dataset) -> None:
         """Refuse data whose content is not that of the run."""
         if data.sha256 != self.sha256:
             raise InputError(
-                "these are not the data that the run was trained on", file=self.folder,
-                found=f"{data.name}, sha256 {data.sha256[:12]}", expected=f"{self.name}, sha256 {self.sha256[:12]}",
+                "these are not the data that the run was trained on",
+                file=self.folder,
+                found=f"{data.name}, sha256 {data.sha256[:12]}",
+                expected=f"{self.name}, sha256 {self.sha256[:12]}",
                 hint="Leave out --data to take the run's own, or insist with --other-data.",
-            )  # fmt: skip
+            )
 
 
 @dataclass(frozen=True)
@@ -139,7 +165,8 @@ class Job:
     """Name in tables; the method by default."""
     preset: str = "own"
     budget: int = 1
-    """Settings tried: the given ones, and budget − 1 drawn at random; the validation rows choose."""
+    """Settings tried: the given ones, and budget − 1 drawn at random; the validation rows choose.
+    """
     measured: bool = True
     """Whether the test rows are looked at; a trial of a search is not measured."""
 
@@ -152,16 +179,24 @@ class Job:
         """What tells the job from the others of its study, for rows of files."""
         mask = self.data.mask
         return {
-            "data": self.data.label or self.data.name, "mask": None if mask is None else list(mask),
-            "method": self.method, "label": self.name, "preset": self.preset, "protocol": self.protocol,
+            "data": self.data.label or self.data.name,
+            "mask": None if mask is None else list(mask),
+            "method": self.method,
+            "label": self.name,
+            "preset": self.preset,
+            "protocol": self.protocol,
             "seed": self.seed,
-        }  # fmt: skip
+        }
 
     @cached_property
     def resolved(self) -> Settings:
         """All settings, checked."""
         if "seed" in self.settings or "method" in self.settings:
-            raise InputError("seed and method belong to the job", found="a setting", hint="Give them by themselves.")
+            raise InputError(
+                "seed and method belong to the job",
+                found="a setting",
+                hint="Give them by themselves.",
+            )
         return Settings.of(self.method, **self.settings, seed=self.seed)
 
     @cached_property
@@ -182,9 +217,15 @@ class Job:
     def check(self) -> Self:
         """Refuse what could not be run, before anything runs."""
         if not isinstance(self.budget, int) or self.budget < 1:
-            raise InputError("a budget is at least one setting", found=self.budget, expected="a whole number from 1")
+            raise InputError(
+                "a budget is at least one setting",
+                found=self.budget,
+                expected="a whole number from 1",
+            )
         if self.data.mask is not None and not 0.0 <= self.data.mask[1] < 1.0:
-            raise InputError("mask ratio out of range", found=self.data.mask[1], expected="0 <= ratio < 1")
+            raise InputError(
+                "mask ratio out of range", found=self.data.mask[1], expected="0 <= ratio < 1"
+            )
         _ = self.key
         return self
 

@@ -40,7 +40,8 @@ MAX_MESSAGE = 300
 DIED = "its process died; out of memory? Try fewer workers"
 ENGINES = ("local", "inline", "none", "ray", "dask")
 Data = Mapping[str, Dataset]
-"""Data sets in memory, by the identity of their `DataSpec`; all others are loaded where a job runs."""
+"""Data sets in memory, by the identity of their `DataSpec`; all others are loaded where a job runs.
+"""
 Ended = tuple[Job, str | None, str]
 """A job, what went wrong, and else the text of its result."""
 
@@ -186,7 +187,9 @@ def finished(
 
 
 @contextlib.contextmanager
-def _stopped_at_the_end(pool: Generator[Ended, None, None]) -> Iterator[Generator[Ended, None, None]]:
+def _stopped_at_the_end(
+    pool: Generator[Ended, None, None],
+) -> Iterator[Generator[Ended, None, None]]:
     """Ends jobs under way when nobody waits for them any more, which joblib warns of."""
     try:
         yield pool
@@ -344,7 +347,9 @@ def _unmeasured(job: Job, model: Recommender) -> Result:
     return Result(job, {}, report, validation, model.settings.model_dump(), {}, seconds)
 
 
-def _measured(job: Job, model: Recommender, shared: JobData, outcomes: Sequence[Result], failed: int) -> Result:
+def _measured(
+    job: Job, model: Recommender, shared: JobData, outcomes: Sequence[Result], failed: int
+) -> Result:
     """The chosen model on the test rows, with what its figures depend on."""
     evaluation, measured = measure(model, shared.split, data=shared.data)
     metrics = {name: measured[name] for name in evaluation if name in measured}
@@ -358,12 +363,16 @@ def _measured(job: Job, model: Recommender, shared: JobData, outcomes: Sequence[
     }
     seconds = sum(outcome.seconds for outcome in outcomes)
     settings = model.settings.model_dump()
-    return Result(job, metrics, context, measured.get("validation"), settings, evaluation.per_user, seconds)
+    return Result(
+        job, metrics, context, measured.get("validation"), settings, evaluation.per_user, seconds
+    )
 
 
 def _uniform_rows(report: Mapping[str, Any], split: Split, *, tuned: bool) -> int:
     """How many uniform rows training or the choice among trials was given."""
-    uses = {use for use in str(report.get("uniform_rows_used", "none")).split(", ") if use != "none"}
+    uses = {
+        use for use in str(report.get("uniform_rows_used", "none")).split(", ") if use != "none"
+    }
     if counted := re.search(r"\(([\d,]+) rows\)$", str(report.get("uniform_rows_used"))):
         return int(counted[1].replace(",", ""))
     validates = "choice of the epoch" in uses or tuned
@@ -416,10 +425,14 @@ def claim(out: Path) -> None:
         with tempfile.TemporaryFile(dir=out / "cells"):
             pass
     except OSError as error:
-        raise InputError("cannot write there", file=out, found=error.strerror, hint="Choose another --out.") from error
+        raise InputError(
+            "cannot write there", file=out, found=error.strerror, hint="Choose another --out."
+        ) from error
 
 
-def write_results(out: Path, rows: list[dict[str, Any]], summary: dict[str, Any], results: Sequence[Result]) -> None:
+def write_results(
+    out: Path, rows: list[dict[str, Any]], summary: dict[str, Any], results: Sequence[Result]
+) -> None:
     """Write results.json, summary.json and timings.json.
 
     Only timings.json knows of clocks: the others are the same bytes for the same jobs, whatever ran

@@ -64,8 +64,11 @@ class Parameter:
     applies: Callable[[Settings], bool] = lambda settings: True
 
 
-ADAM_ALONE = ("puidrec.methods.multi:", "puidrec.methods.field.information:",
-              "puidrec.methods.field.auto_debias:")  # fmt: skip
+ADAM_ALONE = (
+    "puidrec.methods.multi:",
+    "puidrec.methods.field.information:",
+    "puidrec.methods.field.auto_debias:",
+)
 """Methods whose losses least squares cannot lower."""
 
 

@@ -1,4 +1,5 @@
-"""From results to tables: means over seeds, intervals, paired differences to a reference with a verdict, Markdown."""
+"""From results to tables: means over seeds, intervals, paired differences to a reference with a
+verdict, Markdown."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _ZERO = "\0zero"
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One method under one metric. What cannot be said (one seed, no reference, no values per user) is None."""
+    """One method under one metric. What cannot be said (one seed, no reference, no values per user)
+    is None."""
 
     data: str
     preset: str
@@ -58,7 +60,8 @@ class SummaryRow:
     """Adjusted for the number of methods compared (Holm)."""
     verdict: Verdict | None = None
     overlap: str = ""
-    """How many uniform rows are logged pairs, and whether they count; empty where there are no uniform rows."""
+    """How many uniform rows are logged pairs, and whether they count; empty where there are no
+    uniform rows."""
 
     chance: float | None = None
     """What random orders score, where the protocol's convention puts it far above 0."""
@@ -86,7 +89,8 @@ def summarise(
     resample: Resample = "hierarchical",
     rng: int = 0,
 ) -> list[SummaryRow]:
-    """One row per (data, preset, protocol), label and metric, the best label by the first metric on top.
+    """One row per (data, preset, protocol), label and metric, the best label by the first metric on
+    top.
 
     A label that lacks a seed of the reference (a job failed) has a mean, but is not compared.
     """
@@ -101,35 +105,48 @@ def summarise(
             for label, seeds in group.items():
                 row = _row(label, seeds, metric, better, level, intervals.get(label))
                 if row is not None:
-                    block.append(_with_comparison(row, compared.get(label), label == reference, group, reference))
+                    block.append(
+                        _with_comparison(
+                            row, compared.get(label), label == reference, group, reference
+                        )
+                    )
         rows += _sorted(block, metrics)
     return rows
 
 
 def by_table(results: Sequence[Result]) -> dict[tuple[str, str, str], dict[str, dict[int, Result]]]:
-    """(data, preset, protocol) of a table → label → seed → result; tables and labels in the order they come in."""
+    """(data, preset, protocol) of a table → label → seed → result; tables and labels in the order
+    they come in."""
     tables: dict[tuple[str, str, str], dict[str, dict[int, Result]]] = {}
     for result in results:
         job = result.job
-        seeds = tables.setdefault((job.data.title, job.preset, job.protocol), {}).setdefault(job.name, {})
+        seeds = tables.setdefault((job.data.title, job.preset, job.protocol), {}).setdefault(
+            job.name, {}
+        )
         if job.seed in seeds:
             raise InputError(
-                "two jobs of a table have one name", found=f"{job.name}, seed {job.seed}",
+                "two jobs of a table have one name",
+                found=f"{job.name}, seed {job.seed}",
                 expected="a label that tells them apart",
-            )  # fmt: skip
+            )
         seeds[job.seed] = result
     return {
-        key: {label: dict(sorted(seeds.items())) for label, seeds in group.items()} for key, group in tables.items()
+        key: {label: dict(sorted(seeds.items())) for label, seeds in group.items()}
+        for key, group in tables.items()
     }
 
 
-def t_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float | None, float | None]:
+def t_interval(
+    values: Sequence[float], level: float = LEVEL
+) -> tuple[float, float | None, float | None]:
     """Mean and t-interval; a single value has no interval."""
     x = np.asarray(values, np.float64)
     mean = float(x.mean())
     if x.size < 2:
         return mean, None, None
-    half = float(stdtrit(x.size - 1, 0.5 + level / 2)) * float(x.std(ddof=1)) / float(np.sqrt(x.size))
+    half = (
+        float(stdtrit(x.size - 1, 0.5 + level / 2)) * float(x.std(ddof=1)) / float(np.sqrt(x.size))
+    )
     return mean, mean - half, mean + half
 
 
@@ -184,11 +201,17 @@ def _overlap(context: Mapping[str, Any]) -> str:
 
 def _values(seeds: Seeds, metric: str) -> list[PerUser] | None:
     """Values per user, one per seed; None where a seed has none."""
-    found = [r.per_user[metric] for r in seeds.values() if metric in r.per_user and len(r.per_user[metric])]
+    found = [
+        r.per_user[metric]
+        for r in seeds.values()
+        if metric in r.per_user and len(r.per_user[metric])
+    ]
     return found if len(found) == len(seeds) else None
 
 
-def _intervals(group: Mapping[str, Seeds], metric: str, draw: Mapping[str, Any]) -> dict[str, Comparison]:
+def _intervals(
+    group: Mapping[str, Seeds], metric: str, draw: Mapping[str, Any]
+) -> dict[str, Comparison]:
     """Bootstrap intervals of the means: the difference to a method that always gets 0."""
     by_seeds: dict[tuple[int, ...], dict[str, list[PerUser]]] = {}
     for label, seeds in group.items():
@@ -217,16 +240,25 @@ def _compared(
 
 
 def _with_comparison(
-    row: SummaryRow, compared: Comparison | None, is_reference: bool, group: Mapping[str, Seeds], reference: str
+    row: SummaryRow,
+    compared: Comparison | None,
+    is_reference: bool,
+    group: Mapping[str, Seeds],
+    reference: str,
 ) -> SummaryRow:
-    """The row with its difference to the reference; without values per user only the difference itself."""
+    """The row with its difference to the reference; without values per user only the difference
+    itself."""
     if is_reference or reference not in group:
         return replace(row, is_reference=is_reference)
     if compared is not None:
         return replace(
-            row, difference=compared.difference, difference_low=compared.low, difference_high=compared.high,
-            p_value=compared.p_value, verdict=compared.verdict,
-        )  # fmt: skip
+            row,
+            difference=compared.difference,
+            difference_low=compared.low,
+            difference_high=compared.high,
+            p_value=compared.p_value,
+            verdict=compared.verdict,
+        )
     own, base = group[row.label], group[reference]
     gaps = [
         own[seed].metrics[row.metric] - base[seed].metrics[row.metric]
@@ -238,9 +270,15 @@ def _with_comparison(
 
 def _sorted(block: list[SummaryRow], metrics: Sequence[str]) -> list[SummaryRow]:
     """Labels from best to worst by the first metric, each with its metrics in the order asked for."""
-    first = {row.label: (-row.mean if row.higher_is_better else row.mean) for row in block if row.metric == metrics[0]}
+    first = {
+        row.label: (-row.mean if row.higher_is_better else row.mean)
+        for row in block
+        if row.metric == metrics[0]
+    }
     order = {metric: k for k, metric in enumerate(metrics)}
-    return sorted(block, key=lambda row: (first.get(row.label, float("inf")), row.label, order[row.metric]))
+    return sorted(
+        block, key=lambda row: (first.get(row.label, float("inf")), row.label, order[row.metric])
+    )
 
 
 NOTES = (
@@ -273,10 +311,17 @@ def _equal_seeds(row: SummaryRow) -> bool:
 def headline(rows: Sequence[SummaryRow], metric: str, reference: str) -> str:
     """One metric of one table in a sentence: who wins, how many tie and lose."""
     own = [row for row in rows if row.metric == metric and row.verdict is not None]
-    count = {word: [row.label for row in own if row.verdict == word] for word in ("wins", "ties", "loses")}
+    count = {
+        word: [row.label for row in own if row.verdict == word]
+        for word in ("wins", "ties", "loses")
+    }
     if not own:
         return f"{metric}: nothing to compare with {reference}."
-    best = f" ({', '.join(count['wins'][:3])}{', …' if len(count['wins']) > 3 else ''})" if count["wins"] else ""
+    best = (
+        f" ({', '.join(count['wins'][:3])}{', …' if len(count['wins']) > 3 else ''})"
+        if count["wins"]
+        else ""
+    )
     sizes = {word: len(names) for word, names in count.items()}
     return f"{metric}: {sizes['wins']} of {len(own)} win{best}, {sizes['ties']} tie, {sizes['loses']} lose."
 
@@ -294,8 +339,11 @@ def grouped(rows: Sequence[SummaryRow]) -> list[list[SummaryRow]]:
     return list(by(rows, lambda row: (row.data, row.preset, row.protocol)).values())
 
 
-def markdown(rows: Sequence[SummaryRow], metrics: Sequence[str], reference: str, failures: Sequence[str] = ()) -> str:
-    """A page with a table per data set, preset and protocol: the mean of each metric, its difference to the reference.
+def markdown(
+    rows: Sequence[SummaryRow], metrics: Sequence[str], reference: str, failures: Sequence[str] = ()
+) -> str:
+    """A page with a table per data set, preset and protocol: the mean of each metric, its
+    difference to the reference.
 
     Jobs that failed are named at its end.
     """
@@ -334,7 +382,9 @@ def given(rows: Sequence[SummaryRow]) -> dict[str, dict[str, int]]:
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table as Markdown."""
     lines = [columns, ("---",) * len(columns), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines
+    )
 
 
 def title(rows: Sequence[SummaryRow]) -> str:
@@ -343,13 +393,18 @@ def title(rows: Sequence[SummaryRow]) -> str:
 
 
 def conditions(rows: Sequence[SummaryRow]) -> str:
-    """Protocol, positive rate, seeds and preset: without them no figure can be compared with another."""
+    """Protocol, positive rate, seeds and preset: without them no figure can be compared with
+    another."""
     first, seeds = rows[0], max(row.n_seeds for row in rows)
     words = [
         f"protocol {first.protocol}, {first.positive_rate:.1%} of test rows positive, "
         f"{seeds} seed{'s' if seeds != 1 else ''}, {first.preset} settings",
         first.overlap,
-        *dict.fromkeys(f"chance scores {row.chance:.3f} in {row.metric}" for row in rows if row.chance is not None),
+        *dict.fromkeys(
+            f"chance scores {row.chance:.3f} in {row.metric}"
+            for row in rows
+            if row.chance is not None
+        ),
         f"{first.new_users:,} test users have no training row" if first.new_users else "",
     ]
     varying = given(rows)

@@ -1,8 +1,8 @@
 """`tune`: settings of one method, ranked by validation rows alone; test rows are never looked at.
 
-Trial 0 is the settings as given. The others are drawn at random, or proposed by a sampler of Optuna,
-whose pruner may end a trial after some of its seeds. Every trial under every seed is one job of
-`run_jobs`, so that finished ones are never trained again.
+Trial 0 is the settings as given. The others are drawn at random, or proposed by a sampler of
+Optuna, whose pruner may end a trial after some of its seeds. Every trial under every seed is one
+job of `run_jobs`, so that finished ones are never trained again.
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ def tune(
 ) -> Tuning:
     """Try `budget` settings of a method under every seed; validation rows rank them.
 
-    sampler: `random`, `tpe` (Optuna's), or `auto`: `tpe` where Optuna is installed. study: an Optuna
-    study of direction maximize, with a sampler and pruner of its own. folder: finished trials are
-    kept there and never trained again. settings: stay as they are given.
+    sampler: `random`, `tpe` (Optuna's), or `auto`: `tpe` where Optuna is installed. study: an
+    Optuna study of direction maximize, with a sampler and pruner of its own. folder: finished
+    trials are kept there and never trained again. settings: stay as they are given.
     """
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers:
@@ -160,8 +160,16 @@ def tune(
     spec = get_method(method)
     job = Job(DataSpec.of(data), spec.name, numbers[0], protocol, settings, budget=budget)
     out = None if folder is None else Path(folder)
-    return tune_job(job, numbers, out, data=data, sampler=sampler, study=study, workers=workers,
-                    progress=progress)  # fmt: skip
+    return tune_job(
+        job,
+        numbers,
+        out,
+        data=data,
+        sampler=sampler,
+        study=study,
+        workers=workers,
+        progress=progress,
+    )
 
 
 def tune_job(
@@ -184,8 +192,11 @@ def tune_job(
         require_levels(get_method(job.method), loaded.scale.high)
     loaded.split(job.protocol, job.seed)  # what it refuses or warns of is said here, once
     name = "given study" if study is not None else _sampler(sampler)
-    judge = _Judge(job, tuple(seeds), {"out": out, "data": data, "engine": engine,
-                                       "workers": workers, "progress": progress})  # fmt: skip
+    judge = _Judge(
+        job,
+        tuple(seeds),
+        {"out": out, "data": data, "engine": engine, "workers": workers, "progress": progress},
+    )
     if name == "random" or not searched(job, likes=likes) or job.budget == 1:
         draws = trials(job, seeds[0], likes=likes)
         judge.judge([dict(trial.settings) for trial in draws])
@@ -237,8 +248,9 @@ class _Judge:
         self.done += len(jobs)
         by_metric = [r.context.get("validation_metric") for r in found]
         self.metric = next((name for name in by_metric if name), self.metric)
-        parts = zip(some, [jobs[k : k + len(seeds)] for k in range(0, len(jobs), len(seeds))],
-                    strict=True)  # fmt: skip
+        parts = zip(
+            some, [jobs[k : k + len(seeds)] for k in range(0, len(jobs), len(seeds))], strict=True
+        )
         return [_with(trial, own, found) for trial, own in parts]
 
 
@@ -284,7 +296,9 @@ def _study(seed: int) -> Study:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=seed)
-    return optuna.create_study(direction="maximize", sampler=sampler, pruner=optuna.pruners.MedianPruner())
+    return optuna.create_study(
+        direction="maximize", sampler=sampler, pruner=optuna.pruners.MedianPruner()
+    )
 
 
 def _propose(judge: _Judge, likes: bool, study: Study) -> None:
@@ -293,7 +307,9 @@ def _propose(judge: _Judge, likes: bool, study: Study) -> None:
 
     if study.direction.name != "MAXIMIZE":
         expected = 'optuna.create_study(direction="maximize")'
-        raise InputError("scores are to be maximised", found=study.direction.name, expected=expected)
+        raise InputError(
+            "scores are to be maximised", found=study.direction.name, expected=expected
+        )
     job, space = judge.job, searched(judge.job, likes=likes)
     while (left := job.budget - len(judge.trials)) > 0:
         asked = [study.ask() for _ in range(min(TOGETHER, left))]

@@ -1,4 +1,5 @@
-"""One immutable data set: the log that users chose, the uniform rows (if any) kept apart, and the side tables."""
+"""One immutable data set: the log that users chose, the uniform rows (if any) kept apart, and the
+side tables."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ import numpy as np
 import polars as pl
 from scipy import sparse
 
-from puidrec.data.overlap import Overlap, OverlapRule, check_overlap, pairs_among, require_fresh, row_starts
+from puidrec.data.overlap import (
+    Overlap,
+    OverlapRule,
+    check_overlap,
+    pairs_among,
+    require_fresh,
+    row_starts,
+)
 from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, check_choice
 from puidrec.data.tables import UnknownIds, check_tables
@@ -29,7 +37,8 @@ Matrix = Any
 
 @dataclass(frozen=True)
 class IdMap:
-    """The caller's ids in order of their codes 0, 1, 2, …: sorted, so the codes do not depend on row order."""
+    """The caller's ids in order of their codes 0, 1, 2, …: sorted, so the codes do not depend on
+    row order."""
 
     ids: pl.Series
 
@@ -37,10 +46,13 @@ class IdMap:
         return self.ids.len()
 
     def __repr__(self) -> str:
-        return f"IdMap({len(self):,} ids" + (f", {self.ids[0]!r} to {self.ids[-1]!r})" if len(self) else ")")
+        return f"IdMap({len(self):,} ids" + (
+            f", {self.ids[0]!r} to {self.ids[-1]!r})" if len(self) else ")"
+        )
 
     def encode(self, ids: Any) -> np.ndarray:
-        """Codes (int32) of the caller's ids; -1 where an id is unknown, as 7 is where ids are text such as "7"."""
+        """Codes (int32) of the caller's ids; -1 where an id is unknown, as 7 is where ids are text
+        such as "7"."""
         ids = plain_ids(ids)
         try:
             wanted = pl.Series("id", ids)
@@ -49,8 +61,12 @@ class IdMap:
             raise InputError(problem, found=error.object[error.start : error.end]) from error
         except (OverflowError, TypeError) as error:
             if not all(isinstance(own, int) for own in ids):
-                raise InputError("ids of mixed types", expected=f"all of them {self.ids.dtype}") from error
-            wanted = pl.Series("id", [own if abs(own) < 2**63 else None for own in ids], pl.Int64)  # unknown
+                raise InputError(
+                    "ids of mixed types", expected=f"all of them {self.ids.dtype}"
+                ) from error
+            wanted = pl.Series(
+                "id", [own if abs(own) < 2**63 else None for own in ids], pl.Int64
+            )  # unknown
         if wanted.dtype.is_float() or wanted.dtype.is_numeric() != self.ids.dtype.is_numeric():
             return np.full(wanted.len(), -1, dtype=np.int32)
         wanted = wanted.cast(self.ids.dtype, strict=False)
@@ -64,20 +80,27 @@ class IdMap:
 
 
 def plain_ids(ids: Any) -> Any:
-    """Ids as Polars reads them: those of an `IdMap`, and arrays of pandas (3: text is one) as lists."""
+    """Ids as Polars reads them: those of an `IdMap`, and arrays of pandas (3: text is one) as
+    lists."""
     if isinstance(ids, IdMap):
         return ids.ids
-    if type(ids).__module__.split(".")[0] == "pandas" and hasattr(ids, "tolist") and not hasattr(ids, "to_frame"):
+    if (
+        type(ids).__module__.split(".")[0] == "pandas"
+        and hasattr(ids, "tolist")
+        and not hasattr(ids, "to_frame")
+    ):
         return [None if own != own else own for own in ids.tolist()]  # noqa: PLR0124 (missing is not itself)
     return ids
 
 
 @dataclass(frozen=True)
 class Interactions:
-    """Rated pairs as codes, sorted by user then item. Column `label` (1/0) is there once a protocol was applied."""
+    """Rated pairs as codes, sorted by user then item. Column `label` (1/0) is there once a protocol
+    was applied."""
 
     frame: pl.DataFrame
-    """`user`, `item` (Int32 codes), `rating` (Float32), and `propensity`, `timestamp`, `label` where they exist."""
+    """`user`, `item` (Int32 codes), `rating` (Float32), and `propensity`, `timestamp`, `label`
+    where they exist."""
     users: IdMap
     items: IdMap
     scale: RatingScale
@@ -132,21 +155,30 @@ class Interactions:
 
     def to_frame(self) -> pl.DataFrame:
         """The rows under the caller's own ids."""
-        ids = [self.users.decode(self.user).alias("user_id"), self.items.decode(self.item).alias("item_id")]
+        ids = [
+            self.users.decode(self.user).alias("user_id"),
+            self.items.decode(self.item).alias("item_id"),
+        ]
         return pl.DataFrame(ids).hstack(self.frame.drop("user", "item"))
 
     def to_matrix(self) -> Matrix:
-        """The ratings as a SciPy CSR matrix, users × items in the order of their codes; ratings of 0 stay stored."""
-        row_start = np.concatenate([[0], np.cumsum(np.bincount(self.user, minlength=len(self.users)))])
-        return sparse.csr_array((self.rating, self.item, row_start), shape=(len(self.users), len(self.items)))
+        """The ratings as a SciPy CSR matrix, users × items in the order of their codes; ratings of
+        0 stay stored."""
+        row_start = np.concatenate(
+            [[0], np.cumsum(np.bincount(self.user, minlength=len(self.users)))]
+        )
+        return sparse.csr_array(
+            (self.rating, self.item, row_start), shape=(len(self.users), len(self.items))
+        )
 
 
 @dataclass(frozen=True)
 class Dataset:
     """Logged interactions, optional uniform interactions, user and item tables, and the id maps.
 
-    Build one with `Dataset.from_frame` or `load_dataset`; both check everything once, when the data are loaded.
-    D, the population that losses and audits speak of, is every user of `user_ids` with every item of `item_ids`.
+    Build one with `Dataset.from_frame` or `load_dataset`; both check everything once, when the data
+    are loaded. D, the population that losses and audits speak of, is every user of `user_ids` with
+    every item of `item_ids`.
     """
 
     name: str
@@ -185,23 +217,32 @@ class Dataset:
         """Check the tables and build a data set.
 
         logged, uniform: `user_id, item_id, rating`, optionally `propensity`, `timestamp`.
-        users, items: `user_id` / `item_id` and feature columns; text is categorical, lists are multi-valued.
-        scale: lowest and highest possible rating; taken from the ratings when not given.
-        A log without `rating`, or with one rating throughout, is implicit feedback: every row is a like, on the scale
-        0 to 1 unless `scale` says otherwise. liked_from: ratings from here on become 1, lower ones 0 (clicks, likes).
-        duplicates: what to do with a pair rated twice (`first` and `last` by timestamp, where there is one; `max`: a
-        click counts although the item was also shown without). unknown_ids: what to do with rows of a side table whose
-        id was never rated: refuse, keep (the entity belongs to the population), or drop. overlap: what to do with
-        uniform rows whose pair is in the log; they are dropped, for a model that memorises its log knows them.
+        users, items: `user_id` / `item_id` and feature columns; text is categorical, lists are
+        multi-valued.
+        scale: lowest and highest possible rating; taken from the ratings when not given. A log
+        without `rating`, or with one rating throughout, is implicit feedback: every row is a like,
+        on the scale 0 to 1 unless `scale` says otherwise. liked_from: ratings from here on become
+        1, lower ones 0 (clicks, likes).
+        duplicates: what to do with a pair rated twice (`first` and `last` by timestamp, where there
+        is one; `max`: a click counts although the item was also shown without). unknown_ids: what
+        to do with rows of a side table whose
+        id was never rated: refuse, keep (the entity belongs to the population), or drop. overlap:
+        what to do with uniform rows whose pair is in the log; they are dropped, for a model that
+        memorises its log knows them.
         origins: names for messages, such as the paths the tables were read from.
         """
         check_choice("duplicates", duplicates, get_args(Duplicates))
         given = {"logged": logged, "uniform": uniform, "users": users, "items": items}
-        tables = check_tables(given, origins or {}, scale=scale, liked_from=liked_from, unknown_ids=unknown_ids)
+        tables = check_tables(
+            given, origins or {}, scale=scale, liked_from=liked_from, unknown_ids=unknown_ids
+        )
         maps = {side: IdMap(ids) for side, ids in tables.ids.items()}
         parts = {
             key: Interactions(
-                _encode(frame, maps, duplicates, tables.origins[key]), maps["users"], maps["items"], tables.scale
+                _encode(frame, maps, duplicates, tables.origins[key]),
+                maps["users"],
+                maps["items"],
+                tables.scale,
             )
             for key, frame in tables.rated.items()
         }
@@ -222,9 +263,11 @@ class Dataset:
         return data.with_overlap(overlap, (origins or {}).get("uniform"))
 
     def with_overlap(self, rule: OverlapRule, file: Any = None) -> Dataset:
-        """The same data with uniform rows whose pair is in the log dropped, or kept for comparison with print.
+        """The same data with uniform rows whose pair is in the log dropped, or kept for comparison
+        with print.
 
-        Uniform rows that are mostly logged pairs were not drawn at random, and are refused unless they are kept.
+        Uniform rows that are mostly logged pairs were not drawn at random, and are refused unless
+        they are kept.
         """
         check_overlap(rule)
         given = self._given_uniform
@@ -236,7 +279,9 @@ class Dataset:
         if rule == "keep":
             return replace(self, uniform=given, repeated=None, overlap=found)
         density = len(self.logged) / self.n_pairs
-        require_fresh(found.rows, found.in_log, "the uniform rows are mostly pairs of the log", density, file)
+        require_fresh(
+            found.rows, found.in_log, "the uniform rows are mostly pairs of the log", density, file
+        )
         return replace(self, uniform=given.take(~known), repeated=given.take(known), overlap=found)
 
     @property
@@ -258,22 +303,33 @@ class Dataset:
         name: str = "matrix",
         **options: Any,
     ) -> Dataset:
-        """Build a data set from a SciPy sparse matrix, users × items: each stored entry is a rating, zeros too.
+        """Build a data set from a SciPy sparse matrix, users × items: each stored entry is a
+        rating, zeros too.
 
-        user_ids, item_ids: of its rows and columns; by default their numbers. Rows and columns without an entry are
-        no users and items of the data set, unless side tables (`users=`, `items=`) list them and `unknown_ids="keep"`.
+        user_ids, item_ids: of its rows and columns; by default their numbers. Rows and columns
+        without an entry are no users and items of the data set, unless side tables (`users=`,
+        `items=`) list them and `unknown_ids="keep"`.
         uniform: another matrix of the same shape. options: those of `from_frame`.
         """
-        tables = {key: matrix for key, matrix in (("logged", logged), ("uniform", uniform)) if matrix is not None}
-        frames: dict[str, Any] = {key: matrix_frame(matrix, user_ids, item_ids, key) for key, matrix in tables.items()}
+        tables = {
+            key: matrix
+            for key, matrix in (("logged", logged), ("uniform", uniform))
+            if matrix is not None
+        }
+        frames: dict[str, Any] = {
+            key: matrix_frame(matrix, user_ids, item_ids, key) for key, matrix in tables.items()
+        }
         return cls.from_frame(**frames, name=name, **options)
 
     def to_matrix(self) -> Matrix:
-        """The log as a SciPy CSR matrix; row k is user k of `user_ids`, column k item k of `item_ids`."""
+        """The log as a SciPy CSR matrix; row k is user k of `user_ids`, column k item k of
+        `item_ids`."""
         return self.logged.to_matrix()
 
     def __repr__(self) -> str:
-        uniform = "no uniform rows" if self.uniform is None else f"{len(self.uniform):,} uniform rows"
+        uniform = (
+            "no uniform rows" if self.uniform is None else f"{len(self.uniform):,} uniform rows"
+        )
         if self.overlap.dropped:
             uniform += f" ({self.overlap.dropped:,} more are logged pairs: dropped)"
         likes = " (every one a like: all ratings are equal)" if "feedback" in self.notes else ""
@@ -294,7 +350,9 @@ class Dataset:
             if part is not None
         ]
         words = f"{self.n_users:,} users × {self.n_items:,} items, ratings {self.scale}"
-        return view(self.name, words, html_table(("rows", "number", "of all pairs", "mean rating"), rows))
+        return view(
+            self.name, words, html_table(("rows", "number", "of all pairs", "mean rating"), rows)
+        )
 
     @property
     def n_users(self) -> int:
@@ -319,20 +377,25 @@ class Dataset:
         add_uniform: bool = False,
         select: Selection = "uniform",
     ) -> Split:
-        """Divide the data under a protocol. Uniform rows are trained on only if `add_uniform` is set."""
+        """Divide the data under a protocol. Uniform rows are trained on only if `add_uniform` is
+        set."""
         from puidrec.data.split import split_dataset
 
         return split_dataset(self, protocol, seed, add_uniform=add_uniform, select=select)
 
-    def masked(self, ratio: float, kind: MaskKind = "random", rng: Rng = 0, protocol: str | Protocol = "rd") -> Dataset:
-        """A copy without a share `ratio` of its logged rows (`random`), or of the positive ones (`positives`)."""
+    def masked(
+        self, ratio: float, kind: MaskKind = "random", rng: Rng = 0, protocol: str | Protocol = "rd"
+    ) -> Dataset:
+        """A copy without a share `ratio` of its logged rows (`random`), or of the positive ones
+        (`positives`)."""
         from puidrec.data.split import mask_logged
 
         return mask_logged(self, ratio, kind, rng, protocol)
 
     @cached_property
     def positives_only(self) -> bool:
-        """Whether the log is implicit feedback: every row has the highest rating, so that none tells of dislike."""
+        """Whether the log is implicit feedback: every row has the highest rating, so that none
+        tells of dislike."""
         return _is_positive(self.logged)
 
     @cached_property
@@ -356,7 +419,8 @@ class Dataset:
 
     @cached_property
     def sha256(self) -> str:
-        """A digest of the content (ids, interactions, features), equal for equal data whatever its file form."""
+        """A digest of the content (ids, interactions, features), equal for equal data whatever its
+        file form."""
         digest = hashlib.sha256(repr((self.scale.low, self.scale.high)).encode())
         uniform = self._given_uniform  # the same digest whether repeated pairs were dropped or kept
         tables = [self.logged.frame, uniform.frame if uniform else None, self.users, self.items]
@@ -368,32 +432,49 @@ class Dataset:
 
 
 def matrix_frame(
-    matrix: Any, user_ids: Sequence[Any] | None = None, item_ids: Sequence[Any] | None = None, label: str = "matrix"
+    matrix: Any,
+    user_ids: Sequence[Any] | None = None,
+    item_ids: Sequence[Any] | None = None,
+    label: str = "matrix",
 ) -> pl.DataFrame:
-    """The stored entries of a sparse matrix as `user_id, item_id, rating`; entries stored twice are added up."""
+    """The stored entries of a sparse matrix as `user_id, item_id, rating`; entries stored twice are
+    added up."""
     origin = Origin(label)
     is_sparse: bool = sparse.issparse(matrix)
     if not is_sparse or matrix.ndim != 2:
         found, expected = type(matrix).__name__, "a SciPy sparse matrix, users × items"
         raise origin.error(
-            "not a sparse matrix", found=found, expected=expected, hint="Wrap it: scipy.sparse.csr_array."
+            "not a sparse matrix",
+            found=found,
+            expected=expected,
+            hint="Wrap it: scipy.sparse.csr_array.",
         )
     if matrix.dtype.kind not in "fiub":
-        raise origin.error("not a matrix of numbers", found=str(matrix.dtype), expected="real numbers")
+        raise origin.error(
+            "not a matrix of numbers", found=str(matrix.dtype), expected="real numbers"
+        )
     entries: Matrix = sparse.csr_array(matrix, copy=True)
     entries.sum_duplicates()
     rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
     columns = []
     for key, ids, at, size in (
-        ("user_id", user_ids, rows, entries.shape[0]), ("item_id", item_ids, entries.indices, entries.shape[1]),
-    ):  # fmt: skip
+        ("user_id", user_ids, rows, entries.shape[0]),
+        ("item_id", item_ids, entries.indices, entries.shape[1]),
+    ):
         named = pl.Series(key, range(size) if ids is None else ids)
         if named.len() != size:
-            found, expected = f"{named.len()} ids", f"{size}, one per {'row' if key == 'user_id' else 'column'}"
-            raise origin.error("ids do not fit the matrix", column=key, found=found, expected=expected)
+            found, expected = (
+                f"{named.len()} ids",
+                f"{size}, one per {'row' if key == 'user_id' else 'column'}",
+            )
+            raise origin.error(
+                "ids do not fit the matrix", column=key, found=found, expected=expected
+            )
         if named.is_duplicated().any():
             raise origin.error(
-                "an id names two rows or columns", column=key, found=named.filter(named.is_duplicated())[0]
+                "an id names two rows or columns",
+                column=key,
+                found=named.filter(named.is_duplicated())[0],
             )
         columns.append(named.gather(at))
     return pl.DataFrame([*columns, pl.Series("rating", entries.data.astype(np.float64))])
@@ -410,29 +491,41 @@ def _content(column: pl.Series) -> bytes:
 
 
 def _is_positive(logged: Interactions) -> bool:
-    """Whether every row has the highest rating of the scale; a log on disk is read some rows at a time."""
+    """Whether every row has the highest rating of the scale; a log on disk is read some rows at a
+    time."""
     rating, high, n = logged.rating, np.float32(logged.scale.high), len(logged)
     return all(bool((np.asarray(rating[k : k + 2**20]) == high).all()) for k in range(0, n, 2**20))
 
 
-def _encode(frame: pl.DataFrame, maps: Mapping[str, IdMap], duplicates: Duplicates, origin: Origin) -> pl.DataFrame:
+def _encode(
+    frame: pl.DataFrame, maps: Mapping[str, IdMap], duplicates: Duplicates, origin: Origin
+) -> pl.DataFrame:
     """Replace ids by codes, sort by (user, item), and keep one row of pairs rated twice."""
     user, item = maps["users"].encode(frame["user_id"]), maps["items"].encode(frame["item_id"])
     key = user.astype(np.int64) * len(maps["items"]) + item
     order = np.argsort(key, kind="stable")
     repeated = np.flatnonzero(key[order][1:] == key[order][:-1]) + 1
-    coded = pl.DataFrame({"user": user[order], "item": item[order]}).hstack(frame.drop("user_id", "item_id")[order])
+    coded = pl.DataFrame({"user": user[order], "item": item[order]}).hstack(
+        frame.drop("user_id", "item_id")[order]
+    )
     if not repeated.size:
         return coded
     if duplicates == "error":
         row = int(order[repeated].min())
         raise origin.error(
-            f"pair rated twice ({repeated.size:,} repeated rows)", row=row + 1, column="user_id, item_id",
-            found=f"{frame['user_id'][row]}, {frame['item_id'][row]}", expected="one row per user and item",
+            f"pair rated twice ({repeated.size:,} repeated rows)",
+            row=row + 1,
+            column="user_id, item_id",
+            found=f"{frame['user_id'][row]}, {frame['item_id'][row]}",
+            expected="one row per user and item",
             hint="Remove repeats, or choose duplicates='first', 'last', 'mean' or 'max' (--set data.duplicates=mean).",
-        )  # fmt: skip
-    if "timestamp" in coded.columns:  # first and last in time; rows without one, and of one time, as in the file
-        coded = coded.sort("user", "item", "timestamp", nulls_last=duplicates != "last", maintain_order=True)
+        )
+    if (
+        "timestamp" in coded.columns
+    ):  # first and last in time; rows without one, and of one time, as in the file
+        coded = coded.sort(
+            "user", "item", "timestamp", nulls_last=duplicates != "last", maintain_order=True
+        )
     by = coded.group_by("user", "item", maintain_order=True)
     if duplicates in ("mean", "max"):
         first = [pl.col(c).first() for c in coded.columns if c not in ("user", "item", "rating")]
@@ -446,13 +539,17 @@ def _require_signal(logged: Interactions, origin: Origin) -> None:
     for name, codes in (("user", logged.user), ("item", logged.item)):
         if codes.min() == codes.max():
             raise origin.error(
-                f"the log has one {name} only", column=f"{name}_id",
-                found=getattr(logged, f"{name}s").decode(codes[:1])[0], expected=f"at least two {name}s",
+                f"the log has one {name} only",
+                column=f"{name}_id",
+                found=getattr(logged, f"{name}s").decode(codes[:1])[0],
+                expected=f"at least two {name}s",
                 hint="Check that the right column was read.",
-            )  # fmt: skip
+            )
     if logged.rating.min() == logged.rating.max() != logged.scale.high:
         raise origin.error(
-            "all ratings are equal", column="rating", found=f"{logged.rating[0]:g} in every row",
+            "all ratings are equal",
+            column="rating",
+            found=f"{logged.rating[0]:g} in every row",
             expected=f"at least two different ratings, or likes only ({logged.scale.high:g} throughout)",
             hint="For a log of likes, leave the scale (and the column rating) out.",
-        )  # fmt: skip
+        )

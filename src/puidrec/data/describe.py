@@ -69,7 +69,9 @@ def _sentence(regimes: dict[str, dict[str, Any]], overlap: Overlap) -> str:
     if abs(gap) <= noise:
         return f"Logged and uniform ratings agree on average (difference {gap:+.3f} ± {noise:.3f})."
     word = "higher" if gap > 0 else "lower"
-    drawn = "unseen items" if overlap.dropped else "items"  # without logged pairs, draws are of unseen ones
+    drawn = (
+        "unseen items" if overlap.dropped else "items"
+    )  # without logged pairs, draws are of unseen ones
     return (
         f"Ratings people chose to give are {abs(gap):.2f} ± {noise:.2f} {word} than ratings of {drawn} drawn at "
         "random: the log is not a fair sample."
@@ -80,6 +82,12 @@ def _overlap_sentence(overlap: Overlap) -> str:
     """Say how many uniform rows a model knows from its log, and whether they count."""
     if not overlap.in_log:
         return ""
-    fate = "neither validate, test nor calibrate" if overlap.dropped else "are kept, and flatter models that memorise"
-    share = f"{overlap.in_log:,} of {overlap.rows:,} uniform rows ({overlap.in_log / overlap.rows:.1%})"
+    fate = (
+        "neither validate, test nor calibrate"
+        if overlap.dropped
+        else "are kept, and flatter models that memorise"
+    )
+    share = (
+        f"{overlap.in_log:,} of {overlap.rows:,} uniform rows ({overlap.in_log / overlap.rows:.1%})"
+    )
     return f"Data leakage: {share} repeat a logged pair; they {fate}."

@@ -26,7 +26,8 @@ class Published:
     url: str = ""
     md5: str = ""
     by_hand: str = ""
-    """How to get it where it cannot be fetched: a licence to accept, or nothing to check the file against."""
+    """How to get it where it cannot be fetched: a licence to accept, or nothing to check the file
+    against."""
 
 
 PUBLISHED = {
@@ -57,17 +58,25 @@ PUBLISHED = {
 
 
 def fetch(
-    name: str, out: Path, *, url: str | None = None, progress: Callable[[int, int | None], None] | None = None
+    name: str,
+    out: Path,
+    *,
+    url: str | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
 ) -> dict[str, object]:
     """Download a data set into a new folder; an interrupted download goes on where it stopped.
 
     url: another address of the same file; its checksum must be the published one.
     """
     if name not in PUBLISHED:
-        raise InputError("no such data set to fetch", found=name, expected=f"one of {', '.join(PUBLISHED)}")
+        raise InputError(
+            "no such data set to fetch", found=name, expected=f"one of {', '.join(PUBLISHED)}"
+        )
     row = PUBLISHED[name]
     if row.by_hand:
-        raise InputError(f"{name} cannot be fetched for you", found=f"licence: {row.licence}", hint=row.by_hand)
+        raise InputError(
+            f"{name} cannot be fetched for you", found=f"licence: {row.licence}", hint=row.by_hand
+        )
     refuse_other_files(out, (), "a new or empty one", always=())
     address = url or row.url
     if not address.startswith(("https://", "http://")):
@@ -105,15 +114,21 @@ def _download(url: str, part: Path, progress: Callable[[int, int | None], None] 
         error.close()
         if error.code == 416 and have:
             return  # all of it is there; the checksum says whether it is right
-        raise InputError("the publisher does not answer", found=f"{error.code} for {url}", hint="Try later.") from error
+        raise InputError(
+            "the publisher does not answer", found=f"{error.code} for {url}", hint="Try later."
+        ) from error
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", error)
         raise InputError(
-            "no connection to the publisher", found=f"{url} ({reason})", hint="Repeat the command: it resumes."
+            "no connection to the publisher",
+            found=f"{url} ({reason})",
+            hint="Repeat the command: it resumes.",
         ) from error
     if total is not None and done < total:
         raise InputError(
-            "the download stopped early", found=f"{done:,} of {total:,} bytes", hint="Repeat the command: it resumes."
+            "the download stopped early",
+            found=f"{done:,} of {total:,} bytes",
+            hint="Repeat the command: it resumes.",
         )
 
 
@@ -124,12 +139,17 @@ def _check(part: Path, md5: str, url: str) -> None:
     if found != md5:
         part.unlink()
         raise InputError(
-            "the file is not the published one", file=url, found=f"MD5 {found}", expected=md5, hint="Try again later."
+            "the file is not the published one",
+            file=url,
+            found=f"MD5 {found}",
+            expected=md5,
+            hint="Try again later.",
         )
 
 
 def _unpack(archive: Path, folder: Path, url: str) -> list[str]:
-    """Unpack plain files into the folder, without the archive's outermost one; no path may lead outside."""
+    """Unpack plain files into the folder, without the archive's outermost one; no path may lead
+    outside."""
     inner = folder / ".unpacked"
     try:
         if url.endswith(".zip"):

@@ -1,9 +1,11 @@
-"""A log larger than memory: sorted once into files by user and item, then read a range of rows at a time.
+"""A log larger than memory: sorted once into files by user and item, then read a range of rows at a
+time.
 
-Sorting takes two passes over the Parquet files. The first checks the rows and counts them per user; the second
-sends them to shards, ranges of users with about equal numbers of rows. Each shard fits in memory, is sorted there
-and appended to plain files of numbers, one per column. These are memory-mapped. Rows that are held out, or that a
-protocol drops, are marked by a bit each and not copied: a log of n rows costs n/8 bytes of memory.
+Sorting takes two passes over the Parquet files. The first checks the rows and counts them per user;
+the second sends them to shards, ranges of users with about equal numbers of rows. Each shard fits
+in memory, is sorted there and appended to plain files of numbers, one per column. These are
+memory-mapped. Rows that are held out, or that a protocol drops, are marked by a bit each and not
+copied: a log of n rows costs n/8 bytes of memory.
 """
 
 from __future__ import annotations
@@ -79,7 +81,10 @@ class KeptRows:
         chunk = np.searchsorted(self.before, rows, side="right") - 1
         edges = np.searchsorted(chunk, np.arange(len(self.bits) + 1))
         found = [
-            np.flatnonzero(np.unpackbits(self.bits[k]))[rows[edges[k] : edges[k + 1]] - self.before[k]] + k * CHUNK
+            np.flatnonzero(np.unpackbits(self.bits[k]))[
+                rows[edges[k] : edges[k + 1]] - self.before[k]
+            ]
+            + k * CHUNK
             for k in np.unique(chunk)
         ]
         return np.concatenate(found) if found else np.zeros(0, np.int64)
@@ -121,9 +126,11 @@ class KeptColumn:
 
 
 class Scratch:
-    """Numbers on disk that are deleted when the process ends: written a range at a time, read memory-mapped.
+    """Numbers on disk that are deleted when the process ends: written a range at a time, read
+    memory-mapped.
 
-    Written through the file, not the map: a full disk is then an error and not the end of the process.
+    Written through the file, not the map: a full disk is then an error and not the end of the
+    process.
     """
 
     def __init__(self, folder: Path, size: int, dtype: Any = np.float64) -> None:
@@ -131,7 +138,9 @@ class Scratch:
         weakref.finalize(self, self._file.close)
         self._dtype = np.dtype(dtype)
         self._file.truncate(max(size, 1) * self._dtype.itemsize)
-        self.values: np.ndarray = np.memmap(self._file, self._dtype, "r", shape=(max(size, 1),))[:size]
+        self.values: np.ndarray = np.memmap(self._file, self._dtype, "r", shape=(max(size, 1),))[
+            :size
+        ]
 
     def write(self, start: int, values: np.ndarray) -> None:
         """Put numbers from row `start` on."""
@@ -192,7 +201,9 @@ class StoredInteractions(Interactions):
 
     def take(self, rows: np.ndarray) -> Interactions:  # type: ignore[override]
         """Rows by their numbers, in memory; or all that a mask leaves, on disk as before."""
-        return self.without(np.flatnonzero(~rows)) if rows.dtype == bool else self.part(np.sort(rows))
+        return (
+            self.without(np.flatnonzero(~rows)) if rows.dtype == bool else self.part(np.sort(rows))
+        )
 
     def without(self, rows: np.ndarray) -> Self:
         """All rows but these, on disk as before."""
@@ -204,7 +215,9 @@ class StoredInteractions(Interactions):
         """These rows with the labels of a protocol, without the rows it drops."""
         rating = self._file("rating")
         masks = zip(self._masks(), row_slices(self.n_stored), strict=True)
-        kept = KeptRows.of(mask & (protocol.label(rating[rows], self.scale) >= 0) for mask, rows in masks)
+        kept = KeptRows.of(
+            mask & (protocol.label(rating[rows], self.scale) >= 0) for mask, rows in masks
+        )
         return replace(self, kept=self.kept if len(kept) == len(self) else kept, protocol=protocol)
 
     def scratch(self, dtype: Any = np.float64) -> Scratch:
@@ -212,7 +225,8 @@ class StoredInteractions(Interactions):
         return Scratch(self.folder, len(self), dtype)
 
     def _masks(self, gone: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Which rows of each chunk of the files are kept, without those at `gone` (positions in the files, rising)."""
+        """Which rows of each chunk of the files are kept, without those at `gone` (positions in the
+        files, rising)."""
         for k, rows in enumerate(row_slices(self.n_stored)):
             size = rows.stop - rows.start
             bits = None if self.kept is None else np.unpackbits(self.kept.bits[k], count=size)
@@ -240,39 +254,60 @@ def shard_log(
     overlap: OverlapRule = "drop",
     shard_rows: int = SHARD_ROWS,
 ) -> Dataset:
-    """A data set whose log stays on disk: sorted into `folder`, or read from there if it was sorted before.
+    """A data set whose log stays on disk: sorted into `folder`, or read from there if it was sorted
+    before.
 
-    logged: a Parquet file, or a folder of them. `names` renames columns, theirs → ours. `build` makes a data set of a
-    log with every id and both ends of the ratings (`skeleton`) and the tables that fit in memory, so that ids,
-    features and uniform rows are checked as in a log in memory; it keeps all uniform rows, for it does not see the
-    pairs of the log. `overlap` says what happens to those whose pair is in the log.
+    logged: a Parquet file, or a folder of them. `names` renames columns, theirs → ours. `build`
+    makes a data set of a log with every id and both ends of the ratings (`skeleton`) and the tables
+    that fit in memory, so that ids, features and uniform rows are checked as in a log in memory; it
+    keeps all uniform rows, for it does not see the pairs of the log. `overlap` says what happens to
+    those whose pair is in the log.
     """
-    source, target = ParquetLog(Path(logged), RatingScale.of(scale), dict(names or {})), Path(folder)
+    source, target = (
+        ParquetLog(Path(logged), RatingScale.of(scale), dict(names or {})),
+        Path(folder),
+    )
     summary = source.summary()
     data = build(summary.skeleton())
     if summary.low == summary.high != data.scale.high:
         raise InputError(
-            "all ratings of the log are equal", file=source.path, found=f"{summary.low:g} in every row",
-            expected="1 where every row is a like", hint="Write 1, or leave the shards out.",
-        )  # fmt: skip
+            "all ratings of the log are equal",
+            file=source.path,
+            found=f"{summary.low:g} in every row",
+            expected="1 where every row is a like",
+            hint="Write 1, or leave the shards out.",
+        )
     facts = {
-        "format": FORMAT, "source": source.state(), "users": len(data.user_ids), "items": len(data.item_ids),
+        "format": FORMAT,
+        "source": source.state(),
+        "users": len(data.user_ids),
+        "items": len(data.item_ids),
         "rows": summary.n_rows,
-    }  # fmt: skip
+    }
     found = _read_facts(target)
     if found is None:
         with atomic_folder(target) as temporary:
             digest = sort_log(source, summary, data, temporary, shard_rows)
             if source.state() != facts["source"]:
-                raise InputError("the log changed while it was read", file=source.path, hint="Repeat the command.")
+                raise InputError(
+                    "the log changed while it was read",
+                    file=source.path,
+                    hint="Repeat the command.",
+                )
             found = {**facts, "sha256": digest, "columns": check_columns(temporary, summary, data)}
             write_json(temporary / "shards.json", found)
     elif {key: found.get(key) for key in facts} != facts:
-        raise InputError("the shards of another log", file=target, hint="Name another folder, or remove this one.")
+        raise InputError(
+            "the shards of another log",
+            file=target,
+            hint="Name another folder, or remove this one.",
+        )
     elif check_columns(target, summary, data) != found.get("columns"):
         raise _damaged(target, "other rows than were written")
     stand_in = pl.DataFrame({"sha256": [found["sha256"]]})
-    rows = StoredInteractions(stand_in, data.user_ids, data.item_ids, data.scale, target, found["rows"])
+    rows = StoredInteractions(
+        stand_in, data.user_ids, data.item_ids, data.scale, target, found["rows"]
+    )
     return replace(data, logged=rows).with_overlap(overlap)
 
 
@@ -282,7 +317,10 @@ def _read_facts(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         facts: dict[str, Any] = json.loads((folder / "shards.json").read_text(encoding="utf-8"))
-        sizes = [(folder / f"{name}.bin").stat().st_size == facts["rows"] * d.itemsize for name, d in COLUMNS.items()]
+        sizes = [
+            (folder / f"{name}.bin").stat().st_size == facts["rows"] * d.itemsize
+            for name, d in COLUMNS.items()
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         expected = "a new folder, or one that was sorted before"
         raise InputError("not a folder of shards", file=folder, expected=expected) from error
@@ -293,26 +331,34 @@ def _read_facts(folder: Path) -> dict[str, Any] | None:
 
 def _damaged(folder: Path, found: str) -> InputError:
     return InputError(
-        "damaged shards", file=folder, found=found, hint="Remove the folder; it is made anew from the log."
+        "damaged shards",
+        file=folder,
+        found=found,
+        hint="Remove the folder; it is made anew from the log.",
     )
 
 
 def check_columns(folder: Path, summary: LogSummary, data: Dataset) -> dict[str, str]:
-    """The digest of each column of the shards; refuses codes and ratings that the log does not hold.
+    """The digest of each column of the shards; refuses codes and ratings that the log does not
+    hold.
 
-    One pass at the speed of the disk, a fraction of the pass over the log that `summary` took: what was changed on
-    disk since it was sorted is never trained on.
+    One pass at the speed of the disk, a fraction of the pass over the log that `summary` took: what
+    was changed on disk since it was sorted is never trained on.
     """
     ends = {
-        "user": (0, len(data.user_ids) - 1), "item": (0, len(data.item_ids) - 1), "rating": (summary.low, summary.high),
-    }  # fmt: skip
+        "user": (0, len(data.user_ids) - 1),
+        "item": (0, len(data.item_ids) - 1),
+        "rating": (summary.low, summary.high),
+    }
     digests = {}
     for name, kind in COLUMNS.items():
         digest = hashlib.sha256()
         low, high = np.array(ends[name], kind)
         with (folder / f"{name}.bin").open("rb") as stream:
             while (values := np.fromfile(stream, kind, CHUNK)).size:
-                if not (low <= values.min() and values.max() <= high):  # both are NaN where one value is
+                if not (
+                    low <= values.min() and values.max() <= high
+                ):  # both are NaN where one value is
                     found = f"{name}s from {values.min():g} to {values.max():g}, not {low:g} to {high:g}"
                     raise _damaged(folder, found)
                 digest.update(values.data)
@@ -337,10 +383,16 @@ class LogSummary:
     def skeleton(self) -> pl.DataFrame:
         """The smallest log with every id and both ends of the ratings; no pair occurs twice."""
         k = np.arange(max(self.users.height, self.items.height, 2))
-        users, items = (table[name] for table, name in ((self.users, "user_id"), (self.items, "item_id")))
+        users, items = (
+            table[name] for table, name in ((self.users, "user_id"), (self.items, "item_id"))
+        )
         ratings = np.where(k % 2, self.high, self.low)
         return pl.DataFrame(
-            [users.gather(k % users.len()), items.gather(k % items.len()), pl.Series("rating", ratings)]
+            [
+                users.gather(k % users.len()),
+                items.gather(k % items.len()),
+                pl.Series("rating", ratings),
+            ]
         )
 
 
@@ -362,11 +414,14 @@ class ParquetLog:
         return found
 
     def state(self) -> list[list[Any]]:
-        """What identifies this log: the names and the content of its files. Times do not: they can be set."""
+        """What identifies this log: the names and the content of its files. Times do not: they can
+        be set."""
         found = []
         for file in self.files:
             with file.open("rb") as stream:
-                found.append([str(file.resolve()), hashlib.file_digest(stream, "sha256").hexdigest()])
+                found.append(
+                    [str(file.resolve()), hashlib.file_digest(stream, "sha256").hexdigest()]
+                )
         return found
 
     def batches(self) -> Iterator[pl.DataFrame]:
@@ -375,7 +430,9 @@ class ParquetLog:
             origin, seen = Origin(file), 0
             try:
                 scan = pl.scan_parquet(file, glob=False).rename(dict(self.names), strict=False)
-                require_columns(pl.DataFrame(schema=scan.collect_schema()), INTERACTION_COLUMNS, origin)
+                require_columns(
+                    pl.DataFrame(schema=scan.collect_schema()), INTERACTION_COLUMNS, origin
+                )
                 for frame in scan.select(INTERACTION_COLUMNS).collect_batches(
                     chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming"
                 ):
@@ -394,15 +451,29 @@ class ParquetLog:
             for name in ("user_id", "item_id"):
                 own = batch.group_by(name).len()
                 if name in counts and counts[name][name].dtype != own[name].dtype:
-                    raise InputError("ids of two types", file=self.path, column=name, expected="one type in all files")
-                counts[name] = pl.concat([counts[name], own]).group_by(name).sum() if name in counts else own
-            low, high = min(low, float(batch["rating"].min())), max(high, float(batch["rating"].max()))  # type: ignore[arg-type]
+                    raise InputError(
+                        "ids of two types",
+                        file=self.path,
+                        column=name,
+                        expected="one type in all files",
+                    )
+                counts[name] = (
+                    pl.concat([counts[name], own]).group_by(name).sum() if name in counts else own
+                )
+            low, high = (
+                min(low, float(batch["rating"].min())),  # type: ignore[arg-type]
+                max(high, float(batch["rating"].max())),  # type: ignore[arg-type]
+            )
         if not counts:
             raise InputError("the table is empty", file=self.path, expected="at least one row")
-        return LogSummary(counts["user_id"].sort("user_id"), counts["item_id"].sort("item_id"), low, high)
+        return LogSummary(
+            counts["user_id"].sort("user_id"), counts["item_id"].sort("item_id"), low, high
+        )
 
 
-def _cleaned(frame: pl.DataFrame, scale: RatingScale | None, origin: Origin, before: int) -> pl.DataFrame:
+def _cleaned(
+    frame: pl.DataFrame, scale: RatingScale | None, origin: Origin, before: int
+) -> pl.DataFrame:
     """Check a batch; a bad row is counted from the start of its file, `before` rows earlier."""
     try:
         return clean_interactions(frame, scale, origin)
@@ -411,7 +482,9 @@ def _cleaned(frame: pl.DataFrame, scale: RatingScale | None, origin: Origin, bef
         raise
 
 
-def sort_log(source: ParquetLog, summary: LogSummary, data: Dataset, folder: Path, shard_rows: int) -> str:
+def sort_log(
+    source: ParquetLog, summary: LogSummary, data: Dataset, folder: Path, shard_rows: int
+) -> str:
     """Write the sorted columns; returns a digest of the rows."""
     degree = np.zeros(len(data.user_ids), np.int64)
     degree[data.user_ids.encode(summary.users["user_id"])] = summary.users["len"].to_numpy()
@@ -420,7 +493,9 @@ def sort_log(source: ParquetLog, summary: LogSummary, data: Dataset, folder: Pat
     _distribute(source, data, shard_of, files)
     digest = hashlib.sha256()
     with contextlib.ExitStack() as stack:
-        columns = {name: stack.enter_context((folder / f"{name}.bin").open("wb")) for name in COLUMNS}
+        columns = {
+            name: stack.enter_context((folder / f"{name}.bin").open("wb")) for name in COLUMNS
+        }
         for file in files:
             rows = np.fromfile(file, RECORD)
             file.unlink()
@@ -440,7 +515,10 @@ def _distribute(source: ParquetLog, data: Dataset, shard_of: np.ndarray, files: 
         streams = [stack.enter_context(file.open("wb")) for file in files]
         for batch in source.batches():
             rows = np.empty(batch.height, RECORD)
-            rows["user"], rows["item"] = data.user_ids.encode(batch["user_id"]), data.item_ids.encode(batch["item_id"])
+            rows["user"], rows["item"] = (
+                data.user_ids.encode(batch["user_id"]),
+                data.item_ids.encode(batch["item_id"]),
+            )
             rows["rating"] = batch["rating"].to_numpy()
             shard = shard_of[rows["user"]]
             rows = rows[np.argsort(shard, kind="stable")]
@@ -455,6 +533,10 @@ def _refuse_repeats(key: np.ndarray, rows: np.ndarray, data: Dataset, source: Pa
         pair = rows[repeated[0]]
         user, item = data.user_ids.ids[int(pair["user"])], data.item_ids.ids[int(pair["item"])]
         raise InputError(
-            "pair rated twice", file=source.path, column="user_id, item_id", found=f"{user}, {item}",
-            expected="one row per user and item", hint="Remove repeats; a log on disk is taken as it is.",
-        )  # fmt: skip
+            "pair rated twice",
+            file=source.path,
+            column="user_id, item_id",
+            found=f"{user}, {item}",
+            expected="one row per user and item",
+            hint="Remove repeats; a log on disk is taken as it is.",
+        )

@@ -1,4 +1,5 @@
-"""A sparse matrix of users × items whose values may be on disk: products and sums go over it some users at a time."""
+"""A sparse matrix of users × items whose values may be on disk: products and sums go over it some
+users at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from puidrec.data.on_disk import Scratch
 
 
 def user_blocks(row_start: np.ndarray, max_pairs: int) -> list[tuple[int, int]]:
-    """Cut users into ranges of at most `max_pairs` logged pairs each (one user may exceed it alone).
+    """Cut users into ranges of at most `max_pairs` logged pairs each (one user may exceed it
+    alone).
 
     row_start: logged pairs before each user, and all of them, [users + 1].
     """
@@ -30,9 +32,13 @@ def user_blocks(row_start: np.ndarray, max_pairs: int) -> list[tuple[int, int]]:
 
 
 def leading_svd(
-    matrix: sp.csr_matrix | sp.csr_array | LinearOperator, rank: int, start: np.ndarray, tol: float = 0.0
+    matrix: sp.csr_matrix | sp.csr_array | LinearOperator,
+    rank: int,
+    start: np.ndarray,
+    tol: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The first `rank` singular directions by falling strength: left [rows, k], strength [k], right [k, columns].
+    """The first `rank` singular directions by falling strength: left [rows, k], strength [k], right
+    [k, columns].
 
     The largest entry of each right vector is positive, else rounding may turn a direction round.
     """
@@ -82,7 +88,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowMatrix:
-    """Values of the logged pairs. In memory it is one part; on disk, parts of at most `max_pairs` values."""
+    """Values of the logged pairs. In memory it is one part; on disk, parts of at most `max_pairs`
+    values."""
 
     row_start: np.ndarray
     """Values before each user, and all of them, [users + 1]."""
@@ -114,14 +121,21 @@ class RowMatrix:
 
     @cached_property
     def _in_memory(self) -> list[Part]:
-        """Views of the values: made once, since iterative solvers ask for the parts hundreds of times."""
+        """Views of the values: made once, since iterative solvers ask for the parts hundreds of
+        times."""
         return list(self._read())
 
     def _read(self) -> Iterator[Part]:
         for start, stop in self._spans:
             rows = slice(int(self.row_start[start]), int(self.row_start[stop]))
-            inside = (self.values[rows], self.item[rows], self.row_start[start : stop + 1] - self.row_start[start])
-            yield Part(slice(start, stop), rows, sp.csr_matrix(inside, shape=(stop - start, self.n_items)))
+            inside = (
+                self.values[rows],
+                self.item[rows],
+                self.row_start[start : stop + 1] - self.row_start[start],
+            )
+            yield Part(
+                slice(start, stop), rows, sp.csr_matrix(inside, shape=(stop - start, self.n_items))
+            )
 
     def map(self, change: Callable[[Part], np.ndarray]) -> RowMatrix:
         """Other values for the same pairs, made part by part."""
@@ -152,7 +166,12 @@ class RowMatrix:
     @property
     def operator(self) -> LinearOperator:
         """Products with vectors and blocks of them, for iterative solvers."""
-        functions = {"matvec": self._times, "matmat": self._times, "rmatvec": self._turned, "rmatmat": self._turned}
+        functions = {
+            "matvec": self._times,
+            "matmat": self._times,
+            "rmatvec": self._turned,
+            "rmatmat": self._turned,
+        }
         return LinearOperator(self.shape, **functions, dtype=np.float64)
 
     def _times(self, x: np.ndarray) -> np.ndarray:

@@ -24,14 +24,33 @@ OTHER_NAMES = {"user": "user_id", "item": "item_id", "weight": "rating", "dateti
 """What RecTools and LensKit call our columns; taken where ours is absent."""
 Duplicates = Literal["error", "first", "last", "mean", "max"]
 RATING_WORDS = (
-    "ratings", "stars", "star", "score", "value", "label", "like", "liked", "click", "clicked", "clicks", "is_click",
-    "feedback", "target", "y", "count", "play_count", "plays", "watch_ratio", "preference",
-)  # fmt: skip
+    "ratings",
+    "stars",
+    "star",
+    "score",
+    "value",
+    "label",
+    "like",
+    "liked",
+    "click",
+    "clicked",
+    "clicks",
+    "is_click",
+    "feedback",
+    "target",
+    "y",
+    "count",
+    "play_count",
+    "plays",
+    "watch_ratio",
+    "preference",
+)
 """Names under which a column is most likely the rating."""
 MAX_RATING = 1e38
 """What single precision holds."""
 STEPS = 1000
-"""Different ratings that single precision must be able to tell apart between the ends of a scale."""
+"""Different ratings that single precision must be able to tell apart between the ends of a scale.
+"""
 MAX_FEATURE = 1e100
 """Beyond, sums and squares of a column may be no numbers; no feature is that large."""
 _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null)
@@ -39,7 +58,8 @@ _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null)
 POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What Polars raises over bad content; its panics are no `Exception`, so they are named."""
 Frame = Any
-"""A Polars, pandas or Arrow table (pandas and Arrow are optional, so their types are not named here)."""
+"""A Polars, pandas or Arrow table (pandas and Arrow are optional, so their types are not named
+here)."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +94,15 @@ def to_polars(table: Frame, origin: Origin) -> pl.DataFrame:
         if isinstance(table, dict):
             return pl.DataFrame([_column(str(name), values) for name, values in table.items()])
     except (Exception, *POLARS_ERRORS) as error:
-        raise origin.error(f"cannot read this {module} table ({one_line(str(error))[:200]})") from error
+        raise origin.error(
+            f"cannot read this {module} table ({one_line(str(error))[:200]})"
+        ) from error
     raise origin.error(
-        "not a table", found=type(table).__name__, expected="a Polars, pandas or Arrow table",
+        "not a table",
+        found=type(table).__name__,
+        expected="a Polars, pandas or Arrow table",
         hint="Read the file first, for example with polars.read_csv.",
-    )  # fmt: skip
+    )
 
 
 def _column(name: str, values: Any) -> pl.Series:
@@ -107,19 +131,24 @@ def require_columns(frame: pl.DataFrame, columns: tuple[str, ...], origin: Origi
 def with_our_names(frame: pl.DataFrame) -> pl.DataFrame:
     """Columns that other tools call otherwise under our names; a column that has our name wins."""
     present = {theirs: ours for theirs, ours in OTHER_NAMES.items() if theirs in frame.columns}
-    return frame.rename({theirs: ours for theirs, ours in present.items() if ours not in frame.columns})
+    return frame.rename(
+        {theirs: ours for theirs, ours in present.items() if ours not in frame.columns}
+    )
 
 
 def require_rows(frame: pl.DataFrame, origin: Origin) -> None:
     """Refuse an empty table."""
     if frame.height == 0:
         hint = "Check the path and the filter."
-        raise origin.error("the table is empty", found="0 rows", expected="at least one row", hint=hint)
+        raise origin.error(
+            "the table is empty", found="0 rows", expected="at least one row", hint=hint
+        )
 
 
 @dataclass(frozen=True)
 class RatingScale:
-    """The closed interval that ratings live on; `stars` maps it to 1..5, where protocols draw their lines."""
+    """The closed interval that ratings live on; `stars` maps it to 1..5, where protocols draw their
+    lines."""
 
     low: float
     high: float
@@ -132,7 +161,10 @@ class RatingScale:
                 hint="Give the scale as LOW,HIGH, for example 1,5.",
             )
         # Ratings are kept in 32 bits: 0..1e-300 would be all zeros, 1e9..1e9+1 one value.
-        if np.spacing(np.float32(max(abs(self.low), abs(self.high)))) * STEPS > self.high - self.low:
+        if (
+            np.spacing(np.float32(max(abs(self.low), abs(self.high)))) * STEPS
+            > self.high - self.low
+        ):
             raise InputError(
                 "a rating scale too narrow for numbers of 32 bits",
                 found=f"{self.low!r}..{self.high!r}",
@@ -158,7 +190,9 @@ class RatingScale:
     def unit(self, rating: np.ndarray) -> np.ndarray:
         """Map ratings to [0, 1]."""
         unit = (np.asarray(rating, dtype=np.float64) - self.low) / (self.high - self.low)
-        return np.clip(unit, 0.0, 1.0).astype(np.float32)  # a rating stored in 32 bits may round past its scale
+        return np.clip(unit, 0.0, 1.0).astype(
+            np.float32
+        )  # a rating stored in 32 bits may round past its scale
 
     def of_unit(self, unit: np.ndarray) -> np.ndarray:
         """The inverse of `unit`, also for predictions beyond [0, 1]; in their own type."""
@@ -167,7 +201,8 @@ class RatingScale:
         return rating
 
     def stars(self, rating: np.ndarray) -> np.ndarray:
-        """Map ratings to 1..5, rounded so that a level of the scale is exactly a level of the stars."""
+        """Map ratings to 1..5, rounded so that a level of the scale is exactly a level of the
+        stars."""
         unit = (np.asarray(rating, dtype=np.float64) - self.low) / (self.high - self.low)
         return np.round(1.0 + 4.0 * unit, 6)
 
@@ -175,7 +210,9 @@ class RatingScale:
 def check_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
     """Refuse an option's value that is not on its list."""
     if value not in choices:
-        raise InputError(f"unknown value of {option}", found=value, expected=f"one of {', '.join(choices)}")
+        raise InputError(
+            f"unknown value of {option}", found=value, expected=f"one of {', '.join(choices)}"
+        )
 
 
 def check_ids(column: pl.Series, origin: Origin) -> pl.Series:
@@ -183,14 +220,19 @@ def check_ids(column: pl.Series, origin: Origin) -> pl.Series:
     if column.dtype.is_integer():
         clean = column.cast(pl.Int64, strict=False)
         too_large = clean.is_null() & column.is_not_null()
-        reject(too_large, column, "id too large", "ids below 2^63", "Write such ids as text.", origin)
+        reject(
+            too_large, column, "id too large", "ids below 2^63", "Write such ids as text.", origin
+        )
     elif column.dtype in (pl.String, pl.Categorical, pl.Enum):
         clean = column.cast(pl.String)
     else:
         raise origin.error(
-            "ids must be integers or text", column=column.name, found=str(column.dtype),
-            expected="an integer or text column", hint="Cast the column, for example with .cast(pl.Int64).",
-        )  # fmt: skip
+            "ids must be integers or text",
+            column=column.name,
+            found=str(column.dtype),
+            expected="an integer or text column",
+            hint="Cast the column, for example with .cast(pl.Int64).",
+        )
     expected, hint = "an id in every row", "Remove the row or fill in the id."
     reject(clean.is_null(), clean, "missing id", expected, hint, origin)
     if clean.dtype == pl.String:
@@ -200,20 +242,24 @@ def check_ids(column: pl.Series, origin: Origin) -> pl.Series:
 
 
 def _refuse_two_forms(ids: pl.Series, origin: Origin) -> None:
-    """Refuse `1` and `1.0` in one column: one user, whom some program wrote as a broken number, would become two."""
+    """Refuse `1` and `1.0` in one column: one user, whom some program wrote as a broken number,
+    would become two."""
     broken = ids.str.contains(r"^-?[0-9]+\.0+$")
     if broken.any():
         whole = ids.str.replace(r"^(-?[0-9]+)\.0+$", "${1}")
         forms = pl.DataFrame({"id": ids, "whole": whole}).unique()["whole"]
         both = broken & whole.is_in(forms.filter(forms.is_duplicated()).implode())
         hint = "Write ids as whole numbers."
-        reject(both, ids, "an id written in two ways", "each id in one form, 1 or 1.0", hint, origin)
+        reject(
+            both, ids, "an id written in two ways", "each id in one form, 1 or 1.0", hint, origin
+        )
 
 
 def check_number(
     column: pl.Series, origin: Origin, hint: str = "Write plain numbers, with a decimal point."
 ) -> pl.Series:
-    """A numeric column as Float64 without missing, NaN or infinite values; text that is not a number is quoted."""
+    """A numeric column as Float64 without missing, NaN or infinite values; text that is not a
+    number is quoted."""
     if column.dtype == pl.String:
         parsed = column.str.strip_chars().cast(pl.Float64, strict=False)
         reject(parsed.is_null(), column, "not a number", "a number", hint, origin)
@@ -221,7 +267,11 @@ def check_number(
         parsed = column.cast(pl.Float64, strict=False)
     else:
         raise origin.error(
-            "not a numeric column", column=column.name, found=str(column.dtype), expected="numbers", hint=hint
+            "not a numeric column",
+            column=column.name,
+            found=str(column.dtype),
+            expected="numbers",
+            hint=hint,
         )
     reject(parsed.is_null(), column, "missing value", "a finite number", hint, origin)
     reject(~parsed.is_finite(), column, "not a finite number", "a finite number", hint, origin)
@@ -237,7 +287,9 @@ def check_range(
     reject(outside, column, "value out of range", expected, hint, origin)
 
 
-def reject(bad: pl.Series, column: pl.Series, problem: str, expected: str, hint: str, origin: Origin) -> None:
+def reject(
+    bad: pl.Series, column: pl.Series, problem: str, expected: str, hint: str, origin: Origin
+) -> None:
     """Raise for the first row where `bad` holds, saying how many there are."""
     count = int(bad.sum() or 0)
     if not count:
@@ -246,25 +298,34 @@ def reject(bad: pl.Series, column: pl.Series, problem: str, expected: str, hint:
     value = column[row]
     more = f" (and {count - 1:,} more rows)" if count > 1 else ""
     found = "nothing" if value is None else value
-    raise origin.error(problem + more, row=row + 1, column=column.name, found=found, expected=expected, hint=hint)
+    raise origin.error(
+        problem + more, row=row + 1, column=column.name, found=found, expected=expected, hint=hint
+    )
 
 
 def refuse_near_rating(names: Sequence[str], origin: Origin) -> None:
-    """Refuse a log without `rating` that has a column which may well be it: it would be taken for likes only."""
+    """Refuse a log without `rating` that has a column which may well be it: it would be taken for
+    likes only."""
     if "rating" in names:
         return
     lower = {name.lower(): name for name in names}
-    near = [*(name for name in RATING_WORDS if name in lower), *get_close_matches("rating", lower, 1)]
+    near = [
+        *(name for name in RATING_WORDS if name in lower),
+        *get_close_matches("rating", lower, 1),
+    ]
     if near:
         own = lower[near[0]]
         raise origin.error(
-            "missing column rating", found=", ".join(names[:12]), expected="a column rating, or none like it",
+            "missing column rating",
+            found=", ".join(names[:12]),
+            expected="a column rating, or none like it",
             hint=f"Is it {own}? Rename it (--columns rating={own}), or drop it if every row is a like.",
-        )  # fmt: skip
+        )
 
 
 def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) -> pl.DataFrame:
-    """Check an interaction table; returns `user_id, item_id, rating` and the optional columns it has.
+    """Check an interaction table; returns `user_id, item_id, rating` and the optional columns it
+    has.
 
     Ratings stay in 64 bits here: whether 32 can hold them is known once the scale is.
     """
@@ -274,14 +335,25 @@ def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) 
     columns = [check_ids(frame["user_id"], origin), check_ids(frame["item_id"], origin)]
     rating = check_number(frame["rating"], origin)
     if scale is not None:
-        hint = "Correct the rating, or give the true scale with scale=(low, high) / --scale LOW,HIGH."
+        hint = (
+            "Correct the rating, or give the true scale with scale=(low, high) / --scale LOW,HIGH."
+        )
         check_range(rating, scale.low, scale.high, origin, hint=hint)
     columns.append(rating)
     too_large = rating.abs() >= MAX_RATING
-    reject(too_large, rating, "rating too large", "a number below 1e38", "Rescale the ratings.", origin)
+    reject(
+        too_large, rating, "rating too large", "a number below 1e38", "Rescale the ratings.", origin
+    )
     if "propensity" in frame.columns:
         propensity = check_number(frame["propensity"], origin)
-        check_range(propensity, 0.0, 1.0, origin, open_low=True, hint="A propensity is a probability above 0.")
+        check_range(
+            propensity,
+            0.0,
+            1.0,
+            origin,
+            open_low=True,
+            hint="A propensity is a probability above 0.",
+        )
         columns.append(propensity)
     if "timestamp" in frame.columns:
         columns.append(_timestamp(frame["timestamp"], origin))
@@ -289,8 +361,12 @@ def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) 
 
 
 def _timestamp(column: pl.Series, origin: Origin) -> pl.Series:
-    """Times as Int64: numbers as given, or microseconds of dates and date-times. Missing stays missing."""
-    expected, hint = "numbers, dates or date-times (ISO 8601 in text)", "Drop the column or cast it."
+    """Times as Int64: numbers as given, or microseconds of dates and date-times. Missing stays
+    missing."""
+    expected, hint = (
+        "numbers, dates or date-times (ISO 8601 in text)",
+        "Drop the column or cast it.",
+    )
     if column.dtype == pl.String:
         number = column.cast(pl.Float64, strict=False)
         times = number if number.is_not_null().any() else _parsed_times(column)
@@ -300,7 +376,9 @@ def _timestamp(column: pl.Series, origin: Origin) -> pl.Series:
         return column.cast(pl.Datetime("us"), strict=False).to_physical()
     if column.dtype.is_numeric() or column.dtype == pl.Null:
         return column.cast(pl.Int64, strict=False)
-    raise origin.error("not a time", column="timestamp", found=str(column.dtype), expected=expected, hint=hint)
+    raise origin.error(
+        "not a time", column="timestamp", found=str(column.dtype), expected=expected, hint=hint
+    )
 
 
 def _parsed_times(column: pl.Series) -> pl.Series:
@@ -311,7 +389,8 @@ def _parsed_times(column: pl.Series) -> pl.Series:
 
 
 def clean_side(table: Frame, key: str, origin: Origin) -> pl.DataFrame:
-    """Check a user or item table: unique ids first, then feature columns; text, numbers or lists of text."""
+    """Check a user or item table: unique ids first, then feature columns; text, numbers or lists of
+    text."""
     frame = to_polars(table, origin)
     require_columns(frame, (key,), origin)
     require_rows(frame, origin)
@@ -323,12 +402,16 @@ def clean_side(table: Frame, key: str, origin: Origin) -> pl.DataFrame:
 
 
 def _feature(column: pl.Series, origin: Origin) -> pl.Series:
-    """Give a feature column one of three types: String (categorical), List(String) (multi-valued), Float64."""
+    """Give a feature column one of three types: String (categorical), List(String) (multi-valued),
+    Float64."""
     dtype = column.dtype
     if dtype.is_numeric():
         values = column.cast(pl.Float64, strict=False).fill_nan(None)
         too_large = (values.abs() > MAX_FEATURE).fill_null(False)
-        expected, hint = "a finite number up to 1e100, or nothing", "Leave the cell empty where the value is unknown."
+        expected, hint = (
+            "a finite number up to 1e100, or nothing",
+            "Leave the cell empty where the value is unknown.",
+        )
         reject(too_large, column, "not a finite number, or far too large", expected, hint, origin)
         return values
     if dtype in _TEXT:
@@ -336,8 +419,16 @@ def _feature(column: pl.Series, origin: Origin) -> pl.Series:
     if isinstance(dtype, pl.List) and (dtype.inner in _TEXT or dtype.inner.is_numeric()):
         return column.cast(pl.List(pl.String))
     if dtype in (pl.Date, pl.Datetime):
-        return column.cast(pl.Datetime("us"), strict=False).to_physical().cast(pl.Float64).alias(column.name)
+        return (
+            column.cast(pl.Datetime("us"), strict=False)
+            .to_physical()
+            .cast(pl.Float64)
+            .alias(column.name)
+        )
     raise origin.error(
-        "cannot be a feature", column=column.name, found=str(dtype),
-        expected="text (categorical), numbers, or lists of text (multi-valued)", hint="Drop or convert the column.",
-    )  # fmt: skip
+        "cannot be a feature",
+        column=column.name,
+        found=str(dtype),
+        expected="text (categorical), numbers, or lists of text (multi-valued)",
+        hint="Drop or convert the column.",
+    )

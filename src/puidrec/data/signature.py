@@ -1,9 +1,11 @@
-"""Random draws of rows that do not depend on what users and items are called, nor on the order of rows.
+"""Random draws of rows that do not depend on what users and items are called, nor on the order of
+rows.
 
-A row's draw is a hash of what the row *is*: its rating, and what its user and its item did. A user's signature is the
-sum of hashes over its rows of (rating, signature of the item), an item's likewise; after three rounds two users have
-one signature only if they saw the same ratings of items that were seen alike (colour refinement, Weisfeiler and
-Leman). Rows with equal signatures are drawn alike, which favours none of them.
+A row's draw is a hash of what the row *is*: its rating, and what its user and its item did. A
+user's signature is the sum of hashes over its rows of (rating, signature of the item), an item's
+likewise; after three rounds two users have one signature only if they saw the same ratings of items
+that were seen alike (colour refinement, Weisfeiler and Leman). Rows with equal signatures are drawn
+alike, which favours none of them.
 """
 
 from __future__ import annotations
@@ -14,11 +16,16 @@ ROUNDS = 3
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def row_hashes(row_start: np.ndarray, item: np.ndarray, rating: np.ndarray, n_items: int, seed: int) -> np.ndarray:
-    """A 64-bit hash of each row of a log sorted by user; `row_start` rows before each user, and all of them."""
+def row_hashes(
+    row_start: np.ndarray, item: np.ndarray, rating: np.ndarray, n_items: int, seed: int
+) -> np.ndarray:
+    """A 64-bit hash of each row of a log sorted by user; `row_start` rows before each user, and all
+    of them."""
     item = np.asarray(item, dtype=np.int64)
     counts = np.diff(row_start)
-    value = _mixed(np.ascontiguousarray(rating, dtype=np.float64).view(np.uint64) ^ _mixed(_seeded(seed)))
+    value = _mixed(
+        np.ascontiguousarray(rating, dtype=np.float64).view(np.uint64) ^ _mixed(_seeded(seed))
+    )
     users, items = _mixed(counts.astype(np.uint64)), np.zeros(n_items, np.uint64)
     order = np.argsort(item, kind="stable")
     item_start = np.concatenate([[0], np.cumsum(np.bincount(item, minlength=n_items))])

@@ -22,7 +22,8 @@ Selection = Literal["uniform", "observational", "none"]
 Regime = Literal["uniform", "logged"]
 
 MOST_HELD_OUT = 1_000_000
-"""Most rows held out for validation or test: more would cost as much as training and add no precision."""
+"""Most rows held out for validation or test: more would cost as much as training and add no
+precision."""
 
 FUTURE = (
     "rows of this log were held out at random, so that training rows lie after test rows: figures may be better than "
@@ -32,7 +33,8 @@ FUTURE = (
 
 @dataclass(frozen=True)
 class Split:
-    """The parts of one protocol and seed. `propensity`: uniform rows held out to estimate propensities with."""
+    """The parts of one protocol and seed. `propensity`: uniform rows held out to estimate
+    propensities with."""
 
     train: Interactions
     propensity: Interactions | None
@@ -49,7 +51,11 @@ class Split:
     """How many uniform rows are logged pairs, and whether they were dropped before the split."""
 
     def __repr__(self) -> str:
-        fitted = "" if self.propensity is None else f", {len(self.propensity):,} uniform rows for propensities"
+        fitted = (
+            ""
+            if self.propensity is None
+            else f", {len(self.propensity):,} uniform rows for propensities"
+        )
         return (
             f"Split by protocol {self.protocol.name!r}, seed {self.seed}: {len(self.train):,} training rows{fitted}\n"
             f"  {len(self.validation):,} validation rows ({self.selection}), {len(self.test):,} test rows "
@@ -63,12 +69,19 @@ class Split:
 
 
 def split_dataset(
-    data: Dataset, protocol: str | Protocol, seed: int, *, add_uniform: bool = False, select: Selection = "uniform"
+    data: Dataset,
+    protocol: str | Protocol,
+    seed: int,
+    *,
+    add_uniform: bool = False,
+    select: Selection = "uniform",
 ) -> Split:
-    """Divide a data set. With uniform rows: train on the log, evaluate on them. Without: hold rows of the log out.
+    """Divide a data set. With uniform rows: train on the log, evaluate on them. Without: hold rows
+    of the log out.
 
-    select="observational" takes the validation rows from the log even where uniform rows exist, so that no uniform
-    row influences the model; the test rows do not change. So does a protocol that tests on all uniform rows.
+    select="observational" takes the validation rows from the log even where uniform rows exist, so
+    that no uniform row influences the model; the test rows do not change. So does a protocol that
+    tests on all uniform rows.
     """
     rule = get_protocol(protocol)
     rng = generator(seed, "split")
@@ -90,23 +103,42 @@ def split_dataset(
         validation, test, train = _divide(data.logged, (share, share), rng)
         _warn_of_future(train, test)
         held_out = (validation.labelled(rule), test.labelled(rule))
-        return Split(train.labelled(rule), None, *held_out, rule, seed, "logged", "logged", overlap=data.overlap)
-    propensity, validation, test = _divide(data.uniform, (rule.propensity_share, rule.validation_share), rng)
+        return Split(
+            train.labelled(rule),
+            None,
+            *held_out,
+            rule,
+            seed,
+            "logged",
+            "logged",
+            overlap=data.overlap,
+        )
+    propensity, validation, test = _divide(
+        data.uniform, (rule.propensity_share, rule.validation_share), rng
+    )
     train = data.logged
     selection: Regime = "uniform"
     if select == "observational" or not rule.validation_share:
-        validation, _, train = _divide(data.logged, (rule.logged_validation_share, 0.0), generator(seed, "hold-out"))
+        validation, _, train = _divide(
+            data.logged, (rule.logged_validation_share, 0.0), generator(seed, "hold-out")
+        )
         selection = "logged"
     if add_uniform:
         train = _union(train, propensity)
-    parts = (train.labelled(rule), propensity.labelled(rule), validation.labelled(rule), test.labelled(rule))
+    parts = (
+        train.labelled(rule),
+        propensity.labelled(rule),
+        validation.labelled(rule),
+        test.labelled(rule),
+    )
     return Split(*parts, rule, seed, "uniform", selection, add_uniform, data.overlap)
 
 
 def split_without_test(data: Dataset, seed: int, *, select: Selection = "uniform") -> Split:
     """Protocol `rd` with every uniform row for calibration and validation, and none for testing.
 
-    Half of them validate where uniform rows are to choose (`select`). Without uniform rows it is `rd` itself.
+    Half of them validate where uniform rows are to choose (`select`). Without uniform rows it is
+    `rd` itself.
     """
     shares = {"uniform": (0.5, 1.0), "observational": (1.0, 0.0), "none": (1.0, 1.0)}[select]
     rule = get_protocol("rd")
@@ -116,10 +148,13 @@ def split_without_test(data: Dataset, seed: int, *, select: Selection = "uniform
 
 
 def _split_by_time(data: Dataset, rule: Protocol, seed: int, add_uniform: bool) -> Split:
-    """Train on the past, validate on what follows, test on what comes last; uniform rows are left to calibration."""
+    """Train on the past, validate on what follows, test on what comes last; uniform rows are left
+    to calibration."""
     time = _times(data.logged, rule)
     cut = (
-        _latest(time, rule.logged_validation_share) if rule.order == "time" else _last_of_users(data.logged.user, time)
+        _latest(time, rule.logged_validation_share)
+        if rule.order == "time"
+        else _last_of_users(data.logged.user, time)
     )
     validation, test = (data.logged.take(rows) for rows in cut)
     train, uniform = data.logged.without(np.concatenate(cut)), data.uniform
@@ -128,28 +163,45 @@ def _split_by_time(data: Dataset, rule: Protocol, seed: int, add_uniform: bool) 
             f"protocol {rule.name} leaves no rows to {'test' if len(train) else 'train'} on",
             found=f"{np.unique(time).size:,} different timestamps in {time.size:,} rows",
             hint="Give a longer log, or take --protocol rd.",
-        )  # fmt: skip
+        )
     if add_uniform and uniform is not None:
         train = _union(train, uniform)
-    parts = (train.labelled(rule), None if uniform is None else uniform.labelled(rule), validation.labelled(rule))
-    return Split(*parts, test.labelled(rule), rule, seed, "logged", "logged", add_uniform, data.overlap)
+    parts = (
+        train.labelled(rule),
+        None if uniform is None else uniform.labelled(rule),
+        validation.labelled(rule),
+    )
+    return Split(
+        *parts, test.labelled(rule), rule, seed, "logged", "logged", add_uniform, data.overlap
+    )
 
 
 def _split_by_dates(data: Dataset, rule: Protocol, seed: int) -> Split:
-    """Cut at two times: before, between, after. Uniform rows are cut likewise where they test, else all calibrate."""
+    """Cut at two times: before, between, after. Uniform rows are cut likewise where they test, else
+    all calibrate."""
     time, (middle, late) = _times(data.logged, rule), rule.cuts
     train, regime = data.logged.take(time < middle), "logged"
-    validation, test = data.logged.take((time >= middle) & (time < late)), data.logged.take(time >= late)
+    validation, test = (
+        data.logged.take((time >= middle) & (time < late)),
+        data.logged.take(time >= late),
+    )
     uniform = data.uniform
     if rule.tests_uniform:
         if uniform is None:
-            raise InputError(f"protocol {rule.name} tests on uniform rows", found="a data set without any")
+            raise InputError(
+                f"protocol {rule.name} tests on uniform rows", found="a data set without any"
+            )
         drawn, regime = _times(uniform, rule), "uniform"
-        validation, test = uniform.take((drawn >= middle) & (drawn < late)), uniform.take(drawn >= late)
+        validation, test = (
+            uniform.take((drawn >= middle) & (drawn < late)),
+            uniform.take(drawn >= late),
+        )
         uniform = uniform.take(drawn < middle)
     if not len(train) or not len(test):
         word = "test" if len(train) else "train"
-        raise InputError(f"protocol {rule.name} leaves no rows to {word} on", found="rows of other dates")
+        raise InputError(
+            f"protocol {rule.name} leaves no rows to {word} on", found="rows of other dates"
+        )
     calibrating = None if uniform is None else uniform.labelled(rule)
     parts = (train.labelled(rule), calibrating, validation.labelled(rule), test.labelled(rule))
     return Split(*parts, rule, seed, regime, regime, overlap=data.overlap)  # type: ignore[arg-type]
@@ -159,14 +211,23 @@ def _times(rows: Interactions, rule: Protocol) -> np.ndarray:
     """The timestamp of each row; refused where one is missing."""
     hint = "Give a log with a column timestamp, or take --protocol rd."
     if isinstance(rows, StoredInteractions):
-        raise InputError(f"protocol {rule.name} needs timestamps, which shards on disk do not keep", hint=hint)
+        raise InputError(
+            f"protocol {rule.name} needs timestamps, which shards on disk do not keep", hint=hint
+        )
     if "timestamp" not in rows.frame.columns:
         found = f"columns {', '.join(name for name in rows.to_frame().columns if name != 'label')}"
-        raise InputError(f"protocol {rule.name} needs timestamps", found=found, expected="timestamp", hint=hint)
+        raise InputError(
+            f"protocol {rule.name} needs timestamps", found=found, expected="timestamp", hint=hint
+        )
     missing = rows.frame["timestamp"].null_count()
     if missing:
         found = f"{missing:,} of {len(rows):,} rows without one"
-        raise InputError(f"protocol {rule.name} needs timestamps", found=found, expected="one in every row", hint=hint)
+        raise InputError(
+            f"protocol {rule.name} needs timestamps",
+            found=found,
+            expected="one in every row",
+            hint=hint,
+        )
     return rows.frame["timestamp"].to_numpy()
 
 
@@ -176,11 +237,14 @@ def _latest(time: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
     test_from = ordered[time.size - max(size, 1)]
     past = ordered[: np.searchsorted(ordered, test_from)]
     validate_from = past[past.size - size] if 0 < size <= past.size else test_from
-    return np.flatnonzero((time >= validate_from) & (time < test_from)), np.flatnonzero(time >= test_from)
+    return np.flatnonzero((time >= validate_from) & (time < test_from)), np.flatnonzero(
+        time >= test_from
+    )
 
 
 def _last_of_users(user: np.ndarray, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the last but one row of each user of three or more, and of the last one of each user of two or more.
+    """Positions of the last but one row of each user of three or more, and of the last one of each
+    user of two or more.
 
     Among rows of one time, the one with the larger item id is the later.
     """
@@ -191,8 +255,11 @@ def _last_of_users(user: np.ndarray, time: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _warn_of_future(train: Interactions, test: Interactions) -> None:
-    """Say so once where rows held out at random have training rows after them: a model in use knows the past only."""
-    if isinstance(train, StoredInteractions) or not {"timestamp"} <= set(train.frame.columns) & set(test.frame.columns):
+    """Say so once where rows held out at random have training rows after them: a model in use knows
+    the past only."""
+    if isinstance(train, StoredInteractions) or not {"timestamp"} <= set(train.frame.columns) & set(
+        test.frame.columns
+    ):
         return
     first, last = test.frame["timestamp"].min(), train.frame["timestamp"].max()
     if first is not None and last is not None and last > first:  # type: ignore[operator]
@@ -203,20 +270,30 @@ def _require_log(data: Dataset, rule: Protocol) -> None:
     """Refuse a protocol that belongs to another log than the data set's."""
     if rule.log_note and rule.log_note not in str(data.notes.get("log", "")):
         found = f"{data.name}, {data.notes.get('log', 'another log')}"
-        raise InputError(f"protocol {rule.name} belongs to another log", found=found, hint=rule.log_hint)
+        raise InputError(
+            f"protocol {rule.name} belongs to another log", found=found, hint=rule.log_hint
+        )
 
 
-def mask_logged(data: Dataset, ratio: float, kind: MaskKind, rng: Rng, protocol: str | Protocol) -> Dataset:
-    """Remove a share of the log, or of its positive rows, at random: the paper's hidden-confounding levels."""
+def mask_logged(
+    data: Dataset, ratio: float, kind: MaskKind, rng: Rng, protocol: str | Protocol
+) -> Dataset:
+    """Remove a share of the log, or of its positive rows, at random: the paper's hidden-confounding
+    levels."""
     if not 0.0 <= ratio < 1.0:
         raise InputError(
-            "mask ratio out of range", found=ratio, expected="0 <= ratio < 1", hint="The paper uses 0.1 to 0.8."
+            "mask ratio out of range",
+            found=ratio,
+            expected="0 <= ratio < 1",
+            hint="The paper uses 0.1 to 0.8.",
         )
     check_choice("mask kind", kind, get_args(MaskKind))
     logged = data.logged
     positive = get_protocol(protocol).label(logged.rating, data.scale) == 1
     pool = np.flatnonzero(positive) if kind == "positives" else np.arange(len(logged))
-    gone = generator(rng, "mask").permutation(pool)[: min(round(ratio * pool.size), max(pool.size - 1, 0))]
+    gone = generator(rng, "mask").permutation(pool)[
+        : min(round(ratio * pool.size), max(pool.size - 1, 0))
+    ]
     notes = {**data.notes, "mask": {"ratio": ratio, "kind": kind, "removed": int(gone.size)}}
     return replace(data, logged=logged.without(gone), notes=notes)
 
@@ -224,11 +301,16 @@ def mask_logged(data: Dataset, ratio: float, kind: MaskKind, rng: Rng, protocol:
 def _divide(
     rows: Interactions, shares: tuple[float, float], rng: np.random.Generator
 ) -> tuple[Interactions, Interactions, Interactions]:
-    """Cut rows at random into two shares and the rest. Of a large log a share is `MOST_HELD_OUT` rows at most."""
+    """Cut rows at random into two shares and the rest. Of a large log a share is `MOST_HELD_OUT`
+    rows at most."""
     n = len(rows)
     first, second = (min(round(share * n), MOST_HELD_OUT) for share in shares)
     order = rng.permutation(n) if n <= 10 * MOST_HELD_OUT else _draw(n, first + second, rng)
-    return rows.take(order[:first]), rows.take(order[first : first + second]), rows.without(order[: first + second])
+    return (
+        rows.take(order[:first]),
+        rows.take(order[first : first + second]),
+        rows.without(order[: first + second]),
+    )
 
 
 def _draw(n: int, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -236,7 +318,9 @@ def _draw(n: int, size: int, rng: np.random.Generator) -> np.ndarray:
     found = np.zeros(0, np.int64)
     while found.size < size:
         found = np.sort(np.concatenate([found, rng.integers(n, size=size)]))
-        found = found[np.append(True, found[1:] != found[:-1])]  # np.unique hashes, which takes ten times as long
+        found = found[
+            np.append(True, found[1:] != found[:-1])
+        ]  # np.unique hashes, which takes ten times as long
     return rng.permutation(found)[:size]
 
 

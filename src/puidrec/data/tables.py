@@ -1,6 +1,8 @@
-"""A caller's tables, checked against each other: ratings on one scale, ids of one type, one population.
+"""A caller's tables, checked against each other: ratings on one scale, ids of one type, one
+population.
 
-`schema` checks a table by itself; here are the rules between tables. `Dataset` then gives every id its code.
+`schema` checks a table by itself; here are the rules between tables. `Dataset` then gives every id
+its code.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class CheckedTables:
     rated: dict[str, pl.DataFrame]
     """`logged`, and `uniform` where it was given."""
     sides: dict[str, pl.DataFrame]
-    """`users` and `items` where they were given: a row for every id of the population, in its order."""
+    """`users` and `items` where they were given: a row for every id of the population, in its
+    order."""
     ids: dict[str, pl.Series]
     """The population of `users` and of `items`: sorted ids."""
     scale: RatingScale
@@ -54,15 +57,20 @@ def check_tables(
     liked_from: float | None,
     unknown_ids: UnknownIds,
 ) -> CheckedTables:
-    """Check `logged`, `uniform`, `users` and `items` (None: not given); the options are those of `Dataset.from_frame`.
+    """Check `logged`, `uniform`, `users` and `items` (None: not given); the options are those of
+    `Dataset.from_frame`.
 
     origins: names for messages, such as the paths the tables were read from.
     """
     check_choice("unknown_ids", unknown_ids, get_args(UnknownIds))
     origin = {key: Origin(origins.get(key, key)) for key in tables}
-    given: dict[str, Any] = {key: table for key, table in tables.items() if key == "logged" or table is not None}
+    given: dict[str, Any] = {
+        key: table for key, table in tables.items() if key == "logged" or table is not None
+    }
     limits = RatingScale.of(scale)
-    logs = {key: with_our_names(to_polars(given[key], origin[key])) for key in RATED if key in given}
+    logs = {
+        key: with_our_names(to_polars(given[key], origin[key])) for key in RATED if key in given
+    }
     likes = "rating" not in logs["logged"].columns
     if likes:
         require_columns(logs["logged"], INTERACTION_COLUMNS[:2], origin["logged"])
@@ -71,8 +79,13 @@ def check_tables(
         logs["logged"] = logs["logged"].with_columns(rating=pl.lit(like))
     rated = {key: clean_interactions(frame, limits, origin[key]) for key, frame in logs.items()}
     if liked_from is not None:
-        rated, limits = _liked(rated, liked_from, skip="logged" if likes else None), RatingScale(0.0, 1.0)
-    sides = {key: clean_side(given[key], f"{key[:-1]}_id", origin[key]) for key in SIDES if key in given}
+        rated, limits = (
+            _liked(rated, liked_from, skip="logged" if likes else None),
+            RatingScale(0.0, 1.0),
+        )
+    sides = {
+        key: clean_side(given[key], f"{key[:-1]}_id", origin[key]) for key in SIDES if key in given
+    }
     _same_id_types(rated, sides, origin)
     if limits is None:
         rated, limits = _scaled(rated, likes, origin)
@@ -83,7 +96,9 @@ def check_tables(
 
 
 def _same_id_types(
-    rated: Mapping[str, pl.DataFrame], side: Mapping[str, pl.DataFrame], origin: Mapping[str, Origin]
+    rated: Mapping[str, pl.DataFrame],
+    side: Mapping[str, pl.DataFrame],
+    origin: Mapping[str, Origin],
 ) -> None:
     """Refuse text ids in one table and integer ids in another: 7 and "7" would never match."""
     for key in ("user_id", "item_id"):
@@ -91,35 +106,53 @@ def _same_id_types(
         for name, table in {**rated, **side}.items():
             if key in table.columns and table[key].dtype != expected:
                 raise origin[name].error(
-                    "ids of another type than in the log", column=key, found=str(table[key].dtype),
-                    expected=str(expected), hint="Write the ids the same way in every table.",
-                )  # fmt: skip
+                    "ids of another type than in the log",
+                    column=key,
+                    found=str(table[key].dtype),
+                    expected=str(expected),
+                    hint="Write the ids the same way in every table.",
+                )
 
 
 def _scaled(
     rated: Mapping[str, pl.DataFrame], likes: bool, origin: Mapping[str, Origin]
 ) -> tuple[dict[str, pl.DataFrame], RatingScale]:
-    """The ratings and their range, when the caller names none; equal ratings throughout are likes, 1 on 0 to 1."""
+    """The ratings and their range, when the caller names none; equal ratings throughout are likes,
+    1 on 0 to 1."""
     frames = dict(rated)
     low = min(float(frame["rating"].min()) for frame in frames.values())  # type: ignore[arg-type]
     high = max(float(frame["rating"].max()) for frame in frames.values())  # type: ignore[arg-type]
     if likes and "uniform" in frames and (low < 0.0 or high > 1.0):
         raise origin["uniform"].error(
-            "ratings of another kind than the log's likes", column="rating", found=f"{low:g} to {high:g}",
-            expected="0 (not liked) or 1 (liked)", hint="Say from where on they are likes, such as --liked-from 4.",
-        )  # fmt: skip
+            "ratings of another kind than the log's likes",
+            column="rating",
+            found=f"{low:g} to {high:g}",
+            expected="0 (not liked) or 1 (liked)",
+            hint="Say from where on they are likes, such as --liked-from 4.",
+        )
     if low == high:
-        return {key: _rerated(frame, pl.lit(1.0)) for key, frame in frames.items()}, RatingScale(0.0, 1.0)
+        return {key: _rerated(frame, pl.lit(1.0)) for key, frame in frames.items()}, RatingScale(
+            0.0, 1.0
+        )
     if likes:
         return frames, RatingScale(0.0, 1.0)
     RatingScale(low, high)  # refused where 32 bits are too few
     return frames, RatingScale(float(np.float32(low)), float(np.float32(high)))
 
 
-def _liked(rated: Mapping[str, pl.DataFrame], liked_from: float, skip: str | None) -> dict[str, pl.DataFrame]:
-    """Ratings as likes: 1 from a threshold on, 0 below it. A log that came without ratings holds likes already."""
-    if isinstance(liked_from, bool) or not isinstance(liked_from, int | float) or not np.isfinite(liked_from):
-        raise InputError("liked_from is no rating", found=liked_from, expected="a number, such as 4")
+def _liked(
+    rated: Mapping[str, pl.DataFrame], liked_from: float, skip: str | None
+) -> dict[str, pl.DataFrame]:
+    """Ratings as likes: 1 from a threshold on, 0 below it. A log that came without ratings holds
+    likes already."""
+    if (
+        isinstance(liked_from, bool)
+        or not isinstance(liked_from, int | float)
+        or not np.isfinite(liked_from)
+    ):
+        raise InputError(
+            "liked_from is no rating", found=liked_from, expected="a number, such as 4"
+        )
     like = pl.col("rating") >= liked_from
     return {key: frame if key == skip else _rerated(frame, like) for key, frame in rated.items()}
 
@@ -130,7 +163,11 @@ def _rerated(frame: pl.DataFrame, rating: pl.Expr) -> pl.DataFrame:
 
 
 def _population(
-    key: str, rated: Mapping[str, pl.DataFrame], side: pl.DataFrame | None, unknown_ids: UnknownIds, origin: Origin
+    key: str,
+    rated: Mapping[str, pl.DataFrame],
+    side: pl.DataFrame | None,
+    unknown_ids: UnknownIds,
+    origin: Origin,
 ) -> pl.Series:
     """Every id of the population, sorted; refuses ids that a side table lacks, or that only it has."""
     column = f"{key[:-1]}_id"
@@ -141,17 +178,22 @@ def _population(
     without = seen.filter(~seen.is_in(listed.implode())).sort()
     if without.len():
         raise origin.error(
-            f"no row for {without.len():,} rated id(s)", column=column, found=without[0],
+            f"no row for {without.len():,} rated id(s)",
+            column=column,
+            found=without[0],
             expected="a row for every id in the interactions",
             hint="Add the rows; leave cells empty where a feature is unknown.",
-        )  # fmt: skip
+        )
     extra = ~listed.is_in(seen.implode())
     if unknown_ids == "error" and extra.any():
         raise origin.error(
-            f"{int(extra.sum()):,} id(s) never rated", row=int(extra.arg_true()[0]) + 1, column=column,
-            found=listed.filter(extra)[0], expected="only ids of the interactions",
+            f"{int(extra.sum()):,} id(s) never rated",
+            row=int(extra.arg_true()[0]) + 1,
+            column=column,
+            found=listed.filter(extra)[0],
+            expected="only ids of the interactions",
             hint="Use unknown_ids='keep' if they belong to the population, or 'drop' (--set data.unknown_ids=keep).",
-        )  # fmt: skip
+        )
     return (listed if unknown_ids == "keep" else seen).sort()
 
 

@@ -1,4 +1,5 @@
-"""Metrics for models of other packages: anything with `predict`, a table of scores, a table of recommendations."""
+"""Metrics for models of other packages: anything with `predict`, a table of scores, a table of
+recommendations."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ PAIRS_AT_ONCE = 1_000_000
 def is_table(given: Any) -> bool:
     """Whether this is a table of scores or recommendations, not a model."""
     return isinstance(given, pl.DataFrame | pl.LazyFrame | dict) or (
-        not hasattr(given, "predict") and type(given).__module__.split(".")[0] in ("pandas", "pyarrow")
+        not hasattr(given, "predict")
+        and type(given).__module__.split(".")[0] in ("pandas", "pyarrow")
     )
 
 
@@ -43,7 +45,9 @@ class ScoreTable:
     def of(cls, table: Frame) -> ScoreTable:
         """Check a caller's table; a pair may be there once only."""
         origin = Origin("scores")
-        frame = to_polars(table, origin).rename(lambda name: {"user": "user_id", "item": "item_id"}.get(name, name))
+        frame = to_polars(table, origin).rename(
+            lambda name: {"user": "user_id", "item": "item_id"}.get(name, name)
+        )
         require_columns(frame, ("user_id", "item_id", "score"), origin)
         require_rows(frame, origin)
         columns = [check_ids(frame[name], origin) for name in ("user_id", "item_id")]
@@ -61,23 +65,32 @@ class ScoreTable:
         for key in asked.columns:
             if asked[key].dtype != self.frame[key].dtype:
                 raise Origin("scores").error(
-                    "ids of another type than in the rows", column=key, found=str(self.frame[key].dtype),
+                    "ids of another type than in the rows",
+                    column=key,
+                    found=str(self.frame[key].dtype),
                     expected=str(asked[key].dtype),
-                )  # fmt: skip
-        found = asked.join(self.frame, on=["user_id", "item_id"], how="left", maintain_order="left")["score"]
+                )
+        found = asked.join(
+            self.frame, on=["user_id", "item_id"], how="left", maintain_order="left"
+        )["score"]
         if found.null_count():
             at = int(found.is_null().arg_true()[0])
             raise Origin("scores").error(
                 f"no score for {found.null_count():,} of {found.len():,} rows",
-                found=f"user {asked['user_id'][at]}, item {asked['item_id'][at]}", expected="a score for every row",
-            )  # fmt: skip
+                found=f"user {asked['user_id'][at]}, item {asked['item_id'][at]}",
+                expected="a score for every row",
+            )
         return found.to_numpy()
 
     def lists(self) -> pl.DataFrame:
         """Recommendations `user_id, item_id, rank`: as ranked, else by falling score."""
         if "rank" in self.frame.columns:
-            return self.frame.select("user_id", "item_id", "rank").sort("user_id", "rank", maintain_order=True)
-        return self.frame.sort("user_id", -pl.col("score"), maintain_order=True).select("user_id", "item_id")
+            return self.frame.select("user_id", "item_id", "rank").sort(
+                "user_id", "rank", maintain_order=True
+            )
+        return self.frame.sort("user_id", -pl.col("score"), maintain_order=True).select(
+            "user_id", "item_id"
+        )
 
 
 def recommendations(table: Frame) -> pl.DataFrame | None:
@@ -89,28 +102,44 @@ def recommendations(table: Frame) -> pl.DataFrame | None:
     require_columns(frame, ("user_id", "item_id", "rank"), origin)
     require_rows(frame, origin)
     rank = check_number(frame["rank"], origin)
-    clean = pl.DataFrame([check_ids(frame[key], origin) for key in ("user_id", "item_id")]).with_columns(rank)
+    clean = pl.DataFrame(
+        [check_ids(frame[key], origin) for key in ("user_id", "item_id")]
+    ).with_columns(rank)
     if clean.select("user_id", "item_id").is_duplicated().any():
-        raise origin.error("an item is recommended twice to a user", expected="one row per user and item")
+        raise origin.error(
+            "an item is recommended twice to a user", expected="one row per user and item"
+        )
     return clean.sort("user_id", "rank", maintain_order=True).select("user_id", "item_id")
 
 
 def found_in_lists(
-    lists: pl.DataFrame, liked: pl.DataFrame, catalogue: IdMap | None, train: pl.DataFrame | None, k: int
+    lists: pl.DataFrame,
+    liked: pl.DataFrame,
+    catalogue: IdMap | None,
+    train: pl.DataFrame | None,
+    k: int,
 ) -> Found:
     """Where liked rows are in given lists. Users with liked rows and no list have found nothing.
 
-    train: rows that say how popular items are; without them novelty has no value. Without a catalogue, it is what the
-    lists, the rows and the training rows name.
+    train: rows that say how popular items are; without them novelty has no value. Without a
+    catalogue, it is what the lists, the rows and the training rows name.
     """
     parts = [lists, liked, *([train] if train is not None else [])]
     for key in ("user_id", "item_id"):
         kinds = {str(part[key].dtype) for part in parts}
         if len(kinds) > 1:
-            raise InputError("ids of another type than in the rows", column=key, found=" and ".join(sorted(kinds)))
+            raise InputError(
+                "ids of another type than in the rows",
+                column=key,
+                found=" and ".join(sorted(kinds)),
+            )
     items = pl.concat([part["item_id"] for part in parts]).unique()
     ids = catalogue or IdMap(items.sort())
-    users = IdMap(pl.concat([liked["user_id"], *([train["user_id"]] if train is not None else [])]).unique().sort())
+    users = IdMap(
+        pl.concat([liked["user_id"], *([train["user_id"]] if train is not None else [])])
+        .unique()
+        .sort()
+    )
     row, item = users.encode(liked["user_id"]), ids.encode(liked["item_id"])
     known, row_user = dense_codes(row)
     position = np.full(len(users) + 1, -1)
@@ -120,8 +149,11 @@ def found_in_lists(
     shown = (owner >= 0) & (place < k)
     top = np.full((known.size, k), -1, np.int64)
     top[owner[shown], place[shown]] = ids.encode(lists["item_id"])[shown]
-    counted = np.zeros(len(ids)) if train is None else np.bincount(
-        _inside(ids.encode(train["item_id"])), minlength=len(ids))  # fmt: skip
+    counted = (
+        np.zeros(len(ids))
+        if train is None
+        else np.bincount(_inside(ids.encode(train["item_id"])), minlength=len(ids))
+    )
     return Found(known, top, row_user, ranks_in(top, row_user, item), counted, len(users), item)
 
 
@@ -129,8 +161,11 @@ def _inside(codes: np.ndarray) -> np.ndarray:
     return codes[codes >= 0]
 
 
-def lists_of(predict: Any, users: pl.Series, catalogue: pl.Series, seen: Seen | None, k: int) -> pl.DataFrame:
-    """The k best items of each user by a model that only predicts, in blocks of users. seen: pairs to leave out."""
+def lists_of(
+    predict: Any, users: pl.Series, catalogue: pl.Series, seen: Seen | None, k: int
+) -> pl.DataFrame:
+    """The k best items of each user by a model that only predicts, in blocks of users. seen: pairs
+    to leave out."""
     k = min(k, catalogue.len())
     ids, step = catalogue.to_numpy(), max(1, PAIRS_AT_ONCE // catalogue.len())
     best = []
@@ -142,7 +177,11 @@ def lists_of(predict: Any, users: pl.Series, catalogue: pl.Series, seen: Seen | 
             mask_seen(scores, np.arange(start, start + block.size), *seen)
         columns, value = top_k(scores, k)
         kept = np.isfinite(value)
-        best.append(pl.DataFrame({"user_id": np.repeat(block, k)[kept.ravel()], "item_id": ids[columns[kept]]}))
+        best.append(
+            pl.DataFrame(
+                {"user_id": np.repeat(block, k)[kept.ravel()], "item_id": ids[columns[kept]]}
+            )
+        )
     return pl.concat(best)
 
 
@@ -154,4 +193,6 @@ def as_rows(part: Interactions | Frame | None) -> pl.DataFrame | None:
         return part.to_frame().select("user_id", "item_id")
     frame = with_our_names(to_polars(part, Origin("exclude")))
     require_columns(frame, ("user_id", "item_id"), Origin("exclude"))
-    return pl.DataFrame([check_ids(frame[key], Origin("exclude")) for key in ("user_id", "item_id")])
+    return pl.DataFrame(
+        [check_ids(frame[key], Origin("exclude")) for key in ("user_id", "item_id")]
+    )

@@ -1,4 +1,5 @@
-"""AUC: the probability that a positive row outscores a negative one, per user (UAUC) or over all rows."""
+"""AUC: the probability that a positive row outscores a negative one, per user (UAUC) or over all
+rows."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ from puidrec.evaluation.significance import PerUser
 def list_auc(positive: Blocks) -> np.ndarray:
     """AUC of each list, ties counted half, from the blocks that hold positive rows.
 
-    A positive row of a block has (begin + end) / 2 rows above it on average over ties, half of itself included.
-    Summed over positives, less the m²/2 that are positives over positives, this is the negatives above positives;
-    their share of all m·(n − m) pairs is 1 − AUC. Meaningless where a list lacks a label.
+    A positive row of a block has (begin + end) / 2 rows above it on average over ties, half of
+    itself included. Summed over positives, less the m²/2 that are positives over positives, this is
+    the negatives above positives; their share of all m·(n − m) pairs is 1 − AUC. Meaningless where
+    a list lacks a label.
     """
     m = positive.total
     above = positive.list_sum(positive.gain * (positive.begin.astype(np.float64) + positive.end))
@@ -22,7 +24,9 @@ def list_auc(positive: Blocks) -> np.ndarray:
     return auc
 
 
-def user_auc(user: np.ndarray, score: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None) -> PerUser:
+def user_auc(
+    user: np.ndarray, score: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None
+) -> PerUser:
     """AUC of every user who has both labels; ties count half. Their mean is UAUC."""
     users, code = dense_codes(np.asarray(user))
     lists, label = rank_lists(code, np.asarray(score), weight), np.asarray(label)
@@ -32,7 +36,8 @@ def user_auc(user: np.ndarray, score: np.ndarray, label: np.ndarray, weight: np.
 
 
 def auc(score: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None) -> float:
-    """AUC over all rows, whoever they belong to, ties counted half; NaN where only one label occurs."""
+    """AUC over all rows, whoever they belong to, ties counted half; NaN where only one label
+    occurs."""
     score, positive = np.asarray(score), np.asarray(label) > 0
     share = None if weight is None else (weight[positive], weight[~positive])
     if positive.all() or not positive.any():
@@ -41,7 +46,9 @@ def auc(score: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None) 
     return float(np.average(beaten, weights=None if share is None else share[0]))
 
 
-def share_below(score: np.ndarray, others: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+def share_below(
+    score: np.ndarray, others: np.ndarray, weight: np.ndarray | None = None
+) -> np.ndarray:
     """Of each score the share (of weight) of the others that it outscores, ties counted half.
 
     The others are sorted, and each score is looked up among them.
@@ -59,10 +66,14 @@ def share_below(score: np.ndarray, others: np.ndarray, weight: np.ndarray | None
     return shares
 
 
-def placements(score: np.ndarray, positive: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
-    """Of each positive row the share of others it is above, of each other row the share of positives above it.
+def placements(
+    score: np.ndarray, positive: np.ndarray, weight: np.ndarray | None = None
+) -> np.ndarray:
+    """Of each positive row the share of others it is above, of each other row the share of
+    positives above it.
 
-    Both have the mean AUC, and their variances add up to that of AUC (DeLong et al., 1988). Both labels must occur.
+    Both have the mean AUC, and their variances add up to that of AUC (DeLong et al., 1988). Both
+    labels must occur.
     """
     found = np.empty(score.size)
     for part, sign in ((positive, 1.0), (~positive, -1.0)):
@@ -72,12 +83,18 @@ def placements(score: np.ndarray, positive: np.ndarray, weight: np.ndarray | Non
 
 
 def auc_by_user(
-    ids: np.ndarray, code: np.ndarray, score: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None
+    ids: np.ndarray,
+    code: np.ndarray,
+    score: np.ndarray,
+    label: np.ndarray,
+    weight: np.ndarray | None = None,
 ) -> PerUser | float:
-    """AUC over all rows as the mean of one value per user, whose spread is that of AUC when users are drawn anew.
+    """AUC over all rows as the mean of one value per user, whose spread is that of AUC when users
+    are drawn anew.
 
-    A user's value is AUC plus what its rows add to it to first order: with users as clusters this gives the interval of
-    DeLong et al. (1988), and paired differences of two scores. NaN where only one label occurs.
+    A user's value is AUC plus what its rows add to it to first order: with users as clusters this
+    gives the interval of DeLong et al. (1988), and paired differences of two scores. NaN where only
+    one label occurs.
     """
     positive, mass = np.asarray(label) > 0, np.ones(code.size) if weight is None else weight
     if positive.all() or not positive.any():

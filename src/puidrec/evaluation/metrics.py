@@ -1,4 +1,5 @@
-"""The metrics by name: `uauc`, `ndcg@5`, … A new one is a function of `Scored` rows and one line in `METRICS`."""
+"""The metrics by name: `uauc`, `ndcg@5`, … A new one is a function of `Scored` rows and one line in
+`METRICS`."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Scored:
     users: Users = "both-labels"
     weight: np.ndarray | None = None
     width: float = 1.0
-    """Highest minus lowest rating, where targets are ratings scaled to [0, 1]: `rmse` and `mae` are in ratings."""
+    """Highest minus lowest rating, where targets are ratings scaled to [0, 1]: `rmse` and `mae` are
+    in ratings."""
 
     @cached_property
     def lists(self) -> RankedLists:
@@ -86,17 +88,23 @@ class Scored:
     @cached_property
     def mass(self) -> np.ndarray:
         """Rows (or weight) of each user."""
-        return np.bincount(self.code, weights=self.weight, minlength=self.ids.size).astype(np.float64)
+        return np.bincount(self.code, weights=self.weight, minlength=self.ids.size).astype(
+            np.float64
+        )
 
     def mean_error(self, error: np.ndarray) -> PerUser:
-        """Mean error per user, sized by rows (or weight), so that the overall mean is the one over rows (SNIPS)."""
+        """Mean error per user, sized by rows (or weight), so that the overall mean is the one over
+        rows (SNIPS)."""
         weighted = error if self.weight is None else self.weight * error
         return PerUser(
-            self.ids, np.bincount(self.code, weights=weighted, minlength=self.ids.size) / self.mass, self.mass
+            self.ids,
+            np.bincount(self.code, weights=weighted, minlength=self.ids.size) / self.mass,
+            self.mass,
         )
 
     def parts(self, rows: int | None = None) -> Iterator[Self]:
-        """Divide the rows into parts of whole users, in order of users, each of about `rows` rows (or PART_ROWS)."""
+        """Divide the rows into parts of whole users, in order of users, each of about `rows` rows
+        (or PART_ROWS)."""
         rows = rows or PART_ROWS
         if self.code.size <= rows:
             yield self
@@ -112,20 +120,27 @@ class Scored:
             first, last = user_cuts[number], user_cuts[number + 1]
             at = order[row_cuts[number] : row_cuts[number + 1]]
             yield replace(
-                self, ids=self.ids[first:last], code=self.code[at] - first, score=self.score[at],
-                label=self.label[at], target=self.target[at], relevance=self.relevance[at],
+                self,
+                ids=self.ids[first:last],
+                code=self.code[at] - first,
+                score=self.score[at],
+                label=self.label[at],
+                target=self.target[at],
+                relevance=self.relevance[at],
                 weight=None if self.weight is None else self.weight[at],
-            )  # fmt: skip
+            )
 
 
 def signed_labels(label: np.ndarray) -> np.ndarray:
-    """Labels 0/1 as −1/+1, in their own type: the scale on which methods with `target="binary"` predict."""
+    """Labels 0/1 as −1/+1, in their own type: the scale on which methods with `target="binary"`
+    predict."""
     signed: np.ndarray = 2 * label - 1
     return signed
 
 
 def unit_labels(signed: np.ndarray) -> np.ndarray:
-    """Values on the scale −1 to +1 as values on 0 to 1: the inverse of `signed_labels`, also for predictions."""
+    """Values on the scale −1 to +1 as values on 0 to 1: the inverse of `signed_labels`, also for
+    predictions."""
     unit: np.ndarray = 0.5 * (signed + 1.0)
     return unit
 
@@ -143,12 +158,17 @@ def root_mean_square(rows: Scored) -> PerUser | float:
     """
     square = rows.mean_error(deviation(rows) ** 2)
     root = float(np.sqrt(square.mean))
-    added = square.weight * (square.values - square.mean) / (2.0 * root) if root > 0.0 else np.zeros(len(square))
+    added = (
+        square.weight * (square.values - square.mean) / (2.0 * root)
+        if root > 0.0
+        else np.zeros(len(square))
+    )
     return PerUser(square.users, rows.width * (root + len(square) * added))
 
 
 def cross_entropy(score: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """−log of the probability given to the label, with probabilities kept one rounding step from 0 and 1."""
+    """−log of the probability given to the label, with probabilities kept one rounding step from 0
+    and 1."""
     low, high = float(score.min()), float(score.max())
     if low < 0.0 or high > 1.0:
         raise InputError(
@@ -204,12 +224,20 @@ class Metric:
 
 
 _BUILT_IN: dict[str, Metric] = {
-    "uauc": Metric("mean AUC over users, ties half", ranking=lambda d, k: list_auc(d.positive), both_labels=True),
+    "uauc": Metric(
+        "mean AUC over users, ties half",
+        ranking=lambda d, k: list_auc(d.positive),
+        both_labels=True,
+    ),
     "auc": Metric(
-        "AUC over all rows, ties half", pooled=lambda d: auc_by_user(d.ids, d.code, d.score, d.label, d.weight)
+        "AUC over all rows, ties half",
+        pooled=lambda d: auc_by_user(d.ids, d.code, d.score, d.label, d.weight),
     ),
     "ndcg": Metric(
-        "NDCG, gains 0/1", ranking=lambda d, k: binary_ndcg(d.positive, k), cutoff="optional", without_positive=1.0
+        "NDCG, gains 0/1",
+        ranking=lambda d, k: binary_ndcg(d.positive, k),
+        cutoff="optional",
+        without_positive=1.0,
     ),
     "ndcg-graded": Metric(
         "NDCG, gains 2^relevance − 1",
@@ -217,19 +245,32 @@ _BUILT_IN: dict[str, Metric] = {
         cutoff="optional",
         without_positive=1.0,
     ),
-    "recall": Metric("share found in first k", ranking=lambda d, k: recall(d.positive, k), cutoff="always"),
-    "precision": Metric("share positive of first k", ranking=lambda d, k: precision(d.positive, k), cutoff="always"),
+    "recall": Metric(
+        "share found in first k", ranking=lambda d, k: recall(d.positive, k), cutoff="always"
+    ),
+    "precision": Metric(
+        "share positive of first k", ranking=lambda d, k: precision(d.positive, k), cutoff="always"
+    ),
     "map": Metric("mean average precision", ranking=lambda d, k: average_precision(d.positive)),
     "mse": Metric("mean squared error, ratings on 0..1", pointwise=lambda d: deviation(d) ** 2),
     "rmse": Metric("root mean squared error, in ratings", pooled=root_mean_square, is_error=True),
-    "mae": Metric("mean absolute error, in ratings", pointwise=lambda d: np.abs(deviation(d)) * d.width),
+    "mae": Metric(
+        "mean absolute error, in ratings", pointwise=lambda d: np.abs(deviation(d)) * d.width
+    ),
     "logloss": Metric("mean cross-entropy", pointwise=lambda d: cross_entropy(d.score, d.label)),
 }
-METRICS = Registry("puidrec.metrics", _BUILT_IN, lambda _, row: row if isinstance(row, Metric) else None, "a Metric")
+METRICS = Registry(
+    "puidrec.metrics",
+    _BUILT_IN,
+    lambda _, row: row if isinstance(row, Metric) else None,
+    "a Metric",
+)
 
 
 _CATALOGUE = Metric(
-    "share of liked items among the first k of all items", ranking=lambda d, k: d.counted, cutoff="always"
+    "share of liked items among the first k of all items",
+    ranking=lambda d, k: d.counted,
+    cutoff="always",
 )
 """Needs the scores of all items, so `evaluate` computes it; here it has a name and a direction."""
 
@@ -240,21 +281,36 @@ def parse_metric(name: str) -> tuple[Metric, int]:
     if name.startswith(CATALOGUE_PREFIX):
         return _CATALOGUE, cutoff_of(name)
     if base not in METRICS:
-        raise InputError("unknown metric", found=name, expected=f"one of {METRICS.names()} (ranking ones with @k)")
+        raise InputError(
+            "unknown metric",
+            found=name,
+            expected=f"one of {METRICS.names()} (ranking ones with @k)",
+        )
     metric = METRICS[base]
     if not at and metric.cutoff == "always":
-        raise InputError(f"metric {base} needs a cut-off", found=name, expected=f"{base}@k", hint=f"Try {base}@5.")
+        raise InputError(
+            f"metric {base} needs a cut-off",
+            found=name,
+            expected=f"{base}@k",
+            hint=f"Try {base}@5.",
+        )
     if at and metric.cutoff == "never":
         raise InputError(f"metric {base} takes no cut-off", found=name, expected=base)
     if at and not (tail.isascii() and tail.isdigit() and 0 < int(tail) < WHOLE_LIST):
-        raise InputError("bad cut-off of a metric", found=name, expected=f"{base}@k with a whole k from 1")
+        raise InputError(
+            "bad cut-off of a metric", found=name, expected=f"{base}@k with a whole k from 1"
+        )
     return metric, int(tail) if at else WHOLE_LIST
 
 
 def compute_metrics(rows: Scored, names: Iterable[str]) -> dict[str, PerUser | float]:
     """All named metrics, sharing sorts and counts; every name is checked before any work."""
     parsed = {name: parse_metric(name) for name in names}
-    pooled = {name: metric.pooled(rows) for name, (metric, _) in parsed.items() if metric.pooled is not None}
+    pooled = {
+        name: metric.pooled(rows)
+        for name, (metric, _) in parsed.items()
+        if metric.pooled is not None
+    }
     rest = {name: pair for name, pair in parsed.items() if name not in pooled}
     parts: dict[str, list[PerUser]] = {name: [] for name in rest}
     for part in rows.parts() if rest else ():

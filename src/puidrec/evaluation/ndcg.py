@@ -1,7 +1,8 @@
-"""Metrics of the top of a list: NDCG@K with 0/1 or graded gains, recall@K, precision@K and average precision.
+"""Metrics of the top of a list: NDCG@K with 0/1 or graded gains, recall@K, precision@K and average
+precision.
 
-Each user's own rows are ranked. Where scores tie, the value is its mean over the orders of the tied rows, as in
-scikit-learn's `ndcg_score`.
+Each user's own rows are ranked. Where scores tie, the value is its mean over the orders of the tied
+rows, as in scikit-learn's `ndcg_score`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from puidrec.errors import InputError
 from puidrec.evaluation.ranking import Blocks
 
 Users = Literal["both-labels", "any-positive", "all"]
-"""Whose lists count: users with both labels (most protocols), with at least one positive row, or all: then NDCG is 1
-where there is no positive row, and other metrics of lists leave such users out."""
+"""Whose lists count: users with both labels (most protocols), with at least one positive row, or
+all: then NDCG is 1 where there is no positive row, and other metrics of lists leave such users out.
+"""
 
 WHOLE_LIST = 10**9
 """A cut-off beyond any list."""
@@ -27,7 +29,8 @@ def discounts(k: int) -> np.ndarray:
 
 
 def credit_at(credit: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """Credit down to a position, none beyond the table; between whole positions (weights) it is linear."""
+    """Credit down to a position, none beyond the table; between whole positions (weights) it is
+    linear."""
     if position.dtype.kind == "f":
         at: np.ndarray = np.interp(position, np.arange(credit.size), credit)
     else:
@@ -38,8 +41,9 @@ def credit_at(credit: np.ndarray, position: np.ndarray) -> np.ndarray:
 def expected_gain(blocks: Blocks, credit: np.ndarray) -> np.ndarray:
     """Σ position credit × gain of each list, expected over the orders of tied rows.
 
-    A block's rows share its positions evenly, so it earns its mean gain times the credit of the positions it spans
-    (McSherry & Najork 2008). `credit` is cumulated over positions 0..k, as from `discounts`.
+    A block's rows share its positions evenly, so it earns its mean gain times the credit of the
+    positions it spans (McSherry & Najork 2008). `credit` is cumulated over positions 0..k, as from
+    `discounts`.
     """
     top = blocks.top(credit.size - 1)
     earned = credit_at(credit, top.end) - credit_at(credit, top.begin)
@@ -53,7 +57,8 @@ def ratio(gained: np.ndarray, best: np.ndarray) -> np.ndarray:
 
 
 def binary_ndcg(positive: Blocks, k: int) -> np.ndarray:
-    """NDCG@k of each list with 0/1 gains; the ideal list has its m positive rows on top, so no second sort."""
+    """NDCG@k of each list with 0/1 gains; the ideal list has its m positive rows on top, so no
+    second sort."""
     credit = discounts(positive.cutoff(k))
     return ratio(expected_gain(positive, credit), credit_at(credit, positive.total))
 
@@ -68,7 +73,11 @@ def graded_gain(relevance: np.ndarray) -> np.ndarray:
     """The gain 2^relevance − 1, for relevance from 0 up."""
     if relevance.min() < 0 or relevance.max() > 100:
         found = f"{relevance.min():g}..{relevance.max():g}"
-        raise InputError("graded gains need relevance from 0 to 100", found=found, hint="Rescale it, for example 0..4.")
+        raise InputError(
+            "graded gains need relevance from 0 to 100",
+            found=found,
+            hint="Rescale it, for example 0..4.",
+        )
     gain: np.ndarray = np.exp2(relevance.astype(np.float64)) - 1.0
     return gain
 
@@ -84,19 +93,24 @@ def recall(positive: Blocks, k: int) -> np.ndarray:
 
 
 def precision(positive: Blocks, k: int) -> np.ndarray:
-    """Positive rows among the first k, over k, also where a list is shorter: a missing row is not a hit."""
+    """Positive rows among the first k, over k, also where a list is shorter: a missing row is not a
+    hit."""
     return hits(positive, k) / k
 
 
 def average_precision(positive: Blocks) -> np.ndarray:
     """Mean over positive rows of the precision at their position.
 
-    For a block of n rows, c of them positive, below r rows with q positive, the expected precision at its j-th row,
-    if that is positive, is (q + 1 + (j − 1)(c − 1)/(n − 1)) / (r + j). With H the harmonic numbers and
-    h = H(r + n) − H(r), the block's sum is c/n · [(q + 1) h + (c − 1)/(n − 1) · (n − (r + 1) h)].
+    For a block of n rows, c of them positive, below r rows with q positive, the expected precision
+    at its j-th row, if that is positive, is (q + 1 + (j − 1)(c − 1)/(n − 1)) / (r + j). With H the
+    harmonic numbers and h = H(r + n) − H(r), the block's sum is c/n · [(q + 1) h + (c − 1)/(n − 1)
+    · (n − (r + 1) h)].
     """
     if positive.begin.dtype.kind == "f":
-        raise InputError("map has no weighted form", hint="Use uauc, ndcg@k, recall@k or precision@k with weights.")
+        raise InputError(
+            "map has no weighted form",
+            hint="Use uauc, ndcg@k, recall@k or precision@k with weights.",
+        )
     c, r, m = positive.gain, positive.begin, positive.total
     n = positive.end - r
     q = np.cumsum(c) - c - (np.cumsum(m) - m)[positive.list_of]
@@ -110,7 +124,9 @@ def average_precision(positive: Blocks) -> np.ndarray:
 def counted_lists(n_positive: np.ndarray, rows: np.ndarray, users: Users) -> np.ndarray:
     """Mask of the lists that count under the `users` rule."""
     if users not in get_args(Users):
-        raise InputError("unknown choice of users", found=users, expected=" or ".join(get_args(Users)))
+        raise InputError(
+            "unknown choice of users", found=users, expected=" or ".join(get_args(Users))
+        )
     if users == "all":
         return np.ones(n_positive.shape, bool)
     some = n_positive > 0

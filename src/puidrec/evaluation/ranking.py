@@ -1,10 +1,12 @@
-"""Ranking within a user: the one sort that every ranking metric shares, and the K best items of all (`top_k`).
+"""Ranking within a user: the one sort that every ranking metric shares, and the K best items of all
+(`top_k`).
 
-Metrics rank each user's rows by falling score, equal scores in one block. Where scores tie, the order is a toss-up, so
-every ranking metric here is its expectation over all orders of the tied rows. That needs only blocks: what a block
-holds, and where in its list it begins and ends.
+Metrics rank each user's rows by falling score, equal scores in one block. Where scores tie, the
+order is a toss-up, so every ranking metric here is its expectation over all orders of the tied
+rows. That needs only blocks: what a block holds, and where in its list it begins and ends.
 
-With weights a row stands for `weight` rows of its user (normalised to mean 1 per user), and positions are measured
+With weights a row stands for `weight` rows of its user (normalised to mean 1 per user), and
+positions are measured
 in that mass instead of in rows: a list of a biased log then has the make-up of a uniform one.
 """
 
@@ -37,7 +39,9 @@ class Blocks:
     def list_sum(self, values: np.ndarray) -> np.ndarray:
         """Sum a value per block over each list."""
         sums = np.bincount(self.list_of, weights=values, minlength=self.rows.size)
-        return sums.astype(np.float64, copy=False)  # numpy counts in integers where there is nothing to add
+        return sums.astype(
+            np.float64, copy=False
+        )  # numpy counts in integers where there is nothing to add
 
     @cached_property
     def total(self) -> np.ndarray:
@@ -80,7 +84,9 @@ class RankedLists:
 
     def count(self, values: np.ndarray) -> np.ndarray:
         """Sum the caller's small whole numbers over each list, without weights."""
-        counts: np.ndarray = np.add.reduceat(values[self.order], self.row_start[:-1], dtype=np.int64)
+        counts: np.ndarray = np.add.reduceat(
+            values[self.order], self.row_start[:-1], dtype=np.int64
+        )
         return counts
 
     def blocks(self, gain: np.ndarray) -> Blocks:
@@ -88,14 +94,22 @@ class RankedLists:
         ranked = gain[self.order] if self.weight is None else gain[self.order] * self.weight
         sums = _block_sums(ranked, self.block_start)
         some = np.flatnonzero(sums)
-        return Blocks(sums[some].astype(np.float64), self.list_of[some], self.begin[some], self.end[some], self.rows)
+        return Blocks(
+            sums[some].astype(np.float64),
+            self.list_of[some],
+            self.begin[some],
+            self.end[some],
+            self.rows,
+        )
 
 
-def rank_lists(code: np.ndarray, score: np.ndarray, weight: np.ndarray | None = None) -> RankedLists:
+def rank_lists(
+    code: np.ndarray, score: np.ndarray, weight: np.ndarray | None = None
+) -> RankedLists:
     """Rank each user's rows; `code` numbers the users 0, 1, 2, … without gaps (see `dense_codes`).
 
-    A sort by score, then a counting sort by user: a quarter of the time of a sort on two keys. Which of two equal
-    scores comes first does not matter: they share a block.
+    A sort by score, then a counting sort by user: a quarter of the time of a sort on two keys.
+    Which of two equal scores comes first does not matter: they share a block.
     """
     order = group_rows(code, np.argsort(score)[::-1])
     rows = np.bincount(code)
@@ -111,7 +125,9 @@ def rank_lists(code: np.ndarray, score: np.ndarray, weight: np.ndarray | None = 
         begin, end = block_start[:-1] - shift, block_start[1:] - shift
         return RankedLists(order, row_start, block_start, list_of, begin, end)
     ranked_weight = weight[order]
-    ranked_weight = ranked_weight * np.repeat(rows / np.add.reduceat(ranked_weight, row_start[:-1]), rows)
+    ranked_weight = ranked_weight * np.repeat(
+        rows / np.add.reduceat(ranked_weight, row_start[:-1]), rows
+    )
     mass = _block_sums(ranked_weight, block_start)
     end = np.cumsum(mass)
     end -= (end - mass)[first[:-1]][list_of]
@@ -119,15 +135,25 @@ def rank_lists(code: np.ndarray, score: np.ndarray, weight: np.ndarray | None = 
 
 
 def group_rows(code: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Sort row positions by user, keeping `order` within each user: a counting sort, as sparse formats use."""
+    """Sort row positions by user, keeping `order` within each user: a counting sort, as sparse
+    formats use."""
     columns = np.arange(code.size + 1)
-    grouped: np.ndarray = csc_array((order, code[order], columns), shape=(int(code.max()) + 1, code.size)).tocsr().data
+    grouped: np.ndarray = (
+        csc_array((order, code[order], columns), shape=(int(code.max()) + 1, code.size))
+        .tocsr()
+        .data
+    )
     return grouped
 
 
 def dense_codes(user: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct users, sorted, and each row's position among them; any integers or ids will do."""
-    if user.dtype.kind in "iu" and user.size and user.min() >= 0 and user.max() < 4 * user.size + 1024:
+    if (
+        user.dtype.kind in "iu"
+        and user.size
+        and user.min() >= 0
+        and user.max() < 4 * user.size + 1024
+    ):
         present = np.bincount(user) > 0
         users = np.flatnonzero(present)
         if users.size == present.size:
@@ -144,20 +170,25 @@ def _block_sums(ranked: np.ndarray, start: np.ndarray) -> np.ndarray:
     sums: np.ndarray = ranked[start[:-1]].astype(np.float64)
     tied = np.flatnonzero(np.diff(start) > 1)
     edges = np.stack([start[tied], start[tied + 1]], axis=1).ravel()
-    sums[tied] = np.add.reduceat(np.append(ranked, ranked.dtype.type(0)), edges, dtype=np.float64)[::2]
+    sums[tied] = np.add.reduceat(np.append(ranked, ranked.dtype.type(0)), edges, dtype=np.float64)[
+        ::2
+    ]
     return sums
 
 
 WORTH_GROUPING = 4
-"""Groups of columns pay off in `top_k` when the members looked at again are at most 1/4 of the columns."""
+"""Groups of columns pay off in `top_k` when the members looked at again are at most 1/4 of the
+columns."""
 
 
 def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and values of the min(k, columns) best scores of each row, best first; ties by position.
+    """Positions and values of the min(k, columns) best scores of each row, best first; ties by
+    position.
 
-    A partial sort in two levels. Reading all scores once is unavoidable; sorting them is not. Columns are cut into
-    groups; the k groups with the largest maxima hold the k best scores of a row (a group left out comes after k maxima
-    at least as large as its own), so only their members are looked at again. Exact, and ties fall to the first column.
+    A partial sort in two levels. Reading all scores once is unavoidable; sorting them is not.
+    Columns are cut into groups; the k groups with the largest maxima hold the k best scores of a
+    row (a group left out comes after k maxima at least as large as its own), so only their members
+    are looked at again. Exact, and ties fall to the first column.
     """
     n_rows, n_columns = scores.shape
     k = min(k, n_columns)
@@ -174,7 +205,8 @@ def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _best(scores: np.ndarray, k: int) -> np.ndarray:
-    """Positions of the k best of each row, in order of position; of those that tie at the edge, the first."""
+    """Positions of the k best of each row, in order of position; of those that tie at the edge, the
+    first."""
     n_rows, n_columns = scores.shape
     if k in (0, n_columns):
         return np.broadcast_to(np.arange(k), (n_rows, k))
@@ -192,13 +224,17 @@ def _by_value(scores: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def mask_seen(
-    scores: np.ndarray, users: np.ndarray, row_start: np.ndarray, items: np.ndarray, columns: np.ndarray | None = None
+    scores: np.ndarray,
+    users: np.ndarray,
+    row_start: np.ndarray,
+    items: np.ndarray,
+    columns: np.ndarray | None = None,
 ) -> None:
     """Set the scores of what each user has seen to −inf, in place: nobody is recommended it again.
 
     The log is sorted by user: items of user u are items[row_start[u]:row_start[u + 1]]. Users from
-    row_start.size − 1 on (cold start) have seen nothing. columns: the column of `scores` that each item has, −1 where
-    it has none; without it, columns are items.
+    row_start.size − 1 on (cold start) have seen nothing. columns: the column of `scores` that each
+    item has, −1 where it has none; without it, columns are items.
     """
     known = row_start.size - 1
     first, last = row_start[np.minimum(users, known)], row_start[np.minimum(users + 1, known)]
@@ -212,21 +248,33 @@ def mask_seen(
 def ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
     """All positions of the half-open ranges first[k]:last[k], one after another."""
     size = last - first
-    positions: np.ndarray = np.repeat(first - (np.cumsum(size) - size), size) + np.arange(int(size.sum()))
+    positions: np.ndarray = np.repeat(first - (np.cumsum(size) - size), size) + np.arange(
+        int(size.sum())
+    )
     return positions
 
 
-def check_rows(name: str, values: np.ndarray, n: int, *, kind: str = "finite numbers", positive: bool = False) -> None:
-    """Refuse an input that is not one finite number per row (above 0 if `positive`); nothing broadcasts."""
+def check_rows(
+    name: str, values: np.ndarray, n: int, *, kind: str = "finite numbers", positive: bool = False
+) -> None:
+    """Refuse an input that is not one finite number per row (above 0 if `positive`); nothing
+    broadcasts."""
     if values.shape != (n,):
-        raise InputError(f"{name} must have one entry per row", found=values.shape, expected=f"({n},)")
+        raise InputError(
+            f"{name} must have one entry per row", found=values.shape, expected=f"({n},)"
+        )
     if n == 0:
-        raise InputError(f"{name}: nothing to evaluate", found="0 rows", hint="Check the split or the filter.")
+        raise InputError(
+            f"{name}: nothing to evaluate", found="0 rows", hint="Check the split or the filter."
+        )
     bad = ~np.isfinite(values)
     if positive:
         bad |= values <= 0
     if bad.any():
         row = int(bad.argmax())
         raise InputError(
-            f"{name}: bad value in {int(bad.sum()):,} row(s)", row=row + 1, found=values[row], expected=kind
+            f"{name}: bad value in {int(bad.sum()):,} row(s)",
+            row=row + 1,
+            found=values[row],
+            expected=kind,
         )

@@ -1,10 +1,13 @@
-"""Ranking the whole catalogue: what of the items that users liked later is among the K best that they had not seen.
+"""Ranking the whole catalogue: what of the items that users liked later is among the K best that
+they had not seen.
 
-Logs of likes (implicit feedback) have nothing else to be judged by: their test rows are all liked, so nothing can be
-ranked within them. Users are taken in blocks: no array of users × items is made. Ties fall as in `recommend`.
+Logs of likes (implicit feedback) have nothing else to be judged by: their test rows are all liked,
+so nothing can be ranked within them. Users are taken in blocks: no array of users × items is made.
+Ties fall as in `recommend`.
 
-A later like is itself a matter of exposure: popular items are found more easily, and shown more often. So recall and
-NDCG also come with liked rows weighted by 1/popularity (Steck 2011) and by inverse propensity (self-normalised).
+A later like is itself a matter of exposure: popular items are found more easily, and shown more
+often. So recall and NDCG also come with liked rows weighted by 1/popularity (Steck 2011) and by
+inverse propensity (self-normalised).
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ Weighting = Literal["plain", "popularity", "propensity"]
 
 @dataclass(frozen=True)
 class Found:
-    """The K best unseen items of users who liked something, and where among them their liked items are."""
+    """The K best unseen items of users who liked something, and where among them their liked items
+    are."""
 
     users: np.ndarray
     """Codes of the users, sorted."""
@@ -55,7 +59,10 @@ class Found:
         if weighting == "popularity":
             return np.asarray(1.0 / np.maximum(self.popularity[self.row_item], 1.0))
         if self.propensity is None:
-            raise InputError("propensity-weighted metrics need propensities", hint="Give evaluate(…, propensity=…).")
+            raise InputError(
+                "propensity-weighted metrics need propensities",
+                hint="Give evaluate(…, propensity=…).",
+            )
         return np.asarray(1.0 / self.propensity)
 
     def sums(self, values: np.ndarray) -> np.ndarray:
@@ -81,8 +88,10 @@ def find_liked(
 ) -> Found:
     """Rank the catalogue for every user with a liked row, in blocks of users.
 
-    factors: of all users and all items; a score is their inner product. liked: user and item codes of the liked rows.
-    seen: logs whose pairs are no candidates; the first is that of training, which says how popular items are.
+    factors: of all users and all items; a score is their inner product. liked: user and item codes
+    of the liked rows.
+    seen: logs whose pairs are no candidates; the first is that of training, which says how popular
+    items are.
     """
     (left, right), (user, item) = factors, liked
     users, row_user = dense_codes(user)
@@ -97,7 +106,16 @@ def find_liked(
         best, value = top_k(scores, k)
         top[start : start + step] = np.where(np.isfinite(value), best, -1)
     popularity = np.bincount(np.asarray(seen[0][1]), minlength=right.shape[0])
-    return Found(users, top, row_user, ranks_in(top, row_user, item), popularity, left.shape[0], item, propensity)
+    return Found(
+        users,
+        top,
+        row_user,
+        ranks_in(top, row_user, item),
+        popularity,
+        left.shape[0],
+        item,
+        propensity,
+    )
 
 
 def ranks_in(top: np.ndarray, row_user: np.ndarray, item: np.ndarray) -> np.ndarray:
@@ -112,21 +130,31 @@ def ranks_in(top: np.ndarray, row_user: np.ndarray, item: np.ndarray) -> np.ndar
 
 
 def recall(found: Found, k: int, weighting: Weighting = "plain") -> PerUser:
-    """Share of a user's liked rows (by weight) among the first k; weighted, users count by their weight."""
+    """Share of a user's liked rows (by weight) among the first k; weighted, users count by their
+    weight."""
     weight = found.weight(weighting)
     mass = found.sums(weight)
-    return PerUser(found.users, found.sums(weight * found.within(k)) / mass, None if weighting == "plain" else mass)
+    return PerUser(
+        found.users,
+        found.sums(weight * found.within(k)) / mass,
+        None if weighting == "plain" else mass,
+    )
 
 
 def ndcg(found: Found, k: int, weighting: Weighting = "plain") -> PerUser:
-    """Σ weight / log2(rank + 1) over what is found, over that of the best order; weighted, users count by weight."""
+    """Σ weight / log2(rank + 1) over what is found, over that of the best order; weighted, users
+    count by weight."""
     weight = found.weight(weighting)
     gain = np.where(found.within(k), weight / np.log2(np.maximum(found.rank, 1) + 1), 0.0)
     order = np.lexsort((-weight, found.row_user))
-    ideal_rank = ranges(np.zeros_like(found.n_liked, dtype=np.int64), found.n_liked.astype(np.int64)) + 1
+    ideal_rank = (
+        ranges(np.zeros_like(found.n_liked, dtype=np.int64), found.n_liked.astype(np.int64)) + 1
+    )
     ideal = np.where(ideal_rank <= k, weight[order] / np.log2(ideal_rank + 1), 0.0)
     best = np.bincount(found.row_user[order], weights=ideal, minlength=found.users.size)
-    return PerUser(found.users, found.sums(gain) / best, None if weighting == "plain" else found.sums(weight))
+    return PerUser(
+        found.users, found.sums(gain) / best, None if weighting == "plain" else found.sums(weight)
+    )
 
 
 def hit(found: Found, k: int) -> PerUser:
@@ -137,12 +165,15 @@ def hit(found: Found, k: int) -> PerUser:
 def mrr(found: Found, k: int) -> PerUser:
     """1 / rank of the first liked item; 0 where none is among the first k."""
     first = np.zeros(found.users.size)
-    np.maximum.at(first, found.row_user, np.where(found.within(k), 1.0 / np.maximum(found.rank, 1), 0.0))
+    np.maximum.at(
+        first, found.row_user, np.where(found.within(k), 1.0 / np.maximum(found.rank, 1), 0.0)
+    )
     return PerUser(found.users, first)
 
 
 def novelty(found: Found, k: int) -> PerUser:
-    """Mean self-information −log2 of the share of users who have an item, over the first k; in bits."""
+    """Mean self-information −log2 of the share of users who have an item, over the first k; in
+    bits."""
     top = found.top[:, :k]
     bits = -np.log2((found.popularity + 1.0) / (found.n_users + 1.0))
     there = top >= 0
@@ -181,8 +212,11 @@ def parse_unseen_metric(name: str) -> tuple[Callable[[Found, int], PerUser | flo
     return _METRICS[base], int(tail)
 
 
-def unseen_values(names: Sequence[str], found: Callable[[int], Found]) -> dict[str, PerUser | float]:
-    """All named metrics from one ranking; every name is checked before any work. found: the ranking to a depth."""
+def unseen_values(
+    names: Sequence[str], found: Callable[[int], Found]
+) -> dict[str, PerUser | float]:
+    """All named metrics from one ranking; every name is checked before any work. found: the ranking
+    to a depth."""
     parsed = {name: parse_unseen_metric(name) for name in names}
     ranked = found(max(k for _, k in parsed.values()))
     return {name: metric(ranked, k) for name, (metric, k) in parsed.items()}

@@ -1,4 +1,5 @@
-"""What inverse propensities do to a sample of rows: how many rows it is worth, and how thin its support is."""
+"""What inverse propensities do to a sample of rows: how many rows it is worth, and how thin its
+support is."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Weights:
 
     @classmethod
     def of(cls, propensity: np.ndarray) -> Weights:
-        """From the propensities of rows; refused where they are all one, for then weighting changes nothing."""
+        """From the propensities of rows; refused where they are all one, for then weighting changes
+        nothing."""
         p = propensity.astype(np.float64)
         if p.size > 1 and float(p.max() - p.min()) <= 1e-12 * float(p.max()):
             raise InputError(
@@ -32,7 +34,9 @@ class Weights:
                 hint="Leave propensity out, or fit one that tells pairs apart (two-way, logistic).",
             )
         w = 1.0 / p
-        return cls(p.size, float(w.sum() ** 2 / np.sum(w**2)), float(p.min()), float(w.max() / w.sum()))
+        return cls(
+            p.size, float(w.sum() ** 2 / np.sum(w**2)), float(p.min()), float(w.max() / w.sum())
+        )
 
     def __str__(self) -> str:
         return (

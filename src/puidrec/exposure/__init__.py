@@ -1,4 +1,5 @@
-"""Propensities: P(o = 1 | what is known of a pair), by name. A new one is a file, a line here, a contract test."""
+"""Propensities: P(o = 1 | what is known of a pair), by name. A new one is a file, a line here, a
+contract test."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ _BUILT_IN: dict[str, str | Callable[..., Propensity]] = {
     "given": "puidrec.exposure.given:Given",
 }
 PROPENSITIES = Registry(
-    "puidrec.propensities", _BUILT_IN, lambda _, kind: kind if callable(kind) else None, "a class of propensities"
+    "puidrec.propensities",
+    _BUILT_IN,
+    lambda _, kind: kind if callable(kind) else None,
+    "a class of propensities",
 )
 """Name → "module:Class", imported when asked for, or the class of a plug-in."""
 
@@ -40,7 +44,9 @@ PROPENSITIES = Registry(
 def require_propensity(name: str) -> None:
     """Refuse a name that is not in the table."""
     if name not in PROPENSITIES:
-        raise InputError("unknown propensity", found=name, expected=f"one of {PROPENSITIES.names()}")
+        raise InputError(
+            "unknown propensity", found=name, expected=f"one of {PROPENSITIES.names()}"
+        )
 
 
 def make_propensity(name: str, **options: Any) -> Propensity:

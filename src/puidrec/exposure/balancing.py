@@ -1,8 +1,10 @@
-"""Propensities that balance: under the weights 1/p the log looks like all pairs, in what is known of them.
+"""Propensities that balance: under the weights 1/p the log looks like all pairs, in what is known
+of them.
 
-`balanced` and `kernel` describe a pair by x = (x_u, x_i): the features of its user and item and the logarithm of their
-numbers of rows, every column with variance 1. Sums over all pairs are exact where they split into a user's and an
-item's part; the others are taken over all pairs of a small population and `MEAN_PAIRS` random ones of a large one.
+`balanced` and `kernel` describe a pair by x = (x_u, x_i): the features of its user and item and the
+logarithm of their numbers of rows, every column with variance 1. Sums over all pairs are exact
+where they split into a user's and an item's part; the others are taken over all pairs of a small
+population and `MEAN_PAIRS` random ones of a large one.
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ class PairColumns:
     def of(cls, data: Exposure, name: str) -> PairColumns:
         """Columns that do not vary are left out; the order of the log does not matter."""
         if data.log is None:
-            raise InputError(f"propensity {name} needs the log itself", found="counts only", expected="logged pairs")
+            raise InputError(
+                f"propensity {name} needs the log itself",
+                found="counts only",
+                expected="logged pairs",
+            )
         n_items = data.counts.n_items
         pair = np.sort(np.asarray(data.log.user, dtype=np.int64) * n_items + data.log.item)
         users = _scaled(data.user_features, data.counts.user_degree)
@@ -58,14 +64,20 @@ class PairColumns:
     def some_pairs(self, rng: Rng, most: int = MEAN_PAIRS) -> tuple[np.ndarray, np.ndarray]:
         """All pairs of a small population, random ones of a large one."""
         n_pairs, n_items = self.shape[0] * self.shape[1], self.shape[1]
-        pair = np.arange(n_pairs) if n_pairs <= most else generator(rng, "all pairs").integers(n_pairs, size=most)
+        pair = (
+            np.arange(n_pairs)
+            if n_pairs <= most
+            else generator(rng, "all pairs").integers(n_pairs, size=most)
+        )
         return pair // n_items, pair % n_items
 
 
 def _scaled(features: sparse.csr_array | None, degree: np.ndarray) -> sparse.csr_array:
     """Features and log(1 + rows), every column that varies divided by its standard deviation."""
     own = sparse.csr_array(np.log1p(degree.astype(np.float64))[:, None])
-    both = own if features is None else sparse.csr_array(sparse.hstack([features, own], format="csr"))
+    both = (
+        own if features is None else sparse.csr_array(sparse.hstack([features, own], format="csr"))
+    )
     mean, square = (np.asarray(x.mean(0)).ravel() for x in (both, both.multiply(both)))
     spread = np.sqrt(np.maximum(square - mean**2, 0.0))
     used = spread > 1e-9
@@ -76,32 +88,47 @@ def _scaled(features: sparse.csr_array | None, degree: np.ndarray) -> sparse.csr
 class Balanced(FittedPropensity):
     """logit p = c + βᵀx, fitted by likelihood and by balance of x:
 
-        min_{c, β} mean_D CE(o, p) + strength · ‖mean_D (o/p − (1 − o)/(1 − p)) (x − x̄)‖² + ridge/(2|D|) · ‖β‖².
+        min_{c, β} mean_D CE(o, p) + strength · ‖mean_D (o/p − (1 − o)/(1 − p)) (x − x̄)‖² +
+        ridge/(2|D|) · ‖β‖².
 
-    The propensity of IPS-V2 and DR-V2 ("Propensity matters: towards measuring and enhancing balancing for
-    recommendation", ICML 2023). Since 1/(1 − p) = 1 + exp(c + βᵀx) splits into users and items, the balance is exact
-    over all pairs. Assumed: the functions to balance are the columns of x, centred, so that the number of seen pairs is
-    left to the likelihood. strength = 0 is logistic regression on x.
+    The propensity of IPS-V2 and DR-V2 ("Propensity matters: towards measuring and enhancing
+    balancing for recommendation", ICML 2023). Since 1/(1 − p) = 1 + exp(c + βᵀx) splits into users
+    and items, the balance is exact
+    over all pairs. Assumed: the functions to balance are the columns of x, centred, so that the
+    number of seen pairs is left to the likelihood. strength = 0 is logistic regression on x.
     """
 
     name = "balanced"
 
-    def __init__(self, *, strength: float = 1.0, ridge: float = 1.0, rng: Rng = 0, low: float = DEFAULT_LOW) -> None:
+    def __init__(
+        self, *, strength: float = 1.0, ridge: float = 1.0, rng: Rng = 0, low: float = DEFAULT_LOW
+    ) -> None:
         super().__init__(low=low)
         if not (strength >= 0 and ridge > 0):
             raise InputError(
-                "strength or ridge out of range", found=(strength, ridge), expected="strength >= 0 and ridge > 0"
+                "strength or ridge out of range",
+                found=(strength, ridge),
+                expected="strength >= 0 and ridge > 0",
             )
         self.strength, self.ridge, self.rng = strength, ridge, rng
 
     def _fit(self, data: Exposure) -> None:
-        problem = BalanceProblem(PairColumns.of(data, self.name), self.strength, self.ridge, self.rng)
+        problem = BalanceProblem(
+            PairColumns.of(data, self.name), self.strength, self.ridge, self.rng
+        )
         start = np.zeros(1 + sum(problem.widths))
         start[0] = logit(data.rate)
-        for strength in (0.0, self.strength):  # likelihood first: far from it, 1/p is too steep to walk down
+        for strength in (
+            0.0,
+            self.strength,
+        ):  # likelihood first: far from it, 1/p is too steep to walk down
             problem.strength = strength
             found = minimize(
-                problem.value, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-7}
+                problem.value,
+                start,
+                jac=True,
+                method="L-BFGS-B",
+                options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-7},
             )
             start = found.x
         self.score_ = problem.scores(start)
@@ -112,7 +139,11 @@ class Balanced(FittedPropensity):
         return np.asarray(expit(constant + user[users] + item[items]))
 
     def _details(self) -> dict[str, Any]:
-        return {"strength": self.strength, "ridge": self.ridge, "largest_imbalance": self.imbalance_}
+        return {
+            "strength": self.strength,
+            "ridge": self.ridge,
+            "largest_imbalance": self.imbalance_,
+        }
 
 
 class BalanceProblem:
@@ -145,7 +176,11 @@ class BalanceProblem:
         at_u, at_i = self.pairs
         eta = constant + user[at_u] + item[at_i]
         seen = self.columns.user.size * constant + self.degrees[0] @ user + self.degrees[1] @ item
-        loss = np.mean(np.logaddexp(0.0, eta)) - seen / self.n_pairs + 0.5 * self.ridge * (beta @ beta) / self.n_pairs
+        loss = (
+            np.mean(np.logaddexp(0.0, eta))
+            - seen / self.n_pairs
+            + 0.5 * self.ridge * (beta @ beta) / self.n_pairs
+        )
         chance = expit(eta) / eta.size
         slopes = [
             np.bincount(code, weights=chance, minlength=n) - degree / self.n_pairs
@@ -159,18 +194,28 @@ class BalanceProblem:
             slopes = [a + b for a, b in zip(slopes, own, strict=True)]
             slope_c += float(own[0].sum())
         parts = [self.columns.users.T @ slopes[0], self.columns.items.T @ slopes[1]]
-        return float(loss), np.concatenate([[slope_c], *parts]) + self.ridge / self.n_pairs * np.append(0.0, beta)
+        return float(loss), np.concatenate(
+            [[slope_c], *parts]
+        ) + self.ridge / self.n_pairs * np.append(0.0, beta)
 
-    def _moments(self, constant: float, user: np.ndarray, item: np.ndarray) -> tuple[list[np.ndarray], Any]:
+    def _moments(
+        self, constant: float, user: np.ndarray, item: np.ndarray
+    ) -> tuple[list[np.ndarray], Any]:
         """The moments, and their derivative along weights of them: per user and per item."""
         columns, (n_users, n_items) = self.columns, self.columns.shape
         eta = np.clip(constant + user[columns.user] + item[columns.item], -STEEPEST, STEEPEST)
         up, down = np.exp(eta), np.exp(-eta)
         exp_u, exp_i = (np.exp(np.clip(x, -STEEPEST, STEEPEST)) for x in (constant + user, item))
-        logged = 2.0 + up + down  # o/p, and (1 − o)/(1 − p) taken off where it was counted for all pairs
+        logged = (
+            2.0 + up + down
+        )  # o/p, and (1 − o)/(1 − p) taken off where it was counted for all pairs
         sums = [
-            np.bincount(columns.user, weights=logged, minlength=n_users) - n_items - exp_u * exp_i.sum(),
-            np.bincount(columns.item, weights=logged, minlength=n_items) - n_users - exp_i * exp_u.sum(),
+            np.bincount(columns.user, weights=logged, minlength=n_users)
+            - n_items
+            - exp_u * exp_i.sum(),
+            np.bincount(columns.item, weights=logged, minlength=n_items)
+            - n_users
+            - exp_i * exp_u.sum(),
         ]
         sides = (columns.users, columns.items)
         moments = [
@@ -180,7 +225,8 @@ class BalanceProblem:
 
         def pull(weights: list[np.ndarray]) -> list[np.ndarray]:
             q_u, q_i = (
-                (x @ w - mean @ w) / self.n_pairs for x, mean, w in zip(sides, self.means, weights, strict=True)
+                (x @ w - mean @ w) / self.n_pairs
+                for x, mean, w in zip(sides, self.means, weights, strict=True)
             )
             change = (q_u[columns.user] + q_i[columns.item]) * (up - down)
             return [
@@ -194,15 +240,17 @@ class BalanceProblem:
 
 
 class Kernel(FittedPropensity):
-    """Weights of most entropy under which kernels around some anchors have the means that they have over all pairs:
+    """Weights of most entropy under which kernels around some anchors have the means that they have
+    over all pairs:
 
         min_w Σ_O w log w,   |Σ_O w K_j/Σ_O w − mean_D K_j| small for J anchors j;   1/p ∝ w.
 
-    ("Debiased collaborative filtering with kernel-based causal balancing", ICLR 2024.) The kernel is Gaussian,
-    K_j(u, i) = exp(−‖x_u − a_j‖²/h_u − ‖x_i − b_j‖²/h_i), a product of a user's and an item's part, so that its mean
-    over all pairs is a product of means. Assumed: anchors are random pairs (the paper's random kernel balancing), h is
-    the mean squared distance between two users or items, and a mean may differ by what chance alone makes of a log of
-    this length. The scale of p is set by the number of seen pairs, p at most 1.
+    ("Debiased collaborative filtering with kernel-based causal balancing", ICLR 2024.) The kernel
+    is Gaussian, K_j(u, i) = exp(−‖x_u − a_j‖²/h_u − ‖x_i − b_j‖²/h_i), a product of a user's and an
+    item's part, so that its mean over all pairs is a product of means. Assumed: anchors are random
+    pairs (the paper's random kernel balancing), h is the mean squared distance between two users or
+    items, and a mean may differ by what chance alone makes of a log of this length. The scale of p
+    is set by the number of seen pairs, p at most 1.
     """
 
     name = "kernel"
@@ -217,11 +265,15 @@ class Kernel(FittedPropensity):
         columns = PairColumns.of(data, self.name)
         random = generator(self.rng, "anchors")
         self.user_kernel_, self.item_kernel_ = (
-            gaussian_kernels(x, random.integers(x.shape[0], size=self.anchors)) for x in (columns.users, columns.items)
+            gaussian_kernels(x, random.integers(x.shape[0], size=self.anchors))
+            for x in (columns.users, columns.items)
         )
         step = -(-columns.user.size // BALANCED_ROWS)
         logged = self._kernels(columns.user[::step], columns.item[::step])
-        mean, square = (np.mean(self.user_kernel_**power, 0) * np.mean(self.item_kernel_**power, 0) for power in (1, 2))
+        mean, square = (
+            np.mean(self.user_kernel_**power, 0) * np.mean(self.item_kernel_**power, 0)
+            for power in (1, 2)
+        )
         chance = np.maximum(square - mean**2, 0.0) / columns.user.size
         self.eta_ = entropy_balance(np.ones(len(logged)), logged, mean, chance).eta
         self.log_scale_ = self._scale(columns, float(data.n_seen))
@@ -229,7 +281,9 @@ class Kernel(FittedPropensity):
     def _scale(self, columns: PairColumns, n_seen: float) -> float:
         """Σ_D min(p, 1) is the number of seen pairs."""
         users, items = columns.some_pairs(self.rng)
-        log_p = np.concatenate([self._log_odds(users[part], items[part]) for part in row_slices(users.size)])
+        log_p = np.concatenate(
+            [self._log_odds(users[part], items[part]) for part in row_slices(users.size)]
+        )
         goal = min(n_seen / (columns.shape[0] * columns.shape[1]), 1.0)
 
         def excess(shift: float) -> float:
@@ -252,11 +306,14 @@ class Kernel(FittedPropensity):
 
 
 def gaussian_kernels(columns: sparse.csr_array, anchors: np.ndarray) -> np.ndarray:
-    """exp(−‖x − x_anchor‖²/h), [entities, anchors], h the mean squared distance between two entities; 1 without any."""
+    """exp(−‖x − x_anchor‖²/h), [entities, anchors], h the mean squared distance between two
+    entities; 1 without any."""
     norm = np.asarray(columns.multiply(columns).sum(1)).ravel()
     mean = np.asarray(columns.mean(0)).ravel()
     width = 2.0 * float(norm.mean() - mean @ mean)
     if width <= 1e-12:
         return np.ones((columns.shape[0], anchors.size))
     product = np.asarray((columns @ columns[anchors].T).todense())
-    return np.asarray(np.exp(-np.maximum(norm[:, None] + norm[anchors] - 2.0 * product, 0.0) / width))
+    return np.asarray(
+        np.exp(-np.maximum(norm[:, None] + norm[anchors] - 2.0 * product, 0.0) / width)
+    )

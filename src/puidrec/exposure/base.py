@@ -33,8 +33,9 @@ class Rated:
 class Exposure:
     """Which pairs of D = users × items were seen, and what a propensity may explain that with.
 
-    `counts` suffices for `cells`, `two-way` and (on bins) `logistic`, so a log too large for memory is fitted from
-    one streaming pass. "Seen" means: a training row. A rating that the protocol drops does not count as seen.
+    `counts` suffices for `cells`, `two-way` and (on bins) `logistic`, so a log too large for memory
+    is fitted from one streaming pass. "Seen" means: a training row. A rating that the protocol
+    drops does not count as seen.
     """
 
     counts: ExposureCounts
@@ -43,13 +44,16 @@ class Exposure:
     """Design matrix [users, columns]; see `features.encode.exposure_design`."""
     item_features: sparse.csr_array | None = None
     uniform: Rated | None = None
-    """Uniformly drawn ratings held out for propensities. Only those with `uses_uniform` look at them."""
+    """Uniformly drawn ratings held out for propensities. Only those with `uses_uniform` look at
+    them."""
     uniform_unseen: bool = False
-    """Whether the uniform ratings are of unseen pairs alone: rows that repeat a logged pair were dropped."""
+    """Whether the uniform ratings are of unseen pairs alone: rows that repeat a logged pair were
+    dropped."""
     given: np.ndarray | None = None
     """Propensities that came with the log, one per pair of `given_pairs`."""
     given_pairs: tuple[np.ndarray, np.ndarray] | None = None
-    """Users and items that `given` speaks of: all logged rows, held-out ones included; None: the rows of `log`."""
+    """Users and items that `given` speaks of: all logged rows, held-out ones included; None: the
+    rows of `log`."""
     ids: tuple[IdMap, IdMap] | None = None
     """The caller's ids, to read files written in them."""
 
@@ -64,9 +68,12 @@ class Exposure:
         rating: np.ndarray | None = None,
         **parts: Any,
     ) -> Self:
-        """From codes in memory and the bin of every user and item (zeros where there are no features)."""
+        """From codes in memory and the bin of every user and item (zeros where there are no
+        features)."""
         counts = ExposureCounts.from_pairs(user, item, user_bin, item_bin)
-        return cls(counts, Rated(user, item, np.ones(user.size) if rating is None else rating), **parts)
+        return cls(
+            counts, Rated(user, item, np.ones(user.size) if rating is None else rating), **parts
+        )
 
     @classmethod
     def from_rows(
@@ -78,7 +85,8 @@ class Exposure:
     ) -> Self:
         """From rows that count as seen, and uniform rows held out for propensities.
 
-        counts: of the rows under bins of the side tables, where they are known; else the tables are binned here.
+        counts: of the rows under bins of the side tables, where they are known; else the tables are
+        binned here.
         """
         if counts is None:
             sides = ((data.users, "user_id", data.n_users), (data.items, "item_id", data.n_items))
@@ -86,16 +94,23 @@ class Exposure:
             counts = ExposureCounts.from_pairs(rows.user, rows.item, *bins)
         if (counts.n_users, counts.n_items) != (data.n_users, data.n_items):
             raise InputError(
-                "counts of another population", found=f"{counts.n_users} users and {counts.n_items} items",
+                "counts of another population",
+                found=f"{counts.n_users} users and {counts.n_items} items",
                 expected=f"{data.n_users} users and {data.n_items} items",
-            )  # fmt: skip
+            )
         return cls(
-            counts, Rated(rows.user, rows.item, rows.rating), user_features=exposure_design(data.users, "user_id"),
+            counts,
+            Rated(rows.user, rows.item, rows.rating),
+            user_features=exposure_design(data.users, "user_id"),
             item_features=exposure_design(data.items, "item_id"),
-            uniform=Rated(uniform.user, uniform.item, uniform.rating) if uniform is not None else None,
-            uniform_unseen=data.overlap.dropped > 0, given=data.logged.propensity,
-            given_pairs=(data.logged.user, data.logged.item), ids=(data.user_ids, data.item_ids),
-        )  # fmt: skip
+            uniform=Rated(uniform.user, uniform.item, uniform.rating)
+            if uniform is not None
+            else None,
+            uniform_unseen=data.overlap.dropped > 0,
+            given=data.logged.propensity,
+            given_pairs=(data.logged.user, data.logged.item),
+            ids=(data.user_ids, data.item_ids),
+        )
 
     @property
     def n_seen(self) -> int:
@@ -124,8 +139,11 @@ class Propensity(Protocol):
         """Learn from the seen and unseen pairs."""
         ...
 
-    def predict(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None) -> np.ndarray:
-        """Propensities in (0, 1] of pairs given as codes, float64. `rating` matters to `naive-bayes` only."""
+    def predict(
+        self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Propensities in (0, 1] of pairs given as codes, float64. `rating` matters to
+        `naive-bayes` only."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -161,7 +179,10 @@ class FittedPropensity(ABC):
     def fit(self, data: Exposure) -> Self:
         """Learn from the seen and unseen pairs of D."""
         if data.n_seen == 0:
-            raise InputError("no pair was seen, so there is no propensity to learn", expected="at least one log row")
+            raise InputError(
+                "no pair was seen, so there is no propensity to learn",
+                expected="at least one log row",
+            )
         self._fit(data)
         self.shape_ = (data.counts.n_users, data.counts.n_items)
         self.rate_ = data.rate
@@ -176,26 +197,40 @@ class FittedPropensity(ABC):
         moved, smallest = 0, 1.0
         for part in row_slices(log.user.size):
             clipped = self.predict_clipped(log.user[part], log.item[part], log.rating[part])
-            moved, smallest = moved + clipped.n_low + clipped.n_high, min(smallest, float(clipped.values.min()))
+            moved, smallest = (
+                moved + clipped.n_low + clipped.n_high,
+                min(smallest, float(clipped.values.min())),
+            )
         return {"share_clipped": moved / log.user.size, "smallest": smallest}
 
-    def predict(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None) -> np.ndarray:
+    def predict(
+        self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None
+    ) -> np.ndarray:
         """Propensities in (0, 1] of pairs given as codes."""
         return self.predict_clipped(users, items, rating).values
 
-    def predict_clipped(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None) -> Clipped:
+    def predict_clipped(
+        self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None
+    ) -> Clipped:
         """Propensities of pairs, with the count of values that clipping moved."""
         self._require_fitted()
         users, items = np.asarray(users), np.asarray(items)
         check_pairs(users, items, *self.shape_)
         if rating is not None and np.shape(rating) != users.shape:
-            raise InputError("one rating per pair", found=np.shape(rating), expected=f"{users.shape}")
+            raise InputError(
+                "one rating per pair", found=np.shape(rating), expected=f"{users.shape}"
+            )
         return clip(self._raw(users, items, rating), self.low)
 
     def describe(self) -> dict[str, Any]:
         """Name, use of uniform data, overall rate, and what clipping did to the log rows."""
         self._require_fitted()
-        general = {"name": self.name, "uses_uniform": self.uses_uniform, "rate": self.rate_, "low": self.low}
+        general = {
+            "name": self.name,
+            "uses_uniform": self.uses_uniform,
+            "rate": self.rate_,
+            "low": self.low,
+        }
         return {**general, **self.log_summary_, **self._details()}
 
     def _require_fitted(self) -> None:

@@ -1,7 +1,9 @@
-"""How strong is a recorded feature? Hide each in turn and measure how far the nominal odds of exposure move.
+"""How strong is a recorded feature? Hide each in turn and measure how far the nominal odds of
+exposure move.
 
-A hidden confounder as strong as feature j needs a Γ of that size: a yardstick for Γ, and where `auto` takes α and β
-from. Rates of small cells move by chance as well; that part is estimated and shrunk away.
+A hidden confounder as strong as feature j needs a Γ of that size: a yardstick for Γ, and where
+`auto` takes α and β from. Rates of small cells move by chance as well; that part is estimated and
+shrunk away.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ N_SHUFFLES = 4
 
 @dataclass(frozen=True)
 class FeatureShift:
-    """One row: hiding this feature multiplies the odds of exposure by `gamma_mean` or its inverse, typically."""
+    """One row: hiding this feature multiplies the odds of exposure by `gamma_mean` or its inverse,
+    typically."""
 
     feature: str
     side: SideName
@@ -54,14 +57,19 @@ class Calibration:
     def to_frame(self) -> pl.DataFrame:
         """The rows as a table, strongest feature first."""
         names = ("feature", "side", "gamma_mean", "gamma_90", "gain")
-        schema = dict(zip(names, (pl.String, pl.String, pl.Float64, pl.Float64, pl.Float64), strict=True))
+        schema = dict(
+            zip(names, (pl.String, pl.String, pl.Float64, pl.Float64, pl.Float64), strict=True)
+        )
         rows = [{name: getattr(row, name) for name in names} for row in self.rows]
-        return pl.DataFrame(rows, schema=schema).sort("gamma_mean", descending=True, maintain_order=True)
+        return pl.DataFrame(rows, schema=schema).sort(
+            "gamma_mean", descending=True, maintain_order=True
+        )
 
 
 @dataclass(frozen=True)
 class BinCounts:
-    """Observed and possible pairs of one side's bins against fixed bins of the other side, [bins, other bins]."""
+    """Observed and possible pairs of one side's bins against fixed bins of the other side, [bins,
+    other bins]."""
 
     observed: np.ndarray
     pairs: np.ndarray
@@ -86,10 +94,12 @@ def calibrate(
     exclude: Sequence[str] = (),
     rng: Rng = 0,
 ) -> Calibration:
-    """Hide every feature of both sides in turn (or every named group of columns) and measure the shift.
+    """Hide every feature of both sides in turn (or every named group of columns) and measure the
+    shift.
 
-    Bins without the feature are made from the others; bins with it split these by the feature, so that nothing else
-    changes. How far rates move by chance is measured with the feature permuted within the bins, and shrunk away.
+    Bins without the feature are made from the others; bins with it split these by the feature, so
+    that nothing else changes. How far rates move by chance is measured with the feature permuted
+    within the bins, and shrunk away.
     """
     sides: tuple[SideName, SideName] = ("user", "item")
     codes, frames, sizes = (user, item), (users, items), (n_users, n_items)
@@ -99,7 +109,9 @@ def calibrate(
     def binned(k: int, frame: pl.DataFrame | None) -> np.ndarray:
         activity = degree[k].astype(np.float64)
         key = f"{sides[k]}_id"
-        return bin_side(frame, id_column=key, n_entities=sizes[k], exclude=exclude, relevance=activity).codes
+        return bin_side(
+            frame, id_column=key, n_entities=sizes[k], exclude=exclude, relevance=activity
+        ).codes
 
     whole = [binned(k, frame) for k, frame in enumerate(frames)]
     rows: list[FeatureShift] = []
@@ -113,15 +125,19 @@ def calibrate(
             count = partial(_count, codes[k], codes[1 - k], other_bin=whole[1 - k])
             observed = _moves(count, hidden, feature, degree[k])
             chance = [
-                _moves(count, hidden, _shuffled(feature, hidden, seen, draw), degree[k]) for _ in range(N_SHUFFLES)
+                _moves(count, hidden, _shuffled(feature, hidden, seen, draw), degree[k])
+                for _ in range(N_SHUFFLES)
             ]
-            scale = sum(c.mean_square for c in chance) / max(sum(c.mean_noise for c in chance), 1e-300)
+            scale = sum(c.mean_square for c in chance) / max(
+                sum(c.mean_noise for c in chance), 1e-300
+            )
             rows.append(_worth(name, sides[k], observed, scale))
     return Calibration(tuple(rows))
 
 
 def calibrate_sides(counts: ExposureCounts) -> Calibration:
-    """`calibrate` from counts alone: each side's features are hidden all at once (no pass over the log)."""
+    """`calibrate` from counts alone: each side's features are hidden all at once (no pass over the
+    log)."""
     rows: list[FeatureShift] = []
     sides: tuple[tuple[SideName, np.ndarray, np.ndarray, np.ndarray, np.ndarray], ...] = (
         ("user", counts.cells, counts.pairs, counts.user_bin, counts.user_degree),
@@ -134,12 +150,17 @@ def calibrate_sides(counts: ExposureCounts) -> Calibration:
                 BinCounts(cells, pairs),
                 BinCounts(cells.sum(axis=0, keepdims=True), pairs.sum(axis=0, keepdims=True)),
             )
-            rows.append(_worth(f"all {side} features", side, _compare(shown, hidden, bins, one, degree), 1.0))
+            rows.append(
+                _worth(
+                    f"all {side} features", side, _compare(shown, hidden, bins, one, degree), 1.0
+                )
+            )
     return Calibration(tuple(rows))
 
 
 def entity_variance(degree: np.ndarray, bins: np.ndarray) -> float:
-    """Variance of log activity among entities of one bin, by moments: degrees vary more than Poisson counts would."""
+    """Variance of log activity among entities of one bin, by moments: degrees vary more than
+    Poisson counts would."""
     size = np.bincount(bins).astype(np.float64)
     mean = np.bincount(bins, degree) / np.maximum(size, 1.0)
     spread = np.bincount(bins, (degree - mean[bins]) ** 2) * size / np.maximum(size - 1.0, 1.0)
@@ -147,30 +168,40 @@ def entity_variance(degree: np.ndarray, bins: np.ndarray) -> float:
     return max(0.0, float((spread - size * mean)[size > 1].sum()) / scale) if scale > 0.0 else 0.0
 
 
-def _groups(features: pl.DataFrame, groups: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
+def _groups(
+    features: pl.DataFrame, groups: Mapping[str, Sequence[str]] | None
+) -> dict[str, list[str]]:
     if groups is None:
         return {name: [name] for name in features.columns}
-    found = {name: [c for c in columns if c in features.columns] for name, columns in groups.items()}
+    found = {
+        name: [c for c in columns if c in features.columns] for name, columns in groups.items()
+    }
     return {name: columns for name, columns in found.items() if columns}
 
 
-def _count(own: np.ndarray, other: np.ndarray, own_bin: np.ndarray, other_bin: np.ndarray) -> BinCounts:
+def _count(
+    own: np.ndarray, other: np.ndarray, own_bin: np.ndarray, other_bin: np.ndarray
+) -> BinCounts:
     """Cells of one side's bins against the other's, by one pass over the log."""
     if own.shape != other.shape:
-        raise InputError("user and item codes must be vectors of one length", found=(own.shape, other.shape))
+        raise InputError(
+            "user and item codes must be vectors of one length", found=(own.shape, other.shape)
+        )
     size, width = np.bincount(own_bin), np.bincount(other_bin)
     observed = np.zeros(size.size * width.size, np.int64)
     for part in row_slices(own.size):
         key = own_bin[own[part]].astype(np.int64) * width.size + other_bin[other[part]]
         observed += np.bincount(key, minlength=observed.size)
     return BinCounts(
-        observed.reshape(size.size, width.size), np.multiply.outer(size.astype(np.float64), width.astype(np.float64))
+        observed.reshape(size.size, width.size),
+        np.multiply.outer(size.astype(np.float64), width.astype(np.float64)),
     )
 
 
 @dataclass(frozen=True)
 class Moves:
-    """Shift of the log-odds of every (shown bin, hidden bin, other bin) that exists, its chance part, its weight."""
+    """Shift of the log-odds of every (shown bin, hidden bin, other bin) that exists, its chance
+    part, its weight."""
 
     weight: np.ndarray
     moved: np.ndarray
@@ -188,38 +219,54 @@ class Moves:
         return float((self.weight * self.noise).sum())
 
 
-def _moves(count: Callable[..., BinCounts], hidden: np.ndarray, feature: np.ndarray, degree: np.ndarray) -> Moves:
+def _moves(
+    count: Callable[..., BinCounts], hidden: np.ndarray, feature: np.ndarray, degree: np.ndarray
+) -> Moves:
     """Split the hidden bins by a feature and see how rates move."""
     shown = cross(hidden, feature)
     return _compare(count(own_bin=shown), count(own_bin=hidden), shown, hidden, degree)
 
 
 def _profile(own: np.ndarray, other: np.ndarray, other_bin: np.ndarray, n: int) -> np.ndarray:
-    """A number of each entity that says which bins of the other side its rows are of, whatever their order: the sum of
-    a random integer per bin, exact in float64."""
-    value = np.random.default_rng(0).integers(1, 1 << 20, int(other_bin.max()) + 1).astype(np.float64)
+    """A number of each entity that says which bins of the other side its rows are of, whatever
+    their order: the sum of a random integer per bin, exact in float64."""
+    value = (
+        np.random.default_rng(0).integers(1, 1 << 20, int(other_bin.max()) + 1).astype(np.float64)
+    )
     found = np.zeros(n)
     for part in row_slices(own.size):
         found += np.bincount(own[part], value[other_bin[other[part]]], minlength=n)
     return found
 
 
-def _shuffled(feature: np.ndarray, within: np.ndarray, profile: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _shuffled(
+    feature: np.ndarray, within: np.ndarray, profile: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     """A feature permuted among the entities of a bin: the same splits, without any information.
 
-    Entities come in the order of their rows' profile, values in their own: what entities are called decides nothing.
+    Entities come in the order of their rows' profile, values in their own: what entities are called
+    decides nothing.
     """
     result = np.empty_like(feature)
     values = feature[np.lexsort((feature, within))]
-    result[np.lexsort((profile, within))] = values[np.lexsort((rng.random(feature.size), np.sort(within)))]
+    result[np.lexsort((profile, within))] = values[
+        np.lexsort((rng.random(feature.size), np.sort(within)))
+    ]
     return result
 
 
 def _compare(
-    shown: BinCounts, hidden: BinCounts, shown_bin: np.ndarray, hidden_bin: np.ndarray, degree: np.ndarray
+    shown: BinCounts,
+    hidden: BinCounts,
+    shown_bin: np.ndarray,
+    hidden_bin: np.ndarray,
+    degree: np.ndarray,
 ) -> Moves:
     n_hidden = hidden.pairs.shape[0]
-    joint = np.bincount(shown_bin.astype(np.int64) * n_hidden + hidden_bin, minlength=shown.pairs.shape[0] * n_hidden)
+    joint = np.bincount(
+        shown_bin.astype(np.int64) * n_hidden + hidden_bin,
+        minlength=shown.pairs.shape[0] * n_hidden,
+    )
     used = np.flatnonzero(joint)
     b, h = np.divmod(used, n_hidden)
     width = shown.pairs.sum(axis=0) / max(shown.pairs.sum(), 1.0)
@@ -231,14 +278,17 @@ def _compare(
 
 
 def _worth(name: str, side: SideName, moves: Moves, scale: float) -> FeatureShift:
-    """Distribution over D of the shift, shrunk by empirical Bayes: shift ~ N(0, τ²), seen through scaled noise."""
+    """Distribution over D of the shift, shrunk by empirical Bayes: shift ~ N(0, τ²), seen through
+    scaled noise."""
     noise = scale * moves.noise
     true = max(0.0, moves.mean_square - scale * moves.mean_noise)
     signed = moves.moved * true / (true + noise) if true > 0.0 else np.zeros_like(moves.moved)
     shrunk = np.abs(signed)
     gain = float((moves.weight * bernoulli_kl(expit(logit(moves.rate) + signed), moves.rate)).sum())
     mean, high = float((moves.weight * shrunk).sum()), _quantile(shrunk, moves.weight, 0.9)
-    return FeatureShift(name, side, float(np.exp(mean)), float(np.exp(high)), gain if true > 0.0 else 0.0)
+    return FeatureShift(
+        name, side, float(np.exp(mean)), float(np.exp(high)), gain if true > 0.0 else 0.0
+    )
 
 
 def _quantile(values: np.ndarray, weight: np.ndarray, level: float) -> float:

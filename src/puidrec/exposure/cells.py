@@ -1,4 +1,5 @@
-"""`cells`: the rate of exposure per (user bin, item bin), shrunk towards what the two bins say apart."""
+"""`cells`: the rate of exposure per (user bin, item bin), shrunk towards what the two bins say
+apart."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ PseudoCount = float | Literal["auto"]
 
 
 def independent_rates(counts: ExposureCounts) -> np.ndarray:
-    """Rates if the user bin and the item bin act apart: log-odds of row + column − overall, [user bins, item bins]."""
+    """Rates if the user bin and the item bin act apart: log-odds of row + column − overall, [user
+    bins, item bins]."""
     seen, pairs = counts.cells, counts.pairs
     overall = (seen.sum() + 0.5) / (pairs.sum() + 1.0)
     row = logit((seen.sum(axis=1) + overall) / (pairs.sum(axis=1) + 1.0))
@@ -33,7 +35,8 @@ def _total(counts: ExposureCounts) -> float:
 
 
 def overdispersion(counts: ExposureCounts, rates: np.ndarray) -> float:
-    """ρ of a beta-binomial around `rates`, by moments: E χ² = Σ (1 + (n − 1)ρ) over the free cells; floored at 0."""
+    """ρ of a beta-binomial around `rates`, by moments: E χ² = Σ (1 + (n − 1)ρ) over the free cells;
+    floored at 0."""
     rows, columns = counts.cells.shape
     free = max((rows - 1) * (columns - 1), 0)
     pairs = np.maximum(counts.pairs, 1.0)
@@ -42,11 +45,13 @@ def overdispersion(counts: ExposureCounts, rates: np.ndarray) -> float:
     return min(max(surplus / max(float((pairs - 1.0).sum()), 1.0), 0.0), 1.0) if free else 0.0
 
 
-def smoothed_rates(counts: ExposureCounts, pseudo_count: PseudoCount = "auto") -> tuple[np.ndarray, float]:
+def smoothed_rates(
+    counts: ExposureCounts, pseudo_count: PseudoCount = "auto"
+) -> tuple[np.ndarray, float]:
     """(seen + k · independent rate) / (pairs + k), calibrated in the large, and the k used.
 
-    k is in pairs of D. `auto` takes the empirical-Bayes value 1/ρ − 1: infinite when cells differ from
-    independence no more than chance makes them.
+    k is in pairs of D. `auto` takes the empirical-Bayes value 1/ρ − 1: infinite when cells differ
+    from independence no more than chance makes them.
     """
     prior = independent_rates(counts)
     if pseudo_count == "auto":
@@ -55,11 +60,15 @@ def smoothed_rates(counts: ExposureCounts, pseudo_count: PseudoCount = "auto") -
     elif isinstance(pseudo_count, int | float) and pseudo_count >= 0:
         k = float(pseudo_count)
     else:
-        raise InputError("pseudo_count out of range", found=pseudo_count, expected="a number >= 0, or 'auto'")
+        raise InputError(
+            "pseudo_count out of range", found=pseudo_count, expected="a number >= 0, or 'auto'"
+        )
     if k == float("inf"):
         return prior, k
     pairs = counts.pairs
-    rate = np.where(pairs + k > 0, (counts.cells + k * prior) / np.maximum(pairs + k, 1e-300), prior)
+    rate = np.where(
+        pairs + k > 0, (counts.cells + k * prior) / np.maximum(pairs + k, 1e-300), prior
+    )
     log_odds = logit(np.clip(rate, 1e-15, 1.0 - 1e-15))
     return expit(log_odds + calibrating_shift(log_odds, pairs, _total(counts))), k
 

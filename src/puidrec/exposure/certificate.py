@@ -1,4 +1,5 @@
-"""The certificate: what uniform ratings prove of hidden confounding, as a result that can show itself; from arrays."""
+"""The certificate: what uniform ratings prove of hidden confounding, as a result that can show
+itself; from arrays."""
 
 from __future__ import annotations
 
@@ -62,10 +63,12 @@ class SegmentCertificate:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The smallest Γ that agrees with the uniform ratings: the largest over the levels. `lower` is what is proved."""
+    """The smallest Γ that agrees with the uniform ratings: the largest over the levels. `lower` is
+    what is proved."""
 
     gamma: float
-    """Point estimate, biased upward (nothing hidden and 50 uniform rows give 1.5 to 2). Use `lower`."""
+    """Point estimate, biased upward (nothing hidden and 50 uniform rows give 1.5 to 2). Use
+    `lower`."""
     lower: float
     adjusted: bool
     """Whether what the propensity explains was taken out (weights 1/p − 1)."""
@@ -82,10 +85,15 @@ class Certificate:
 
     @property
     def finding(self) -> str:
-        """`nothing proved`, `misfit` (the limit vanishes around the richer propensity), or `hidden or missed`."""
+        """`nothing proved`, `misfit` (the limit vanishes around the richer propensity), or `hidden
+        or missed`."""
         if self.lower <= 1.0:
             return "nothing proved"
-        return "misfit" if self.placebo is not None and self.placebo.lower <= 1.0 else "hidden or missed"
+        return (
+            "misfit"
+            if self.placebo is not None and self.placebo.lower <= 1.0
+            else "hidden or missed"
+        )
 
     @property
     def sentence(self) -> str:
@@ -101,7 +109,11 @@ class Certificate:
                 f"{proved}, but not around a richer one of boosted trees: features, activity and popularity explain "
                 "it, in a form that the propensity misses (misfit). Nothing hidden is proved."
             )
-        also = f", and Γ ≥ {self.placebo.lower:.2f} around one of boosted trees" if self.placebo is not None else ""
+        also = (
+            f", and Γ ≥ {self.placebo.lower:.2f} around one of boosted trees"
+            if self.placebo is not None
+            else ""
+        )
         return f"{proved}{also}: something that drives both choices and ratings is hidden, or missed by the propensity."
 
     def __repr__(self) -> str:
@@ -118,19 +130,34 @@ class Certificate:
         }
         levels = [
             {
-                "part": "level", "name": row.name, "seen": row.seen, "unseen": row.unseen, "gamma": row.gamma,
-                "lower": row.lower, "p_value": row.p_value,
+                "part": "level",
+                "name": row.name,
+                "seen": row.seen,
+                "unseen": row.unseen,
+                "gamma": row.gamma,
+                "lower": row.lower,
+                "p_value": row.p_value,
             }
             for row in self.levels
-        ]  # fmt: skip
+        ]
         segments = [
             {
-                "part": f"{row.side} segment", "name": row.name, "gamma": row.gamma, "lower": row.lower,
-                "p_value": row.p_value, "n_uniform": row.n_uniform,
+                "part": f"{row.side} segment",
+                "name": row.name,
+                "gamma": row.gamma,
+                "lower": row.lower,
+                "p_value": row.p_value,
+                "n_uniform": row.n_uniform,
             }
             for row in self.segments
-        ]  # fmt: skip
-        columns = {"part": pl.String, "name": pl.String, "seen": pl.Float64, "unseen": pl.Float64, "gamma": pl.Float64}
+        ]
+        columns = {
+            "part": pl.String,
+            "name": pl.String,
+            "seen": pl.Float64,
+            "unseen": pl.Float64,
+            "gamma": pl.Float64,
+        }
         columns |= {"lower": pl.Float64, "p_value": pl.Float64, "n_uniform": pl.Int64}
         return pl.DataFrame([whole, *levels, *segments], schema=columns)
 
@@ -147,19 +174,28 @@ class Certificate:
 
 
 class SeenSums:
-    """Σ(1/p − 1) of the seen rows by segment, group of users and level: one pass over a log, maybe in parts."""
+    """Σ(1/p − 1) of the seen rows by segment, group of users and level: one pass over a log, maybe
+    in parts."""
 
     def __init__(self, levels: np.ndarray, n_users: int, n_segments: int = 1, rng: Rng = 0) -> None:
         self.levels = levels
         n_groups = min(n_users, USER_GROUPS)
-        order = generator(rng, "certify-groups").permutation(n_users) if n_groups < n_users else np.arange(n_users)
+        order = (
+            generator(rng, "certify-groups").permutation(n_users)
+            if n_groups < n_users
+            else np.arange(n_users)
+        )
         self._group = (order % n_groups).astype(np.int64)
         self.weight = np.zeros((n_segments, n_groups, levels.size))
         self.rows = np.zeros((n_segments, levels.size))
         """Seen rows by segment and level, unweighted."""
 
     def add(
-        self, value: np.ndarray, propensity: np.ndarray | None, user: np.ndarray, segment: np.ndarray | None = None
+        self,
+        value: np.ndarray,
+        propensity: np.ndarray | None,
+        user: np.ndarray,
+        segment: np.ndarray | None = None,
     ) -> None:
         """Count some rows; without propensities each counts once."""
         check_rows(value, propensity)
@@ -168,15 +204,23 @@ class SeenSums:
         level = level_index(value, self.levels)
         cell = (place * n_groups + self._group[user]) * n_levels + level
         weight = np.ones(value.size) if propensity is None else 1.0 / propensity - 1.0
-        self.weight += np.bincount(cell, weight, minlength=self.weight.size).reshape(self.weight.shape)
-        self.rows += np.bincount(place * n_levels + level, minlength=self.rows.size).reshape(self.rows.shape)
+        self.weight += np.bincount(cell, weight, minlength=self.weight.size).reshape(
+            self.weight.shape
+        )
+        self.rows += np.bincount(place * n_levels + level, minlength=self.rows.size).reshape(
+            self.rows.shape
+        )
 
 
 def level_index(value: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """The position of each value among the levels."""
     index = np.minimum(np.searchsorted(levels, value), levels.size - 1)
     if not (levels[index] == value).all():
-        raise InputError("a rating that is no level", found=value[levels[index] != value][0], expected="a known level")
+        raise InputError(
+            "a rating that is no level",
+            found=value[levels[index] != value][0],
+            expected="a known level",
+        )
     return index
 
 
@@ -186,16 +230,24 @@ def check_rows(value: np.ndarray, propensity: np.ndarray | None) -> None:
         raise InputError("ratings must be finite numbers", found="NaN or infinite values")
     if propensity is not None:
         if propensity.shape != value.shape:
-            raise InputError("one propensity per logged rating", found=propensity.shape, expected=f"{value.shape}")
+            raise InputError(
+                "one propensity per logged rating",
+                found=propensity.shape,
+                expected=f"{value.shape}",
+            )
         if not ((propensity > 0.0) & (propensity <= 1.0)).all():
-            raise InputError("propensity out of range", expected="in (0, 1]", hint="Clip the propensities first.")
+            raise InputError(
+                "propensity out of range", expected="in (0, 1]", hint="Clip the propensities first."
+            )
 
 
 def all_levels(*values: np.ndarray) -> np.ndarray:
     """The distinct values of some ratings, sorted; too many are refused."""
     found = np.unique(np.concatenate([np.unique(value) for value in values])).astype(np.float64)
     if found.size > LEVELS_MAX:
-        raise InputError("too many rating levels to certify", found=found.size, expected=f"at most {LEVELS_MAX}")
+        raise InputError(
+            "too many rating levels to certify", found=found.size, expected=f"at most {LEVELS_MAX}"
+        )
     return found
 
 
@@ -209,14 +261,16 @@ def certify_values(
     confidence: float = 0.95,
     rng: Rng = 0,
 ) -> Certificate:
-    """The smallest Γ that fits values of seen pairs and of uniformly drawn *unseen* pairs: labels, or rating levels.
+    """The smallest Γ that fits values of seen pairs and of uniformly drawn *unseen* pairs: labels,
+    or rating levels.
 
-    Rows without users count as independent; with users, those of both samples are the population. Without
-    `logged_propensity` nothing is adjusted for.
+    Rows without users count as independent; with users, those of both samples are the population.
+    Without `logged_propensity` nothing is adjusted for.
     """
     if logged_value.size == 0 or uniform_value.size == 0:
         raise InputError(
-            "a certificate needs logged and uniform ratings", found=(logged_value.size, uniform_value.size)
+            "a certificate needs logged and uniform ratings",
+            found=(logged_value.size, uniform_value.size),
         )
     if (logged_user is None) != (uniform_user is None):
         raise InputError("give the users of both samples, or of neither")
@@ -229,8 +283,12 @@ def certify_values(
     sums = SeenSums(levels, everyone.size, rng=rng)
     sums.add(logged_value, logged_propensity, own)
     n_users = np.union1d(logged_user, uniform_user).size
-    uniform = UniformRows(level_index(uniform_value, levels), uniform_user, n_users if with_users else None)
-    return certificate(sums, uniform, adjusted=logged_propensity is not None, confidence=confidence, rng=rng)
+    uniform = UniformRows(
+        level_index(uniform_value, levels), uniform_user, n_users if with_users else None
+    )
+    return certificate(
+        sums, uniform, adjusted=logged_propensity is not None, confidence=confidence, rng=rng
+    )
 
 
 def certificate(
@@ -238,19 +296,35 @@ def certificate(
 ) -> Certificate:
     """The certificate of the whole, all segments of `seen` together."""
     if not 0.0 < confidence < 1.0:
-        raise InputError("confidence out of range", found=confidence, expected="between 0 and 1", hint="Try 0.95.")
+        raise InputError(
+            "confidence out of range",
+            found=confidence,
+            expected="between 0 and 1",
+            hint="Try 0.95.",
+        )
     draw = generator(rng, "certify")
     weight, rows = seen.weight.sum(axis=0), seen.rows.sum(axis=0)
     events, effective = certify_events(weight, rows, uniform, seen.levels, 1.0 - confidence, draw)
     top = max((event.gamma for event in events), default=1.0)
     return Certificate(
-        top, max((event.lower for event in events), default=1.0), adjusted, confidence, tuple(events),
-        n_uniform=uniform.level.size, n_effective=effective,
-    )  # fmt: skip
+        top,
+        max((event.lower for event in events), default=1.0),
+        adjusted,
+        confidence,
+        tuple(events),
+        n_uniform=uniform.level.size,
+        n_effective=effective,
+    )
 
 
 def segment_certificates(
-    seen: SeenSums, uniform: UniformRows, segments: Segments, codes: np.ndarray, *, alpha: float, rng: Rng = 0
+    seen: SeenSums,
+    uniform: UniformRows,
+    segments: Segments,
+    codes: np.ndarray,
+    *,
+    alpha: float,
+    rng: Rng = 0,
 ) -> list[SegmentCertificate]:
     """The certificate of every segment that has uniform rows; limits at level 1 − alpha each.
 
@@ -261,9 +335,18 @@ def segment_certificates(
         own = codes == code
         part = uniform.take(own, segments.n_users(code, uniform.n_users))
         draw = generator(rng, "certify-segment", code)
-        events, _ = certify_events(seen.weight[code], seen.rows[code], part, seen.levels, alpha, draw)
+        events, _ = certify_events(
+            seen.weight[code], seen.rows[code], part, seen.levels, alpha, draw
+        )
         if events:
-            gamma, lower = max(event.gamma for event in events), max(event.lower for event in events)
+            gamma, lower = (
+                max(event.gamma for event in events),
+                max(event.lower for event in events),
+            )
             p_value = min(event.p_value for event in events)
-            found.append(SegmentCertificate(segments.side, segments.names[code], int(own.sum()), gamma, lower, p_value))
+            found.append(
+                SegmentCertificate(
+                    segments.side, segments.names[code], int(own.sum()), gamma, lower, p_value
+                )
+            )
     return found

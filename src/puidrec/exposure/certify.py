@@ -1,4 +1,5 @@
-"""`certify`: what uniform ratings prove of a log, in whole and by segment, and whether it may be misfit instead."""
+"""`certify`: what uniform ratings prove of a log, in whole and by segment, and whether it may be
+misfit instead."""
 
 from __future__ import annotations
 
@@ -49,24 +50,29 @@ def certify(
 ) -> Certificate:
     """The Γ that the uniform rows of a data set prove, around a propensity fitted to its log.
 
-    The lower limit holds with the given confidence, whatever the number of uniform rows, if they were drawn at random
-    and the propensity is right. Rows whose pair is in the log are left out.
+    The lower limit holds with the given confidence, whatever the number of uniform rows, if they
+    were drawn at random and the propensity is right. Rows whose pair is in the log are left out.
 
-    outcome: `rating` (every rating level is an event), `label` (liked or not, by the protocol), or `auto`: levels where
-    there are 3 to 50 of them. checks: also certify segments of users and items, and repeat the certificate around
-    boosted trees (a placebo: what vanishes there is misfit of the propensity).
+    outcome: `rating` (every rating level is an event), `label` (liked or not, by the protocol), or
+    `auto`: levels where there are 3 to 50 of them. checks: also certify segments of users and
+    items, and repeat the certificate around boosted trees (a placebo: what vanishes there is misfit
+    of the propensity).
     """
     check_choice("outcome", outcome, ("auto", "rating", "label"))
     if data.uniform is None or not len(data.uniform):
         raise InputError(
-            "a certificate needs uniform rows", found="none", expected="ratings of items drawn at random",
+            "a certificate needs uniform rows",
+            found="none",
+            expected="ratings of items drawn at random",
             hint="Load the data with uniform=…",
-        )  # fmt: skip
+        )
     rule = all_labelled(get_protocol(protocol))
     nominal = NominalExposure(data, data.logged.labelled(rule), None, propensity, seed=rng)
     uniform = data.uniform.labelled(rule)
     by_level = nominal.certifies_levels(uniform) if outcome == "auto" else outcome == "rating"
-    return certify_exposure(nominal, uniform, "rating" if by_level else "label", confidence=confidence, checks=checks)
+    return certify_exposure(
+        nominal, uniform, "rating" if by_level else "label", confidence=confidence, checks=checks
+    )
 
 
 def all_labelled(protocol: Protocol) -> Protocol:
@@ -75,26 +81,39 @@ def all_labelled(protocol: Protocol) -> Protocol:
 
 
 def certify_exposure(
-    nominal: NominalExposure, uniform: Interactions, outcome: Outcome, *, confidence: float = 0.95, checks: bool = True
+    nominal: NominalExposure,
+    uniform: Interactions,
+    outcome: Outcome,
+    *,
+    confidence: float = 0.95,
+    checks: bool = True,
 ) -> Certificate:
     """`certify` for an exposure that is fitted already: training and studies share it."""
     found = nominal.certificate(outcome, uniform, confidence=confidence)
     return with_checks(found, nominal, uniform, outcome) if checks else found
 
 
-def with_checks(found: Certificate, nominal: NominalExposure, uniform: Interactions, outcome: Outcome) -> Certificate:
+def with_checks(
+    found: Certificate, nominal: NominalExposure, uniform: Interactions, outcome: Outcome
+) -> Certificate:
     """A certificate with its placebo, where it proves something, and its segments."""
     confidence = found.confidence
-    placebo = placebo_certificate(nominal, outcome, uniform, confidence) if found.lower > 1.0 else None
-    return replace(found, segments=_segments(nominal, uniform, outcome, confidence), placebo=placebo)
+    placebo = (
+        placebo_certificate(nominal, outcome, uniform, confidence) if found.lower > 1.0 else None
+    )
+    return replace(
+        found, segments=_segments(nominal, uniform, outcome, confidence), placebo=placebo
+    )
 
 
 def _segments(
     nominal: NominalExposure, uniform: Interactions, outcome: Outcome, confidence: float
 ) -> tuple[SegmentCertificate, ...]:
-    """Certificates of segments with enough uniform rows, limits and p-values adjusted for their number (Holm).
+    """Certificates of segments with enough uniform rows, limits and p-values adjusted for their
+    number (Holm).
 
-    Weights are calibrated: a segment has few rows of small propensity, and a curve that is wrong there sways it.
+    Weights are calibrated: a segment has few rows of small propensity, and a curve that is wrong
+    there sways it.
     """
     rows, value, levels = nominal.unseen_values(uniform, outcome)
     partitions = _with_rows(nominal, rows)
@@ -112,11 +131,14 @@ def _segments(
     return tuple(sorted(rows_found, key=lambda row: (-row.lower, row.p_value)))
 
 
-def sign_by_means(nominal: NominalExposure, uniform: Interactions, outcome: Outcome) -> tuple[MeanGap, ...]:
-    """Whether seen pairs are rated above unseen ones: over all pairs first, then in segments with enough uniform rows.
+def sign_by_means(
+    nominal: NominalExposure, uniform: Interactions, outcome: Outcome
+) -> tuple[MeanGap, ...]:
+    """Whether seen pairs are rated above unseen ones: over all pairs first, then in segments with
+    enough uniform rows.
 
-    Means of seen pairs are reweighted to the unseen ones by the propensity, with calibrated weights; p-values of
-    segments are adjusted (Holm).
+    Means of seen pairs are reweighted to the unseen ones by the propensity, with calibrated
+    weights; p-values of segments are adjusted (Holm).
     """
     rows, value, levels = nominal.unseen_values(uniform, outcome)
     sums = nominal.seen_sums(outcome, levels, calibrate=True, rng=nominal.seed)
@@ -125,18 +147,30 @@ def sign_by_means(nominal: NominalExposure, uniform: Interactions, outcome: Outc
         return ()
     found = list[MeanGap]()
     for _, part, own, enough in _with_rows(nominal, rows):
-        weight = nominal.seen_sums(outcome, levels, calibrate=True, segments=part, rng=nominal.seed).weight
+        weight = nominal.seen_sums(
+            outcome, levels, calibrate=True, segments=part, rng=nominal.seed
+        ).weight
         for code in np.flatnonzero(enough).tolist():
             kept = own == code
-            gap = mean_gap(weight[code], levels, value[kept], rows.user[kept], name=part.names[code], side=part.side)
+            gap = mean_gap(
+                weight[code],
+                levels,
+                value[kept],
+                rows.user[kept],
+                name=part.names[code],
+                side=part.side,
+            )
             found += [gap] if gap is not None else []
     adjusted = holm(np.array([gap.p_value for gap in found])).tolist()
     segments = [gap._replace(p_value=p) for gap, p in zip(found, adjusted, strict=True)]
     return (whole, *sorted(segments, key=lambda gap: (gap.p_value, gap.name)))
 
 
-def _with_rows(nominal: NominalExposure, rows: Interactions) -> list[tuple[int, Segments, np.ndarray, np.ndarray]]:
-    """Partitions that have a segment with enough of the rows: number, segments, that of each row, which have enough."""
+def _with_rows(
+    nominal: NominalExposure, rows: Interactions
+) -> list[tuple[int, Segments, np.ndarray, np.ndarray]]:
+    """Partitions that have a segment with enough of the rows: number, segments, that of each row,
+    which have enough."""
     found = []
     for number, part in enumerate(partitions_of(nominal)):
         own = part.of(rows.user, rows.item)

@@ -1,8 +1,11 @@
-"""How much features tell about exposure: entropies of o and information gains, from counts only, in nats.
+"""How much features tell about exposure: entropies of o and information gains, from counts only, in
+nats.
 
-Every quantity is a sum over bins of (pairs of D, observed pairs); D itself is never enumerated. Composite bins
-overfit: even features of pure noise "explain" exposure a little, because users (and items) differ in activity. The
-`permutation` estimator measures that artefact by permuting whole feature rows among users (items) and subtracts it.
+Every quantity is a sum over bins of (pairs of D, observed pairs); D itself is never enumerated.
+Composite bins
+overfit: even features of pure noise "explain" exposure a little, because users (and items) differ
+in activity. The `permutation` estimator measures that artefact by permuting whole feature rows
+among users (items) and subtracts it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
 @dataclass(frozen=True)
 class Null:
-    """What a gain looks like when the features know nothing: its mean and 95 % range under permutation."""
+    """What a gain looks like when the features know nothing: its mean and 95 % range under
+    permutation."""
 
     mean: float
     low: float
@@ -89,22 +93,29 @@ def conditional_entropy(observed: np.ndarray, pairs: np.ndarray) -> float:
 def local_scores(counts: ExposureCounts) -> tuple[np.ndarray, np.ndarray]:
     """Plug-in local information: KL(p_{B_u} ‖ p) per user bin, KL(p_{B_u,B_i} ‖ p_{B_u}) per cell.
 
-    Each is at least 0, and their means over D are exactly the two information gains of `eq:gamma_ui`.
+    Each is at least 0, and their means over D are exactly the two information gains of
+    `eq:gamma_ui`.
     """
     by_user, pairs_user = counts.cells.sum(axis=1), counts.pairs.sum(axis=1)
     return _user_score(by_user, pairs_user), _item_score(counts.cells, counts.pairs)
 
 
 def information_gains(
-    counts: ExposureCounts, estimator: Estimator = "permutation", n_permutations: int = 100, rng: Rng = 0
+    counts: ExposureCounts,
+    estimator: Estimator = "permutation",
+    n_permutations: int = 100,
+    rng: Rng = 0,
 ) -> Gains:
     """Entropies, gains and local scores under an estimator.
 
-    Corrected local scores are the plug-in ones minus their expectation when features know nothing (per bin: small
-    bins overfit more), floored at 0 and scaled so that their mean over D is the corrected gain, also floored at 0.
+    Corrected local scores are the plug-in ones minus their expectation when features know nothing
+    (per bin: small bins overfit more), floored at 0 and scaled so that their mean over D is the
+    corrected gain, also floored at 0.
     """
     if estimator not in ESTIMATORS:
-        raise InputError("unknown entropy estimator", found=estimator, expected=", ".join(ESTIMATORS))
+        raise InputError(
+            "unknown entropy estimator", found=estimator, expected=", ".join(ESTIMATORS)
+        )
     user, item = local_scores(counts)
     weight, weight_user = counts.pairs, counts.pairs.sum(axis=1)
     null_user = null_item = None
@@ -118,9 +129,17 @@ def information_gains(
     gain_user, user = _correct(user, excess_user, weight_user)
     gain_item, item = _correct(item, excess_item, weight)
     return Gains(
-        estimator, float(bernoulli_entropy(counts.rate)), conditional_entropy(counts.cells.sum(axis=1), weight_user),
-        conditional_entropy(counts.cells, weight), gain_user, gain_item, user, item, null_user, null_item,
-    )  # fmt: skip
+        estimator,
+        float(bernoulli_entropy(counts.rate)),
+        conditional_entropy(counts.cells.sum(axis=1), weight_user),
+        conditional_entropy(counts.cells, weight),
+        gain_user,
+        gain_item,
+        user,
+        item,
+        null_user,
+        null_item,
+    )
 
 
 def _rate(observed: np.ndarray, pairs: np.ndarray) -> np.ndarray:
@@ -134,11 +153,14 @@ def _user_score(by_user: np.ndarray, pairs_user: np.ndarray) -> np.ndarray:
 
 def _item_score(cells: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     marginal = _rate(cells.sum(axis=1), pairs.sum(axis=1))[:, None]
-    return np.where(pairs > 0, bernoulli_kl(_rate(cells, pairs), np.broadcast_to(marginal, pairs.shape)), 0.0)
+    return np.where(
+        pairs > 0, bernoulli_kl(_rate(cells, pairs), np.broadcast_to(marginal, pairs.shape)), 0.0
+    )
 
 
 def _correct(score: np.ndarray, excess: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
-    """Subtract the excess and floor: of the mean exactly, of the local scores so that they keep that mean."""
+    """Subtract the excess and floor: of the mean exactly, of the local scores so that they keep
+    that mean."""
     total = weight.sum()
     gain = max(0.0, float((weight * (score - excess)).sum() / total))
     floored = np.maximum(score - excess, 0.0)
@@ -147,15 +169,18 @@ def _correct(score: np.ndarray, excess: np.ndarray, weight: np.ndarray) -> tuple
 
 
 def miller_madow_bias(observed: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """First-order bias of a bin's plug-in entropy: a half over its pairs where both outcomes were seen, else 0."""
+    """First-order bias of a bin's plug-in entropy: a half over its pairs where both outcomes were
+    seen, else 0."""
     both = (observed > 0) & (observed < pairs)
     return np.asarray(both / np.where(pairs > 0, 2.0 * pairs, 1.0))
 
 
 def _miller_madow(counts: ExposureCounts) -> tuple[np.ndarray, np.ndarray]:
-    """First-order bias of plug-in entropies, (outcomes seen - 1) / 2n per bin, as bias of the two local scores.
+    """First-order bias of plug-in entropies, (outcomes seen - 1) / 2n per bin, as bias of the two
+    local scores.
 
-    It takes the pairs of D for independent draws, so it is far too small where users or items differ in activity.
+    It takes the pairs of D for independent draws, so it is far too small where users or items
+    differ in activity.
     """
     by_user, pairs_user = counts.cells.sum(axis=1), counts.pairs.sum(axis=1)
     overall = miller_madow_bias(np.asarray(by_user.sum()), np.asarray(pairs_user.sum()))
@@ -166,7 +191,8 @@ def _miller_madow(counts: ExposureCounts) -> tuple[np.ndarray, np.ndarray]:
 def _permute_users(counts: ExposureCounts, n: int, rng: np.random.Generator) -> Null:
     """Null of the user gain: permute the bins of users; only degrees matter.
 
-    Users come in the order of their degrees, bins in their own: the draws do not depend on what users are called.
+    Users come in the order of their degrees, bins in their own: the draws do not depend on what
+    users are called.
     """
     pairs_user = counts.pairs.sum(axis=1)
     degree, bins = np.sort(counts.user_degree).astype(np.float64), np.sort(counts.user_bin)
@@ -179,7 +205,8 @@ def _permute_users(counts: ExposureCounts, n: int, rng: np.random.Generator) -> 
 
 
 def _permute_items(counts: ExposureCounts, n: int, rng: np.random.Generator) -> Null:
-    """Null of the item gain given x_u: permute the bins of items; the table of user bins by item stays."""
+    """Null of the item gain given x_u: permute the bins of items; the table of user bins by item
+    stays."""
     shape = (counts.pairs.shape[1], counts.n_items)
     table = np.ascontiguousarray(counts.by_item.T, np.float64)
     table, bins = table[np.lexsort(table.T)], np.sort(counts.item_bin)

@@ -1,11 +1,13 @@
-"""Entropy balancing: the weights nearest to given ones whose weighted means are what they should be.
+"""Entropy balancing: the weights nearest to given ones whose weighted means are what they should
+be.
 
     min_w KL(w ‖ b) + ½ Σ_k (Σ w m_k/Σ w − t_k)²/v_k,   Σ w = Σ b
 
-b are base weights, m_k moments of the pairs, t_k their targets and v_k how exactly a target is known (its sampling
-variance; 0 asks for equality). The solution is a tilt, w ∝ b exp(−Σ_k η_k m_k): positive, and found by Newton's steps
-on the dual, log Σ b exp(−⟨η, m − t⟩) + ½ Σ v_k η_k², smooth and convex in as many numbers as there are moments.
-(Hainmueller, "Entropy balancing for causal effects", Political Analysis 2012; the quadratic slack is the dual of v.)
+b are base weights, m_k moments of the pairs, t_k their targets and v_k how exactly a target is
+known (its sampling variance; 0 asks for equality). The solution is a tilt, w ∝ b exp(−Σ_k η_k m_k):
+positive, and found by Newton's steps on the dual, log Σ b exp(−⟨η, m − t⟩) + ½ Σ v_k η_k², smooth
+and convex in as many numbers as there are moments. (Hainmueller, "Entropy balancing for causal
+effects", Political Analysis 2012; the quadratic slack is the dual of v.)
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import numpy as np
 from puidrec.errors import InputError
 
 SLACK = 1e-8
-"""Least v, in units of the moment's own variance: where no weights reach a target, they come near it."""
+"""Least v, in units of the moment's own variance: where no weights reach a target, they come near
+it."""
 STEPS, TOLERANCE = 200, 1e-10
 
 
@@ -35,7 +38,10 @@ class Tilt(NamedTuple):
 
 
 def entropy_balance(
-    base: np.ndarray, moments: np.ndarray, target: np.ndarray | float, variance: np.ndarray | float = 0.0
+    base: np.ndarray,
+    moments: np.ndarray,
+    target: np.ndarray | float,
+    variance: np.ndarray | float = 0.0,
 ) -> Tilt:
     """Balance pairs with weights `base`; one moment may be a vector, several are columns."""
     rows = (moments[:, None] if moments.ndim == 1 else moments).astype(np.float64)
@@ -58,7 +64,8 @@ def entropy_balance(
 
 
 def _dual(share: np.ndarray, rows: np.ndarray, slack: np.ndarray) -> np.ndarray:
-    """argmin_η log Σ share exp(−rows η) + ½ Σ slack η², by Newton's steps, halved until the value falls."""
+    """argmin_η log Σ share exp(−rows η) + ½ Σ slack η², by Newton's steps, halved until the value
+    falls."""
 
     def value(eta: np.ndarray) -> tuple[float, np.ndarray]:
         exponent = -(rows @ eta)

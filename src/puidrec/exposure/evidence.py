@@ -1,4 +1,5 @@
-"""What a Γ rule may look at: exposure counts under feature bins, and what follows from them, made when asked for."""
+"""What a Γ rule may look at: exposure counts under feature bins, and what follows from them, made
+when asked for."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from puidrec.rng import Rng
 
 @dataclass(frozen=True)
 class Evidence:
-    """A log seen through bins. Built from the log and side tables, or from counts alone (`from_counts`)."""
+    """A log seen through bins. Built from the log and side tables, or from counts alone
+    (`from_counts`)."""
 
     counts: ExposureCounts
     user_bins: SideBins | None = None
@@ -43,11 +45,17 @@ class Evidence:
         items: pl.DataFrame | None = None,
         exclude: Sequence[str] = (),
     ) -> Evidence:
-        """Bin both sides (columns that explain degrees first) and count the log. Row k of a table is code k."""
+        """Bin both sides (columns that explain degrees first) and count the log. Row k of a table
+        is code k."""
         sides = []
-        for frame, key, n, codes in ((users, "user_id", n_users, user), (items, "item_id", n_items, item)):
+        for frame, key, n, codes in (
+            (users, "user_id", n_users, user),
+            (items, "item_id", n_items, item),
+        ):
             degree = count_codes(codes, n).astype(np.float64)
-            sides.append(bin_side(frame, id_column=key, n_entities=n, exclude=exclude, relevance=degree))
+            sides.append(
+                bin_side(frame, id_column=key, n_entities=n, exclude=exclude, relevance=degree)
+            )
         counts = ExposureCounts.from_pairs(user, item, sides[0].codes, sides[1].codes)
         return cls(counts, sides[0], sides[1], users, items, (user, item), tuple(exclude))
 
@@ -57,7 +65,8 @@ class Evidence:
         return cls(counts)
 
     def gains(self, estimator: Estimator, n_permutations: int, rng: Rng = 0) -> Gains:
-        """Entropies and information gains; kept, so that several rules and a report share one estimate."""
+        """Entropies and information gains; kept, so that several rules and a report share one
+        estimate."""
         if not isinstance(rng, int):
             return information_gains(self.counts, estimator, n_permutations, rng)
         key = (estimator, n_permutations, rng)
@@ -77,11 +86,20 @@ class Evidence:
             return calibrate_sides(self.counts)
         n_users, n_items = self.counts.n_users, self.counts.n_items
         user, item = self.log
-        return calibrate(user, item, self.users, self.items, n_users=n_users, n_items=n_items, exclude=self.exclude)
+        return calibrate(
+            user,
+            item,
+            self.users,
+            self.items,
+            n_users=n_users,
+            n_items=n_items,
+            exclude=self.exclude,
+        )
 
     @cached_property
     def designs(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Features of users and of items, one by one, at a finer resolution than the composite bins."""
+        """Features of users and of items, one by one, at a finer resolution than the composite
+        bins."""
         user, item = (binned_design(*side, self.exclude) for side in self._sides)
         return user, item
 

@@ -1,4 +1,5 @@
-"""A fitted Γ: the sensitivity of any pair, from tables of bins, users and items; never a table of all pairs."""
+"""A fitted Γ: the sensitivity of any pair, from tables of bins, users and items; never a table of
+all pairs."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Gamma(ABC):
 
     @property
     def additive_parts(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """`users` and `items` with log Γ_ui = users[u] + items[i] for all pairs; None where Γ does not split so."""
+        """`users` and `items` with log Γ_ui = users[u] + items[i] for all pairs; None where Γ does
+        not split so."""
         return None
 
     @abstractmethod
@@ -54,7 +56,9 @@ class Gamma(ABC):
     def sample(self, n: int, rng: Rng = 0) -> np.ndarray:
         """Γ of n pairs drawn uniformly from D, for histograms and quantiles."""
         draw = generator(rng, "gamma-sample")
-        return self.at(draw.integers(0, self.user_bin.size, n), draw.integers(0, self.item_bin.size, n))
+        return self.at(
+            draw.integers(0, self.user_bin.size, n), draw.integers(0, self.item_bin.size, n)
+        )
 
     @cached_property
     def mean_log(self) -> float:
@@ -75,7 +79,13 @@ class Gamma(ABC):
         rows = np.bincount(self.user_bin, minlength=mean.shape[0])
         columns = np.bincount(self.item_bin, minlength=mean.shape[1])
         u, i = (axis.ravel() for axis in np.indices(mean.shape))
-        table = {"user_bin": u, "item_bin": i, "n_users": rows[u], "n_items": columns[i], "gamma": np.exp(mean).ravel()}
+        table = {
+            "user_bin": u,
+            "item_bin": i,
+            "n_users": rows[u],
+            "n_items": columns[i],
+            "gamma": np.exp(mean).ravel(),
+        }
         return pl.DataFrame(table).filter((pl.col("n_users") > 0) & (pl.col("n_items") > 0))
 
     @abstractmethod
@@ -101,22 +111,32 @@ class TableGamma(Gamma):
         cap: float,
         share_clipped: float = 0.0,
     ) -> TableGamma:
-        """Cap the table, then the parts by one common level such that no sum exceeds the cap: still a sum."""
-        user, item = parts if parts is not None else (np.zeros(bins[0].size), np.zeros(bins[1].size))
+        """Cap the table, then the parts by one common level such that no sum exceeds the cap: still
+        a sum."""
+        user, item = (
+            parts if parts is not None else (np.zeros(bins[0].size), np.zeros(bins[1].size))
+        )
         table = np.minimum(cell, np.log(cap))
         room = np.log(cap) - float(table.max())
         level = _common_limit(float(user.max()), float(item.max()), room)
-        return cls(*bins, cap, share_clipped, table, np.minimum(user, level), np.minimum(item, level))
+        return cls(
+            *bins, cap, share_clipped, table, np.minimum(user, level), np.minimum(item, level)
+        )
 
     def log_at(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Log Γ by three look-ups."""
         require_pairs(users, items)
-        total: np.ndarray = self.cell[self.user_bin[users], self.item_bin[items]] + self.user[users] + self.item[items]
+        total: np.ndarray = (
+            self.cell[self.user_bin[users], self.item_bin[items]]
+            + self.user[users]
+            + self.item[items]
+        )
         return total
 
     @cached_property
     def additive_parts(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Own parts and those of bins, where the table of bins is itself a sum of a row and a column part."""
+        """Own parts and those of bins, where the table of bins is itself a sum of a row and a
+        column part."""
         row, column = self.cell[:, 0], self.cell[0] - self.cell[0, 0]
         if np.abs(self.cell - np.add.outer(row, column)).max() >= 1e-12:
             return None
@@ -124,12 +144,16 @@ class TableGamma(Gamma):
 
     def user_mean_log(self) -> np.ndarray:
         """Exact."""
-        mean: np.ndarray = (self.cell @ self._shares()[1])[self.user_bin] + self.user + self.item.mean()
+        mean: np.ndarray = (
+            (self.cell @ self._shares()[1])[self.user_bin] + self.user + self.item.mean()
+        )
         return mean
 
     def item_mean_log(self) -> np.ndarray:
         """Exact."""
-        mean: np.ndarray = (self._shares()[0] @ self.cell)[self.item_bin] + self.item + self.user.mean()
+        mean: np.ndarray = (
+            (self._shares()[0] @ self.cell)[self.item_bin] + self.item + self.user.mean()
+        )
         return mean
 
     def cell_mean_log(self) -> np.ndarray:
@@ -145,7 +169,8 @@ class TableGamma(Gamma):
     def max(self) -> float:
         """Exact: the best of each cell's table entry, user and item."""
         tops = np.add.outer(
-            bin_max(self.user, self.user_bin, self.cell.shape[0]), bin_max(self.item, self.item_bin, self.cell.shape[1])
+            bin_max(self.user, self.user_bin, self.cell.shape[0]),
+            bin_max(self.item, self.item_bin, self.cell.shape[1]),
         )
         return float(np.exp((self.cell + tops).max()))
 
@@ -177,7 +202,9 @@ def bin_max(value: np.ndarray, bins: np.ndarray, n: int = 0) -> np.ndarray:
 
 
 def _entity_table(side: str, bins: np.ndarray, mean_log: np.ndarray) -> pl.DataFrame:
-    return pl.DataFrame({side: np.arange(bins.size), f"{side}_bin": bins, "gamma": np.exp(mean_log)})
+    return pl.DataFrame(
+        {side: np.arange(bins.size), f"{side}_bin": bins, "gamma": np.exp(mean_log)}
+    )
 
 
 def require_pairs(users: np.ndarray, items: np.ndarray) -> None:

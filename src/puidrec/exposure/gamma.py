@@ -1,7 +1,8 @@
 """Γ rules: how sensitive the exposure of a pair may be to what is hidden, composed of named parts.
 
-The printed equation (`eq:gamma_ui`) has averages where it says "personalised", is mostly below 1, and grows where the
-abstract says it should shrink. So every choice is a field, and the printed equation is the preset `paper`.
+The printed equation (`eq:gamma_ui`) has averages where it says "personalised", is mostly below 1,
+and grows where the abstract says it should shrink. So every choice is a field, and the printed
+equation is the preset `paper`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,27 @@ from puidrec.exposure.calibrate import SideName
 from puidrec.exposure.entropy import Estimator, Gains, bernoulli_entropy
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.fitted import Gamma, TableGamma
-from puidrec.exposure.residuals import Around, PosteriorGamma, Spread, exposure_residuals, pair_shift
+from puidrec.exposure.residuals import (
+    Around,
+    PosteriorGamma,
+    Spread,
+    exposure_residuals,
+    pair_shift,
+)
 from puidrec.features.counts import ExposureCounts
 from puidrec.plugins import Registry
 from puidrec.rng import Rng, generator
 
-__all__ = ["PRESETS", "SOURCES", "Gamma", "GammaRule", "GammaSpec", "PosteriorGamma", "TableGamma", "resolve_gamma"]
+__all__ = [
+    "PRESETS",
+    "SOURCES",
+    "Gamma",
+    "GammaRule",
+    "GammaSpec",
+    "PosteriorGamma",
+    "TableGamma",
+    "resolve_gamma",
+]
 
 SourceName = Literal["information", "exposure-gap", "recovered", "constant", "random"]
 Scope = Literal["local", "global"]
@@ -53,7 +69,8 @@ class GammaRule:
     """`local`: scores of the pair's own bins; `global`: their averages, one number."""
     entropy: Estimator = "permutation"
     direction: Direction = "proportional"
-    """`proportional`: Γ grows with what features tell (the equation); `residual`: with what they leave open."""
+    """`proportional`: Γ grows with what features tell (the equation); `residual`: with what they
+    leave open."""
     link: Link = "exp"
     alpha: float | Literal["auto"] = "auto"
     """Weight of the user part; `auto` calibrates it by hiding features."""
@@ -64,9 +81,11 @@ class GammaRule:
     level: float = 0.95
     """`recovered`: probability that the bounds contain the hidden shift of a pair's log-odds."""
     around: Around = "features"
-    """Exposure residuals (`exposure-gap`, `recovered`): the nominal propensity that the bounds will be put around."""
+    """Exposure residuals (`exposure-gap`, `recovered`): the nominal propensity that the bounds will
+    be put around."""
     spread: Spread = "fitted"
-    """Exposure residuals: their variance fitted to information gain and completeness, or one for all (`even`)."""
+    """Exposure residuals: their variance fitted to information gain and completeness, or one for
+    all (`even`)."""
     cap: float = 20.0
     """Γ is at most this."""
     n_permutations: int = 100
@@ -76,20 +95,33 @@ class GammaRule:
             raise InputError("unknown Γ source", found=self.source, expected=SOURCES.names())
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise InputError(f"unknown Γ {name}", found=getattr(self, name), expected=", ".join(allowed))
+                raise InputError(
+                    f"unknown Γ {name}", found=getattr(self, name), expected=", ".join(allowed)
+                )
         for name in ("alpha", "beta"):
             weight = getattr(self, name)
             if weight != "auto" and not (_is_number(weight) and 0.0 <= weight < np.inf):
-                raise InputError(f"{name} out of range", found=weight, expected="a number >= 0, or 'auto'")
+                raise InputError(
+                    f"{name} out of range", found=weight, expected="a number >= 0, or 'auto'"
+                )
         for name in ("value", "cap"):
             if not (_is_number(getattr(self, name)) and 1.0 <= getattr(self, name) < np.inf):
-                raise InputError(f"Γ {name} out of range", found=getattr(self, name), expected="finite and at least 1")
+                raise InputError(
+                    f"Γ {name} out of range",
+                    found=getattr(self, name),
+                    expected="finite and at least 1",
+                )
         if not 0.0 < self.level < 1.0:
             raise InputError("level out of range", found=self.level, expected="between 0 and 1")
         if self.link == "info" and self.direction == "residual":
-            raise InputError("link 'info' turns gains into Γ; 'residual' scores are no gains", expected="another link")
+            raise InputError(
+                "link 'info' turns gains into Γ; 'residual' scores are no gains",
+                expected="another link",
+            )
         if self.link == "clip" and "auto" in (self.alpha, self.beta):
-            raise InputError("link 'clip' is the printed value; α and β must be numbers", found="auto")
+            raise InputError(
+                "link 'clip' is the printed value; α and β must be numbers", found="auto"
+            )
 
     @classmethod
     def constant(cls, value: float) -> GammaRule:
@@ -106,8 +138,11 @@ class GammaRule:
         return asdict(self)
 
 
-def _scores(rule: GammaRule, gains: Gains, rate: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """User and item scores as tables [user bins, item bins]; their means over D do not depend on the scope."""
+def _scores(
+    rule: GammaRule, gains: Gains, rate: np.ndarray, pairs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """User and item scores as tables [user bins, item bins]; their means over D do not depend on
+    the scope."""
     full = np.ones_like(rate)
     if rule.direction == "proportional":
         if rule.scope == "global":
@@ -119,7 +154,11 @@ def _scores(rule: GammaRule, gains: Gains, rate: np.ndarray, pairs: np.ndarray) 
     if rule.scope == "global":
         return left[0] / gains.H * full, left[1] / gains.H * full
     by_user = (rate * pairs).sum(axis=1) / np.maximum(pairs.sum(axis=1), 1.0)
-    user = bernoulli_entropy(by_user)[:, None] * (left[0] / gains.H_u if gains.H_u > 0.0 else 0.0) * full
+    user = (
+        bernoulli_entropy(by_user)[:, None]
+        * (left[0] / gains.H_u if gains.H_u > 0.0 else 0.0)
+        * full
+    )
     item = bernoulli_entropy(rate) * (left[1] / gains.H_ui if gains.H_ui > 0.0 else 0.0)
     return user / gains.H, item / gains.H
 
@@ -133,9 +172,11 @@ def _weight(
     gains: Gains,
     side: SideName,
 ) -> tuple[float, np.ndarray]:
-    """α or β and the scores it multiplies. `auto`: the side's mean log Γ is the shift of hiding a typical feature.
+    """α or β and the scores it multiplies. `auto`: the side's mean log Γ is the shift of hiding a
+    typical feature.
 
-    Where the features' gain is not beyond chance, its distribution over bins is noise: the shift is spread evenly.
+    Where the features' gain is not beyond chance, its distribution over bins is noise: the shift is
+    spread evenly.
     """
     if rule.link == "info":
         return 1.0, score
@@ -143,7 +184,11 @@ def _weight(
         return float(choice), score
     shift = evidence.calibration.shift(side)
     target = float(np.expm1(shift)) if rule.link == "one-plus" else shift
-    null, plugin = (gains.null_user, gains.plugin_user) if side == "user" else (gains.null_item, gains.plugin_item)
+    null, plugin = (
+        (gains.null_user, gains.plugin_user)
+        if side == "user"
+        else (gains.null_item, gains.plugin_item)
+    )
     mean = float((weight * score).sum())
     by_chance = null is not None and plugin <= null.high
     if mean <= 0.0 or (rule.direction == "proportional" and by_chance):
@@ -157,7 +202,8 @@ def _auto(evidence: Evidence, side: SideName, mean: float) -> float:
 
 
 def information(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
-    """`eq:gamma_ui`, composed: scores of scope and direction, weights α and β, and a link that keeps Γ >= 1."""
+    """`eq:gamma_ui`, composed: scores of scope and direction, weights α and β, and a link that
+    keeps Γ >= 1."""
     counts = evidence.counts
     gains = evidence.gains(rule.entropy, rule.n_permutations, rng)
     user, item = _scores(rule, gains, counts.cells / np.maximum(counts.pairs, 1.0), counts.pairs)
@@ -176,28 +222,36 @@ def information(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
     else:  # info: KL(p + d ‖ p) ≈ (Δ logit)² p(1-p)/2, solved for Δ logit = log Γ
         scale = counts.rate * (1.0 - counts.rate)
         log_gamma = np.sqrt(2.0 * (user + item) / scale) if scale > 0.0 else np.zeros_like(user)
-    return TableGamma.make((counts.user_bin, counts.item_bin), log_gamma, cap=rule.cap, share_clipped=clipped)
+    return TableGamma.make(
+        (counts.user_bin, counts.item_bin), log_gamma, cap=rule.cap, share_clipped=clipped
+    )
 
 
 def exposure_gap(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
-    """log Γ_ui = α |s_u - E[s|x_u]| + β |t_i - E[t|x_i]|: exposed more, or less, than features say; separable.
+    """log Γ_ui = α |s_u - E[s|x_u]| + β |t_i - E[t|x_i]|: exposed more, or less, than features say;
+    separable.
 
     `auto`: the mean of a side's part is the shift of hiding a typical feature of that side.
     """
     del rng
-    user, item = (np.abs(residual.mean) for residual in exposure_residuals(evidence, rule.around, rule.spread))
+    user, item = (
+        np.abs(residual.mean) for residual in exposure_residuals(evidence, rule.around, rule.spread)
+    )
     alpha = _auto(evidence, "user", float(user.mean())) if rule.alpha == "auto" else rule.alpha
     beta = _auto(evidence, "item", float(item.mean())) if rule.beta == "auto" else rule.beta
     counts = evidence.counts
     none = np.zeros(counts.cells.shape)
-    return TableGamma.make((counts.user_bin, counts.item_bin), none, (alpha * user, beta * item), cap=rule.cap)
+    return TableGamma.make(
+        (counts.user_bin, counts.item_bin), none, (alpha * user, beta * item), cap=rule.cap
+    )
 
 
 def recovered(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
-    """The Γ whose bounds contain a pair's hidden shift with probability `level`, given the residuals of user and item.
+    """The Γ whose bounds contain a pair's hidden shift with probability `level`, given the
+    residuals of user and item.
 
-    Residuals keep their sign: a user seen too often and an item seen too rarely cancel. A hidden cause that varies from
-    pair to pair leaves no residual, so it is not covered.
+    Residuals keep their sign: a user seen too often and an item seen too rarely cancel. A hidden
+    cause that varies from pair to pair leaves no residual, so it is not covered.
     """
     del rng
     counts = evidence.counts
@@ -215,14 +269,22 @@ def constant(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
 
 
 def random(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
-    """The ablation: log Γ uniform on [0, 2 log value], by random classes of users and items that mean nothing."""
+    """The ablation: log Γ uniform on [0, 2 log value], by random classes of users and items that
+    mean nothing."""
     draw = generator(rng, "gamma-random")
     counts = evidence.counts
-    users, items = (draw.integers(0, RANDOM_CLASSES, n).astype(np.int32) for n in (counts.n_users, counts.n_items))
+    users, items = (
+        draw.integers(0, RANDOM_CLASSES, n).astype(np.int32)
+        for n in (counts.n_users, counts.n_items)
+    )
     table = draw.uniform(0.0, 2.0 * np.log(rule.value), (RANDOM_CLASSES, RANDOM_CLASSES))
-    weight = np.multiply.outer(*(np.bincount(c, minlength=RANDOM_CLASSES) / c.size for c in (users, items)))
+    weight = np.multiply.outer(
+        *(np.bincount(c, minlength=RANDOM_CLASSES) / c.size for c in (users, items))
+    )
     mean = float((weight * table).sum())
-    return TableGamma.make((users, items), table * (np.log(rule.value) / mean if mean > 0.0 else 0.0), cap=rule.cap)
+    return TableGamma.make(
+        (users, items), table * (np.log(rule.value) / mean if mean > 0.0 else 0.0), cap=rule.cap
+    )
 
 
 _SOURCES: dict[str, Callable[[GammaRule, Evidence, Rng], Gamma]] = {
@@ -233,9 +295,11 @@ _SOURCES: dict[str, Callable[[GammaRule, Evidence, Rng], Gamma]] = {
     "random": random,
 }
 SOURCES = Registry(
-    "puidrec.gamma_rules", _SOURCES, lambda _, source: source if callable(source) else None,
+    "puidrec.gamma_rules",
+    _SOURCES,
+    lambda _, source: source if callable(source) else None,
     "a function (rule, evidence, rng) -> Gamma",
-)  # fmt: skip
+)
 """A new source is one function here (or in a file of its own) and one line."""
 
 _PRESETS: dict[str, GammaRule] = {
@@ -257,14 +321,20 @@ def _plugin_rule(name: str, loaded: Any) -> GammaRule | None:
     return GammaRule(source=name) if callable(loaded) else None  # type: ignore[arg-type]
 
 
-PRESETS = Registry("puidrec.gamma_rules", _PRESETS, _plugin_rule, "a GammaRule, or a function (rule, evidence, rng)")
+PRESETS = Registry(
+    "puidrec.gamma_rules",
+    _PRESETS,
+    _plugin_rule,
+    "a GammaRule, or a function (rule, evidence, rng)",
+)
 
 GammaSpec = str | float | GammaRule
 """What every `gamma=` argument accepts: a preset's name, a number, or a rule."""
 
 
 def resolve_gamma(spec: GammaSpec, **changes: Any) -> GammaRule:
-    """The rule that a spec names, with fields changed: `resolve_gamma("paper", alpha=1)`, `resolve_gamma("1.5")`."""
+    """The rule that a spec names, with fields changed: `resolve_gamma("paper", alpha=1)`,
+    `resolve_gamma("1.5")`."""
     known = {field.name for field in fields(GammaRule)}
     for name in changes:
         if name not in known:
@@ -276,5 +346,7 @@ def resolve_gamma(spec: GammaSpec, **changes: Any) -> GammaRule:
     try:
         value = float(spec)
     except ValueError:
-        raise InputError("unknown Γ rule", found=spec, expected=f"a number, or one of {PRESETS.names()}") from None
+        raise InputError(
+            "unknown Γ rule", found=spec, expected=f"a number, or one of {PRESETS.names()}"
+        ) from None
     return replace(GammaRule.constant(value), **changes)

@@ -21,9 +21,11 @@ COLUMNS = ("user_id", "item_id", "propensity")
 class Given(FittedPropensity):
     """Propensities known to the caller; nothing is estimated.
 
-    matrix: [users, items] in the order of the codes. file: such a matrix (`.npy`, or numbers in rows of text), or a
-    CSV / Parquet table `user_id, item_id, propensity`. Neither: the log's own `propensity` column.
-    missing: what to do for a pair that a column or table does not name: refuse (default), or take the overall `rate`.
+    matrix: [users, items] in the order of the codes. file: such a matrix (`.npy`, or numbers in
+    rows of text), or a CSV / Parquet table `user_id, item_id, propensity`. Neither: the log's own
+    `propensity` column.
+    missing: what to do for a pair that a column or table does not name: refuse (default), or take
+    the overall `rate`.
     """
 
     name = "given"
@@ -50,7 +52,9 @@ class Given(FittedPropensity):
         if path is not None and path.suffix in (".csv", ".parquet"):
             self._keep_pairs(*_read_table(path, data), shape[1])
         elif path is not None or self.matrix is not None:
-            self.matrix_ = _checked_matrix(_read_matrix(path) if path else np.asarray(self.matrix), shape)
+            self.matrix_ = _checked_matrix(
+                _read_matrix(path) if path else np.asarray(self.matrix), shape
+            )
         elif data.given is not None and data.log is not None:
             user, item = data.given_pairs or (data.log.user, data.log.item)
             self._keep_pairs(user, item, data.given, shape[1])
@@ -65,7 +69,11 @@ class Given(FittedPropensity):
     def _keep_pairs(self, user: np.ndarray, item: np.ndarray, p: np.ndarray, n_items: int) -> None:
         key = user.astype(np.int64) * n_items + item
         order = np.argsort(key, kind="stable")
-        self.key_, self.value_, self.n_items_ = key[order], np.asarray(p, np.float64)[order], n_items
+        self.key_, self.value_, self.n_items_ = (
+            key[order],
+            np.asarray(p, np.float64)[order],
+            n_items,
+        )
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
         if self.matrix_ is not None:
@@ -83,7 +91,11 @@ class Given(FittedPropensity):
         return np.where(unknown, self.fallback_, self.value_[place])
 
     def _details(self) -> dict[str, Any]:
-        source = "column" if self.file is None and self.matrix is None else ("matrix" if self.file is None else "file")
+        source = (
+            "column"
+            if self.file is None and self.matrix is None
+            else ("matrix" if self.file is None else "file")
+        )
         return {"source": source, "missing": self.missing}
 
 
@@ -99,15 +111,20 @@ def _read_matrix(path: Path) -> np.ndarray:
 def _checked_matrix(matrix: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     if matrix.shape != shape:
         raise InputError(
-            "propensity matrix has the wrong shape", found=matrix.shape, expected=f"{shape}, users by items"
+            "propensity matrix has the wrong shape",
+            found=matrix.shape,
+            expected=f"{shape}, users by items",
         )
     return matrix
 
 
 def _read_table(path: Path, data: Exposure) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs and propensities of a table in the caller's ids; pairs outside the population are left out."""
+    """Pairs and propensities of a table in the caller's ids; pairs outside the population are left
+    out."""
     if data.ids is None:
-        raise InputError("a propensity table needs the caller's ids", file=path, hint="Give a matrix instead.")
+        raise InputError(
+            "a propensity table needs the caller's ids", file=path, hint="Give a matrix instead."
+        )
     try:
         frame = pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
@@ -117,5 +134,7 @@ def _read_table(path: Path, data: Exposure) -> tuple[np.ndarray, np.ndarray, np.
     user, item = data.ids[0].encode(frame["user_id"]), data.ids[1].encode(frame["item_id"])
     known = (user >= 0) & (item >= 0)
     if not known.any():
-        raise InputError("no pair of the table is in the population", file=path, hint="Check the ids.")
+        raise InputError(
+            "no pair of the table is in the population", file=path, hint="Check the ids."
+        )
     return user[known], item[known], p[known]

@@ -1,17 +1,20 @@
-"""How much hidden confounding do some uniform ratings prove? The statistics of one comparison, on sums.
+"""How much hidden confounding do some uniform ratings prove? The statistics of one comparison, on
+sums.
 
-If the ratio of unseen to seen rating distributions lies within [1/Γ, Γ] given what the propensity knows, so does the
-ratio of every event's probability. With q the share of an event among seen pairs, reweighted by 1/p − 1 to what unseen
-pairs should look like, and q₀ its share among unseen pairs, of which the uniform rows are a sample,
+If the ratio of unseen to seen rating distributions lies within [1/Γ, Γ] given what the propensity
+knows, so does the ratio of every event's probability. With q the share of an event among seen
+pairs, reweighted by 1/p − 1 to what unseen pairs should look like, and q₀ its share among unseen
+pairs, of which the uniform rows are a sample,
 
     Γ ≥ max(q/q₀, q₀/q, (1 − q)/(1 − q₀), (1 − q₀)/(1 − q)).
 
-Events are the rating levels {r = c}, and {r ≥ c}: a preference that rises with the rating moves the latter most.
+Events are the rating levels {r = c}, and {r ≥ c}: a preference that rises with the rating moves the
+latter most.
 
-The limit holds at its level in small samples: q₀ by Clopper–Pearson draws with the sample size that clustered rows
-are worth, q by a bootstrap over users, melded (Fay, Proschan and Brittain 2015): the lower limit of a function that
-rises in q and falls in q₀ is a low quantile of it over draws of q and upper draws of q₀. Quantiles are order
-statistics, taken outward.
+The limit holds at its level in small samples: q₀ by Clopper–Pearson draws with the sample size that
+clustered rows are worth, q by a bootstrap over users, melded (Fay, Proschan and Brittain 2015): the
+lower limit of a function that rises in q and falls in q₀ is a low quantile of it over draws of q
+and upper draws of q₀. Quantiles are order statistics, taken outward.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from puidrec.evaluation.significance import holm, resampled_sums, stretch_of_few
 DRAWS = 4_000
 """Fewest draws; more where a limit lies further out than they reach."""
 MIN_EXPECTED = 5.0
-"""Neighbouring levels are joined until the log leads one to expect this many uniform rows of each."""
+"""Neighbouring levels are joined until the log leads one to expect this many uniform rows of each.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class LevelCertificate:
     unseen: float
     """q₀: its share among unseen pairs, as in the uniform rows."""
     gamma: float
-    """Γ at these shares: biased upward, since chance alone moves it away from 1. Shown, and used for nothing."""
+    """Γ at these shares: biased upward, since chance alone moves it away from 1. Shown, and used
+    for nothing."""
     lower: float
     """Lower confidence limit of Γ, simultaneous over the levels; 1 where nothing is proved."""
     p_value: float = 1.0
@@ -78,7 +83,8 @@ def certify_events(
     alpha: float,
     draw: np.random.Generator,
 ) -> tuple[list[LevelCertificate], float]:
-    """Every event with its limits, simultaneous at level 1 − alpha, and the effective number of uniform rows."""
+    """Every event with its limits, simultaneous at level 1 − alpha, and the effective number of
+    uniform rows."""
     count, total = np.bincount(uniform.level, minlength=levels.size), weight.sum()
     if not total > 0.0 or not count.sum():
         return [], 0.0
@@ -90,7 +96,9 @@ def certify_events(
     tail = alpha / (2 * planned)
     own = (np.searchsorted(starts, np.arange(levels.size), side="right") - 1)[uniform.level]
     events = ranges_of(starts.size)
-    member = np.array([[low <= k < high for k in range(starts.size)] for low, high in events], dtype=np.float64)
+    member = np.array(
+        [[low <= k < high for k in range(starts.size)] for low, high in events], dtype=np.float64
+    )
     q0, size = uniform_shares(own, uniform, member, tail)
     mass = np.add.reduceat(weight, starts, axis=1) @ member.T
     q = mass.sum(axis=0) / total
@@ -102,13 +110,18 @@ def certify_events(
         near = np.clip(q0[k : k + 1], 0.5 / size[k], 1.0 - 0.5 / size[k])
         gamma = float(np.exp(np.abs(log_gamma(q[k : k + 1], near)))[0])
         first, last = float(levels[edge[low]]), float(levels[edge[high] - 1])
-        found.append(LevelCertificate(first, float(q[k]), float(q0[k]), gamma, lower, p_value, highest=last))
+        found.append(
+            LevelCertificate(first, float(q[k]), float(q0[k]), gamma, lower, p_value, highest=last)
+        )
     adjusted = holm(np.array([row.p_value for row in found]), planned)
-    return [replace(row, p_value=float(p)) for row, p in zip(found, adjusted, strict=True)], float(size.min())
+    return [replace(row, p_value=float(p)) for row, p in zip(found, adjusted, strict=True)], float(
+        size.min()
+    )
 
 
 def ranges_of(n: int) -> list[tuple[int, int]]:
-    """The events of n joined levels, as half-open ranges: every level, then {r ≥ c} for what is not one of them.
+    """The events of n joined levels, as half-open ranges: every level, then {r ≥ c} for what is not
+    one of them.
 
     {r ≥ 2nd} is all but the first level, and {r ≥ last} the last one; of two levels one says all.
     """
@@ -120,7 +133,8 @@ def ranges_of(n: int) -> list[tuple[int, int]]:
 def joined_levels(expected: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Where events start: neighbouring levels are joined until enough rows of each are expected.
 
-    What is expected comes from the log alone, so that the number of tests does not depend on what was drawn.
+    What is expected comes from the log alone, so that the number of tests does not depend on what
+    was drawn.
     """
     starts, uniform, seen = [0], 0.0, 0.0
     for k in range(expected.size):
@@ -133,7 +147,8 @@ def joined_levels(expected: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def without_empty(starts: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """The starts of events once each without a uniform row has joined the event below it (the first: above it)."""
+    """The starts of events once each without a uniform row has joined the event below it (the
+    first: above it)."""
     filled = np.add.reduceat(count, starts) > 0
     first = int(np.argmax(filled))
     kept = filled & (np.arange(starts.size) > first)
@@ -143,17 +158,21 @@ def without_empty(starts: np.ndarray, count: np.ndarray) -> np.ndarray:
 def uniform_shares(
     level: np.ndarray, uniform: UniformRows, member: np.ndarray, tail: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Share of every event among the uniform rows, and the number of independent rows that it is worth.
+    """Share of every event among the uniform rows, and the number of independent rows that it is
+    worth.
 
-    level: joined level of each row. member: which of these an event holds, [events, levels].
-    Rows of one user may be alike. With ρ their intraclass correlation (of the event or, if larger, over all levels), m
-    the size-weighted mean number of rows per user and f the share of all users that were asked, n rows are worth
-    n / (1 + ((1 − f) m − 1) ρ): where every user was asked, who was asked adds no error. With few users ρ is uncertain,
-    which Student's t accounts for (Korn and Graubard 1998). ρ = 1 counts every user once, and is the worst.
+    level: joined level of each row. member: which of these an event holds, [events, levels]. Rows
+    of one user may be alike. With ρ their intraclass correlation (of the event or, if larger, over
+    all levels), m the size-weighted mean number of rows per user and f the share of all users that
+    were asked, n rows are worth n / (1 + ((1 − f) m − 1) ρ): where every user was asked, who was
+    asked adds no error. With few users ρ is uncertain, which Student's t accounts for (Korn and
+    Graubard 1998). ρ = 1 counts every user once, and is the worst.
     """
     n, (n_events, n_levels) = level.size, member.shape
     _, code, size = np.unique(uniform.user, return_inverse=True, return_counts=True)
-    table = np.bincount(code * n_levels + level, minlength=size.size * n_levels).reshape(size.size, n_levels)
+    table = np.bincount(code * n_levels + level, minlength=size.size * n_levels).reshape(
+        size.size, n_levels
+    )
     plain = table.sum(axis=0) / n
     share = member @ plain
     asked = min(size.size / uniform.n_users, 1.0) if uniform.n_users else 0.0
@@ -163,22 +182,29 @@ def uniform_shares(
     pairs = float((size * (size - 1)).sum()) / n
 
     def spread(counts: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Σ_u (Σ_rows residual)² beyond that of independent rows, and what it would be if all of a user were alike."""
+        """Σ_u (Σ_rows residual)² beyond that of independent rows, and what it would be if all of a
+        user were alike."""
         own = n * mean * (1.0 - mean)
         return ((counts - size[:, None] * mean) ** 2).sum(axis=0) - own, own * pairs
 
     more, most = spread(table @ member.T, share)
     every, all_most = (float(part.sum()) for part in spread(table, plain))
-    rho = np.clip(np.maximum(more / np.maximum(most, 1e-12), every / max(all_most, 1e-12)), 0.0, 1.0)
-    few = float(stdtrit(size.size - 1, tail) / stdtrit(n - 1, tail)) ** 2 if size.size > 1 else np.inf
+    rho = np.clip(
+        np.maximum(more / np.maximum(most, 1e-12), every / max(all_most, 1e-12)), 0.0, 1.0
+    )
+    few = (
+        float(stdtrit(size.size - 1, tail) / stdtrit(n - 1, tail)) ** 2 if size.size > 1 else np.inf
+    )
     worst = 1.0 + excess
     return share, n / np.clip(np.minimum((1.0 + excess * rho) * few, worst), 1.0, worst)
 
 
 def log_gamma(q: np.ndarray, q0: np.ndarray) -> np.ndarray:
-    """The larger of log q/q₀ and log (1 − q₀)/(1 − q): rises in q, falls in q₀, and is above 0 where q is above q₀.
+    """The larger of log q/q₀ and log (1 − q₀)/(1 − q): rises in q, falls in q₀, and is above 0
+    where q is above q₀.
 
-    The larger of log q₀/q and log (1 − q)/(1 − q₀) is this of (1 − q, 1 − q₀); at q = q₀ both are 0.
+    The larger of log q₀/q and log (1 − q)/(1 − q₀) is this of (1 − q, 1 − q₀); at q = q₀ both are
+    0.
     """
     up = np.maximum(np.log(q / q0), np.log((1.0 - q0) / (1.0 - q)))
     down = np.maximum(np.log((1.0 - q) / (1.0 - q0)), np.log(q0 / q))
@@ -189,21 +215,26 @@ def log_gamma(q: np.ndarray, q0: np.ndarray) -> np.ndarray:
 def _seen_draws(
     mass: np.ndarray, whole: np.ndarray, floor: float, tail: float, draw: np.random.Generator
 ) -> np.ndarray:
-    """Bootstrap draws of every event's seen share, [draws, events]; users (or groups of them) are resampled.
+    """Bootstrap draws of every event's seen share, [draws, events]; users (or groups of them) are
+    resampled.
 
-    mass, whole: weight of each user's rows in every event, and in all. Deviations on the logit scale are widened where
-    users are few.
+    mass, whole: weight of each user's rows in every event, and in all. Deviations on the logit
+    scale are widened where users are few.
     """
     sums = np.concatenate([mass, whole[:, None]], axis=1)[whole > 0.0]
     m = sums.shape[0]
     if m < 2:
         raise InputError("a certificate needs logged rows of at least two users", found=f"{m} user")
     total, drawn = sums.sum(axis=0), resampled_sums(sums, DRAWS, draw)
-    q, share = (np.clip(one[..., :-1] / one[..., -1:], floor, 1.0 - floor) for one in (total, drawn))
+    q, share = (
+        np.clip(one[..., :-1] / one[..., -1:], floor, 1.0 - floor) for one in (total, drawn)
+    )
     return _expit(_logit(q) + stretch_of_few(m, tail) * (_logit(share) - _logit(q)))
 
 
-def _melded(seen: np.ndarray, q0: float, size: float, tail: float, draw: np.random.Generator) -> tuple[float, float]:
+def _melded(
+    seen: np.ndarray, q0: float, size: float, tail: float, draw: np.random.Generator
+) -> tuple[float, float]:
     """The lower limit of Γ from both directions, and the two-sided p-value of Γ = 1 for one event."""
     n = max(DRAWS, int(np.ceil(5.0 / tail)))
     seen = np.resize(seen, n)

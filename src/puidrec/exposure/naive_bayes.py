@@ -1,4 +1,5 @@
-"""`naive-bayes`: P(o = 1 | r) = P(r | o = 1) · P(o = 1) / P(r), with P(r) from uniformly drawn ratings."""
+"""`naive-bayes`: P(o = 1 | r) = P(r | o = 1) · P(o = 1) / P(r), with P(r) from uniformly drawn
+ratings."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from puidrec.exposure.clip import DEFAULT_LOW
 class NaiveBayes(FittedPropensity):
     """Exposure as the rating itself explains it; needs uniform rows, and says so in every report.
 
-    Pairs are told apart by their rating only, so `predict` wants `rating=`. Without it the rating is unknown, and
-    the mean of P(o | r) over P(r) is the overall rate P(o).
+    Pairs are told apart by their rating only, so `predict` wants `rating=`. Without it the rating
+    is unknown, and the mean of P(o | r) over P(r) is the overall rate P(o).
     """
 
     name = "naive-bayes"
@@ -46,11 +47,16 @@ class NaiveBayes(FittedPropensity):
         self.overall_ = data.rate
 
     def _distribution(self, rating: np.ndarray) -> np.ndarray:
-        """Share of each level, `smoothing` pseudo-ratings spread evenly over the levels; some rows at a time."""
+        """Share of each level, `smoothing` pseudo-ratings spread evenly over the levels; some rows
+        at a time."""
         count = np.zeros(self.levels_.size)
         for part in row_slices(rating.size):
-            count += np.bincount(np.searchsorted(self.levels_, rating[part]), minlength=self.levels_.size)
-        share: np.ndarray = (count + self.smoothing / self.levels_.size) / (rating.size + self.smoothing)
+            count += np.bincount(
+                np.searchsorted(self.levels_, rating[part]), minlength=self.levels_.size
+            )
+        share: np.ndarray = (count + self.smoothing / self.levels_.size) / (
+            rating.size + self.smoothing
+        )
         return share
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
@@ -69,4 +75,8 @@ class NaiveBayes(FittedPropensity):
         return p
 
     def _details(self) -> dict[str, Any]:
-        return {"by_level": {f"{r:g}": float(p) for r, p in zip(self.levels_, self.by_level_, strict=True)}}
+        return {
+            "by_level": {
+                f"{r:g}": float(p) for r, p in zip(self.levels_, self.by_level_, strict=True)
+            }
+        }

@@ -1,9 +1,10 @@
-"""A richer propensity, to tell what is hidden from what a propensity misses: boosted trees, cross-fitted.
+"""A richer propensity, to tell what is hidden from what a propensity misses: boosted trees,
+cross-fitted.
 
-A certificate is relative to a propensity. If recorded features drive exposure in a form that the propensity cannot
-follow (interactions, thresholds), uniform ratings refute it although nothing is hidden. Gradient-boosted trees on the
-features of user and item, their activity and popularity, and the nominal propensity itself follow such forms. A
-certificate that vanishes around them was misfit.
+A certificate is relative to a propensity. If recorded features drive exposure in a form that the
+propensity cannot follow (interactions, thresholds), uniform ratings refute it although nothing is
+hidden. Gradient-boosted trees on the features of user and item, their activity and popularity, and
+the nominal propensity itself follow such forms. A certificate that vanishes around them was misfit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ FOLDS = 4
 MAX_ROWS = 60_000
 """Seen rows that the trees learn from and are asked for; of more, a random sample."""
 UNSEEN_PER_SEEN = 3
-"""Pairs of D drawn at random for each seen row: trees learn odds, and the rate of drawing is taken out again."""
+"""Pairs of D drawn at random for each seen row: trees learn odds, and the rate of drawing is taken
+out again."""
 MAX_COLUMNS = 64
 """Most feature columns of a side: the ones that vary most."""
 
@@ -34,14 +36,18 @@ def sample_of(rows: Interactions, rng: Rng) -> Interactions:
     """All seen rows, or `MAX_ROWS` of them at random; in memory."""
     if len(rows) <= MAX_ROWS:
         return rows.take(np.arange(len(rows)))
-    return rows.take(np.sort(generator(rng, "placebo-rows").choice(len(rows), MAX_ROWS, replace=False)))
+    return rows.take(
+        np.sort(generator(rng, "placebo-rows").choice(len(rows), MAX_ROWS, replace=False))
+    )
 
 
 def tree_propensity(nominal: NominalExposure, rows: Interactions, rng: Rng = 0) -> np.ndarray:
-    """Propensities of (a sample of) the seen rows by boosted trees that did not see the fold of the pair.
+    """Propensities of (a sample of) the seen rows by boosted trees that did not see the fold of the
+    pair.
 
-    A pair belongs to one fold by chance, seen or not, and is predicted by trees of the other folds. They tell seen rows
-    from pairs of D drawn at random, so their odds are p · |D| / |O| · (seen rows / pairs drawn).
+    A pair belongs to one fold by chance, seen or not, and is predicted by trees of the other folds.
+    They tell seen rows from pairs of D drawn at random, so their odds are p · |D| / |O| · (seen
+    rows / pairs drawn).
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -58,10 +64,16 @@ def tree_propensity(nominal: NominalExposure, rows: Interactions, rng: Rng = 0) 
     for k in range(FOLDS):
         other = fold != k
         trees = HistGradientBoostingClassifier(
-            max_iter=150, learning_rate=0.1, max_leaf_nodes=15, min_samples_leaf=40, l2_regularization=1.0,
-            early_stopping=True, validation_fraction=0.15, n_iter_no_change=10,
+            max_iter=150,
+            learning_rate=0.1,
+            max_leaf_nodes=15,
+            min_samples_leaf=40,
+            l2_regularization=1.0,
+            early_stopping=True,
+            validation_fraction=0.15,
+            n_iter_no_change=10,
             random_state=int(draw.integers(2**31 - 1)),
-        )  # fmt: skip
+        )
         trees.fit(table[other], seen[other])
         mine = np.flatnonzero(~other & seen)
         share = trees.predict_proba(table[mine])[:, 1] if mine.size else np.zeros(0)
@@ -69,7 +81,9 @@ def tree_propensity(nominal: NominalExposure, rows: Interactions, rng: Rng = 0) 
     return clip(np.clip(found, 0.0, 1.0), min(0.01, 0.1 * nominal.exposure.rate)).values
 
 
-def _fold(user: np.ndarray, item: np.ndarray, n_items: int, draw: np.random.Generator) -> np.ndarray:
+def _fold(
+    user: np.ndarray, item: np.ndarray, n_items: int, draw: np.random.Generator
+) -> np.ndarray:
     """A fold for every pair, the same wherever the pair occurs."""
     _, code = np.unique(user * n_items + item, return_inverse=True)
     return draw.integers(FOLDS, size=int(code.max()) + 1)[code]
@@ -85,11 +99,17 @@ def _design(features: sparse.csr_array | None) -> np.ndarray | None:
 def _table(nominal: NominalExposure, user: np.ndarray, item: np.ndarray) -> np.ndarray:
     """Features of user and item, activity, popularity, and the log odds of the nominal propensity.
 
-    Counts of all seen rows are the same for every pair of a user (or item), so no pair gives its own exposure away.
+    Counts of all seen rows are the same for every pair of a user (or item), so no pair gives its
+    own exposure away.
     """
     data, counts = nominal.data, nominal.exposure.counts
-    sides = [_design(exposure_design(data.users, "user_id")), _design(exposure_design(data.items, "item_id"))]
-    columns = [side[code] for side, code in zip(sides, (user, item), strict=True) if side is not None]
+    sides = [
+        _design(exposure_design(data.users, "user_id")),
+        _design(exposure_design(data.items, "item_id")),
+    ]
+    columns = [
+        side[code] for side, code in zip(sides, (user, item), strict=True) if side is not None
+    ]
     for code, degree in ((user, counts.user_degree), (item, counts.item_degree)):
         columns.append(np.log1p(degree)[code][:, None])
     if not nominal.propensity.uses_uniform and nominal.propensity_name != "given":

@@ -1,10 +1,12 @@
-"""Exposure residuals: how much more or less users and items were exposed than their features say, and a Γ from them.
+"""Exposure residuals: how much more or less users and items were exposed than their features say,
+and a Γ from them.
 
-A hidden trait that drives exposure makes its owner seen more, or less, than features predict; the `two-way` effects
-measure that. How strong such traits are differs between entities, and the log says where: the variance of residuals is
-fitted to their squares as a sum of a constant, a part that grows with what features tell about the entity (the paper's
-proportionality), and a part for each field that some entities left empty (the paper's completeness). The posterior of a
-pair's residual gives its Γ (`PosteriorGamma`): large where user or item was exposed unlike its features.
+A hidden trait that drives exposure makes its owner seen more, or less, than features predict; the
+`two-way` effects measure that. How strong such traits are differs between entities, and the log
+says where: the variance of residuals is fitted to their squares as a sum of a constant, a part that
+grows with what features tell about the entity (the paper's proportionality), and a part for each
+field that some entities left empty (the paper's completeness). The posterior of a pair's residual
+gives its Γ (`PosteriorGamma`): large where user or item was exposed unlike its features.
 """
 
 from __future__ import annotations
@@ -60,30 +62,41 @@ class Residual:
         return replace(self, mean=mean)
 
 
-def unshrunk(effect: np.ndarray, variance: np.ndarray, ridge: float, level: np.ndarray | float = 0.0) -> Levels:
-    """Undo the common shrinkage of two-way effects: from posterior and prior precision to estimate and noise."""
+def unshrunk(
+    effect: np.ndarray, variance: np.ndarray, ridge: float, level: np.ndarray | float = 0.0
+) -> Levels:
+    """Undo the common shrinkage of two-way effects: from posterior and prior precision to estimate
+    and noise."""
     kept = np.maximum(1.0 - ridge * variance, 1e-6)
     return Levels(effect / kept + level, variance / kept)
 
 
 def fitted_level(levels: Levels, design: np.ndarray | None, bins: np.ndarray) -> np.ndarray:
-    """E[level | features]: weighted ridge regression on the design, or the mean of the bin without one."""
-    overall = effect_variance(levels.value - levels.value.mean(), levels.noise, np.ones_like(levels.noise))
+    """E[level | features]: weighted ridge regression on the design, or the mean of the bin without
+    one."""
+    overall = effect_variance(
+        levels.value - levels.value.mean(), levels.noise, np.ones_like(levels.noise)
+    )
     weight = 1.0 / (overall + levels.noise)
     if design is None:
-        mean = np.bincount(bins, weight * levels.value) / np.maximum(np.bincount(bins, weight), 1e-300)
+        mean = np.bincount(bins, weight * levels.value) / np.maximum(
+            np.bincount(bins, weight), 1e-300
+        )
         by_bin: np.ndarray = mean[bins]
         return by_bin
     centred = design - np.average(design, axis=0, weights=weight)
     gram = (centred * weight[:, None]).T @ centred
-    penalty = weight.mean() * np.maximum(centred.var(axis=0), 1e-12)  # one average entity per column
+    penalty = weight.mean() * np.maximum(
+        centred.var(axis=0), 1e-12
+    )  # one average entity per column
     slope = np.linalg.solve(gram + np.diag(penalty), (centred * weight[:, None]).T @ levels.value)
     fitted: np.ndarray = np.average(levels.value, weights=weight) + centred @ slope
     return fitted
 
 
 def local_gain(fitted: np.ndarray, rate: float) -> np.ndarray:
-    """KL of each entity's exposure rate given features to the average one, relative to its mean; 0 if there is none."""
+    """KL of each entity's exposure rate given features to the average one, relative to its mean; 0
+    if there is none."""
     ratio = np.exp(fitted - fitted.max())
     own = np.minimum(rate * ratio / max(ratio.mean(), 1e-300), 1.0 - 1e-9)
     gain = bernoulli_kl(own, min(rate, 1.0 - 1e-9))
@@ -92,15 +105,19 @@ def local_gain(fitted: np.ndarray, rate: float) -> np.ndarray:
     return relative
 
 
-def shrunk_residual(gap: Levels, gain: np.ndarray | None = None, missing: np.ndarray | None = None) -> Residual:
-    """Shrink residuals by a prior variance fitted to their squares: large where those of similar entities are large."""
+def shrunk_residual(
+    gap: Levels, gain: np.ndarray | None = None, missing: np.ndarray | None = None
+) -> Residual:
+    """Shrink residuals by a prior variance fitted to their squares: large where those of similar
+    entities are large."""
     prior = _variance(gap, _components(gap.value.size, gain, missing))
     share = prior / (prior + gap.noise)
     return Residual(gap.value * share, gap.noise * share, prior)
 
 
 def _components(n: int, gain: np.ndarray | None, missing: np.ndarray | None) -> np.ndarray:
-    """Non-negative parts a variance may be made of: constant; gain and its square; fields empty, fields filled."""
+    """Non-negative parts a variance may be made of: constant; gain and its square; fields empty,
+    fields filled."""
     parts = [np.ones(n)]
     if gain is not None:
         capped = np.minimum(gain, np.quantile(gain, 0.95))
@@ -129,7 +146,8 @@ def _variance(gap: Levels, components: np.ndarray) -> np.ndarray:
 
 
 def folded_quantile(mean: np.ndarray, deviation: np.ndarray, level: float) -> np.ndarray:
-    """The smallest g with P(|X| <= g) >= level for X ~ N(mean, deviation²); |mean| where deviation is 0."""
+    """The smallest g with P(|X| <= g) >= level for X ~ N(mean, deviation²); |mean| where deviation
+    is 0."""
     curve, size = _quantile_curve(level), np.abs(mean)
     safe = np.maximum(deviation, 1e-9)
     nearest = np.minimum(size / safe * CURVE_STEPS, curve.size - 1).astype(np.int32)
@@ -139,7 +157,8 @@ def folded_quantile(mean: np.ndarray, deviation: np.ndarray, level: float) -> np
 
 @lru_cache
 def _quantile_curve(level: float) -> np.ndarray:
-    """g - |mean| for deviation 1 and |mean| in 0..4, by bisection; beyond 4 the far tail no longer matters."""
+    """g - |mean| for deviation 1 and |mean| in 0..4, by bisection; beyond 4 the far tail no longer
+    matters."""
     ratio = (np.arange(4 * CURVE_STEPS) + 0.5) / CURVE_STEPS
     low, high = np.zeros_like(ratio), ratio + 10.0
     for _ in range(60):
@@ -159,11 +178,14 @@ class PairShift:
     item: Residual
 
 
-def exposure_residuals(evidence: Evidence, around: Around, spread: Spread = "fitted") -> tuple[Residual, Residual]:
+def exposure_residuals(
+    evidence: Evidence, around: Around, spread: Spread = "fitted"
+) -> tuple[Residual, Residual]:
     """What users and items show beyond their features: s_u - E[s|x_u] and t_i - E[t|x_i], shrunk.
 
-    Around `cells`, E[·|x] is the level of the bin, so features too fine for bins count as hidden; else it is a
-    regression on every feature. `spread`: whether the variance of traits is fitted to gain and completeness or even.
+    Around `cells`, E[·|x] is the level of the bin, so features too fine for bins count as hidden;
+    else it is a regression on every feature. `spread`: whether the variance of traits is fitted to
+    gain and completeness or even.
     """
     counts, effects = evidence.counts, evidence.two_way
     row = effects.cell_logit @ (counts.items_in_bin / counts.n_items)
@@ -173,8 +195,13 @@ def exposure_residuals(evidence: Evidence, around: Around, spread: Spread = "fit
     items = unshrunk(effects.item_effect, effects.item_variance, effects.ridge.item, item_level)
     user_fit = fitted_level(users, evidence.designs[0], counts.user_bin)
     item_fit = fitted_level(items, evidence.designs[1], counts.item_bin)
-    user_centre, item_centre = (user_level, item_level) if around == "cells" else (user_fit, item_fit)
-    user_gap, item_gap = Levels(users.value - user_centre, users.noise), Levels(items.value - item_centre, items.noise)
+    user_centre, item_centre = (
+        (user_level, item_level) if around == "cells" else (user_fit, item_fit)
+    )
+    user_gap, item_gap = (
+        Levels(users.value - user_centre, users.noise),
+        Levels(items.value - item_centre, items.noise),
+    )
     if spread == "even":
         return shrunk_residual(user_gap), shrunk_residual(item_gap)
     return (
@@ -186,20 +213,30 @@ def exposure_residuals(evidence: Evidence, around: Around, spread: Spread = "fit
 def pair_shift(evidence: Evidence, around: Around, spread: Spread = "fitted") -> PairShift:
     """The posterior of a pair's shift from the nominal propensity.
 
-    `features`: p averages over traits, and a trait of variance v lifts that average: an entity without any sits about
-    v/2 below p. `cells`: p is the rate of the cell. `two-way`: p has the traits in it; their uncertainty remains.
+    `features`: p averages over traits, and a trait of variance v lifts that average: an entity
+    without any sits about v/2 below p. `cells`: p is the rate of the cell. `two-way`: p has the
+    traits in it; their uncertainty remains.
     """
     user, item = exposure_residuals(evidence, around, spread)
     if around == "cells":
         return PairShift(cell_shift(evidence.two_way, evidence.counts), user, item)
     none = np.zeros(evidence.counts.cells.shape)
     if around == "two-way":
-        return PairShift(none, user.centred_at(np.zeros_like(user.mean)), item.centred_at(np.zeros_like(item.mean)))
-    return PairShift(none, user.centred_at(user.mean - 0.5 * user.prior), item.centred_at(item.mean - 0.5 * item.prior))
+        return PairShift(
+            none,
+            user.centred_at(np.zeros_like(user.mean)),
+            item.centred_at(np.zeros_like(item.mean)),
+        )
+    return PairShift(
+        none,
+        user.centred_at(user.mean - 0.5 * user.prior),
+        item.centred_at(item.mean - 0.5 * item.prior),
+    )
 
 
 def cell_shift(effects: TwoWayEffects, counts: ExposureCounts) -> np.ndarray:
-    """Log-odds of a typical pair of a cell minus those of the cell's rate, which averages over traits."""
+    """Log-odds of a typical pair of a cell minus those of the cell's rate, which averages over
+    traits."""
     rate, _ = smoothed_rates(counts)
     shift: np.ndarray = effects.cell_logit - logit(np.clip(rate, 1e-12, 1.0 - 1e-12))
     return shift
@@ -207,7 +244,8 @@ def cell_shift(effects: TwoWayEffects, counts: ExposureCounts) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PosteriorGamma(Gamma):
-    """log Γ_ui: the `level` quantile of |shift| where shift ~ N(cell + user + item means, sum of their variances)."""
+    """log Γ_ui: the `level` quantile of |shift| where shift ~ N(cell + user + item means, sum of
+    their variances)."""
 
     cell: np.ndarray
     """Log-odds shift common to a cell, [user bins, item bins]."""
@@ -221,16 +259,22 @@ class PosteriorGamma(Gamma):
         cell = self.cell[self.user_bin[users], self.item_bin[items]]
         mean = cell + self.user.mean[users] + self.item.mean[items]
         deviation = np.sqrt(self.user.variance[users] + self.item.variance[items])
-        log_gamma: np.ndarray = np.minimum(folded_quantile(mean, deviation, self.level), np.log(self.cap))
+        log_gamma: np.ndarray = np.minimum(
+            folded_quantile(mean, deviation, self.level), np.log(self.cap)
+        )
         return log_gamma
 
     def user_mean_log(self) -> np.ndarray:
         """Over items spread evenly over bins and means; exact where there are few."""
-        return self._mean(np.arange(self.user_bin.size), _spread(self.item_bin, self.item.mean), by_user=True)
+        return self._mean(
+            np.arange(self.user_bin.size), _spread(self.item_bin, self.item.mean), by_user=True
+        )
 
     def item_mean_log(self) -> np.ndarray:
         """Over users spread evenly over bins and means; exact where there are few."""
-        return self._mean(np.arange(self.item_bin.size), _spread(self.user_bin, self.user.mean), by_user=False)
+        return self._mean(
+            np.arange(self.item_bin.size), _spread(self.user_bin, self.user.mean), by_user=False
+        )
 
     def cell_mean_log(self) -> np.ndarray:
         """Over users and items spread evenly over each bin."""
@@ -242,7 +286,8 @@ class PosteriorGamma(Gamma):
 
     @cached_property
     def max(self) -> float:
-        """An upper limit: the extreme means and the largest variances of each cell together, or the cap."""
+        """An upper limit: the extreme means and the largest variances of each cell together, or the
+        cap."""
         ends = []
         for sign in (1.0, -1.0):
             tops = [bin_max(sign * t.mean, b) for b, t in self._sides()]
@@ -250,7 +295,10 @@ class PosteriorGamma(Gamma):
         variance = np.add.outer(*(bin_max(t.variance, b) for b, t in self._sides()))
         filled = np.isfinite(variance)
         mean = np.maximum(*ends)[filled]
-        return min(self.cap, float(np.exp(folded_quantile(mean, np.sqrt(variance[filled]), self.level).max())))
+        return min(
+            self.cap,
+            float(np.exp(folded_quantile(mean, np.sqrt(variance[filled]), self.level).max())),
+        )
 
     def _sides(self) -> tuple[tuple[np.ndarray, Residual], tuple[np.ndarray, Residual]]:
         return (self.user_bin, self.user), (self.item_bin, self.item)
@@ -265,7 +313,8 @@ class PosteriorGamma(Gamma):
 
 
 def _spread(bins: np.ndarray, value: np.ndarray, per_bin: int | None = None) -> np.ndarray:
-    """Codes of entities spread evenly over the order (bin, value): `SAMPLE` in all, or some of every bin."""
+    """Codes of entities spread evenly over the order (bin, value): `SAMPLE` in all, or some of
+    every bin."""
     order: np.ndarray = np.lexsort((value, bins))
     if per_bin is None:
         take = min(SAMPLE, order.size)

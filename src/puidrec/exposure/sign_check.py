@@ -1,10 +1,13 @@
-"""Do people pick what they like? What uniform ratings, or a log alone, can say of the sign of its selection.
+"""Do people pick what they like? What uniform ratings, or a log alone, can say of the sign of its
+selection.
 
-The sign is an assumption wherever unseen ratings are put below seen ones. Uniform rows show it by their means: those of
-seen pairs, reweighted to the unseen ones, less those of unseen pairs. Without them, held-out logged rows can support
-it: where people pick what they like, ratings rise with how much others like them were exposed to the item, beyond what
-a rating model, activity and popularity say. A clear positive t licenses Γ > 1. Nothing else in a log does: where taste
-varies from pair to pair, t is about 0 whichever the sign.
+The sign is an assumption wherever unseen ratings are put below seen ones. Uniform rows show it by
+their means: those of seen pairs, reweighted to the unseen ones, less those of unseen pairs. Without
+them, held-out logged rows can support
+it: where people pick what they like, ratings rise with how much others like them were exposed to
+the item, beyond what a rating model, activity and popularity say. A clear positive t licenses Γ >
+1. Nothing else in a log does: where taste varies from pair to pair, t is about 0 whichever the
+sign.
 """
 
 from __future__ import annotations
@@ -20,7 +23,11 @@ from puidrec.errors import InputError
 CLEAR_T = 3.1
 """t from which the sign is taken to be shown: a false one in a thousand logs of either sign."""
 FEW_USERS = 20
-LIKED, DISLIKED, OPEN = "people pick what they like", "people pick what they dislike", "the sign is not shown"
+LIKED, DISLIKED, OPEN = (
+    "people pick what they like",
+    "people pick what they dislike",
+    "the sign is not shown",
+)
 
 
 class SignCheck(NamedTuple):
@@ -49,7 +56,8 @@ class SignCheck(NamedTuple):
 
 
 class MeanGap(NamedTuple):
-    """Mean rating of seen pairs, reweighted to the unseen ones, less that of uniform rows of unseen pairs."""
+    """Mean rating of seen pairs, reweighted to the unseen ones, less that of uniform rows of unseen
+    pairs."""
 
     name: str
     side: str
@@ -69,11 +77,19 @@ class MeanGap(NamedTuple):
 
 
 def mean_gap(
-    weight: np.ndarray, levels: np.ndarray, rating: np.ndarray, user: np.ndarray, *, name: str, side: str = ""
+    weight: np.ndarray,
+    levels: np.ndarray,
+    rating: np.ndarray,
+    user: np.ndarray,
+    *,
+    name: str,
+    side: str = "",
 ) -> MeanGap | None:
-    """The gap of the means; None where fewer than `FEW_USERS` users or groups of users have ratings.
+    """The gap of the means; None where fewer than `FEW_USERS` users or groups of users have
+    ratings.
 
-    weight: Σ(1/p − 1) of the seen rows, [groups of users, levels]. rating, user: of the uniform rows.
+    weight: Σ(1/p − 1) of the seen rows, [groups of users, levels]. rating, user: of the uniform
+    rows.
     """
     total, of_group = weight.sum(), weight.sum(axis=1)
     code = np.unique(user, return_inverse=True)[1]
@@ -97,12 +113,18 @@ def log_controls(ratings: RowMatrix, user: np.ndarray, item: np.ndarray) -> np.n
 
 
 def sign_check(
-    rating: np.ndarray, prediction: np.ndarray, exposure: np.ndarray, user: np.ndarray, controls: np.ndarray
+    rating: np.ndarray,
+    prediction: np.ndarray,
+    exposure: np.ndarray,
+    user: np.ndarray,
+    controls: np.ndarray,
 ) -> SignCheck:
-    """Regress held-out logged ratings on a model's predictions, controls and one exposure factor; user-clustered t.
+    """Regress held-out logged ratings on a model's predictions, controls and one exposure factor;
+    user-clustered t.
 
-    rating: in [0, 1]. prediction, exposure: made without these rows; the leading exposure factor, which is activity
-    times popularity, taken off. controls: [rows, any], such as log activity and log popularity. user: codes.
+    rating: in [0, 1]. prediction, exposure: made without these rows; the leading exposure factor,
+    which is activity times popularity, taken off. controls: [rows, any], such as log activity and
+    log popularity. user: codes.
     """
     sizes = {x.shape[0] for x in (rating, prediction, exposure, user, controls)}
     if len(sizes) != 1:
@@ -110,7 +132,9 @@ def sign_check(
     n_users = np.unique(user).size
     if n_users < FEW_USERS or np.ptp(exposure) == 0.0:
         return SignCheck(0.0, 0.0, rating.size)
-    x = np.column_stack([np.ones(rating.size), prediction, controls, exposure / exposure.std()]).astype(np.float64)
+    x = np.column_stack(
+        [np.ones(rating.size), prediction, controls, exposure / exposure.std()]
+    ).astype(np.float64)
     inverse = np.linalg.pinv(x.T @ x)
     coefficient = inverse @ (x.T @ rating)
     scores = x * (rating - x @ coefficient)[:, None]
@@ -118,4 +142,6 @@ def sign_check(
     sums = np.stack([np.bincount(code, column) for column in scores.T], axis=1)
     variance = (inverse @ (sums.T @ sums) @ inverse)[-1, -1] * n_users / (n_users - 1)
     slope = float(coefficient[-1])
-    return SignCheck(slope, slope / float(np.sqrt(variance)) if variance > 0.0 else 0.0, rating.size)
+    return SignCheck(
+        slope, slope / float(np.sqrt(variance)) if variance > 0.0 else 0.0, rating.size
+    )

@@ -1,13 +1,16 @@
-"""Logistic regression over all of D when users and items fall into classes: the solver of `two-way` and `logistic`.
+"""Logistic regression over all of D when users and items fall into classes: the solver of `two-way`
+and `logistic`.
 
     logit p_kl = cell[bin of k, bin of l] + offset_k + (X a)_k + offset_l + (Z b)_l
 
-for classes k of users and l of items. The likelihood of all |users| × |items| pairs is a sum over the K × L table of
-classes weighted by their sizes, and the data enter through sums only: observed pairs per user class, per item class
-and per cell. Newton's method, its linear systems by conjugate gradients.
+for classes k of users and l of items. The likelihood of all |users| × |items| pairs is a sum over
+the K × L table of classes weighted by their sizes, and the data enter through sums only: observed
+pairs per user class, per item class and per cell. Newton's method, its linear systems by conjugate
+gradients.
 
-Without features, entities of equal bin and equal degree are one class, since exposure cannot tell them apart;
-neighbouring degrees share a class where the table of classes would grow too large (`DegreeClasses`, `fit_budget`).
+Without features, entities of equal bin and equal degree are one class, since exposure cannot tell
+them apart; neighbouring degrees share a class where the table of classes would grow too large
+(`DegreeClasses`, `fit_budget`).
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ class ClassSide:
     bin: np.ndarray
     n_bins: int
     design: sparse.csr_array | None = None
-    """Features [classes, columns]; None gives every member an effect of its own, equal within a class."""
+    """Features [classes, columns]; None gives every member an effect of its own, equal within a
+    class."""
     offset: np.ndarray | float = 0.0
     """Known part of the log-odds of each class."""
 
@@ -53,7 +57,9 @@ class ClassSide:
     def by_bin(self) -> sparse.csc_array:
         """Sums over the classes of each bin, [bins, classes]."""
         rows = np.arange(self.size.size)
-        return sparse.csr_array((np.ones(rows.size), (rows, self.bin)), shape=(rows.size, self.n_bins)).T
+        return sparse.csr_array(
+            (np.ones(rows.size), (rows, self.bin)), shape=(rows.size, self.n_bins)
+        ).T
 
     @cached_property
     def _turned_design(self) -> sparse.csc_array | None:
@@ -75,7 +81,8 @@ class ClassSide:
 
 @dataclass(frozen=True)
 class Ridge:
-    """Penalties ½·ridge·effect²: per user effect, per item effect, on interactions of bins, on cells as such."""
+    """Penalties ½·ridge·effect²: per user effect, per item effect, on interactions of bins, on
+    cells as such."""
 
     user: float
     item: float
@@ -138,11 +145,13 @@ class AdditiveProblem:
         expected = p * u.size[:, None]
         expected *= i.size
         gradient = Parameters(
-            u.by_bin @ (i.by_bin @ expected.T).T - self.cells
-            + ridge.interaction * centred(at.cell) + ridge.cell * (at.cell - self.centre),
+            u.by_bin @ (i.by_bin @ expected.T).T
+            - self.cells
+            + ridge.interaction * centred(at.cell)
+            + ridge.cell * (at.cell - self.centre),
             u.gather(expected.sum(axis=1) - u.observed) + ridge.user * u.weight * at.user,
             i.gather(expected.sum(axis=0) - i.observed) + ridge.item * i.weight * at.item,
-        )  # fmt: skip
+        )
         np.subtract(1.0, p, out=p)
         expected *= p
         return State(self, ridge, gradient, expected)
@@ -190,13 +199,22 @@ class State:
         """Hessian times direction: two products with the table of weights, the rest on bins."""
         u, i, r = self.problem.users, self.problem.items, self.ridge
         user, item = u.spread(d.user), i.spread(d.item)
-        rows = self.user_information * user + self.weight @ item + (self._by_item_bin * d.cell[u.bin]).sum(axis=1)
+        rows = (
+            self.user_information * user
+            + self.weight @ item
+            + (self._by_item_bin * d.cell[u.bin]).sum(axis=1)
+        )
         columns = self.item_information * item + user @ self.weight
         columns += (self._by_user_bin * d.cell[:, i.bin]).sum(axis=0)
-        cell = u.by_bin @ (self._by_item_bin * user[:, None]) + (i.by_bin @ (self._by_user_bin * item).T).T
+        cell = (
+            u.by_bin @ (self._by_item_bin * user[:, None])
+            + (i.by_bin @ (self._by_user_bin * item).T).T
+        )
         cell += (self.cell_information + r.cell) * d.cell + r.interaction * centred(d.cell)
         return Parameters(
-            cell, u.gather(rows) + r.user * u.weight * d.user, i.gather(columns) + r.item * i.weight * d.item
+            cell,
+            u.gather(rows) + r.user * u.weight * d.user,
+            i.gather(columns) + r.item * i.weight * d.item,
         )
 
     def diagonal(self) -> Parameters:
@@ -230,9 +248,11 @@ def centred(cell: np.ndarray) -> np.ndarray:
 def minimise(
     problem: AdditiveProblem, start: Parameters, ridge: Ridge, *, tolerance: float = 1e-12
 ) -> tuple[Parameters, State]:
-    """Newton's method to the minimum (the problem is convex), halving steps that do not lower the loss.
+    """Newton's method to the minimum (the problem is convex), halving steps that do not lower the
+    loss.
 
-    Stops when the Newton decrement, the loss still to gain twice over, is below `tolerance` × observed pairs.
+    Stops when the Newton decrement, the loss still to gain twice over, is below `tolerance` ×
+    observed pairs.
     """
     point, state = start, problem.state(start, ridge)
     limit = tolerance * max(float(problem.cells.sum()), 1.0)
@@ -259,7 +279,8 @@ def minimise(
 
 
 def calibrating_shift(log_odds: np.ndarray, pairs: np.ndarray, n_seen: float) -> float:
-    """The δ with Σ pairs · σ(log_odds + δ) = n_seen: a model must expect as many seen pairs as there are.
+    """The δ with Σ pairs · σ(log_odds + δ) = n_seen: a model must expect as many seen pairs as
+    there are.
 
     Newton's method, kept inside a shrinking bracket.
     """
@@ -277,7 +298,8 @@ def calibrating_shift(log_odds: np.ndarray, pairs: np.ndarray, n_seen: float) ->
 
 @dataclass(frozen=True)
 class Strata:
-    """Entities by bin and, where part of their log-odds is known beforehand, by level of that offset within the bin."""
+    """Entities by bin and, where part of their log-odds is known beforehand, by level of that
+    offset within the bin."""
 
     of: np.ndarray
     """Stratum of each entity."""
@@ -306,7 +328,8 @@ class Strata:
 
 @dataclass(frozen=True)
 class DegreeClasses:
-    """Entities by (stratum, degree), and these kinds grouped into classes of similar degree within a stratum."""
+    """Entities by (stratum, degree), and these kinds grouped into classes of similar degree within
+    a stratum."""
 
     strata: Strata
     kind_of: np.ndarray
@@ -323,7 +346,14 @@ class DegreeClasses:
         width = int(degree.max()) + 1
         key = strata.of.astype(np.int64) * width + degree
         found, kind_of, size = np.unique(key, return_inverse=True, return_counts=True)
-        return cls(strata, kind_of, found // width, found % width, size.astype(np.float64), np.arange(found.size))
+        return cls(
+            strata,
+            kind_of,
+            found // width,
+            found % width,
+            size.astype(np.float64),
+            np.arange(found.size),
+        )
 
     @property
     def n_classes(self) -> int:
@@ -331,7 +361,8 @@ class DegreeClasses:
         return int(self.class_of[-1]) + 1
 
     def at_most(self, limit: int) -> DegreeClasses:
-        """Group degrees in steps of equal ratio, the finest steps that leave at most `limit` classes."""
+        """Group degrees in steps of equal ratio, the finest steps that leave at most `limit`
+        classes."""
         grouped, step = self, 0.005
         while grouped.n_classes > limit and step < 50.0:
             level = np.floor(np.log1p(self.kind_degree) / step).astype(np.int64)
@@ -341,12 +372,17 @@ class DegreeClasses:
         return grouped
 
     def side(self) -> ClassSide:
-        """The classes as one side of the exposure model; degree totals are exact whatever the grouping."""
+        """The classes as one side of the exposure model; degree totals are exact whatever the
+        grouping."""
         size = np.bincount(self.class_of, weights=self.kind_size)
         observed = np.bincount(self.class_of, weights=self.kind_size * self.kind_degree)
         stratum = self._class_stratum()
         return ClassSide(
-            size, observed, self.strata.bin[stratum], self.strata.n_bins, offset=self.strata.offset[stratum]
+            size,
+            observed,
+            self.strata.bin[stratum],
+            self.strata.n_bins,
+            offset=self.strata.offset[stratum],
         )
 
     def _class_stratum(self) -> np.ndarray:
@@ -356,20 +392,24 @@ class DegreeClasses:
     def to_entities(self, values: np.ndarray) -> np.ndarray:
         """Values of classes to values of entities.
 
-        A class's value belongs to its mean degree; other degrees are read off a monotone curve through the classes
-        of the stratum, over log(1 + degree).
+        A class's value belongs to its mean degree; other degrees are read off a monotone curve
+        through the classes of the stratum, over log(1 + degree).
         """
         if self.n_classes == self.kind_size.size:
             direct: np.ndarray = values[self.kind_of]
             return direct
-        from scipy.interpolate import PchipInterpolator  # takes long to import; small logs do without
+        from scipy.interpolate import (
+            PchipInterpolator,
+        )  # takes long to import; small logs do without
 
         side, stratum = self.side(), self._class_stratum()
         x, wanted = np.log1p(side.observed / side.size), np.log1p(self.kind_degree)
         # Classes and kinds are sorted by stratum, so each stratum is a slice of both.
         found = np.unique(stratum)
         nodes, kinds = (
-            np.stack([np.searchsorted(s, found, "left"), np.searchsorted(s, found, "right")], axis=1)
+            np.stack(
+                [np.searchsorted(s, found, "left"), np.searchsorted(s, found, "right")], axis=1
+            )
             for s in (stratum, self.kind_stratum)
         )
         read = np.empty(wanted.size)
@@ -383,7 +423,8 @@ class DegreeClasses:
 def fit_budget(
     users: DegreeClasses, items: DegreeClasses, budget: int = TABLE_BUDGET
 ) -> tuple[DegreeClasses, DegreeClasses]:
-    """Group degrees so that the class table stays within the budget; the smaller side is kept whole if it can."""
+    """Group degrees so that the class table stays within the budget; the smaller side is kept whole
+    if it can."""
     if users.n_classes * items.n_classes <= budget:
         return users, items
     root = int(budget**0.5)

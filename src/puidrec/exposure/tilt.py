@@ -1,13 +1,16 @@
-"""Measured tilt: how exposure depends on the rating itself, beyond the propensity, from a few uniform ratings.
+"""Measured tilt: how exposure depends on the rating itself, beyond the propensity, from a few
+uniform ratings.
 
-If the odds of being seen are p/(1 − p) · exp(a_s + b_s r) with r the rating scaled to 0..1 and s a segment of users or
-items, then logged rows against uniform rows of unseen pairs are a logistic regression with the offset logit p:
+If the odds of being seen are p/(1 − p) · exp(a_s + b_s r) with r the rating scaled to 0..1 and s a
+segment of users or items, then logged rows against uniform rows of unseen pairs are a logistic
+regression with the offset logit p:
 
     logit P(logged | r, s) = logit p + (a_s + what the sampling adds) + b_s r.
 
-b_s > 0: people see what they like, more than the propensity explains; exp|b_s| is the Γ between both ends of the scale.
-A certificate proves that something is hidden; a tilt says in which direction and how much, if its form is right.
-Intervals resample users, each with logged and uniform rows together; a replicate takes one Newton step from the fit.
+b_s > 0: people see what they like, more than the propensity explains; exp|b_s| is the Γ between
+both ends of the scale. A certificate proves that something is hidden; a tilt says in which
+direction and how much, if its form is right. Intervals resample users, each with logged and uniform
+rows together; a replicate takes one Newton step from the fit.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class TiltRows(NamedTuple):
 
 @dataclass(frozen=True)
 class TiltFit:
-    """Intercepts and slopes of the segments, and what each user adds to their scores and curvatures."""
+    """Intercepts and slopes of the segments, and what each user adds to their scores and
+    curvatures."""
 
     intercept: np.ndarray
     slope: np.ndarray
@@ -85,7 +89,9 @@ def fit_tilt(rows: TiltRows, n_users: int, n_segments: int = 1) -> TiltFit:
     return TiltFit(a, b, own)
 
 
-def _sums(rows: TiltRows, a: np.ndarray, b: np.ndarray, n_segments: int, place: np.ndarray, n: int) -> np.ndarray:
+def _sums(
+    rows: TiltRows, a: np.ndarray, b: np.ndarray, n_segments: int, place: np.ndarray, n: int
+) -> np.ndarray:
     """Scores and curvatures at a and b, summed by place, [n, 5]."""
     r = rows.rating
     eta = rows.offset + a[rows.segment] + b[rows.segment] * r
@@ -100,23 +106,35 @@ def _step(score: np.ndarray, curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     one, mixed, two = curve[..., 0], curve[..., 1], curve[..., 2]
     det = one * two - mixed**2
     safe = np.where(det > 1e-12, det, np.inf)
-    return (two * score[..., 0] - mixed * score[..., 1]) / safe, (one * score[..., 1] - mixed * score[..., 0]) / safe
+    return (two * score[..., 0] - mixed * score[..., 1]) / safe, (
+        one * score[..., 1] - mixed * score[..., 0]
+    ) / safe
 
 
-def tilt_rows(nominal: NominalExposure, uniform_user: np.ndarray, uniform_item: np.ndarray,
-              uniform_rating: np.ndarray, segments: Segments | None = None) -> TiltRows:  # fmt: skip
-    """The rows of a regression: seen rows, and uniform rows of unseen pairs; ratings are scaled here."""
+def tilt_rows(
+    nominal: NominalExposure,
+    uniform_user: np.ndarray,
+    uniform_item: np.ndarray,
+    uniform_rating: np.ndarray,
+    segments: Segments | None = None,
+) -> TiltRows:
+    """The rows of a regression: seen rows, and uniform rows of unseen pairs; ratings are scaled
+    here."""
     seen, scale = nominal.seen, nominal.data.scale
     chosen = np.arange(len(seen))
     if chosen.size > MAX_LOGGED:
-        chosen = np.sort(generator(nominal.seed, "tilt-rows").choice(chosen, MAX_LOGGED, replace=False))
+        chosen = np.sort(
+            generator(nominal.seed, "tilt-rows").choice(chosen, MAX_LOGGED, replace=False)
+        )
     logged = seen.take(chosen)
     user = np.concatenate([logged.user, uniform_user]).astype(np.int64)
     item = np.concatenate([logged.item, uniform_item]).astype(np.int64)
     rating = scale.unit(np.concatenate([logged.rating, uniform_rating])).astype(np.float64)
     p = np.clip(nominal.propensity.predict(user, item, None), 1e-9, 1.0 - 1e-9)
     code = np.zeros(user.size, np.int64) if segments is None else segments.of(user, item)
-    return TiltRows(rating, np.log(p) - np.log1p(-p), (np.arange(user.size) < chosen.size) * 1.0, user, code)
+    return TiltRows(
+        rating, np.log(p) - np.log1p(-p), (np.arange(user.size) < chosen.size) * 1.0, user, code
+    )
 
 
 class SegmentTilt(NamedTuple):
@@ -138,7 +156,9 @@ class SegmentTilt(NamedTuple):
     @property
     def direction(self) -> str:
         """`liked is seen`, `disliked is seen`, or `open`."""
-        return "liked is seen" if self.low > 0.0 else "disliked is seen" if self.high < 0.0 else "open"
+        return (
+            "liked is seen" if self.low > 0.0 else "disliked is seen" if self.high < 0.0 else "open"
+        )
 
 
 @dataclass(frozen=True)
@@ -167,7 +187,9 @@ class Tilt:
 
     def to_frame(self) -> pl.DataFrame:
         """A row per segment."""
-        return pl.DataFrame([{**row._asdict(), "gamma": row.gamma, "direction": row.direction} for row in self.rows])
+        return pl.DataFrame(
+            [{**row._asdict(), "gamma": row.gamma, "direction": row.direction} for row in self.rows]
+        )
 
 
 def measure_tilt(
@@ -181,15 +203,18 @@ def measure_tilt(
 ) -> Tilt:
     """How exposure depends on the rating beyond the propensity, from the log and its uniform rows.
 
-    by: a feature column of users or items, `activity` or `popularity`: a slope for each of its segments with at least
-    30 uniform rows; None: one for all pairs. Uniform rows whose pair is in the log are left out. It assumes that log
-    odds are linear in the rating; a certificate assumes no form, and says less.
+    by: a feature column of users or items, `activity` or `popularity`: a slope for each of its
+    segments with at least 30 uniform rows; None: one for all pairs. Uniform rows whose pair is in
+    the log are left out. It assumes that log odds are linear in the rating; a certificate assumes
+    no form, and says less.
     """
     if data.uniform is None or not len(data.uniform):
         raise InputError(
-            "a tilt needs uniform rows", found="none", expected="ratings of items drawn at random",
+            "a tilt needs uniform rows",
+            found="none",
+            expected="ratings of items drawn at random",
             hint="Load the data with uniform=…",
-        )  # fmt: skip
+        )
     rule = all_labelled(get_protocol(protocol))
     nominal = NominalExposure(data, data.logged.labelled(rule), None, propensity, seed=rng)
     drawn = nominal.unseen(data.uniform.labelled(rule))
@@ -201,13 +226,17 @@ def measure_tilt(
     ends = np.percentile(fit.draws(rng), [tail, 100.0 - tail], axis=0)
     counts = [np.bincount(rows.segment[rows.logged == o], minlength=len(names)) for o in (0.0, 1.0)]
     found = [
-        SegmentTilt(name, int(counts[0][k]), int(counts[1][k]), float(fit.slope[k]), *map(float, ends[:, k]))
+        SegmentTilt(
+            name, int(counts[0][k]), int(counts[1][k]), float(fit.slope[k]), *map(float, ends[:, k])
+        )
         for k, name in enumerate(names)
         if counts[0][k] >= MIN_ROWS and counts[1][k] >= MIN_ROWS
     ]
     if not found:
         raise InputError(
-            "too few uniform rows to measure a tilt", found=len(drawn), expected=f"{MIN_ROWS} in a segment"
+            "too few uniform rows to measure a tilt",
+            found=len(drawn),
+            expected=f"{MIN_ROWS} in a segment",
         )
     return Tilt(tuple(found), by, propensity, confidence, fit)
 

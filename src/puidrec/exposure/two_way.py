@@ -1,11 +1,12 @@
 """`two-way`: logit p = m(x_u, x_i) + s_u + t_i, ridge on s and t, over all of D.
 
-m is a table over bins and, where side tables exist, the linear feature scores of a logistic regression, so that
-differences which bins are too coarse to show are not taken for a hidden trait.
+m is a table over bins and, where side tables exist, the linear feature scores of a logistic
+regression, so that differences which bins are too coarse to show are not taken for a hidden trait.
 
-A hidden confounder that belongs to the user or to the item is a fixed effect of exposure, so it can be recovered from
-degrees; only what varies from pair to pair stays hidden. Cells and degrees are sufficient statistics, so users of equal
-bin and degree share s, items likewise, and the fit works on a small table of classes.
+A hidden confounder that belongs to the user or to the item is a fixed effect of exposure, so it can
+be recovered from degrees; only what varies from pair to pair stays hidden. Cells and degrees are
+sufficient statistics, so users of equal bin and degree share s, items likewise, and the fit works
+on a small table of classes.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ MIN_VARIANCE, MAX_VARIANCE = 1e-5, 25.0
 CELL_RIDGE = 1e-3
 MAX_ROUNDS = 12
 GRID, ZOOMS = 9, 9
-"""Variances compared at a time, and how often the interval between the best one's neighbours is looked at more closely:
-log v is found to 3e-5."""
+"""Variances compared at a time, and how often the interval between the best one's neighbours is
+looked at more closely: log v is found to 3e-5."""
 
 RidgeChoice = float | Literal["auto"]
 
@@ -52,7 +53,8 @@ class TwoWayEffects:
     cell_logit: np.ndarray
     """m(x) as far as bins tell, [user bins, item bins]."""
     user_effect: np.ndarray
-    """s_u, [users]: log-odds beyond the features, shrunk for sampling noise; sums to 0 within a user bin."""
+    """s_u, [users]: log-odds beyond the features, shrunk for sampling noise; sums to 0 within a
+    user bin."""
     item_effect: np.ndarray
     """t_i, [items]."""
     user_variance: np.ndarray
@@ -86,9 +88,11 @@ def fit_two_way(
 ) -> TwoWayEffects:
     """Maximise the penalised likelihood of exposure over D = users × items.
 
-    ridge: one number, (user, item), or `auto`: empirical Bayes, 1/variance of the effects beyond what sampling
-    explains. interaction_ridge: the same for cells beyond row and column effects of bins. Offsets: log-odds of each
-    user and item known beforehand (`logistic.feature_scores`), used to a few levels per bin.
+    ridge: one number, (user, item), or `auto`: empirical Bayes, 1/variance of the effects beyond
+    what sampling
+    explains. interaction_ridge: the same for cells beyond row and column effects of bins. Offsets:
+    log-odds of each user and item known beforehand (`logistic.feature_scores`), used to a few
+    levels per bin.
     """
     n_user_bins, n_item_bins = counts.cells.shape
     user_strata = Strata.build(counts.user_bin, n_user_bins, user_offset)
@@ -101,22 +105,33 @@ def fit_two_way(
     overall = float(logit((counts.cells.sum() + 0.5) / (counts.pairs.sum() + 1.0)))
     problem = AdditiveProblem(users.side(), items.side(), counts.cells.astype(np.float64), overall)
     fixed = ridge if isinstance(ridge, tuple) else (ridge, ridge)
-    point, state = _fit_ridges(problem, _start(problem, counts.pairs), (*fixed, interaction_ridge), cell_ridge)
+    point, state = _fit_ridges(
+        problem, _start(problem, counts.pairs), (*fixed, interaction_ridge), cell_ridge
+    )
     used = state.ridge
     return TwoWayEffects(
-        point.cell, users.to_entities(point.user), items.to_entities(point.item),
+        point.cell,
+        users.to_entities(point.user),
+        items.to_entities(point.item),
         users.to_entities(1.0 / (state.user_information / problem.users.size + used.user)),
-        items.to_entities(1.0 / (state.item_information / problem.items.size + used.item)), counts.user_bin,
-        counts.item_bin, used, user_strata.offset[user_strata.of], item_strata.offset[item_strata.of],
-    )  # fmt: skip
+        items.to_entities(1.0 / (state.item_information / problem.items.size + used.item)),
+        counts.user_bin,
+        counts.item_bin,
+        used,
+        user_strata.offset[user_strata.of],
+        item_strata.offset[item_strata.of],
+    )
 
 
 def _start(problem: AdditiveProblem, pairs: np.ndarray) -> Parameters:
-    """Smoothed cell rates and log degree ratios: the Poisson solution, close where exposure is rare."""
+    """Smoothed cell rates and log degree ratios: the Poisson solution, close where exposure is
+    rare."""
     total, whole = problem.cells.sum(), pairs.sum()
     rate = (problem.cells + 10.0 * (total + 0.5) / (whole + 1.0)) / (pairs + 10.0)
     return Parameters(
-        logit(np.clip(rate, 1e-9, 1 - 1e-9)), _log_degree_ratio(problem.users), _log_degree_ratio(problem.items)
+        logit(np.clip(rate, 1e-9, 1 - 1e-9)),
+        _log_degree_ratio(problem.users),
+        _log_degree_ratio(problem.items),
     )
 
 
@@ -131,7 +146,10 @@ def _fit_ridges(
     problem: AdditiveProblem, point: Parameters, wanted: tuple[RidgeChoice, ...], cell_ridge: float
 ) -> tuple[Parameters, State]:
     """Alternate the fit and the empirical-Bayes variances of those ridges that are `auto`."""
-    if any(choice != "auto" and not (isinstance(choice, int | float) and choice >= 0) for choice in wanted):
+    if any(
+        choice != "auto" and not (isinstance(choice, int | float) and choice >= 0)
+        for choice in wanted
+    ):
         raise InputError("ridge out of range", found=wanted, expected="a number >= 0, or 'auto'")
     values = np.array([1.0 if choice == "auto" else float(choice) for choice in wanted])
     free = np.array([choice == "auto" for choice in wanted])
@@ -162,14 +180,17 @@ def _effect_variances(problem: AdditiveProblem, point: Parameters, state: State)
         (point.item, items.size / state.item_information, items.size, ridge.item),
         (centred(point.cell).ravel(), 1.0 / state.cell_information.ravel(), one, ridge.interaction),
     )
-    return np.array([effect_variance(s * (1.0 + lam * noise), noise, size) for s, noise, size, lam in parts])
+    return np.array(
+        [effect_variance(s * (1.0 + lam * noise), noise, size) for s, noise, size, lam in parts]
+    )
 
 
 def effect_variance(estimate: np.ndarray, noise: np.ndarray, size: np.ndarray) -> float:
-    """Maximum likelihood variance v of effects seen through noise: estimate ~ N(0, v + noise), `size` times each.
+    """Maximum likelihood variance v of effects seen through noise: estimate ~ N(0, v + noise),
+    `size` times each.
 
-    `estimate` is the unshrunk working value s + score/information. Effects no larger than their noise give the
-    smallest variance, so that a ridge of 1/v removes them.
+    `estimate` is the unshrunk working value s + score/information. Effects no larger than their
+    noise give the smallest variance, so that a ridge of 1/v removes them.
     """
     squares = estimate**2
 
@@ -186,7 +207,8 @@ def effect_variance(estimate: np.ndarray, noise: np.ndarray, size: np.ndarray) -
 
 
 class TwoWay(FittedPropensity):
-    """Features through bins (and linear scores, unless `features=False`), and an effect of every user and item."""
+    """Features through bins (and linear scores, unless `features=False`), and an effect of every
+    user and item."""
 
     name = "two-way"
 
@@ -204,7 +226,11 @@ class TwoWay(FittedPropensity):
     def _fit(self, data: Exposure) -> None:
         user, item = feature_scores(data) if self.features else (None, None)
         self.effects_ = fit_two_way(
-            data.counts, self.ridge, interaction_ridge=self.interaction_ridge, user_offset=user, item_offset=item
+            data.counts,
+            self.ridge,
+            interaction_ridge=self.interaction_ridge,
+            user_offset=user,
+            item_offset=item,
         )
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:

@@ -1,7 +1,9 @@
-"""Adaptive hybrid binning: one bin code per user (or item) from all its features, coarse enough to count with.
+"""Adaptive hybrid binning: one bin code per user (or item) from all its features, coarse enough to
+count with.
 
-A column becomes a few bins of its own (`bin_column`); columns are crossed into composite bins, and combinations too
-rare to estimate a rate from join the most similar frequent one (`bin_side`). Same table, same bins: nothing is drawn.
+A column becomes a few bins of its own (`bin_column`); columns are crossed into composite bins, and
+combinations too rare to estimate a rate from join the most similar frequent one (`bin_side`). Same
+table, same bins: nothing is drawn.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import polars as pl
 from puidrec.errors import InputError
 
 FREQUENT_SHARE = 0.5
-"""A column joins the composite only while this share of entities stays in combinations of `min_count` or more."""
+"""A column joins the composite only while this share of entities stays in combinations of
+`min_count` or more."""
 MIN_COUNT = 10
 MAX_LEVELS = 16
 """Categories of a column kept by name; the rarer ones are one bin, `other`."""
@@ -26,7 +29,8 @@ ID_ROWS = 10
 
 @dataclass(frozen=True)
 class ColumnBins:
-    """The bins of one column; a missing value is a bin of its own, since who leaves a field empty is informative."""
+    """The bins of one column; a missing value is a bin of its own, since who leaves a field empty
+    is informative."""
 
     name: str
     codes: np.ndarray
@@ -46,9 +50,11 @@ class ColumnBins:
 def bin_column(column: pl.Series, n_bins: int = 4) -> ColumnBins:
     """Bin a column by its type.
 
-    Numbers: their own values where there are at most `n_bins`; else quantiles; where ties make quantiles collapse, zero
-    against the rest if the ties are zeros, else the more even of the collapsed quantiles and equal width. Text: by
-    category. Lists: by the value of the list that is most common in the column. Missing values form the last bin.
+    Numbers: their own values where there are at most `n_bins`; else quantiles; where ties make
+    quantiles collapse, zero against the rest if the ties are zeros, else the more even of the
+    collapsed quantiles and equal width. Text: by
+    category. Lists: by the value of the list that is most common in the column. Missing values form
+    the last bin.
     """
     if n_bins < 2:
         raise InputError("too few bins", found=n_bins, expected="n_bins >= 2")
@@ -60,7 +66,10 @@ def bin_column(column: pl.Series, n_bins: int = 4) -> ColumnBins:
     if dtype in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null):
         return _categorical(column.cast(pl.String))
     raise InputError(
-        "cannot be binned", column=column.name, found=str(dtype), expected="numbers, text, or lists of text"
+        "cannot be binned",
+        column=column.name,
+        found=str(dtype),
+        expected="numbers, text, or lists of text",
     )
 
 
@@ -81,7 +90,9 @@ def _numeric(column: pl.Series, n_bins: int) -> ColumnBins:
 
 def _edges(values: np.ndarray, n_bins: int) -> np.ndarray:
     """Inner edges: bin k is [edge k-1, edge k)."""
-    quantiles: np.ndarray = np.unique(np.quantile(values, np.arange(1, n_bins) / n_bins, method="higher"))
+    quantiles: np.ndarray = np.unique(
+        np.quantile(values, np.arange(1, n_bins) / n_bins, method="higher")
+    )
     quantiles = quantiles[quantiles > values.min()]
     if quantiles.size == n_bins - 1:
         return quantiles
@@ -100,29 +111,48 @@ def _evenness(values: np.ndarray, edges: np.ndarray) -> float:
 
 
 def _leading_value(column: pl.Series) -> pl.Series:
-    """One value per list: the one most common in the column (ties by name); `none` for an empty list."""
+    """One value per list: the one most common in the column (ties by name); `none` for an empty
+    list."""
     lists = pl.DataFrame({"row": np.arange(column.len()), "value": column.cast(pl.List(pl.String))})
     values = lists.filter(pl.col("value").list.len() > 0).explode("value").drop_nulls()
-    rank = values.group_by("value").len().sort(["len", "value"], descending=[True, False]).with_row_index("rank")
-    best = values.join(rank.select("value", "rank"), on="value").sort("row", "rank").unique("row", keep="first")
-    joined = lists.select("row").join(best.select("row", "value"), on="row", how="left", maintain_order="left")
+    rank = (
+        values.group_by("value")
+        .len()
+        .sort(["len", "value"], descending=[True, False])
+        .with_row_index("rank")
+    )
+    best = (
+        values.join(rank.select("value", "rank"), on="value")
+        .sort("row", "rank")
+        .unique("row", keep="first")
+    )
+    joined = lists.select("row").join(
+        best.select("row", "value"), on="row", how="left", maintain_order="left"
+    )
     empty = pl.when(column.is_null()).then(None).otherwise(pl.col("value").fill_null("none"))
     return joined.select(empty.alias(column.name)).to_series()
 
 
 def _categorical(column: pl.Series) -> ColumnBins:
-    """One bin per category, most common first (ties by name); past `MAX_LEVELS` the rest is `other`."""
+    """One bin per category, most common first (ties by name); past `MAX_LEVELS` the rest is
+    `other`."""
     table = column.drop_nulls().rename("value").to_frame().group_by("value").len()
     names = table.sort(["len", "value"], descending=[True, False])["value"].to_list()
     many = len(names) > MAX_LEVELS
     labels = (*names[: MAX_LEVELS - 1], "other") if many else tuple(names)
     code = {name: min(k, MAX_LEVELS - 1) for k, name in enumerate(names)}
     present = column.is_not_null().to_numpy()
-    mapped = column.drop_nulls().replace_strict(code, return_dtype=pl.Int32) if code else pl.Series([], dtype=pl.Int32)
+    mapped = (
+        column.drop_nulls().replace_strict(code, return_dtype=pl.Int32)
+        if code
+        else pl.Series([], dtype=pl.Int32)
+    )
     return _with_missing(column.name, mapped.to_numpy(), labels, present)
 
 
-def _with_missing(name: str, found: np.ndarray, labels: tuple[str, ...], present: np.ndarray) -> ColumnBins:
+def _with_missing(
+    name: str, found: np.ndarray, labels: tuple[str, ...], present: np.ndarray
+) -> ColumnBins:
     """Put codes of present values in place; drop empty bins; missing is the last bin."""
     occupied, compact = np.unique(found, return_inverse=True)
     codes = np.full(present.size, occupied.size, np.int32)
@@ -142,7 +172,8 @@ class SideBins:
     codes: np.ndarray
     """Bin of each entity (int32); every code from 0 to the number of labels - 1 occurs."""
     labels: tuple[str, ...]
-    """What a bin is made of, for people: `gender=f, age=20 to 30`; rarer combinations joined the nearest one."""
+    """What a bin is made of, for people: `gender=f, age=20 to 30`; rarer combinations joined the
+    nearest one."""
     columns: tuple[str, ...]
     """The columns that make the bins."""
 
@@ -165,17 +196,22 @@ def bin_side(
 ) -> SideBins:
     """Cross the columns of a side table into composite bins of at least `min_count` entities each.
 
-    Columns join one by one, at full resolution, else as two levels, else not at all, so that at least half of the
-    entities stay in frequent combinations. They join in table order, or, given `relevance` (one number per entity,
-    such as its degree), in order of how much of its variance their bins explain. Combinations rarer than `min_count`
-    (default: 10, or 1 in 200), or beyond the `max_bins` most frequent, go to the frequent combination that differs in
-    the fewest columns (ties: the larger one). Without a table there is one bin of `n_entities`: nothing recorded
+    Columns join one by one, at full resolution, else as two levels, else not at all, so that at
+    least half of the entities stay in frequent combinations. They join in table order, or, given
+    `relevance` (one number per entity, such as its degree), in order of how much of its variance
+    their bins explain. Combinations rarer than `min_count` (default: 10, or 1 in 200), or beyond
+    the `max_bins` most frequent, go to the frequent combination that differs in the fewest columns
+    (ties: the larger one). Without a table there is one bin of `n_entities`: nothing recorded
     explains exposure.
     """
-    columns = [] if frame is None else [c for c in frame.columns if c != id_column and c not in exclude]
+    columns = (
+        [] if frame is None else [c for c in frame.columns if c != id_column and c not in exclude]
+    )
     n = frame.height if frame is not None else n_entities
     if n is None or n < 1:
-        raise InputError("bins need a side table or the number of entities", found=n, expected="n_entities >= 1")
+        raise InputError(
+            "bins need a side table or the number of entities", found=n, expected="n_entities >= 1"
+        )
     if frame is None or not columns:
         return SideBins(np.zeros(n, np.int32), ("all",), ())
     for name in columns:
@@ -200,10 +236,14 @@ def cross(*codes: np.ndarray) -> np.ndarray:
 
 
 def _explained(codes: np.ndarray, target: np.ndarray) -> float:
-    """Adjusted R² of a target given bins, at least 0 and rounded, so that columns of no use keep their order."""
+    """Adjusted R² of a target given bins, at least 0 and rounded, so that columns of no use keep
+    their order."""
     size = np.bincount(codes)
     mean = np.bincount(codes, target) / np.maximum(size, 1)
-    residual, total = float(np.sum((target - mean[codes]) ** 2)), float(np.sum((target - target.mean()) ** 2))
+    residual, total = (
+        float(np.sum((target - mean[codes]) ** 2)),
+        float(np.sum((target - target.mean()) ** 2)),
+    )
     left = codes.size - size.size
     if total <= 0.0 or left <= 0:
         return 0.0
@@ -211,9 +251,12 @@ def _explained(codes: np.ndarray, target: np.ndarray) -> float:
 
 
 def _refuse_id(column: pl.Series, id_column: str) -> None:
-    """An id explains every exposure and generalises to none: as a feature it would make all gains spurious."""
+    """An id explains every exposure and generalises to none: as a feature it would make all gains
+    spurious."""
     named = column.name.lower() in {"id", "user_id", "item_id", id_column.lower()}
-    distinct = column.len() >= ID_ROWS and column.null_count() == 0 and column.n_unique() == column.len()
+    distinct = (
+        column.len() >= ID_ROWS and column.null_count() == 0 and column.n_unique() == column.len()
+    )
     if distinct and column.dtype.is_numeric():
         values = column.cast(pl.Float64).to_numpy()
         distinct = bool(np.ptp(values) == values.size - 1 and (values == np.round(values)).all())
@@ -228,7 +271,8 @@ def _refuse_id(column: pl.Series, id_column: str) -> None:
 
 
 def _select(columns: list[ColumnBins], floor: int) -> tuple[list[ColumnBins], np.ndarray]:
-    """Greedy forward choice of the columns (or their two-level forms) that keep combinations frequent."""
+    """Greedy forward choice of the columns (or their two-level forms) that keep combinations
+    frequent."""
     used: list[ColumnBins] = []
     current = np.zeros(columns[0].codes.size, np.int32)
     for column in columns:
@@ -244,8 +288,11 @@ def _select(columns: list[ColumnBins], floor: int) -> tuple[list[ColumnBins], np
     return used, current
 
 
-def _merge_rare(used: list[ColumnBins], combination: np.ndarray, floor: int, max_bins: int) -> SideBins:
-    """Give every rare combination to its nearest frequent one, by Hamming distance over the columns."""
+def _merge_rare(
+    used: list[ColumnBins], combination: np.ndarray, floor: int, max_bins: int
+) -> SideBins:
+    """Give every rare combination to its nearest frequent one, by Hamming distance over the
+    columns."""
     size = np.bincount(combination)
     first = np.zeros(size.size, np.int64)
     first[combination[::-1]] = np.arange(combination.size - 1, -1, -1)
@@ -263,6 +310,7 @@ def _merge_rare(used: list[ColumnBins], combination: np.ndarray, floor: int, max
     rank = np.empty(kept.size, np.int32)
     rank[order] = np.arange(kept.size, dtype=np.int32)
     labels = tuple(
-        ", ".join(f"{c.name}={c.labels[parts[j, kept[k]]]}" for j, c in enumerate(used)) for k in order.tolist()
+        ", ".join(f"{c.name}={c.labels[parts[j, kept[k]]]}" for j, c in enumerate(used))
+        for k in order.tolist()
     )
     return SideBins(rank[target][combination], labels, tuple(column.name for column in used))

@@ -1,7 +1,8 @@
-"""Exposure counts: all that propensities, entropies and Γ need of a log, in tables much smaller than it.
+"""Exposure counts: all that propensities, entropies and Γ need of a log, in tables much smaller
+than it.
 
-One pass over the log gives the observed pairs per (user bin, item) and per user. Cells of bins, item degrees and
-every permutation of feature rows follow from these without touching the log again.
+One pass over the log gives the observed pairs per (user bin, item) and per user. Cells of bins,
+item degrees and every permutation of feature rows follow from these without touching the log again.
 """
 
 from __future__ import annotations
@@ -31,20 +32,29 @@ class ExposureCounts:
     """Observed pairs, [user bins, items] (int64)."""
 
     @classmethod
-    def from_pairs(cls, user: np.ndarray, item: np.ndarray, user_bin: np.ndarray, item_bin: np.ndarray) -> Self:
+    def from_pairs(
+        cls, user: np.ndarray, item: np.ndarray, user_bin: np.ndarray, item_bin: np.ndarray
+    ) -> Self:
         """Count a log in memory: codes of users and items, and the bin of every user and item."""
         if user.shape != item.shape:
             check_pairs(user, item, user_bin.size, item_bin.size)
-        return cls.from_batches(((user[part], item[part]) for part in row_slices(user.size)), user_bin, item_bin)
+        return cls.from_batches(
+            ((user[part], item[part]) for part in row_slices(user.size)), user_bin, item_bin
+        )
 
     @classmethod
     def from_batches(
-        cls, batches: Iterable[tuple[np.ndarray, np.ndarray]], user_bin: np.ndarray, item_bin: np.ndarray
+        cls,
+        batches: Iterable[tuple[np.ndarray, np.ndarray]],
+        user_bin: np.ndarray,
+        item_bin: np.ndarray,
     ) -> Self:
         """Count a log that arrives in batches of (user codes, item codes)."""
         for name, codes in (("user_bin", user_bin), ("item_bin", item_bin)):
             if codes.ndim != 1 or codes.size == 0 or codes.min() < 0:
-                raise InputError("bins must be a vector of codes from 0", column=name, found=codes.shape)
+                raise InputError(
+                    "bins must be a vector of codes from 0", column=name, found=codes.shape
+                )
         n_users, n_items = user_bin.size, item_bin.size
         n_bins = int(user_bin.max()) + 1
         offset = user_bin.astype(np.int64) * n_items
@@ -98,12 +108,16 @@ class ExposureCounts:
 
     @cached_property
     def pairs(self) -> np.ndarray:
-        """Pairs of D per (user bin, item bin), as float64 (they exceed int64 nowhere, but divide often)."""
-        return np.multiply.outer(self.users_in_bin.astype(np.float64), self.items_in_bin.astype(np.float64))
+        """Pairs of D per (user bin, item bin), as float64 (they exceed int64 nowhere, but divide
+        often)."""
+        return np.multiply.outer(
+            self.users_in_bin.astype(np.float64), self.items_in_bin.astype(np.float64)
+        )
 
 
 def count_codes(codes: np.ndarray, size: int) -> np.ndarray:
-    """How often each code from 0 to size - 1 occurs, as `np.bincount` has it, but without a wider copy of the codes."""
+    """How often each code from 0 to size - 1 occurs, as `np.bincount` has it, but without a wider
+    copy of the codes."""
     total = np.zeros(size, np.int64)
     for part in row_slices(codes.size):
         total += np.bincount(codes[part], minlength=size)
@@ -111,23 +125,32 @@ def count_codes(codes: np.ndarray, size: int) -> np.ndarray:
 
 
 def group_columns(table: np.ndarray, group: np.ndarray, n_groups: int | None = None) -> np.ndarray:
-    """Sum the columns of a table by group: [rows, columns] → [rows, groups]; a group of no column sums to 0."""
+    """Sum the columns of a table by group: [rows, columns] → [rows, groups]; a group of no column
+    sums to 0."""
     size = np.bincount(group, minlength=n_groups or 0)
     result = np.zeros((table.shape[0], size.size), table.dtype)
     occupied = np.flatnonzero(size)
     order = np.argsort(group, kind="stable")
-    starts = (np.cumsum(size) - size)[occupied]  # reduceat returns a neighbour's entry for an empty group
+    starts = (np.cumsum(size) - size)[
+        occupied
+    ]  # reduceat returns a neighbour's entry for an empty group
     result[:, occupied] = np.add.reduceat(table[:, order], starts, axis=1)
     return result
 
 
 def check_pairs(user: np.ndarray, item: np.ndarray, n_users: int, n_items: int) -> None:
-    """Refuse codes that do not pair up or lie outside the population: they would count in another cell."""
+    """Refuse codes that do not pair up or lie outside the population: they would count in another
+    cell."""
     if user.shape != item.shape or user.ndim != 1:
-        raise InputError("user and item codes must be vectors of one length", found=f"{user.shape} and {item.shape}")
+        raise InputError(
+            "user and item codes must be vectors of one length",
+            found=f"{user.shape} and {item.shape}",
+        )
     for name, codes, size in (("user", user, n_users), ("item", item, n_items)):
         if codes.dtype.kind not in "iu":
             raise InputError(f"{name} codes must be integers", found=str(codes.dtype))
         if codes.size and (codes.min() < 0 or codes.max() >= size):
             worst = codes.min() if codes.min() < 0 else codes.max()
-            raise InputError(f"{name} code out of range", found=int(worst), expected=f"0 to {size - 1}")
+            raise InputError(
+                f"{name} code out of range", found=int(worst), expected=f"0 to {size - 1}"
+            )

@@ -9,8 +9,8 @@ same without the cut |
 | expected exposure (ridge regression) | `binned_design` | a column per bin but the first | bins, and (x − mean)/sd |
 | entropies, feature by feature | `feature_codes` | yes or no per value | four bins |
 
-A `FeatureEncoder` is fitted once and can be applied to new entities: values it never saw give zeros. Its state is plain
-JSON, so that a saved model can encode again.
+A `FeatureEncoder` is fitted once and can be applied to new entities: values it never saw give
+zeros. Its state is plain JSON, so that a saved model can encode again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class ColumnEncoder:
             mean = float(present.mean() or 0.0) if present.len() else 0.0  # type: ignore[arg-type]
             missing = present.len() < column.len()
             return cls(column.name, "number", mean=mean, scale=spread or 1.0, indicator=missing)
-        kind: Literal["category", "list"] = "list" if isinstance(column.dtype, pl.List) else "category"
+        kind: Literal["category", "list"] = (
+            "list" if isinstance(column.dtype, pl.List) else "category"
+        )
         values = column.explode() if kind == "list" else column
         known = tuple(values.drop_nulls().unique().sort().to_list())
         missing = kind == "category" and column.null_count() > 0
@@ -69,24 +71,37 @@ class ColumnEncoder:
 
     @classmethod
     def for_exposure(cls, column: pl.Series) -> ColumnEncoder:
-        """The encoding of `exposure_design`: common values that not every entity has; numbers that vary."""
+        """The encoding of `exposure_design`: common values that not every entity has; numbers that
+        vary."""
         if column.dtype.is_numeric():
             known = column.cast(pl.Float64)
             if known.null_count() == known.len():
                 return cls(column.name, "category")
             values = known.fill_null(known.mean()).to_numpy()
-            mean, spread, missing = float(values.mean()), float(values.std()), known.null_count() > 0
+            mean, spread, missing = (
+                float(values.mean()),
+                float(values.std()),
+                known.null_count() > 0,
+            )
             if spread == 0.0 and not missing:
                 return cls(column.name, "category")
             return cls(column.name, "number", mean=mean, scale=spread or 1.0, indicator=missing)
-        kind: Literal["category", "list"] = "list" if isinstance(column.dtype, pl.List) else "category"
-        levels = (column.explode() if kind == "list" else column).cast(pl.String).alias("level").drop_nulls()
+        kind: Literal["category", "list"] = (
+            "list" if isinstance(column.dtype, pl.List) else "category"
+        )
+        levels = (
+            (column.explode() if kind == "list" else column)
+            .cast(pl.String)
+            .alias("level")
+            .drop_nulls()
+        )
         count = levels.value_counts(name="n").sort(["n", "level"], descending=[True, False])
         kept = count.filter(pl.col("n") < column.len()).head(MAX_LEVELS)["level"].sort()
         return cls(column.name, kind, tuple(kept.to_list()))
 
     def encode(self, column: pl.Series, cut: float = CUT, share: bool = True) -> Triplets:
-        """Rows, columns and values of the non-zero entries; `share`: whether the values of a list share weight 1."""
+        """Rows, columns and values of the non-zero entries; `share`: whether the values of a list
+        share weight 1."""
         if self.kind == "number":
             return self._encode_number(column.cast(pl.Float64), cut)
         rows = np.arange(column.len(), dtype=np.int64)
@@ -98,7 +113,9 @@ class ColumnEncoder:
             weight = 1.0 / np.maximum(lengths, 1)[rows] if share else np.ones(rows.size)
         else:
             values, weight = column.cast(pl.String).fill_null(MISSING), np.ones(column.len())
-        table = pl.DataFrame({"v": pl.Series(self.vocabulary, dtype=pl.String), "code": np.arange(self.width)})
+        table = pl.DataFrame(
+            {"v": pl.Series(self.vocabulary, dtype=pl.String), "code": np.arange(self.width)}
+        )
         joined = values.to_frame("v").join(table, on="v", how="left", maintain_order="left")
         code = joined["code"].fill_null(-1).to_numpy()
         known = code >= 0
@@ -110,7 +127,11 @@ class ColumnEncoder:
         rows = np.flatnonzero(value)
         absent = np.flatnonzero(np.isnan(raw)) if self.indicator else rows[:0]
         codes = np.concatenate([np.zeros(rows.size, np.int64), np.ones(absent.size, np.int64)])
-        return np.concatenate([rows, absent]), codes, np.concatenate([value[rows], np.ones(absent.size)])
+        return (
+            np.concatenate([rows, absent]),
+            codes,
+            np.concatenate([value[rows], np.ones(absent.size)]),
+        )
 
 
 @dataclass(frozen=True)
@@ -121,8 +142,12 @@ class FeatureEncoder:
 
     @classmethod
     def fit(cls, table: pl.DataFrame, id_column: str) -> FeatureEncoder:
-        """Learn the encoding of all columns but the id (types as `data.schema.clean_side` leaves them)."""
-        encoders = [ColumnEncoder.fit(column) for column in table.drop(id_column, strict=False).get_columns()]
+        """Learn the encoding of all columns but the id (types as `data.schema.clean_side` leaves
+        them)."""
+        encoders = [
+            ColumnEncoder.fit(column)
+            for column in table.drop(id_column, strict=False).get_columns()
+        ]
         return cls(tuple(encoder for encoder in encoders if encoder.width))
 
     @property
@@ -130,11 +155,16 @@ class FeatureEncoder:
         """Columns of the matrix."""
         return sum(column.width for column in self.columns)
 
-    def encode(self, table: pl.DataFrame, *, cut: float = CUT, share: bool = True) -> sparse.csr_array:
-        """The matrix [entities, width] of a table that has these columns; entries of a row in order of columns."""
+    def encode(
+        self, table: pl.DataFrame, *, cut: float = CUT, share: bool = True
+    ) -> sparse.csr_array:
+        """The matrix [entities, width] of a table that has these columns; entries of a row in order
+        of columns."""
         missing = [column.name for column in self.columns if column.name not in table.columns]
         if missing:
-            raise InputError(f"missing feature column {', '.join(missing)}", found=", ".join(table.columns[:12]))
+            raise InputError(
+                f"missing feature column {', '.join(missing)}", found=", ".join(table.columns[:12])
+            )
         parts, offset = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))], 0
         for column in self.columns:
             rows, codes, values = column.encode(table[column.name], cut, share)
@@ -143,7 +173,9 @@ class FeatureEncoder:
         rows, codes, values = (np.concatenate(part) for part in zip(*parts, strict=True))
         order = np.lexsort((codes, rows))
         start = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=table.height))])
-        return sparse.csr_array((values[order], codes[order], start), shape=(table.height, self.width))
+        return sparse.csr_array(
+            (values[order], codes[order], start), shape=(table.height, self.width)
+        )
 
     def state(self) -> list[dict[str, Any]]:
         """What `from_state` needs, as plain JSON."""
@@ -152,7 +184,11 @@ class FeatureEncoder:
     @classmethod
     def from_state(cls, state: list[Mapping[str, Any]]) -> FeatureEncoder:
         """Rebuild a saved encoder."""
-        return cls(tuple(ColumnEncoder(**{**part, "vocabulary": tuple(part["vocabulary"])}) for part in state))
+        return cls(
+            tuple(
+                ColumnEncoder(**{**part, "vocabulary": tuple(part["vocabulary"])}) for part in state
+            )
+        )
 
 
 def exposure_design(frame: pl.DataFrame | None, id_column: str) -> sparse.csr_array | None:
@@ -162,11 +198,16 @@ def exposure_design(frame: pl.DataFrame | None, id_column: str) -> sparse.csr_ar
     """
     encoders = [ColumnEncoder.for_exposure(column) for column in feature_columns(frame, id_column)]
     used = FeatureEncoder(tuple(encoder for encoder in encoders if encoder.width))
-    return used.encode(frame, cut=np.inf, share=False) if frame is not None and used.columns else None
+    return (
+        used.encode(frame, cut=np.inf, share=False) if frame is not None and used.columns else None
+    )
 
 
-def binned_design(frame: pl.DataFrame | None, id_column: str, exclude: Sequence[str] = ()) -> np.ndarray | None:
-    """Indicators of every column's bins (all but the first), and numbers themselves, standardised, 0 where missing."""
+def binned_design(
+    frame: pl.DataFrame | None, id_column: str, exclude: Sequence[str] = ()
+) -> np.ndarray | None:
+    """Indicators of every column's bins (all but the first), and numbers themselves, standardised,
+    0 where missing."""
     parts: list[np.ndarray] = []
     for column in feature_columns(frame, id_column, exclude):
         codes = bin_column(column, DESIGN_BINS).codes
@@ -179,33 +220,48 @@ def binned_design(frame: pl.DataFrame | None, id_column: str, exclude: Sequence[
     return np.stack(parts, axis=1) if parts else None
 
 
-def missing_fields(frame: pl.DataFrame | None, id_column: str, exclude: Sequence[str] = ()) -> np.ndarray | None:
-    """Which entities left which fields empty, [entities, fields]; only fields that some filled in, None without any."""
+def missing_fields(
+    frame: pl.DataFrame | None, id_column: str, exclude: Sequence[str] = ()
+) -> np.ndarray | None:
+    """Which entities left which fields empty, [entities, fields]; only fields that some filled in,
+    None without any."""
     columns = feature_columns(frame, id_column, exclude)
-    partly = [column.is_null().to_numpy() for column in columns if 0 < column.null_count() < column.len()]
+    partly = [
+        column.is_null().to_numpy() for column in columns if 0 < column.null_count() < column.len()
+    ]
     return np.stack(partly, axis=1) if partly else None
 
 
 def feature_codes(frame: pl.DataFrame | None, id_column: str) -> tuple[tuple[str, ...], np.ndarray]:
-    """Names of single features and their bins, [features, entities]; features that do not vary are left out.
+    """Names of single features and their bins, [features, entities]; features that do not vary are
+    left out.
 
     Numbers in four bins; text of more than two values, and lists, as one yes/no feature per value.
     """
     parts = [part for column in feature_columns(frame, id_column) for part in _yes_no(column)]
     kept = [(part.name, codes) for part in parts if (codes := bin_column(part).codes).max() > 0]
     if not kept:
-        raise InputError("no feature varies", found="none", expected=f"a table of features beside {id_column}")
+        raise InputError(
+            "no feature varies", found="none", expected=f"a table of features beside {id_column}"
+        )
     return tuple(name for name, _ in kept), np.stack([codes for _, codes in kept])
 
 
-def feature_columns(frame: pl.DataFrame | None, id_column: str, exclude: Sequence[str] = ()) -> list[pl.Series]:
+def feature_columns(
+    frame: pl.DataFrame | None, id_column: str, exclude: Sequence[str] = ()
+) -> list[pl.Series]:
     """The columns of a side table that are features; none without a table."""
     left_out = (id_column, *exclude)
-    return [] if frame is None else [column for column in frame.get_columns() if column.name not in left_out]
+    return (
+        []
+        if frame is None
+        else [column for column in frame.get_columns() if column.name not in left_out]
+    )
 
 
 def _yes_no(column: pl.Series) -> list[pl.Series]:
-    """A text or list column as one yes/no column per value; numbers and columns of two values as they are."""
+    """A text or list column as one yes/no column per value; numbers and columns of two values as
+    they are."""
     if column.dtype.is_numeric() or column.dtype == pl.Boolean:
         return [column]
     is_list = isinstance(column.dtype, pl.List)
@@ -213,4 +269,7 @@ def _yes_no(column: pl.Series) -> list[pl.Series]:
     if not is_list and len(values) <= 2:
         return [column]
     has = [column.list.contains(value) if is_list else column == value for value in values]
-    return [flag.fill_null(False).alias(f"{column.name}={value}") for flag, value in zip(has, values, strict=True)]
+    return [
+        flag.fill_null(False).alias(f"{column.name}={value}")
+        for flag, value in zip(has, values, strict=True)
+    ]

@@ -2,14 +2,17 @@
 
     o_ui ≈ d_u d_i/|O| + Σ_k σ_k a_uk b_ik
 
-d are numbers of seen pairs; the first term is what exposure would be if users and items met by their activity alone.
-The rest is a truncated SVD, of which only directions are kept that rise above chance: above the largest singular value
-of logs of the same degrees in which users and items are paired at random. Nothing of |users| × |items| is made.
+d are numbers of seen pairs; the first term is what exposure would be if users and items met by
+their activity alone. The rest is a truncated SVD, of which only directions are kept that rise above
+chance: above the largest singular value of logs of the same degrees in which users and items are
+paired at random. Nothing of |users| × |items| is made.
 
-A confounder that drives both exposure and rating leaves its mark in exposure, where it can be read off before any
-rating is looked at: the idea of the deconfounded recommender (Wang, Liang, Charlin, Blei, "Causal inference for
-recommender systems", RecSys 2020; its Poisson factors are replaced by least squares here) and of iDCF (Zhang et al.,
-"Debiasing recommendation by learning identifiable latent confounders", KDD 2023).
+A confounder that drives both exposure and rating leaves its mark in exposure, where it can be read
+off before any
+rating is looked at: the idea of the deconfounded recommender (Wang, Liang, Charlin, Blei, "Causal
+inference for recommender systems", RecSys 2020; its Poisson factors are replaced by least squares
+here) and of iDCF (Zhang et al., "Debiasing recommendation by learning identifiable latent
+confounders", KDD 2023).
 """
 
 from __future__ import annotations
@@ -68,24 +71,29 @@ class ExposureFactors:
 
     @cached_property
     def noise(self) -> np.ndarray:
-        """Variance of each user factor that chance alone would give, [k]: that of Σ_i b_ik o_ui for independent o."""
+        """Variance of each user factor that chance alone would give, [k]: that of Σ_i b_ik o_ui for
+        independent o."""
         squares = self.items**2 / np.maximum(np.sum(self.items**2, 0), 1e-300)
         chance = self.item_rate * float(self.user_rate.mean())
         variance: np.ndarray = (chance * np.maximum(1.0 - chance, 0.0)) @ squares
         return np.asarray(variance / np.maximum(np.sum(self.items**2, 0), 1e-300))
 
     def given_features(self, features: sp.csr_array | None) -> np.ndarray:
-        """User factors given exposure and features: the posterior mean of z_u ~ N(B x_u, λ), ẑ_u | z_u ~ N(z_u, ν).
+        """User factors given exposure and features: the posterior mean of z_u ~ N(B x_u, λ), ẑ_u |
+        z_u ~ N(z_u, ν).
 
-        z = B x + λ/(λ + ν) (ẑ − B x), direction by direction, with ν of `noise` and λ the variance that is left. A
-        user of few rows is so described by features as far as these predict the factors: the role of the proxies in
-        iDCF, whose variational autoencoder has the same two ingredients (a prior given features, a likelihood of the
-        exposure row). Without features B = 0.
+        z = B x + λ/(λ + ν) (ẑ − B x), direction by direction, with ν of `noise` and λ the variance
+        that is left. A user of few rows is so described by features as far as these predict the
+        factors: the role of the proxies in iDCF, whose variational autoencoder has the same two
+        ingredients (a prior given features, a likelihood of the exposure row). Without features B =
+        0.
         """
         prior = np.zeros_like(self.users)
         if features is not None and features.shape[1]:
             for k in range(self.users.shape[1]):
-                prior[:, k] = features @ lsqr(features, self.users[:, k], damp=np.sqrt(PRIOR_USERS))[0]
+                prior[:, k] = (
+                    features @ lsqr(features, self.users[:, k], damp=np.sqrt(PRIOR_USERS))[0]
+                )
         rest = self.users - prior
         signal = np.maximum(np.mean(rest**2, 0) - self.noise, 0.0)
         return np.asarray(prior + rest * (signal / np.maximum(signal + self.noise, 1e-300)))
@@ -118,8 +126,11 @@ def _edge(user_degree: np.ndarray, item_degree: np.ndarray, seed: int) -> float:
     return max(found)
 
 
-def _random_log(user_degree: np.ndarray, item_degree: np.ndarray, rng: np.random.Generator) -> sp.csr_matrix:
-    """Rows of users and of items paired at random; what meets a pair again is paired anew, a few times."""
+def _random_log(
+    user_degree: np.ndarray, item_degree: np.ndarray, rng: np.random.Generator
+) -> sp.csr_matrix:
+    """Rows of users and of items paired at random; what meets a pair again is paired anew, a few
+    times."""
     degrees = (np.rint(degree).astype(np.int64) for degree in (user_degree, item_degree))
     users, items = (np.repeat(np.arange(degree.size), degree) for degree in degrees)
     n_items, pairs = item_degree.size, np.zeros(0, np.int64)
@@ -129,7 +140,9 @@ def _random_log(user_degree: np.ndarray, item_degree: np.ndarray, rng: np.random
         if pairs.size:
             place = np.minimum(np.searchsorted(pairs, drawn[fresh]), pairs.size - 1)
             fresh = fresh[pairs[place] != drawn[fresh]]
-        pairs = np.sort(np.concatenate([pairs, drawn[fresh]]), kind="stable")  # two runs, merged in one pass
+        pairs = np.sort(
+            np.concatenate([pairs, drawn[fresh]]), kind="stable"
+        )  # two runs, merged in one pass
         again = np.delete(drawn, fresh)
         users, items = np.divmod(again, n_items)
         if not users.size:

@@ -1,4 +1,5 @@
-"""Pseudo-features for data with ids only: factors of the log's ratings, each dimension cut into k-means bins.
+"""Pseudo-features for data with ids only: factors of the log's ratings, each dimension cut into
+k-means bins.
 
 They are made from logged rows alone: uniform rows would leak what evaluation asks.
 """
@@ -22,13 +23,21 @@ MAX_RUNS, SWEEPS = 512, 100
 
 
 def pseudo_features(
-    user: np.ndarray, item: np.ndarray, rating: np.ndarray, n_users: int, n_items: int, dim: int, rng: Rng
+    user: np.ndarray,
+    item: np.ndarray,
+    rating: np.ndarray,
+    n_users: int,
+    n_items: int,
+    dim: int,
+    rng: Rng,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """User [n_users, dim] and item [n_items, dim] factors: the best rank-`dim` fit of the centred ratings.
+    """User [n_users, dim] and item [n_items, dim] factors: the best rank-`dim` fit of the centred
+    ratings.
 
-    Ratings are centred by damped user and item means, pairs outside the log count as average, and the truncated
-    SVD A ≈ U S Vᵀ is shared out as U √S and V √S. The SVD has no local optima, so a seed changes nothing but
-    rounding; signs are fixed by making the largest entry of each column of V positive.
+    Ratings are centred by damped user and item means, pairs outside the log count as average, and
+    the truncated SVD A ≈ U S Vᵀ is shared out as U √S and V √S. The SVD has no local optima, so a
+    seed changes nothing but rounding; signs are fixed by making the largest entry of each column of
+    V positive.
     """
     if not 1 <= dim < min(n_users, n_items):
         raise InputError(
@@ -47,7 +56,9 @@ def pseudo_features(
     return left * size, right.T * size
 
 
-def _centred(user: np.ndarray, item: np.ndarray, rating: np.ndarray, n_users: int, n_items: int) -> np.ndarray:
+def _centred(
+    user: np.ndarray, item: np.ndarray, rating: np.ndarray, n_users: int, n_items: int
+) -> np.ndarray:
     """Ratings minus overall mean, minus damped item means, minus damped user means of the rest."""
     rest: np.ndarray = rating - rating.mean()
     for code, size in ((item, n_items), (user, n_users)):
@@ -59,24 +70,30 @@ def _centred(user: np.ndarray, item: np.ndarray, rating: np.ndarray, n_users: in
 def kmeans_bins(matrix: np.ndarray, k: int = 4) -> np.ndarray:
     """Bin each column by its own one-dimensional k-means; codes 0..k−1 (int32) rise with the value.
 
-    A column of fewer than k distinct values gets a bin per value. The optimum is found, so there is nothing random.
+    A column of fewer than k distinct values gets a bin per value. The optimum is found, so there is
+    nothing random.
     """
     if matrix.ndim != 2 or not np.isfinite(matrix).all():
-        raise InputError("k-means bins need a matrix of finite numbers", found=f"shape {matrix.shape}")
+        raise InputError(
+            "k-means bins need a matrix of finite numbers", found=f"shape {matrix.shape}"
+        )
     if k < 1:
         raise InputError("number of bins out of range", found=k, expected="at least 1")
     codes = np.empty(matrix.shape, np.int32)
     for column in range(matrix.shape[1]):
-        codes[:, column] = np.searchsorted(_cuts(matrix[:, column], k), matrix[:, column], side="right")
+        codes[:, column] = np.searchsorted(
+            _cuts(matrix[:, column], k), matrix[:, column], side="right"
+        )
     return codes
 
 
 def _cuts(values: np.ndarray, k: int) -> np.ndarray:
     """The lower ends of bins 1..k−1 of the k-means partition of some values.
 
-    In one dimension clusters are runs of the sorted values, so the best partition is a shortest path: minimise
-    Σ cost(edge_c, edge_{c+1}) over k edges, where cost is the squared deviation of a run, from prefix sums. Beyond
-    `MAX_RUNS` distinct values, neighbours in rank and value share a run and Lloyd's algorithm polishes the edges.
+    In one dimension clusters are runs of the sorted values, so the best partition is a shortest
+    path: minimise Σ cost(edge_c, edge_{c+1}) over k edges, where cost is the squared deviation of a
+    run, from prefix sums. Beyond `MAX_RUNS` distinct values, neighbours in rank and value share a
+    run and Lloyd's algorithm polishes the edges.
     """
     x = np.sort(values)
     starts = np.flatnonzero(np.concatenate([[True], x[1:] > x[:-1]]))
@@ -89,7 +106,9 @@ def _cuts(values: np.ndarray, k: int) -> np.ndarray:
         starts = np.union1d(by_rank, by_value)
     scaled = (x - x.mean()) / (x[-1] - x[0])
     total = np.concatenate([[0.0], np.cumsum(scaled)])
-    edges = _shortest_path(np.append(starts, x.size), total, np.concatenate([[0.0], np.cumsum(scaled**2)]), k)
+    edges = _shortest_path(
+        np.append(starts, x.size), total, np.concatenate([[0.0], np.cumsum(scaled**2)]), k
+    )
     lower: np.ndarray = x[(edges if exact else _lloyd(scaled, total, edges))[1:-1]]
     return lower
 
@@ -127,7 +146,10 @@ def with_pseudo_features(data: Dataset, dim: int, bins: int = 4, rng: Rng = 0) -
     log = data.logged
     factors = pseudo_features(log.user, log.item, log.rating, data.n_users, data.n_items, dim, rng)
     users, items = (kmeans_bins(matrix, bins) for matrix in factors)
-    notes = {**data.notes, "pseudo_features": {"dim": dim, "bins": bins, "from": "logged rows only"}}
+    notes = {
+        **data.notes,
+        "pseudo_features": {"dim": dim, "bins": bins, "from": "logged rows only"},
+    }
     return replace(
         data,
         users=_added(data.users, data.user_ids, "user_id", users),
@@ -141,5 +163,7 @@ def _added(table: pl.DataFrame | None, ids: IdMap, key: str, codes: np.ndarray) 
     made = [pl.Series(f"f{k}", codes[:, k]).cast(pl.String) for k in range(codes.shape[1])]
     taken = [column.name for column in made if column.name in table.columns]
     if taken:
-        raise InputError("the side table has a column of this name already", column=taken[0], hint="Rename it.")
+        raise InputError(
+            "the side table has a column of this name already", column=taken[0], hint="Rename it."
+        )
     return table.hstack(made)

@@ -1,4 +1,5 @@
-"""Selection among features that say the same thing: groups by correlation, one representative each (the appendix)."""
+"""Selection among features that say the same thing: groups by correlation, one representative each
+(the appendix)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from puidrec.errors import InputError
 
 
 def pearson(frame: pl.DataFrame) -> tuple[list[str], np.ndarray]:
-    """Names of the numeric columns and their Pearson correlations, each pair over the rows where both are known.
+    """Names of the numeric columns and their Pearson correlations, each pair over the rows where
+    both are known.
 
     A column that does not vary (over the rows of a pair) is correlated with nothing: 0, not NaN.
     """
@@ -38,24 +40,33 @@ def pearson(frame: pl.DataFrame) -> tuple[list[str], np.ndarray]:
 def correlation_groups(frame: pl.DataFrame, threshold: float) -> list[list[str]]:
     """Groups of two or more numeric columns linked by |Pearson| > threshold, in column order.
 
-    Links chain: a column joins a group if it correlates with any member, so groups never overlap. The sign does
-    not matter, for a column and its negative carry the same information.
+    Links chain: a column joins a group if it correlates with any member, so groups never overlap.
+    The sign does not matter, for a column and its negative carry the same information.
     """
     if not 0.0 <= threshold < 1.0:
-        raise InputError("correlation threshold out of range", found=threshold, expected="0 <= threshold < 1")
+        raise InputError(
+            "correlation threshold out of range", found=threshold, expected="0 <= threshold < 1"
+        )
     names, r = pearson(frame)
     if not names:
         return []
     _, group = connected_components(np.abs(r) > threshold, directed=False)
-    members = [[name for name, g in zip(names, group, strict=True) if g == k] for k in dict.fromkeys(group)]
+    members = [
+        [name for name, g in zip(names, group, strict=True) if g == k] for k in dict.fromkeys(group)
+    ]
     return [columns for columns in members if len(columns) > 1]
 
 
-def select_representatives(frame: pl.DataFrame, threshold: float, prefer: Sequence[str] = ()) -> list[str]:
-    """Columns to keep, in order: all that stand alone, and one per group (the first of `prefer`, else its first)."""
+def select_representatives(
+    frame: pl.DataFrame, threshold: float, prefer: Sequence[str] = ()
+) -> list[str]:
+    """Columns to keep, in order: all that stand alone, and one per group (the first of `prefer`,
+    else its first)."""
     unknown = [name for name in prefer if name not in frame.columns]
     if unknown:
-        raise InputError("no such column to prefer", column=unknown[0], found=", ".join(frame.columns))
+        raise InputError(
+            "no such column to prefer", column=unknown[0], found=", ".join(frame.columns)
+        )
     gone: set[str] = set()
     for group in correlation_groups(frame, threshold):
         kept = next((name for name in prefer if name in group), group[0])

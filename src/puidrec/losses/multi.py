@@ -1,10 +1,11 @@
 """Multi-IPS and Multi-DR: one joint loss of exposure, rating and (DR) imputation heads.
 
-The exposure head c is fitted by least squares over all pairs, Σ_D (c − o)² = Σ_D c² − 2 Σ_O c + |O|, and gives the
-rating head its weights 1/c, clipped and held constant: a propensity learned with the rating rather than before it.
-The squares stand for cross-entropy, which the papers have: at the mean exposure ρ its second-order expansion is
-(c − o)²/(2ρ(1 − ρ)). Without that factor exposure, 0 or seldom 1, weighs next to nothing beside the ratings, and what
-co-exposure says of taste never reaches the shared representations.
+The exposure head c is fitted by least squares over all pairs, Σ_D (c − o)² = Σ_D c² − 2 Σ_O c +
+|O|, and gives the rating head its weights 1/c, clipped and held constant: a propensity learned with
+the rating rather than before it. The squares stand for cross-entropy, which the papers have: at the
+mean exposure ρ its second-order expansion is (c − o)²/(2ρ(1 − ρ)). Without that factor exposure, 0
+or seldom 1, weighs next to nothing beside the ratings, and what co-exposure says of taste never
+reaches the shared representations.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def multi_loss(
     rate: float,
     low: float,
 ) -> Tensor:
-    """Exposure over D, and the rating by IPS, or by DR with the imputation over O; weights 1/c, c at least `low`."""
+    """Exposure over D, and the rating by IPS, or by DR with the imputation over O; weights 1/c, c
+    at least `low`."""
 
     def logged(scores: LowRank) -> Tensor:
         return sampled_product(scores.lefts[0], scores.rights[0], pattern)

@@ -1,9 +1,11 @@
-"""One formula, one home: every loss here is a function of logged scores plus one quadratic over *all* pairs,
+"""One formula, one home: every loss here is a function of logged scores plus one quadratic over
+*all* pairs,
 
     J(s) = scale · Σ_O f(s_ui) + v Σ_D (s_ui − m_ui)²,   m of low rank.
 
-A `PairLoss` gives f of each logged pair: value, slope, and a bound of its curvature. Least squares takes slope and
-curvature, Adam value and slope (`pair_sum`), both of the same f. The sum over D is exact through Gram matrices.
+A `PairLoss` gives f of each logged pair: value, slope, and a bound of its curvature. Least squares
+takes slope and curvature, Adam value and slope (`pair_sum`), both of the same f. The sum over D is
+exact through Gram matrices.
 
 | row | f(s) | scale | v, m |
 |---|---|---|---|
@@ -15,7 +17,8 @@ curvature, Adam value and slope (`pair_sum`), both of the same f. The sum over D
 | `brd-*`, `bpuid-*` (`eq:bpuid-ips`, `eq:bpuid-dr`, `eq:bpuid-dr-imp`) | … of w (k(s) − k⁰) | the same | the same |
 | `signed-*`, `all-rank` | w (s − r)²/|O| − λ (s − m)²/|D∖O| | 1 | λ/|D∖O|, m |
 
-k is e = (s − r)² or, with an imputation g, e − ê; k⁰ is a frozen benchmark's. Γ = 1 (a = b = 1/p) gives IPS and DR.
+k is e = (s − r)² or, with an imputation g, e − ê; k⁰ is a frozen benchmark's. Γ = 1 (a = b = 1/p)
+gives IPS and DR.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ GRAM_ROWS = 1024
 
 
 class Row(SimpleNamespace):
-    """The numbers of some logged pairs by name: `r` ratings, `a` and `b` bounds of weights, and what a loss adds."""
+    """The numbers of some logged pairs by name: `r` ratings, `a` and `b` bounds of weights, and
+    what a loss adds."""
 
     r: Tensor
     a: Tensor
@@ -52,7 +56,8 @@ class Row(SimpleNamespace):
 class PairLoss:
     """f of a logged pair, as a function of its score s and of the pair's numbers `row`.
 
-    Write `value`, `slope` and `curvature` (a bound of the second derivative), and both solvers train it.
+    Write `value`, `slope` and `curvature` (a bound of the second derivative), and both solvers
+    train it.
     """
 
     quadratic = False
@@ -82,11 +87,13 @@ class Coefficient(NamedTuple):
 
 @dataclass(frozen=True)
 class RobustLoss(PairLoss):
-    """max over w in [a, b] of w k(s): the inner problem of every robust row (`eq:w_p`), in closed form.
+    """max over w in [a, b] of w k(s): the inner problem of every robust row (`eq:w_p`), in closed
+    form.
 
-    The worst weight is b where k ≥ 0 and a elsewhere, so that f = ā k + δ |k| with ā = (a + b)/2, δ = (b − a)/2.
-    f bends where k changes sign. Weights that jump there would leave a solver stepping back and forth, so |k| is
-    rounded off where the score is within `WIDTH` of the bend; f is then above the worst case by at most δ·width/2.
+    The worst weight is b where k ≥ 0 and a elsewhere, so that f = ā k + δ |k| with ā = (a + b)/2, δ
+    = (b − a)/2. f bends where k changes sign. Weights that jump there would leave a solver stepping
+    back and forth, so |k| is rounded off where the score is within `WIDTH` of the bend; f is then
+    above the worst case by at most δ·width/2.
     """
 
     error: PairError = field(default_factory=PairError)
@@ -134,7 +141,8 @@ class RobustLoss(PairLoss):
         return self._weight(k, row) * k.slope
 
     def curvature(self, s: Tensor, row: Row) -> Tensor:
-        """b ∂²k/∂s² (where k < 0 now, a step may reach where the worst weight is b), and what the bend adds."""
+        """b ∂²k/∂s² (where k < 0 now, a step may reach where the worst weight is b), and what the
+        bend adds."""
         k = self.coefficient(s, row)
         bent = row.b * k.curvature
         if not self._bends:
@@ -191,7 +199,8 @@ HEADS: dict[str, Callable[[PairError, Tensor, Tensor], Imputed]] = {
     "residual": _residual,
     "direct": _direct,
 }
-"""What the output g of the imputation model means. `label-squared` differs in what g is fitted by."""
+"""What the output g of the imputation model means. `label-squared` differs in what g is fitted by.
+"""
 
 
 def imputation_target(head: str, error: PairError, s: Tensor, r: Tensor) -> Tensor:
@@ -202,9 +211,11 @@ def imputation_target(head: str, error: PairError, s: Tensor, r: Tensor) -> Tens
 
 
 class PrintedImputation(PairLoss):
-    """b ((s − g)² − (s − r)²)² as a function of g, φ's score `row.s` held constant: `eq:puid-dr-imp` as printed.
+    """b ((s − g)² − (s − r)²)² as a function of g, φ's score `row.s` held constant:
+    `eq:puid-dr-imp` as printed.
 
-    It is 0 at g = r and at its mirror image 2s − r, which pushes φ away from r: expect it to be unsteady.
+    It is 0 at g = r and at its mirror image 2s − r, which pushes φ away from r: expect it to be
+    unsteady.
     """
 
     def __init__(self, error: PairError) -> None:
@@ -229,7 +240,8 @@ class PrintedImputation(PairLoss):
 
 @dataclass(frozen=True)
 class UnseenLoss(PairLoss):
-    """w (s − r)²/|O| − λ (s − m)²/|D∖O|: a seen pair, less what the sum over D counts of it as unseen."""
+    """w (s − r)²/|O| − λ (s − m)²/|D∖O|: a seen pair, less what the sum over D counts of it as
+    unseen."""
 
     quadratic = True
     seen: float = 1.0
@@ -251,7 +263,8 @@ class UnseenLoss(PairLoss):
 
 
 class Line(NamedTuple):
-    """Scores along factors L + t ΔL, R + t ΔR: s0 + t s1 + t² s2 of logged pairs; J's part over D as a polynomial."""
+    """Scores along factors L + t ΔL, R + t ΔR: s0 + t s1 + t² s2 of logged pairs; J's part over D
+    as a polynomial."""
 
     s0: Column
     s1: Column
@@ -282,7 +295,11 @@ class Objective:
         """J."""
         f = self.on_rows(lambda s, row: exact_sum(self.loss.value(s, row)))
         logged = self.scale * float(self.log.sum(f, s, *self.columns.values()))
-        return logged + float(self._everywhere((factors.lefts[0],), (factors.rights[0],))[0]) + self.constant
+        return (
+            logged
+            + float(self._everywhere((factors.lefts[0],), (factors.rights[0],))[0])
+            + self.constant
+        )
 
     def slope(self, s: Column) -> Column:
         """−½ ∂J/∂s of logged pairs, without the part over D."""
@@ -318,8 +335,9 @@ class Objective:
     def line(self, s: Column, factors: LowRank, step: LowRank) -> Line:
         """The line from these scores along a step of the factors.
 
-        With s0 known, s1 follows from s2 and the scores of a point about as far away as the start is long: two sampled
-        products instead of three, and no digits are lost where steps are short.
+        With s0 known, s1 follows from s2 and the scores of a point about as far away as the start
+        is long: two sampled products instead of three, and no digits are lost where steps are
+        short.
         """
         sides = [(factors.lefts[0], step.lefts[0]), (factors.rights[0], step.rights[0])]
         reach = self._reach(sides)
@@ -329,30 +347,42 @@ class Objective:
         return Line(s, s1, s2, self._everywhere(*sides))
 
     def _reach(self, sides: list[tuple[Tensor, Tensor]]) -> float:
-        """How far to go so that a step is about as long as where it starts; the same in all processes."""
-        squares = torch.stack([torch.stack([exact_sum(x.square()) for x in side]) for side in sides])
+        """How far to go so that a step is about as long as where it starts; the same in all
+        processes."""
+        squares = torch.stack(
+            [torch.stack([exact_sum(x.square()) for x in side]) for side in sides]
+        )
         squares[0] = self.log.total(squares[0].clone())
         lengths = squares.sqrt().cpu().tolist()
         return min((own / moved for own, moved in lengths if min(own, moved) > 0.0), default=1.0)
 
     def polynomial(self, line: Line) -> Tensor:
-        """Coefficients of t¹ … t⁴ of J along a line, after a 0; where f is not quadratic, of parabolas above it."""
+        """Coefficients of t¹ … t⁴ of J along a line, after a 0; where f is not quadratic, of
+        parabolas above it."""
         names = tuple(self.columns)
 
         def sums(s: Tensor, s1: Tensor, s2: Tensor, *parts: Tensor) -> Tensor:
             row = Row(**dict(zip(names, parts, strict=True)))
             slope, half = self.loss.slope(s, row), 0.5 * self.loss.curvature(s, row)
             first, second = half * s1, half * s2
-            return torch.stack([
-                exact_sum(slope * s1), exact_sum(slope * s2), exact_sum(first * s1), exact_sum(first * s2),
-                exact_sum(second * s2),
-            ])  # fmt: skip
+            return torch.stack(
+                [
+                    exact_sum(slope * s1),
+                    exact_sum(slope * s2),
+                    exact_sum(first * s1),
+                    exact_sum(first * s2),
+                    exact_sum(second * s2),
+                ]
+            )
 
-        a1, a2, c11, c12, c22 = self.scale * self.log.sum(sums, line.s0, line.s1, line.s2, *self.columns.values())
+        a1, a2, c11, c12, c22 = self.scale * self.log.sum(
+            sums, line.s0, line.s1, line.s2, *self.columns.values()
+        )
         return line.everywhere + torch.stack([torch.zeros_like(a1), a1, a2 + c11, 2.0 * c12, c22])
 
     def along(self, line: Line, t: float) -> tuple[float, float]:
-        """Change of J from t = 0 along a line, and its slope in t, without the part over D; in float64."""
+        """Change of J from t = 0 along a line, and its slope in t, without the part over D; in
+        float64."""
         names = tuple(self.columns)
 
         def sums(s: Tensor, s1: Tensor, s2: Tensor, *parts: Tensor) -> Tensor:
@@ -369,7 +399,9 @@ class Objective:
 
     def moved(self, line: Line, t: float) -> Column:
         """Logged scores at t."""
-        return self.log.map(lambda a, b, c: torch.add(a, torch.add(b, c, alpha=t), alpha=t), *line[:3])
+        return self.log.map(
+            lambda a, b, c: torch.add(a, torch.add(b, c, alpha=t), alpha=t), *line[:3]
+        )
 
     def pulls(self) -> list[tuple[Tensor, Tensor]]:
         """Factors of m for the users of this process."""
@@ -378,7 +410,8 @@ class Objective:
         return [(self.log.own(m), n) for m, n in zip(self.m.lefts, self.m.rights, strict=True)]
 
     def _everywhere(self, lefts: tuple[Tensor, ...], rights: tuple[Tensor, ...]) -> Tensor:
-        """v Σ_D (s − m)² at (L + t ΔL, R + t ΔR), coefficients of t⁰ … t⁴: polynomials of Gram matrices.
+        """v Σ_D (s − m)² at (L + t ΔL, R + t ΔR), coefficients of t⁰ … t⁴: polynomials of Gram
+        matrices.
 
         Without a step only t⁰ is there, and it is the value; with one t⁰ is left at 0.
         """
@@ -446,5 +479,7 @@ class _PairSum(torch.autograd.Function):
 def head_named(name: str) -> str:
     """The name of a head, checked."""
     if name not in HEADS:
-        raise InputError("unknown imputation head", found=name, expected=f"one of {', '.join(HEADS)}")
+        raise InputError(
+            "unknown imputation head", found=name, expected=f"one of {', '.join(HEADS)}"
+        )
     return name

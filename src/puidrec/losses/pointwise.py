@@ -1,8 +1,10 @@
-"""Errors e(score, target) of single pairs (`eq:eui`): squared, absolute, cross-entropy; value, slope and curvature.
+"""Errors e(score, target) of single pairs (`eq:eui`): squared, absolute, cross-entropy; value,
+slope and curvature.
 
-Targets are *unit* (ratings scaled to [0, 1]) or *signed* (labels ±1, as in the paper). Squared and absolute errors
-compare numbers and do not care. Cross-entropy reads the score as a log-odds, so it must know which: the chance of a
-signed target t is (t + 1)/2, which turns softplus(x) − y·x into the familiar log(1 + exp(−t·x)).
+Targets are *unit* (ratings scaled to [0, 1]) or *signed* (labels ±1, as in the paper). Squared and
+absolute errors compare numbers and do not care. Cross-entropy reads the score as a log-odds, so it
+must know which: the chance of a signed target t is (t + 1)/2, which turns softplus(x) − y·x into
+the familiar log(1 + exp(−t·x)).
 """
 
 from __future__ import annotations
@@ -102,8 +104,13 @@ class CrossEntropyError(AbsoluteError):
 
 
 def rounded(x: Tensor, width: Tensor | float) -> Tensor:
-    """|x|, rounded off where it is below the width: never below |x|, above it by at most half the width (Huber)."""
-    size = torch.clamp_min(x.abs(), width) if isinstance(width, float) else torch.maximum(x.abs(), width)
+    """|x|, rounded off where it is below the width: never below |x|, above it by at most half the
+    width (Huber)."""
+    size = (
+        torch.clamp_min(x.abs(), width)
+        if isinstance(width, float)
+        else torch.maximum(x.abs(), width)
+    )
     return 0.5 * (size + x.square() / size.clamp_min(torch.finfo(x.dtype).tiny))
 
 
@@ -122,7 +129,8 @@ def pointwise_error(name: str, target: TargetKind = "unit") -> PairError:
 
 @dataclass(frozen=True)
 class TargetScale:
-    """The scale a method predicts on: ratings in [0, 1], labels 0/1 or ±1; as they are, or as log-odds."""
+    """The scale a method predicts on: ratings in [0, 1], labels 0/1 or ±1; as they are, or as
+    log-odds."""
 
     labels: bool = False
     signed: bool = False

@@ -1,10 +1,11 @@
 """Identity 2: sums over all pairs D without visiting them.
 
-With s_ui = ⟨p_u, q_i⟩, Σ_ui s_ui² = ⟨PᵀP, QᵀQ⟩: the cost is (users + items)·d², exact, in place of users·items·d. Its
+With s_ui = ⟨p_u, q_i⟩, Σ_ui s_ui² = ⟨PᵀP, QᵀQ⟩: the cost is (users + items)·d², exact, in place of
+users·items·d. Its
 gradient is as short: ∂P = 2 P (QᵀQ), and likewise for Q. Weights α_u β_i enter by `LowRank.scaled`.
 
-Gram matrices are summed in float64, a block of rows at a time: Σ over D∖O is a difference of large numbers, and
-float32 would lose the small one.
+Gram matrices are summed in float64, a block of rows at a time: Σ over D∖O is a difference of large
+numbers, and float32 would lose the small one.
 """
 
 from __future__ import annotations
@@ -31,9 +32,13 @@ def square_sum(scores: LowRank) -> Tensor:
 
 
 def linear_sum(scores: LowRank) -> Tensor:
-    """Σ_D s_ui = ⟨Σ_u l_u, Σ_i r_i⟩, as a float64 scalar: what an imputation model of ê itself needs."""
+    """Σ_D s_ui = ⟨Σ_u l_u, Σ_i r_i⟩, as a float64 scalar: what an imputation model of ê itself
+    needs."""
     parts = zip(scores.lefts, scores.rights, strict=True)
-    sums = [left.sum(0, dtype=torch.float64) @ right.sum(0, dtype=torch.float64) for left, right in parts]
+    sums = [
+        left.sum(0, dtype=torch.float64) @ right.sum(0, dtype=torch.float64)
+        for left, right in parts
+    ]
     return torch.stack(sums).sum()
 
 
@@ -47,7 +52,8 @@ def inner_sum(scores: LowRank, others: LowRank) -> Tensor:
 
 
 class _SquareSum(torch.autograd.Function):
-    """Forward keeps two d × d Grams; backward multiplies the rows by them, only for parts that want a gradient."""
+    """Forward keeps two d × d Grams; backward multiplies the rows by them, only for parts that want
+    a gradient."""
 
     @staticmethod
     def forward(ctx: Any, *factors: Tensor) -> Tensor:
@@ -82,7 +88,8 @@ def _gram(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _transposed_product(left: Tensor, right: Tensor) -> Tensor:
-    """leftᵀ right for tall factors, as a sum over a few slabs of rows: BLAS shares out slabs, not one long sum."""
+    """leftᵀ right for tall factors, as a sum over a few slabs of rows: BLAS shares out slabs, not
+    one long sum."""
     slab = left.shape[0] // SLABS
     if slab == 0:
         return left.T @ right
@@ -94,7 +101,9 @@ def _transposed_product(left: Tensor, right: Tensor) -> Tensor:
 
 def _times(parts: Sequence[Tensor], gram: Tensor, wanted: Sequence[bool]) -> list[Tensor | None]:
     """P gram, split into parts; columns of parts that want no gradient are not computed."""
-    outputs = [torch.empty_like(part) if want else None for part, want in zip(parts, wanted, strict=True)]
+    outputs = [
+        torch.empty_like(part) if want else None for part, want in zip(parts, wanted, strict=True)
+    ]
     cuts = _cuts(parts)
     for start in range(0, parts[0].shape[0] if any(wanted) else 0, ROW_BLOCK):
         rows = _block(parts, start)

@@ -1,13 +1,15 @@
-"""Worst cases over a box of weights, in closed form: no gradient ascent, and constant for the gradient of the model.
+"""Worst cases over a box of weights, in closed form: no gradient ascent, and constant for the
+gradient of the model.
 
-The weights of the observed pairs live in W_P = {w : a ≤ w ≤ b} (`eq:w_p`). Two problems are solved over it:
+The weights of the observed pairs live in W_P = {w : a ≤ w ≤ b} (`eq:w_p`). Two problems are solved
+over it:
 
 * plain: maximise Σ c·w. Each weight moves alone, so w = b where c ≥ 0 and a elsewhere.
 * normalised: maximise Σ c·w / Σ w (Hájek). At the optimum λ*, w = b where c > λ* and a elsewhere; found by
   Dinkelbach's iteration λ ← ratio at w(λ), which climbs to λ* in a handful of O(n) passes.
 
-For c ≥ 0 everywhere (IPS) the plain worst case is b itself: with one global Γ it is IPS up to scale. The normalised
-one is the version that does something there.
+For c ≥ 0 everywhere (IPS) the plain worst case is b itself: with one global Γ it is IPS up to
+scale. The normalised one is the version that does something there.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ MAX_PASSES = 100
 
 
 class Box(NamedTuple):
-    """Bounds a ≤ w ≤ b of the observed pairs' weights, checked where they are made (`sensitivity.bounds`)."""
+    """Bounds a ≤ w ≤ b of the observed pairs' weights, checked where they are made
+    (`sensitivity.bounds`)."""
 
     a: Tensor
     b: Tensor
@@ -42,7 +45,8 @@ class Box(NamedTuple):
 
 @torch.no_grad()
 def worst_case_weights(coef: Tensor, bounds: Box) -> Tensor:
-    """argmax_w Σ coef·w over the box (the inner problem of `eq:puid-ips`, `eq:puid-dr`, `eq:bpuid-dr`, …)."""
+    """argmax_w Σ coef·w over the box (the inner problem of `eq:puid-ips`, `eq:puid-dr`,
+    `eq:bpuid-dr`, …)."""
     _check(coef, bounds)
     if bounds.a is bounds.b:
         return bounds.a
@@ -50,16 +54,19 @@ def worst_case_weights(coef: Tensor, bounds: Box) -> Tensor:
 
 
 class Ratio(NamedTuple):
-    """The solution of the normalised problem: w = b where c > threshold and a elsewhere, Σ w in all."""
+    """The solution of the normalised problem: w = b where c > threshold and a elsewhere, Σ w in
+    all."""
 
     threshold: float
     weight: float
 
 
 def worst_ratio(sums: Callable[[float], tuple[float, float]]) -> Ratio:
-    """argmax_w Σ c·w / Σ w over the box, by Dinkelbach's iteration, from (Σ c·w, Σ w) at any threshold.
+    """argmax_w Σ c·w / Σ w over the box, by Dinkelbach's iteration, from (Σ c·w, Σ w) at any
+    threshold.
 
-    Two sums are all it asks for, so pairs may lie in several blocks, or with several processes. Without pairs Σ w is 0.
+    Two sums are all it asks for, so pairs may lie in several blocks, or with several processes.
+    Without pairs Σ w is 0.
     """
     best, value = Ratio(float("-inf"), 0.0), float("-inf")
     for _ in range(MAX_PASSES):
@@ -101,7 +108,8 @@ def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def weighted_sum(values: Tensor, weights: Tensor) -> Tensor:
-    """Σ w·v as a float64 scalar, the weights constant: one pass over the log back, where autograd would take three."""
+    """Σ w·v as a float64 scalar, the weights constant: one pass over the log back, where autograd
+    would take three."""
     total: Tensor = _WeightedSum.apply(values, weights)  # type: ignore[no-untyped-call]
     return total
 

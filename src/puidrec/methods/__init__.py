@@ -1,4 +1,5 @@
-"""Who trains what, in which stages: the table of methods, and one module for each idea behind its rows."""
+"""Who trains what, in which stages: the table of methods, and one module for each idea behind its
+rows."""
 
 from puidrec.methods.table import (
     ALL_LOSSES,

@@ -1,11 +1,13 @@
 """Logs of likes: dim, L2 and the weight of unseen pairs chosen together, by held-out likes.
 
-There are no ratings whose error could choose them, so that one like in ten is held out and looked for among the ten
-best items that its user has not seen. Plainly counted, that rewards guessing what people are shown; weighted by the
-inverse popularity of the item, it asks what they like among all there is. Both are reported, the second one chooses. It
-rests on the likes of rare items, which are few: of settings that are not worse by more than a standard error of the
-difference, the most regularised is taken.
-The path is short: four weights, then L2, then dims, each around the best so far, by rough fits of `all-rank`.
+There are no ratings whose error could choose them, so that one like in ten is held out and looked
+for among the ten best items that its user has not seen. Plainly counted, that rewards guessing what
+people are shown; weighted by the inverse popularity of the item, it asks what they like among all
+there is. Both are reported, the second one chooses. It rests on the likes of rare items, which are
+few: of settings that are not worse by more than a standard error of the difference, the most
+regularised is taken.
+The path is short: four weights, then L2, then dims, each around the best so far, by rough fits of
+`all-rank`.
 """
 
 from __future__ import annotations
@@ -83,11 +85,17 @@ def choose_for_likes(
         if one not in tried:
             own = replace(prepared, settings=settings.replace(dim=one.dim))
             found = find_liked(
-                _fitted(own, log, users, one, start), (user[judge], item[judge]), [(kept, item[~held])], K
+                _fitted(own, log, users, one, start),
+                (user[judge], item[judge]),
+                [(kept, item[~held])],
+                K,
             )
             hit, inverse = found.within(K), found.weight("popularity")
             hits[one] = hit * inverse / inverse.sum()
-            shares = {CHOOSES: round(float(hits[one].sum()), 5), "recall": round(float(hit.mean()), 5)}
+            shares = {
+                CHOOSES: round(float(hits[one].sum()), 5),
+                "recall": round(float(hit.mean()), 5),
+            }
             tried[one] = {**one._asdict(), **shares}
             if told is not None:
                 told(one.dim, -shares[CHOOSES])
@@ -111,7 +119,9 @@ def choose_for_likes(
     now = chosen([now._replace(l2_factor=one) for one in penalties])
     now = chosen([now._replace(dim=one) for one in dims])
     error = -float(hits_of(now).sum())
-    return LikesChoice(now.dim, now.l2_factor, error, unseen_weight=now.unseen_weight, judged=tuple(tried.values()))
+    return LikesChoice(
+        now.dim, now.l2_factor, error, unseen_weight=now.unseen_weight, judged=tuple(tried.values())
+    )
 
 
 def _fitted(
@@ -124,10 +134,14 @@ def _fitted(
     columns = {"r": ones, "a": ones, "b": ones, "m": log.column()}
     nothing = constant(prepared, 0.0)
     nothing = replace(nothing, lefts=(nothing.lefts[0][users],))
-    objective = Objective(log, UnseenLoss(1.0 / max(seen, 1.0), share), columns, 1.0, share, nothing)
+    objective = Objective(
+        log, UnseenLoss(1.0 / max(seen, 1.0), share), columns, 1.0, share, nothing
+    )
     backbone = prepared.backbone("likes path")
     l2, l2_features = settings.l2_number * one.l2_factor, settings.l2_features * one.l2_factor
     model = linear_model(backbone, l2, l2_features, users, log.total)
-    point = ROUGH.minimise(objective, model, start(objective, model, point_of(backbone, users))).point
+    point = ROUGH.minimise(
+        objective, model, start(objective, model, point_of(backbone, users))
+    ).point
     factors = model.factors(point)
     return tuple(side[0].detach().cpu().float().numpy() for side in (factors.lefts, factors.rights))  # type: ignore[return-value]

@@ -1,4 +1,5 @@
-"""Multi-IPS and Multi-DR: exposure, rating and (DR) imputation heads on shared representations, trained together."""
+"""Multi-IPS and Multi-DR: exposure, rating and (DR) imputation heads on shared representations,
+trained together."""
 
 from __future__ import annotations
 
@@ -17,12 +18,14 @@ from puidrec.scores.sparse import LogPattern
 from puidrec.settings import Settings
 
 FLOOR = 0.25
-"""Share of the mean exposure below which the exposure head is not trusted: least squares may go to 0 and below."""
+"""Share of the mean exposure below which the exposure head is not trusted: least squares may go to
+0 and below."""
 
 
 @dataclass
 class MultiProblem:
-    """One joint loss: exposure over D, rating by IPS or DR with the exposure head's weights, imputation over O."""
+    """One joint loss: exposure over D, rating by IPS or DR with the exposure head's weights,
+    imputation over O."""
 
     settings: Settings
     pattern: LogPattern
@@ -51,11 +54,15 @@ class MultiProblem:
         rate = len(self.pattern) / (self.pattern.n_users * self.pattern.n_items)
         low = max(self.settings.min_propensity, FLOOR * rate)
         exposure, rating = (self.heads.factors(head) for head in (EXPOSURE, RATING))
-        return multi_loss(self.pattern, self.target, exposure, rating, self.imputation(), rate=rate, low=low)
+        return multi_loss(
+            self.pattern, self.target, exposure, rating, self.imputation(), rate=rate, low=low
+        )
 
     def _penalty(self) -> Tensor:
         heads = self.heads.bias_penalty() + self.heads.map_penalty()
-        return backbone_penalty(self.heads.backbone, self.settings) + self.settings.l2_number * heads
+        return (
+            backbone_penalty(self.heads.backbone, self.settings) + self.settings.l2_number * heads
+        )
 
 
 def stages(prepared: Prepared) -> list[Stage]:
@@ -65,7 +72,11 @@ def stages(prepared: Prepared) -> list[Stage]:
 
 def _multi_problem(prepared: Prepared) -> MultiProblem:
     settings, log = prepared.settings, prepared.log
-    pattern, mean, rate = log.operator.require_simple(settings.method), log.target_mean, log.nominal.exposure.rate
+    pattern, mean, rate = (
+        log.operator.require_simple(settings.method),
+        log.target_mean,
+        log.nominal.exposure.rate,
+    )
     means = (rate, mean, mean) if settings.spec.imputes else (rate, mean)
     heads = SharedHeads(prepared.backbone("main heads", 0.0), means, own=settings.ids is not False)
     target = log.column(log.target).values

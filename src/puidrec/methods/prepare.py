@@ -1,8 +1,10 @@
-"""From a split to what problems need: targets, propensities, Γ, weights, feature matrices; each computed once.
+"""From a split to what problems need: targets, propensities, Γ, weights, feature matrices; each
+computed once.
 
-`TrainingLog` is what all stages of a method share; `Prepared` adds what depends on the stage's own method (Γ and L2).
-The log may be in memory or on disk. Whatever is computed per logged row goes over the log some users at a time
-(`TrainingLog.parts`): in memory that is one part, on disk as many as fit in memory.
+`TrainingLog` is what all stages of a method share; `Prepared` adds what depends on the stage's own
+method (Γ and L2). The log may be in memory or on disk. Whatever is computed per logged row goes
+over the log some users at a time (`TrainingLog.parts`): in memory that is one part, on disk as many
+as fit in memory.
 """
 
 from __future__ import annotations
@@ -42,11 +44,13 @@ from puidrec.settings import Settings
 from puidrec.world import ALONE, World
 
 DEFAULT_GAMMA = 1.5
-"""One Γ for all pairs, where the caller gives none: about what the uniform ratings of Coat prove on binary labels."""
+"""One Γ for all pairs, where the caller gives none: about what the uniform ratings of Coat prove on
+binary labels."""
 DEFAULT_RULE = "information"
 """The rule for a Γ per pair, where the caller gives none."""
 RULE_WITHOUT_FEATURES = "exposure-gap"
-"""The same where the log has no features: information gains are 0 there, so Γ is read from exposure residuals."""
+"""The same where the log has no features: information gains are 0 there, so Γ is read from exposure
+residuals."""
 MAX_GAMMA = 20.0
 """A Γ set by uniform rows is at most this."""
 FEWEST_UNIFORM = 20
@@ -54,12 +58,14 @@ FEWEST_UNIFORM = 20
 DOUBLE = 2_000_000
 """Logged pairs × dimensions up to which training is in double precision."""
 Weights = Literal["unit", "box", "inverse", "imputation"]
-"""Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average; those of the imputation."""
+"""Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average; those of
+the imputation."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingLog:
-    """The training rows of a data set and what is estimated from them, whatever the method. Made when first asked."""
+    """The training rows of a data set and what is estimated from them, whatever the method. Made
+    when first asked."""
 
     data: Dataset
     split: Split
@@ -89,7 +95,8 @@ class TrainingLog:
 
     @cached_property
     def items(self) -> np.ndarray:
-        """Item of each training row: on disk the file itself, or a copy of it where rows were left out."""
+        """Item of each training row: on disk the file itself, or a copy of it where rows were left
+        out."""
         item = self.rows.item
         if isinstance(item, np.ndarray):
             return item
@@ -124,16 +131,30 @@ class TrainingLog:
         for part in self.parts():
             room.write(start, values(part))
             start += len(part)
-        return RowMatrix(self.row_start, self.rows.item, room.values, self.data.n_items, self.max_pairs, self.scratch)
+        return RowMatrix(
+            self.row_start,
+            self.rows.item,
+            room.values,
+            self.data.n_items,
+            self.max_pairs,
+            self.scratch,
+        )
 
     def target(self, rows: Interactions) -> np.ndarray:
-        """What predictions aim at: ratings in [0, 1]; labels ±1, or 0/1 where the method bounds a mean in [0, 1]."""
-        return self.scale.of_labels(rows.label) if self.scale.labels else self.data.scale.unit(rows.rating)
+        """What predictions aim at: ratings in [0, 1]; labels ±1, or 0/1 where the method bounds a
+        mean in [0, 1]."""
+        return (
+            self.scale.of_labels(rows.label)
+            if self.scale.labels
+            else self.data.scale.unit(rows.rating)
+        )
 
     @cached_property
     def target_mean(self) -> float:
         """The mean of the targets: where models start."""
-        return sum(float(self.target(part).sum(dtype=np.float64)) for part in self.parts()) / len(self.rows)
+        return sum(float(self.target(part).sum(dtype=np.float64)) for part in self.parts()) / len(
+            self.rows
+        )
 
     def ratings_array(self) -> np.ndarray:
         """The targets of all training rows, float64."""
@@ -149,18 +170,28 @@ class TrainingLog:
         """Evidence, propensities and Γ that the training rows give."""
         chosen = self.settings
         return NominalExposure(
-            self.data, self.rows, self.split.propensity, chosen.propensity, chosen.min_propensity, chosen.seed
+            self.data,
+            self.rows,
+            self.split.propensity,
+            chosen.propensity,
+            chosen.min_propensity,
+            chosen.seed,
         )
 
     @cached_property
     def inverse_mean(self) -> float:
         """The mean of 1/p over the training rows."""
-        return sum(float((1.0 / self.nominal.propensity_of(part)).sum()) for part in self.parts()) / len(self.rows)
+        return sum(
+            float((1.0 / self.nominal.propensity_of(part)).sum()) for part in self.parts()
+        ) / len(self.rows)
 
     @property
     def reweighted_mean(self) -> float:
         """The mean of the targets if every row counted 1/p."""
-        total = sum(float((self.target(part) / self.nominal.propensity_of(part)).sum()) for part in self.parts())
+        total = sum(
+            float((self.target(part) / self.nominal.propensity_of(part)).sum())
+            for part in self.parts()
+        )
         return total / (self.inverse_mean * len(self.rows))
 
     @cached_property
@@ -171,7 +202,8 @@ class TrainingLog:
 
     @cached_property
     def side_tables(self) -> dict[str, pl.DataFrame | None]:
-        """The side tables as the backbone reads them: with the columns of users that the method makes from the log."""
+        """The side tables as the backbone reads them: with the columns of users that the method
+        makes from the log."""
         users, columns = self.data.users, self.settings.spec.user_columns
         if columns:
             made: pl.DataFrame = named(columns)(self)
@@ -184,7 +216,11 @@ class TrainingLog:
         """How the side tables become feature matrices; empty for a backbone without features."""
         if self.settings.backbone == "mf":
             return {}
-        return {key: FeatureEncoder.fit(table, key) for key, table in self.side_tables.items() if table is not None}
+        return {
+            key: FeatureEncoder.fit(table, key)
+            for key, table in self.side_tables.items()
+            if table is not None
+        }
 
     @cached_property
     def designs(self) -> dict[str, Design]:
@@ -210,7 +246,8 @@ class TrainingLog:
         )
 
     def column(self, values: Callable[[Interactions], np.ndarray]) -> Column:
-        """A number per training row, made of the rows: all at once in memory, some at a time on disk."""
+        """A number per training row, made of the rows: all at once in memory, some at a time on
+        disk."""
         if isinstance(self.rows, StoredInteractions):
             stored = self.rows
             return self.operator.filled(lambda rows: values(stored.part(rows)))
@@ -223,8 +260,9 @@ class TrainingLog:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of training: double where it takes no longer. The optimum of a small log may be so flat that the
-        rounding of single precision, which differs from one processor to the next, moves scores by more than 1e-4."""
+        """Precision of training: double where it takes no longer. The optimum of a small log may be
+        so flat that the rounding of single precision, which differs from one processor to the next,
+        moves scores by more than 1e-4."""
         small = len(self.rows) * self.settings.dim_number <= DOUBLE
         return torch.float64 if small and self.settings.device == "cpu" else torch.float32
 
@@ -256,18 +294,27 @@ class Prepared:
 
     @classmethod
     def of(cls, data: Dataset, split: Split, settings: Settings, world: World = ALONE) -> Prepared:
-        """A data set, in memory or on disk, through a method's settings; there must be rows to learn from."""
+        """A data set, in memory or on disk, through a method's settings; there must be rows to
+        learn from."""
         if not len(split.train):
-            raise InputError("no training rows", found=f"protocol {split.protocol.name}", expected="at least one")
+            raise InputError(
+                "no training rows", found=f"protocol {split.protocol.name}", expected="at least one"
+            )
         if isinstance(split.train, StoredInteractions) and settings.propensity == "given":
-            raise InputError("propensity needs the log in memory", found="given", expected="one that is estimated")
+            raise InputError(
+                "propensity needs the log in memory",
+                found="given",
+                expected="one that is estimated",
+            )
         if data.positives_only:
             require_levels(settings.spec, data.scale.high)
         return cls(TrainingLog(data, split, settings, world), settings)
 
     def first_stage(self, method: str) -> Prepared:
         """The same log for the model that a method builds on; what both need is computed once."""
-        return replace(self, settings=self.settings.replace(method=method, gamma="auto", normalise=False))
+        return replace(
+            self, settings=self.settings.replace(method=method, gamma="auto", normalise=False)
+        )
 
     @property
     def data(self) -> Dataset:
@@ -299,18 +346,21 @@ class Prepared:
         return rows.label.astype(np.float64)
 
     def uniform_rows(self) -> Interactions:
-        """Uniform rows that may train: those held out for propensities, which neither validate nor test."""
+        """Uniform rows that may train: those held out for propensities, which neither validate nor
+        test."""
         rows, method = self.split.propensity, self.settings.method
         if rows is None or len(rows) < MIN_UNIFORM:
             raise InputError(
                 f"{method} trains on uniform ratings beside the log",
                 found=f"{0 if rows is None else len(rows)} held out for it in {self.data.name}",
-                expected=f"at least {MIN_UNIFORM}", hint="Give uniform interactions, or choose another method.",
-            )  # fmt: skip
+                expected=f"at least {MIN_UNIFORM}",
+                hint="Give uniform interactions, or choose another method.",
+            )
         return rows
 
     def calibration_rows(self) -> UniformRows:
-        """Uniform rows held out for calibration and validation, without pairs of the log; none where they are few."""
+        """Uniform rows held out for calibration and validation, without pairs of the log; none
+        where they are few."""
         split, log = self.split, self.log
         parts = [split.propensity] if split.propensity is not None else []
         if split.selection == "uniform" and self.settings.select != "none":
@@ -325,7 +375,8 @@ class Prepared:
 
     @cached_property
     def gamma(self) -> Gamma:
-        """The fitted Γ of the method: 1, one number, a rule, or what uniform ratings teach (`learned`)."""
+        """The fitted Γ of the method: 1, one number, a rule, or what uniform ratings teach
+        (`learned`)."""
         settings = self.settings
         if settings.gamma == "learned" and settings.spec.uncertainty != "none":
             learned: Gamma = named("puidrec.methods.spectrum.learned:learned_gamma")(self)
@@ -352,14 +403,16 @@ class Prepared:
         return RULE_WITHOUT_FEATURES if without else DEFAULT_RULE
 
     def _certified(self) -> float:
-        """The Γ that the labels of uniform rows prove, beyond what the propensity explains: the lower limit."""
+        """The Γ that the labels of uniform rows prove, beyond what the propensity explains: the
+        lower limit."""
         nominal, uniform = self.log.nominal, self.split.propensity
         require_uniform(0 if uniform is None else len(uniform), self.data.name)
         assert uniform is not None  # noqa: S101 (required above)
         return min(nominal.certificate("label", uniform).lower, MAX_GAMMA)
 
     def columns(self, weights: Weights) -> dict[str, Column]:
-        """The training rows as losses read them: ratings `r` and the ends `a` and `b` of their weights."""
+        """The training rows as losses read them: ratings `r` and the ends `a` and `b` of their
+        weights."""
         log = self.log
         r = log.column(log.target)
         if weights == "unit":
@@ -380,7 +433,8 @@ class Prepared:
         return self.settings.spec.uncertainty != "none" and self.gamma.max > 1.0
 
     def weights_of(self, rows: Interactions) -> Bounds:
-        """Weights of training rows, as an interval: what Γ allows around 1/p, or the row's own function of p."""
+        """Weights of training rows, as an interval: what Γ allows around 1/p, or the row's own
+        function of p."""
         if not self.settings.spec.log_weights:
             return self.log.nominal.bounds_of(rows, self.gamma)
         weight = self._log_rule(self.log.nominal.propensity_of(rows))
@@ -393,10 +447,13 @@ class Prepared:
 
     @cached_property
     def _imputation_rule(self) -> WeightRule:
-        """The row's weights for the imputation model, scaled to the mean of the log's weights, so that L2 means the
-        same; where they are 0 on all rows (p = 1 everywhere), those of the log."""
+        """The row's weights for the imputation model, scaled to the mean of the log's weights, so
+        that L2 means the same; where they are 0 on all rows (p = 1 everywhere), those of the log.
+        """
         rule: WeightRule = named(self.settings.spec.imputation_weights)(self)
-        own = sum(float(np.sum(rule(self.log.nominal.propensity_of(part)))) for part in self.log.parts())
+        own = sum(
+            float(np.sum(rule(self.log.nominal.propensity_of(part)))) for part in self.log.parts()
+        )
         total = self.mean_weight * len(self.rows)
         return (lambda p: rule(p) * (total / own)) if own > 0.0 else (lambda p: 1.0 / p)
 
@@ -418,21 +475,31 @@ class Prepared:
             chance = np.clip(0.5 * (start + 1.0) if log.scale.signed else start, 1e-3, 1 - 1e-3)
             start = float(np.log(chance / (1.0 - chance)))
         backbone = make_backbone(
-            settings.backbone, self.data.n_users, self.data.n_items, settings.dim_number,
-            user_features=log.designs.get("user_id"), item_features=log.designs.get("item_id"),
-            ids=settings.ids, hidden=settings.hidden, mean=start, rng=derive_seed(settings.seed, "init", stage),
-        )  # fmt: skip
+            settings.backbone,
+            self.data.n_users,
+            self.data.n_items,
+            settings.dim_number,
+            user_features=log.designs.get("user_id"),
+            item_features=log.designs.get("item_id"),
+            ids=settings.ids,
+            hidden=settings.hidden,
+            mean=start,
+            rng=derive_seed(settings.seed, "init", stage),
+        )
         return backbone.to(settings.device, log.dtype)
 
     def validator(self) -> Validator | None:
-        """Held-out rows that choose L2 or the epoch; self-selected rows are weighted by inverse propensity."""
+        """Held-out rows that choose L2 or the epoch; self-selected rows are weighted by inverse
+        propensity."""
         if self.settings.select == "none":
             return None
         rows, metric, scale = self.split.validation, self.settings.metric, self.log.scale
         if self.split.selection == "uniform":
             return Validator.from_rows(rows, metric, scale=scale)
         if self.data.positives_only:
-            rows = with_drawn_pairs(rows, (self.log.row_start, self.log.items), generator(self.settings.seed, "drawn"))
+            rows = with_drawn_pairs(
+                rows, (self.log.row_start, self.log.items), generator(self.settings.seed, "drawn")
+            )
             return Validator.from_rows(rows, metric, scale=scale)
         weight = 1.0 / self.log.nominal.propensity_of(rows) if len(rows) else None
         return Validator.from_rows(rows, metric, weight, scale)

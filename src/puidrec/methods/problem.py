@@ -1,6 +1,8 @@
-"""What is trained: a method is a list of stages, a stage a problem, a problem models that are solved or take steps.
+"""What is trained: a method is a list of stages, a stage a problem, a problem models that are
+solved or take steps.
 
-Everything a trainer has to know of a method is here, so that methods do not know how they are trained.
+Everything a trainer has to know of a method is here, so that methods do not know how they are
+trained.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ if TYPE_CHECKING:
     from puidrec.methods.table import Build
 
 ADMISSIBLE = 1e-6
-"""A benchmarked loss up to this much above 0 counts as 0: at the benchmark itself it is 0 up to rounding."""
+"""A benchmarked loss up to this much above 0 counts as 0: at the benchmark itself it is 0 up to
+rounding."""
 
 
 class Part(NamedTuple):
-    """One model that least squares solves: its name among the parameters, its backbone, and its objective."""
+    """One model that least squares solves: its name among the parameters, its backbone, and its
+    objective."""
 
     name: str
     backbone: Backbone
@@ -47,7 +51,8 @@ class Problem(Protocol):
 
     @property
     def parts(self) -> Sequence[Part]:
-        """What least squares solves, in order, the prediction model last; none where the loss does not let it."""
+        """What least squares solves, in order, the prediction model last; none where the loss does
+        not let it."""
 
     def factors(self) -> LowRank:
         """The prediction model φ as it stands."""
@@ -66,7 +71,8 @@ class Problem(Protocol):
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a stage leaves behind: scores as factors, parameters by name, and the history of its epochs."""
+    """What a stage leaves behind: scores as factors, parameters by name, and the history of its
+    epochs."""
 
     phi: LowRank
     theta: LowRank | None = None
@@ -91,23 +97,27 @@ Done = Mapping[str, Fitted]
 
 @dataclass(frozen=True)
 class Stage:
-    """One problem of a method, built from the stages before it; a closed form gives its answer instead."""
+    """One problem of a method, built from the stages before it; a closed form gives its answer
+    instead."""
 
     name: str
     build: Callable[[Done], Problem | Fitted]
     start: str | None = None
     """The stage at whose φ this one starts: the optimum is the same, and nearer."""
     refines: bool = False
-    """Whether the problem comes with parameters to start from, and should not leave them at once."""
+    """Whether the problem comes with parameters to start from, and should not leave them at once.
+    """
     sweeps: int | None = None
-    """Most sweeps of least squares, where a stage need not be at its optimum; None: as the settings say."""
+    """Most sweeps of least squares, where a stage need not be at its optimum; None: as the settings
+    say."""
     shrink_to: str | None = None
     """The stage whose φ L2 pulls the vectors to in place of 0."""
 
 
 @dataclass
 class LossProblem:
-    """One model φ and one objective J(s): what most methods are. Least squares and Adam train the same one."""
+    """One model φ and one objective J(s): what most methods are. Least squares and Adam train the
+    same one."""
 
     settings: Settings
     phi: Backbone
@@ -132,7 +142,9 @@ class LossProblem:
             s = sampled_product(phi.lefts[0], phi.rights[0], pattern)
             total = objective.scale * pair_sum(objective.loss, s, row)
             if objective.v:
-                total = total + objective.v * square_sum(phi if objective.m is None else phi.minus(objective.m))
+                total = total + objective.v * square_sum(
+                    phi if objective.m is None else phi.minus(objective.m)
+                )
             return total
 
         return (Step("phi", self.phi, loss, lambda: backbone_penalty(self.phi, self.settings)),)
@@ -147,16 +159,20 @@ class LossProblem:
 
 
 def stages_of_loss(loss: Callable[[Settings], PairLoss], weights: Weights = "unit") -> Build:
-    """The stages of a method that lowers a mean over logged pairs of one `PairLoss`: what a plug-in's row names.
+    """The stages of a method that lowers a mean over logged pairs of one `PairLoss`: what a
+    plug-in's row names.
 
-    loss: from the settings, and the method's own parameters in them, to f. weights: those of logged pairs that f finds
-    as `row.b`: `unit`, `inverse` (1/p, 1 on average), or `box` (with `row.a`, the ends that Γ allows around 1/p).
+    loss: from the settings, and the method's own parameters in them, to f. weights: those of logged
+    pairs that f finds as `row.b`: `unit`, `inverse` (1/p, 1 on average), or `box` (with `row.a`,
+    the ends that Γ allows around 1/p).
     """
 
     def stages(prepared: Prepared) -> list[Stage]:
         def build(done: Done) -> LossProblem:
             settings, log = prepared.settings, prepared.log.operator
-            objective = Objective(log, loss(settings), prepared.columns(weights), 1.0 / max(len(log), 1))
+            objective = Objective(
+                log, loss(settings), prepared.columns(weights), 1.0 / max(len(log), 1)
+            )
             return LossProblem(settings, prepared.backbone("main phi"), lambda: objective)
 
         return [Stage("main", build)]
@@ -165,7 +181,8 @@ def stages_of_loss(loss: Callable[[Settings], PairLoss], weights: Weights = "uni
 
 
 def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:
-    """Plain L2: `l2` on what belongs to single entities, `l2_features` on weights that features share.
+    """Plain L2: `l2` on what belongs to single entities, `l2_features` on weights that features
+    share.
 
     Both are means over entities, whatever the number of ratings.
     """
@@ -175,4 +192,8 @@ def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:
 
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors of one part, under their own names."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

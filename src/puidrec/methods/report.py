@@ -1,4 +1,5 @@
-"""What was estimated on the way to a model: propensity, Γ and what set it, uniform rows; for metrics and reports."""
+"""What was estimated on the way to a model: propensity, Γ and what set it, uniform rows; for
+metrics and reports."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[
 
 @contextlib.contextmanager
 def shown_progress(progress: Progress | bool | None) -> Iterator[Progress | None]:
-    """What training calls with its progress: a function as given; a bar where one is asked for; None shows nothing.
+    """What training calls with its progress: a function as given; a bar where one is asked for;
+    None shows nothing.
 
     Left open (None), a notebook shows a bar once a fit has taken a second.
     """
@@ -56,7 +58,9 @@ def shown_progress(progress: Progress | bool | None) -> Iterator[Progress | None
     elif not isinstance(progress, bool | None):
         found = type(progress).__name__
         raise InputError(
-            "progress is no function", found=found, expected="True, False, or a function of four arguments"
+            "progress is no function",
+            found=found,
+            expected="True, False, or a function of four arguments",
         )
     elif progress is False or (progress is None and not notebook):
         yield None
@@ -69,7 +73,10 @@ def shown_progress(progress: Progress | bool | None) -> Iterator[Progress | None
         with Bar(console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("training", total=None)
             yield lambda stage, done, total, figures: bar.update(
-                task, completed=done, total=total, description=_progress_words(stage, done, total, figures)
+                task,
+                completed=done,
+                total=total,
+                description=_progress_words(stage, done, total, figures),
             )
 
 
@@ -80,7 +87,9 @@ def _in_notebook() -> bool:
 
 
 def _progress_words(stage: str, done: int, total: int, figures: dict[str, float]) -> str:
-    loss = next((f", loss {value:.4f}" for name, value in figures.items() if name.startswith("loss_")), "")
+    loss = next(
+        (f", loss {value:.4f}" for name, value in figures.items() if name.startswith("loss_")), ""
+    )
     return f"{stage}: {done} of {total}{loss}"
 
 
@@ -115,17 +124,23 @@ def sweep_limit(prepared: Prepared, fitted: Fitted) -> str:
 
 
 def calibrates_gamma(prepared: Prepared) -> bool:
-    """Whether the scale of Γ was left to the data: methods that put a value on unseen ratings, unless Γ is given."""
+    """Whether the scale of Γ was left to the data: methods that put a value on unseen ratings,
+    unless Γ is given."""
     settings = prepared.settings
     return settings.spec.calibrates_gamma and settings.gamma in ("auto", "certified")
 
 
 def gamma_set_by(prepared: Prepared) -> str:
-    """What set the scale of Γ where the caller did not: uniform ratings, or a default where there are too few."""
+    """What set the scale of Γ where the caller did not: uniform ratings, or a default where there
+    are too few."""
     rows = prepared.uniform_target().size
     if rows >= MIN_UNIFORM:
         return f"{rows:,} uniform ratings held out for calibration"
-    found = "no uniform rating" if rows == 0 else f"only {rows:,} uniform rating{'s' if rows > 1 else ''}"
+    found = (
+        "no uniform rating"
+        if rows == 0
+        else f"only {rows:,} uniform rating{'s' if rows > 1 else ''}"
+    )
     return f"the default {DEFAULT_GAMMA:g}: {found} held out for calibration, at least {MIN_UNIFORM} are needed"
 
 

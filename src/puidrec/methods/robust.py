@@ -1,7 +1,9 @@
-"""The grid of the paper's methods: estimator × uncertainty × benchmark, one problem for all of its eleven rows.
+"""The grid of the paper's methods: estimator × uncertainty × benchmark, one problem for all of its
+eleven rows.
 
-Each minimises the loss that `losses.pair_loss` states, with plain L2 towards 0 and nothing else. Γ = 1 gives IPS and
-DR, unit weights the naive loss; only the benchmark and the imputation model add parts.
+Each minimises the loss that `losses.pair_loss` states, with plain L2 towards 0 and nothing else. Γ
+= 1 gives IPS and DR, unit weights the naive loss; only the benchmark and the imputation model add
+parts.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ class RobustProblem:
 
     @property
     def benchmarked(self) -> bool:
-        """Never worse than the benchmark for any weights in the box: the robust loss against it is at most 0."""
+        """Never worse than the benchmark for any weights in the box: the robust loss against it is
+        at most 0."""
         return self.benchmark is not None
 
     @property
@@ -80,11 +83,14 @@ class RobustProblem:
 
     @property
     def parts(self) -> Sequence[Part]:
-        """θ first (its pseudo-labels do not depend on φ), then φ; for squared losses, not normalised."""
+        """θ first (its pseudo-labels do not depend on φ), then φ; for squared losses, not
+        normalised."""
         if not is_solvable(self.settings, self.error):
             return ()
         phi = Part("phi", self.phi, self.phi_objective)
-        return (phi,) if self.theta is None else (Part("theta", self.theta, self.theta_objective), phi)
+        return (
+            (phi,) if self.theta is None else (Part("theta", self.theta, self.theta_objective), phi)
+        )
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -103,9 +109,13 @@ class RobustProblem:
             def theta_loss() -> Tensor:
                 own = theta.factors()
                 objective = self.theta_objective()
-                return self._logged_loss(objective, sampled_product(own.lefts[0], own.rights[0], pattern))
+                return self._logged_loss(
+                    objective, sampled_product(own.lefts[0], own.rights[0], pattern)
+                )
 
-            steps.append(Step("theta", theta, theta_loss, lambda: backbone_penalty(theta, self.settings)))
+            steps.append(
+                Step("theta", theta, theta_loss, lambda: backbone_penalty(theta, self.settings))
+            )
         return tuple(steps)
 
     def factors(self) -> LowRank:
@@ -117,7 +127,8 @@ class RobustProblem:
         return None if self.theta is None else self.theta.factors()
 
     def phi_objective(self) -> Objective:
-        """`eq:naive`, `eq:ips`, `eq:dr`, `eq:puid-ips`, `eq:puid-dr`, `eq:bpuid-ips`, `eq:bpuid-dr`."""
+        """`eq:naive`, `eq:ips`, `eq:dr`, `eq:puid-ips`, `eq:puid-dr`, `eq:bpuid-ips`,
+        `eq:bpuid-dr`."""
         loss = RobustLoss(self.error, self.head, self.interval, self.benchmarked)
         columns, constant, g = dict(self.columns), 0.0, None
         if self.head is not None:
@@ -134,7 +145,8 @@ class RobustProblem:
         return Objective(self.log, loss, columns, scale, scale, g, constant)
 
     def theta_objective(self) -> Objective:
-        """`eq:puid-dr-imp`, `eq:bpuid-dr-imp`: the imputation model on logged pairs, a weighted mean."""
+        """`eq:puid-dr-imp`, `eq:bpuid-dr-imp`: the imputation model on logged pairs, a weighted
+        mean."""
         columns = dict(self.imputation_columns or self.columns)
         loss: PairLoss = RobustLoss(self._imputation_error, None, self.interval, self.benchmarked)
         if self.settings.head == "label-squared":
@@ -143,7 +155,9 @@ class RobustProblem:
         elif self.settings.head != "label":
             head, error = self.settings.head, self.error
             columns["r"] = self.log.map(
-                lambda s, r: imputation_target(head, error, s, r), self._scores(self.phi.factors()), columns["r"]
+                lambda s, r: imputation_target(head, error, s, r),
+                self._scores(self.phi.factors()),
+                columns["r"],
             )
         if self.benchmark is not None:
             columns["k0"] = self._benchmark_column("theta")
@@ -175,7 +189,11 @@ class RobustProblem:
         """scale · Σ_O f(s), and a benchmark's constant, as Adam lowers it."""
         row = Row(**{name: column.values for name, column in objective.columns.items()})
         loss = objective.loss
-        if self._normalises and isinstance(loss, RobustLoss) and objective.scale == 1.0 / self.log.n_pairs:
+        if (
+            self._normalises
+            and isinstance(loss, RobustLoss)
+            and objective.scale == 1.0 / self.log.n_pairs
+        ):
             known = replace(loss, interval=False)
             k = known.coefficient(s.detach(), row).value
             weights = normalised_worst_case_weights(k, Box(row.a, row.b))
@@ -196,11 +214,15 @@ class RobustProblem:
         if head == "direct":
             return linear_sum(g)
         if self.error.quadratic:
-            return square_sum(phi.minus(g) if head != "residual" else phi.minus(phi.detach()).minus(g))
+            return square_sum(
+                phi.minus(g) if head != "residual" else phi.minus(phi.detach()).minus(g)
+            )
 
         def values(rows: slice, columns: slice, prediction: Tensor, output: Tensor) -> Tensor:
             if head == "residual":
-                return self.error.value(prediction, self.error.to_target(prediction.detach()) + output)
+                return self.error.value(
+                    prediction, self.error.to_target(prediction.detach()) + output
+                )
             return self.error.value(prediction, self.error.to_target(output))
 
         return tiled_sum(values, phi, g, tile=TILE)
@@ -221,7 +243,9 @@ class RobustProblem:
                 if self.settings.head in ("residual", "direct"):
                     error, name, r = self.error, self.settings.head, columns["r"]
                     own = self._scores(phi)
-                    columns["r"] = self.log.map(lambda s, r: imputation_target(name, error, s, r), own, r)
+                    columns["r"] = self.log.map(
+                        lambda s, r: imputation_target(name, error, s, r), own, r
+                    )
             else:
                 s, loss = self._scores(phi), RobustLoss(self.error, head)
                 if theta is not None:
@@ -245,14 +269,16 @@ def _normalises(settings: Settings) -> bool:
 
 
 def is_solvable(settings: Settings, error: PairError) -> bool:
-    """Whether least squares can lower the losses: not normalised; of pseudo-labels and squares where there is θ."""
+    """Whether least squares can lower the losses: not normalised; of pseudo-labels and squares
+    where there is θ."""
     if _normalises(settings):
         return False
     return not settings.spec.imputes or (settings.head == "label" and error.quadratic)
 
 
 def stages(prepared: Prepared) -> list[Stage]:
-    """The method alone, or after the benchmark it is measured against: the estimator without uncertainty, or mf."""
+    """The method alone, or after the benchmark it is measured against: the estimator without
+    uncertainty, or mf."""
     settings, spec = prepared.settings, prepared.settings.spec
     first, shrink_to = unweighted_first(prepared)
     if not spec.benchmark:
@@ -273,8 +299,10 @@ def stages(prepared: Prepared) -> list[Stage]:
 def unweighted_first(prepared: Prepared) -> tuple[list[Stage], str | None]:
     """With `shrink_to="mf"`, a fit of the ratings as they are, and its name; else nothing.
 
-    Weights multiply the noise of single rows; what there is to find stays the same. So the L2 of weighted losses may
-    pull to the unweighted fit: weights then change what ratings say clearly, and leave the rest as it is.
+    Weights multiply the noise of single rows; what there is to find stays the same. So the L2 of
+    weighted losses may
+    pull to the unweighted fit: weights then change what ratings say clearly, and leave the rest as
+    it is.
     """
     settings = prepared.settings
     if settings.shrink_to is None or settings.spec.estimator == "naive":
@@ -287,7 +315,14 @@ def weighted_stages(prepared: Prepared, name: str, shrink_to: str | None = None)
     """The stage of a method of the grid; with `cross_fit`, after one imputation model per fold."""
     settings, folds = prepared.settings, prepared.settings.cross_fit
     if not folds or not settings.spec.imputes:
-        return [Stage(name, lambda done: robust_problem(prepared, name), shrink_to=shrink_to, start=shrink_to)]
+        return [
+            Stage(
+                name,
+                lambda done: robust_problem(prepared, name),
+                shrink_to=shrink_to,
+                start=shrink_to,
+            )
+        ]
     if not is_solvable(settings, prepared.error):
         raise_cross_fit(settings)
     names = [f"{name} without fold {k + 1}" for k in range(folds)]
@@ -298,7 +333,10 @@ def weighted_stages(prepared: Prepared, name: str, shrink_to: str | None = None)
     def main(done: Mapping[str, Fitted]) -> RobustProblem:
         return _cross_fitted(prepared, name, [done[one].phi for one in names])
 
-    return [*(out_of(k) for k in range(folds)), Stage(name, main, shrink_to=shrink_to, start=shrink_to)]
+    return [
+        *(out_of(k) for k in range(folds)),
+        Stage(name, main, shrink_to=shrink_to, start=shrink_to),
+    ]
 
 
 def raise_cross_fit(settings: Settings) -> None:
@@ -335,7 +373,9 @@ def _benchmarked(prepared: Prepared, base: Fitted) -> RobustProblem:
     if prepared.settings.warm_start:
         for step, module in (("phi", problem.phi), ("theta", problem.theta)):
             if module is not None:
-                own = with_prefix(base.parameters, f"{step}.") or with_prefix(base.parameters, "phi.")
+                own = with_prefix(base.parameters, f"{step}.") or with_prefix(
+                    base.parameters, "phi."
+                )
                 module.load_state_dict(own)
     return problem
 
@@ -352,7 +392,14 @@ class ImputationOnly(RobustProblem):
 
 def _fold_codes(prepared: Prepared, folds: int) -> np.ndarray:
     log = prepared.log
-    return folds_of(log.row_start, log.items, log.ratings_array(), prepared.data.n_items, folds, prepared.settings.seed)
+    return folds_of(
+        log.row_start,
+        log.items,
+        log.ratings_array(),
+        prepared.data.n_items,
+        folds,
+        prepared.settings.seed,
+    )
 
 
 def _imputation_without(prepared: Prepared, name: str, fold: int, folds: int) -> RobustProblem:
@@ -362,7 +409,14 @@ def _imputation_without(prepared: Prepared, name: str, fold: int, folds: int) ->
     columns = dict(problem.imputation_columns or problem.columns)
     for end in ("a", "b"):
         columns[end] = problem.log.map(torch.mul, columns[end], kept)
-    return ImputationOnly(problem.settings, problem.log, columns, problem.error, problem.phi, interval=problem.interval)
+    return ImputationOnly(
+        problem.settings,
+        problem.log,
+        columns,
+        problem.error,
+        problem.phi,
+        interval=problem.interval,
+    )
 
 
 def _cross_fitted(prepared: Prepared, name: str, models: Sequence[LowRank]) -> RobustProblem:
@@ -382,4 +436,12 @@ def _cross_fitted(prepared: Prepared, name: str, models: Sequence[LowRank]) -> R
     return problem
 
 
-__all__ = ["HEADS", "Benchmark", "RobustProblem", "robust_problem", "stages", "unweighted_first", "weighted_stages"]
+__all__ = [
+    "HEADS",
+    "Benchmark",
+    "RobustProblem",
+    "robust_problem",
+    "stages",
+    "unweighted_first",
+    "weighted_stages",
+]

@@ -1,5 +1,5 @@
-"""Runs the stages of a method one after the other: first what chooses dim and L2, then a benchmark or a naive fit
-where the method needs one, then the method."""
+"""Runs the stages of a method one after the other: first what chooses dim and L2, then a benchmark
+or a naive fit where the method needs one, then the method."""
 
 from __future__ import annotations
 
@@ -72,13 +72,25 @@ def train_stages(
         work.end()
     history = [{"stage": stage.name, **row} for stage in stages for row in done[stage.name].history]
     used = {stage.name: done[stage.name].solver for stage in stages if done[stage.name].solver}
-    unfinished = tuple(name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished)
+    unfinished = tuple(
+        name for stage in stages if stage.sweeps is None for name in done[stage.name].unfinished
+    )
     last = done[stages[-1].name]
-    notes = {**_numbers(settings), **({} if choice is None else {"chosen": choice.describe()}), **last.notes}
+    notes = {
+        **_numbers(settings),
+        **({} if choice is None else {"chosen": choice.describe()}),
+        **last.notes,
+    }
     notes |= gamma_report(prepared, last)
     if validator is not None:
         notes["validation_metric"] = validator.metric
-    return replace(last, history=history, solver=_in_words(used), unfinished=unfinished, notes=notes)  # type: ignore[arg-type]
+    return replace(
+        last,
+        history=history,  # type: ignore[arg-type]
+        solver=_in_words(used),
+        unfinished=unfinished,
+        notes=notes,
+    )
 
 
 def _most_sweeps(stage: Stage, settings: Settings) -> int:
@@ -87,9 +99,11 @@ def _most_sweeps(stage: Stage, settings: Settings) -> int:
 
 
 class _Work:
-    """Counts work over all stages: sweeps, epochs and fits of the path done, of those and the most that is left.
+    """Counts work over all stages: sweeps, epochs and fits of the path done, of those and the most
+    that is left.
 
-    A stage that converges before its most sweeps makes the total smaller, so that the last call is the end.
+    A stage that converges before its most sweeps makes the total smaller, so that the last call is
+    the end.
     """
 
     def __init__(self, told: Progress, later: int) -> None:
@@ -97,13 +111,15 @@ class _Work:
         self.last: tuple[str, int, int] = ("", 0, 0)
 
     def begin(self, stage: str, most: Sequence[int]) -> None:
-        """A stage begins; most: sweeps of it and of those after it. The last may be a closed form that takes long."""
+        """A stage begins; most: sweeps of it and of those after it. The last may be a closed form
+        that takes long."""
         self.before, self.own, self.later = self.before + self.own, 0, sum(most[1:])
         if len(most) == 1 and self.before:
             self(stage, 0, most[0], {})
 
     def __call__(self, stage: str, done: int, total: int, figures: dict[str, float]) -> None:
-        """A step of a stage: `done` of at most `total`; of the path nobody knows how many fits it has."""
+        """A step of a stage: `done` of at most `total`; of the path nobody knows how many fits it
+        has."""
         self.own = done if total else self.own + 1
         done = self.before + self.own
         self.last = (stage, done, done + max(total - self.own, 0) + self.later)
@@ -139,7 +155,8 @@ def _in_words(used: Mapping[str, str]) -> str:
 
 
 def solves(problem: Problem, settings: Settings) -> bool:
-    """Whether least squares trains a problem; else Adam does. Refused where the caller asked for what cannot be."""
+    """Whether least squares trains a problem; else Adam does. Refused where the caller asked for
+    what cannot be."""
     if settings.solver == "adam":
         return False
     parts = problem.parts
@@ -161,9 +178,11 @@ def solves(problem: Problem, settings: Settings) -> bool:
 def with_chosen_l2(
     prepared: Prepared, resume: Checkpoint | None = None, progress: Progress | None = None
 ) -> tuple[Prepared, Choice | None]:
-    """The same with numbers for `dim` and `l2`, chosen by held-out logged rows where they are left open.
+    """The same with numbers for `dim` and `l2`, chosen by held-out logged rows where they are left
+    open.
 
-    They are those of the log, not of the method: the path is that of the naive loss, whatever the method.
+    They are those of the log, not of the method: the path is that of the naive loss, whatever the
+    method.
     """
     settings = prepared.settings
     if "auto" not in (settings.dim, settings.l2) or not settings.spec.chooses_l2:
@@ -172,7 +191,11 @@ def with_chosen_l2(
         found: Any = resume.state["chosen"]
         numbers = int(found["dim"]), float(found["factor"]), float(found["error"])
         weight = found.get("unseen_weight")
-        choice = Choice(*numbers) if weight is None else LikesChoice(*numbers, unseen_weight=float(weight))
+        choice = (
+            Choice(*numbers)
+            if weight is None
+            else LikesChoice(*numbers, unseen_weight=float(weight))
+        )
         return _with_numbers(prepared, choice), choice
     if settings.backbone not in ("mf", "mf-linear"):
         return prepared, None
@@ -192,7 +215,9 @@ def _with_numbers(prepared: Prepared, choice: Choice) -> Prepared:
         dim=choice.dim if settings.dim == "auto" else settings.dim,
         l2=settings.l2_number * factor,
         l2_features=settings.l2_features * factor,
-        unseen_weight=choice.unseen_weight if isinstance(choice, LikesChoice) else settings.unseen_weight,
+        unseen_weight=choice.unseen_weight
+        if isinstance(choice, LikesChoice)
+        else settings.unseen_weight,
     )
     return Prepared.of(prepared.data, prepared.split, numbers, prepared.log.world)
 
@@ -212,7 +237,13 @@ def _walk(prepared: Prepared, progress: Progress | None) -> Choice:
     kept = users if operator.world.size == 1 else operator.users
 
     def model_of(dim: int, factor: float) -> Model:
-        full = linear_model(backbone, settings.l2_number * factor, settings.l2_features * factor, kept, operator.total)
+        full = linear_model(
+            backbone,
+            settings.l2_number * factor,
+            settings.l2_features * factor,
+            kept,
+            operator.total,
+        )
         sides = [replace(side, penalty=_columns(side.penalty, dim)) for side, _ in full.sides]
         return replace(full, users=sides[0], items=sides[1])
 
@@ -232,8 +263,13 @@ def _walk_likes(prepared: Prepared, progress: Progress | None) -> LikesChoice:
     operator, item, _, users = _path_rows(prepared)
     told = None
     if progress is not None:
-        told = lambda dim, error: progress("choice of dim and l2", dim, 64, {"held_out_recall": -error})  # noqa: E731
-    return choose_for_likes(prepared, (operator.row_start, np.asarray(item)), users, spectral_start, told)
+
+        def told(dim: int, error: float) -> None:
+            progress("choice of dim and l2", dim, 64, {"held_out_recall": -error})
+
+    return choose_for_likes(
+        prepared, (operator.row_start, np.asarray(item)), users, spectral_start, told
+    )
 
 
 def _columns(penalty: torch.Tensor, dim: int) -> torch.Tensor:
@@ -249,7 +285,8 @@ def _fold(log: Log, kept: np.ndarray) -> Fold:
 
 
 def _path_rows(prepared: Prepared) -> tuple[Log, np.ndarray, np.ndarray, slice]:
-    """The log that the path is walked on: all rows, or those of the first users whose rows are few enough.
+    """The log that the path is walked on: all rows, or those of the first users whose rows are few
+    enough.
 
     Users of a large log come in the order of their ids; of those it takes every k-th.
     """
@@ -259,12 +296,16 @@ def _path_rows(prepared: Prepared) -> tuple[Log, np.ndarray, np.ndarray, slice]:
     step = -(-len(log.rows) // PATH_ROWS)
     users = slice(0, None, step)
     counts = np.diff(log.row_start)[users]
-    at = np.repeat(log.row_start[:-1][users] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
+    at = np.repeat(
+        log.row_start[:-1][users] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts
+    )
     at = at + np.arange(at.size)
     item = np.asarray(log.items[at], dtype=np.int32)
     rows = log.rows.take(at)
     row_start = np.concatenate([[0], np.cumsum(counts)])
-    operator = Log(row_start, item, log.data.n_items, device=prepared.settings.device, dtype=log.dtype)
+    operator = Log(
+        row_start, item, log.data.n_items, device=prepared.settings.device, dtype=log.dtype
+    )
     return operator, item, np.asarray(log.target(rows), np.float64), users
 
 
@@ -321,21 +362,38 @@ def _solve(
         for key, value in part.backbone.state_dict().items()
     }
     return Fitted(
-        phi, theta, parameters, history, len(history), score, problem.gamma_scale, solver="least-squares",
+        phi,
+        theta,
+        parameters,
+        history,
+        len(history),
+        score,
+        problem.gamma_scale,
+        solver="least-squares",
         unfinished=tuple(unfinished),
-    )  # fmt: skip
+    )
 
 
 def model_for(part: Part, settings: Settings, log: Log) -> Model:
     """A model of a problem as the solver has it, for the users of this process."""
-    l2, l2_features = (part.l2_factor * value for value in (settings.l2_number, settings.l2_features))
+    l2, l2_features = (
+        part.l2_factor * value for value in (settings.l2_number, settings.l2_features)
+    )
     return linear_model(part.backbone, l2, l2_features, log.users, log.total)
 
 
 def _start(
-    part: Part, k: int, problem: Problem, stage: Stage, done: Done, objective: Objective, model: Model, log: Log
+    part: Part,
+    k: int,
+    problem: Problem,
+    stage: Stage,
+    done: Done,
+    objective: Objective,
+    model: Model,
+    log: Log,
 ) -> Point:
-    """Where a model starts: at a stage before, at the model before it, or at the leading directions of its slope."""
+    """Where a model starts: at a stage before, at the model before it, or at the leading directions
+    of its slope."""
     if stage.start is not None:
         return _phi_point(done[stage.start], part, log)
     if stage.refines:
@@ -346,7 +404,8 @@ def _start(
 
 
 def spectral_start(objective: Objective, model: Model, like: Point) -> Point:
-    """Biases alone, solved roughly, then all columns along the leading directions of the slope there."""
+    """Biases alone, solved roughly, then all columns along the leading directions of the slope
+    there."""
     empty = {name: x if x.ndim == 0 else 0.0 * x[:, -1:] for name, x in like.items()}
     sides = [replace(side, penalty=side.penalty[-1:], centre=None) for side, _ in model.sides]
     narrow = replace(model, users=sides[0], items=sides[1])
@@ -382,7 +441,9 @@ def _state_of(
         for key, value in getattr(state, kind).items():
             by_user = key in USER_ROWS
             tensors[f"{kind}.{key}"] = log.gather_to_first(value) if by_user else value
-    about = {name: getattr(state, name) for name in ("number", "objective", "settled", "size")} | {"part": k}
+    about = {name: getattr(state, name) for name in ("number", "objective", "settled", "size")} | {
+        "part": k
+    }
     lists = {"history": list(history), "unfinished": list(unfinished)}
     return Checkpoint(tensors, {"stage": stage, "sweep": about, **lists})
 
@@ -391,12 +452,18 @@ USER_ROWS = ("users", "user.inverse", "user.share")
 """Tensors of a state with a row per user."""
 
 
-def _resumed(problem: Problem, checkpoint: Checkpoint, log: Log, settings: Settings) -> tuple[State, int]:
+def _resumed(
+    problem: Problem, checkpoint: Checkpoint, log: Log, settings: Settings
+) -> tuple[State, int]:
     """The state of a checkpoint, and how many models were solved before it."""
     try:
-        kinds = [with_prefix(checkpoint.tensors, f"{kind}.") for kind in ("point", "direction", "proposal", "metric")]
+        kinds = [
+            with_prefix(checkpoint.tensors, f"{kind}.")
+            for kind in ("point", "direction", "proposal", "metric")
+        ]
         point, direction, proposal, metric = (
-            {k: (log.own(t) if k in USER_ROWS else t).to(settings.device) for k, t in part.items()} for part in kinds
+            {k: (log.own(t) if k in USER_ROWS else t).to(settings.device) for k, t in part.items()}
+            for part in kinds
         )
         for part in problem.parts:
             part.backbone.load_state_dict(with_prefix(checkpoint.tensors, f"now.{part.name}."))
@@ -407,12 +474,20 @@ def _resumed(problem: Problem, checkpoint: Checkpoint, log: Log, settings: Setti
         if point["users"].shape[1] != problem.parts[0].backbone.dim + 1:
             raise ValueError(f"{point['users'].shape[1] - 1} columns")
         state = State(
-            int(about["number"]), float(about["objective"]), point, direction, proposal, int(about["settled"]),
-            float(about["size"]), metric,
-        )  # fmt: skip
+            int(about["number"]),
+            float(about["objective"]),
+            point,
+            direction,
+            proposal,
+            int(about["settled"]),
+            float(about["size"]),
+            metric,
+        )
         return state, int(about["part"])
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error
+        raise InputError(
+            "the checkpoint does not fit this model", found=str(error)[:60], hint=HINT
+        ) from error
 
 
 # Adam
@@ -461,7 +536,8 @@ def _descend(
 
 @torch.no_grad()
 def _admissible(problem: Problem, prepared: Prepared) -> bool:
-    """Whether a benchmarked model may be chosen: its loss must not be above the benchmark's, which is 0."""
+    """Whether a benchmarked model may be chosen: its loss must not be above the benchmark's, which
+    is 0."""
     log = prepared.log.operator
     if problem.parts:
         objective = problem.parts[-1].objective()
@@ -472,13 +548,15 @@ def _admissible(problem: Problem, prepared: Prepared) -> bool:
 
 
 def _benchmark_of(fitted: Fitted, done: Done) -> Fitted:
-    """A benchmarked method never returns a model whose robust loss is above its benchmark's: it returns that one."""
+    """A benchmarked method never returns a model whose robust loss is above its benchmark's: it
+    returns that one."""
     base = done["benchmark"]
     return replace(fitted, phi=base.phi, theta=base.theta, parameters=base.parameters)
 
 
 def _require_same_checkpoint(resume: Checkpoint | None, log: Log) -> None:
-    """All processes go on from the same epoch, or none does: else they would add up steps of different models."""
+    """All processes go on from the same epoch, or none does: else they would add up steps of
+    different models."""
     history = None if resume is None else resume.state.get("history")
     epochs = len(history) if isinstance(history, list) else -1
     behind = log.world.sum_number(float(epochs)) - log.world.size * epochs
@@ -501,7 +579,9 @@ def _with_done(save: SaveState | None, done: Done, choice: Choice | None) -> Sav
             if factors is not None:
                 tensors[f"done.{name}.{part}.left"] = torch.cat(factors.lefts, 1)
                 tensors[f"done.{name}.{part}.right"] = torch.cat(factors.rights, 1)
-        tensors |= {f"done.{name}.parameter.{key}": value for key, value in fitted.parameters.items()}
+        tensors |= {
+            f"done.{name}.parameter.{key}": value for key, value in fitted.parameters.items()
+        }
     finished = {
         name: {
             "history": fitted.history,
@@ -532,7 +612,9 @@ def _unpack(checkpoint: Checkpoint, name: str, device: str) -> Fitted:
         key = f"done.{name}.{part}."
         if f"{key}left" not in checkpoint.tensors:
             return None
-        return LowRank.of(*(checkpoint.tensors[f"{key}{side}"].to(device) for side in ("left", "right")))
+        return LowRank.of(
+            *(checkpoint.tensors[f"{key}{side}"].to(device) for side in ("left", "right"))
+        )
 
     parameters = with_prefix(checkpoint.tensors, f"done.{name}.parameter.")
     try:
@@ -551,7 +633,9 @@ def _unpack(checkpoint: Checkpoint, name: str, device: str) -> Fitted:
             unfinished=tuple(map(str, finished["unfinished"])),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error
+        raise InputError(
+            "the checkpoint does not fit this model", found=str(error)[:60], hint=HINT
+        ) from error
 
 
 __all__ = ["DEFAULT_L2", "stages_of", "train_stages", "with_chosen_l2"]

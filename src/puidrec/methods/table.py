@@ -1,9 +1,9 @@
-"""Methods are rows of a table. A row says how the method trains and what it needs, so that no other module has to ask
-which method it is dealing with.
+"""Methods are rows of a table. A row says how the method trains and what it needs, so that no other
+module has to ask which method it is dealing with.
 
-The methods of the paper lie on a grid, (estimator) × (uncertainty) × (benchmark); the others share the same columns.
-A package can bring a method of its own: an entry point of the group `puidrec.methods` that names a `MethodSpec`
-(`docs/extending.md`).
+The methods of the paper lie on a grid, (estimator) × (uncertainty) × (benchmark); the others share
+the same columns. A package can bring a method of its own: an entry point of the group
+`puidrec.methods` that names a `MethodSpec` (`docs/extending.md`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class MethodSpec:
 
     name: str
     build: str | Build = field(repr=False)
-    """What makes its stages; `module:function` for those of this package, so that listing methods imports no torch."""
+    """What makes its stages; `module:function` for those of this package, so that listing methods
+    imports no torch."""
     description: str = ""
     estimator: Estimator = "naive"
     uncertainty: Uncertainty = "none"
@@ -46,21 +47,27 @@ class MethodSpec:
     target_scale: Literal["signed", "unit"] = "signed"
     """What `target=binary` means: labels ±1, or 0 and 1 where a mean in [0, 1] is bounded."""
     trains: bool = True
-    """Whether parameters are fitted iteratively; closed forms have no epochs, nothing to validate and no search."""
+    """Whether parameters are fitted iteratively; closed forms have no epochs, nothing to validate
+    and no search."""
     uses_propensity: bool | Literal["without ids"] = False
-    """Whether logged pairs are weighted by inverse propensities; some methods do so for models without IDs only."""
+    """Whether logged pairs are weighted by inverse propensities; some methods do so for models
+    without IDs only."""
     uses_uniform: str = ""
-    """What uniform rows decide during training, beside choosing the model; empty where they decide nothing."""
+    """What uniform rows decide during training, beside choosing the model; empty where they decide
+    nothing."""
     needs_uniform: bool = False
     """Whether it cannot be trained without uniform rows."""
     log_weights: str = ""
-    """What weighs logged pairs in place of 1/p: `module:function`, from the prepared log to a function of p."""
+    """What weighs logged pairs in place of 1/p: `module:function`, from the prepared log to a
+    function of p."""
     imputation_weights: str = ""
     """The same for the imputation model, up to scale; empty: the weights of the log."""
     user_columns: str = ""
-    """Features of users that are made from the log, for the backbone: `module:function`, from the log to a table."""
+    """Features of users that are made from the log, for the backbone: `module:function`, from the
+    log to a table."""
     needs_levels: bool = True
-    """Whether the log must hold at least two rating levels; methods that look at unseen pairs can do with likes."""
+    """Whether the log must hold at least two rating levels; methods that look at unseen pairs can
+    do with likes."""
     exposure_head: bool = False
     """Whether exposure is learned together with the ratings, on shared representations."""
     losses: tuple[str, ...] = ALL_LOSSES
@@ -69,13 +76,15 @@ class MethodSpec:
     chooses_unseen_weight: bool = False
     """Whether a log of likes chooses dim, L2 and the weight of unseen pairs by held-out likes."""
     path_folds: int = 5
-    """Folds of a small log that choose dim and L2; one is enough for a method that mixes fits of several dims."""
+    """Folds of a small log that choose dim and L2; one is enough for a method that mixes fits of
+    several dims."""
     needs: str = "a log of ratings"
     """What the method asks of the data, for reports."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Settings in which this method departs from the common defaults."""
     params: str | type[Any] = ""
-    """Parameters that no other method has: a subclass of `settings.MethodParams`, or where it is."""
+    """Parameters that no other method has: a subclass of `settings.MethodParams`, or where it is.
+    """
 
     def __post_init__(self) -> None:
         if self.benchmark and self.uncertainty == "none":
@@ -99,16 +108,19 @@ class MethodSpec:
 
     @property
     def calibrates_gamma(self) -> bool:
-        """Whether the scale of Γ, unless given, is set so that unseen ratings have the mean that uniform rows show."""
+        """Whether the scale of Γ, unless given, is set so that unseen ratings have the mean that
+        uniform rows show."""
         return self.uses_uniform == GAMMA_SCALE
 
     def takes_gamma(self, gamma: object) -> bool:
-        """Whether a value of the setting `gamma` has a meaning here: a rule has none where all pairs share one Γ."""
+        """Whether a value of the setting `gamma` has a meaning here: a rule has none where all
+        pairs share one Γ."""
         one = not isinstance(gamma, str) or gamma in ONE_GAMMA
         return self.uncertainty == "personalised" or (self.uncertainty == "global" and one)
 
     def own_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the settings of a comparison that this method has; Γ means nothing to one without uncertainty."""
+        """Those of the settings of a comparison that this method has; Γ means nothing to one
+        without uncertainty."""
         absent = set() if self.takes_gamma(settings.get("gamma")) else {"gamma"}
         absent |= set() if self.uncertainty == "personalised" else {"alpha", "beta"}
         absent |= params_of_others(self.name)
@@ -121,7 +133,11 @@ class MethodSpec:
     @property
     def own_params(self) -> type[Any] | None:
         """The class of its own parameters; None where it has only those that all methods share."""
-        return (named(self.params) if isinstance(self.params, str) else self.params) if self.params else None
+        return (
+            (named(self.params) if isinstance(self.params, str) else self.params)
+            if self.params
+            else None
+        )
 
     def stages(self, prepared: Prepared) -> Sequence[Stage]:
         """What is trained, one after the other."""
@@ -147,7 +163,8 @@ DEFAULT_METHOD = "spectrum"
 """What is trained where none is named."""
 GAMMA_SCALE = "scale of Γ"
 ONE_GAMMA = ("auto", "certified", "global", "learned")
-"""Words for `gamma` that give one Γ for all pairs; other words are rules, which give one per pair."""
+"""Words for `gamma` that give one Γ for all pairs; other words are rules, which give one per pair.
+"""
 ROBUST = "puidrec.methods.robust:stages"
 MULTI = "puidrec.methods.multi:stages"
 SIGNED = "puidrec.methods.unseen:stages"
@@ -161,49 +178,86 @@ UNIFORM_WEIGHTS = "training (weights of the log)"
 
 def _grid(prefix: str, uncertainty: Uncertainty, benchmark: bool, words: str) -> list[MethodSpec]:
     """The IPS and DR rows of one kind of uncertainty."""
-    estimators: tuple[tuple[Estimator, str], ...] = (("ips", "inverse propensity scoring"), ("dr", "doubly robust"))
+    estimators: tuple[tuple[Estimator, str], ...] = (
+        ("ips", "inverse propensity scoring"),
+        ("dr", "doubly robust"),
+    )
     space = (*TRAINED, "min_propensity", *(["gamma"] if uncertainty != "none" else []))
     return [
         MethodSpec(
-            f"{prefix}{name}", ROBUST, f"{label}{words}", name, uncertainty, benchmark, uses_propensity=True,
-            search_space=space, needs=FROM_LOG,
+            f"{prefix}{name}",
+            ROBUST,
+            f"{label}{words}",
+            name,
+            uncertainty,
+            benchmark,
+            uses_propensity=True,
+            search_space=space,
+            needs=FROM_LOG,
         )
         for name, label in estimators
-    ]  # fmt: skip
+    ]
 
 
 def _reweighted(name: str, estimator: Estimator, words: str, **weights: str) -> MethodSpec:
     """IPS or DR with other weights of the log or of the imputation."""
     return MethodSpec(
-        name, ROBUST, words, estimator, uses_propensity=True, search_space=(*TRAINED, "min_propensity"),
-        needs=FROM_LOG, **{key: f"{WEIGHTS}{rule}" for key, rule in weights.items()},  # type: ignore[arg-type]
-    )  # fmt: skip
+        name,
+        ROBUST,
+        words,
+        estimator,
+        uses_propensity=True,
+        search_space=(*TRAINED, "min_propensity"),
+        needs=FROM_LOG,
+        **{key: f"{WEIGHTS}{rule}" for key, rule in weights.items()},  # type: ignore[arg-type]
+    )
 
 
-def _balanced(name: str, kind: str, estimator: Estimator, words: str, uniform: str = "") -> MethodSpec:
+def _balanced(
+    name: str, kind: str, estimator: Estimator, words: str, uniform: str = ""
+) -> MethodSpec:
     """A first fit, then weights of the log tilted to a mean that is known otherwise."""
     return MethodSpec(
-        name, f"{FIELD}balanced:{kind}_stages", words, estimator, uses_propensity=True, uses_uniform=uniform,
-        needs_uniform=bool(uniform), search_space=(*TRAINED, "min_propensity"),
+        name,
+        f"{FIELD}balanced:{kind}_stages",
+        words,
+        estimator,
+        uses_propensity=True,
+        uses_uniform=uniform,
+        needs_uniform=bool(uniform),
+        search_space=(*TRAINED, "min_propensity"),
         needs=FROM_UNIFORM if uniform else FROM_LOG,
-    )  # fmt: skip
+    )
 
 
 def _residual(name: str, estimator: Estimator, words: str) -> MethodSpec:
     """A first fit, then one whose propensities (and imputation) agree with uniform rows."""
     return MethodSpec(
-        name, "puidrec.methods.field.residual:residual_stages", words, estimator, uses_propensity=True,
-        uses_uniform="training (residuals of the propensity)", needs_uniform=True, losses=("squared",),
-        search_space=(*TRAINED, "min_propensity"), needs=FROM_UNIFORM,
-    )  # fmt: skip
+        name,
+        "puidrec.methods.field.residual:residual_stages",
+        words,
+        estimator,
+        uses_propensity=True,
+        uses_uniform="training (residuals of the propensity)",
+        needs_uniform=True,
+        losses=("squared",),
+        search_space=(*TRAINED, "min_propensity"),
+        needs=FROM_UNIFORM,
+    )
 
 
 def _with_propensity(name: str, estimator: Estimator, propensity: str, words: str) -> MethodSpec:
     """IPS or DR under a propensity of its own."""
     return MethodSpec(
-        name, ROBUST, words, estimator, uses_propensity=True, search_space=(*TRAINED, "min_propensity"),
-        needs=FROM_LOG, defaults={"propensity": propensity},
-    )  # fmt: skip
+        name,
+        ROBUST,
+        words,
+        estimator,
+        uses_propensity=True,
+        search_space=(*TRAINED, "min_propensity"),
+        needs=FROM_LOG,
+        defaults={"propensity": propensity},
+    )
 
 
 def _multi(name: str, estimator: Estimator, words: str) -> MethodSpec:
@@ -213,11 +267,19 @@ def _multi(name: str, estimator: Estimator, words: str) -> MethodSpec:
 def _unseen(name: str, uncertainty: Uncertainty, words: str) -> MethodSpec:
     gamma = ["gamma"] if uncertainty == "global" else []
     return MethodSpec(
-        name, SIGNED, words, "naive", uncertainty, target_scale="unit",
-        uses_propensity="without ids", uses_uniform=GAMMA_SCALE, needs_levels=False, losses=("squared",),
+        name,
+        SIGNED,
+        words,
+        "naive",
+        uncertainty,
+        target_scale="unit",
+        uses_propensity="without ids",
+        uses_uniform=GAMMA_SCALE,
+        needs_levels=False,
+        losses=("squared",),
         search_space=(*TRAINED, "min_propensity", *gamma, "unseen_weight"),
         needs="a log of ratings; 50 uniform ratings set the scale of Γ, else it is 1.1; 500 may choose another and λ",
-    )  # fmt: skip
+    )
 
 
 def _baseline(name: str, words: str) -> MethodSpec:
@@ -226,21 +288,32 @@ def _baseline(name: str, words: str) -> MethodSpec:
 
 def _all_rank() -> MethodSpec:
     return MethodSpec(
-        "all-rank", "puidrec.methods.unseen:all_rank_stages", "least squares over all pairs, unseen = lowest rating",
-        target_scale="unit", needs_levels=False, losses=("squared",), search_space=(*TRAINED, "unseen_weight"),
-        needs="a log of ratings, or of positives alone", chooses_unseen_weight=True,
-    )  # fmt: skip
+        "all-rank",
+        "puidrec.methods.unseen:all_rank_stages",
+        "least squares over all pairs, unseen = lowest rating",
+        target_scale="unit",
+        needs_levels=False,
+        losses=("squared",),
+        search_space=(*TRAINED, "unseen_weight"),
+        needs="a log of ratings, or of positives alone",
+        chooses_unseen_weight=True,
+    )
 
 
 def _spectrum() -> MethodSpec:
     return MethodSpec(
-        "spectrum", "puidrec.methods.spectrum.blend:stages",
+        "spectrum",
+        "puidrec.methods.spectrum.blend:stages",
         "models along Γ and exposure factors, mixed by what a few uniform ratings show",
-        target_scale="unit", uses_uniform="mixing weights", needs_levels=False, losses=("squared",),
+        target_scale="unit",
+        uses_uniform="mixing weights",
+        needs_levels=False,
+        losses=("squared",),
         search_space=("l2", "l2_features", "dim", "min_propensity"),
         needs="a log of ratings, or of likes (then all-rank); uniform ratings, from 20 on, mix the members",
-        path_folds=1, chooses_unseen_weight=True,
-    )  # fmt: skip
+        path_folds=1,
+        chooses_unseen_weight=True,
+    )
 
 
 _BUILT_IN = (
@@ -250,8 +323,18 @@ _BUILT_IN = (
     *_grid("rd-", "global", False, ", worst case within one Γ"),
     *_grid("brd-", "global", True, ", worst case within one Γ against a frozen benchmark"),
     *_grid("puid-", "personalised", False, ", worst case within Γ per user and item"),
-    *_grid("bpuid-", "personalised", True, ", worst case within Γ per user and item against a frozen benchmark"),
-    _reweighted("mrdr", "dr", "doubly robust, imputation of least variance", imputation_weights="least_variance"),
+    *_grid(
+        "bpuid-",
+        "personalised",
+        True,
+        ", worst case within Γ per user and item against a frozen benchmark",
+    ),
+    _reweighted(
+        "mrdr",
+        "dr",
+        "doubly robust, imputation of least variance",
+        imputation_weights="least_variance",
+    ),
     replace(
         _reweighted(
             "dr-mse",
@@ -262,13 +345,26 @@ _BUILT_IN = (
         params=f"{WEIGHTS}DrMseParams",
         search_space=(*TRAINED, "min_propensity", "bias_share"),
     ),
-    _reweighted("tdr", "dr", "doubly robust, targeted: weights calibrated to all pairs", log_weights="targeted"),
     _reweighted(
-        "d-ips", "ips", "dynamic inverse propensities: a power of each for bias and variance", log_weights="dynamic"
+        "tdr",
+        "dr",
+        "doubly robust, targeted: weights calibrated to all pairs",
+        log_weights="targeted",
     ),
-    _reweighted("d-dr", "dr", "doubly robust with dynamic inverse propensities", log_weights="dynamic"),
+    _reweighted(
+        "d-ips",
+        "ips",
+        "dynamic inverse propensities: a power of each for bias and variance",
+        log_weights="dynamic",
+    ),
+    _reweighted(
+        "d-dr", "dr", "doubly robust with dynamic inverse propensities", log_weights="dynamic"
+    ),
     _balanced(
-        "stable-dr", "stable", "ips", "normalised IPS, weights balanced by an imputation model: stable doubly robust"
+        "stable-dr",
+        "stable",
+        "ips",
+        "normalised IPS, weights balanced by an imputation model: stable doubly robust",
     ),
     _balanced(
         "bal-ips",
@@ -278,15 +374,32 @@ _BUILT_IN = (
         UNIFORM_WEIGHTS,
     ),
     _balanced(
-        "bal-dr", "uniform", "dr", "doubly robust, weights balanced by the loss of uniform rows", UNIFORM_WEIGHTS
+        "bal-dr",
+        "uniform",
+        "dr",
+        "doubly robust, weights balanced by the loss of uniform rows",
+        UNIFORM_WEIGHTS,
     ),
     _residual("res-ips", "ips", "IPS, residual of the propensity learned from uniform rows"),
-    _residual("res-dr", "dr", "doubly robust, residuals of propensity and imputation learned from uniform rows"),
-    _with_propensity("ips-v2", "ips", "balanced", "IPS, propensities that balance the features of pairs"),
-    _with_propensity("dr-v2", "dr", "balanced", "doubly robust, propensities that balance the features of pairs"),
-    _with_propensity("kernel-ips", "ips", "kernel", "IPS, weights of most entropy that balance kernels of pairs"),
+    _residual(
+        "res-dr",
+        "dr",
+        "doubly robust, residuals of propensity and imputation learned from uniform rows",
+    ),
     _with_propensity(
-        "kernel-dr", "dr", "kernel", "doubly robust, weights of most entropy that balance kernels of pairs"
+        "ips-v2", "ips", "balanced", "IPS, propensities that balance the features of pairs"
+    ),
+    _with_propensity(
+        "dr-v2", "dr", "balanced", "doubly robust, propensities that balance the features of pairs"
+    ),
+    _with_propensity(
+        "kernel-ips", "ips", "kernel", "IPS, weights of most entropy that balance kernels of pairs"
+    ),
+    _with_propensity(
+        "kernel-dr",
+        "dr",
+        "kernel",
+        "doubly robust, weights of most entropy that balance kernels of pairs",
     ),
     MethodSpec(
         "auto-debias",
@@ -355,9 +468,11 @@ _BUILT_IN = (
 
 
 METHODS: Registry[MethodSpec] = Registry(
-    "puidrec.methods", {spec.name: spec for spec in _BUILT_IN},
-    lambda name, row: row if isinstance(row, MethodSpec) and row.name == name else None, "a MethodSpec of that name",
-)  # fmt: skip
+    "puidrec.methods",
+    {spec.name: spec for spec in _BUILT_IN},
+    lambda name, row: row if isinstance(row, MethodSpec) and row.name == name else None,
+    "a MethodSpec of that name",
+)
 
 
 def learning_from_likes() -> list[str]:
@@ -370,9 +485,10 @@ def require_levels(spec: MethodSpec, rating: float) -> None:
     if spec.needs_levels:
         raise InputError(
             f"{spec.name} needs rating levels, and the log holds likes only (implicit feedback)",
-            found=f"{rating:g} in every row", expected=f"one of {', '.join(learning_from_likes())}",
+            found=f"{rating:g} in every row",
+            expected=f"one of {', '.join(learning_from_likes())}",
             hint="Choose one of these methods, or add what was shown and not liked.",
-        )  # fmt: skip
+        )
 
 
 def get_method(method: str | MethodSpec) -> MethodSpec:
@@ -382,5 +498,7 @@ def get_method(method: str | MethodSpec) -> MethodSpec:
     if not isinstance(method, str) or method not in METHODS:
         near = get_close_matches(str(method).lower().replace("_", "-")[:40], METHODS, 1)
         hint = f"Did you mean {near[0]}?" if near else None
-        raise InputError("unknown method", found=method, expected=f"one of {METHODS.names()}", hint=hint)
+        raise InputError(
+            "unknown method", found=method, expected=f"one of {METHODS.names()}", hint=hint
+        )
     return METHODS[method]

@@ -2,8 +2,9 @@
 
     mean_O w (s − r)² + λ · mean_{D∖O} (s − m)²
 
-m is q/Γ (`signed-*`: people pick what they like), with q, the expected rating where seen, from a naive fit; or the
-lowest rating (`all-rank`: Γ = ∞). With Γ_ui = exp(s_u + s_i), q/Γ is as low-rank as q, so all of it is exact over D.
+m is q/Γ (`signed-*`: people pick what they like), with q, the expected rating where seen, from a
+naive fit; or the lowest rating (`all-rank`: Γ = ∞). With Γ_ui = exp(s_u + s_i), q/Γ is as low-rank
+as q, so all of it is exact over D.
 """
 
 from __future__ import annotations
@@ -56,11 +57,14 @@ class UnseenProblem:
     benchmarked: bool = False
 
     def objective(self) -> Objective:
-        """`eq:signed` of the documentation, with the seen part of the sum over D taken off pair by pair."""
+        """`eq:signed` of the documentation, with the seen part of the sum over D taken off pair by
+        pair."""
         log = self.prepared.log.operator
         seen = float(len(log))
         share = self.settings.unseen_weight / max(log.n_pairs - seen, 1.0)
-        columns = self.prepared.columns("inverse" if self.settings.adjusts and self._adjustable else "unit")
+        columns = self.prepared.columns(
+            "inverse" if self.settings.adjusts and self._adjustable else "unit"
+        )
         columns["m"] = log.scores_of(self.m)
         return Objective(log, UnseenLoss(1.0 / max(seen, 1.0), share), columns, 1.0, share, self.m)
 
@@ -76,7 +80,10 @@ class UnseenProblem:
     @property
     def steps(self) -> tuple[Step, ...]:
         """φ alone."""
-        pattern, objective = self.prepared.log.operator.require_simple(self.settings.method), self.objective()
+        pattern, objective = (
+            self.prepared.log.operator.require_simple(self.settings.method),
+            self.objective(),
+        )
         row = Row(**{name: column.values for name, column in objective.columns.items()})
 
         def loss() -> Tensor:
@@ -103,9 +110,15 @@ def stages(prepared: Prepared) -> Sequence[Stage]:
     many rows favour one, another point of a path along (Γ, λ)."""
     usual, settings = _one_point(prepared), prepared.settings
     open_to_choice = (
-        settings.gamma == "auto" and settings.unseen_weight == Settings.model_fields["unseen_weight"].default
+        settings.gamma == "auto"
+        and settings.unseen_weight == Settings.model_fields["unseen_weight"].default
     )
-    if not open_to_choice or not settings.is_linear or prepared.data.positives_only or prepared.gamma.mean_log <= 0.0:
+    if (
+        not open_to_choice
+        or not settings.is_linear
+        or prepared.data.positives_only
+        or prepared.gamma.mean_log <= 0.0
+    ):
         return usual
     rows = prepared.calibration_rows()
     if rows.user.size < ENOUGH or rows.liked.all() or not rows.liked.any():
@@ -121,7 +134,9 @@ def stages(prepared: Prepared) -> Sequence[Stage]:
     ]
 
 
-def _point(prepared: Prepared, name: str, gamma: float, weight: float) -> Callable[[Done], UnseenProblem]:
+def _point(
+    prepared: Prepared, name: str, gamma: float, weight: float
+) -> Callable[[Done], UnseenProblem]:
     return lambda done: path_problem(prepared, name, done["seen"].phi, gamma, weight)
 
 
@@ -132,11 +147,14 @@ def _chosen(prepared: Prepared, points: Sequence[tuple[str, Fitted]], rows: Unif
     ratings.
     """
     liked = rows.liked
-    values = [placements(pair_scores(fitted.phi, rows.user, rows.item), liked) for _, fitted in points]
+    values = [
+        placements(pair_scores(fitted.phi, rows.user, rows.item), liked) for _, fitted in points
+    ]
     best = max(range(len(points)), key=lambda k: float(values[k][liked].mean()))
     lacks = (values[best] - value for value in values)
     near = (
-        lack[liked].mean() <= CLEAR_AUC * np.sqrt(sum(lack[p].var() / p.sum() for p in (liked, ~liked)))
+        lack[liked].mean()
+        <= CLEAR_AUC * np.sqrt(sum(lack[p].var() / p.sum() for p in (liked, ~liked)))
         for lack in lacks
     )
     name, fitted = points[next(k for k, bearable in enumerate(near) if bearable)]
@@ -164,11 +182,14 @@ def _one_point(prepared: Prepared) -> list[Stage]:
 def constant(prepared: Prepared, value: float) -> LowRank:
     """One value for all pairs. Where the log holds likes only, q = 1: what is seen is liked."""
     users, items = prepared.data.n_users, prepared.data.n_items
-    return LowRank.of(*(prepared.log.tensor(np.full((n, 1), x)) for n, x in ((users, value), (items, 1.0))))
+    return LowRank.of(
+        *(prepared.log.tensor(np.full((n, 1), x)) for n, x in ((users, value), (items, 1.0)))
+    )
 
 
 def all_rank_stages(prepared: Prepared) -> list[Stage]:
-    """`all-rank`: unseen pairs are pulled to the lowest rating, which is q/Γ at Γ = ∞; no q is needed."""
+    """`all-rank`: unseen pairs are pulled to the lowest rating, which is q/Γ at Γ = ∞; no q is
+    needed."""
     return [Stage("main", lambda done: all_rank_problem(prepared, "main"))]
 
 
@@ -178,7 +199,9 @@ def all_rank_problem(prepared: Prepared, stage: str) -> UnseenProblem:
     return UnseenProblem(prepared.settings, prepared, prepared.backbone(f"{stage} phi"), end)
 
 
-def signed_problem(prepared: Prepared, stage: str, q: LowRank, gamma: float, unseen_weight: float) -> UnseenProblem:
+def signed_problem(
+    prepared: Prepared, stage: str, q: LowRank, gamma: float, unseen_weight: float
+) -> UnseenProblem:
     """`signed-rd` at one (Γ, λ), given q: a point of a path along Γ."""
     settings = prepared.settings.replace(unseen_weight=unseen_weight)
     like = q.lefts[0]
@@ -187,12 +210,16 @@ def signed_problem(prepared: Prepared, stage: str, q: LowRank, gamma: float, uns
     return UnseenProblem(settings, prepared, prepared.backbone(f"{stage} phi"), m)
 
 
-def path_problem(prepared: Prepared, stage: str, q: LowRank, gamma: float, unseen_weight: float) -> UnseenProblem:
+def path_problem(
+    prepared: Prepared, stage: str, q: LowRank, gamma: float, unseen_weight: float
+) -> UnseenProblem:
     """The method's own Γ rule, scaled so that the mean of log Γ is that of one Γ, at one λ."""
     problem = signed_problem(prepared, stage, q, gamma, unseen_weight)
     users, items = signed.additive_log_gamma(prepared.gamma, q.lefts[0])
     scale = problem.gamma_scale = float(np.log(gamma)) / prepared.gamma.mean_log
-    problem.m = signed.unseen_scores(q, scale * users, scale * items, liked=problem.settings.picks_liked).detach()
+    problem.m = signed.unseen_scores(
+        q, scale * users, scale * items, liked=problem.settings.picks_liked
+    ).detach()
     return problem
 
 
@@ -210,7 +237,8 @@ def _signed(prepared: Prepared, q: LowRank) -> UnseenProblem:
         )
     problem = UnseenProblem(settings, prepared, prepared.backbone("main phi"), m, scale)
     if prepared.data.positives_only:
-        # From 1/Γ to 1 scores are those of all-rank, scaled and moved. L2 that scales with them leaves it so.
+        # From 1/Γ to 1 scores are those of all-rank, scaled and moved. L2 that scales with them
+        # leaves it so.
         problem.l2_factor = 1.0 - float(linear_sum(m)) / q.n_pairs
     return problem
 
@@ -228,7 +256,9 @@ def _gamma_scale(prepared: Prepared, q: LowRank, users: Tensor, items: Tensor) -
     means = float(uniform.mean()), log.target_mean, len(prepared.rows) / q.n_pairs
     if settings.adjusts and settings.unseen_weight > 0:
         everywhere = overlap.population_mean(*means)
-        mean = signed.unseen_mean_for_shared_model(log.reweighted_mean, everywhere, settings.unseen_weight)
+        mean = signed.unseen_mean_for_shared_model(
+            log.reweighted_mean, everywhere, settings.unseen_weight
+        )
     else:
         mean = overlap.unseen_mean(*means)
     return signed.calibrated_scale(q, users, items, mean, liked=settings.picks_liked)

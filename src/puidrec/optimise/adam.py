@@ -1,12 +1,13 @@
-"""Training by Adam: alternating steps, smoothed early stopping, checkpoints that resume to the last bit.
+"""Training by Adam: alternating steps, smoothed early stopping, checkpoints that resume to the last
+bit.
 
-For what least squares cannot solve: networks, heads on shared representations, losses over all pairs without an
-identity. All users take part in every step, so that nothing is random but the start and what a
-method draws itself (`Step.before`). The log is in memory, in one
-process (`Log.require_simple`).
+For what least squares cannot solve: networks, heads on shared representations, losses over all
+pairs without an identity. All users take part in every step, so that nothing is random but the
+start and what a method draws itself (`Step.before`). The log is in memory, in one process
+(`Log.require_simple`).
 
-Adam itself is torch's own fused kernel. `torch.optim.Adam` makes the same steps, but its constructor imports torch's
-compiler, which takes longer than training on a small log.
+Adam itself is torch's own fused kernel. `torch.optim.Adam` makes the same steps, but its
+constructor imports torch's compiler, which takes longer than training on a small log.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from puidrec.rng import derive_seed
 from puidrec.scores.low_rank import LowRank
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
-"""Called after each epoch with stage, epochs done, most epochs, and the epoch's figures: losses, `score` if judged."""
+"""Called after each epoch with stage, epochs done, most epochs, and the epoch's figures: losses,
+`score` if judged."""
 SaveState = Callable[[Callable[[], Checkpoint]], None]
 """Takes what makes a checkpoint, and calls it where one is due."""
 LARGEST = float(np.finfo(np.float32).max)
 """A loss beyond this has diverged: what is trained is kept in single precision."""
 REFINING = 0.1
-"""Factor of the step size with which a warm-started method leaves its benchmark: Adam's first steps are all of one
-size, and at full size they would throw the model out of the basin it starts in."""
+"""Factor of the step size with which a warm-started method leaves its benchmark: Adam's first steps
+are all of one size, and at full size they would throw the model out of the basin it starts in."""
 
 
 class Step(NamedTuple):
@@ -64,11 +66,14 @@ class Trainer:
     """Whether the parameters as they stand may be chosen."""
     save: SaveState | None = None
     seed: int = 0
-    """Of what steps draw; an epoch's draws depend on its number, so that a resumed run draws the same."""
+    """Of what steps draw; an epoch's draws depend on its number, so that a resumed run draws the
+    same."""
     history: list[dict[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.optimizers = {step.name: Adam(step.module.parameters(), self.lr) for step in self.steps}
+        self.optimizers = {
+            step.name: Adam(step.module.parameters(), self.lr) for step in self.steps
+        }
         patience = self.patience if self.validator is not None else 0
         self.stopping = Stopping(patience, warm_up=min(WARM_UP, self.epochs // 2))
         self.best = self._parameters()
@@ -110,7 +115,9 @@ class Trainer:
             self.stopping = Stopping.from_state(checkpoint.state["stopping"])
             self.history = list(checkpoint.state["history"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT) from error
+            raise InputError(
+                "the checkpoint does not fit this model", found=str(error)[:60], hint=HINT
+            ) from error
 
     def _epoch(self, epoch: int) -> dict[str, float]:
         """One update of every module."""
@@ -154,7 +161,11 @@ class Trainer:
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
@@ -162,7 +173,8 @@ SLOT = ("step", "exp_avg", "exp_avg_sq")
 
 
 class Adam:
-    """Moments of some parameters, and the steps they lead to. A parameter without a gradient stays where it is."""
+    """Moments of some parameters, and the steps they lead to. A parameter without a gradient stays
+    where it is."""
 
     def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
         self.parameters, self.lr = list(parameters), lr
@@ -182,14 +194,30 @@ class Adam:
                 self._slots[k] = _fresh(parameter)
         slots = [self._slots[k] for k, _, _ in moving]
         adam(
-            [p for _, p, _ in moving], [g for _, _, g in moving], [s[1] for s in slots], [s[2] for s in slots], [],
-            [s[0] for s in slots], fused=True, foreach=False, amsgrad=False, beta1=BETAS[0], beta2=BETAS[1], lr=self.lr,
-            weight_decay=0.0, eps=EPSILON, maximize=False,
-        )  # fmt: skip
+            [p for _, p, _ in moving],
+            [g for _, _, g in moving],
+            [s[1] for s in slots],
+            [s[2] for s in slots],
+            [],
+            [s[0] for s in slots],
+            fused=True,
+            foreach=False,
+            amsgrad=False,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            lr=self.lr,
+            weight_decay=0.0,
+            eps=EPSILON,
+            maximize=False,
+        )
 
     def state(self, prefix: str) -> dict[str, Tensor]:
         """Moments and step counts as named tensors, for a checkpoint."""
-        return {f"{prefix}.{k}.{name}": t for k, s in self._slots.items() for name, t in zip(SLOT, s, strict=True)}
+        return {
+            f"{prefix}.{k}.{name}": t
+            for k, s in self._slots.items()
+            for name, t in zip(SLOT, s, strict=True)
+        }
 
     def restore(self, tensors: Mapping[str, Tensor], prefix: str) -> None:
         """Put them back; the next step is the one the interrupted run would have made."""
@@ -203,7 +231,9 @@ class Adam:
             fresh = _fresh(parameter)
             for name, mine in zip(names, fresh, strict=True):
                 if tensors[name].shape != mine.shape:
-                    raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}, not {tuple(mine.shape)}")
+                    raise ValueError(
+                        f"{name} has shape {tuple(tensors[name].shape)}, not {tuple(mine.shape)}"
+                    )
                 mine.copy_(tensors[name])
             self._slots[k] = fresh
         if own:

@@ -1,4 +1,5 @@
-"""Checkpoints: one safetensors file, replaced atomically, holding tensors and a JSON state. Nothing is unpickled."""
+"""Checkpoints: one safetensors file, replaced atomically, holding tensors and a JSON state. Nothing
+is unpickled."""
 
 from __future__ import annotations
 
@@ -31,13 +32,18 @@ class Checkpoint:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; a reader sees the old one or the new one, never a part. Tensors are not copied on the way."""
-    tensors = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
+    """Write a checkpoint; a reader sees the old one or the new one, never a part. Tensors are not
+    copied on the way."""
+    tensors = _apart(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+    )
     state = json.dumps(dict(checkpoint.state), sort_keys=True)
     about = {"format": FORMAT, "state": state, "sha256": _digest(tensors, state)}
     with atomic_path(path) as temporary:
         try:
-            save_file(tensors, temporary, {ABOUT: json.dumps(about)})  # one entry: the library shuffles several
+            save_file(
+                tensors, temporary, {ABOUT: json.dumps(about)}
+            )  # one entry: the library shuffles several
         except SafetensorError as error:  # a full disk, say
             raise OSError(errno.EIO, str(error)[:80]) from error
 
@@ -63,23 +69,40 @@ def load_checkpoint(path: Path) -> Checkpoint:
             # copies, aligned as tensors are: kernels sum in another order where they are not
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (no mapping)
         if about.get("format") != FORMAT:
-            raise InputError("not a file of this format", file=path, found=about.get("format"), expected=FORMAT)
+            raise InputError(
+                "not a file of this format", file=path, found=about.get("format"), expected=FORMAT
+            )
         if about.get("sha256") != _digest(tensors, about["state"]):
-            raise InputError("damaged: the content does not match its checksum", file=path, hint=HINT)
+            raise InputError(
+                "damaged: the content does not match its checksum", file=path, hint=HINT
+            )
         state = json.loads(about["state"])
     except OSError as error:
         raise InputError("cannot read", file=path, found=error.strerror or str(error)) from error
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError, AttributeError) as error:
+    except (
+        SafetensorError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+        OverflowError,
+        AttributeError,
+    ) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError("not a readable checkpoint", file=path, found=str(error)[:80], hint=HINT) from error
+        raise InputError(
+            "not a readable checkpoint", file=path, found=str(error)[:80], hint=HINT
+        ) from error
     if not isinstance(state, dict):
-        raise InputError("not a readable checkpoint", file=path, found=type(state).__name__, expected="an object")
+        raise InputError(
+            "not a readable checkpoint", file=path, found=type(state).__name__, expected="an object"
+        )
     return Checkpoint(tensors, state)
 
 
 def _digest(tensors: Mapping[str, torch.Tensor], state: str) -> str:
-    """A checksum of names, types, shapes and bytes: a flipped bit in a number is still a number, so it must be told."""
+    """A checksum of names, types, shapes and bytes: a flipped bit in a number is still a number, so
+    it must be told."""
     digest = hashlib.sha256(state.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -1,4 +1,5 @@
-"""Where to compute. Threads: small problems are faster on one, since handing out the work costs more than the work."""
+"""Where to compute. Threads: small problems are faster on one, since handing out the work costs
+more than the work."""
 
 from __future__ import annotations
 
@@ -20,15 +21,17 @@ def require_device(name: str) -> None:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         found = [kind for kind in ("cuda", "mps", "xpu") if getattr(torch, kind).is_available()]
         raise InputError(
-            "no such device here", found=name, expected=f"one of {', '.join(['cpu', *found])}",
+            "no such device here",
+            found=name,
+            expected=f"one of {', '.join(['cpu', *found])}",
             hint="Leave device (--device) out to use the CPU.",
-        ) from error  # fmt: skip
+        ) from error
 
 
 @contextlib.contextmanager
 def threads_for(pairs: int, dim: int, small: int | None = None) -> Iterator[None]:
-    """Use one thread for a small problem, and leave the setting as it was. The choice depends on sizes alone, so
-    that equal runs are equal to the last bit."""
+    """Use one thread for a small problem, and leave the setting as it was. The choice depends on
+    sizes alone, so that equal runs are equal to the last bit."""
     before = torch.get_num_threads()
     try:
         if pairs * dim <= (SMALL if small is None else small):

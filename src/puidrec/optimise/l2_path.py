@@ -1,9 +1,10 @@
 """`dim` and L2 chosen together on held-out logged rows, as people do by hand.
 
-A nested path: dim 1, 2, 4, …, 32 and around each the L2 at ½, 1 and 2 times the last one's (further where the edge
-wins), each fit warm-started from its neighbour and rough, judged by the error of held-out rows; it stops growing when
-two dims in a row do not gain. Neither alone will do: L2 cannot tell a strong column from noise, dim takes nothing off.
-Few rows choose badly, so that small logs are divided into five folds, each held out once.
+A nested path: dim 1, 2, 4, …, 32 and around each the L2 at ½, 1 and 2 times the last one's (further
+where the edge wins), each fit warm-started from its neighbour and rough, judged by the error of
+held-out rows; it stops growing when two dims in a row do not gain. Neither alone will do: L2 cannot
+tell a strong column from noise, dim takes nothing off. Few rows choose badly, so that small logs
+are divided into five folds, each held out once.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def choose(
 ) -> Choice:
     """Walk the path.
 
-    objective: of all rows. model_of: (dim, factor of L2) → a model. start: a point of vectors without columns.
+    objective: of all rows. model_of: (dim, factor of L2) → a model. start: a point of vectors
+    without columns.
     """
     walks = [_Walk(_on(objective, fold), fold, start) for fold in folds]
     for walk in walks:
@@ -86,7 +88,9 @@ def choose(
                     progress(dim, errors[k])
             return errors[k]
 
-        if dim == dims[0]:  # all of them: an L2 that leaves no vectors says nothing of its neighbour
+        if (
+            dim == dims[0]
+        ):  # all of them: an L2 that leaves no vectors says nothing of its neighbour
             at = min(range(len(factors)), key=lambda k: (error_at(k), abs(k - at)))
         here = error_at(at)
         for way in (-1, 1) if here < best.error * (1.0 + HOPELESS) else ():
@@ -129,7 +133,9 @@ def _on(objective: Objective, fold: Fold) -> Objective:
     log, columns = objective.log, dict(objective.columns)
     for end in ("a", "b"):
         columns[end] = log.map(torch.mul, columns[end], fold.kept)
-    return replace(objective, columns=columns, scale=1.0 / max(float(log.sum(exact_sum, columns["b"])), 1.0))
+    return replace(
+        objective, columns=columns, scale=1.0 / max(float(log.sum(exact_sum, columns["b"])), 1.0)
+    )
 
 
 def _error(problem: Objective, fold: Fold, model: Model, point: Point) -> float:

@@ -1,14 +1,16 @@
-"""Low-rank scores solved to the optimum: nonlinear conjugate gradients, preconditioned, matrix-free.
+"""Low-rank scores solved to the optimum: nonlinear conjugate gradients, preconditioned,
+matrix-free.
 
     minimise  J(s) + penalty,   s_ui = ⟨z_u, z_i⟩ + b_u + b_i + μ
 
-A sweep makes the slope of J in all parameters in one pass over the log, turns it into a step by what is typical of the
-curvature of each side (`optimise.preconditioner`), combines that with the last direction, and goes to the lowest point
-of the line. Along a line scores are s0 + t s1 + t² s2 and a quadratic J is a polynomial of degree four in t, minimised
-exactly; a J that bends is followed by secants of its own slope. J never rises.
+A sweep makes the slope of J in all parameters in one pass over the log, turns it into a step by
+what is typical of the curvature of each side (`optimise.preconditioner`), combines that with the
+last direction, and goes to the lowest point of the line. Along a line scores are s0 + t s1 + t² s2
+and a quadratic J is a polynomial of degree four in t, minimised exactly; a J that bends is followed
+by secants of its own slope. J never rises.
 
-The vectors start from the leading singular directions of the slope at the biases alone, so that neither the order nor
-the names of users and items choose where the solver ends.
+The vectors start from the leading singular directions of the slope at the biases alone, so that
+neither the order nor the names of users and items choose where the solver ends.
 """
 
 from __future__ import annotations
@@ -30,29 +32,35 @@ from puidrec.scores.log import Column
 from puidrec.scores.low_rank import LowRank
 
 TOLERANCE = MappingProxyType({torch.float64: 3e-7, torch.float32: 1e-5})
-"""Change of scores per sweep below which the solver ends: root mean square, as the objective weighs pairs, against that
-of the residuals. Near the optimum its square is the gain over the objective. The optimum of a small log can be flat: in
-double precision it is followed until no score is further than 1e-4 from it."""
+"""Change of scores per sweep below which the solver ends: root mean square, as the objective weighs
+pairs, against that of the residuals. Near the optimum its square is the gain over the objective.
+The optimum of a small log can be flat: in double precision it is followed until no score is further
+than 1e-4 from it."""
 SETTLED = 2
 """Sweeps in a row that must stay below the tolerance."""
 ROUNDING = 1e-3
 """Share of the numbers' precision below which a gain of the objective is rounding."""
 METRIC_FIRST = 5
-"""The sweep after which the preconditioner is made again; later after sweeps of twice its number, four times it, …"""
+"""The sweep after which the preconditioner is made again; later after sweeps of twice its number,
+four times it, …"""
 REFRESH = 10
-"""Sweeps after which logged scores are computed anew, rather than moved along: a checkpoint may be taken there."""
+"""Sweeps after which logged scores are computed anew, rather than moved along: a checkpoint may be
+taken there."""
 SECANTS = 6
 """Steps of a line search where J bends."""
 FLAT, LEAP, INSIDE = 0.01, 5.0, 0.05
-"""Share of the first slope at which a line search ends; how often a guess may be the last one; how far inside an
-interval it lies."""
+"""Share of the first slope at which a line search ends; how often a guess may be the last one; how
+far inside an interval it lies."""
 POWER_STEPS, SPARE = 4, 8
-"""Products with EᵀE for the leading directions of a slope E, and directions looked for beyond those wanted."""
+"""Products with EᵀE for the leading directions of a slope E, and directions looked for beyond those
+wanted."""
 KEPT_NUMBERS = 5_000_000
-"""Where vectors of all products have at most so many numbers, the directions are sought among all of them (a Krylov
-space) and not among the last ones alone: then they hardly depend on the random vectors begun with."""
+"""Where vectors of all products have at most so many numbers, the directions are sought among all
+of them (a Krylov space) and not among the last ones alone: then they hardly depend on the random
+vectors begun with."""
 FAINT = 0.02
-"""Length of a new column, against the strongest, where the slope gives it none: L2 will settle it."""
+"""Length of a new column, against the strongest, where the slope gives it none: L2 will settle it.
+"""
 
 
 class Outcome(Enum):
@@ -79,7 +87,8 @@ class State(NamedTuple):
 
     @property
     def fresh(self) -> bool:
-        """Whether the next sweep computes all it needs from the parameters alone: what a checkpoint may hold."""
+        """Whether the next sweep computes all it needs from the parameters alone: what a checkpoint
+        may hold."""
         return self.number % REFRESH == 0
 
 
@@ -110,13 +119,17 @@ class LeastSquares:
         metric: Mapping[str, Tensor] | None = None,
         after: Callable[[State], None] | None = None,
     ) -> Solution:
-        """Lower J + penalty until `SETTLED` sweeps in a row change scores by less than the tolerance.
+        """Lower J + penalty until `SETTLED` sweeps in a row change scores by less than the
+        tolerance.
 
-        start: parameters, or a state to go on from. metric: the preconditioner of a similar problem solved before.
+        start: parameters, or a state to go on from. metric: the preconditioner of a similar problem
+        solved before.
         after: called after every sweep.
         """
         state, s = _begin(objective, model, start, metric or {})
-        tolerance = TOLERANCE[state.point["users"].dtype] if self.tolerance is None else self.tolerance
+        tolerance = (
+            TOLERANCE[state.point["users"].dtype] if self.tolerance is None else self.tolerance
+        )
         while state.number < self.max_sweeps and state.settled < SETTLED:
             if state.fresh:
                 s = _logged(objective, model.factors(state.point))
@@ -145,7 +158,9 @@ def _logged(objective: Objective, factors: LowRank) -> Column:
     return objective.log.scores(factors.lefts[0], factors.rights[0])
 
 
-def _sweep(objective: Objective, model: Model, state: State, s: Column, tolerance: float) -> tuple[State, Column]:
+def _sweep(
+    objective: Objective, model: Model, state: State, s: Column, tolerance: float
+) -> tuple[State, Column]:
     """The slope, the direction it gives, and the best step along it."""
     factors = model.factors(state.point)
     slope = model.slopes(state.point, *objective.factor_slopes(s, factors))
@@ -182,7 +197,8 @@ def _is_due(number: int) -> bool:
 
 
 def _line_search(objective: Objective, line: Line, penalty: np.ndarray) -> tuple[float, float]:
-    """The t that lowers J + penalty most along a line, and the change of value there; (0, 0) if none does."""
+    """The t that lowers J + penalty most along a line, and the change of value there; (0, 0) if
+    none does."""
     polynomial = objective.polynomial(line).cpu().numpy()
     polynomial[1:3] += penalty[1:]
     t, gain = best_step(polynomial)
@@ -204,15 +220,21 @@ def best_step(polynomial: np.ndarray) -> tuple[float, float]:
     gains = np.concatenate([[0.0], polynomial[1:]])
     if not np.isfinite(gains).all():
         return 0.0, float("nan")
-    roots = np.roots((gains[1:] * np.arange(1, gains.size))[::-1])  # none if there is nothing to move
+    roots = np.roots(
+        (gains[1:] * np.arange(1, gains.size))[::-1]
+    )  # none if there is nothing to move
     real = [0.0, *(float(root.real) for root in roots if abs(root.imag) <= 1e-6 * (1 + abs(root)))]
-    with np.errstate(over="ignore", invalid="ignore"):  # a root next to infinity, where t⁴ has next to no coefficient
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # a root next to infinity, where t⁴ has next to no coefficient
         values = np.nan_to_num(np.polyval(gains[::-1], real), nan=np.inf)
     best = int(np.argmin(values))
     return real[best], float(values[best])
 
 
-def secant_search(at: Callable[[float], tuple[float, float]], slope: float, t: float) -> tuple[float, float]:
+def secant_search(
+    at: Callable[[float], tuple[float, float]], slope: float, t: float
+) -> tuple[float, float]:
     """A t > 0 near which a function stops falling, and its change from 0; (0, 0) if none lowers it.
 
     at: t → change of value, slope. slope: at 0. t: the first guess.
@@ -233,7 +255,13 @@ def secant_search(at: Callable[[float], tuple[float, float]], slope: float, t: f
         guess = t - here * (t - last) / (here - slope_last) if here != slope_last else t
         last, slope_last = t, here
         ends = (low, LEAP * low) if high == float("inf") else (low, high)
-        t = float(np.clip(guess, ends[0] + INSIDE * (ends[1] - ends[0]), ends[1] - INSIDE * (ends[1] - ends[0])))
+        t = float(
+            np.clip(
+                guess,
+                ends[0] + INSIDE * (ends[1] - ends[0]),
+                ends[1] - INSIDE * (ends[1] - ends[0]),
+            )
+        )
     return best
 
 
@@ -250,9 +278,11 @@ def _check_finite(value: float, when: str) -> None:
 
 @torch.no_grad()
 def grown(objective: Objective, model: Model, point: Point) -> Point:
-    """The point with as many columns as the model has: new ones along the leading directions of the slope E.
+    """The point with as many columns as the model has: new ones along the leading directions of the
+    slope E.
 
-    A new column t p qᵀ (|p| = |q| = 1, sides balanced) changes J by −2 t (σ − √(ρ_u ρ_i)) + t² κ, κ its curvature.
+    A new column t p qᵀ (|p| = |q| = 1, sides balanced) changes J by −2 t (σ − √(ρ_u ρ_i)) + t² κ, κ
+    its curvature.
     """
     width = point["users"].shape[1]
     count = model.dim + 1 - width
@@ -264,7 +294,9 @@ def grown(objective: Objective, model: Model, point: Point) -> Point:
     p, sigma, q, kappa = _leading(objective, s, factors, point["items"][:, :-1], count)
     prices = [float(side.cost[:-1].mean()) if model.dim else 0.0 for side, _ in model.sides]
     price = (prices[0] * prices[1]) ** 0.5
-    profit = torch.maximum(sigma - price, FAINT * sigma[:1].clamp_min(torch.finfo(sigma.dtype).tiny))
+    profit = torch.maximum(
+        sigma - price, FAINT * sigma[:1].clamp_min(torch.finfo(sigma.dtype).tiny)
+    )
     size = (profit / kappa).sqrt()
     balance = (prices[1] / prices[0]) ** 0.25 if min(prices) > 0.0 else 1.0
     vectors = {"user": p * (size * balance), "item": q * (size / balance)}
@@ -277,17 +309,23 @@ def grown(objective: Objective, model: Model, point: Point) -> Point:
         if side.features is not None:
             weights = point[f"{side.name}_features"]
             shared = weights.new_zeros(len(weights), count)
-            if not bool(free):  # no vectors of its own: features take the direction as far as they can
+            if not bool(
+                free
+            ):  # no vectors of its own: features take the direction as far as they can
                 turned = total(side.features.transposed(new.to(weights)))
                 made = side.features.times(turned)
-                lengths = [total(exact.square().sum(0, dtype=torch.float64)).sqrt() for exact in (new, made)]
+                lengths = [
+                    total(exact.square().sum(0, dtype=torch.float64)).sqrt()
+                    for exact in (new, made)
+                ]
                 shared = turned * (lengths[0] / lengths[1].clamp_min(1e-12)).to(turned)
             wider[f"{side.name}_features"] = torch.cat([shared, weights], 1)
     return wider
 
 
 def _narrowed(model: Model, width: int) -> Model:
-    """The same model with vectors of `width` − 1 columns; the penalty does not tell one from another."""
+    """The same model with vectors of `width` − 1 columns; the penalty does not tell one from
+    another."""
     sides = [replace(side, penalty=side.penalty[-width:], centre=None) for side, _ in model.sides]
     return replace(model, users=sides[0], items=sides[1])
 
@@ -295,14 +333,19 @@ def _narrowed(model: Model, width: int) -> Model:
 def _leading(
     objective: Objective, s: Column, factors: LowRank, columns: Tensor, count: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Leading singular vectors p, values σ, vectors q of E = −½ ∂J/∂s, away from items' columns, and κ of each."""
+    """Leading singular vectors p, values σ, vectors q of E = −½ ∂J/∂s, away from items' columns,
+    and κ of each."""
     log, slope = objective.log, objective.slope(s)
 
     def times(items: Tensor) -> Tensor:
-        return log.to_users(slope, items) + _everywhere_times(objective, factors, items, by_user=False)
+        return log.to_users(slope, items) + _everywhere_times(
+            objective, factors, items, by_user=False
+        )
 
     def transposed(users: Tensor) -> Tensor:
-        return log.to_items(slope, users) + _everywhere_times(objective, factors, users, by_user=True)
+        return log.to_items(slope, users) + _everywhere_times(
+            objective, factors, users, by_user=True
+        )
 
     wide = min(count + SPARE, log.n_items)
     used = torch.linalg.qr(columns.double())[0].to(columns)
@@ -329,7 +372,9 @@ def _leading(
     return p, sigma.to(p), q, kappa.to(p).clamp_min(torch.finfo(p.dtype).eps)
 
 
-def _everywhere_times(objective: Objective, factors: LowRank, vectors: Tensor, *, by_user: bool) -> Tensor:
+def _everywhere_times(
+    objective: Objective, factors: LowRank, vectors: Tensor, *, by_user: bool
+) -> Tensor:
     """v (m − s) over all pairs times vectors of items, or its transpose times vectors of users."""
     pairs = [(factors.lefts[0], factors.rights[0], -1.0)]
     pairs += [(m, n, 1.0) for m, n in objective.pulls()]

@@ -1,19 +1,21 @@
-"""What slopes become steps by: an approximate inverse of the curvature of one side, the other fixed.
+"""What slopes become steps by: an approximate inverse of the curvature of one side, the other
+fixed.
 
-With one side fixed J is quadratic in the other, row by row (or has a parabola above it), with the matrices
+With one side fixed J is quadratic in the other, row by row (or has a parabola above it), with the
+matrices
 
     A_u + ρ,   A_u = v FᵀF + Σ_{i∈O_u} c_ui f_i f_iᵀ,   f_i = (z_i, 1), c half the curvature of f.
 
-Where columns or rows are few these are formed and inverted. Elsewhere A_u is taken to be what it would be if every row
-had met the others in proportion to how often they are met at all:
+Where columns or rows are few these are formed and inverted. Elsewhere A_u is taken to be what it
+would be if every row had met the others in proportion to how often they are met at all:
 
     M_u = v FᵀF + ρ + C_u S,   C_u = Σ_{i∈O_u} c_ui,   S = Σ_i C_i f_i f_iᵀ / Σ_i C_i:
 
 one d × d decomposition inverts M_u for all rows.
 
-Weights W of features and own parameters explain each other: z = own + x W. A change of one that the other takes back
-costs L2 only, so their blocks must not be inverted apart. They are eliminated like any block matrix: W faces what own
-parameters leave,
+Weights W of features and own parameters explain each other: z = own + x W. A change of one that the
+other takes back costs L2 only, so their blocks must not be inverted apart. They are eliminated like
+any block matrix: W faces what own parameters leave,
 
     P + Σ_u x_u x_uᵀ ⊗ H_u,   H_u = A_u − A_u (A_u + ρ)⁻¹ A_u,
 
@@ -122,8 +124,12 @@ def metric_of(objective: Objective, model: Model, s: Column, factors: LowRank) -
     both = views(objective, model, s, factors)
     width = both[0].fixed.shape[1]
     weights = both[0].weights
-    rows = float(model.total(torch.full((), len(weights), dtype=torch.float64, device=weights.device)))
-    few = width <= NARROW or (width <= FEW_COLUMNS and (rows + len(both[1].weights)) * width**2 <= FEW_NUMBERS)
+    rows = float(
+        model.total(torch.full((), len(weights), dtype=torch.float64, device=weights.device))
+    )
+    few = width <= NARROW or (
+        width <= FEW_COLUMNS and (rows + len(both[1].weights)) * width**2 <= FEW_NUMBERS
+    )
     for view in both:
         regular = few and bool((view.side.penalty > 0.0).all())
         own = {"inverse": inverse_rows(view)} if regular else similar_axes(view)
@@ -135,7 +141,9 @@ def metric_of(objective: Objective, model: Model, s: Column, factors: LowRank) -
 
 def metric_width(metric: Metric) -> int:
     """The columns, biases among them, that a metric was made for."""
-    return next((x.shape[-1] for key, x in metric.items() if key in ("item.inverse", "item.axes")), 0)
+    return next(
+        (x.shape[-1] for key, x in metric.items() if key in ("item.inverse", "item.axes")), 0
+    )
 
 
 def precondition(metric: Metric, model: Model, slope: Point) -> Point:
@@ -145,12 +153,16 @@ def precondition(metric: Metric, model: Model, slope: Point) -> Point:
         own = slope[f"{side.name}s"]
         change = _solve_rows(metric, side, own)
         if side.features is not None:
-            explained = (own - side.cost * change) * side.free  # A (A + ρ)⁻¹ times the slope of own parameters
+            explained = (
+                own - side.cost * change
+            ) * side.free  # A (A + ρ)⁻¹ times the slope of own parameters
             axes = FeatureAxes(*(metric[f"{side.name}.{part}"] for part in FeatureAxes._fields))
             left = slope[f"{side.name}_features"] - total(side.features.transposed(explained))
             weights = axes.solve(left)
             taken = side.features.times(weights) * side.free
-            change = change - taken + _solve_rows(metric, side, side.cost * taken)  # − (A + ρ)⁻¹ A x W
+            change = (
+                change - taken + _solve_rows(metric, side, side.cost * taken)
+            )  # − (A + ρ)⁻¹ A x W
             step[f"{side.name}_features"] = weights
         step[f"{side.name}s"] = change
     return model.centred(step)
@@ -179,13 +191,16 @@ def inverse_rows(view: View) -> Tensor:
 
 
 def similar_axes(view: View) -> dict[str, Tensor]:
-    """X, μ and x_u such that M_u⁻¹ = X diag(μ + x_u (1 − μ))⁻¹ Xᵀ: Xᵀ (B + C̄S) X = I, Xᵀ B X = diag(μ)."""
+    """X, μ and x_u such that M_u⁻¹ = X diag(μ + x_u (1 − μ))⁻¹ Xᵀ: Xᵀ (B + C̄S) X = I, Xᵀ B X =
+    diag(μ)."""
     side, free = view.side, view.side.free.double()
     base = torch.diag(side.cost.double() + 1.0 - free)
     if view.everywhere is not None:
         base += free[:, None] * view.everywhere * free
     whole = base + view.usual * (free[:, None] * view.typical * free)
-    whole.diagonal().add_(SLIGHT * free * float((free * whole.diagonal()).sum() / free.sum().clamp_min(1.0)))
+    whole.diagonal().add_(
+        SLIGHT * free * float((free * whole.diagonal()).sum() / free.sum().clamp_min(1.0))
+    )
     factor, failed = torch.linalg.cholesky_ex(whole)
     if bool(failed) or not bool(torch.isfinite(factor).all()):
         raise UnsolvableError("a side of the model is singular; set l2 above 0, or lower dim")
@@ -198,7 +213,8 @@ def similar_axes(view: View) -> dict[str, Tensor]:
 
 
 class FeatureAxes(NamedTuple):
-    """(G ⊗ T + P)⁻¹ of the weights of features: G what they share, T what own parameters leave of a row, P their L2.
+    """(G ⊗ T + P)⁻¹ of the weights of features: G what they share, T what own parameters leave of a
+    row, P their L2.
 
     In axes Y and Q, YᵀGY = diag(λ), QᵀTQ = diag(σ), and P becomes 1.
     """
@@ -243,8 +259,8 @@ def feature_axes(view: View, features: Features) -> FeatureAxes:
 
 
 def _left_by_own(view: View) -> tuple[Tensor, Tensor]:
-    """H of a row with the mean weight of logged pairs, [width, width], and h of every row; both A where a side has no
-    own parameters.
+    """H of a row with the mean weight of logged pairs, [width, width], and h of every row; both A
+    where a side has no own parameters.
 
     h_u is a_u ρ/(a_u + ρ), against that of the typical row, with a and ρ means of diagonals.
     """

@@ -1,4 +1,5 @@
-"""The page of an audit, from the plain values of `audit.json`: verdict first, then why, where, what it leaves open."""
+"""The page of an audit, from the plain values of `audit.json`: verdict first, then why, where, what
+it leaves open."""
 
 from __future__ import annotations
 
@@ -26,9 +27,12 @@ from puidrec.report.formatting import MISSING, Value, finite, show
 
 METRICS = ("error", "ranking", "precision", "ndcg")
 SOURCES = {
-    "held-out": "held-out logged", "hold-out": "held-out logged", "cross-fitted": "cross-fitted logged",
-    "given": "unseen logged", "claimed": "logged",
-}  # fmt: skip
+    "held-out": "held-out logged",
+    "hold-out": "held-out logged",
+    "cross-fitted": "cross-fitted logged",
+    "given": "unseen logged",
+    "claimed": "logged",
+}
 VERDICTS: dict[str, tuple[Tone, str]] = {
     "confirmed": ("good", "Confirmed"),
     "robust": ("good", "Robust"),
@@ -44,26 +48,43 @@ def audit_page(audit: Mapping[str, Any]) -> Page:
     names = names_of(audit)
     data = audit.get("data") or {}
     where = f" on {data['name']}" if data.get("name") else ""
-    title = f"{names.model}{where}" if names.other is None else f"{names.model} against {names.other}{where}"
+    title = (
+        f"{names.model}{where}"
+        if names.other is None
+        else f"{names.model} against {names.other}{where}"
+    )
     parts = (
-        leads(audit), _envelopes(audit, names), yardsticks(audit), gamma_map(audit), segments(audit, names),
-        diagnostics(audit), _texts(audit, "not_claimed"), _texts(audit, "limits"), methods(audit, names),
-    )  # fmt: skip
+        leads(audit),
+        _envelopes(audit, names),
+        yardsticks(audit),
+        gamma_map(audit),
+        segments(audit, names),
+        diagnostics(audit),
+        _texts(audit, "not_claimed"),
+        _texts(audit, "limits"),
+        methods(audit, names),
+    )
     return Page(
-        title=title, lead=_lead(audit, names), sections=[part for part in parts if part], verdict=_verdict(audit),
+        title=title,
+        lead=_lead(audit, names),
+        sections=[part for part in parts if part],
+        verdict=_verdict(audit),
         kind="Audit",
-    )  # fmt: skip
+    )
 
 
 def names_of(audit: Mapping[str, Any]) -> ModelNames:
-    """What to call the two models; their method where they have no name, and told apart where they are called alike."""
+    """What to call the two models; their method where they have no name, and told apart where they
+    are called alike."""
     model, against = audit.get("model") or {}, audit.get("against")
     first = str(model.get("name") or model.get("method") or "the model")
     if not against:
         return ModelNames(first, None)
     second = str(against.get("name") or against.get("method") or "the other model")
     return (
-        ModelNames(first, second) if first != second else ModelNames(f"{first} (audited)", f"{second} (compared with)")
+        ModelNames(first, second)
+        if first != second
+        else ModelNames(f"{first} (audited)", f"{second} (compared with)")
     )
 
 
@@ -77,12 +98,19 @@ def _lead(audit: Mapping[str, Any], names: ModelNames) -> str:
 
 
 def _verdict(audit: Mapping[str, Any]) -> VerdictBox:
-    tone, label = VERDICTS.get(str(audit.get("verdict")), ("info", str(audit.get("verdict") or "Audit")))
+    tone, label = VERDICTS.get(
+        str(audit.get("verdict")), ("info", str(audit.get("verdict") or "Audit"))
+    )
     certificate, reference = audit.get("certificate") or {}, audit.get("reference") or {}
     shown: list[tuple[str, Value]] = []
     for lead in judged_leads(audit)[:2]:
         tipping = lead.get("tipping") or {}
-        shown.append((f"Γ* by {lead.get('metric')}{interval(tipping, 'low', 'high')}", factor(tipping, "gamma")))
+        shown.append(
+            (
+                f"Γ* by {lead.get('metric')}{interval(tipping, 'low', 'high')}",
+                factor(tipping, "gamma"),
+            )
+        )
     if finite(reference.get("gamma")) is not None:
         shown.append((f"Γ that decides: {reference.get('words')}", show(reference["gamma"], ".2f")))
     if finite(certificate.get("low")) is not None:
@@ -100,30 +128,53 @@ def judged_leads(audit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def leads(audit: Mapping[str, Any]) -> Section | None:
     """The verdict by each metric, with what it rests on."""
     columns = [
-        Column("metric"), Column("verdict"),
+        Column("metric"),
+        Column("verdict"),
         Column("lead in the log", "", "if nothing is hidden, with its 95 % interval"),
         Column("Γ*", ".2f", "the least Γ at which the lead could vanish; 1: none"),
         Column("Γ*, limit", "", "the same for the confidence limit of the lead"),
         Column("measured", "", "the lead on uniform rows alone: needs no Γ"),
-        Column("log, adjusted", "", "the lead in the log, its weights following the tilt that uniform rows measure"),
+        Column(
+            "log, adjusted",
+            "",
+            "the lead in the log, its weights following the tilt that uniform rows measure",
+        ),
         Column("together", "", "both by their precision, where they agree"),
-        Column("open slots", ",d", "slots of lists that no logged row has been in: liked by 0 to 100 %"),
-        Column("ratings replaced", ",d", "the fewest whose replacement by the least favourable would end the lead"),
-    ]  # fmt: skip
+        Column(
+            "open slots", ",d", "slots of lists that no logged row has been in: liked by 0 to 100 %"
+        ),
+        Column(
+            "ratings replaced",
+            ",d",
+            "the fewest whose replacement by the least favourable would end the lead",
+        ),
+    ]
     rows: list[list[Any]] = []
     for lead in judged_leads(audit):
         tipping = lead.get("tipping") or {}
         tone = VERDICTS.get(str(lead.get("verdict")), ("info", ""))[0]
-        rows.append([
-            str(lead.get("metric")), Cell(str(lead.get("verdict")), tone=tone), span(lead.get("lead")),
-            Cell(finite(tipping.get("gamma")), factor(tipping, "gamma")), factor(tipping, "low"),
-            *(span(lead.get(key)) for key in ("uniform", "adjusted", "combined")),
-            lead.get("unsupported_slots") or None, lead.get("replaced"),
-        ])  # fmt: skip
+        rows.append(
+            [
+                str(lead.get("metric")),
+                Cell(str(lead.get("verdict")), tone=tone),
+                span(lead.get("lead")),
+                Cell(finite(tipping.get("gamma")), factor(tipping, "gamma")),
+                factor(tipping, "low"),
+                *(span(lead.get(key)) for key in ("uniform", "adjusted", "combined")),
+                lead.get("unsupported_slots") or None,
+                lead.get("replaced"),
+            ]
+        )
     if not rows:
         return None
-    keep = [k for k in range(len(columns)) if k < 5 or any(row[k] not in (None, MISSING) for row in rows)]
-    table = Table([columns[k] for k in keep], [[row[k] for k in keep] for row in rows], "", sortable=False)
+    keep = [
+        k
+        for k in range(len(columns))
+        if k < 5 or any(row[k] not in (None, MISSING) for row in rows)
+    ]
+    table = Table(
+        [columns[k] for k in keep], [[row[k] for k in keep] for row in rows], "", sortable=False
+    )
     table = replace(table, caption="By error and by ranking. Above 0, the audited model is ahead.")
     control = (audit.get("control") or {}).get("words")
     blocks: list[Block] = [table, *([Paragraph(str(control))] if control else [])]
@@ -167,9 +218,17 @@ def _envelopes(audit: Mapping[str, Any], names: ModelNames) -> Section | None:
         for k in range(0, len(panel.grid), step)
     ]
     columns = [Column(panel.symbol, panel.x_format)]
-    columns += [Column(f"{band.label}, {end}", panel.format) for band in panel.bands for end in ("from", "to")]
+    columns += [
+        Column(f"{band.label}, {end}", panel.format)
+        for band in panel.bands
+        for end in ("from", "to")
+    ]
     table = Table(columns, rows, f"{panel.label}: {panel.y_label}.", sortable=False)
-    title = "How strong would hidden confounding have to be?" if names.other else "How far could the error be off?"
+    title = (
+        "How strong would hidden confounding have to be?"
+        if names.other
+        else "How far could the error be off?"
+    )
     tips: list[Block] = [_tipping(audit["tipping"])] if _tips(audit) else []
     blocks: list[Block] = [chart, *tips, Details("The figures behind the first chart", [table])]
     return Section("envelope", title, blocks, short="Envelope")
@@ -177,7 +236,9 @@ def _envelopes(audit: Mapping[str, Any], names: ModelNames) -> Section | None:
 
 def _tipping(tipping: Mapping[str, Any]) -> Facts:
     """Where the lead ends, by each way of finding the range."""
-    items: list[tuple[str, Value]] = [(f"Γ*{interval(tipping, 'low', 'high')}", factor(tipping, "gamma"))]
+    items: list[tuple[str, Value]] = [
+        (f"Γ*{interval(tipping, 'low', 'high')}", factor(tipping, "gamma"))
+    ]
     if "sharp" in tipping:
         items.append(("Γ* of the sharp range", factor(tipping, "sharp")))
     return Facts(items)
@@ -191,7 +252,9 @@ TEXTS = {
 
 def _texts(audit: Mapping[str, Any], key: str) -> Section | None:
     points, (place, title, words) = [str(text) for text in audit.get(key) or []], TEXTS[key]
-    return Section(place, title, [Callout("warn", words, "", points)], short=title) if points else None
+    return (
+        Section(place, title, [Callout("warn", words, "", points)], short=title) if points else None
+    )
 
 
 def yardsticks(audit: Mapping[str, Any]) -> Section | None:
@@ -204,15 +267,28 @@ def yardsticks(audit: Mapping[str, Any]) -> Section | None:
         *_scenarios(audit),
     ]
     gamma = audit.get("gamma") or {}
-    words = {"median": "median pair", "p95": "one pair in twenty is above", "max": "largest", "rule": "rule"}
-    items = [(words.get(key, key), value if key == "rule" else show(value, ".2f")) for key, value in gamma.items()]
+    words = {
+        "median": "median pair",
+        "p95": "one pair in twenty is above",
+        "max": "largest",
+        "rule": "rule",
+    }
+    items = [
+        (words.get(key, key), value if key == "rule" else show(value, ".2f"))
+        for key, value in gamma.items()
+    ]
     if items:
         found += [Paragraph("**Γ of the pairs of this log, as the rule sets it**"), Facts(items)]
-    return Section("strength", "What is a large Γ here?", found, short="Yardsticks for Γ") if found else None
+    return (
+        Section("strength", "What is a large Γ here?", found, short="Yardsticks for Γ")
+        if found
+        else None
+    )
 
 
 def _uniform(audit: Mapping[str, Any]) -> list[Block]:
-    """What uniform test rows measure of the comparison asked for: there nobody chose, so no Γ is needed."""
+    """What uniform test rows measure of the comparison asked for: there nobody chose, so no Γ is
+    needed."""
     lead = next((one for one in judged_leads(audit) if one.get("uniform")), None)
     if lead is None:
         return []
@@ -221,9 +297,12 @@ def _uniform(audit: Mapping[str, Any]) -> list[Block]:
     ahead, behind = low is not None and low > 0.0, high is not None and high < 0.0
     tone: Tone = "good" if ahead else "bad" if behind else "info"
     word = (
-        "show the audited model ahead" if ahead else "show the other model ahead" if behind
+        "show the audited model ahead"
+        if ahead
+        else "show the other model ahead"
+        if behind
         else "leave open which one is ahead"
-    )  # fmt: skip
+    )
     also = " and the log adjusted by them" if lead.get("combined") else ""
     text = (
         f"On {show(lead['uniform'].get('n'))} ratings of items that nobody chose{also}, the difference in "
@@ -235,7 +314,9 @@ def _uniform(audit: Mapping[str, Any]) -> list[Block]:
 def _tilt(audit: Mapping[str, Any]) -> list[Block]:
     tilt = audit.get("tilt") or {}
     return (
-        [Callout("info", "Which way hidden confounding points", str(tilt["sentence"]))] if tilt.get("sentence") else []
+        [Callout("info", "Which way hidden confounding points", str(tilt["sentence"]))]
+        if tilt.get("sentence")
+        else []
     )
 
 
@@ -246,7 +327,9 @@ def _certificate(audit: Mapping[str, Any]) -> list[Block]:
     low = finite(certificate.get("low"))
     title = "What uniform ratings prove of Γ"
     if low is None or low <= 1.0:
-        text = "The uniform ratings prove no hidden confounding. They do not prove that there is none."
+        text = (
+            "The uniform ratings prove no hidden confounding. They do not prove that there is none."
+        )
         return [Callout("info", title, text)]
     text = (
         f"They refute every Γ below **{show(low, '.2f')}** (95 % confidence): at least that much of who saw what was "
@@ -272,27 +355,46 @@ def _benchmarks(audit: Mapping[str, Any]) -> list[Block]:
         "a hidden trait as strong as this feature."
     )
     columns = [
-        Column("feature"), Column("of"), Column("Γ", ".2f", "typical factor by which the odds move"),
+        Column("feature"),
+        Column("of"),
+        Column("Γ", ".2f", "typical factor by which the odds move"),
         Column("Γ, 90 %", ".2f", "one pair in ten moves by more"),
-        Column("Γ* in features", ".1f", "how many hidden traits of this strength reach the tipping point"),
-    ]  # fmt: skip
+        Column(
+            "Γ* in features",
+            ".1f",
+            "how many hidden traits of this strength reach the tipping point",
+        ),
+    ]
     keys = ("gamma", "gamma_90", "times_hidden")
     cells: list[list[Any]] = [
-        [str(row.get("feature")), f"{row.get('side', '')}s", *(row.get(key) for key in keys)] for row in rows
+        [str(row.get("feature")), f"{row.get('side', '')}s", *(row.get(key) for key in keys)]
+        for row in rows
     ]
-    keep = [k for k, column in enumerate(columns) if k < 3 or any(finite(row[k]) is not None for row in cells)]
+    keep = [
+        k
+        for k, column in enumerate(columns)
+        if k < 3 or any(finite(row[k]) is not None for row in cells)
+    ]
     table = [[row[k] for k in keep] for row in cells]
-    return [Paragraph(text), Table([columns[k] for k in keep], table, "Features as a yardstick for Γ.")]
+    return [
+        Paragraph(text),
+        Table([columns[k] for k in keep], table, "Features as a yardstick for Γ."),
+    ]
 
 
 def _scenarios(audit: Mapping[str, Any]) -> list[Block]:
     """Hidden traits that are easy to imagine, as Γ."""
     rows: list[list[Any]] = [
-        [str(row.get("scenario")), row.get("gamma"), {True: "yes", False: "no"}.get(row.get("survived"), MISSING)]
+        [
+            str(row.get("scenario")),
+            row.get("gamma"),
+            {True: "yes", False: "no"}.get(row.get("survived"), MISSING),
+        ]
         for row in audit.get("scenarios") or []
     ]
     columns = [
-        Column("scenario"), Column("Γ", ".2f", "for a pair of average exposure"),
+        Column("scenario"),
+        Column("Γ", ".2f", "for a pair of average exposure"),
         Column("below Γ*", "", "whether it is too weak to overturn the lead"),
-    ]  # fmt: skip
+    ]
     return [Table(columns, rows, "Scenarios as a yardstick for Γ.", sortable=False)] if rows else []

@@ -1,6 +1,8 @@
-"""The envelopes of an audit as panels of the interactive chart, with the sentences the slider changes.
+"""The envelopes of an audit as panels of the interactive chart, with the sentences the slider
+changes.
 
-A gap is oriented so that above 0 the audited model is the better one. Each way of finding the range tips at its own
+A gap is oriented so that above 0 the audited model is the better one. Each way of finding the range
+tips at its own
 strength: where its lower end (upper, if the other model is ahead) meets 0.
 """
 
@@ -16,7 +18,10 @@ from puidrec.report.formatting import clip_text, finite, show
 
 WAYS = {
     "normalised": ("Normalised", "weights within the bounds, divided by their own sum"),
-    "sharp": ("Sharp", "weights that also average to 1/p among pairs with similar predictions: the tightest range"),
+    "sharp": (
+        "Sharp",
+        "weights that also average to 1/p among pairs with similar predictions: the tightest range",
+    ),
     "box": ("Box", "every weight at its own worst end: the widest range"),
 }
 SHOWN_BENCHMARKS = 4
@@ -52,7 +57,9 @@ def envelope_of(audit: Mapping[str, Any], names: ModelNames) -> Envelope | None:
     ]
     if not panels:
         return None
-    return Envelope(panels, caption=CAPTION, title="Range of the result by strength of hidden confounding")
+    return Envelope(
+        panels, caption=CAPTION, title="Range of the result by strength of hidden confounding"
+    )
 
 
 LEADS = {"loss_gap": "error", "dcg_gap": "ranking", "precision_gap": "precision"}
@@ -91,14 +98,20 @@ def quantities(names: ModelNames) -> dict[str, Quantity]:
             "model_loss": one("Error", "error", model, names.model),
             "model_dcg": one("DCG", "DCG", model, names.model),
             "model_precision": one("Precision", "precision", model, names.model),
-        }  # fmt: skip
+        }
     better = f"above 0, {model} is better"
     return {
         "loss_gap": Quantity(
-            "Difference in error", f"error of {other} minus {model}; {better}", "the difference in error", gap=True
+            "Difference in error",
+            f"error of {other} minus {model}; {better}",
+            "the difference in error",
+            gap=True,
         ),
         "dcg_gap": Quantity(
-            "Difference in DCG", f"DCG of {model} minus {other}; {better}", "the difference in DCG", gap=True
+            "Difference in DCG",
+            f"DCG of {model} minus {other}; {better}",
+            "the difference in DCG",
+            gap=True,
         ),
         "precision_gap": Quantity(
             "Difference in precision",
@@ -114,9 +127,13 @@ def quantities(names: ModelNames) -> dict[str, Quantity]:
 
 
 def _panel(
-    grid: Sequence[float], curves: Mapping[str, Any], quantity: Quantity, names: ModelNames, audit: Mapping[str, Any],
+    grid: Sequence[float],
+    curves: Mapping[str, Any],
+    quantity: Quantity,
+    names: ModelNames,
+    audit: Mapping[str, Any],
     tipping: Mapping[str, Any],
-) -> Panel:  # fmt: skip
+) -> Panel:
     ways = [key for key in WAYS if key in curves]
     # box and normalised range share their tipping point
     exact = {key: finite(tipping.get("sharp" if key == "sharp" else "gamma")) for key in ways}
@@ -125,27 +142,51 @@ def _panel(
     says = bands[0].says
     held = max(k for k in range(len(grid)) if _side(says[k]) == _side(says[0]))
     return Panel(
-        label=quantity.label, group="One Γ for all pairs", grid=grid, symbol="Γ", bands=bands, point=point,
-        zero=quantity.gap, x_label="Γ, on a logarithmic scale", y_label=quantity.y_label,
-        sentences=_sentences(quantity, names), marks=_benchmarks(audit),
-        start=held if held < len(grid) - 1 else len(grid) // 2, format=_digits(bands, point),
-    )  # fmt: skip
+        label=quantity.label,
+        group="One Γ for all pairs",
+        grid=grid,
+        symbol="Γ",
+        bands=bands,
+        point=point,
+        zero=quantity.gap,
+        x_label="Γ, on a logarithmic scale",
+        y_label=quantity.y_label,
+        sentences=_sentences(quantity, names),
+        marks=_benchmarks(audit),
+        start=held if held < len(grid) - 1 else len(grid) // 2,
+        format=_digits(bands, point),
+    )
 
 
-def _band(key: str, curves: Mapping[str, Any], grid: Sequence[float], gap: bool, exact: Number) -> Band:
+def _band(
+    key: str, curves: Mapping[str, Any], grid: Sequence[float], gap: bool, exact: Number
+) -> Band:
     label, note = WAYS[key]
     curve = curves[key]
     low, high = _numbers(curve, "low"), _numbers(curve, "high")
-    outer = curve.get("band") or (curves.get("band") if curves.get("band_of", "normalised") == key else None) or {}
+    outer = (
+        curve.get("band")
+        or (curves.get("band") if curves.get("band_of", "normalised") == key else None)
+        or {}
+    )
     outer_low, outer_high = _numbers(outer, "low"), _numbers(outer, "high")
-    says = [_state(a, b, nothing=x == 1.0, gap=gap) for x, a, b in zip(grid, low, high, strict=True)]
+    says = [
+        _state(a, b, nothing=x == 1.0, gap=gap) for x, a, b in zip(grid, low, high, strict=True)
+    ]
     if outer_low and outer_high:
-        known = [a is not None and b is not None for a, b in zip(outer_low, outer_high, strict=True)]
-        says = [f"{word}+" if there and word != "unknown" else word for word, there in zip(says, known, strict=True)]
+        known = [
+            a is not None and b is not None for a, b in zip(outer_low, outer_high, strict=True)
+        ]
+        says = [
+            f"{word}+" if there and word != "unknown" else word
+            for word, there in zip(says, known, strict=True)
+        ]
     tip = None
     if gap and _side(says[0]) in ("ahead", "behind"):
         ahead = _side(says[0]) == "ahead"
-        found = exact if ahead else None  # the audit's tipping point is that of the audited model's lead
+        found = (
+            exact if ahead else None
+        )  # the audit's tipping point is that of the audited model's lead
         tip = found if found is not None else crossing(grid, low if ahead else high, log=True)
     text = f"Γ* = {show(tip, '.2f')}"
     mark = [] if tip is None else [Mark(tip, f"tipping point {text}", "tipping", text)]
@@ -161,7 +202,8 @@ def _numbers(curve: Mapping[str, Any], end: str) -> list[Number]:
 
 
 def crossing(grid: Sequence[float], values: Sequence[Number], *, log: bool) -> Number:
-    """Where a curve first changes sign, between two points of its grid by a straight line; None where it does not."""
+    """Where a curve first changes sign, between two points of its grid by a straight line; None
+    where it does not."""
     for k in range(1, len(grid)):
         before, after = values[k - 1], values[k]
         if before is not None and after is not None and before != 0.0 and before * after <= 0.0:
@@ -173,21 +215,33 @@ def crossing(grid: Sequence[float], values: Sequence[Number], *, log: bool) -> N
 
 
 def _state(low: Number, high: Number, *, nothing: bool, gap: bool) -> str:
-    """Which sentence holds: who is ahead, or that either may be; in words of its own where nothing is hidden."""
+    """Which sentence holds: who is ahead, or that either may be; in words of its own where nothing
+    is hidden."""
     if low is None or high is None:
         return "unknown"
     side = "range" if not gap else "ahead" if low > 0.0 else "behind" if high < 0.0 else "open"
-    point = abs(high - low) <= 1e-9 * max(1.0, abs(low))  # slots without a logged row leave a range even at Γ = 1
+    point = abs(high - low) <= 1e-9 * max(
+        1.0, abs(low)
+    )  # slots without a logged row leave a range even at Γ = 1
     return f"{side}-first" if nothing and point else side
 
 
 def _sentences(quantity: Quantity, names: ModelNames) -> dict[str, Sentence]:
     """A sentence per state; with `+`, the range with sampling error follows."""
-    start: list[str | Slot] = ["If hidden factors changed the odds of being seen by up to Γ = ", Slot.X, ", "]
+    start: list[str | Slot] = [
+        "If hidden factors changed the odds of being seen by up to Γ = ",
+        Slot.X,
+        ", ",
+    ]
     nothing, model, other = "If nothing is hidden (Γ = 1), ", names.model, names.other
     lies: list[str | Slot] = [f": {quantity.noun} lies between ", Slot.LOW, " and ", Slot.HIGH]
     plain: list[str | Slot] = [f": {quantity.noun} is ", Slot.LOW]
-    sampled: list[str | Slot] = ["; with sampling error, between ", Slot.OUTER_LOW, " and ", Slot.OUTER_HIGH]
+    sampled: list[str | Slot] = [
+        "; with sampling error, between ",
+        Slot.OUTER_LOW,
+        " and ",
+        Slot.OUTER_HIGH,
+    ]
     sentences: dict[str, list[str | Slot]] = {
         "ahead": [*start, f"{model} would still be ahead of {other}", *lies],
         "behind": [*start, f"{other} would be ahead of {model}", *lies],
@@ -211,7 +265,9 @@ def _benchmarks(audit: Mapping[str, Any]) -> list[Mark]:
     proved = finite((audit.get("certificate") or {}).get("low"))
     if proved is not None and proved > 1.0:
         text = f"Γ ≥ {show(proved, '.2f')}"
-        marks.append(Mark(proved, f"uniform ratings prove {text}", "certificate", f"proved: {text}"))
+        marks.append(
+            Mark(proved, f"uniform ratings prove {text}", "certificate", f"proved: {text}")
+        )
     return marks
 
 

@@ -1,14 +1,16 @@
-"""What a report is made of: plain data, without a word of HTML. `html.render` turns a `Page` into one file.
+"""What a report is made of: plain data, without a word of HTML. `html.render` turns a `Page` into
+one file.
 
-Every text is escaped where it is rendered, so ids and names may hold anything. In texts of paragraphs, captions,
-call-outs and details, `` `code` `` and `**strong**` are understood, nothing else. Numbers may be missing (None), NaN
-or infinite. Example:
+Every text is escaped where it is rendered, so ids and names may hold anything. In texts of
+paragraphs, captions, call-outs and details, `` `code` `` and `**strong**` are understood, nothing
+else. Numbers may be missing (None), NaN or infinite. Example:
 
     Page(
         title="Four methods on Coat", lead="UAUC over five seeds.",
         sections=[Section("results", "Results", [
-            Table(["method", Column("UAUC", ".3f")], [["mf", 0.702], ["ips", 0.711]], caption="Means over seeds."),
-            Figure.of(matplotlib_figure, alt="Dots with intervals, ips first", caption="The same as a chart."),
+            Table(["method", Column("UAUC", ".3f")], [["mf", 0.702], ["ips", 0.711]], caption="Means
+            over seeds."), Figure.of(matplotlib_figure, alt="Dots with intervals, ips first",
+            caption="The same as a chart."),
         ])],
     )
 """
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from puidrec.report.envelope import Envelope
 
 Tone = Literal["good", "warn", "bad", "info"]
-"""good: it holds; warn: with care; bad: it does not hold; info: neither. Boxes show it by icon and word, not by colour
-alone."""
+"""good: it holds; warn: with care; bad: it does not hold; info: neither. Boxes show it by icon and
+word, not by colour alone."""
 
 
 TALL = 16
@@ -52,7 +54,8 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its name, how its numbers read (`.3f`, `+.3f`, `.1%`, `,d`), and what it means."""
+    """A column of a table: its name, how its numbers read (`.3f`, `+.3f`, `.1%`, `,d`), and what it
+    means."""
 
     name: str
     format: str = ""
@@ -62,7 +65,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that needs more than a value: other words than its number (`0.71 ± 0.02`), a tone, or a small bar.
+    """A cell that needs more than a value: other words than its number (`0.71 ± 0.02`), a tone, or
+    a small bar.
 
     It sorts by `value`, so that "0.71 ± 0.02" with value 0.71 stands where it should.
     """
@@ -88,10 +92,11 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values. Wide tables scroll inside their own region; with a script, columns sort by a click.
+    """Rows of values. Wide tables scroll inside their own region; with a script, columns sort by a
+    click.
 
-    Columns whose values are all numbers are set right. `emphasised` are indices of rows to stress (the reference, the
-    winner). An empty table says so in words.
+    Columns whose values are all numbers are set right. `emphasised` are indices of rows to stress
+    (the reference, the winner). An empty table says so in words.
     """
 
     template: ClassVar[str] = "table"
@@ -105,12 +110,15 @@ class Table:
         for number, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise InputError(
-                    "a row of a report's table has another length", row=number, found=len(row),
+                    "a row of a report's table has another length",
+                    row=number,
+                    found=len(row),
                     expected=f"{len(self.columns)} cells",
-                )  # fmt: skip
+                )
 
     def without_constants(self) -> Table:
-        """The same without columns in which all rows agree (but the first), which the caption says instead."""
+        """The same without columns in which all rows agree (but the first), which the caption says
+        instead."""
         if len(self.rows) < 2:
             return self
         body, names = self.body, [c if isinstance(c, str) else c.name for c in self.columns]
@@ -144,20 +152,28 @@ class Table:
         column = self.columns[k]
         full = cell if isinstance(cell, Cell) else Cell(cell)
         text = (
-            full.text if full.text is not None else show(full.value, "" if isinstance(column, str) else column.format)
+            full.text
+            if full.text is not None
+            else show(full.value, "" if isinstance(column, str) else column.format)
         )
-        bar, tick = (None if v is None else round(min(max(v, 0.0), 1.0), 4) for v in map(finite, (full.bar, full.tick)))
+        bar, tick = (
+            None if v is None else round(min(max(v, 0.0), 1.0), 4)
+            for v in map(finite, (full.bar, full.tick))
+        )
         return Shown(text, as_number(full.value), full.tone, bar, tick)
 
     def _numeric(self, k: int) -> bool:
-        values = [cell.value if isinstance(cell, Cell) else cell for cell in (row[k] for row in self.rows)]
+        values = [
+            cell.value if isinstance(cell, Cell) else cell for cell in (row[k] for row in self.rows)
+        ]
         present = [value for value in values if value is not None]
         return bool(present) and all(not isinstance(v, str | bool) for v in present)
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Values by row and column, shaded between the smallest and the largest; missing values are blank.
+    """Values by row and column, shaded between the smallest and the largest; missing values are
+    blank.
 
     `log` shades by ratio, which is right for factors such as Γ.
     """
@@ -178,9 +194,10 @@ class HeatMap:
         shapes = {len(row) for row in self.values}
         if len(self.values) != len(self.rows) or (shapes - {len(self.columns)}):
             raise InputError(
-                "values of a heat map do not fit its labels", found=f"{len(self.values)} rows of {sorted(shapes)}",
+                "values of a heat map do not fit its labels",
+                found=f"{len(self.values)} rows of {sorted(shapes)}",
                 expected=f"{len(self.rows)} rows of {len(self.columns)}",
-            )  # fmt: skip
+            )
 
     @property
     def body(self) -> list[tuple[str, list[tuple[str, int | None]]]]:
@@ -193,7 +210,8 @@ class HeatMap:
 
     @property
     def legend(self) -> list[tuple[str, int]]:
-        """Shades that occur, each with the value at its lower edge; one alone where all values are equal."""
+        """Shades that occur, each with the value at its lower edge; one alone where all values are
+        equal."""
         low, high = self._ends()
         if not any(finite(v) is not None for row in self.values for v in row):
             return []
@@ -321,7 +339,9 @@ class Section:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", self.id):
             raise InputError(
-                "a section of a report needs a plain id", found=self.id, expected="letters, digits, hyphens"
+                "a section of a report needs a plain id",
+                found=self.id,
+                expected="letters, digits, hyphens",
             )
 
 
@@ -353,4 +373,8 @@ class Page:
         ids = [section.id for section in self.sections]
         twice = sorted({name for name in ids if ids.count(name) > 1})
         if twice:
-            raise InputError("two sections of a report have the same id", found=", ".join(twice), expected="one each")
+            raise InputError(
+                "two sections of a report have the same id",
+                found=", ".join(twice),
+                expected="one each",
+            )

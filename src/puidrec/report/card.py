@@ -1,4 +1,5 @@
-"""A model card: what a model was trained on, how, under which assumptions, how good it is, and what an audit found."""
+"""A model card: what a model was trained on, how, under which assumptions, how good it is, and what
+an audit found."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ CHOSEN = "The test rows were chosen by users, like the log: figures share its se
 
 
 def model_card(
-    model: Recommender, data: Dataset | None, split: Split | None, evaluation: Evaluation | None, audit: Audit | None
+    model: Recommender,
+    data: Dataset | None,
+    split: Split | None,
+    evaluation: Evaluation | None,
+    audit: Audit | None,
 ) -> str:
     """The card as Markdown; parts that nothing is known of say so."""
     method = model.settings.method
@@ -32,7 +37,9 @@ def model_card(
     parts = {
         "Data": _bullets(_data(model, data, split)),
         "Method": _bullets(_method(model)),
-        "Assumptions": "\n".join(f"* {words}" for words in assumptions(model.settings.spec, model.settings.adjusts)),
+        "Assumptions": "\n".join(
+            f"* {words}" for words in assumptions(model.settings.spec, model.settings.adjusts)
+        ),
         "Metrics": _metrics(split, evaluation),
         "Audit": NO_AUDIT if audit is None else _audit(audit),
     }
@@ -64,7 +71,9 @@ def assumptions(spec: MethodSpec, adjusts: bool = False) -> Iterator[str]:
         )
 
 
-def _data(model: Recommender, data: Dataset | None, split: Split | None) -> Iterator[tuple[str, object]]:
+def _data(
+    model: Recommender, data: Dataset | None, split: Split | None
+) -> Iterator[tuple[str, object]]:
     users, items, rows = len(model.user_ids_), len(model.item_ids_), model.seen_[1].size
     yield "size", f"{users:,} users × {items:,} items"
     yield "training rows", f"{rows:,} ({rows / (users * items):.2%} of all pairs)"
@@ -77,7 +86,11 @@ def _data(model: Recommender, data: Dataset | None, split: Split | None) -> Iter
         yield "uniform rows", 0 if data.uniform is None else len(data.uniform)
         yield "uniform rows in the log", str(data.overlap) or None
         named = (("users", data.users), ("items", data.items))
-        features = [f"{name}: {', '.join(t.columns[1:])}" for name, t in named if t is not None and t.width > 1]
+        features = [
+            f"{name}: {', '.join(t.columns[1:])}"
+            for name, t in named
+            if t is not None and t.width > 1
+        ]
         yield "features", "; ".join(features) or "none"
         yield "SHA-256", data.sha256
 
@@ -92,7 +105,12 @@ def _method(model: Recommender) -> Iterator[tuple[str, object]]:
     yield "trained by", f"{report.get('solver')}, {report.get('epochs')} epochs"
     yield "propensity", report.get("propensity")
     gamma = report.get("gamma")
-    yield "Γ", None if not isinstance(gamma, dict) else ", ".join(f"{k} {show(v, '.3g')}" for k, v in gamma.items())
+    yield (
+        "Γ",
+        None
+        if not isinstance(gamma, dict)
+        else ", ".join(f"{k} {show(v, '.3g')}" for k, v in gamma.items()),
+    )
     yield "Γ set by", report.get("gamma_set_by")
     yield "uniform rows used for", report.get("uniform_rows_used")
 
@@ -108,11 +126,11 @@ def _metrics(split: Split | None, evaluation: Evaluation | None) -> str:
         ends = "" if band is None else f"{show(band.low, '.4f')} … {show(band.high, '.4f')}"
         lines.append(f"| {name} | {show(value, '.4f')} | {ends} |")
     kind = "" if split is None else f" {split.evaluation}"
-    rows = (
-        f"{evaluation.n_rows:,}{kind} test rows of {evaluation.n_users:,} users, {evaluation.positive_rate:.1%} liked."
-    )
+    rows = f"{evaluation.n_rows:,}{kind} test rows of {evaluation.n_users:,} users, {evaluation.positive_rate:.1%} liked."
     lines += ["", f"{rows} The intervals hold for this one training: its noise is not in them."]
-    return "\n".join(lines + ([CHOSEN] if split is not None and split.evaluation == "logged" else []))
+    return "\n".join(
+        lines + ([CHOSEN] if split is not None and split.evaluation == "logged" else [])
+    )
 
 
 def _audit(audit: Audit) -> str:
@@ -125,7 +143,11 @@ def _audit(audit: Audit) -> str:
     if leads:
         lines += ["| lead in | verdict | Γ* | 95 % over users |", "| --- | --- | --- | --- |"]
         for lead in leads:
-            ends = "" if lead.interval is None else " … ".join(show(end, ".3g") for end in lead.interval)
+            ends = (
+                ""
+                if lead.interval is None
+                else " … ".join(show(end, ".3g") for end in lead.interval)
+            )
             star = "" if lead.tipping_point is None else show(lead.tipping_point, ".3g")
             lines.append(f"| {lead.metric} | {lead.verdict} | {star} | {ends} |")
         lines.append("")
@@ -134,7 +156,9 @@ def _audit(audit: Audit) -> str:
 
 
 def _bullets(facts: Iterator[tuple[str, object]] | Sequence[tuple[str, object]]) -> str:
-    return "\n".join(f"* {name}: {_plain(show(value))}" for name, value in facts if value is not None)
+    return "\n".join(
+        f"* {name}: {_plain(show(value))}" for name, value in facts if value is not None
+    )
 
 
 def _plain(text: Any) -> str:

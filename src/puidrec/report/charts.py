@@ -1,6 +1,8 @@
-"""Charts that speak for themselves: words on the axes, a title that says what is seen, colours that survive grey print.
+"""Charts that speak for themselves: words on the axes, a title that says what is seen, colours that
+survive grey print.
 
-Figures are objects of their own (no global state of a plotting library) and render without a display.
+Figures are objects of their own (no global state of a plotting library) and render without a
+display.
 """
 
 from __future__ import annotations
@@ -23,9 +25,14 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 DPI = 150
 BLUE, DARK, GREY = "#3a6ea5", "#222222", "#8a8a8a"
 IN_DARK = {
-    "#000000": "#e7e9ec", DARK: "#e7e9ec", "#ffffff": "#15181c", BLUE: "#7fb2ee", GREY: "#a8b0ba", "#dddddd": "#343a42",
+    "#000000": "#e7e9ec",
+    DARK: "#e7e9ec",
+    "#ffffff": "#15181c",
+    BLUE: "#7fb2ee",
+    GREY: "#a8b0ba",
+    "#dddddd": "#343a42",
     "#cccccc": "#343a42",
-}  # fmt: skip
+}
 """Ink, paper, marks and grid on a dark page (the colours of the page's own style sheet)."""
 ON_PICTURE = "on a picture"
 """Text that lies on colours that a dark page does not change."""
@@ -47,7 +54,8 @@ def histogram(
     start: float,
     marks: Sequence[tuple[float, str]] = (),
 ) -> Figure:
-    """Share of values per interval, in percent, from `start` on, with vertical marks (position, words)."""
+    """Share of values per interval, in percent, from `start` on, with vertical marks (position,
+    words)."""
     figure, axes = canvas(7.2, 4.4, title, caption)
     points = [start, float(values.min()), float(values.max()), *(position for position, _ in marks)]
     low, high = min(points), max(points)
@@ -56,9 +64,13 @@ def histogram(
         high = low + 0.5
     edges = np.geomspace(low, high, 41) if wide else np.linspace(low, high, 41)
     axes.hist(
-        values, bins=edges.tolist(), weights=np.full(values.size, 100.0 / values.size), color=BLUE, edgecolor="white",
+        values,
+        bins=edges.tolist(),
+        weights=np.full(values.size, 100.0 / values.size),
+        color=BLUE,
+        edgecolor="white",
         linewidth=0.4,
-    )  # fmt: skip
+    )
     if wide:
         axes.set_xscale("log")
         _factor_ticks(axes.xaxis, low, high)
@@ -81,7 +93,8 @@ def heat_map(
     y: str,
     unit: str,
 ) -> Figure:
-    """A table of positive factors as colours on a logarithmic scale, with the figures in the cells where they fit."""
+    """A table of positive factors as colours on a logarithmic scale, with the figures in the cells
+    where they fit."""
     height = 2.2 + 0.24 * len(rows) + 0.055 * max(map(len, columns))
     width = 3.4 + 0.30 * len(columns) + 0.06 * max(map(len, rows))
     width, height = max(width, 6.4), max(height, 3.6)
@@ -91,7 +104,9 @@ def heat_map(
     varies = high > low * (1.0 + 1e-6)
     norm = LogNorm(low, high) if varies else Normalize(low - 0.5, high + 0.5)
     image = axes.imshow(np.ma.masked_invalid(table), aspect="auto", cmap=COLOURS, norm=norm)
-    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
+    axes.set_xticks(
+        range(len(columns)), columns, rotation=60, ha="right", rotation_mode="anchor", fontsize=8
+    )
     axes.set_yticks(range(len(rows)), rows, fontsize=8)
     axes.set_xlabel(fill(x, int(width * 8)))
     axes.set_ylabel(fill(y, int(height * 7)))
@@ -103,7 +118,8 @@ def heat_map(
 
 
 def in_dark(figure: Figure) -> Figure:
-    """The same figure for a dark page: ink and paper change places, colours get lighter. Pictures stay as they are."""
+    """The same figure for a dark page: ink and paper change places, colours get lighter. Pictures
+    stay as they are."""
     figure.draw_without_rendering()  # ticks and legends exist from then on
     parts = figure.findobj(lambda part: part.get_gid() != ON_PICTURE)
     boxes = [part.get_bbox_patch() for part in parts if isinstance(part, Text)]  # nobody's children
@@ -113,7 +129,9 @@ def in_dark(figure: Figure) -> Figure:
             if read is None or write is None:
                 continue
             old = to_rgba_array(read())
-            new = np.array([[*to_rgb(IN_DARK.get(to_hex(c), to_hex(c))), c[3]] for c in old.tolist()]).reshape(-1, 4)
+            new = np.array(
+                [[*to_rgb(IN_DARK.get(to_hex(c), to_hex(c))), c[3]] for c in old.tolist()]
+            ).reshape(-1, 4)
             if not np.array_equal(old, new):
                 write(new if isinstance(artist, Collection) else tuple(new[0]))
     for axes in figure.axes:
@@ -122,7 +140,8 @@ def in_dark(figure: Figure) -> Figure:
 
 
 def save_png(figure: Figure, path: Path) -> None:
-    """Render a figure to a PNG file without a trace of when or by what it was made: equal data, equal bytes."""
+    """Render a figure to a PNG file without a trace of when or by what it was made: equal data,
+    equal bytes."""
     figure.savefig(path, dpi=DPI, format="png", metadata={"Software": None})
 
 
@@ -144,11 +163,15 @@ def panels_of(
     return figure, panels
 
 
-def _figure(width: float, height: float, title: str, n: int, share_y: bool) -> tuple[Figure, list[Axes]]:
+def _figure(
+    width: float, height: float, title: str, n: int, share_y: bool
+) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     panels: list[Axes] = figure.subplots(1, n, sharey=share_y, squeeze=False)[0].tolist()
-    figure.suptitle(fill(title, int(width * 10)), x=0.01, ha="left", fontsize=12, fontweight="bold", color=DARK)
+    figure.suptitle(
+        fill(title, int(width * 10)), x=0.01, ha="left", fontsize=12, fontweight="bold", color=DARK
+    )
     for axes in panels:
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
@@ -156,20 +179,29 @@ def _figure(width: float, height: float, title: str, n: int, share_y: bool) -> t
 
 
 def _draw_marks(axes: Axes, marks: Sequence[tuple[float, str]]) -> None:
-    """Lines with their words above the bars: leftmost highest, each line ending at its words, so that none cross."""
+    """Lines with their words above the bars: leftmost highest, each line ending at its words, so
+    that none cross."""
     left, right = axes.get_xlim()
     scale = np.log if axes.get_xscale() == "log" else np.asarray
     top = axes.get_ylim()[1]
     axes.set_yticks([tick for tick in axes.get_yticks() if tick <= top])
     for level, (position, words) in enumerate(sorted(marks, reverse=True)):
         height = top * (1.05 + 0.09 * level)
-        axes.vlines(position, 0.0, height, color=DARK, linewidth=1.1, linestyle=("-", "--", ":")[level % 3])
+        axes.vlines(
+            position, 0.0, height, color=DARK, linewidth=1.1, linestyle=("-", "--", ":")[level % 3]
+        )
         at_right = (scale(position) - scale(left)) > 0.6 * (scale(right) - scale(left))
         axes.annotate(
-            words, (position, height), xytext=(-4 if at_right else 4, 0), textcoords="offset points",
-            ha="right" if at_right else "left", va="center", fontsize=9, color=DARK,
+            words,
+            (position, height),
+            xytext=(-4 if at_right else 4, 0),
+            textcoords="offset points",
+            ha="right" if at_right else "left",
+            va="center",
+            fontsize=9,
+            color=DARK,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
-        )  # fmt: skip
+        )
     axes.set_ylim(0.0, top * (1.02 + 0.09 * len(marks)))
 
 
@@ -181,11 +213,23 @@ def _write_cells(axes: Axes, table: np.ndarray, image: AxesImage) -> None:
     for row, column in zip(*np.nonzero(np.isfinite(table)), strict=True):
         value = float(table[row, column])
         light = float(np.asarray(image.norm(np.asarray(value)), dtype=np.float64)) > 0.55
-        text = f"{value:.2f}" if value < 9.995 and not small else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
+        text = (
+            f"{value:.2f}"
+            if value < 9.995 and not small
+            else f"{value:.1f}"
+            if value < 9.95
+            else f"{value:.0f}"
+        )
         axes.text(
-            column, row, text, ha="center", va="center", fontsize=6.5, color="black" if light else "white",
+            column,
+            row,
+            text,
+            ha="center",
+            va="center",
+            fontsize=6.5,
+            color="black" if light else "white",
             gid=ON_PICTURE,
-        )  # fmt: skip
+        )
 
 
 def _factor_ticks(axis: Axis, low: float, high: float) -> None:
@@ -195,7 +239,8 @@ def _factor_ticks(axis: Axis, low: float, high: float) -> None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round factors inside a range: powers of ten times 1, 1.5, 2, 3, 5, 7; the ends themselves where none fits."""
+    """Round factors inside a range: powers of ten times 1, 1.5, 2, 3, 5, 7; the ends themselves
+    where none fits."""
     if low <= 0.0 or high <= low:
         return [low]
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)

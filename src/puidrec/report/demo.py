@@ -1,4 +1,5 @@
-"""The page of the demo: what the log says, what is true, and what an audit would have said without knowing."""
+"""The page of the demo: what the log says, what is true, and what an audit would have said without
+knowing."""
 
 from __future__ import annotations
 
@@ -38,9 +39,17 @@ def demo_html(facts: Mapping[str, Any], audit: Mapping[str, Any]) -> str:
 def _truth(rows: Rows, best: int) -> Table:
     columns = (
         "method",
-        Column("on the log", ".4f", "mean squared error on held-out rows of the log, ratings in 0 to 1"),
-        Column("on all pairs", ".4f", "mean squared error on every pair: known only in a simulation"),
-        Column("repaired", ".0%", "share of the way from `mf` to a model that knows the true propensities"),
+        Column(
+            "on the log", ".4f", "mean squared error on held-out rows of the log, ratings in 0 to 1"
+        ),
+        Column(
+            "on all pairs", ".4f", "mean squared error on every pair: known only in a simulation"
+        ),
+        Column(
+            "repaired",
+            ".0%",
+            "share of the way from `mf` to a model that knows the true propensities",
+        ),
     )
     body = [[r["method"], r["naive_mse"], r["true_mse"], _repaired(r)] for r in rows]
     return Table(columns, body, "By what the log shows and by what is true", emphasised=[best])
@@ -48,20 +57,34 @@ def _truth(rows: Rows, best: int) -> Table:
 
 def _repaired(row: Mapping[str, Any]) -> Cell:
     """Only what was made to repair confounding is judged by it."""
-    return Cell(None) if row["method"] in ("item-rate", "mf") else Cell(row["repaired"], bar=row["repaired"])
+    return (
+        Cell(None)
+        if row["method"] in ("item-rate", "mf")
+        else Cell(row["repaired"], bar=row["repaired"])
+    )
 
 
 def slope_chart(rows: Rows) -> Drawing:
     """A line per method from its error on the log to its error on all pairs, drawn as two dots."""
     drawing, axes = canvas(
-        7.2, 1.9 + 0.27 * len(rows), "Error on the log and on all pairs",
+        7.2,
+        1.9 + 0.27 * len(rows),
+        "Error on the log and on all pairs",
         "Open: held-out rows of the log. Filled: all pairs. Further left is better.",
-    )  # fmt: skip
+    )
     order = sorted(rows, key=lambda row: -row["true_mse"])
     for height, row in enumerate(order):
         ends = (row["naive_mse"], row["true_mse"])
         axes.plot(ends, (height, height), color="#b5b5b5", linewidth=1.4, zorder=1)
-        axes.plot(ends[:1], [height], "o", markersize=7, markerfacecolor="white", markeredgecolor=DARK, zorder=2)
+        axes.plot(
+            ends[:1],
+            [height],
+            "o",
+            markersize=7,
+            markerfacecolor="white",
+            markeredgecolor=DARK,
+            zorder=2,
+        )
         axes.plot(ends[1:], [height], "o", markersize=7, color=BLUE, zorder=3)
     axes.set_yticks(range(len(order)), [row["method"] for row in order], fontsize=9)
     axes.set_ylim(-0.6, len(order) - 0.4)

@@ -1,9 +1,10 @@
-"""An interactive chart of ranges that widen as an assumption weakens: its data, what it says in words, its drawing.
+"""An interactive chart of ranges that widen as an assumption weakens: its data, what it says in
+words, its drawing.
 
-The drawing is made here, once, as SVG; the page's script only shows the chosen one and moves the cursor. So what is
-printed, what is seen without a script, and what is seen with one, are the same. Colours are classes of the style sheet,
-so one drawing serves light, dark and print. Two widths are drawn, one for phones, because text in a picture that
-shrinks with the window cannot be read.
+The drawing is made here, once, as SVG; the page's script only shows the chosen one and moves the
+cursor. So what is printed, what is seen without a script, and what is seen with one, are the same.
+Colours are classes of the style sheet, so one drawing serves light, dark and print. Two widths are
+drawn, one for phones, because text in a picture that shrinks with the window cannot be read.
 """
 
 from __future__ import annotations
@@ -75,7 +76,11 @@ class Band:
     def ends(self) -> dict[Slot, Sequence[Number]]:
         """The curves that a sentence can quote; those with sampling error where they are known."""
         outer = {Slot.OUTER_LOW: self.outer_low, Slot.OUTER_HIGH: self.outer_high}
-        return {Slot.LOW: self.low, Slot.HIGH: self.high, **{k: v for k, v in outer.items() if len(v)}}
+        return {
+            Slot.LOW: self.low,
+            Slot.HIGH: self.high,
+            **{k: v for k, v in outer.items() if len(v)},
+        }
 
 
 @dataclass(frozen=True)
@@ -111,17 +116,25 @@ class Panel:
             if {len(band.says), *map(len, band.ends().values())} != {n}:
                 raise InputError(
                     f"band {band.label!r} of a chart does not fit its grid",
-                    found=f"{len(band.low)}, {len(band.high)} and {len(band.says)} values", expected=f"{n} each",
-                )  # fmt: skip
+                    found=f"{len(band.low)}, {len(band.high)} and {len(band.says)} values",
+                    expected=f"{n} each",
+                )
         if not self.bands or not 0 <= self.start < n:
-            raise InputError("a chart needs a band and a start on its grid", found=self.start, expected=f"0 to {n - 1}")
+            raise InputError(
+                "a chart needs a band and a start on its grid",
+                found=self.start,
+                expected=f"0 to {n - 1}",
+            )
 
     def words(self, band: Band, at: int) -> list[tuple[str, bool]]:
         """The sentence at a point of the grid, in parts: text, and whether it came from the slider."""
         ends = {name: show(values[at], self.format) for name, values in band.ends().items()}
         values = {Slot.X: show(self.grid[at], self.x_format), **ends}
         sentence = self.sentences[band.says[at]]
-        return [(values[piece], True) if isinstance(piece, Slot) else (piece, False) for piece in sentence]
+        return [
+            (values[piece], True) if isinstance(piece, Slot) else (piece, False)
+            for piece in sentence
+        ]
 
 
 @dataclass(frozen=True)
@@ -165,15 +178,25 @@ def _panel_data(panel: Panel) -> dict[str, Any]:
     }
     bands = [
         {
-            "label": band.label, "note": band.note, "says": list(band.says),
-            **{slot.value: [show(v, panel.format) for v in values] for slot, values in band.ends().items()},
+            "label": band.label,
+            "note": band.note,
+            "says": list(band.says),
+            **{
+                slot.value: [show(v, panel.format) for v in values]
+                for slot, values in band.ends().items()
+            },
         }
         for band in panel.bands
-    ]  # fmt: skip
+    ]
     return {
-        "label": panel.label, "group": panel.group, "symbol": panel.symbol, "start": panel.start,
-        "x": [show(v, panel.x_format) for v in panel.grid], "sentences": sentences, "bands": bands,
-    }  # fmt: skip
+        "label": panel.label,
+        "group": panel.group,
+        "symbol": panel.symbol,
+        "start": panel.start,
+        "x": [show(v, panel.x_format) for v in panel.grid],
+        "sentences": sentences,
+        "bands": bands,
+    }
 
 
 @dataclass(frozen=True)
@@ -202,30 +225,40 @@ def draw(panel: Panel, band: Band, size: str) -> Markup:
     up = Axis(*_range(panel, band), top + height, top)
     parts = [_axes(across, up, panel, size), _inside(panel, band, across, up), _marks(marks, up)]
     span = " to ".join(show(end, panel.x_format) for end in (panel.grid[0], panel.grid[-1]))
-    words = (
-        f"Chart of {panel.y_label}, {band.label}, for {panel.symbol} from {span}; the sentence above says it in words"
-    )
+    words = f"Chart of {panel.y_label}, {band.label}, for {panel.symbol} from {span}; the sentence above says it in words"
     frame = Markup(
         '<svg class="chart {}" viewBox="0 0 {} {}" role="img" aria-label="{}" '
         'data-xs="{}" data-lows="{}" data-highs="{}">{}</svg>'
     )
-    pixels = (_join(across(x) for x in panel.grid), _join(_up(band.low, up)), _join(_up(band.high, up)))
+    pixels = (
+        _join(across(x) for x in panel.grid),
+        _join(_up(band.low, up)),
+        _join(_up(band.high, up)),
+    )
     content = Markup("").join([*parts, _cursor(panel, band, across, up)])
     return frame.format(size, f"{width:g}", f"{top + height + BOTTOM:g}", words, *pixels, content)
 
 
 def ticks(low: float, high: float, count: int, *, log: bool = False) -> list[float]:
-    """Round values within a range, at most about `count`: steps of 1, 2 or 5; by ratio 1, 1.5, 2, 3, 5, 7."""
+    """Round values within a range, at most about `count`: steps of 1, 2 or 5; by ratio 1, 1.5, 2,
+    3, 5, 7."""
     if log:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         every = [m * 10.0**k for k in decades for m in (1, 1.5, 2, 3, 5, 7)]
         inside = [v for v in every if low * (1 - 1e-9) <= v <= high * (1 + 1e-9)]
         if len(inside) >= 4:
-            return inside if len(inside) <= count else [v for v in inside if f"{v:e}"[:3] in ("1.0", "2.0", "5.0")]
+            return (
+                inside
+                if len(inside) <= count
+                else [v for v in inside if f"{v:e}"[:3] in ("1.0", "2.0", "5.0")]
+            )
     raw = (high - low) / max(count - 1, 1)
     digit = math.floor(math.log10(raw)) if raw > 0 else 0
-    step = next(m * 10.0**digit for m in (1.0, 2.0, 5.0, 10.0) if m * 10.0**digit >= raw * (1 - 1e-9))
-    # far from 0 a multiple is off by more than a narrow range forgives: rounded, and looked at again
+    step = next(
+        m * 10.0**digit for m in (1.0, 2.0, 5.0, 10.0) if m * 10.0**digit >= raw * (1 - 1e-9)
+    )
+    # far from 0 a multiple is off by more than a narrow range forgives: rounded, and looked at
+    # again
     near = range(math.floor(low / step), math.ceil(high / step) + 1)
     slack = 1e-9 * (high - low)
     return [v for k in near if low - slack <= (v := round(k * step, -digit)) <= high + slack]
@@ -233,7 +266,9 @@ def ticks(low: float, high: float, count: int, *, log: bool = False) -> list[flo
 
 def _range(panel: Panel, band: Band) -> tuple[float, float]:
     """The vertical extent: everything of this band, its estimate, and 0 where 0 is a border."""
-    values = [finite(v) for v in (*band.low, *band.high, *band.outer_low, *band.outer_high, panel.point)]
+    values = [
+        finite(v) for v in (*band.low, *band.high, *band.outer_low, *band.outer_high, panel.point)
+    ]
     numbers = [v for v in values if v is not None] + ([0.0] if panel.zero else [])
     low, high = min(numbers, default=0.0), max(numbers, default=1.0)
     room = 0.06 * (high - low) or max(abs(high), 1.0) * 0.1
@@ -249,18 +284,38 @@ def _join(values: Iterable[Number]) -> str:
 
 
 def _axes(across: Axis, up: Axis, panel: Panel, size: str) -> Markup:
-    grid = Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text class="tick" x="{}" y="{}" {}>{}</text>')
+    grid = Markup(
+        '<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text class="tick" x="{}" y="{}" {}>{}</text>'
+    )
     end, below = Markup('text-anchor="end"'), Markup('text-anchor="middle"')
     levels = ticks(up.low, up.high, 7)
     step = levels[1] - levels[0] if len(levels) > 1 else 1.0
     digits = max(0, -math.floor(math.log10(abs(step)) + 1e-9)) if step else 2
     lines = [
-        grid.format(across.start, across.end, up(v), up(v), across.start - 8, up(v) + 4, end, show(v, f".{digits}f"))
+        grid.format(
+            across.start,
+            across.end,
+            up(v),
+            up(v),
+            across.start - 8,
+            up(v) + 4,
+            end,
+            show(v, f".{digits}f"),
+        )
         for v in levels
     ]
     places = ticks(across.low, across.high, 9 if size == "wide" else 5, log=panel.log)
     lines += [
-        grid.format(across(v), across(v), up.start, up.start + 5, across(v), up.start + 20, below, show(v, "g"))
+        grid.format(
+            across(v),
+            across(v),
+            up.start,
+            up.start + 5,
+            across(v),
+            up.start + 20,
+            below,
+            show(v, "g"),
+        )
         for v in places
     ]
     return Markup("").join(lines)
@@ -272,8 +327,11 @@ def _inside(panel: Panel, band: Band, across: Axis, up: Axis) -> Markup:
     parts = []
     tip = next((mark.at for mark in (*panel.marks, *band.marks) if mark.kind == "tipping"), None)
     if tip is not None and across.low <= tip <= across.high:
-        parts.append(Markup('<rect class="beyond" x="{}" y="{}" width="{}" height="{}"/>').format(
-            across(tip), up.end, round(across.end - across(tip), 1), round(up.start - up.end, 1)))  # fmt: skip
+        parts.append(
+            Markup('<rect class="beyond" x="{}" y="{}" width="{}" height="{}"/>').format(
+                across(tip), up.end, round(across.end - across(tip), 1), round(up.start - up.end, 1)
+            )
+        )
     parts.append(_area("range", xs, band.low, band.high, up))
     for other in (one for one in panel.bands if one is not band):
         parts += [_line("other", xs, other.low, up), _line("other", xs, other.high, up)]
@@ -284,13 +342,19 @@ def _inside(panel: Panel, band: Band, across: Axis, up: Axis) -> Markup:
     if panel.point is not None:
         parts.append(_line("point", [across.start, across.end], [panel.point] * 2, up))
     box = (across.start, up.end, round(across.end - across.start, 1), round(up.start - up.end, 1))
-    frame = Markup('<svg x="{0}" y="{1}" width="{2}" height="{3}" viewBox="{0} {1} {2} {3}">{4}</svg>')
+    frame = Markup(
+        '<svg x="{0}" y="{1}" width="{2}" height="{3}" viewBox="{0} {1} {2} {3}">{4}</svg>'
+    )
     return frame.format(*box, Markup("").join(parts))
 
 
-def _area(name: str, xs: Sequence[float], low: Sequence[Number], high: Sequence[Number], up: Axis) -> Markup:
+def _area(
+    name: str, xs: Sequence[float], low: Sequence[Number], high: Sequence[Number], up: Axis
+) -> Markup:
     both = [
-        (x, a, b) for x, a, b in zip(xs, _up(low, up), _up(high, up), strict=True) if a is not None and b is not None
+        (x, a, b)
+        for x, a, b in zip(xs, _up(low, up), _up(high, up), strict=True)
+        if a is not None and b is not None
     ]
     if not both:
         return Markup("")
@@ -301,15 +365,24 @@ def _area(name: str, xs: Sequence[float], low: Sequence[Number], high: Sequence[
 
 def _line(name: str, xs: Sequence[float], values: Sequence[Number], up: Axis) -> Markup:
     points = [f"{x} {y}" for x, y in zip(xs, _up(values, up), strict=False) if y is not None]
-    return Markup('<path class="{}" d="M{}"/>').format(name, "L".join(points)) if len(points) > 1 else Markup("")
+    return (
+        Markup('<path class="{}" d="M{}"/>').format(name, "L".join(points))
+        if len(points) > 1
+        else Markup("")
+    )
 
 
 def _placed(marks: Sequence[Mark], across: Axis, size: str) -> list[tuple[Mark, Placed]]:
     """Marks within the axis, their words cut to what fits, and where the words go."""
     inside = [mark for mark in marks if across.low <= mark.at <= across.high]
     words = [mark.short if size == "narrow" and mark.short else mark.label for mark in inside]
-    cut = [replace(mark, label=clip_text(text, LABEL[size])) for mark, text in zip(inside, words, strict=True)]
-    spots = place([across(m.at) for m in cut], [CHARACTER * len(m.label) for m in cut], 2.0, WIDTH[size] - 2.0)
+    cut = [
+        replace(mark, label=clip_text(text, LABEL[size]))
+        for mark, text in zip(inside, words, strict=True)
+    ]
+    spots = place(
+        [across(m.at) for m in cut], [CHARACTER * len(m.label) for m in cut], 2.0, WIDTH[size] - 2.0
+    )
     return list(zip(cut, spots, strict=True))
 
 
@@ -328,7 +401,11 @@ def _marks(marks: Sequence[tuple[Mark, Placed]], up: Axis) -> Markup:
 
 def _cursor(panel: Panel, band: Band, across: Axis, up: Axis) -> Markup:
     x = across(panel.grid[panel.start])
-    ends = [value for value in (finite(band.low[panel.start]), finite(band.high[panel.start])) if value is not None]
+    ends = [
+        value
+        for value in (finite(band.low[panel.start]), finite(band.high[panel.start]))
+        if value is not None
+    ]
     low, high = (up(ends[0]), up(ends[-1])) if ends else (up.start, up.start)
     return Markup(
         '<g class="cursor"><line class="cursor-line" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>'
@@ -340,7 +417,8 @@ def _cursor(panel: Panel, band: Band, across: Axis, up: Axis) -> Markup:
 
 @dataclass(frozen=True)
 class Placed:
-    """The words of one mark: lane (0 is the top one), the span they cover, and on which side of the line they are."""
+    """The words of one mark: lane (0 is the top one), the span they cover, and on which side of the
+    line they are."""
 
     x: float
     lane: int
@@ -350,25 +428,35 @@ class Placed:
     """`start`: right of the line; `end`: left of it."""
 
 
-def place(positions: Sequence[float], widths: Sequence[float], low: float, high: float) -> list[Placed]:
+def place(
+    positions: Sequence[float], widths: Sequence[float], low: float, high: float
+) -> list[Placed]:
     """Lanes for marks at `positions` whose words are `widths` wide, all within [low, high].
 
-    Marks whose words fit only to the left of their line come first, from the right; then the others, from the left.
-    Each takes the highest lane where its words meet no other words, its line (which runs down from its lane) meets no
-    words below, and no line from above meets its words; where there is none, a new lane below.
+    Marks whose words fit only to the left of their line come first, from the right; then the
+    others, from the left. Each takes the highest lane where its words meet no other words, its line
+    (which runs down from its lane) meets no words below, and no line from above meets its words;
+    where there is none, a new lane below.
     """
     placed: list[Placed] = []
     turned = [x + 4.0 + width > high for x, width in zip(positions, widths, strict=True)]
-    order = sorted(range(len(positions)), key=lambda k: (-1, -positions[k], k) if turned[k] else (0, positions[k], k))
+    order = sorted(
+        range(len(positions)),
+        key=lambda k: (-1, -positions[k], k) if turned[k] else (0, positions[k], k),
+    )
     for k in order:
-        options = [option for option in _sides(positions[k], widths[k]) if option[0] >= low and option[1] <= high]
+        options = [
+            option
+            for option in _sides(positions[k], widths[k])
+            if option[0] >= low and option[1] <= high
+        ]
         options = options or [_squeezed(positions[k], widths[k], low, high)]
         lanes = max((mark.lane for mark in placed), default=-1) + 2
         free = [
             Placed(positions[k], lane, left, right, anchor)
             for lane in range(lanes)
             for left, right, anchor in options
-        ]  # fmt: skip
+        ]
         placed.append(next((mark for mark in free if _fits(mark, placed)), free[-1]))
     back = dict(zip(order, placed, strict=True))
     return [back[k] for k in range(len(positions))]
@@ -386,7 +474,11 @@ def _squeezed(x: float, width: float, low: float, high: float) -> tuple[float, f
 
 def _fits(mark: Placed, others: Sequence[Placed]) -> bool:
     for other in others:
-        if other.lane == mark.lane and mark.left < other.right + GAP and other.left < mark.right + GAP:
+        if (
+            other.lane == mark.lane
+            and mark.left < other.right + GAP
+            and other.left < mark.right + GAP
+        ):
             return False
         if other.lane > mark.lane and other.left - 2.0 < mark.x < other.right + 2.0:
             return False

@@ -1,4 +1,5 @@
-"""The page of `puid reproduce field`: findings that follow from the results, tables, published figures, times."""
+"""The page of `puid reproduce field`: findings that follow from the results, tables, published
+figures, times."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ FAMILY = ("mrdr", "dr-mse", "tdr", "stable-dr", "d-dr", "dr-v2", "kernel-dr", "b
 """Variants of DR."""
 
 
-def field_text(summary: Mapping[str, Any], seconds: Mapping[str, Mapping[str, float]], command: str) -> str:
+def field_text(
+    summary: Mapping[str, Any], seconds: Mapping[str, Mapping[str, float]], command: str
+) -> str:
     """The whole page as Markdown."""
     failed = [f"{row['label']} on {row['data']}: {row['error']}" for row in summary["failed"]]
     return markdown_page(
@@ -34,11 +37,16 @@ def field_text(summary: Mapping[str, Any], seconds: Mapping[str, Mapping[str, fl
 def findings(summary: Mapping[str, Any]) -> list[str]:
     """Sentences that follow from the rows."""
     lines = []
-    against = {ref: {(*_table(r), r["label"], r["metric"]): r for r in rows} for ref, rows in summary["tables"].items()}
+    against = {
+        ref: {(*_table(r), r["label"], r["metric"]): r for r in rows}
+        for ref, rows in summary["tables"].items()
+    }
     for (data, protocol), group in by(summary["tables"]["mf"], _table).items():
         first = [row for row in group if row["metric"] == FIELD_METRICS[0]]
         best = max(first, key=lambda row: row["mean"])
-        better, worse = ([row["label"] for row in first if row["verdict"] == word] for word in ("wins", "loses"))
+        better, worse = (
+            [row["label"] for row in first if row["verdict"] == word] for word in ("wins", "loses")
+        )
         where = f"On {data} (protocol {protocol}, {FIELD_METRICS[0]})"
         lines.append(
             f"{where} the best mean is that of {best['label']} ({best['mean']:.3f}). Better than plain `mf` beyond "
@@ -47,7 +55,9 @@ def findings(summary: Mapping[str, Any]) -> list[str]:
         to_dr = {
             label: row
             for (*table, label, metric), row in against["dr"].items()
-            if table == [data, protocol] and metric == FIELD_METRICS[0] and row["difference"] is not None
+            if table == [data, protocol]
+            and metric == FIELD_METRICS[0]
+            and row["difference"] is not None
         }
         lines += [*_variants(where, to_dr), *_printed(where, to_dr)]
     return lines
@@ -62,20 +72,31 @@ def _variants(where: str, to_dr: Mapping[str, Row]) -> list[str]:
 
 
 def _printed(where: str, to_dr: Mapping[str, Row]) -> list[str]:
-    """Under the protocol of their papers: methods whose printed gain does not appear, with the interval."""
+    """Under the protocol of their papers: methods whose printed gain does not appear, with the
+    interval."""
     absent = [
         f"{name} {_difference(row)} (printed: {PRINTED_GAIN[name][1]})"
         for name, row in to_dr.items()
-        if row["data"] == "coat" and name in PRINTED_GAIN and row["protocol"] == PRINTED_GAIN[name][0]
+        if row["data"] == "coat"
+        and name in PRINTED_GAIN
+        and row["protocol"] == PRINTED_GAIN[name][0]
         if row["verdict"] != "wins"
     ]
-    return [f"{where} the printed gain over DR does not appear for {'; '.join(absent)}."] if absent else []
+    return (
+        [f"{where} the printed gain over DR does not appear for {'; '.join(absent)}."]
+        if absent
+        else []
+    )
 
 
 def _verdicts(summary: Mapping[str, Any]) -> str:
-    """Per method, in how many tables it wins, ties and loses against each reference, by the first metric."""
+    """Per method, in how many tables it wins, ties and loses against each reference, by the first
+    metric."""
     tables = {
-        ref: by([row for row in rows if row["metric"] == FIELD_METRICS[0] and row["verdict"]], lambda row: row["label"])
+        ref: by(
+            [row for row in rows if row["metric"] == FIELD_METRICS[0] and row["verdict"]],
+            lambda row: row["label"],
+        )
         for ref, rows in summary["tables"].items()
     }
 
@@ -89,7 +110,13 @@ def _verdicts(summary: Mapping[str, Any]) -> str:
 
     labels = sorted(dict.fromkeys(row["label"] for row in summary["tables"]["mf"]), key=order)
     body = [
-        [f"`{name}`", *("reference" if name == ref else " / ".join(map(str, counts(ref, name))) for ref in tables)]
+        [
+            f"`{name}`",
+            *(
+                "reference" if name == ref else " / ".join(map(str, counts(ref, name)))
+                for ref in tables
+            ),
+        ]
         for name in labels
     ]
     return markdown_table(("method", *(f"against {ref}" for ref in tables)), body)
@@ -107,7 +134,8 @@ def _difference(row: Row) -> str:
 
 
 def _section(group: Sequence[Row], summary: Mapping[str, Any]) -> dict[str, str]:
-    """One table: every metric, the differences to mf and dr by the first metric, what uniform rows were used for."""
+    """One table: every metric, the differences to mf and dr by the first metric, what uniform rows
+    were used for."""
     data, protocol = _table(group[0])
     to_dr = {(*_table(r), r["label"], r["metric"]): r for r in summary["tables"]["dr"]}
     at = {(row["label"], row["metric"]): row for row in group}
@@ -116,12 +144,26 @@ def _section(group: Sequence[Row], summary: Mapping[str, Any]) -> dict[str, str]
     for label in dict.fromkeys(row["label"] for row in group):
         first, other = at[label, metrics[0]], to_dr.get((data, protocol, label, metrics[0]))
         means = [f"{at[label, m]['mean']:.3f}" if (label, m) in at else "–" for m in metrics]
-        body.append([
-            f"`{label}`", *means, "reference" if first["is_reference"] else _difference(first),
-            "–" if other is None else "reference" if other["is_reference"] else _difference(other),
-            _training_use(summary["uniform"].get(label, "")),
-        ])  # fmt: skip
-    columns = ("method", *metrics, f"{metrics[0]} against mf", f"{metrics[0]} against dr", "uniform rows train")
+        body.append(
+            [
+                f"`{label}`",
+                *means,
+                "reference" if first["is_reference"] else _difference(first),
+                "–"
+                if other is None
+                else "reference"
+                if other["is_reference"]
+                else _difference(other),
+                _training_use(summary["uniform"].get(label, "")),
+            ]
+        )
+    columns = (
+        "method",
+        *metrics,
+        f"{metrics[0]} against mf",
+        f"{metrics[0]} against dr",
+        "uniform rows train",
+    )
     absent = [f"`{name}`" for name in summary["uniform"] if not can_train(name, protocol)]
     printed = [p for p in PUBLISHED if (p.data, p.protocol) == (data, protocol)]
     return {
@@ -144,6 +186,7 @@ def _training_use(words: str) -> str:
 def _times(seconds: Mapping[str, Mapping[str, float]]) -> str:
     methods = dict.fromkeys(name for rows in seconds.values() for name in rows)
     body = [
-        [f"`{name}`", *(f"{rows[name]:.1f}" if name in rows else "–" for rows in seconds.values())] for name in methods
+        [f"`{name}`", *(f"{rows[name]:.1f}" if name in rows else "–" for rows in seconds.values())]
+        for name in methods
     ]
     return markdown_table(("method", *seconds), body)

@@ -1,4 +1,5 @@
-"""How values and labels read on a page: a true minus sign, a dash for what is missing, labels that fit on an axis."""
+"""How values and labels read on a page: a true minus sign, a dash for what is missing, labels that
+fit on an axis."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ MISSING = "–"
 
 
 def show(value: object, spec: str = "") -> str:
-    """A value as text. `spec` is a format of Python (`.3f`, `+.3f`, `.1%`, `,d`); text is left as it is."""
+    """A value as text. `spec` is a format of Python (`.3f`, `+.3f`, `.1%`, `,d`); text is left as
+    it is."""
     if value is None or isinstance(value, str):
         return MISSING if value is None else value
     if isinstance(value, bool | np.bool_):
@@ -26,13 +28,18 @@ def show(value: object, spec: str = "") -> str:
     if math.isinf(number):
         return "∞" if number > 0 else "−∞"
     whole = isinstance(value, Integral) or spec.endswith("d")
-    text = format(int(number), spec or ",d") if whole and not spec.endswith(("f", "%", "g", "e")) else None
+    text = (
+        format(int(number), spec or ",d")
+        if whole and not spec.endswith(("f", "%", "g", "e"))
+        else None
+    )
     text = text if text is not None else format(number, spec or ".4g")
     return _signed(text)
 
 
 def as_number(value: object) -> float | None:
-    """The number to sort and colour by: None for text, booleans, missing values and NaN; infinities stay."""
+    """The number to sort and colour by: None for text, booleans, missing values and NaN; infinities
+    stay."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         return None
     number = float(value)
@@ -60,24 +67,29 @@ def clip_text(text: str, width: int) -> str:
 
 
 def bin_values(label: str, columns: Sequence[str]) -> tuple[str, ...]:
-    """The values of a bin label `gender=f, age=20 to 30`, in the order of its columns; names may hold anything."""
+    """The values of a bin label `gender=f, age=20 to 30`, in the order of its columns; names may
+    hold anything."""
     pattern = ", ".join(f"{re.escape(name)}=(.*)" for name in columns)
     found = re.fullmatch(pattern, label, re.DOTALL)
     return tuple(found.groups()) if found else (label,)
 
 
-def short_labels(labels: Sequence[str], columns: Sequence[str], width: int = 30) -> tuple[list[str], list[str]]:
+def short_labels(
+    labels: Sequence[str], columns: Sequence[str], width: int = 30
+) -> tuple[list[str], list[str]]:
     """Short, distinct labels of bins, and the names of the columns whose values they show.
 
-    Columns in which all bins agree are left out. Labels that become equal when cut get their number, so that no two
-    rows of a chart can be taken for one another.
+    Columns in which all bins agree are left out. Labels that become equal when cut get their
+    number, so that no two rows of a chart can be taken for one another.
     """
     rows = [bin_values(label, columns) for label in labels]
     if not columns or any(len(row) != len(columns) for row in rows):
         return _distinct([clip_text(label, width) for label in labels], width), []
     varying = [k for k in range(len(columns)) if len({row[k] for row in rows}) > 1] or [0]
     joined = [" · ".join(row[k] for k in varying) for row in rows]
-    return _distinct([clip_text(text, width) for text in joined], width), [columns[k] for k in varying]
+    return _distinct([clip_text(text, width) for text in joined], width), [
+        columns[k] for k in varying
+    ]
 
 
 def _distinct(labels: list[str], width: int) -> list[str]:

@@ -1,7 +1,9 @@
-"""One self-contained HTML file per report: no network, no fonts, no frameworks; readable without a script.
+"""One self-contained HTML file per report: no network, no fonts, no frameworks; readable without a
+script.
 
-The file carries a content security policy that allows its own style sheet and script by their hash and pictures by
-`data:`, and nothing else: even if something in a name were taken for markup, it could not run or call out.
+The file carries a content security policy that allows its own style sheet and script by their hash
+and pictures by `data:`, and nothing else: even if something in a name were taken for markup, it
+could not run or call out.
 Equal pages give equal bytes: nothing in them says when or where they were made.
 """
 
@@ -28,7 +30,9 @@ CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(cod
 SPAN = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
 
 
-def write_page(path: str | PathLike[str], page: Page, template: str = "page", **values: Any) -> None:
+def write_page(
+    path: str | PathLike[str], page: Page, template: str = "page", **values: Any
+) -> None:
     """Write a page atomically."""
     write_text(path, render(page, template, **values))
 
@@ -39,10 +43,16 @@ def render(page: Page, template: str = "page", **values: Any) -> str:
     Every value is escaped; control characters and broken Unicode are shown as marks.
     """
     style, script = _asset("style.css"), _asset("script.js")
-    policy = "; ".join((
-        "default-src 'none'", f"style-src '{_hash(style)}'", f"script-src '{_hash(script)}'", "img-src data:",
-        "base-uri 'none'", "form-action 'none'",
-    ))  # fmt: skip
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"style-src '{_hash(style)}'",
+            f"script-src '{_hash(script)}'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
     numbers, outline = itertools.count(1), list[tuple[str, str]]()
 
     def listed(name: str, title: str) -> str:
@@ -50,10 +60,20 @@ def render(page: Page, template: str = "page", **values: Any) -> str:
         outline.append((name, title))
         return ""
 
-    text = _environment().get_template(f"{template}.html.j2").render(
-        page=page, policy=policy, style=Markup(style), script=Markup(script),  # noqa: S704 - the package's own files
-        unique=lambda name: f"{name}-{next(numbers)}", outline=outline, listed=listed, **values,
-    )  # fmt: skip
+    text = (
+        _environment()
+        .get_template(f"{template}.html.j2")
+        .render(
+            page=page,
+            policy=policy,
+            style=Markup(style),  # noqa: S704 - the package's own files
+            script=Markup(script),  # noqa: S704 - the package's own files
+            unique=lambda name: f"{name}-{next(numbers)}",
+            outline=outline,
+            listed=listed,
+            **values,
+        )
+    )
     return text.translate(CONTROLS).encode("utf-8", "replace").decode()
 
 
@@ -75,8 +95,11 @@ def inline(text: str) -> Markup:
 
 
 def json_for_script(value: Any) -> Markup:
-    """JSON that can stand inside a script element: no character that could end it, ASCII only, NaN refused."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    """JSON that can stand inside a script element: no character that could end it, ASCII only, NaN
+    refused."""
+    text = json.dumps(
+        value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":")
+    )
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)  # noqa: S704 - made safe above
@@ -85,9 +108,12 @@ def json_for_script(value: Any) -> Markup:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("puidrec.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=PackageLoader("puidrec.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     environment.filters |= {"inline": inline, "json_for_script": json_for_script, "show": show}
     environment.globals |= {"draw": draw, "ICONS": ICONS}
     return environment

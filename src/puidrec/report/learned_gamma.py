@@ -25,13 +25,16 @@ SIDES: tuple[Literal["user", "item"], ...] = ("user", "item")
 
 
 def learned_tables(model: Recommender, tables: Sequence[pl.DataFrame | None] = ()) -> pl.DataFrame:
-    """One long table: `kind` is user, item or the column of a side table, `name` the id or the value."""
+    """One long table: `kind` is user, item or the column of a side table, `name` the id or the
+    value."""
     parts = [model.gamma(by=side, level=LEVEL).rename({f"{side}_id": "name"}) for side in SIDES]
     kinds: list[str] = [*SIDES]
     for table in tables:
         for column in [] if table is None else table.columns:
             if column not in ("user_id", "item_id"):
-                parts.append(model.gamma(by=column, table=table, level=LEVEL).rename({column: "name"}))
+                parts.append(
+                    model.gamma(by=column, table=table, level=LEVEL).rename({column: "name"})
+                )
                 kinds.append(column)
     named = [
         part.with_columns(pl.col("name").cast(pl.String), kind=pl.lit(kind))
@@ -41,7 +44,8 @@ def learned_tables(model: Recommender, tables: Sequence[pl.DataFrame | None] = (
 
 
 def learned_summary(model: Recommender, table: pl.DataFrame) -> dict[str, Any]:
-    """Distribution, width and the share that is error of the fit, for users and items; who has the largest."""
+    """Distribution, width and the share that is error of the fit, for users and items; who has the
+    largest."""
     sides = {f"{side}s": _side(model, table, side) for side in SIDES}
     segments = table.filter(~pl.col("kind").is_in(SIDES)).sort("low", "gamma", descending=True)
     return {
@@ -61,8 +65,13 @@ def _side(model: Recommender, table: pl.DataFrame, side: Literal["user", "item"]
     clear = own.filter(pl.col("direction") != "open")
     return {
         "number": own.height,
-        "gamma": {f"q{round(100 * q)}": float(np.quantile(gamma, q)) for q in (0.05, 0.25, 0.5, 0.75, 0.95)},
-        "direction": {word: int((own["direction"] == word).sum()) for word in ("below", "above", "open")},
+        "gamma": {
+            f"q{round(100 * q)}": float(np.quantile(gamma, q))
+            for q in (0.05, 0.25, 0.5, 0.75, 0.95)
+        },
+        "direction": {
+            word: int((own["direction"] == word).sum()) for word in ("below", "above", "open")
+        },
         "width": float((own["high"] / own["low"]).median()),  # type: ignore[arg-type]
         "share_of_the_fit": float(np.mean(means.fit / means.variance)),
         "largest": clear.sort("low", "gamma", descending=True).head(SHOWN).drop("kind").to_dicts(),
@@ -85,9 +94,13 @@ def _sentence(sides: dict[str, dict[str, Any]]) -> str:
 def learned_page(table: pl.DataFrame, summary: dict[str, Any], name: str) -> Page:
     """The same for people."""
     columns = (
-        "", Column("Γ", ".2f"), Column("low", ".2f", f"{LEVEL:.0%} interval"), Column("high", ".2f"),
-        Column("unseen ratings are", "", "against what the log says"), Column("uniform rows", ",d"),
-    )  # fmt: skip
+        "",
+        Column("Γ", ".2f"),
+        Column("low", ".2f", f"{LEVEL:.0%} interval"),
+        Column("high", ".2f"),
+        Column("unseen ratings are", "", "against what the log says"),
+        Column("uniform rows", ",d"),
+    )
 
     def rows(found: Sequence[dict[str, Any]]) -> list[list[Value]]:
         keys = ("gamma", "low", "high", "direction", "rows")
@@ -102,20 +115,34 @@ def learned_page(table: pl.DataFrame, summary: dict[str, Any], name: str) -> Pag
                 f"Unseen ratings against the log: {counts}. The upper end of the median interval is {own['width']:.2f} "
                 f"times the lower one; {own['share_of_the_fit']:.0%} of the variance is error of the fit."
             ),
-            Figure.of(histogram_of(table, side, name), alt=f"Histogram of the learned Γ of {side}s"),
+            Figure.of(
+                histogram_of(table, side, name), alt=f"Histogram of the learned Γ of {side}s"
+            ),
         ]
         if own["largest"]:
-            blocks.append(Table(columns, rows(own["largest"]), caption=f"{side.capitalize()}s with the largest Γ."))
+            blocks.append(
+                Table(
+                    columns,
+                    rows(own["largest"]),
+                    caption=f"{side.capitalize()}s with the largest Γ.",
+                )
+            )
         sections.append(Section(f"{side}s", f"{side.capitalize()}s", blocks))
     if summary["segments"]:
-        listed = Table(columns, rows(summary["segments"][: 2 * SHOWN]), caption="By the lower end of the interval.")
+        listed = Table(
+            columns,
+            rows(summary["segments"][: 2 * SHOWN]),
+            caption="By the lower end of the interval.",
+        )
         sections.append(Section("segments", "Segments", [listed]))
     return Page(
-        title=f"Learned Γ of {name}", kind="Γ", sections=sections,
+        title=f"Learned Γ of {name}",
+        kind="Γ",
+        sections=sections,
         lead=f"From {summary['uniform_rows']:,} uniform ratings. Γ is the smallest under which the expected unseen "
         "ratings are possible: a lower bound on what is hidden.",
         verdict=VerdictBox("info", "Learned", summary["sentence"]),
-    )  # fmt: skip
+    )
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -127,10 +154,14 @@ def histogram_of(table: pl.DataFrame, side: str, name: str) -> Drawing:
     values = table.filter(pl.col("kind") == side)["gamma"].to_numpy()
     middle = float(np.median(values))
     return histogram(
-        values, title=f"Learned Γ of {side}s ({name})", start=1.0, marks=[(middle, f"median: {middle:.2f}")],
-        caption="Γ = 1: unseen ratings are what the log says.", x="Γ that unseen ratings ask for",
+        values,
+        title=f"Learned Γ of {side}s ({name})",
+        start=1.0,
+        marks=[(middle, f"median: {middle:.2f}")],
+        caption="Γ = 1: unseen ratings are what the log says.",
+        x="Γ that unseen ratings ask for",
         y=f"share of {side}s (%)",
-    )  # fmt: skip
+    )
 
 
 def check_learned_target(folder: Path) -> None:

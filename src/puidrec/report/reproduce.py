@@ -1,6 +1,8 @@
-"""A reproduction as files: results.md, table.md, charts and one self-contained page, from the summary alone.
+"""A reproduction as files: results.md, table.md, charts and one self-contained page, from the
+summary alone.
 
-Sentences follow from the figures by rule: other figures, other sentences. Where the set-up differs from the paper is
+Sentences follow from the figures by rule: other figures, other sentences. Where the set-up differs
+from the paper is
 said by question: facts about the code, not results.
 """
 
@@ -17,7 +19,15 @@ from puidrec.comparing.summary import by
 from puidrec.report.blocks import Callout, Figure, Page, Tone
 from puidrec.report.charts import save_png
 from puidrec.report.html import markdown_page, render
-from puidrec.report.reproduce_tables import SIDES, Row, all_charts, data_name, data_sheets, metric_name, sheets
+from puidrec.report.reproduce_tables import (
+    SIDES,
+    Row,
+    all_charts,
+    data_name,
+    data_sheets,
+    metric_name,
+    sheets,
+)
 
 
 @dataclass(frozen=True)
@@ -93,10 +103,14 @@ def finding(title: str, text: str, tone: Tone = "info") -> Callout:
 def findings(summary: Mapping[str, Any]) -> list[Callout]:
     """All points that the summary has figures for, in the order of the questions."""
     points = [
-        *gamma_findings(summary["facts"]), *protocol_findings(summary), *gamma_contrasts(summary["contrasts"]),
-        *floor_findings(summary["contrasts"]), *overlap_findings(summary["tables"]), *mask_findings(summary["tables"]),
+        *gamma_findings(summary["facts"]),
+        *protocol_findings(summary),
+        *gamma_contrasts(summary["contrasts"]),
+        *floor_findings(summary["contrasts"]),
+        *overlap_findings(summary["tables"]),
+        *mask_findings(summary["tables"]),
         *limit_findings(summary["limits"]),
-    ]  # fmt: skip
+    ]
     if summary["rq3"]:
         points += ratio_findings(summary["rq3"])
     if summary["rq4"]:
@@ -121,27 +135,50 @@ def gamma_findings(facts: Sequence[Row]) -> list[Callout]:
         else "A bound on an odds ratio cannot be below 1; where it is, it has to be raised to 1."
     )
     text = f"With α = 2 and β = 5 the printed equation gives {_join(parts)}. {end}"
-    points = [finding("Γ as printed", text, "warn" if any(r["share_below_one"] > 0 for r in rows) else "good")]
+    points = [
+        finding(
+            "Γ as printed", text, "warn" if any(r["share_below_one"] > 0 for r in rows) else "good"
+        )
+    ]
     zero = [row for row in rows if row["gain_user"]["plugin"] < ZERO]
     for data, own in by(zero, lambda row: row["data"]).items():
         low, high = own[0]["user_degrees"]
-        why = f": every user has {low} logged ratings, so no user feature can predict exposure" if low == high else ""
-        points.append(finding(f"The user term on {data_name(data)}", f"The gain of user features is 0{why}.", "warn"))
+        why = (
+            f": every user has {low} logged ratings, so no user feature can predict exposure"
+            if low == high
+            else ""
+        )
+        points.append(
+            finding(
+                f"The user term on {data_name(data)}",
+                f"The gain of user features is 0{why}.",
+                "warn",
+            )
+        )
     return points
 
 
 def protocol_findings(summary: Mapping[str, Any]) -> list[Callout]:
     """Which protocol brings the paper's settings nearest to the paper's figures."""
-    rows = [r for r in summary["tables"] if r["experiment"] == "rq1" and r["preset"] == "paper" and r["paper"]]
+    rows = [
+        r
+        for r in summary["tables"]
+        if r["experiment"] == "rq1" and r["preset"] == "paper" and r["paper"]
+    ]
     points = []
     for data, own in by(rows, lambda row: row["source"]).items():
         groups = by(own, lambda row: row["protocol"])
         if len(groups) < 2:
             continue
-        gap = {key: _mean([abs(row["paper_difference"]) for row in part]) for key, part in groups.items()}
+        gap = {
+            key: _mean([abs(row["paper_difference"]) for row in part])
+            for key, part in groups.items()
+        }
         rate = {key: part[0]["positive_rate"] for key, part in groups.items()}
         best = min(gap, key=lambda key: gap[key])
-        parts = [f"{gap[key]:.3f} under {key} ({rate[key]:.1%} of the test rows positive)" for key in gap]
+        parts = [
+            f"{gap[key]:.3f} under {key} ({rate[key]:.1%} of the test rows positive)" for key in gap
+        ]
         text = (
             f"Under the paper's settings our figures differ from the printed ones by {_join(parts)}, on average over "
             f"methods and metrics. Of the protocols tried, {best} fits best."
@@ -153,14 +190,18 @@ def protocol_findings(summary: Mapping[str, Any]) -> list[Callout]:
 def gamma_contrasts(contrasts: Sequence[Row]) -> list[Callout]:
     """Personalised Γ against one Γ, random ones, none: wins, ties and losses of paired comparisons."""
     points = []
-    for kind, rows in by([r for r in contrasts if r["kind"].startswith("personalised")], lambda r: r["kind"]).items():
+    for kind, rows in by(
+        [r for r in contrasts if r["kind"].startswith("personalised")], lambda r: r["kind"]
+    ).items():
         count = Counter(row["verdict"] for row in rows)
         widest = max(rows, key=lambda row: abs(row["difference"]))
         if not count["wins"]:
             end = "No personalised method is ahead beyond chance."
         elif count["wins"] > count["loses"]:
             won = [row for row in rows if row["verdict"] == "wins"]
-            names = {f"{row['method']} on {data_name(row['source'])} ({row['preset']})" for row in won}
+            names = {
+                f"{row['method']} on {data_name(row['source'])} ({row['preset']})" for row in won
+            }
             end = f"Ahead: {_join(sorted(names))}."
         else:
             end = "It loses at least as often as it wins."
@@ -175,12 +216,19 @@ def gamma_contrasts(contrasts: Sequence[Row]) -> list[Callout]:
 
 
 def floor_findings(contrasts: Sequence[Row]) -> list[Callout]:
-    """Every method against the item rate: a table in which the trivial baseline is not shown hides this."""
-    rows = [row for row in contrasts if row["kind"] == "against the item rate" and row["experiment"] == "rq1"]
+    """Every method against the item rate: a table in which the trivial baseline is not shown hides
+    this."""
+    rows = [
+        row
+        for row in contrasts
+        if row["kind"] == "against the item rate" and row["experiment"] == "rq1"
+    ]
     points = []
     for (data, preset), own in by(rows, lambda row: (row["source"], row["preset"])).items():
         parts = []
-        for (metric, protocol), part in by(own, lambda row: (row["metric"], row["protocol"])).items():
+        for (metric, protocol), part in by(
+            own, lambda row: (row["metric"], row["protocol"])
+        ).items():
             count = Counter(row["verdict"] for row in part)
             best = max(part, key=lambda row: float(row["difference"]))
             parts.append(
@@ -191,7 +239,11 @@ def floor_findings(contrasts: Sequence[Row]) -> list[Callout]:
         seen = {row["verdict"] for row in own}
         tone: Tone = "warn" if "loses" in seen else "good" if "wins" in seen else "info"
         points.append(
-            finding(f"Against the item rate on {data_name(data)}, preset {preset}", f"{'; '.join(parts)}.", tone)
+            finding(
+                f"Against the item rate on {data_name(data)}, preset {preset}",
+                f"{'; '.join(parts)}.",
+                tone,
+            )
         )
     return points
 
@@ -212,12 +264,21 @@ def overlap_findings(tables: Sequence[Row]) -> list[Callout]:
             told = [(over, held) for over, held in pairs if over["paper"] is not None]
             near = ""
             if told:
-                far = [_mean([abs(row["paper_difference"]) for row in column]) for column in zip(*told, strict=True)]
+                far = [
+                    _mean([abs(row["paper_difference"]) for row in column])
+                    for column in zip(*told, strict=True)
+                ]
                 near = f" (distance to the printed figures {far[0]:.3f} instead of {far[1]:.3f})"
-            parts.append(f"{metric_name(metric)} changes by {up:+.3f} over {len(pairs)} methods{near}")
+            parts.append(
+                f"{metric_name(metric)} changes by {up:+.3f} over {len(pairs)} methods{near}"
+            )
     if not parts:
         return []
-    return [finding("Scoring training pairs on KuaiRec", f"With training pairs in the test, {_join(parts)}.")]
+    return [
+        finding(
+            "Scoring training pairs on KuaiRec", f"With training pairs in the test, {_join(parts)}."
+        )
+    ]
 
 
 def mask_findings(tables: Sequence[Row]) -> list[Callout]:
@@ -263,7 +324,9 @@ def ratio_findings(rq3: Mapping[str, Any]) -> list[Callout]:
         spread = f"from {min(values):.2f} to {max(values):.2f}" if values else "nowhere"
         factor = max(values) / min(values) if values and min(values) > 0 else 1.0
         steady = "no steady proportion" if factor > STEADY else "a steady proportion"
-        useless = _mean([row["positive"] for row in control]) >= 0.95 * _mean([row["positive"] for row in plain])
+        useless = _mean([row["positive"] for row in control]) >= 0.95 * _mean(
+            [row["positive"] for row in plain]
+        )
         end = "So the sign says nothing." if useless else "So the sign says something."
         text = (
             f"Plug-in ratios are positive in {_mean([r['positive'] for r in plain]):.0%} of the cases, and in "
@@ -271,7 +334,9 @@ def ratio_findings(rq3: Mapping[str, Any]) -> list[Callout]:
             f"{end} Over the 16 combinations the mean ratio runs {spread}, {steady}. Both gains exceed "
             f"those of noise with equally many bins in {both:.0%} of the cases."
         )
-        points.append(finding(f"RQ3, {side} side", text, "warn" if useless or both < 0.5 else "good"))
+        points.append(
+            finding(f"RQ3, {side} side", text, "warn" if useless or both < 0.5 else "good")
+        )
     return points
 
 
@@ -288,7 +353,9 @@ def rise_findings(rq4: Mapping[str, Any]) -> list[Callout]:
             f"{final['noise']['mean']:.4f} of {final['plugin']['mean']:.4f} nats: {share:.0%} is artefact. "
             f"{facts['beyond_chance']:.0%} of the gains are beyond chance."
         )
-        points.append(finding(f"RQ4, hidden {side} features", text, "warn" if share > 0.5 else "good"))
+        points.append(
+            finding(f"RQ4, hidden {side} features", text, "warn" if share > 0.5 else "good")
+        )
     return points
 
 

@@ -1,4 +1,5 @@
-"""A study for people: dots with intervals per metric, tables with verdicts, one self-contained page."""
+"""A study for people: dots with intervals per metric, tables with verdicts, one self-contained
+page."""
 
 from __future__ import annotations
 
@@ -53,10 +54,11 @@ def write_report(out: Path, comparison: Comparison) -> list[Path]:
 
 
 def dot_chart(rows: Sequence[SummaryRow], reference: str) -> Drawing:
-    """Methods of one metric as dots, best on top, with the interval of their paired difference to the reference.
+    """Methods of one metric as dots, best on top, with the interval of their paired difference to
+    the reference.
 
-    The interval is drawn where the reference's own mean is added to it: it misses the line exactly where the difference
-    is clear of 0.
+    The interval is drawn where the reference's own mean is added to it: it misses the line exactly
+    where the difference is clear of 0.
     """
     first = rows[0]
     order = sorted(rows, key=lambda row: row.mean, reverse=not first.higher_is_better)
@@ -65,12 +67,16 @@ def dot_chart(rows: Sequence[SummaryRow], reference: str) -> Drawing:
     bars = f" Bars: 95 % interval of the paired difference to {reference}." if base else ""
     caption = f"Protocol {first.protocol}, mean over {seeds} seed{'s' if seeds > 1 else ''}.{bars}"
     title = f"{first.metric} on {first.data}"
-    drawing, axes = canvas(7.2, 1.9 + 0.27 * len(rows), title, caption if base else f"{caption} No reference.")
+    drawing, axes = canvas(
+        7.2, 1.9 + 0.27 * len(rows), title, caption if base else f"{caption} No reference."
+    )
     for height, row in enumerate(order):
         shape, colour = MARKS.get(row.verdict or "", ("D" if row.is_reference else "o", DARK))
         if base is not None and row.difference_low is not None and row.difference_high is not None:
             ends = (base.mean + row.difference_low, base.mean + row.difference_high)
-            axes.plot(ends, (height, height), color=colour, linewidth=1.6, solid_capstyle="butt", zorder=2)
+            axes.plot(
+                ends, (height, height), color=colour, linewidth=1.6, solid_capstyle="butt", zorder=2
+            )
         axes.plot([row.mean], [height], shape, color=colour, markersize=6.5, zorder=3)
     if base is not None:
         axes.axvline(base.mean, color=DARK, linewidth=0.9, linestyle="--", zorder=1)
@@ -91,18 +97,26 @@ def _legend(axes: Axes, verdicts: set[str], reference: str | None) -> None:
         if word in verdicts
     ]
     if reference is not None:
-        handles.append(Line2D([], [], color=DARK, marker="D", linestyle="--", linewidth=0.9, label=reference))
+        handles.append(
+            Line2D([], [], color=DARK, marker="D", linestyle="--", linewidth=0.9, label=reference)
+        )
     if handles:
-        axes.legend(handles=handles, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        axes.legend(
+            handles=handles, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+        )
 
 
 def search_chart(tuning: Tuning) -> Drawing:
     """The score of each trial in the order of trying, and the best so far."""
-    caption = f"{tuning.job.method}, {len(tuning.trials)} trials ({tuning.sampler}); higher is better."
+    caption = (
+        f"{tuning.job.method}, {len(tuning.trials)} trials ({tuning.sampler}); higher is better."
+    )
     drawing, axes = canvas(7.2, 3.8, f"Search by validation {tuning.metric}", caption)
     scored = [(trial.number, trial.score) for trial in tuning.trials if trial.score is not None]
     axes.plot(*zip(*scored, strict=True), "o", color=GREY, markersize=5, label="a trial")
-    axes.plot(*zip(*tuning.curve(), strict=True), color=BLUE, drawstyle="steps-post", label="best so far")
+    axes.plot(
+        *zip(*tuning.curve(), strict=True), color=BLUE, drawstyle="steps-post", label="best so far"
+    )
     axes.set_xlabel("trial (0: the settings as given)")
     axes.set_ylabel(f"validation {tuning.metric}")
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
@@ -159,7 +173,9 @@ def study_html(comparison: Comparison) -> str:
     )
 
 
-def _verdict(groups: Sequence[Sequence[SummaryRow]], reference: str, metrics: Sequence[str]) -> VerdictBox:
+def _verdict(
+    groups: Sequence[Sequence[SummaryRow]], reference: str, metrics: Sequence[str]
+) -> VerdictBox:
     """How many methods beat the reference by the first metric; one line per table and metric."""
     judged = [row for row in groups[0] if row.metric == metrics[0] and row.verdict]
     wins = sum(row.verdict == "wins" for row in judged)
@@ -174,10 +190,14 @@ def _verdict(groups: Sequence[Sequence[SummaryRow]], reference: str, metrics: Se
     ]
     if max(row.n_seeds for group in groups for row in group) == 1:
         points.append(ONE_SEED)
-    return VerdictBox("good" if wins else "info", "Wins" if wins else "No win", sentence, points=points)
+    return VerdictBox(
+        "good" if wins else "info", "Wins" if wins else "No win", sentence, points=points
+    )
 
 
-def _metrics(group: Sequence[SummaryRow], reference: str, metrics: Sequence[str]) -> list[MetricView]:
+def _metrics(
+    group: Sequence[SummaryRow], reference: str, metrics: Sequence[str]
+) -> list[MetricView]:
     """Per metric a chart and its table, best on top."""
     views = []
     for metric in metrics:
@@ -206,7 +226,9 @@ def _table(rows: Sequence[SummaryRow], reference: str) -> Table:
             row.difference,
             interval(row).replace(" ", "\u00a0") or None,
             row.p_value,
-            Cell("reference" if row.is_reference else row.verdict, tone=TONES.get(row.verdict or "")),
+            Cell(
+                "reference" if row.is_reference else row.verdict, tone=TONES.get(row.verdict or "")
+            ),
         ]
         for row in rows
     ]
@@ -219,7 +241,8 @@ def _given(group: Sequence[SummaryRow]) -> Table | None:
     columns = given(group)
     heads: list[Column | str] = ["method", *(Column(name, ",d") for name in columns)]
     body: list[list[Value | Cell]] = [
-        [label, *(values[label] for values in columns.values())] for label in dict.fromkeys(row.label for row in group)
+        [label, *(values[label] for values in columns.values())]
+        for label in dict.fromkeys(row.label for row in group)
     ]
     return Table(heads, body, caption="What each method was given, per seed") if columns else None
 

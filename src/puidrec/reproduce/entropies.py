@@ -1,7 +1,8 @@
-"""RQ3 and RQ4: how much hidden features tell about exposure, under random orders of the features, one file per order.
+"""RQ3 and RQ4: how much hidden features tell about exposure, under random orders of the features,
+one file per order.
 
-RQ3 asks whether observed and hidden features inform in proportion; RQ4 puts the gain of hidden features against their
-number. Both stand beside the gain of noise with equally many bins.
+RQ3 asks whether observed and hidden features inform in proportion; RQ4 puts the gain of hidden
+features against their number. Both stand beside the gain of noise with equally many bins.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ RATIOS = {"ratio_user": ("x_u", "h_u"), "ratio_item": ("x_i", "h_i")}
 """`eq:entropy-ratios`: the gain of observed features over that of hidden ones."""
 
 
-def run_rq3(exposed: ExposureLog, seed: int, n_permutations: int = PERMUTATIONS) -> list[dict[str, Any]]:
+def run_rq3(
+    exposed: ExposureLog, seed: int, n_permutations: int = PERMUTATIONS
+) -> list[dict[str, Any]]:
     """Both ratios for the 16 combinations of shares, for one random order of the features.
 
-    An order is drawn once per seed, and a share takes its first features, so that shares are nested. The control
-    has whole rows of features permuted: whatever gain it shows is artefact.
+    An order is drawn once per seed, and a share takes its first features, so that shares are
+    nested. The control has whole rows of features permuted: whatever gain it shows is artefact.
     """
     rng = generator(seed, "rq3")
     order = rng.permutation(len(exposed.users)), rng.permutation(len(exposed.items))
@@ -51,9 +54,14 @@ def run_rq3(exposed: ExposureLog, seed: int, n_permutations: int = PERMUTATIONS)
     for control, log in (("none", exposed), ("permuted", exposed.shuffled(rng))):
         for r_user in SHARES:
             for r_item in SHARES:
-                users, items = _parts(log.users, order[0], r_user), _parts(log.items, order[1], r_item)
+                users, items = (
+                    _parts(log.users, order[0], r_user),
+                    _parts(log.items, order[1], r_item),
+                )
                 gains = chain_gains(log, users, items, rng, n_permutations)
-                rows.append({"control": control, "share_user": r_user, "share_item": r_item, **_row(gains)})
+                rows.append(
+                    {"control": control, "share_user": r_user, "share_item": r_item, **_row(gains)}
+                )
     return [{"experiment": "rq3", "seed": seed, **row} for row in rows]
 
 
@@ -83,7 +91,8 @@ def chain_gains(
 def ratios(gains: dict[str, Gain]) -> dict[str, dict[str, float | None]]:
     """Both ratios under every estimator; None where the hidden gain is not positive.
 
-    Corrected by permutation, a ratio also needs both gains beyond chance: a quotient of noise says nothing.
+    Corrected by permutation, a ratio also needs both gains beyond chance: a quotient of noise says
+    nothing.
     """
     return {
         name: {estimator: _ratio(gains[top], gains[bottom], estimator) for estimator in ESTIMATORS}
@@ -111,11 +120,15 @@ def _parts(side: SideFeatures, order: np.ndarray, one_in: int) -> tuple[np.ndarr
 SideName = Literal["user", "item"]
 
 
-def run_rq4(exposed: ExposureLog, seed: int, n_permutations: int = PERMUTATIONS) -> list[dict[str, Any]]:
-    """`eq:delta-h-user` and `eq:delta-h-item` as features move, in one random order, from observed to hidden.
+def run_rq4(
+    exposed: ExposureLog, seed: int, n_permutations: int = PERMUTATIONS
+) -> list[dict[str, Any]]:
+    """`eq:delta-h-user` and `eq:delta-h-item` as features move, in one random order, from observed
+    to hidden.
 
-    The other side is observed in full. Observed and hidden features together are always all of them, so the entropy
-    given both stays and the entropy given the observed ones can only rise: a plug-in gain rises by construction.
+    The other side is observed in full. Observed and hidden features together are always all of
+    them, so the entropy given both stays and the entropy given the observed ones can only rise: a
+    plug-in gain rises by construction.
     """
     rng = generator(seed, "rq4")
     rows = []
@@ -124,17 +137,37 @@ def run_rq4(exposed: ExposureLog, seed: int, n_permutations: int = PERMUTATIONS)
         order = rng.permutation(len(table))
         for hidden in range(1, len(table) + 1):
             row = _step(exposed, side, order, hidden, rng, n_permutations)
-            rows.append({"experiment": "rq4", "seed": seed, "side": side, "hidden": hidden, "of": len(table), **row})
+            rows.append(
+                {
+                    "experiment": "rq4",
+                    "seed": seed,
+                    "side": side,
+                    "hidden": hidden,
+                    "of": len(table),
+                    **row,
+                }
+            )
     return rows
 
 
 def _step(
-    exposed: ExposureLog, side: SideName, order: np.ndarray, hidden: int, rng: np.random.Generator, n: int
+    exposed: ExposureLog,
+    side: SideName,
+    order: np.ndarray,
+    hidden: int,
+    rng: np.random.Generator,
+    n: int,
 ) -> dict[str, Any]:
-    table, other = (exposed.users, exposed.items) if side == "user" else (exposed.items, exposed.users)
+    table, other = (
+        (exposed.users, exposed.items) if side == "user" else (exposed.items, exposed.users)
+    )
     h, x = table.block(order[:hidden].tolist()), table.block(order[hidden:].tolist())
     rest = other.block(range(len(other)))
-    gain = user_gain(exposed, x, h, rest, rng, n) if side == "user" else item_gain(exposed, rest, x, h, rng, n)
+    gain = (
+        user_gain(exposed, x, h, rest, rng, n)
+        if side == "user"
+        else item_gain(exposed, rest, x, h, rng, n)
+    )
     bins = {"observed_bins": int(x.max()) + 1, "all_bins": int(cross(x, h).max()) + 1}
     return {**gain.row(), **bins}
 
@@ -158,14 +191,25 @@ class EntropyTask:
     def path(self, out: Path) -> Path:
         """Named by all that decides the rows."""
         content = f"{VERSION} {self.question} {self.seed} {self.permutations} {self.digest}"
-        return out / "entropy" / f"{self.question}-{self.seed}-{sha256(content.encode()).hexdigest()[:16]}.json"
+        return (
+            out
+            / "entropy"
+            / f"{self.question}-{self.seed}-{sha256(content.encode()).hexdigest()[:16]}.json"
+        )
 
 
-def entropy_tasks(questions: Sequence[str], folder: Path, seeds: int, *, quick: bool) -> list[EntropyTask]:
+def entropy_tasks(
+    questions: Sequence[str], folder: Path, seeds: int, *, quick: bool
+) -> list[EntropyTask]:
     """At least ten orders, since they are cheap; a quick run takes two and few permutations."""
     digest = load_dataset(DATA, folder).sha256
     n, permutations = (2, 4) if quick else (max(seeds, DRAWS), PERMUTATIONS)
-    return [EntropyTask(q, folder, seed, permutations, digest) for q in questions if q in RUNS for seed in range(n)]
+    return [
+        EntropyTask(q, folder, seed, permutations, digest)
+        for q in questions
+        if q in RUNS
+        for seed in range(n)
+    ]
 
 
 def run_entropies(
@@ -196,7 +240,11 @@ def _read(path: Path) -> list[dict[str, Any]] | None:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return rows if isinstance(rows, list) and all(isinstance(row, dict) for row in rows) and rows else None
+    return (
+        rows
+        if isinstance(rows, list) and all(isinstance(row, dict) for row in rows) and rows
+        else None
+    )
 
 
 Row = dict[str, Any]
@@ -219,13 +267,18 @@ def summarise_rq3(rows: Sequence[Row]) -> Row:
         for part in combinations.values()
         for name in RATIOS
         for estimator in ESTIMATORS
-    ]  # fmt: skip
+    ]
     gains = [
         {"control": control, "step": step, **_gains([row["gains"][step] for row in part])}
         for control, part in by(own, lambda row: row["control"]).items()
         for step in STEPS
     ]
-    return {"ratios": ratios, "gains": gains, "orders": len({row["seed"] for row in own}), "data": own[0]["data"]}
+    return {
+        "ratios": ratios,
+        "gains": gains,
+        "orders": len({row["seed"] for row in own}),
+        "data": own[0]["data"],
+    }
 
 
 def summarise_rq4(rows: Sequence[Row]) -> Row:
@@ -235,25 +288,41 @@ def summarise_rq4(rows: Sequence[Row]) -> Row:
         return {}
     steps = [
         {
-            "side": side, "hidden": hidden, "of": part[0]["of"],
+            "side": side,
+            "hidden": hidden,
+            "of": part[0]["of"],
             **{name: interval([row[name] for row in part]) for name in (*ESTIMATORS, "noise")},
             "beyond_chance": float(np.mean([row["beyond_chance"] for row in part])),
         }
         for (side, hidden), part in by(own, lambda row: (row["side"], row["hidden"])).items()
-    ]  # fmt: skip
+    ]
     sides = {side: _side(part) for side, part in by(own, lambda row: row["side"]).items()}
-    return {"steps": steps, "sides": sides, "orders": len({row["seed"] for row in own}), "data": own[0]["data"]}
+    return {
+        "steps": steps,
+        "sides": sides,
+        "orders": len({row["seed"] for row in own}),
+        "data": own[0]["data"],
+    }
 
 
 def _side(rows: Sequence[Row]) -> Row:
     last = [row for row in rows if row["hidden"] == row["of"]]
-    rising = {name: float(np.mean(_rises(rows, name))) for name in ("plugin", "noise", "permutation")}
-    artefact = float(np.mean([row["noise"] for row in last]) / np.mean([row["plugin"] for row in last]))
+    rising = {
+        name: float(np.mean(_rises(rows, name))) for name in ("plugin", "noise", "permutation")
+    }
+    artefact = float(
+        np.mean([row["noise"] for row in last]) / np.mean([row["plugin"] for row in last])
+    )
     return {
-        "features": rows[0]["of"], "rising": rising, "artefact_at_the_end": artefact,
-        "final": {name: interval([row[name] for row in last]) for name in ("plugin", "noise", "permutation")},
+        "features": rows[0]["of"],
+        "rising": rising,
+        "artefact_at_the_end": artefact,
+        "final": {
+            name: interval([row[name] for row in last])
+            for name in ("plugin", "noise", "permutation")
+        },
         "beyond_chance": float(np.mean([row["beyond_chance"] for row in rows])),
-    }  # fmt: skip
+    }
 
 
 def _rises(rows: Sequence[Row], name: str) -> list[bool]:
@@ -269,14 +338,23 @@ def _ratio_summary(part: Sequence[Row], name: str, estimator: str) -> Row:
     values = [row[name][estimator] for row in part if row[name][estimator] is not None]
     keys = {key: part[0][key] for key in ("control", "share_user", "share_item")}
     positive = sum(value > 0 for value in values) / len(part)
-    return {**keys, "ratio": name, "estimator": estimator, "of": len(part), "positive": positive, **interval(values)}
+    return {
+        **keys,
+        "ratio": name,
+        "estimator": estimator,
+        "of": len(part),
+        "positive": positive,
+        **interval(values),
+    }
 
 
 def _gains(parts: Sequence[Row]) -> Row:
     """A step's gain, the gain of noise with equally many bins, and how often it is beyond chance."""
     plugin, noise = (float(np.mean([gain[name] for gain in parts])) for name in ("plugin", "noise"))
     return {
-        "plugin": plugin, "noise": noise, "permutation": plugin - noise,
+        "plugin": plugin,
+        "noise": noise,
+        "permutation": plugin - noise,
         "artefact": noise / plugin if plugin > 0 else None,
         "beyond_chance": float(np.mean([gain["beyond_chance"] for gain in parts])),
-    }  # fmt: skip
+    }

@@ -1,7 +1,8 @@
 """Does it help? The field's methods under one protocol, one tuning budget and the same intervals.
 
-Every method × data set × protocol × seed is one job. A job tries as many settings as any other job of its data set, and
-validation rows choose. Results stand beside published figures, each of which has a protocol of its own.
+Every method × data set × protocol × seed is one job. A job tries as many settings as any other job
+of its data set, and validation rows choose. Results stand beside published figures, each of which
+has a protocol of its own.
 """
 
 from __future__ import annotations
@@ -21,21 +22,50 @@ from puidrec.methods import METHODS, get_method
 from puidrec.reproduce.questions import QUICK_EPOCHS
 
 WITHOUT_UNIFORM = (
-    "item-rate", "bias", "all-rank", "ease", "mf", "ips", "dr", "mrdr", "dr-mse", "tdr", "stable-dr", "d-ips", "d-dr",
-    "ips-v2", "dr-v2", "kernel-ips", "kernel-dr", "cvib", "dcf", "idcf", "multi-ips", "multi-dr", "rd-ips",
-    "rd-dr", "puid-ips", "puid-dr",
-)  # fmt: skip
+    "item-rate",
+    "bias",
+    "all-rank",
+    "ease",
+    "mf",
+    "ips",
+    "dr",
+    "mrdr",
+    "dr-mse",
+    "tdr",
+    "stable-dr",
+    "d-ips",
+    "d-dr",
+    "ips-v2",
+    "dr-v2",
+    "kernel-ips",
+    "kernel-dr",
+    "cvib",
+    "dcf",
+    "idcf",
+    "multi-ips",
+    "multi-dr",
+    "rd-ips",
+    "rd-dr",
+    "puid-ips",
+    "puid-dr",
+)
 WITH_UNIFORM = ("auto-debias", "bal-ips", "bal-dr", "res-ips", "res-dr", "signed-rd", "spectrum")
 """Methods that learn from uniform rows also, which the table says."""
 WORLDS = ("entity", "pair", "mixed")
 WORLD_SIZE = {"n_users": 300, "n_items": 200, "density": 0.05, "n_uniform": 6_000}
-PROTOCOLS_OF = {"coat": ("rd", "cvib", "idcf"), "yahoo-r3": ("rd", "cvib", "idcf"), "kuairec": ("rd",)}
+PROTOCOLS_OF = {
+    "coat": ("rd", "cvib", "idcf"),
+    "yahoo-r3": ("rd", "cvib", "idcf"),
+    "kuairec": ("rd",),
+}
 """On KuaiRec and in simulated worlds all protocols draw the same line, or nearly."""
 BUDGET = {"coat": 2, "simulated": 2, "yahoo-r3": 1, "kuairec": 1}
-"""Settings tried per method and seed, the shipped ones first; few, so that the whole table ends within the hour."""
+"""Settings tried per method and seed, the shipped ones first; few, so that the whole table ends
+within the hour."""
 FIELD_METRICS = ("uauc", "ndcg@5", "auc")
 REFERENCES = ("mf", "dr")
-"""What every method is compared with: nothing at all, and the estimator that most of the field improves on."""
+"""What every method is compared with: nothing at all, and the estimator that most of the field
+improves on."""
 
 
 @dataclass(frozen=True)
@@ -50,24 +80,35 @@ class Published:
 
 
 PUBLISHED = (
-    Published("coat", "rd", "AutoDebias", "auc", 0.766), Published("coat", "rd", "AutoDebias", "ndcg@5", 0.522),
+    Published("coat", "rd", "AutoDebias", "auc", 0.766),
+    Published("coat", "rd", "AutoDebias", "ndcg@5", 0.522),
     Published("coat", "rd", "RD (public code)", "uauc", 0.684),
     Published("coat", "rd", "RD (public code)", "ndcg@5", 0.509),
-    Published("yahoo-r3", "rd", "AutoDebias", "auc", 0.741), Published("yahoo-r3", "rd", "AutoDebias", "ndcg@5", 0.645),
+    Published("yahoo-r3", "rd", "AutoDebias", "auc", 0.741),
+    Published("yahoo-r3", "rd", "AutoDebias", "ndcg@5", 0.645),
     Published("yahoo-r3", "rd", "RD (public code)", "uauc", 0.681),
     Published("yahoo-r3", "rd", "RD (public code)", "ndcg@5", 0.582),
-    Published("coat", "cvib", "D-DR", "auc", 0.7804), Published("coat", "cvib", "UPO", "ndcg@5", 0.691),
-    Published("yahoo-r3", "cvib", "CVIB", "auc", 0.7231), Published("yahoo-r3", "cvib", "CVIB", "ndcg@5", 0.7133),
-    Published("yahoo-r3", "cvib", "UPO", "auc", 0.717), Published("yahoo-r3", "cvib", "UPO", "ndcg@5", 0.694),
-    Published("coat", "idcf", "IViDR", "ndcg@5", 0.5903), Published("coat", "idcf", "iDCF", "ndcg@5", 0.5638),
-    Published("yahoo-r3", "idcf", "IViDR", "ndcg@5", 0.6602), Published("yahoo-r3", "idcf", "iDCF", "ndcg@5", 0.6410),
-)  # fmt: skip
+    Published("coat", "cvib", "D-DR", "auc", 0.7804),
+    Published("coat", "cvib", "UPO", "ndcg@5", 0.691),
+    Published("yahoo-r3", "cvib", "CVIB", "auc", 0.7231),
+    Published("yahoo-r3", "cvib", "CVIB", "ndcg@5", 0.7133),
+    Published("yahoo-r3", "cvib", "UPO", "auc", 0.717),
+    Published("yahoo-r3", "cvib", "UPO", "ndcg@5", 0.694),
+    Published("coat", "idcf", "IViDR", "ndcg@5", 0.5903),
+    Published("coat", "idcf", "iDCF", "ndcg@5", 0.5638),
+    Published("yahoo-r3", "idcf", "IViDR", "ndcg@5", 0.6602),
+    Published("yahoo-r3", "idcf", "iDCF", "ndcg@5", 0.6410),
+)
 PRINTED_GAIN = {
-    "mrdr": ("cvib", "+.005 to +.009 AUC, +.004 to +.008 NDCG@5"), "dr-mse": ("cvib", "+.009 AUC, +.008 NDCG@5"),
-    "stable-dr": ("cvib", "+.011 to +.017 AUC"), "tdr": ("cvib", "+.013 AUC, +.016 NDCG@5"),
-    "dr-v2": ("cvib", "+.016 AUC, +.016 NDCG@5"), "kernel-dr": ("cvib", "+.027 AUC, +.022 NDCG@5"),
-    "d-dr": ("cvib", "+.027 AUC, +.025 NDCG@5"), "idcf": ("idcf", "+.013 AUC, +.091 NDCG@5 over IPS"),
-}  # fmt: skip
+    "mrdr": ("cvib", "+.005 to +.009 AUC, +.004 to +.008 NDCG@5"),
+    "dr-mse": ("cvib", "+.009 AUC, +.008 NDCG@5"),
+    "stable-dr": ("cvib", "+.011 to +.017 AUC"),
+    "tdr": ("cvib", "+.013 AUC, +.016 NDCG@5"),
+    "dr-v2": ("cvib", "+.016 AUC, +.016 NDCG@5"),
+    "kernel-dr": ("cvib", "+.027 AUC, +.022 NDCG@5"),
+    "d-dr": ("cvib", "+.027 AUC, +.025 NDCG@5"),
+    "idcf": ("idcf", "+.013 AUC, +.091 NDCG@5 over IPS"),
+}
 """Method → the protocol of its paper, and the gain over DR printed for Coat."""
 
 
@@ -81,7 +122,11 @@ class FieldSize:
     @property
     def methods(self) -> tuple[str, ...]:
         """The rows of the table that this version has."""
-        names = ("mf", "dr", "mrdr", "d-dr", "idcf", "bal-dr") if self.quick else (*WITHOUT_UNIFORM, *WITH_UNIFORM)
+        names = (
+            ("mf", "dr", "mrdr", "d-dr", "idcf", "bal-dr")
+            if self.quick
+            else (*WITHOUT_UNIFORM, *WITH_UNIFORM)
+        )
         return tuple(name for name in names if name in METHODS)
 
     def protocols(self, data: str) -> tuple[str, ...]:
@@ -95,9 +140,17 @@ def field_jobs(folders: Mapping[str, Path], size: FieldSize, only: Sequence[str]
 
     only: names of data sets (`simulated` among them) and of protocols, where not all are wanted.
     """
-    known = {*PROTOCOLS_OF, "simulated", *(name for names in PROTOCOLS_OF.values() for name in names)}
+    known = {
+        *PROTOCOLS_OF,
+        "simulated",
+        *(name for names in PROTOCOLS_OF.values() for name in names),
+    }
     if strange := [name for name in only if name not in known]:
-        raise InputError("unknown part of field", found=strange[0], expected=f"some of {', '.join(sorted(known))}")
+        raise InputError(
+            "unknown part of field",
+            found=strange[0],
+            expected=f"some of {', '.join(sorted(known))}",
+        )
     wanted = set(only) & {*PROTOCOLS_OF, "simulated"} or {*folders, "simulated"}
     protocols = set(only) - wanted or known
     jobs = []
@@ -116,7 +169,10 @@ def field_jobs(folders: Mapping[str, Path], size: FieldSize, only: Sequence[str]
             ]
         for world in WORLDS[: 1 if size.quick else None] if "simulated" in wanted else ():
             data = DataSpec(
-                "simulated", None, {"world": world, "seed": seed, **WORLD_SIZE}, label=f"simulated, {world}"
+                "simulated",
+                None,
+                {"world": world, "seed": seed, **WORLD_SIZE},
+                label=f"simulated, {world}",
             )
             jobs += [_job(data, method, seed, "rd", size) for method in size.methods]
     return jobs
@@ -135,15 +191,29 @@ def _job(data: DataSpec, method: str, seed: int, protocol: str, size: FieldSize)
 
 
 def run_field(
-    jobs: Sequence[Job], out: Path, *, engine: str = "local", workers: int | None = None, tell: Any = None
+    jobs: Sequence[Job],
+    out: Path,
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    tell: Any = None,
 ) -> dict[str, Any]:
-    """Run what is not finished, and write results.json, summary.json and timings.json; returns the summary."""
+    """Run what is not finished, and write results.json, summary.json and timings.json; returns the
+    summary."""
     if not jobs:
-        raise InputError("nothing to run", found="no data set", expected="--data-root with coat, yahoo-r3 or kuairec")
+        raise InputError(
+            "nothing to run",
+            found="no data set",
+            expected="--data-root with coat, yahoo-r3 or kuairec",
+        )
     claim(out)
     say = tell or (lambda *_: None)
     results = run_jobs(
-        jobs, out, engine=engine, workers=workers, progress=lambda event: say("training", event.done, event.total)
+        jobs,
+        out,
+        engine=engine,
+        workers=workers,
+        progress=lambda event: say("training", event.done, event.total),
     )
     made = summary(results)
     write_results(out, [result.row() for result in results], made, results)
@@ -151,8 +221,11 @@ def run_field(
 
 
 def summary(results: Results) -> dict[str, Any]:
-    """Rows against each reference, seconds and use of uniform rows by method, jobs that failed: plain values."""
-    rows = {ref: summarise(results, ref, FIELD_METRICS, resample="hierarchical") for ref in REFERENCES}
+    """Rows against each reference, seconds and use of uniform rows by method, jobs that failed:
+    plain values."""
+    rows = {
+        ref: summarise(results, ref, FIELD_METRICS, resample="hierarchical") for ref in REFERENCES
+    }
     return {
         "seeds": len({result.job.seed for result in results}),
         "budgets": {
@@ -160,21 +233,30 @@ def summary(results: Results) -> dict[str, Any]:
             for name in dict.fromkeys(r.job.data.name for r in results)
         },
         "tables": {ref: [_row(row) for row in found] for ref, found in rows.items()},
-        "uniform": _uniform(results), "failed": [failure.row() for failure in results.failures],
-    }  # fmt: skip
+        "uniform": _uniform(results),
+        "failed": [failure.row() for failure in results.failures],
+    }
 
 
 def seconds_by_method(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Mean seconds of a job, by data set and method, from the rows of timings.json."""
     found: dict[str, dict[str, list[float]]] = {}
     for row in results:
-        found.setdefault(row["data"].split(",")[0], {}).setdefault(row["label"], []).append(float(row["seconds"]))
-    return {data: {name: sum(x) / len(x) for name, x in rows.items()} for data, rows in found.items()}
+        found.setdefault(row["data"].split(",")[0], {}).setdefault(row["label"], []).append(
+            float(row["seconds"])
+        )
+    return {
+        data: {name: sum(x) / len(x) for name, x in rows.items()} for data, rows in found.items()
+    }
 
 
 def _uniform(results: Sequence[Result]) -> dict[str, str]:
-    """What uniform rows were used for, by method, as its reports say; how many differs from job to job."""
-    return {r.job.name: re.sub(r" \([\d,]+ rows\)$", "", r.context.get("uniform_rows_used", "none")) for r in results}
+    """What uniform rows were used for, by method, as its reports say; how many differs from job to
+    job."""
+    return {
+        r.job.name: re.sub(r" \([\d,]+ rows\)$", "", r.context.get("uniform_rows_used", "none"))
+        for r in results
+    }
 
 
 def _row(row: SummaryRow) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Information gains on exposure as blocks of features are added, with the gain of noise that has equally many bins.
+"""Information gains on exposure as blocks of features are added, with the gain of noise that has
+equally many bins.
 
-Finer bins never raise a plug-in entropy, so every further block of features "gains", informative or not. The null of a
-gain permutes the block's values among users (or items) that agree in all features used before: bins keep their number
-and sizes, and carry no further information.
+Finer bins never raise a plug-in entropy, so every further block of features "gains", informative or
+not. The null of a gain permutes the block's values among users (or items) that agree in all
+features used before: bins keep their number and sizes, and carry no further information.
 """
 
 from __future__ import annotations
@@ -34,9 +35,14 @@ class SideFeatures:
 
     @classmethod
     def of(cls, frame: pl.DataFrame | None, id_column: str) -> SideFeatures:
-        """Numbers in four bins; text of more than two values, and lists, as one yes/no feature per value."""
+        """Numbers in four bins; text of more than two values, and lists, as one yes/no feature per
+        value."""
         if frame is None or frame.width < 2:
-            raise InputError("this experiment needs features", found="none", expected=f"a table beside {id_column}")
+            raise InputError(
+                "this experiment needs features",
+                found="none",
+                expected=f"a table beside {id_column}",
+            )
         return cls(*feature_codes(frame, id_column))
 
     def __len__(self) -> int:
@@ -49,7 +55,8 @@ class SideFeatures:
         return cross(*self.codes[np.asarray(features)])
 
     def shuffled(self, rng: np.random.Generator) -> SideFeatures:
-        """Whole rows given to other users (or items): the same features, without information on exposure."""
+        """Whole rows given to other users (or items): the same features, without information on
+        exposure."""
         return SideFeatures(self.names, self.codes[:, rng.permutation(self.codes.shape[1])])
 
 
@@ -73,7 +80,8 @@ class ExposureLog:
         return ExposureLog(self.user, self.item, self.users.shuffled(rng), self.items.shuffled(rng))
 
     def entropy(self, users: np.ndarray, items: np.ndarray) -> tuple[float, float]:
-        """H(o | user bins, item bins) plug-in, and its Miller–Madow bias: a half per mixed cell and pair of D.
+        """H(o | user bins, item bins) plug-in, and its Miller–Madow bias: a half per mixed cell and
+        pair of D.
 
         Cells without an observed pair have no entropy; they are counted together.
         """
@@ -81,7 +89,9 @@ class ExposureLog:
         observed = np.bincount(users[self.user].astype(np.int64) * width + items[self.item])
         cell = np.flatnonzero(observed)
         seen = observed[cell]
-        pairs = np.bincount(users)[cell // width].astype(np.float64) * np.bincount(items)[cell % width]
+        pairs = (
+            np.bincount(users)[cell // width].astype(np.float64) * np.bincount(items)[cell % width]
+        )
         total = float(users.size * items.size)
         plugin = conditional_entropy(np.append(seen, 0), np.append(pairs, total - pairs.sum()))
         return plugin, float(pairs @ miller_madow_bias(seen, pairs)) / total
@@ -89,7 +99,8 @@ class ExposureLog:
 
 @dataclass(frozen=True)
 class Gain:
-    """By how much a block of features lowers the entropy, and by how much noise with equally many bins does."""
+    """By how much a block of features lowers the entropy, and by how much noise with equally many
+    bins does."""
 
     plugin: float
     miller_madow: float
@@ -100,7 +111,8 @@ class Gain:
 
     @property
     def permutation(self) -> float:
-        """The plug-in gain minus that of noise; may fall below 0, as an unbiased estimate of 0 must."""
+        """The plug-in gain minus that of noise; may fall below 0, as an unbiased estimate of 0
+        must."""
         return self.plugin - self.noise
 
     @property
@@ -110,14 +122,22 @@ class Gain:
 
     def by(self, estimator: str) -> float:
         """The gain under an estimator of entropy."""
-        return {"plugin": self.plugin, "miller-madow": self.miller_madow, "permutation": self.permutation}[estimator]
+        return {
+            "plugin": self.plugin,
+            "miller-madow": self.miller_madow,
+            "permutation": self.permutation,
+        }[estimator]
 
     def row(self) -> dict[str, float | bool]:
         """Plain values."""
         return {
-            "plugin": self.plugin, "miller-madow": self.miller_madow, "permutation": self.permutation,
-            "noise": self.noise, "noise_high": self.noise_high, "beyond_chance": self.beyond_chance,
-        }  # fmt: skip
+            "plugin": self.plugin,
+            "miller-madow": self.miller_madow,
+            "permutation": self.permutation,
+            "noise": self.noise,
+            "noise_high": self.noise_high,
+            "beyond_chance": self.beyond_chance,
+        }
 
 
 def user_gain(
@@ -144,14 +164,22 @@ def item_gain(
     return _gain(lambda items: exposed.entropy(users, items), known, added, rng, n)
 
 
-def _gain(entropy: Entropy, known: np.ndarray, added: np.ndarray, rng: np.random.Generator, n: int) -> Gain:
+def _gain(
+    entropy: Entropy, known: np.ndarray, added: np.ndarray, rng: np.random.Generator, n: int
+) -> Gain:
     before, after = entropy(known), entropy(cross(known, added))
-    null = before[0] - np.array([entropy(cross(known, permuted_within(added, known, rng)))[0] for _ in range(n)])
-    return Gain(before[0] - after[0], sum(before) - sum(after), float(null.mean()), float(null.max()))
+    null = before[0] - np.array(
+        [entropy(cross(known, permuted_within(added, known, rng)))[0] for _ in range(n)]
+    )
+    return Gain(
+        before[0] - after[0], sum(before) - sum(after), float(null.mean()), float(null.max())
+    )
 
 
 def permuted_within(values: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Values permuted within groups."""
     result = np.empty_like(values)
-    result[np.argsort(groups, kind="stable")] = values[np.lexsort((rng.random(groups.size), groups))]
+    result[np.argsort(groups, kind="stable")] = values[
+        np.lexsort((rng.random(groups.size), groups))
+    ]
     return result

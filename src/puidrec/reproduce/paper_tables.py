@@ -1,7 +1,7 @@
 """The figures that the paper prints, as data: what every reproduced table is put beside.
 
-Columns are UAUC and NDCG@5 on Coat and Yahoo!R3, and UAUC and NDCG@50 on KuaiRec. The ablation and the experiments on
-entropies are printed as figures without numbers.
+Columns are UAUC and NDCG@5 on Coat and Yahoo!R3, and UAUC and NDCG@50 on KuaiRec. The ablation and
+the experiments on entropies are printed as figures without numbers.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 METRICS: Mapping[str, tuple[str, str]] = {
-    "coat": ("uauc", "ndcg@5"), "yahoo-r3": ("uauc", "ndcg@5"), "kuairec": ("uauc", "ndcg@50"),
-}  # fmt: skip
+    "coat": ("uauc", "ndcg@5"),
+    "yahoo-r3": ("uauc", "ndcg@5"),
+    "kuairec": ("uauc", "ndcg@50"),
+}
 """Data set → the two metrics that the paper prints for it, in the order of its columns."""
 COLUMNS = tuple((data, metric) for data, metrics in METRICS.items() for metric in metrics)
 MASK_RATIOS = (0.1, 0.2, 0.5, 0.8)
@@ -78,7 +80,9 @@ Figures = Mapping[tuple[str, str, str], float]
 
 def _line(text: str) -> dict[tuple[str, str, str], float]:
     method, *figures = text.split()
-    return {(method, *column): float(figure) for column, figure in zip(COLUMNS, figures, strict=True)}
+    return {
+        (method, *column): float(figure) for column, figure in zip(COLUMNS, figures, strict=True)
+    }
 
 
 def _read(text: str) -> dict[tuple[str, str, str], float]:
@@ -87,7 +91,8 @@ def _read(text: str) -> dict[tuple[str, str, str], float]:
 
 RQ1: Figures = _read(_RQ1)
 RQ2: Mapping[float, Figures] = {
-    float(block.split("\n", 1)[0]): _read(block.split("\n", 1)[1]) for block in _RQ2.strip().split("mask ")[1:]
+    float(block.split("\n", 1)[0]): _read(block.split("\n", 1)[1])
+    for block in _RQ2.strip().split("mask ")[1:]
 }
 
 

@@ -1,8 +1,9 @@
 """How the tables are run: the paper's settings and our own, in one place.
 
-The paper's: matrix factorisation with two-layer networks on features (pseudo-features where there are only ids),
-targets ±1, a logistic nominal propensity, α = 2 and β = 5. Its equation for Γ is below 1 nearly everywhere, so the
-weights act on log Γ of each pair's own bins; the equation as printed is a row of its own.
+The paper's: matrix factorisation with two-layer networks on features (pseudo-features where there
+are only ids), targets ±1, a logistic nominal propensity, α = 2 and β = 5. Its equation for Γ is
+below 1 nearly everywhere, so the weights act on log Γ of each pair's own bins; the equation as
+printed is a row of its own.
 """
 
 from __future__ import annotations
@@ -19,9 +20,20 @@ from puidrec.methods import get_method
 DATA = ("coat", "yahoo-r3", "kuairec")
 """The data sets of the paper's tables."""
 PAPER_METHODS = (
-    "mf", "ips", "rd-ips", "multi-ips", "puid-ips", "dr", "rd-dr", "multi-dr", "puid-dr",
-    "brd-ips", "bpuid-ips", "brd-dr", "bpuid-dr",
-)  # fmt: skip
+    "mf",
+    "ips",
+    "rd-ips",
+    "multi-ips",
+    "puid-ips",
+    "dr",
+    "rd-dr",
+    "multi-dr",
+    "puid-dr",
+    "brd-ips",
+    "bpuid-ips",
+    "brd-dr",
+    "bpuid-dr",
+)
 """In the order of its first table."""
 TRIVIAL = ("item-rate", "bias", "pure-svd", "all-rank", "ease")
 OURS = ("spectrum", "signed-rd", "signed-puid")
@@ -29,7 +41,8 @@ OURS = ("spectrum", "signed-rd", "signed-puid")
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of a table: a method, the settings in which it departs, and its name where the method's is not enough."""
+    """A row of a table: a method, the settings in which it departs, and its name where the method's
+    is not enough."""
 
     method: str
     label: str | None = None
@@ -80,7 +93,11 @@ class Preset:
         spec = get_method(variant.method)
         if not spec.trains:
             return {}
-        own = self.personalised if spec.uncertainty == "personalised" and not spec.calibrates_gamma else {}
+        own = (
+            self.personalised
+            if spec.uncertainty == "personalised" and not spec.calibrates_gamma
+            else {}
+        )
         return {**self.settings, **own, **self.by_data.get(data, {}), **variant.settings}
 
     def job(
@@ -94,7 +111,8 @@ class Preset:
         mask: tuple[MaskKind, float] | None = None,
         limits: Mapping[str, Any] | None = None,
     ) -> Job:
-        """The job of a row; `limits` are settings that shorten training. Each seed draws KuaiRec's log anew."""
+        """The job of a row; `limits` are settings that shorten training. Each seed draws KuaiRec's
+        log anew."""
         settings = self.settings_of(variant, data)
         if limits and get_method(variant.method).trains:
             settings |= limits
@@ -104,7 +122,8 @@ class Preset:
 
 
 KUAIREC_LIMITS = {"epochs": 150, "patience": 15}
-"""Three seeds and all masks under the paper's settings must end within the hour; reports say which fits it cut."""
+"""Three seeds and all masks under the paper's settings must end within the hour; reports say which
+fits it cut."""
 
 OWN = Preset(
     "own",

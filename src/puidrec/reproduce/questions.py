@@ -1,4 +1,5 @@
-"""RQ1, RQ2 and the ablation: which jobs make up each table, how many they are, and about how long they take."""
+"""RQ1, RQ2 and the ablation: which jobs make up each table, how many they are, and about how long
+they take."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ from puidrec.reproduce.paper_tables import MASK_RATIOS
 from puidrec.reproduce.presets import DATA, OWN, PAPER, PRESETS, Preset, Variant
 
 SECONDS = {"coat": (0.1, 1.5), "yahoo-r3": (0.5, 8.0), "kuairec": (2.5, 20.0)}
-"""Of an evaluation, and of 300 epochs of a plain fit, on one quiet core; imputation and benchmarks take longer."""
+"""Of an evaluation, and of 300 epochs of a plain fit, on one quiet core; imputation and benchmarks
+take longer."""
 LARGE = ("yahoo-r3", "kuairec")
-"""Data sets of hundreds of thousands of rows: under the paper's settings their tables take the first seed only."""
+"""Data sets of hundreds of thousands of rows: under the paper's settings their tables take the
+first seed only."""
 
 QUICK_EPOCHS = {"coat": 40, "yahoo-r3": 15, "kuairec": 15}
 
@@ -84,7 +87,9 @@ def rq1_jobs(folders: Folders, size: RunSize) -> PlannedQuestion:
         for preset in PRESETS.values()
         for data in DATA
         if data in folders
-        for protocol in size.pick(preset.protocols.get(data, ()), preset.protocols.get(data, ())[:1])
+        for protocol in size.pick(
+            preset.protocols.get(data, ()), preset.protocols.get(data, ())[:1]
+        )
         for variant in rq1_rows(preset, data, size)
         for seed in size.repeats(data, preset.name)
     ]
@@ -98,17 +103,34 @@ def rq1_rows(preset: Preset, data: str, size: RunSize) -> list[Variant]:
         return list(preset.variants)
     if preset.name == "paper-overlapping":
         return []
-    return [variant for variant in preset.variants if variant.name in RQ1_QUICK.get(data, RQ1_QUICK["coat"])]
+    return [
+        variant
+        for variant in preset.variants
+        if variant.name in RQ1_QUICK.get(data, RQ1_QUICK["coat"])
+    ]
 
 
 MASKED_METHODS = (
-    "puid-ips", "puid-dr", "bpuid-ips", "bpuid-dr", "rd-ips", "rd-dr", "brd-ips", "brd-dr",
-    "mf", "item-rate", "signed-rd",
-)  # fmt: skip
+    "puid-ips",
+    "puid-dr",
+    "bpuid-ips",
+    "bpuid-dr",
+    "rd-ips",
+    "rd-dr",
+    "brd-ips",
+    "brd-dr",
+    "mf",
+    "item-rate",
+    "signed-rd",
+)
 MASK_KINDS: tuple[MaskKind, ...] = ("random", "positives")
-MASK_PROTOCOLS = {"paper": {"coat": "ge3", "yahoo-r3": "ge3", "kuairec": "rd"}, "own": dict.fromkeys(DATA, "rd")}
+MASK_PROTOCOLS = {
+    "paper": {"coat": "ge3", "yahoo-r3": "ge3", "kuairec": "rd"},
+    "own": dict.fromkeys(DATA, "rd"),
+}
 MASK_PRESETS = {"coat": (PAPER, OWN), "yahoo-r3": (PAPER,), "kuairec": (PAPER,)}
-"""Presets by data set: large ones under the paper's settings only, which its figures are compared with."""
+"""Presets by data set: large ones under the paper's settings only, which its figures are compared
+with."""
 RQ2_NOTE = (
     "The large data sets are run with the first seed only here, and lose positive rows at the largest ratio only; "
     "their intervals are those over users."
@@ -116,7 +138,8 @@ RQ2_NOTE = (
 
 
 def mask_ratios(data: str, kind: MaskKind) -> tuple[float, ...]:
-    """The ratios of a kind of mask; what the paper does not print is run at one of them where fits are long."""
+    """The ratios of a kind of mask; what the paper does not print is run at one of them where fits
+    are long."""
     return MASK_RATIOS[-1:] if kind == "positives" and data in LARGE else MASK_RATIOS
 
 
@@ -124,8 +147,13 @@ def rq2_jobs(folders: Folders, size: RunSize) -> PlannedQuestion:
     """Presets × data sets × kinds × ratios × methods × seeds."""
     jobs = [
         preset.job(
-            data, folders[data], Variant(method), seed, MASK_PROTOCOLS[preset.name][data],
-            mask=(kind, ratio), limits=size.limits(data),
+            data,
+            folders[data],
+            Variant(method),
+            seed,
+            MASK_PROTOCOLS[preset.name][data],
+            mask=(kind, ratio),
+            limits=size.limits(data),
         )
         for data in size.pick(DATA, DATA[:1])
         if data in folders
@@ -134,7 +162,7 @@ def rq2_jobs(folders: Folders, size: RunSize) -> PlannedQuestion:
         for ratio in size.pick(mask_ratios(data, kind), MASK_RATIOS[::3])
         for method in size.pick(MASKED_METHODS, ("puid-ips", "rd-ips", "item-rate"))
         for seed in size.repeats(data, preset.name)
-    ]  # fmt: skip
+    ]
     large = not size.quick and any(data in folders for data in LARGE)
     return PlannedQuestion("rq2", tuple(jobs), (RQ2_NOTE,) if large else ())
 
@@ -144,7 +172,8 @@ LETTERS = {"A": "ips", "B": "dr"}
 
 
 def ablation_variants(letter: str) -> tuple[Variant, ...]:
-    """Rows 1–5 of a series, and one Γ and none. A random bound is drawn per class of pairs: a personalised method."""
+    """Rows 1–5 of a series, and one Γ and none. A random bound is drawn per class of pairs: a
+    personalised method."""
     kind = LETTERS[letter]
     puid, rd = f"puid-{kind}", f"rd-{kind}"
     weights = {"gamma": "information", "alpha": 2.0, "beta": 5.0}
@@ -153,7 +182,11 @@ def ablation_variants(letter: str) -> tuple[Variant, ...]:
         Variant(puid, f"{letter}2 {puid} without side features", {**weights, "backbone": "mf"}),
         Variant(puid, f"{letter}3 {puid}, α = 5, β = 10", {**weights, "alpha": 5.0, "beta": 10.0}),
         Variant(puid, f"{letter}4 {puid}, α = 5, β = 5", {**weights, "alpha": 5.0, "beta": 5.0}),
-        Variant(puid, f"{letter}5 {rd} with random bounds", {"gamma": "random", "alpha": None, "beta": None}),
+        Variant(
+            puid,
+            f"{letter}5 {rd} with random bounds",
+            {"gamma": "random", "alpha": None, "beta": None},
+        ),
         Variant(rd, f"{letter}+ {rd}, one Γ = 1.5", {"gamma": 1.5}),
         Variant(kind, f"{letter}+ {kind}, no Γ"),
     )

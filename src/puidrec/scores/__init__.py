@@ -1,4 +1,5 @@
-"""Rating models as representations of users and items. A new backbone is a tower, a line in the table, a test."""
+"""Rating models as representations of users and items. A new backbone is a tower, a line in the
+table, a test."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from puidrec.scores.features import Design
 from puidrec.scores.towers import Backbone, IdTower, LinearTower, MlpTower, Tower
 
 Ids = bool | Literal["bias"]
-"""Parameters of single entities: embedding and bias (True), bias only (`bias`, as `eq:prediction` prints), none."""
+"""Parameters of single entities: embedding and bias (True), bias only (`bias`, as `eq:prediction`
+prints), none."""
 FeatureTower = Callable[[Design, int, torch.Generator, int], Tower]
 
 _BUILT_IN: dict[str, FeatureTower | None] = {
@@ -23,9 +25,11 @@ _BUILT_IN: dict[str, FeatureTower | None] = {
     "mf-mlp": MlpTower,
 }
 BACKBONES = Registry(
-    "puidrec.backbones", _BUILT_IN, lambda _, tower: tower if callable(tower) else None,
+    "puidrec.backbones",
+    _BUILT_IN,
+    lambda _, tower: tower if callable(tower) else None,
     "a tower: (design, dim, generator, hidden) -> Tower",
-)  # fmt: skip
+)
 """Name → what it does with features (None: it does not look at them)."""
 
 
@@ -42,9 +46,11 @@ def make_backbone(
     mean: float = 0.0,
     rng: Rng = 0,
 ) -> Backbone:
-    """Build a backbone by name; the same seed gives the same parameters, and no global state is touched.
+    """Build a backbone by name; the same seed gives the same parameters, and no global state is
+    touched.
 
-    A side without features falls back to IDs, even when `ids=False`: there is nothing else to tell entities apart.
+    A side without features falls back to IDs, even when `ids=False`: there is nothing else to tell
+    entities apart.
     mean: where the global mean starts, best at the mean of the targets.
     """
     if name not in BACKBONES:
@@ -70,6 +76,8 @@ def _towers(
     if build is None or features is None or features.n_columns == 0:
         return [IdTower(n_rows, dim, generator)]
     if features.n_rows != n_rows:
-        raise InputError("features need one row per entity", found=features.n_rows, expected=str(n_rows))
+        raise InputError(
+            "features need one row per entity", found=features.n_rows, expected=str(n_rows)
+        )
     own = [IdTower(n_rows, dim, generator, vectors=ids != "bias")] if ids else []
     return [*own, build(features, dim, generator, hidden)]

@@ -1,4 +1,5 @@
-"""Matrices of features as tensors: what `features.encode` makes of a side table, for backbones to learn weights of."""
+"""Matrices of features as tensors: what `features.encode` makes of a side table, for backbones to
+learn weights of."""
 
 from __future__ import annotations
 
@@ -22,8 +23,13 @@ class Design:
     @classmethod
     def of(cls, matrix: sparse.csr_array) -> Design:
         """The tensors of a matrix that `features.encode` made."""
-        start, column = (torch.from_numpy(part.astype(np.int32)) for part in (matrix.indptr, matrix.indices))
-        return cls(LogPattern(start, column, matrix.shape[1]), torch.from_numpy(matrix.data.astype(np.float32)))
+        start, column = (
+            torch.from_numpy(part.astype(np.int32)) for part in (matrix.indptr, matrix.indices)
+        )
+        return cls(
+            LogPattern(start, column, matrix.shape[1]),
+            torch.from_numpy(matrix.data.astype(np.float32)),
+        )
 
     @property
     def n_rows(self) -> int:
@@ -42,7 +48,9 @@ class Design:
         """A range of entities, or every k-th."""
         start, stop, step = rows.indices(self.n_rows)
         if step != 1:
-            parts = (x.cpu().numpy() for x in (self.values, self.pattern.col, self.pattern.row_start))
+            parts = (
+                x.cpu().numpy() for x in (self.values, self.pattern.col, self.pattern.row_start)
+            )
             matrix = sparse.csr_array(tuple(parts), shape=(self.n_rows, self.n_columns))
             return Design.of(matrix[start:stop:step]).to(self.values.device, self.values.dtype)
         return Design(self.pattern.rows(start, stop), self.values[self.pattern.pairs(start, stop)])

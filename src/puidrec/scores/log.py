@@ -4,9 +4,11 @@
     to_users(values, Q)  Σ_i value_ui q_i of each user            (a sparse product)
     to_items(values, P)  Σ_u value_ui p_u of each item, summed over processes
 
-A `Column` holds a number per logged pair. Whether rows are in memory, on disk, or some of several processes' is known
-in this module and nowhere else: on disk a column is a file, products go over blocks of users, and where several
-processes work on one model (`torchrun`) each holds the rows of its own users and a copy of all items.
+A `Column` holds a number per logged pair. Whether rows are in memory, on disk, or some of several
+processes' is known
+in this module and nowhere else: on disk a column is a file, products go over blocks of users, and
+where several processes work on one model (`torchrun`) each holds the rows of its own users and a
+copy of all items.
 """
 
 from __future__ import annotations
@@ -28,14 +30,15 @@ from puidrec.scores.sparse import LogPattern
 from puidrec.world import ALONE, World
 
 PAIRS_IN_MEMORY = 5_000_000
-"""Logged pairs of a block: vectors of 20 MB are given back to the allocator and taken again; from 32 MiB on, glibc
-asks the system for new pages each time."""
+"""Logged pairs of a block: vectors of 20 MB are given back to the allocator and taken again; from
+32 MiB on, glibc asks the system for new pages each time."""
 PAIRS_FROM_DISK = 2_000_000
 """The same for a log on disk."""
 SENT_ROWS = 262_144
 """Rows of users that are sent at once."""
 SUMMED, FEW_NUMBERS = 64, 65_536
-"""Numbers that are summed in their own precision before float64 takes over, and so few that it need not."""
+"""Numbers that are summed in their own precision before float64 takes over, and so few that it need
+not."""
 
 
 class Block(NamedTuple):
@@ -127,7 +130,8 @@ class Log:
         return self.scratch is None
 
     def require_simple(self, method: str) -> LogPattern:
-        """Where the pairs are, as one pattern: what methods trained by Adam need; refused on disk or divided."""
+        """Where the pairs are, as one pattern: what methods trained by Adam need; refused on disk
+        or divided."""
         if self.in_memory and self.world.size == 1:
             return self.pattern
         found = "several processes" if self.in_memory else "a log on disk"
@@ -156,7 +160,9 @@ class Log:
         out = self.column()
         for users, rows, pattern in self.blocks():
             own = slice(users.start + self.users.start, users.stop + self.users.start)
-            parts = [pattern.sample(a[own], b) for a, b in zip(scores.lefts, scores.rights, strict=True)]
+            parts = [
+                pattern.sample(a[own], b) for a, b in zip(scores.lefts, scores.rights, strict=True)
+            ]
             out.put(rows, torch.stack(parts).sum(0) if len(parts) > 1 else parts[0])
         return out
 
@@ -203,7 +209,8 @@ class Log:
         return out
 
     def sum(self, function: Callable[..., Tensor], *columns: Column) -> Tensor:
-        """Σ over blocks and processes of what `function` makes of columns: a float64 vector or number."""
+        """Σ over blocks and processes of what `function` makes of columns: a float64 vector or
+        number."""
         total: Tensor | None = None
         for _, rows, _ in self.blocks():
             part = function(*(column.part(rows) for column in columns))
@@ -285,7 +292,8 @@ class Log:
 
 
 def exact_sum(values: Tensor) -> Tensor:
-    """Σ in float64 of sums of `SUMMED` numbers in their own precision: a copy of all as float64 would take longer."""
+    """Σ in float64 of sums of `SUMMED` numbers in their own precision: a copy of all as float64
+    would take longer."""
     if values.dtype == torch.float64 or values.numel() < FEW_NUMBERS:
         return values.sum(dtype=torch.float64)
     flat = values.reshape(-1)

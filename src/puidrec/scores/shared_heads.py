@@ -15,7 +15,8 @@ EXPOSURE, RATING, IMPUTATION = range(3)
 
 
 class SharedHeads(nn.Module):
-    """A backbone, and per head a map of the user factors, gains of the shared biases, a mean, and (`own`) biases."""
+    """A backbone, and per head a map of the user factors, gains of the shared biases, a mean, and
+    (`own`) biases."""
 
     def __init__(self, backbone: Backbone, means: tuple[float, ...], *, own: bool) -> None:
         super().__init__()
@@ -37,7 +38,8 @@ class SharedHeads(nn.Module):
         return LowRank.of(left, self.item_factors(head, items, self.item_bias[head, :, None]))
 
     def user_factors(self, head: int, users: Tensor, own_bias: Tensor | float = 0.0) -> Tensor:
-        """Users' factors of one head from their shared representations [z, b, 1] and biases of the head's own."""
+        """Users' factors of one head from their shared representations [z, b, 1] and biases of the
+        head's own."""
         dim = self.backbone.dim
         bias = self.gains[head, 0] * users[:, dim : dim + 1] + own_bias
         return torch.cat([users[:, :dim] @ self.maps[head], bias, torch.ones_like(bias)], 1)
@@ -49,8 +51,11 @@ class SharedHeads(nn.Module):
         return torch.cat([items[:, :dim], torch.ones_like(bias), bias], 1)
 
     def map_penalty(self) -> Tensor:
-        """How far the maps are from the identity: free ones would grow where the penalty lets vectors shrink."""
-        return (self.maps - torch.eye(self.backbone.dim).to(self.maps)).square().sum() / self.backbone.dim
+        """How far the maps are from the identity: free ones would grow where the penalty lets
+        vectors shrink."""
+        return (
+            self.maps - torch.eye(self.backbone.dim).to(self.maps)
+        ).square().sum() / self.backbone.dim
 
     def bias_penalty(self) -> Tensor:
         """Mean squared biases over entities, all heads; 0 where heads have none of their own."""
@@ -64,8 +69,8 @@ class SharedHeads(nn.Module):
 def _draw_biases(backbone: Backbone) -> None:
     """Let shared biases start as random as vectors are, by what their own vectors hold.
 
-    At biases of 0 gains have no slope at all. Adam's first step has its full size however small a slope is, so that
-    what is not quite 0 on another machine would send it anywhere.
+    At biases of 0 gains have no slope at all. Adam's first step has its full size however small a
+    slope is, so that what is not quite 0 on another machine would send it anywhere.
     """
     for tower in (*backbone.user_towers, *backbone.item_towers):
         if isinstance(tower, IdTower | LinearTower) and tower.weight.shape[1] > 1:

@@ -1,10 +1,12 @@
 """Identity 1: scores of the observed pairs are a sampled product on the log's CSR pattern.
 
-v_k = ⟨l_u(k), r_i(k)⟩ for the pairs k of the log; the gradient is two sparse-dense products, V R and Vᵀ L. Both run
+v_k = ⟨l_u(k), r_i(k)⟩ for the pairs k of the log; the gradient is two sparse-dense products, V R
+and Vᵀ L. Both run
 on compressed rows: no gathered copies of embeddings, an order of magnitude faster than look-ups.
 
-Kernels are torch's (MKL on x86). Where torch has none (other platforms, some devices) the same functions run on
-chunked look-ups with the same results; `LogPattern(kernels="lookup")` asks for that.
+Kernels are torch's (MKL on x86). Where torch has none (other platforms, some devices) the same
+functions run on chunked look-ups with the same results; `LogPattern(kernels="lookup")` asks for
+that.
 """
 
 from __future__ import annotations
@@ -29,36 +31,57 @@ MAX_PAIRS = 2**31 - 1
 
 
 class LogPattern:
-    """Which pairs are there, as compressed rows, with the transpose made when first asked for. Values come and go.
+    """Which pairs are there, as compressed rows, with the transpose made when first asked for.
+    Values come and go.
 
-    Rows are the users (or, for a design matrix, the entities). Indices are int32, as MKL wants them; a log beyond
-    2³¹ pairs is worked on in blocks of users.
+    Rows are the users (or, for a design matrix, the entities). Indices are int32, as MKL wants
+    them; a log beyond 2³¹ pairs is worked on in blocks of users.
     """
 
-    def __init__(self, row_start: Tensor, col: Tensor, n_items: int, kernels: Kernels = "auto") -> None:
+    def __init__(
+        self, row_start: Tensor, col: Tensor, n_items: int, kernels: Kernels = "auto"
+    ) -> None:
         self.row_start, self.col, self.n_items, self.kernels = row_start, col, n_items, kernels
         self.n_users = row_start.numel() - 1
         self._blocks: dict[tuple[int, int], LogPattern] = {}
 
     @classmethod
     def from_pairs(
-        cls, user: np.ndarray, item: np.ndarray, n_users: int, n_items: int, kernels: Kernels = "auto"
+        cls,
+        user: np.ndarray,
+        item: np.ndarray,
+        n_users: int,
+        n_items: int,
+        kernels: Kernels = "auto",
     ) -> LogPattern:
-        """Codes of a log sorted by user (as `Interactions` are); value k of the pattern belongs to row k of the log."""
+        """Codes of a log sorted by user (as `Interactions` are); value k of the pattern belongs to
+        row k of the log."""
         if user.shape != item.shape or user.ndim != 1 or user.size > MAX_PAIRS:
-            raise InputError("user and item codes must be vectors of one length", found=(user.shape, item.shape))
+            raise InputError(
+                "user and item codes must be vectors of one length", found=(user.shape, item.shape)
+            )
         if user.size and (np.any(user[1:] < user[:-1]) or user[0] < 0 or user[-1] >= n_users):
-            raise InputError("user codes must be sorted and within the population", hint="Sort the log by user.")
+            raise InputError(
+                "user codes must be sorted and within the population", hint="Sort the log by user."
+            )
         if item.size and (item.min() < 0 or item.max() >= n_items):
-            raise InputError("item codes must be within the population", expected=f"0..{n_items - 1}")
+            raise InputError(
+                "item codes must be within the population", expected=f"0..{n_items - 1}"
+            )
         row_start = np.searchsorted(user, np.arange(n_users + 1)).astype(np.int32)
-        return cls(torch.from_numpy(row_start), torch.from_numpy(np.array(item, dtype=np.int32)), n_items, kernels)
+        return cls(
+            torch.from_numpy(row_start),
+            torch.from_numpy(np.array(item, dtype=np.int32)),
+            n_items,
+            kernels,
+        )
 
     def __len__(self) -> int:
         return self.col.numel()
 
     def rows(self, start: int, stop: int) -> LogPattern:
-        """The pairs of users start..stop−1, renumbered from 0; remembered, so that its transpose is made once."""
+        """The pairs of users start..stop−1, renumbered from 0; remembered, so that its transpose is
+        made once."""
         key = (start, stop)
         if key == (0, self.n_users):
             return self
@@ -74,7 +97,9 @@ class LogPattern:
 
     def to(self, device: torch.device | str) -> LogPattern:
         """The pattern on another device."""
-        return LogPattern(self.row_start.to(device), self.col.to(device), self.n_items, self.kernels)
+        return LogPattern(
+            self.row_start.to(device), self.col.to(device), self.n_items, self.kernels
+        )
 
     @property
     def transpose(self) -> LogPattern:
@@ -92,18 +117,24 @@ class LogPattern:
         parts = (order, self.col.cpu().numpy(), self.row_start.cpu().numpy())
         turned = sp.csr_matrix(parts, shape=(self.n_users, self.n_items)).tocsc()
         device = self.col.device
-        row_start, col, order_t = (torch.from_numpy(x).to(device) for x in (turned.indptr, turned.indices, turned.data))
+        row_start, col, order_t = (
+            torch.from_numpy(x).to(device) for x in (turned.indptr, turned.indices, turned.data)
+        )
         return LogPattern(row_start, col, self.n_users, self.kernels), order_t
 
     @property
     def user(self) -> Tensor:
         """Row of each pair; made on demand, for look-ups."""
         counts = self.row_start.diff().long()
-        return torch.repeat_interleave(torch.arange(self.n_users, device=self.row_start.device), counts)
+        return torch.repeat_interleave(
+            torch.arange(self.n_users, device=self.row_start.device), counts
+        )
 
     def sample(self, left: Tensor, right: Tensor) -> Tensor:
         """⟨l_u, r_i⟩ of each pair."""
-        values = torch.zeros(len(self), dtype=left.dtype, device=left.device)  # the kernel reads them even if beta = 0
+        values = torch.zeros(
+            len(self), dtype=left.dtype, device=left.device
+        )  # the kernel reads them even if beta = 0
         if not len(self):
             return values
         if self._fast(left):
@@ -113,19 +144,25 @@ class LogPattern:
         user = self.user
         for start in range(0, len(self), CHUNK):
             part = slice(start, start + CHUNK)
-            values[part] = (left.index_select(0, user[part]) * right.index_select(0, self.col[part])).sum(1)
+            values[part] = (
+                left.index_select(0, user[part]) * right.index_select(0, self.col[part])
+            ).sum(1)
         return values
 
     def matmul(self, values: Tensor, dense: Tensor) -> Tensor:
         """V @ dense, V the matrix of the pattern with these values."""
         total = torch.empty(self.n_users, dense.shape[1], dtype=dense.dtype, device=dense.device)
         if len(self) and self._fast(dense):
-            return torch.addmm(total, self._matrix(values), dense, beta=0.0, out=total)  # `@` would copy twice
+            return torch.addmm(
+                total, self._matrix(values), dense, beta=0.0, out=total
+            )  # `@` would copy twice
         total.zero_()
         user = self.user
         for start in range(0, len(self), CHUNK):
             part = slice(start, start + CHUNK)
-            total.index_add_(0, user[part], values[part, None] * dense.index_select(0, self.col[part]))
+            total.index_add_(
+                0, user[part], values[part, None] * dense.index_select(0, self.col[part])
+            )
         return total
 
     def matmul_transposed(self, values: Tensor, dense: Tensor) -> Tensor:
@@ -142,8 +179,8 @@ class LogPattern:
 
 
 def permuted(values: Tensor, order: Tensor) -> Tensor:
-    """values[order]. On the CPU torch's own kernel takes one thread: here every thread takes rows of a table of
-    positions, some at a time, so that they need no second copy as int64."""
+    """values[order]. On the CPU torch's own kernel takes one thread: here every thread takes rows
+    of a table of positions, some at a time, so that they need no second copy as int64."""
     if values.device.type != "cpu" or torch.get_num_threads() == 1 or order.numel() < PERMUTED:
         return values.index_select(0, order)
     out = torch.empty(order.numel(), dtype=values.dtype)
@@ -154,18 +191,26 @@ def permuted(values: Tensor, order: Tensor) -> Tensor:
         at = positions[: part.numel()].copy_(part)
         table = part.numel() // TABLE_ROWS * TABLE_ROWS
         torch.gather(
-            everywhere, 1, at[:table].view(TABLE_ROWS, -1), out=out[start : start + table].view(TABLE_ROWS, -1)
+            everywhere,
+            1,
+            at[:table].view(TABLE_ROWS, -1),
+            out=out[start : start + table].view(TABLE_ROWS, -1),
         )
         torch.index_select(values, 0, at[table:], out=out[start + table : start + part.numel()])
     return out
 
 
 def sampled_product(left: Tensor, right: Tensor, pattern: LogPattern) -> Tensor:
-    """Scores ⟨l_u, r_i⟩ of the pattern's pairs (`eq:prediction` on O), differentiable in both factors."""
+    """Scores ⟨l_u, r_i⟩ of the pattern's pairs (`eq:prediction` on O), differentiable in both
+    factors."""
     shapes = (left.ndim, right.ndim, left.shape[0], right.shape[0], left.shape[1])
     if shapes != (2, 2, pattern.n_users, pattern.n_items, right.shape[1]):
         expected = f"[{pattern.n_users}, d] and [{pattern.n_items}, d]"
-        raise InputError("factors do not fit the log", found=(tuple(left.shape), tuple(right.shape)), expected=expected)
+        raise InputError(
+            "factors do not fit the log",
+            found=(tuple(left.shape), tuple(right.shape)),
+            expected=expected,
+        )
     values: Tensor = _SampledProduct.apply(left, right, pattern)  # type: ignore[no-untyped-call]
     return values
 
@@ -189,7 +234,9 @@ class _SampledProduct(torch.autograd.Function):
         left, right = ctx.saved_tensors
         upstream = upstream.contiguous()
         grad_left = ctx.pattern.matmul(upstream, right) if ctx.needs_input_grad[0] else None
-        grad_right = ctx.pattern.matmul_transposed(upstream, left) if ctx.needs_input_grad[1] else None
+        grad_right = (
+            ctx.pattern.matmul_transposed(upstream, left) if ctx.needs_input_grad[1] else None
+        )
         return grad_left, grad_right, None
 
 

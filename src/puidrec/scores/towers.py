@@ -1,10 +1,12 @@
-"""What a rating model is here: one representation per user and per item, r̂_ui = ⟨l_u, r_i⟩, biases folded in.
+"""What a rating model is here: one representation per user and per item, r̂_ui = ⟨l_u, r_i⟩, biases
+folded in.
 
-Representations are computed once per step, never per pair, so a backbone costs (users + items) whatever the log; and
-because r̂ is an inner product, losses over all pairs have the identities of `losses.whole_space`.
-A backbone is made of *towers*, each mapping every entity of a side to a vector and a bias; a side is their sum:
-free parameters per entity (`mf`), linear features (`mf-linear`: what lifts small logs with real features; they serve
-users and items without a history), or the paper's network on features (`mf-mlp`).
+Representations are computed once per step, never per pair, so a backbone costs (users + items)
+whatever the log; and because r̂ is an inner product, losses over all pairs have the identities of
+`losses.whole_space`. A backbone is made of *towers*, each mapping every entity of a side to a
+vector and a bias; a side is their sum: free parameters per entity (`mf`), linear features
+(`mf-linear`: what lifts small logs with real features; they serve users and items without a
+history), or the paper's network on features (`mf-mlp`).
 """
 
 from __future__ import annotations
@@ -20,18 +22,21 @@ from puidrec.scores.features import Design
 from puidrec.scores.low_rank import LowRank
 
 INIT_SD = 0.1
-"""Initial spread of embeddings: small against ratings, large enough to break the symmetry of z_u and z_i at once."""
+"""Initial spread of embeddings: small against ratings, large enough to break the symmetry of z_u
+and z_i at once."""
 
 
 class Penalty(NamedTuple):
-    """Mean squared norms: of what belongs to single entities, and of what is shared through features."""
+    """Mean squared norms: of what belongs to single entities, and of what is shared through
+    features."""
 
     ids: Tensor
     features: Tensor
 
 
 class Tower(nn.Module):
-    """One way to represent the entities of a side: `forward(rows)` gives [vector, bias] per entity, [n, dim + 1]."""
+    """One way to represent the entities of a side: `forward(rows)` gives [vector, bias] per entity,
+    [n, dim + 1]."""
 
     n_rows: int
     dim: int
@@ -42,7 +47,8 @@ class Tower(nn.Module):
         raise NotImplementedError
 
     def cold(self, design: Design) -> Tensor | None:
-        """Vectors and biases of entities known by their features only; None where features say nothing."""
+        """Vectors and biases of entities known by their features only; None where features say
+        nothing."""
         return None
 
     def penalty(self) -> Tensor:
@@ -51,11 +57,14 @@ class Tower(nn.Module):
 
 
 class IdTower(Tower):
-    """A free vector and bias per entity; `vectors=False` keeps only the bias (`eq:prediction` on features alone)."""
+    """A free vector and bias per entity; `vectors=False` keeps only the bias (`eq:prediction` on
+    features alone)."""
 
     uses_ids = True
 
-    def __init__(self, n_rows: int, dim: int, generator: torch.Generator, *, vectors: bool = True) -> None:
+    def __init__(
+        self, n_rows: int, dim: int, generator: torch.Generator, *, vectors: bool = True
+    ) -> None:
         super().__init__()
         self.n_rows, self.dim, self.vectors = n_rows, dim, vectors
         weight = torch.zeros(n_rows, dim + 1 if vectors else 1)
@@ -75,7 +84,8 @@ class IdTower(Tower):
 
 
 class LinearTower(Tower):
-    """X W: every category, list value and number has a vector and a bias; the design is encoded once."""
+    """X W: every category, list value and number has a vector and a bias; the design is encoded
+    once."""
 
     def __init__(self, design: Design, dim: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -95,26 +105,36 @@ class LinearTower(Tower):
         return design @ self.weight
 
     def penalty(self) -> Tensor:
-        """Mean over entities of Σ_k x_k² ‖w_k‖²: a weight counts by the share of entities that use it."""
+        """Mean over entities of Σ_k x_k² ‖w_k‖²: a weight counts by the share of entities that use
+        it."""
         return (self.power * self.weight.square().sum(1)).sum()
 
 
 class MlpTower(Tower):
     """z = W₂ relu(W₁ x + c₁) + c₂ (`eq:mlp`), one pass over the entities per step.
 
-    The second layer is linear (a ReLU there would confine factors to the positive orthant) and has one more output,
-    the bias, so that a model without IDs still has one. The first layer is a sparse product: wide one-hot features
-    cost their non-zeros only.
+    The second layer is linear (a ReLU there would confine factors to the positive orthant) and has
+    one more output, the bias, so that a model without IDs still has one. The first layer is a
+    sparse product: wide one-hot features cost their non-zeros only.
     """
 
-    def __init__(self, design: Design, dim: int, generator: torch.Generator, hidden: int = 64) -> None:
+    def __init__(
+        self, design: Design, dim: int, generator: torch.Generator, hidden: int = 64
+    ) -> None:
         super().__init__()
         self.n_rows, self.dim, self.design = design.n_rows, dim, design
         active = float(design.column_power().sum())
-        first = torch.zeros(design.n_columns, hidden).normal_(0.0, (2.0 / max(active, 1.0)) ** 0.5, generator=generator)
-        second = torch.zeros(hidden, dim + 1).normal_(0.0, (0.1 / hidden) ** 0.5, generator=generator)
+        first = torch.zeros(design.n_columns, hidden).normal_(
+            0.0, (2.0 / max(active, 1.0)) ** 0.5, generator=generator
+        )
+        second = torch.zeros(hidden, dim + 1).normal_(
+            0.0, (0.1 / hidden) ** 0.5, generator=generator
+        )
         self.first, self.second = nn.Parameter(first), nn.Parameter(second)
-        self.first_bias, self.second_bias = nn.Parameter(torch.zeros(hidden)), nn.Parameter(torch.zeros(dim + 1))
+        self.first_bias, self.second_bias = (
+            nn.Parameter(torch.zeros(hidden)),
+            nn.Parameter(torch.zeros(dim + 1)),
+        )
 
     def forward(self, rows: slice) -> Tensor:
         """The network on the entities' features."""
@@ -131,14 +151,18 @@ class MlpTower(Tower):
 
 
 class Backbone(nn.Module):
-    """Users and items as sums of towers, and a global mean. With columns [z, b_u, 1] and [z, 1, b_i + μ], r̂ is the
-    inner product (`eq:prediction`)."""
+    """Users and items as sums of towers, and a global mean. With columns [z, b_u, 1] and [z, 1, b_i
+    + μ], r̂ is the inner product (`eq:prediction`)."""
 
-    def __init__(self, user_towers: Sequence[Tower], item_towers: Sequence[Tower], mean: float = 0.0) -> None:
+    def __init__(
+        self, user_towers: Sequence[Tower], item_towers: Sequence[Tower], mean: float = 0.0
+    ) -> None:
         super().__init__()
         dims = {tower.dim for tower in (*user_towers, *item_towers)}
         if not user_towers or not item_towers or len(dims) != 1:
-            raise InputError("a backbone needs towers of one dimension on both sides", found=sorted(dims))
+            raise InputError(
+                "a backbone needs towers of one dimension on both sides", found=sorted(dims)
+            )
         self.user_towers, self.item_towers = nn.ModuleList(user_towers), nn.ModuleList(item_towers)
         self.mean = nn.Parameter(torch.tensor(float(mean)))
         self.n_users, self.n_items = user_towers[0].n_rows, item_towers[0].n_rows
@@ -158,7 +182,8 @@ class Backbone(nn.Module):
         return LowRank.of(self.users(users), self.items())
 
     def cold_users(self, design: Design) -> Tensor:
-        """Representations of users never seen in training, from features (zero where the model has none)."""
+        """Representations of users never seen in training, from features (zero where the model has
+        none)."""
         total = self._cold(self.user_towers, design)
         return torch.cat([total, torch.ones_like(total[:, :1])], 1)
 
@@ -167,26 +192,36 @@ class Backbone(nn.Module):
         return self._as_items(self._cold(self.item_towers, design))
 
     def penalty(self) -> Penalty:
-        """Mean over a side's entities of squared norms, apart for what single entities have and what features share.
+        """Mean over a side's entities of squared norms, apart for what single entities have and
+        what features share.
 
-        Means, not sums: an average user's share of a mean loss is 1/users, so one weight suits logs of any size.
+        Means, not sums: an average user's share of a mean loss is 1/users, so one weight suits logs
+        of any size.
         """
         zero = torch.zeros((), dtype=self.mean.dtype, device=self.mean.device)
-        towers = [tower for tower in (*self.user_towers, *self.item_towers) if isinstance(tower, Tower)]
-        return Penalty(*(
-            _sum([zero, *(tower.penalty() for tower in towers if tower.uses_ids is uses_ids)])
-            for uses_ids in (True, False)
-        ))  # fmt: skip
+        towers = [
+            tower for tower in (*self.user_towers, *self.item_towers) if isinstance(tower, Tower)
+        ]
+        return Penalty(
+            *(
+                _sum([zero, *(tower.penalty() for tower in towers if tower.uses_ids is uses_ids)])
+                for uses_ids in (True, False)
+            )
+        )
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         """Scores of given pairs, for a few pairs; training uses sampled products instead."""
         return (self.users().index_select(0, users) * self.items().index_select(0, items)).sum(1)
 
     def _as_items(self, total: Tensor) -> Tensor:
-        return torch.cat([total[:, :-1], torch.ones_like(total[:, :1]), total[:, -1:] + self.mean], 1)
+        return torch.cat(
+            [total[:, :-1], torch.ones_like(total[:, :1]), total[:, -1:] + self.mean], 1
+        )
 
     def _cold(self, towers: nn.ModuleList, design: Design) -> Tensor:
-        zero = torch.zeros(design.n_rows, self.dim + 1, dtype=self.mean.dtype, device=self.mean.device)
+        zero = torch.zeros(
+            design.n_rows, self.dim + 1, dtype=self.mean.dtype, device=self.mean.device
+        )
         parts = [tower.cold(design) for tower in towers if isinstance(tower, Tower)]
         return _sum([zero, *(part for part in parts if part is not None)])
 

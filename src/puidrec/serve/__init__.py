@@ -13,10 +13,12 @@ class Unknown(StrEnum):
 
 
 class Seen(StrEnum):
-    """Which rankings leave out what a user rated in training: who sees what is left out learns what the user rated."""
+    """Which rankings leave out what a user rated in training: who sees what is left out learns what
+    the user rated."""
 
     CATALOGUE = "catalogue"
-    """Rankings of the whole catalogue; not those of a client's own list, which would tell of each item on it."""
+    """Rankings of the whole catalogue; not those of a client's own list, which would tell of each
+    item on it."""
     ALWAYS = "always"
     """Also rankings of a client's list of items: for clients that may know what users rated."""
     NEVER = "never"

@@ -1,4 +1,5 @@
-"""From a request to an answer: factors of known ids, of features for cold start, else the average; then the engine."""
+"""From a request to an answer: factors of known ids, of features for cold start, else the average;
+then the engine."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ Named = int | str | Entity
 
 @dataclass(frozen=True)
 class Resolved:
-    """Entities of a request: their ids, codes (-1: not in the training data), factors, and what these rest on."""
+    """Entities of a request: their ids, codes (-1: not in the training data), factors, and what
+    these rest on."""
 
     ids: list[int | str]
     codes: np.ndarray
@@ -31,7 +33,8 @@ class Resolved:
 
 
 class EntityLookup:
-    """One side of the model, looked up by the ids of requests. A dictionary finds single ids faster than a join."""
+    """One side of the model, looked up by the ids of requests. A dictionary finds single ids faster
+    than a join."""
 
     def __init__(self, side: Side, entities: Entities, cold_start: ColdStart) -> None:
         self.side, self.entities, self.cold_start = side, entities, cold_start
@@ -46,10 +49,14 @@ class EntityLookup:
 
     def require_type(self, ids: Sequence[int | str], field: str) -> None:
         """Refuse ids that cannot be of this model."""
-        wrong = next((at for at, own in enumerate(ids) if isinstance(own, int) is not self.integers), None)
+        wrong = next(
+            (at for at, own in enumerate(ids) if isinstance(own, int) is not self.integers), None
+        )
         if wrong is not None:
             kind = "integers" if self.integers else "text"
-            raise Refused(Code.WRONG_ID_TYPE, f"{self.side} ids of this model are {kind}", f"{field}.{wrong}")
+            raise Refused(
+                Code.WRONG_ID_TYPE, f"{self.side} ids of this model are {kind}", f"{field}.{wrong}"
+            )
 
     def resolve(self, named: Sequence[Named], field: str, unknown: Unknown) -> Resolved:
         """Factors of everyone named; of unknown ids without features the average, or a refusal."""
@@ -66,11 +73,17 @@ class EntityLookup:
                 basis[at] = Basis.FEATURES
             elif unknown is Unknown.REFUSE:
                 why = f" and reads no {self.side} features" if features[at] else ""
-                raise Refused(UNKNOWN[self.side], f"the model does not know this {self.side}{why}", f"{field}.{at}")
+                raise Refused(
+                    UNKNOWN[self.side],
+                    f"the model does not know this {self.side}{why}",
+                    f"{field}.{at}",
+                )
         try:
             self.cold_start.check(self.side, [given for given in features if given])
             if featured:
-                factors[featured] = self.cold_start.represent(self.side, [features[at] for at in featured])
+                factors[featured] = self.cold_start.represent(
+                    self.side, [features[at] for at in featured]
+                )
         except InputError as error:
             raise Refused(Code.INVALID, str(error), field) from error
         return Resolved(ids, codes, factors, basis)
@@ -96,22 +109,33 @@ class Answers:
             Engine(model, nothing_seen(model) if seen is Seen.NEVER else None),
             ColdStart(model),
         )
-        self.users = EntityLookup("user", Entities(model.user_ids_, self.engine.user_factors), cold_start)
-        self.items = EntityLookup("item", Entities(model.item_ids_, self.engine.item_factors), cold_start)
+        self.users = EntityLookup(
+            "user", Entities(model.user_ids_, self.engine.user_factors), cold_start
+        )
+        self.items = EntityLookup(
+            "item", Entities(model.item_ids_, self.engine.item_factors), cold_start
+        )
 
     def plan(self, request: RecommendRequest) -> Plan:
-        """What to compute for a request, whose lists were counted when it was read; all other refusals are here.
+        """What to compute for a request, whose lists were counted when it was read; all other
+        refusals are here.
 
-        Candidates are the items asked for (or all), and unknown ones with features. A new item that is known after all
-        is ranked as such.
+        Candidates are the items asked for (or all), and unknown ones with features. A new item that
+        is known after all is ranked as such.
         """
         depth = request.k + request.offset
         require_at_most("k", request.k, self.limits.k)
         require_at_most("offset", request.offset, self.limits.k)
-        require_at_most("users", len(request.users) * depth, self.limits.results, "users × (offset + k)")
+        require_at_most(
+            "users", len(request.users) * depth, self.limits.results, "users × (offset + k)"
+        )
         excluding = self._excludes_seen(request)
         users = self.users.resolve(request.users, "users", self.unknown)
-        listed = None if request.items is None else self.items.resolve(request.items, "items", self.unknown)
+        listed = (
+            None
+            if request.items is None
+            else self.items.resolve(request.items, "items", self.unknown)
+        )
         new = self.items.resolve(request.new_items, "new_items", Unknown.REFUSE)
         asked = (new,) if listed is None else (listed, new)
         cold: dict[int | str, np.ndarray] = {}
@@ -125,30 +149,51 @@ class Answers:
                     cold[part.ids[at]] = part.factors[at]
                 else:
                     left_out[part.ids[at]] = None
-        codes = None if listed is None else np.concatenate([part.codes[part.codes >= 0] for part in asked])
-        rows = np.array(list(cold.values()), np.float32).reshape(-1, self.engine.item_factors.shape[1])
+        codes = (
+            None
+            if listed is None
+            else np.concatenate([part.codes[part.codes >= 0] for part in asked])
+        )
+        rows = np.array(list(cold.values()), np.float32).reshape(
+            -1, self.engine.item_factors.shape[1]
+        )
         seen_by = np.where((users.codes >= 0) & excluding, users.codes, len(self.users.ids))
         unwanted = self._unwanted(request)
         path_users = self._path_users(request, users, cold) if request.stable else None
-        query = Query(users.factors, seen_by, depth, self.engine.choose(codes, rows), unwanted, path_users)
+        query = Query(
+            users.factors, seen_by, depth, self.engine.choose(codes, rows), unwanted, path_users
+        )
         return Plan(query, users, list(cold), list(left_out), request.offset)
 
     def _excludes_seen(self, request: RecommendRequest) -> bool:
-        """Whether what a user rated is left out; refused where the answer would tell a client what the user rated."""
+        """Whether what a user rated is left out; refused where the answer would tell a client what
+        the user rated."""
         filtered = request.items is not None
         allowed = self.seen is Seen.ALWAYS or (self.seen is Seen.CATALOGUE and not filtered)
         if request.exclude_seen and not allowed:
-            why = "with a list of items it would tell which of them the user rated" if filtered else "it forgot them"
+            why = (
+                "with a list of items it would tell which of them the user rated"
+                if filtered
+                else "it forgot them"
+            )
             raise Refused(
-                Code.INVALID, f"this server does not leave out rated items here ({why}): use exclude", "exclude_seen"
+                Code.INVALID,
+                f"this server does not leave out rated items here ({why}): use exclude",
+                "exclude_seen",
             )
         return allowed if request.exclude_seen is None else request.exclude_seen
 
-    def _path_users(self, request: RecommendRequest, users: Resolved, cold: dict[int | str, np.ndarray]) -> np.ndarray:
+    def _path_users(
+        self, request: RecommendRequest, users: Resolved, cold: dict[int | str, np.ndarray]
+    ) -> np.ndarray:
         """Codes of the users, where the model knows how rankings change along Γ."""
         if not self.engine.path:
             method = self.model.settings.method
-            raise Refused(Code.INVALID, f"this model ({method}) has no path along Γ: leave stable out", "stable")
+            raise Refused(
+                Code.INVALID,
+                f"this model ({method}) has no path along Γ: leave stable out",
+                "stable",
+            )
         if cold:
             raise Refused(Code.INVALID, "stable is for items of the training data", "new_items")
         return users.codes
@@ -162,18 +207,23 @@ class Answers:
         return np.unique(np.array([code for code in codes if code >= 0], dtype=np.int64))
 
     def entries(self, plan: Plan, ranking: Ranking, start: int = 0) -> list[dict[str, Any]]:
-        """The answer for some of the users, in the caller's ids. start: the number of the first of them."""
+        """The answer for some of the users, in the caller's ids. start: the number of the first of
+        them."""
         names, first, codes = self.items.ids, plan.offset, ranking.codes.tolist()
         kept = np.isfinite(ranking.scores).sum(1).tolist()
         cold, known = plan.cold_items, len(names)
         found = []
-        for at, (row, scores, n) in enumerate(zip(codes, ranking.scores.tolist(), kept, strict=True), start):
+        for at, (row, scores, n) in enumerate(
+            zip(codes, ranking.scores.tolist(), kept, strict=True), start
+        ):
             items = [names[c] if c < known else cold[c - known] for c in row[first:n]]
             entry = {"user_id": plan.users.ids[at], "basis": plan.users.basis[at], "items": items}
             found.append({**entry, "scores": scores[first:n]})
             if ranking.gamma_max is not None:
                 trained = plan.users.codes[at] >= 0
-                found[-1]["gamma_max"] = ranking.gamma_max[at - start, first:n].tolist() if trained else None
+                found[-1]["gamma_max"] = (
+                    ranking.gamma_max[at - start, first:n].tolist() if trained else None
+                )
         return found
 
     def scores(self, request: ScoreRequest) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""The web application: its paths, typed both ways, what stands before them, and a page that explains them.
+"""The web application: its paths, typed both ways, what stands before them, and a page that
+explains them.
 
-From the outside in: `Observe` (id, log line, figures), CORS where it was asked for, `AllowedHosts`, API keys,
-`Guard` (bodies, and how much is under way), then the paths.
+From the outside in: `Observe` (id, log line, figures), CORS where it was asked for, `AllowedHosts`,
+API keys, `Guard` (bodies, and how much is under way), then the paths.
 """
 
 from __future__ import annotations
@@ -58,11 +59,15 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         (411, "The body has no Content-Length."),
         (413, "The body is too large."),
         (422, "The body is JSON but not a valid request."),
-        (503, "Too much is asked for at once, or it took too long; Retry-After says when to try again."),
+        (
+            503,
+            "Too much is asked for at once, or it took too long; Retry-After says when to try again.",
+        ),
     )
 }
 SMALL_BODY = 4096
-"""Bytes of a body that is read on the event loop; larger ones are read on a thread, so that others go on meanwhile."""
+"""Bytes of a body that is read on the event loop; larger ones are read on a thread, so that others
+go on meanwhile."""
 
 
 def serve_run(folder: Path, policy: Policy | None = None) -> FastAPI:
@@ -75,15 +80,24 @@ def serve_run(folder: Path, policy: Policy | None = None) -> FastAPI:
 
 
 def create_app(
-    answers: Answers, metrics: dict[str, Any], environment: dict[str, Any], policy: Policy | None = None
+    answers: Answers,
+    metrics: dict[str, Any],
+    environment: dict[str, Any],
+    policy: Policy | None = None,
 ) -> FastAPI:
-    """The application for a fitted model; metrics and environment are what `/model` tells of its making."""
+    """The application for a fitted model; metrics and environment are what `/model` tells of its
+    making."""
     return _application(make_service(answers, metrics, environment), policy or Policy())
 
 
 def _application(service: Service, policy: Policy) -> FastAPI:
     app = FastAPI(
-        title="puidrec", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_lifespan
+        title="puidrec",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_lifespan,
     )
     paths: set[str] = set()
     app.state.metrics = Metrics(lambda: paths)
@@ -98,9 +112,14 @@ def _application(service: Service, policy: Policy) -> FastAPI:
     if policy.origins:
         headers = ["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"]
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(policy.origins), allow_methods=["GET", "POST"], allow_headers=headers
+            CORSMiddleware,
+            allow_origins=list(policy.origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=headers,
         )
-    app.add_middleware(Observe, metrics=app.state.metrics, probes=dict(zip(PROBES, (livez, readyz), strict=True)))
+    app.add_middleware(
+        Observe, metrics=app.state.metrics, probes=dict(zip(PROBES, (livez, readyz), strict=True))
+    )
     _add_errors(app)
     app.state.serving.start()
     return app
@@ -113,7 +132,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await app.state.serving.wait()
     app.state.worker.close()
     app.state.reader.shutdown(wait=False, cancel_futures=True)
-    app.state.reader = ThreadPoolExecutor(1, "puid-read")  # it has a thread from the first use on only
+    app.state.reader = ThreadPoolExecutor(
+        1, "puid-read"
+    )  # it has a thread from the first use on only
 
 
 def _add_paths(app: FastAPI) -> None:
@@ -121,9 +142,16 @@ def _add_paths(app: FastAPI) -> None:
         503: {"model": ProblemResponse, "description": "More work waits than can be done in time."}
     }
     app.get("/livez", response_model=Probe, summary="Whether the process answers")(livez)
-    app.get("/readyz", response_model=Probe, responses=busy, summary="Whether requests would be answered now")(readyz)
+    app.get(
+        "/readyz",
+        response_model=Probe,
+        responses=busy,
+        summary="Whether requests would be answered now",
+    )(readyz)
     get = partial(app.get, responses={status: REFUSALS[status] for status in (400, 401, 503)})
-    get("/health", response_model=Health, summary="Whether the server is up, and what it serves")(health)
+    get("/health", response_model=Health, summary="Whether the server is up, and what it serves")(
+        health
+    )
     for path, probe in (("/livez", livez), ("/readyz", readyz), ("/health", health)):
         app.head(path, include_in_schema=False)(probe)
     get("/model", response_model=ModelCard, summary="What is being served")(model)
@@ -138,7 +166,8 @@ def _add_paths(app: FastAPI) -> None:
 
 
 class ReadingRoute(APIRoute):
-    """A path whose body is read by `read_body`: FastAPI would read it on the event loop, whatever its size."""
+    """A path whose body is read by `read_body`: FastAPI would read it on the event loop, whatever
+    its size."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Read, then answer."""
@@ -147,7 +176,9 @@ class ReadingRoute(APIRoute):
         async def handle(request: Request) -> Response:
             body = await request.body()
             kind = request.headers.get("content-type", "")
-            read = partial(read_body, body, kind, form, request.app.state.serving.service.answers.limits)
+            read = partial(
+                read_body, body, kind, form, request.app.state.serving.service.answers.limits
+            )
             large = len(body) > SMALL_BODY
             answer: Response = await self.endpoint(request, await on_thread(request, read, large))
             return answer
@@ -156,7 +187,8 @@ class ReadingRoute(APIRoute):
 
 
 async def on_thread(request: Request, call: Callable[[], Any], needed: bool = True) -> Any:
-    """Call on the thread for large requests, where that is needed; small ones are quicker than the way there."""
+    """Call on the thread for large requests, where that is needed; small ones are quicker than the
+    way there."""
     if not needed:
         return call()
     return await asyncio.get_running_loop().run_in_executor(request.app.state.reader, call)
@@ -168,10 +200,13 @@ async def livez(request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """Says that a request would be answered in time; 503 while more work waits than that. Needs no key."""
+    """Says that a request would be answered in time; 503 while more work waits than that. Needs no
+    key."""
     limit = request.app.state.serving.service.answers.limits.seconds
     if request.app.state.worker.waiting_seconds > limit:
-        return Refused(Code.OVERLOADED, "more work waits than can be done in time; try again").response()
+        return Refused(
+            Code.OVERLOADED, "more work waits than can be done in time; try again"
+        ).response()
     return _json({"status": "ok"})
 
 
@@ -190,32 +225,42 @@ async def metrics(request: Request) -> Response:
     """Figures in the text form of Prometheus."""
     figures: Metrics = request.app.state.metrics
     figures.waiting.set(request.app.state.worker.waiting_seconds)
-    return Response(generate_latest(figures.registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+    return Response(
+        generate_latest(figures.registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
+    )
 
 
 async def recommend(request: Request, body: RecommendRequest) -> Response:
-    """The k best items of each user. Unknown users get the average user's, unless the server refuses them; with
-    features, and a model that reads them, their own."""
+    """The k best items of each user. Unknown users get the average user's, unless the server
+    refuses them; with features, and a model that reads them, their own."""
     answers: Answers = request.app.state.serving.service.answers
     large = len(body.users) > 1 or bool(body.new_items or body.items or body.exclude)
     plan: Plan = await on_thread(request, partial(answers.plan, body), large)
     worker: Worker = request.app.state.worker
     waiting, most = worker.waiting_for(answers.engine, plan.query), answers.limits.seconds
     if waiting > most:
-        raise Refused(Code.OVERLOADED, "more work waits than can be done in time; try again", retry_after=waiting)
+        raise Refused(
+            Code.OVERLOADED,
+            "more work waits than can be done in time; try again",
+            retry_after=waiting,
+        )
 
     def render(ranking: Ranking, start: int) -> bytes:
         return to_json(answers.entries(plan, ranking, start), inf_nan_mode="null")[1:-1]
 
     # The results are counted until the answer is sent: `Pieces` ends the count.
     held = contextlib.ExitStack()
-    held.enter_context(request.state.guard.holding("results", len(body.users) * (body.k + body.offset)))
+    held.enter_context(
+        request.state.guard.holding("results", len(body.users) * (body.k + body.offset))
+    )
     try:
         parts = await asyncio.wait_for(worker.parts(answers.engine, plan.query, render), most)
     except BaseException as error:
         held.close()
         if isinstance(error, TimeoutError):
-            raise Refused(Code.OVERLOADED, f"no answer within {most:g} s; try again", retry_after=waiting) from None
+            raise Refused(
+                Code.OVERLOADED, f"no answer within {most:g} s; try again", retry_after=waiting
+            ) from None
         raise
     rest = to_json({"unknown_items": plan.unknown_items})[1:]
     return Pieces([b'{"recommendations":[', *_between(parts), b"],", rest], most, held.close)
@@ -224,7 +269,9 @@ async def recommend(request: Request, body: RecommendRequest) -> Response:
 async def score(request: Request, body: ScoreRequest) -> Response:
     """Scores of user-item pairs, on the scale of the model's target."""
     answers: Answers = request.app.state.serving.service.answers
-    answer: Response = await on_thread(request, lambda: _json(answers.scores(body)), len(body.pairs) > 1)
+    answer: Response = await on_thread(
+        request, lambda: _json(answers.scores(body)), len(body.pairs) > 1
+    )
     return answer
 
 
@@ -233,13 +280,19 @@ async def docs(request: Request) -> HTMLResponse:
     headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
     service = request.app.state.serving.service
     user, item = service.answers.users.ids[0], service.answers.items.ids[0]
-    examples = {"/recommend": {"users": [user], "k": 5}, "/score": {"pairs": [{"user": user, "item": item}]}}
+    examples = {
+        "/recommend": {"users": [user], "k": 5},
+        "/score": {"pairs": [{"user": user, "item": item}]},
+    }
     base = str(request.base_url).rstrip("/")
-    return HTMLResponse(render_page(request.app.openapi(), service.card, examples, base), headers=headers)
+    return HTMLResponse(
+        render_page(request.app.openapi(), service.card, examples, base), headers=headers
+    )
 
 
 def _json(content: dict[str, Any]) -> Response:
-    """Checked by tests against the schema, not on every request: an answer of 10,000 scores has no time for that."""
+    """Checked by tests against the schema, not on every request: an answer of 10,000 scores has no
+    time for that."""
     return Response(to_json(content, inf_nan_mode="null"), media_type="application/json")
 
 
@@ -249,7 +302,8 @@ def _between(parts: list[bytes]) -> list[bytes]:
 
 
 class Pieces(Response):
-    """A JSON answer that is sent piece by piece, as fast as its client takes it, then lets go of what it held."""
+    """A JSON answer that is sent piece by piece, as fast as its client takes it, then lets go of
+    what it held."""
 
     media_type = "application/json"
 
@@ -259,7 +313,8 @@ class Pieces(Response):
         self.headers["Content-Length"] = str(sum(map(len, pieces)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send; the server waits before each piece until the client has room for it, but not for ever."""
+        """Send; the server waits before each piece until the client has room for it, but not for
+        ever."""
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         try:
             async with asyncio.timeout(self.seconds):
@@ -269,7 +324,9 @@ class Pieces(Response):
                     await asyncio.sleep(0)  # lets the server notice that the client has left
                 await send({"type": "http.response.body", "body": b""})
         except TimeoutError:
-            LOG.warning("an answer was not taken in time")  # the server hangs up on who has only a part
+            LOG.warning(
+                "an answer was not taken in time"
+            )  # the server hangs up on who has only a part
         finally:
             self.then()
 
@@ -283,11 +340,15 @@ def _add_errors(app: FastAPI) -> None:
         if isinstance(error, RequestValidationError):
             return refuse_validation(error.errors()).response()
         if isinstance(error, HTTPException):
-            code = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 400: Code.MALFORMED}.get(error.status_code)
+            code = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 400: Code.MALFORMED}.get(
+                error.status_code
+            )
             response = Refused(code or Code.INVALID, str(error.detail)).response()
             response.headers.update(error.headers or {})  # which verbs a path takes
             return response
-        return Refused(Code.INTERNAL, "something went wrong on the server; its log says what").response()
+        return Refused(
+            Code.INTERNAL, "something went wrong on the server; its log says what"
+        ).response()
 
     for kind in (Refused, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, refused)

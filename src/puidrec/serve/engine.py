@@ -1,10 +1,11 @@
-"""The best candidates of users, in blocks: one product per block, then a partial sort. Codes in, codes out.
+"""The best candidates of users, in blocks: one product per block, then a partial sort. Codes in,
+codes out.
 
-Scores of a block are written into one buffer that is kept, so that memory does not grow with requests. One thread
-computes (`Worker`): small requests that fit together share a product, and a request of many users is cut into slices
-that take about as long as one user does. Small requests go first; slices of large ones take turns, and one of them runs
-after every few products of small ones. So a single user waits for about one slice, whatever else is under way, and
-nobody waits for ever.
+Scores of a block are written into one buffer that is kept, so that memory does not grow with
+requests. One thread computes (`Worker`): small requests that fit together share a product, and a
+request of many users is cut into slices that take about as long as one user does. Small requests go
+first; slices of large ones take turns, and one of them runs after every few products of small ones.
+So a single user waits for about one slice, whatever else is under way, and nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -30,18 +31,21 @@ from puidrec.optimise.devices import threads_for
 BLOCK_SCORES = 2**23
 """Scores held at once: 32 MB, 83 users against 100,000 items."""
 SLICE_SCORES = 2**18
-"""Scores of one slice of a large request: the scores, and the results below, are what a single user may wait for."""
+"""Scores of one slice of a large request: the scores, and the results below, are what a single user
+may wait for."""
 SLICE_RESULTS = 500
 """Results of one slice: they are turned into text at once, during which no other thread runs."""
 SMALL_IN_A_ROW = 4
 """Products of small requests after which a slice of a large one runs, where one waits."""
 FEW_PRODUCTS = 50_000_000
-"""Multiplications up to which one thread answers: it need not wait for others, and leaves them their cores."""
+"""Multiplications up to which one thread answers: it need not wait for others, and leaves them
+their cores."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What is ranked: rows of factors, and the code of each; codes of cold-start items follow the catalogue."""
+    """What is ranked: rows of factors, and the code of each; codes of cold-start items follow the
+    catalogue."""
 
     factors: torch.Tensor
     codes: np.ndarray | None = None
@@ -56,7 +60,8 @@ class Query:
 
     users: np.ndarray
     seen_by: np.ndarray
-    """For each of them, the user code whose rated items are left out; the number of users: nothing is left out."""
+    """For each of them, the user code whose rated items are left out; the number of users: nothing
+    is left out."""
     k: int
     candidates: Candidates
     left_out: np.ndarray | None = None
@@ -72,7 +77,9 @@ class Query:
     def part(self, start: int, stop: int) -> Query:
         """Some of the users."""
         path = None if self.path_users is None else self.path_users[start:stop]
-        return replace(self, users=self.users[start:stop], seen_by=self.seen_by[start:stop], path_users=path)
+        return replace(
+            self, users=self.users[start:stop], seen_by=self.seen_by[start:stop], path_users=path
+        )
 
     def joins(self, other: Query) -> bool:
         """Whether one product can answer both."""
@@ -87,15 +94,24 @@ class Ranking:
     codes: np.ndarray
     scores: np.ndarray
     gamma_max: np.ndarray | None = None
-    """Up to which Γ each of them stays, where that was asked for; NaN for users who were not in training."""
+    """Up to which Γ each of them stays, where that was asked for; NaN for users who were not in
+    training."""
 
 
 class Engine:
     """A fitted model's factors, ready for top-K. `best` is for one thread at a time."""
 
-    def __init__(self, model: Recommender, seen: tuple[np.ndarray, np.ndarray] | None = None) -> None:
-        self.scale, self.device, self.seen = model.settings.target_scale, model.device_, seen or model.logged_pairs()
-        self.path = {name: value for name, value in model.parameters_.items() if name.startswith("path.")}
+    def __init__(
+        self, model: Recommender, seen: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> None:
+        self.scale, self.device, self.seen = (
+            model.settings.target_scale,
+            model.device_,
+            seen or model.logged_pairs(),
+        )
+        self.path = {
+            name: value for name, value in model.parameters_.items() if name.startswith("path.")
+        }
         self.user_factors = np.ascontiguousarray(model.user_factors_)
         self.item_factors = np.ascontiguousarray(model.item_factors_)
         self.catalogue = Candidates(torch.from_numpy(self.item_factors).to(self.device))
@@ -108,10 +124,13 @@ class Engine:
 
     def slice_users(self, query: Query) -> int:
         """Users of a query whose scores and results fit into one slice."""
-        return max(1, min(SLICE_SCORES // max(len(query.candidates.factors), 1), SLICE_RESULTS // query.k))
+        return max(
+            1, min(SLICE_SCORES // max(len(query.candidates.factors), 1), SLICE_RESULTS // query.k)
+        )
 
     def warm_up(self) -> None:
-        """Answer once for as many users as fit into the buffer, so that no client waits for memory to be found."""
+        """Answer once for as many users as fit into the buffer, so that no client waits for memory
+        to be found."""
         users = self.user_factors[: self.users_per_block]
         self.best(Query(users, np.arange(len(users)), 1, self.catalogue))
 
@@ -121,7 +140,9 @@ class Engine:
             return self.catalogue
         n_items = len(self.item_factors)
         chosen = np.arange(n_items) if codes is None else np.unique(codes)
-        factors = np.concatenate([self.item_factors if codes is None else self.item_factors[chosen], cold_items])
+        factors = np.concatenate(
+            [self.item_factors if codes is None else self.item_factors[chosen], cold_items]
+        )
         rows = np.full(n_items, -1)
         rows[chosen] = np.arange(chosen.size)
         codes = np.append(chosen, n_items + np.arange(len(cold_items)))
@@ -130,14 +151,21 @@ class Engine:
     def best(self, query: Query) -> Ranking:
         """The k best candidates of every user, block by block."""
         size = self.users_per_block
-        return _joined([self._block(query.part(at, at + size)) for at in range(0, len(query.users), size)])
+        return _joined(
+            [self._block(query.part(at, at + size)) for at in range(0, len(query.users), size)]
+        )
 
     def best_of_each(self, queries: list[Query]) -> list[Ranking]:
         """Answers to queries that join each other, from one product."""
         if len(queries) == 1:
             return [self.best(queries[0])]
-        users, seen_by = (np.concatenate(parts) for parts in zip(*((q.users, q.seen_by) for q in queries), strict=True))
-        ranking = self.best(Query(users, seen_by, queries[0].k, queries[0].candidates, queries[0].left_out))
+        users, seen_by = (
+            np.concatenate(parts)
+            for parts in zip(*((q.users, q.seen_by) for q in queries), strict=True)
+        )
+        ranking = self.best(
+            Query(users, seen_by, queries[0].k, queries[0].candidates, queries[0].left_out)
+        )
         ends = np.cumsum([len(q.users) for q in queries])[:-1]
         pairs = zip(np.split(ranking.codes, ends), np.split(ranking.scores, ends), strict=True)
         return [Ranking(*pair) for pair in pairs]
@@ -153,33 +181,51 @@ class Engine:
             self._buffer = torch.empty(n_scores, device=self.device)
         scores = self._buffer[:n_scores].view(n_users, -1)
         with threads_for(n_scores, candidates.factors.shape[1], FEW_PRODUCTS):
-            torch.mm(torch.from_numpy(query.users).to(self.device), candidates.factors.T, out=scores)
+            torch.mm(
+                torch.from_numpy(query.users).to(self.device), candidates.factors.T, out=scores
+            )
             array: np.ndarray = scores.cpu().numpy()
             mask_seen(array, query.seen_by, *self.seen, candidates.rows)
             if query.left_out is not None:
-                rows = query.left_out if candidates.rows is None else candidates.rows[query.left_out]
+                rows = (
+                    query.left_out if candidates.rows is None else candidates.rows[query.left_out]
+                )
                 array[:, rows[rows >= 0]] = -np.inf
             row, value = top_k(array, query.k)
-            last = None if query.path_users is None else self._gamma_max(query.path_users, candidates, array, row)
+            last = (
+                None
+                if query.path_users is None
+                else self._gamma_max(query.path_users, candidates, array, row)
+            )
         codes = row if candidates.codes is None else candidates.codes[row]
-        return Ranking(codes, np.where(np.isfinite(value), self.scale.of_scores(value), -np.inf), last)
+        return Ranking(
+            codes, np.where(np.isfinite(value), self.scale.of_scores(value), -np.inf), last
+        )
 
-    def _gamma_max(self, users: np.ndarray, candidates: Candidates, scores: np.ndarray, best: np.ndarray) -> np.ndarray:
+    def _gamma_max(
+        self, users: np.ndarray, candidates: Candidates, scores: np.ndarray, best: np.ndarray
+    ) -> np.ndarray:
         """Up to which Γ the best candidates of a block stay among the k best."""
         known, last = users >= 0, np.full(best.shape, np.nan)
-        last[known] = gamma_max(scores[known], users[known], best[known], self.path, candidates.codes)
+        last[known] = gamma_max(
+            scores[known], users[known], best[known], self.path, candidates.codes
+        )
         return last
 
 
 def _joined(rankings: Sequence[Ranking]) -> Ranking:
     """Rankings of several groups of users as one."""
     last = [r.gamma_max for r in rankings if r.gamma_max is not None]
-    both = (np.concatenate([r.codes for r in rankings]), np.concatenate([r.scores for r in rankings]))
+    both = (
+        np.concatenate([r.codes for r in rankings]),
+        np.concatenate([r.scores for r in rankings]),
+    )
     return Ranking(*both, np.concatenate(last) if last else None)
 
 
 Render = Callable[[Ranking, int], Any]
-"""What is made of the ranking of a part of the users, on the worker's thread; the number is that of its first user."""
+"""What is made of the ranking of a part of the users, on the worker's thread; the number is that of
+its first user."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +267,8 @@ class Worker:
         return sum(part.query.cost for part in self._small) * self._seconds_per_score
 
     def _note_pace(self, seconds: float, scores: int) -> None:
-        """Sums that forget: one small product that was held up says little about the time of large ones."""
+        """Sums that forget: one small product that was held up says little about the time of large
+        ones."""
         self._pace = (0.95 * self._pace[0] + seconds, 0.95 * self._pace[1] + max(scores, 1))
         self._seconds_per_score = self._pace[0] / self._pace[1]
 
@@ -234,10 +281,22 @@ class Worker:
 
         Where the caller gives up (cancellation), what has not begun is not computed.
         """
-        loop, size, n_users = asyncio.get_running_loop(), engine.slice_users(query), len(query.users)
+        loop, size, n_users = (
+            asyncio.get_running_loop(),
+            engine.slice_users(query),
+            len(query.users),
+        )
         lane = self._small if n_users <= size else self._large
         parts = [
-            _QueryPart(turn, next(self._numbers), at, engine, query.part(at, at + size), render, loop.create_future())
+            _QueryPart(
+                turn,
+                next(self._numbers),
+                at,
+                engine,
+                query.part(at, at + size),
+                render,
+                loop.create_future(),
+            )
             for turn, at in enumerate(range(0, n_users, size))
         ]
         for part in parts:
@@ -271,9 +330,11 @@ class Worker:
                     part.answer.set_result(answer)
 
     def _batch(self) -> list[_QueryPart]:
-        """A slice of a large request, or small requests that share a product, up to one block of users.
+        """A slice of a large request, or small requests that share a product, up to one block of
+        users.
 
-        Parts of clients that left are dropped. A large request gives way to small ones, but not for ever.
+        Parts of clients that left are dropped. A large request gives way to small ones, but not for
+        ever.
         """
         self._drop(self._small)
         self._drop(self._large)

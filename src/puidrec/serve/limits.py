@@ -94,13 +94,19 @@ class Code(StrEnum):
 class Refused(Exception):  # noqa: N818 (it reads as what happens: raise Refused)
     """A request that gets no answer, with the reason for the client."""
 
-    def __init__(self, code: Code, message: str, field: str | None = None, retry_after: float = 1.0) -> None:
+    def __init__(
+        self, code: Code, message: str, field: str | None = None, retry_after: float = 1.0
+    ) -> None:
         super().__init__(message)
         self.code, self.message, self.field, self.retry_after = code, message, field, retry_after
 
     def response(self) -> JSONResponse:
         """The JSON form; those who were refused for load are told when to come back."""
-        problem = {"code": self.code.value, "message": one_line(self.message)[:MAX_MESSAGE], "field": self.field}
+        problem = {
+            "code": self.code.value,
+            "message": one_line(self.message)[:MAX_MESSAGE],
+            "field": self.field,
+        }
         headers = {}
         if self.code in (Code.LENGTH_REQUIRED, Code.BODY_TOO_LARGE, Code.TOO_SLOW):
             headers["Connection"] = "close"
@@ -114,7 +120,9 @@ class Refused(Exception):  # noqa: N818 (it reads as what happens: raise Refused
 def require_at_most(field: str, found: int, limit: int, what: str | None = None) -> None:
     """Refuse a number of things beyond its limit."""
     if found > limit:
-        raise Refused(Code.TOO_MANY, f"{what or field}: found {found:,}; expected at most {limit:,}", field)
+        raise Refused(
+            Code.TOO_MANY, f"{what or field}: found {found:,}; expected at most {limit:,}", field
+        )
 
 
 class Guard:
@@ -158,7 +166,11 @@ class Guard:
         """The size of the body as declared: bodies of unknown length were refused before."""
         declared = Headers(scope=scope).get("content-length", "0")
         # int() takes seconds for a number of a million digits
-        if not declared.isascii() or not declared.isdigit() or int(declared[:20]) > self.limits.body:
+        if (
+            not declared.isascii()
+            or not declared.isdigit()
+            or int(declared[:20]) > self.limits.body
+        ):
             raise self._too_large()
         return int(declared)
 
@@ -182,7 +194,9 @@ class Guard:
 
     def _too_large(self) -> Refused:
         most = self.limits.body
-        return Refused(Code.BODY_TOO_LARGE, f"the body is too large; expected at most {most:,} bytes")
+        return Refused(
+            Code.BODY_TOO_LARGE, f"the body is too large; expected at most {most:,} bytes"
+        )
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

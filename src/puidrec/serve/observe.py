@@ -26,7 +26,8 @@ from puidrec.serve.limits import Code, Refused
 
 LOG = logging.getLogger("puidrec.serve")
 MAX_WAITING = 10_000
-"""Lines that wait to be written; when whoever reads the log is slower than that, lines are dropped and counted."""
+"""Lines that wait to be written; when whoever reads the log is slower than that, lines are dropped
+and counted."""
 MAX_PATH = 200
 NO_CHUNKS = "chunked bodies are not read; send the whole body with a Content-Length"
 CLIENT_LEFT = 499
@@ -42,30 +43,46 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         own: dict[str, Any] = {"registry": self.registry}
         self.requests = Counter("puid_requests", "Requests answered.", ["path", "status"], **own)
-        self.seconds = Histogram("puid_request_seconds", "Time to answer.", ["path"], buckets=BUCKETS, **own)
+        self.seconds = Histogram(
+            "puid_request_seconds", "Time to answer.", ["path"], buckets=BUCKETS, **own
+        )
         self.under_way = Gauge("puid_requests_under_way", "Requests under way.", **own)
-        self.waiting = Gauge("puid_waiting_seconds", "Estimated time until work that waits now is done.", **own)
-        self.reloads = Counter("puid_reloads", "Times that a model was taken anew.", ["outcome"], **own)
-        self.dropped = Counter("puid_log_lines_dropped", "Log lines that nobody took in time.", **own)
-        self.model = Gauge("puid_model_loaded_timestamp_seconds", "When the model was loaded.", ["method"], **own)
+        self.waiting = Gauge(
+            "puid_waiting_seconds", "Estimated time until work that waits now is done.", **own
+        )
+        self.reloads = Counter(
+            "puid_reloads", "Times that a model was taken anew.", ["outcome"], **own
+        )
+        self.dropped = Counter(
+            "puid_log_lines_dropped", "Log lines that nobody took in time.", **own
+        )
+        self.model = Gauge(
+            "puid_model_loaded_timestamp_seconds", "When the model was loaded.", ["method"], **own
+        )
         for outcome in ("done", "failed"):
             self.reloads.labels(outcome)
 
     def path(self, asked: str) -> str:
-        """The path of a request as a label; what clients make up is one label, or they could fill the memory."""
+        """The path of a request as a label; what clients make up is one label, or they could fill
+        the memory."""
         return asked if asked in self._paths() else "other"
 
 
 class Observe:
-    """ASGI middleware around all others: gives a request its id, times it, counts it, writes its line.
+    """ASGI middleware around all others: gives a request its id, times it, counts it, writes its
+    line.
 
-    Probes are answered here: a load balancer has no key, calls us by our address, and must be answered however much is
-    under way. Bodies of unknown length are refused here, before anything of them is read: a body in chunks of one
-    byte costs a server a thousand times what it costs its client.
+    Probes are answered here: a load balancer has no key, calls us by our address, and must be
+    answered however much is under way. Bodies of unknown length are refused here, before anything
+    of them is read: a body in chunks of one byte costs a server a thousand times what it costs its
+    client.
     """
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, probes: Mapping[str, Callable[[Request], Awaitable[Response]]]
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        probes: Mapping[str, Callable[[Request], Awaitable[Response]]],
     ) -> None:
         self.app, self.metrics, self.probes = app, metrics, probes
 
@@ -115,7 +132,8 @@ class Observe:
 
 
 def _request_id(scope: Scope) -> str:
-    """The caller's own id where it is a short plain word, so that a request can be followed; else a new one."""
+    """The caller's own id where it is a short plain word, so that a request can be followed; else a
+    new one."""
     given = Headers(scope=scope).get("x-request-id", "")
     return given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else uuid.uuid4().hex
 
@@ -126,7 +144,11 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """A line; a failure's trace is in it, its line breaks escaped."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        line = {"time": moment, "level": record.levelname.lower(), "event": one_line(record.getMessage())}
+        line = {
+            "time": moment,
+            "level": record.levelname.lower(),
+            "event": one_line(record.getMessage()),
+        }
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
@@ -134,7 +156,8 @@ class JsonLines(logging.Formatter):
 
 
 class _Handler(QueueHandler):
-    """Puts records into a queue that never blocks: a reader that sleeps must not hold up the server."""
+    """Puts records into a queue that never blocks: a reader that sleeps must not hold up the
+    server."""
 
     def __init__(self, waiting: queue.Queue[Any], dropped: Callable[[], None]) -> None:
         super().__init__(waiting)
@@ -154,7 +177,8 @@ class _Handler(QueueHandler):
 
 @contextlib.contextmanager
 def logging_to(stream: TextIO | None, metrics: Metrics) -> Iterator[None]:
-    """Write a line per request, and warnings of uvicorn and asyncio, on a thread of its own; None: only the latter."""
+    """Write a line per request, and warnings of uvicorn and asyncio, on a thread of its own; None:
+    only the latter."""
     waiting: queue.Queue[Any] = queue.Queue(MAX_WAITING)
     writer = logging.StreamHandler(stream or sys.stderr)
     writer.setFormatter(JsonLines())

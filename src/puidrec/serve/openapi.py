@@ -1,7 +1,9 @@
-"""How the server describes itself: an OpenAPI document of this very model, and the page at /docs made from it.
+"""How the server describes itself: an OpenAPI document of this very model, and the page at /docs
+made from it.
 
-The document has the model's limits, the type of its ids, the names and kinds of its features: a request that it allows
-is one that the server answers, and clients can be made from it. The page loads nothing, so it works without a network.
+The document has the model's limits, the type of its ids, the names and kinds of its features: a
+request that it allows is one that the server answers, and clients can be made from it. The page
+loads nothing, so it works without a network.
 """
 
 from __future__ import annotations
@@ -28,9 +30,13 @@ KINDS: dict[str, list[Form]] = {
 
 
 def make_exact(document: Form, answers: Answers, *, keyed: bool = False) -> None:
-    """Narrow the general document, in place, to what this server accepts. keyed: it asks for an API key."""
+    """Narrow the general document, in place, to what this server accepts. keyed: it asks for an API
+    key."""
     if keyed:
-        bearer, header = {"type": "http", "scheme": "bearer"}, {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+        bearer, header = (
+            {"type": "http", "scheme": "bearer"},
+            {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+        )
         document["components"]["securitySchemes"] = {"bearer": bearer, "header": header}
         document["security"] = [{"bearer": []}, {"header": []}]
         for path in PROBES:
@@ -41,7 +47,9 @@ def make_exact(document: Form, answers: Answers, *, keyed: bool = False) -> None
     users, items, limits = answers.users, answers.items, answers.limits
     some = next(form for form in recommend["items"]["anyOf"] if form["type"] == "array")
     recommend["k"]["maximum"], recommend["users"]["maxItems"] = limits.k, limits.users
-    some["maxItems"] = recommend["new_items"]["maxItems"] = recommend["exclude"]["maxItems"] = limits.items
+    some["maxItems"] = recommend["new_items"]["maxItems"] = recommend["exclude"]["maxItems"] = (
+        limits.items
+    )
     recommend["offset"]["maximum"] = limits.k
     if not answers.engine.path:  # only `spectrum` knows how rankings change along Γ
         recommend["stable"]["const"] = False
@@ -54,11 +62,35 @@ def make_exact(document: Form, answers: Answers, *, keyed: bool = False) -> None
     score["pairs"]["maxItems"] = limits.pairs
     pair, answer = forms["Pair"]["properties"], forms["UserItems"]["properties"]
     for entities, places in (
-        (users, (recommend["users"]["items"], pair["user"], forms["User"]["properties"]["id"], answer["user_id"])),
-        (items, (some["items"], pair["item"], forms["Item"]["properties"]["id"], answer["items"]["items"])),
-        (items, (forms["RecommendResponse"]["properties"]["unknown_items"]["items"], recommend["exclude"]["items"])),
+        (
+            users,
+            (
+                recommend["users"]["items"],
+                pair["user"],
+                forms["User"]["properties"]["id"],
+                answer["user_id"],
+            ),
+        ),
+        (
+            items,
+            (
+                some["items"],
+                pair["item"],
+                forms["Item"]["properties"]["id"],
+                answer["items"]["items"],
+            ),
+        ),
+        (
+            items,
+            (
+                forms["RecommendResponse"]["properties"]["unknown_items"]["items"],
+                recommend["exclude"]["items"],
+            ),
+        ),
     ):
-        other = "string" if entities.integers else "integer"  # not the type that the model's ids have
+        other = (
+            "string" if entities.integers else "integer"
+        )  # not the type that the model's ids have
         for place in places:
             place["anyOf"] = [part for part in place["anyOf"] if part.get("type") != other]
     for name, entities in (("User", users), ("Item", items)):
@@ -70,17 +102,27 @@ def _name_features(form: Form, entities: EntityLookup) -> None:
     encoder = entities.cold_start.encoders.get(entities.side)
     if encoder is not None:
         form["properties"] = {
-            column.name: {"anyOf": [*KINDS[column.kind], {"type": "null"}]} for column in encoder.columns
+            column.name: {"anyOf": [*KINDS[column.kind], {"type": "null"}]}
+            for column in encoder.columns
         }
         form["additionalProperties"] = False
 
 
 def render_page(schema: Form, card: Form, examples: Form, base: str) -> str:
-    """The whole page; every value is escaped. examples: a request body by path. base: where the server answers."""
-    bodies = {path: shlex.quote(json.dumps(body, ensure_ascii=False)) for path, body in examples.items()}
+    """The whole page; every value is escaped. examples: a request body by path. base: where the
+    server answers."""
+    bodies = {
+        path: shlex.quote(json.dumps(body, ensure_ascii=False)) for path, body in examples.items()
+    }
     key = " -H 'Authorization: Bearer KEY'" if "security" in schema else ""
-    about = {"info": schema["info"], "paths": schema["paths"], "forms": schema["components"]["schemas"]}
-    return _template().render(**about, card=card, examples=bodies, base=base, key=key, probes=PROBES)
+    about = {
+        "info": schema["info"],
+        "paths": schema["paths"],
+        "forms": schema["components"]["schemas"],
+    }
+    return _template().render(
+        **about, card=card, examples=bodies, base=base, key=key, probes=PROBES
+    )
 
 
 @functools.cache

@@ -1,4 +1,5 @@
-"""The process: a socket, an event loop and signals. SIGHUP takes the model anew, SIGINT and SIGTERM end it.
+"""The process: a socket, an event loop and signals. SIGHUP takes the model anew, SIGINT and SIGTERM
+end it.
 
 How many connections there are, and how slowly they send and read, is left to a reverse proxy.
 """
@@ -31,7 +32,8 @@ STEP = 2**13  # bytes that are parsed before a refusal is looked for
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's, with a bound on the head of a request, no ear for chunks, and answers for clients that half-close.
+    """uvicorn's, with a bound on the head of a request, no ear for chunks, and answers for clients
+    that half-close.
 
     Chunks of one byte cost a thousand times what they cost their client; the application refuses
     the request as soon as it has the head (`Observe`), and what follows is not parsed.
@@ -63,7 +65,9 @@ class Protocol(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether to go on: a client that has sent its request whole may still wait for the answer."""
-        waits = self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)
+        waits = self.cycle is not None and not (
+            self.cycle.response_complete or self.cycle.more_body
+        )
         if waits:
             self.cycle.keep_alive = False
         return waits
@@ -130,7 +134,8 @@ def make_server(app: FastAPI, proxies: Sequence[str] = ()) -> Server:
 def serve_forever(
     app: FastAPI, listener: socket.socket, *, proxies: Sequence[str] = (), log: TextIO | None = None
 ) -> None:
-    """Serve until told to stop, computing on one thread. log: where lines of requests go; None: nowhere.
+    """Serve until told to stop, computing on one thread. log: where lines of requests go; None:
+    nowhere.
 
     A product for one user is over before a second thread has woken, requests that wait share a
     product anyway, and the event loop needs a core of its own.

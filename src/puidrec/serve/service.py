@@ -1,4 +1,5 @@
-"""What is being served: a model with all that is derived from it, taken from a run folder, and anew when asked."""
+"""What is being served: a model with all that is derived from it, taken from a run folder, and anew
+when asked."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def load_service(folder: Path, policy: Policy) -> Service:
     _copy_arrays(model)
     if policy.seen is Seen.NEVER:
         model.seen_, model.held_out_ = nothing_seen(model), None
-    service = make_service(Answers(model, policy.unknown, policy.limits, policy.seen), metrics, environment)
+    service = make_service(
+        Answers(model, policy.unknown, policy.limits, policy.seen), metrics, environment
+    )
     service.answers.engine.warm_up()
     return service
 
@@ -66,9 +69,13 @@ def load_service(folder: Path, policy: Policy) -> Service:
 def _copy_arrays(model: Recommender) -> None:
     """Take a model out of its files, which a loaded model maps into memory.
 
-    Else a file that is written over in place changes the answers, and one that is cut short ends the process.
+    Else a file that is written over in place changes the answers, and one that is cut short ends
+    the process.
     """
-    model.user_factors_, model.item_factors_ = model.user_factors_.copy(), model.item_factors_.copy()
+    model.user_factors_, model.item_factors_ = (
+        model.user_factors_.copy(),
+        model.item_factors_.copy(),
+    )
     model.seen_ = (model.seen_[0].copy(), model.seen_[1].copy())
     if model.held_out_ is not None:
         model.held_out_ = (model.held_out_[0].copy(), model.held_out_[1].copy())
@@ -134,7 +141,8 @@ class Serving:
         self.metrics.model.labels(service.card["method"]).set(time.time())
 
     def reload(self) -> None:
-        """Take the model and the keys anew, beside the requests under way; called on the event loop."""
+        """Take the model and the keys anew, beside the requests under way; called on the event
+        loop."""
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.get_running_loop().create_task(self._reload())
 
@@ -149,12 +157,17 @@ class Serving:
         except Exception as error:  # whatever is wrong with the new one, the old one goes on
             self.metrics.reloads.labels("failed").inc()
             words = str(error) if isinstance(error, PuidError) else repr(error)
-            LOG.error("reload failed; the model before it stays", extra={"fields": {"error": words[:400]}})
+            LOG.error(
+                "reload failed; the model before it stays", extra={"fields": {"error": words[:400]}}
+            )
             return
         self._install(service, document)
         self.metrics.reloads.labels("done").inc()
         await asyncio.to_thread(return_memory)
-        LOG.info("reloaded", extra={"fields": {"method": service.card["method"], "loaded": service.card["loaded"]}})
+        LOG.info(
+            "reloaded",
+            extra={"fields": {"method": service.card["method"], "loaded": service.card["loaded"]}},
+        )
 
     def _load(self) -> tuple[Service, dict[str, Any]]:
         """On another thread. Keys last: a model that is refused leaves everything as it was."""
@@ -166,7 +179,8 @@ class Serving:
 
 
 def return_memory() -> None:
-    """Give the freed memory of an earlier model back to the system: glibc keeps it, in pieces, for each thread."""
+    """Give the freed memory of an earlier model back to the system: glibc keeps it, in pieces, for
+    each thread."""
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)

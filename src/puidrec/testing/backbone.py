@@ -31,15 +31,21 @@ class BackboneContract:
         """Scores of pairs, of tiles and on a log's pattern agree."""
         model = self.make(0)
         tile = model.factors().tile()
-        user, item = (x.flatten() for x in torch.meshgrid(*map(torch.arange, tile.shape), indexing="ij"))
+        user, item = (
+            x.flatten() for x in torch.meshgrid(*map(torch.arange, tile.shape), indexing="ij")
+        )
         torch.testing.assert_close(model(user, item), tile.flatten())
         pattern = LogPattern.from_pairs(user.numpy(), item.numpy(), model.n_users, model.n_items)
-        torch.testing.assert_close(sampled_product(model.users(), model.items(), pattern), tile.flatten())
+        torch.testing.assert_close(
+            sampled_product(model.users(), model.items(), pattern), tile.flatten()
+        )
 
     def test_initialisation_is_seeded(self) -> None:
         """One seed, one model; another seed, another model; no global state."""
         first, again, other = self.make(3), self.make(3), self.make(4)
-        assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+        assert all(
+            torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True)
+        )
         assert not torch.equal(first.factors().tile(), other.factors().tile())
 
     def test_every_parameter_learns_and_is_penalised(self) -> None:
@@ -48,5 +54,7 @@ class BackboneContract:
         penalty = model.penalty()
         loss = (model.factors().tile() - 1.0).square().mean() + penalty.ids + penalty.features
         loss.backward()  # type: ignore[no-untyped-call]
-        assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+        assert all(
+            p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in model.parameters()
+        )
         assert (penalty.ids + penalty.features).item() > 0.0

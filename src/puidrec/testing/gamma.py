@@ -1,4 +1,5 @@
-"""The contract of a Γ rule: subclass, say which rule, and pytest checks what bounds and methods rely on.
+"""The contract of a Γ rule: subclass, say which rule, and pytest checks what bounds and methods
+rely on.
 
 class TestMine(GammaContract):
     def make(self):
@@ -19,7 +20,10 @@ from puidrec.features.counts import ExposureCounts
 def small_counts(seed: int = 0, n_users: int = 60, n_items: int = 40) -> ExposureCounts:
     """A small log in which features and hidden traits of users and items drive exposure."""
     random = np.random.default_rng(seed)
-    user_bin, item_bin = random.integers(0, 3, n_users, dtype=np.int32), random.integers(0, 4, n_items, dtype=np.int32)
+    user_bin, item_bin = (
+        random.integers(0, 3, n_users, dtype=np.int32),
+        random.integers(0, 4, n_items, dtype=np.int32),
+    )
     traits = np.add.outer(random.normal(0.0, 0.5, n_users), random.normal(0.0, 0.5, n_items))
     logit = np.add.outer(0.4 * user_bin, -0.3 * item_bin) + traits - 1.5
     user, item = np.nonzero(random.random(logit.shape) < 1.0 / (1.0 + np.exp(-logit)))

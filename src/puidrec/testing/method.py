@@ -1,4 +1,5 @@
-"""The contract of a method: subclass, say which row, and pytest checks what every other module relies on.
+"""The contract of a method: subclass, say which row, and pytest checks what every other module
+relies on.
 
 class TestMine(MethodContract):
     spec = MINE
@@ -36,7 +37,9 @@ class MethodContract:
 
     def fit(self, data: Dataset | None = None, **settings: Any) -> Recommender:
         """The method on a small log."""
-        return Recommender(self.spec.name, rng=0, **{**self.settings, **settings}).fit(data or self.data())
+        return Recommender(self.spec.name, rng=0, **{**self.settings, **settings}).fit(
+            data or self.data()
+        )
 
     def model(self) -> Recommender:
         """`fit()`, once for all checks of a method."""
@@ -47,7 +50,9 @@ class MethodContract:
 
     def scores(self, model: Recommender) -> np.ndarray:
         """Scores of all pairs."""
-        users, items = np.meshgrid(model.user_ids_.ids.to_numpy(), model.item_ids_.ids.to_numpy(), indexing="ij")
+        users, items = np.meshgrid(
+            model.user_ids_.ids.to_numpy(), model.item_ids_.ids.to_numpy(), indexing="ij"
+        )
         scores: np.ndarray = model.predict(users.ravel(), items.ravel(), scale="unit")
         return scores
 
@@ -83,10 +88,13 @@ class MethodContract:
         assert loaded.recommend(users, 4)["item_id"].equals(model.recommend(users, 4)["item_id"])
 
     def test_says_if_uniform_rows_decide_anything(self) -> None:
-        """Other uniform ratings, none of which choose the epoch, change scores where a method says so, only there."""
+        """Other uniform ratings, none of which choose the epoch, change scores where a method says
+        so, only there."""
         data = self.data()
         assert data.uniform is not None
-        flipped = data.uniform.frame.with_columns(rating=(data.scale.low + data.scale.high) - pl.col("rating"))
+        flipped = data.uniform.frame.with_columns(
+            rating=(data.scale.low + data.scale.high) - pl.col("rating")
+        )
         other = replace(data, uniform=replace(data.uniform, frame=flipped))
         first, second = (self.scores(self.fit(d, select="none")) for d in (data, other))
         assert np.array_equal(first, second) is not bool(self.spec.uses_uniform)

@@ -1,4 +1,5 @@
-"""The contract of a metric: subclass with its name, and pytest checks what tables and paired tests rely on.
+"""The contract of a metric: subclass with its name, and pytest checks what tables and paired tests
+rely on.
 
 class TestMine(MetricContract):
     name = "mine@5"
@@ -26,7 +27,12 @@ class MetricContract:
         user, rating = random.integers(0, n_users, n), random.integers(0, 5, n) / 4.0
         rating[user == 3], rating[user == 4] = 1.0, 0.0
         label = (rating > 0.6).astype(np.int8)
-        return {"user": user, "score": random.integers(0, 20, n) / 19.0, "label": label, "rating": rating}
+        return {
+            "user": user,
+            "score": random.integers(0, 20, n) / 19.0,
+            "label": label,
+            "rating": rating,
+        }
 
     def evaluate(self, rows: dict[str, np.ndarray], **options: np.ndarray) -> Evaluation:
         """This metric alone."""
@@ -44,7 +50,8 @@ class MetricContract:
         np.testing.assert_allclose(moved[self.name], self.evaluate(rows)[self.name], rtol=1e-12)
 
     def test_a_user_does_not_move_another(self) -> None:
-        """Each user's value is the same alone, but for metrics of all rows; the metric is the mean of the values."""
+        """Each user's value is the same alone, but for metrics of all rows; the metric is the mean
+        of the values."""
         rows = self.rows()
         result = self.evaluate(rows)
         if self.name not in result.per_user:
@@ -54,16 +61,24 @@ class MetricContract:
             np.testing.assert_allclose(kept.mean, result[self.name], rtol=1e-12)
             return
         for user, value in zip(kept.users, kept.values, strict=True):
-            alone = self.evaluate({key: values[rows["user"] == user] for key, values in rows.items()})
+            alone = self.evaluate(
+                {key: values[rows["user"] == user] for key, values in rows.items()}
+            )
             np.testing.assert_allclose(alone[self.name], value, rtol=1e-12)
-        np.testing.assert_allclose(np.average(kept.values, weights=kept.size), result[self.name], rtol=1e-12)
+        np.testing.assert_allclose(
+            np.average(kept.values, weights=kept.size), result[self.name], rtol=1e-12
+        )
 
     def test_the_truth_scores_best(self) -> None:
-        """Scoring with the target itself is at least as good as noise, whose sign says which way is better."""
+        """Scoring with the target itself is at least as good as noise, whose sign says which way is
+        better."""
         rows = self.rows()
         if self.name.startswith("logloss"):
             rows["rating"] = rows["label"].astype(np.float64)
-        best, noise = self.evaluate({**rows, "score": rows["rating"]})[self.name], self.evaluate(rows)[self.name]
+        best, noise = (
+            self.evaluate({**rows, "score": rows["rating"]})[self.name],
+            self.evaluate(rows)[self.name],
+        )
         assert np.isfinite([best, noise]).all()
         assert best > noise if parse_metric(self.name)[0].higher_is_better else best < noise
 

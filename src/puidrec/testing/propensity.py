@@ -1,4 +1,5 @@
-"""The contract of a propensity: subclass, say how to make one, and pytest checks what everything else relies on.
+"""The contract of a propensity: subclass, say how to make one, and pytest checks what everything
+else relies on.
 
 class TestMine(PropensityContract):
     def make(self):
@@ -23,7 +24,10 @@ def small_exposure(seed: int = 0, n_users: int = 60, n_items: int = 40) -> Expos
     from puidrec.exposure.logistic import one_hot
 
     random = np.random.default_rng(seed)
-    user_bin, item_bin = random.integers(0, 3, n_users, dtype=np.int32), random.integers(0, 4, n_items, dtype=np.int32)
+    user_bin, item_bin = (
+        random.integers(0, 3, n_users, dtype=np.int32),
+        random.integers(0, 4, n_items, dtype=np.int32),
+    )
     user_bin[:3], item_bin[:4] = np.arange(3), np.arange(4)
     user_trait, item_trait = random.normal(0.0, 0.5, n_users), random.normal(0.0, 0.5, n_items)
     logit = 0.4 * user_bin[:, None] - 0.3 * item_bin + user_trait[:, None] + item_trait - 1.5

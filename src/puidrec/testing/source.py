@@ -1,4 +1,5 @@
-"""The contract of a data source: subclass, say how to load it, and pytest checks what everything behind it relies on.
+"""The contract of a data source: subclass, say how to load it, and pytest checks what everything
+behind it relies on.
 
 class TestMine(SourceContract):
     def load(self):
@@ -18,14 +19,16 @@ from puidrec.errors import InputError
 
 
 class SourceContract:
-    """What holds for every source. Override `load`, and `load_nonsense` if yours reads files or takes options."""
+    """What holds for every source. Override `load`, and `load_nonsense` if yours reads files or
+    takes options."""
 
     def load(self) -> Dataset:
         """The data set; called several times."""
         raise NotImplementedError
 
     def load_nonsense(self) -> Dataset:
-        """Load from a folder that is not there, or with an option that makes no sense; must be refused."""
+        """Load from a folder that is not there, or with an option that makes no sense; must be
+        refused."""
         raise InputError("this source takes nothing that could be wrong")
 
     def test_is_a_dataset_with_a_name(self) -> None:
@@ -36,7 +39,8 @@ class SourceContract:
         assert data.name == data.name.strip()
 
     def test_loading_twice_gives_the_same_data(self) -> None:
-        """Equal digests: nothing depends on the clock, on global random state or on the order of files."""
+        """Equal digests: nothing depends on the clock, on global random state or on the order of
+        files."""
         assert self.load().sha256 == self.load().sha256
 
     def test_rows_are_sorted_pairs_within_the_population(self) -> None:
@@ -55,7 +59,10 @@ class SourceContract:
     def test_side_tables_have_a_row_per_entity(self) -> None:
         """Row k of a side table belongs to code k."""
         data = self.load()
-        for table, key, ids in ((data.users, "user_id", data.user_ids), (data.items, "item_id", data.item_ids)):
+        for table, key, ids in (
+            (data.users, "user_id", data.user_ids),
+            (data.items, "item_id", data.item_ids),
+        ):
             if table is not None:
                 assert table.columns[0] == key
                 assert table[key].to_list() == ids.ids.to_list()
@@ -94,7 +101,9 @@ def _check_rows(part: Interactions, data: Dataset) -> None:
     assert user.max() < data.n_users
     assert item.min() >= 0
     assert item.max() < data.n_items
-    assert bool((np.diff(user * data.n_items + item) > 0).all()), "rows are not sorted, or a pair occurs twice"
+    assert bool((np.diff(user * data.n_items + item) > 0).all()), (
+        "rows are not sorted, or a pair occurs twice"
+    )
     assert bool(np.isfinite(part.rating).all())
     assert data.scale.low <= part.rating.min() <= part.rating.max() <= data.scale.high
 

@@ -12,12 +12,17 @@ def truth_of(world: str, **options: object) -> Truth:
     return Truth.from_options(simulation_options(world, 60, 50, **options))  # type: ignore[arg-type]
 
 
-def counts(truth: Truth, draws: int, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:
-    """How often each pair is drawn, and rows per draw, over independent exposure draws of one population."""
+def counts(
+    truth: Truth, draws: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[np.ndarray, np.ndarray]:
+    """How often each pair is drawn, and rows per draw, over independent exposure draws of one
+    population."""
     total, rows = np.zeros((truth.options.n_users, truth.options.n_items)), []
     sampler = ExposureSampler(truth)
     for draw in range(draws):
-        monkeypatch.setattr(exposure, "generator", lambda *_, draw=draw: np.random.default_rng([5, draw]))
+        monkeypatch.setattr(
+            exposure, "generator", lambda *_, draw=draw: np.random.default_rng([5, draw])
+        )
         users, items = sampler.block(0)
         np.add.at(total, (users, items), 1)
         rows.append(users.size)
@@ -45,7 +50,9 @@ def test_every_pair_is_an_independent_bernoulli_of_its_true_propensity(
     chi2 = ((seen - draws * p) ** 2 / (draws * p * (1 - p))).sum()
     assert abs(chi2 - p.size) < 5.0 * np.sqrt(2.0 * p.size + (1.0 / (draws * p)).sum())
     assert abs(rows.mean() - p.sum()) < 4.0 * np.sqrt((p * (1 - p)).sum() / draws)
-    spread = rows.var(ddof=1) * (draws - 1) / (p * (1 - p)).sum()  # chi-square, if pairs are independent
+    spread = (
+        rows.var(ddof=1) * (draws - 1) / (p * (1 - p)).sum()
+    )  # chi-square, if pairs are independent
     assert 1e-4 < stats.chi2.sf(spread, draws - 1) < 1 - 1e-4
 
 

@@ -21,7 +21,13 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_chunks_hold_exactly_what_simulate_returns(tmp_path: Path, chunk_users: int | None) -> None:
     calls: list[tuple[int, int]] = []
     facts = simulate_to_parquet(
-        tmp_path / "sim", "half-complete", 300, 200, rng=5, chunk_users=chunk_users, progress=lambda *c: calls.append(c)
+        tmp_path / "sim",
+        "half-complete",
+        300,
+        200,
+        rng=5,
+        chunk_users=chunk_users,
+        progress=lambda *c: calls.append(c),
     )
     memory, disk = simulate("half-complete", 300, 200, rng=5), read_simulation(tmp_path / "sim")
     assert disk.data.sha256 == memory.data.sha256
@@ -41,7 +47,9 @@ def test_files_are_compact_and_sorted(tmp_path: Path) -> None:
 
 
 def test_a_log_far_smaller_than_d_costs_its_rows_only(tmp_path: Path) -> None:
-    facts = simulate_to_parquet(tmp_path / "sim", "pair", 1_000_000, 100_000, 100_000, n_uniform=1_000)
+    facts = simulate_to_parquet(
+        tmp_path / "sim", "pair", 1_000_000, 100_000, 100_000, n_uniform=1_000
+    )
     assert facts["rows"] == pytest.approx(100_000, rel=0.05)
 
 

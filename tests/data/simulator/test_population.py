@@ -3,23 +3,35 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from puidrec.data.simulator.population import BASE_RATING, WORLDS, SimulationOptions, get_world, make_population
+from puidrec.data.simulator.population import (
+    BASE_RATING,
+    WORLDS,
+    SimulationOptions,
+    get_world,
+    make_population,
+)
 from puidrec.data.synthetic import simulation_options
 from puidrec.errors import InputError
 
 
-@pytest.mark.parametrize("world", sorted(name for name, world in WORLDS.items() if not world.ordinal))
+@pytest.mark.parametrize(
+    "world", sorted(name for name, world in WORLDS.items() if not world.ordinal)
+)
 def test_mean_ratings_cannot_leave_the_scale(world: str) -> None:
-    """The largest feature effects and the largest hidden effect together stay within 1..5, for any seed."""
+    """The largest feature effects and the largest hidden effect together stay within 1..5, for any
+    seed."""
     for seed in range(5):
         options = simulation_options(world, 3_000, 3_000, rng=seed, rating_strength=1.0)
         population = make_population(options)
         u, i, s = population.users, population.items, population.strengths
         reach = (
-            options.rating_strength * s.largest(np.arange(s.user.size)[:, None], np.arange(s.item.size)[None, :]).max()
+            options.rating_strength
+            * s.largest(np.arange(s.user.size)[:, None], np.arange(s.item.size)[None, :]).max()
         )
         slopes = np.abs(u.slope).max() * np.abs(i.slope).max()
-        known = np.where(s.user[u.strength_class] == 0, u.stars, u.stars + reach)  # recorded traits are in `stars`
+        known = np.where(
+            s.user[u.strength_class] == 0, u.stars, u.stars + reach
+        )  # recorded traits are in `stars`
         top = known.max() + i.stars.max() + population.cell_stars.max() + slopes
         known = np.where(s.user[u.strength_class] == 0, u.stars, u.stars - reach)
         bottom = known.min() + i.stars.min() + population.cell_stars.min() - slopes
@@ -44,7 +56,14 @@ def test_the_two_sides_share_feature_effects() -> None:
 
 def test_features_have_plain_types_and_every_level() -> None:
     population = make_population(simulation_options("half-complete", 500, 300))
-    assert population.users.frame.columns == ["user_id", "segment", "region", "age", "activity", "mood"]
+    assert population.users.frame.columns == [
+        "user_id",
+        "segment",
+        "region",
+        "age",
+        "activity",
+        "mood",
+    ]
     assert population.items.frame.columns == ["item_id", "genre", "price", "quality"]
     assert population.users.frame["segment"].n_unique() == 4
     assert population.items.frame["genre"].n_unique() == 6
@@ -53,9 +72,20 @@ def test_features_have_plain_types_and_every_level() -> None:
 
 def test_no_world_can_pull_beyond_one() -> None:
     assert list(WORLDS) == [
-        "entity", "pair", "mixed", "half-complete", "proportional", "no-confounding", "reversed", "mixed-sign",
-        "trait-genre", "heavy-tailed", "ordinal", "benign-activity", "awkward",
-    ]  # fmt: skip
+        "entity",
+        "pair",
+        "mixed",
+        "half-complete",
+        "proportional",
+        "no-confounding",
+        "reversed",
+        "mixed-sign",
+        "trait-genre",
+        "heavy-tailed",
+        "ordinal",
+        "benign-activity",
+        "awkward",
+    ]
     for world in WORLDS.values():
         assert 0.0 <= world.user + world.item + world.genre + world.pair <= 1.0
         assert 0.0 <= world.rest <= 1.0

@@ -6,7 +6,12 @@ from scipy import integrate, stats
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
-from puidrec.data.simulator.population import Strengths, hidden_from_uniform, hidden_nodes, largest_hidden
+from puidrec.data.simulator.population import (
+    Strengths,
+    hidden_from_uniform,
+    hidden_nodes,
+    largest_hidden,
+)
 from puidrec.data.simulator.truth import (
     CUTS,
     HiddenMean,
@@ -30,7 +35,8 @@ def truth_of(world: str, n_users: int = 300, n_items: int = 300, **options: obje
 
 @pytest.mark.parametrize("world", CONFOUNDED)
 def test_empirical_odds_ratios_match_the_stated_gamma(world: str) -> None:
-    """The odds ratio of exposure to nominal odds, fitted among pairs of like φ, is exp(φ): Γ with its sign."""
+    """The odds ratio of exposure to nominal odds, fitted among pairs of like φ, is exp(φ): Γ with
+    its sign."""
     z, largest = [], 0.0
     for seed in range(4):
         simulation = simulate(world, 400, 300, rng=seed)
@@ -39,7 +45,9 @@ def test_empirical_odds_ratios_match_the_stated_gamma(world: str) -> None:
         seen[simulation.data.logged.user, simulation.data.logged.item] = 1
         for level in np.array_split(np.argsort(phi, axis=None, kind="stable"), 20):
             m, rows = index.flat[level], seen.flat[level].sum()
-            fitted = float(brentq(lambda ratio, m=m, rows=rows: expit(m + ratio).sum() - rows, -6.0, 6.0))
+            fitted = float(
+                brentq(lambda ratio, m=m, rows=rows: expit(m + ratio).sum() - rows, -6.0, 6.0)
+            )
             p = expit(m + fitted)
             z.append((fitted - phi.flat[level].mean()) * np.sqrt((p * (1 - p)).sum()))
             largest = max(largest, abs(fitted))
@@ -50,7 +58,8 @@ def test_empirical_odds_ratios_match_the_stated_gamma(world: str) -> None:
 
 @pytest.mark.parametrize("world", sorted(WORLDS))
 def test_nominal_propensity_is_the_mean_true_one_given_features(world: str) -> None:
-    """Over populations, pairs of a cell (by nominal p) have p_true of mean p; clustered by seed for the traits."""
+    """Over populations, pairs of a cell (by nominal p) have p_true of mean p; clustered by seed for
+    the traits."""
     gaps = []
     for seed in range(12):
         truth = truth_of(world, 200, 200, rng=seed)
@@ -87,7 +96,9 @@ def test_gamma_is_as_strong_as_promised() -> None:
 
 def test_density_is_met_on_average() -> None:
     for world, density in (("mixed", 0.05), ("proportional", 0.3), ("entity", 0.002)):
-        assert truth_of(world, density=density).matrix("propensity").mean() == pytest.approx(density, rel=1e-6)
+        assert truth_of(world, density=density).matrix("propensity").mean() == pytest.approx(
+            density, rel=1e-6
+        )
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -113,12 +124,15 @@ def test_rating_variance_is_binomial() -> None:
 
 
 def test_expected_rating_is_bilinear_in_the_features() -> None:
-    """Ordinary least squares on [1, one-hot, numeric] ⊗ [1, one-hot, numeric] fits E[r | x] to the last digits."""
+    """Ordinary least squares on [1, one-hot, numeric] ⊗ [1, one-hot, numeric] fits E[r | x] to the
+    last digits."""
     simulation = simulate("half-complete", 120, 90)
     users, items = simulation.data.users, simulation.data.items
     assert users is not None
     assert items is not None
-    users = users.with_columns(users["mood"].is_null().cast(float).alias("gone"), users["mood"].fill_null(0.0))
+    users = users.with_columns(
+        users["mood"].is_null().cast(float).alias("gone"), users["mood"].fill_null(0.0)
+    )
     left = users.drop("user_id").to_dummies(["segment", "region"]).to_numpy().astype(float)
     right = items.drop("item_id").to_dummies(["genre"]).to_numpy().astype(float)
     left, right = (np.c_[np.ones(len(x)), (x - x.mean(0)) / x.std(0)] for x in (left, right))
@@ -139,11 +153,15 @@ def test_half_complete_hides_nothing_from_complete_users() -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_recorded_confounder_acts_on_complete_users_as_a_hidden_one_does_on_others(sign: int) -> None:
-    """Its effect moves from φ into the features' own parts: exposure by 1.2 logits per unit, rating by one star."""
+def test_a_recorded_confounder_acts_on_complete_users_as_a_hidden_one_does_on_others(
+    sign: int,
+) -> None:
+    """Its effect moves from φ into the features' own parts: exposure by 1.2 logits per unit, rating
+    by one star."""
     users = np.arange(400)
     hidden, recorded = (
-        truth_of("half-complete", 400, 50, affected_share=share, sign=sign, exposure_strength=1.2) for share in (1, 0)
+        truth_of("half-complete", 400, 50, affected_share=share, sign=sign, exposure_strength=1.2)
+        for share in (1, 0)
     )
     trait = hidden.population.users.hidden
     assert recorded.population.users.frame["mood"].to_numpy() == pytest.approx(trait)
@@ -152,7 +170,9 @@ def test_a_recorded_confounder_acts_on_complete_users_as_a_hidden_one_does_on_ot
     gap = recorded.matrix("expected_rating") - hidden.matrix("expected_rating")
     assert gap == pytest.approx(np.repeat(sign * trait[:, None], 50, axis=1))
     items = np.zeros(400, int)
-    shift = logit(recorded.true_propensity(users, items)) - logit(hidden.true_propensity(users, items))
+    shift = logit(recorded.true_propensity(users, items)) - logit(
+        hidden.true_propensity(users, items)
+    )
     assert np.ptp(shift) < 1e-9  # only the intercept differs
 
 
@@ -181,7 +201,15 @@ def test_affected_share_leaves_the_others_alone() -> None:
 def test_answers_do_not_depend_on_how_one_asks() -> None:
     truth = truth_of("mixed", 40, 30)
     users, items = np.divmod(np.random.default_rng(0).permutation(1200), 30)
-    for quantity in ("propensity", "true_propensity", "phi", "gamma", "gamma_bound", "rating", "expected_rating"):
+    for quantity in (
+        "propensity",
+        "true_propensity",
+        "phi",
+        "gamma",
+        "gamma_bound",
+        "rating",
+        "expected_rating",
+    ):
         asked = getattr(truth, quantity)(users.astype(np.int32), items.tolist())
         assert np.array_equal(asked, truth.matrix(quantity)[users, items])  # type: ignore[arg-type]
 
@@ -203,7 +231,9 @@ def test_refusals() -> None:
 @pytest.mark.parametrize("amplitude", [0.0, 0.4, 1.2, 4.0])
 def test_mean_over_one_trait_equals_the_integral(amplitude: float) -> None:
     m = np.array([-9.0, -3.0, 0.0, 2.5])
-    exact = [integrate.quad(lambda u, x=x: expit(x + amplitude * np.cos(np.pi * u)), 0, 1)[0] for x in m]
+    exact = [
+        integrate.quad(lambda u, x=x: expit(x + amplitude * np.cos(np.pi * u)), 0, 1)[0] for x in m
+    ]
     assert average_over_hidden(expit, m, (amplitude,)) == pytest.approx(exact, rel=1e-8)
 
 
@@ -246,7 +276,12 @@ def test_the_table_interpolates_to_a_millionth_and_mixes_hidden_classes() -> Non
 def test_the_nodes_of_the_heavy_law_integrate_it(amplitude: float) -> None:
     m = np.array([-4.0, 0.0, 2.5])
     exact = [
-        integrate.quad(lambda u, x=x: expit(x + amplitude * hidden_from_uniform(u, heavy=True)), 0, 1, limit=400)[0]
+        integrate.quad(
+            lambda u, x=x: expit(x + amplitude * hidden_from_uniform(u, heavy=True)),
+            0,
+            1,
+            limit=400,
+        )[0]
         for x in m
     ]
     assert average_over_hidden(expit, m, (amplitude,), heavy=True) == pytest.approx(exact, abs=1e-5)
@@ -266,13 +301,17 @@ def test_cut_points_give_the_ratings_that_their_mean_says() -> None:
     assert np.ptp(np.diff(CUTS)) > 0.2
 
 
-@pytest.mark.parametrize("world", ["reversed", "mixed-sign", "trait-genre", "heavy-tailed", "ordinal"])
+@pytest.mark.parametrize(
+    "world", ["reversed", "mixed-sign", "trait-genre", "heavy-tailed", "ordinal"]
+)
 def test_expected_ratings_are_the_means_of_realised_ones_given_features(world: str) -> None:
     gaps = []
     for seed in range(8):
         truth = truth_of(world, 200, 200, rng=seed)
         gaps.append((truth.matrix("rating") - truth.matrix("expected_rating")).mean())
-        assert (truth.matrix("rating") - truth.matrix("utility")).mean() == pytest.approx(0.0, abs=0.03)
+        assert (truth.matrix("rating") - truth.matrix("utility")).mean() == pytest.approx(
+            0.0, abs=0.03
+        )
     assert abs(np.mean(gaps)) < 4.5 * np.std(gaps, ddof=1) / np.sqrt(len(gaps)) + 1e-3
 
 
@@ -304,7 +343,9 @@ def test_each_new_world_breaks_the_assumption_it_is_named_after() -> None:
 
 def test_awkward_exposure_is_recorded_but_missed_by_main_effects() -> None:
     truth = truth_of("awkward", rng=2)
-    np.testing.assert_allclose(truth.matrix("propensity"), truth.matrix("true_propensity"), rtol=1e-12)
+    np.testing.assert_allclose(
+        truth.matrix("propensity"), truth.matrix("true_propensity"), rtol=1e-12
+    )
     assert (truth.matrix("gamma") == 1.0).all()
     index, stars = logit(truth.matrix("propensity")), truth.matrix("expected_rating")
     left = [x - x.mean(0) - x.mean(1)[:, None] + x.mean() for x in (index, stars)]
@@ -320,7 +361,11 @@ def grid(n_users: int, n_items: int, first_user: int = 0) -> tuple[np.ndarray, n
 def test_mix64_is_the_published_splitmix64() -> None:
     golden = 0x9E3779B97F4A7C15
     states = np.array([golden * k % 2**64 for k in (1, 2, 3)], dtype=np.uint64)
-    expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]  # reference outputs of seed 0
+    expected = [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+        0x06C45D188009454F,
+    ]  # reference outputs of seed 0
     assert mix64(states).tolist() == expected
 
 
@@ -353,5 +398,7 @@ def test_a_draw_depends_on_its_own_pair_only() -> None:
     users, items = grid(50, 40, first_user=999_990)
     draw = pair_uniform(7, users, items)
     order = np.random.default_rng(0).permutation(users.size)
-    assert np.array_equal(pair_uniform(7, users[order].astype(np.int32), items[order].astype(np.int32)), draw[order])
+    assert np.array_equal(
+        pair_uniform(7, users[order].astype(np.int32), items[order].astype(np.int32)), draw[order]
+    )
     assert np.unique(draw).size == draw.size

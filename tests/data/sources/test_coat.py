@@ -25,10 +25,15 @@ def write_matrix(path: Path, matrix: np.ndarray, newline: str = "\r\n") -> None:
 def folder(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     for name, share in (("train", 0.5), ("test", 0.4)):
-        write_matrix(tmp_path / f"{name}.ascii", rng.integers(1, 6, (8, 6)) * (rng.random((8, 6)) < share))
+        write_matrix(
+            tmp_path / f"{name}.ascii", rng.integers(1, 6, (8, 6)) * (rng.random((8, 6)) < share)
+        )
     write_matrix(tmp_path / "propensities.ascii", rng.uniform(0.01, 0.9, (8, 6)))
     features = tmp_path / "user_item_features"
-    write_matrix(features / "user_features.ascii", np.hstack([np.eye(2)[[0, 1] * 4], np.eye(3)[[0, 1, 2, 2] * 2]]))
+    write_matrix(
+        features / "user_features.ascii",
+        np.hstack([np.eye(2)[[0, 1] * 4], np.eye(3)[[0, 1, 2, 2] * 2]]),
+    )
     write_matrix(features / "item_features.ascii", np.eye(2)[[0, 1, 0, 0, 1, 1]])
     for entity, names in MAPS.items():
         (features / f"{entity}_features_map.txt").write_text("\n".join(names))
@@ -74,14 +79,23 @@ def test_options(folder: Path, refusal) -> None:
     pseudo = load_dataset("coat", folder, features="pseudo", dim=3, bins=2)
     assert pseudo.users.columns == ["user_id", "f0", "f1", "f2"]
     assert set(pseudo.items["f0"]) == {"0", "1"}
-    refusal(lambda: load_dataset("coat", folder, features="fake"), "features", "'fake'", "real, pseudo, none")
+    refusal(
+        lambda: load_dataset("coat", folder, features="fake"),
+        "features",
+        "'fake'",
+        "real, pseudo, none",
+    )
     refusal(lambda: load_dataset("coat", folder, colour=1), "coat", "colour")
 
 
 @pytest.mark.parametrize(
     ("file", "matrix", "parts"),
     [
-        ("train.ascii", np.full((8, 6), 6), ("row 1", "column '1'", "outside its scale", "found 6.0", "[1, 5]")),
+        (
+            "train.ascii",
+            np.full((8, 6), 6),
+            ("row 1", "column '1'", "outside its scale", "found 6.0", "[1, 5]"),
+        ),
         ("test.ascii", np.full((8, 6), -1), ("row 1", "column '1'", "found -1.0")),
         ("train.ascii", np.zeros((8, 6)), ("empty", "0 rows")),
         ("propensities.ascii", np.full((2, 2), 0.5), ("2 x 2 matrix", "propensities=False")),
@@ -91,8 +105,16 @@ def test_options(folder: Path, refusal) -> None:
             np.ones((8, 5)),
             ("row 1", "column 'gender'", "not one-hot", "'1 1'"),
         ),
-        ("user_item_features/user_features.ascii", np.ones((8, 4)), ("found 4", "expected 5 as in the map")),
-        ("user_item_features/item_features.ascii", np.eye(2), ("column 'item_id'", "no row for 4 rated id(s)")),
+        (
+            "user_item_features/user_features.ascii",
+            np.ones((8, 4)),
+            ("found 4", "expected 5 as in the map"),
+        ),
+        (
+            "user_item_features/item_features.ascii",
+            np.eye(2),
+            ("column 'item_id'", "no row for 4 rated id(s)"),
+        ),
     ],
 )
 def test_wrong_matrices_are_refused(
@@ -102,7 +124,9 @@ def test_wrong_matrices_are_refused(
     refusal(lambda: load_dataset("coat", folder), str(folder), *parts)
 
 
-@pytest.mark.parametrize("file", ["train.ascii", "test.ascii", "user_item_features/item_features_map.txt"])
+@pytest.mark.parametrize(
+    "file", ["train.ascii", "test.ascii", "user_item_features/item_features_map.txt"]
+)
 def test_missing_files_are_named(file: str, folder: Path, refusal) -> None:
     (folder / file).unlink()
     refusal(lambda: load_dataset("coat", folder), str(folder), Path(file).name)
@@ -113,11 +137,18 @@ def test_the_published_counts(data_root: Path) -> None:
     fresh = load_dataset("coat", data_root / "coat")
     assert (len(fresh.uniform), fresh.overlap) == (4274, Overlap("drop", 4640, 366))
     data = load_dataset("coat", data_root / "coat", overlap="keep")
-    assert (data.n_users, data.n_items, len(data.logged), len(data.uniform)) == (290, 300, 6960, 4640)
+    assert (data.n_users, data.n_items, len(data.logged), len(data.uniform)) == (
+        290,
+        300,
+        6960,
+        4640,
+    )
     assert data.sha256 == fresh.sha256
     assert np.bincount(data.logged.rating.astype(int)).tolist() == [0, 1901, 1437, 1717, 1275, 630]
     assert np.bincount(data.uniform.rating.astype(int)).tolist() == [0, 1879, 899, 1002, 641, 219]
     assert [data.users.width, data.items.width] == [5, 5]
     assert data.items["jackettype"].n_unique() == 16
-    triples = pl.read_csv(data_root / "coat" / "user.txt", has_header=False, new_columns=["u", "i", "r"])
+    triples = pl.read_csv(
+        data_root / "coat" / "user.txt", has_header=False, new_columns=["u", "i", "r"]
+    )
     np.testing.assert_array_equal(data.logged.rating, triples.sort("u", "i")["r"])

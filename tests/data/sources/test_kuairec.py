@@ -1,4 +1,5 @@
-"""KuaiRec: the block in both forms, the synthesised log, features of the paper's appendix, conversion."""
+"""KuaiRec: the block in both forms, the synthesised log, features of the paper's appendix,
+conversion."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ N_USERS, N_VIDEOS = 30, 50
 BIG_ROWS = "user_id,video_id,watch_ratio\n500,900,3.0\n500,900,0.1\n501,900,0.5\n501,1000,2.5\n"
 
 
-def made_block(shape: tuple[int, int] = (N_USERS, N_VIDEOS), *, hidden: float = 0.02, seed: int = 0) -> LabelBlock:
+def made_block(
+    shape: tuple[int, int] = (N_USERS, N_VIDEOS), *, hidden: float = 0.02, seed: int = 0
+) -> LabelBlock:
     rng = np.random.default_rng(seed)
     observed = rng.random(shape) >= hidden
     gt2 = observed & (rng.random(shape) < 0.2)
@@ -40,14 +43,25 @@ def made_block(shape: tuple[int, int] = (N_USERS, N_VIDEOS), *, hidden: float = 
 def write_csv(block: LabelBlock, path: Path) -> None:
     user, video = np.nonzero(block.observed)
     ratio = np.where(block.gt2[user, video], 2.5, 0.5)
-    lines = [f"{block.user_id[u]},{block.video_id[v]},{r}" for u, v, r in zip(user, video, ratio, strict=True)]
+    lines = [
+        f"{block.user_id[u]},{block.video_id[v]},{r}"
+        for u, v, r in zip(user, video, ratio, strict=True)
+    ]
     path.write_text("user_id,video_id,watch_ratio\n" + "\n".join(lines) + "\n")
 
 
 def write_features(folder: Path) -> None:
-    names = ["user_active_degree", "is_live_streamer", "follow_user_num_range", "friend_user_num_range"]
+    names = [
+        "user_active_degree",
+        "is_live_streamer",
+        "follow_user_num_range",
+        "friend_user_num_range",
+    ]
     header = ",".join(["user_id", *names, "register_days_range", *USER_CODES])
-    rows = [",".join([str(u), "full_active", "0", '"(0,10]"', "0", "730+", *["1"] * 9]) for u in range(600)]
+    rows = [
+        ",".join([str(u), "full_active", "0", '"(0,10]"', "0", "730+", *["1"] * 9])
+        for u in range(600)
+    ]
     (folder / "user_features.csv").write_text("\n".join([header, *rows]))
     tags = [f'{v},"[{v % 3}, 7]"' for v in range(900, 1100)]
     (folder / "item_categories.csv").write_text("\n".join(["video_id,feat", *tags]))
@@ -85,7 +99,9 @@ def test_the_log_is_seeded_and_the_same_under_both_evaluations(folder: Path) -> 
     first, again = (load_dataset("kuairec", folder, rng=1) for _ in range(2))
     other = load_dataset("kuairec", folder, rng=2)
     assert first.sha256 == again.sha256 != other.sha256
-    paper = load_dataset("kuairec", folder, rng=1, evaluation="overlapping-as-in-paper", overlap="keep")
+    paper = load_dataset(
+        "kuairec", folder, rng=1, evaluation="overlapping-as-in-paper", overlap="keep"
+    )
     assert paper.logged.frame.equals(first.logged.frame)
     assert len(paper.uniform) == int(made_block().observed.sum())
     assert "included" in paper.notes["uniform"]
@@ -93,7 +109,10 @@ def test_the_log_is_seeded_and_the_same_under_both_evaluations(folder: Path) -> 
 
 
 def test_ratings_are_the_block_labels(folder: Path) -> None:
-    block, data = made_block(), load_dataset("kuairec", folder, evaluation="overlapping-as-in-paper", overlap="keep")
+    block, data = (
+        made_block(),
+        load_dataset("kuairec", folder, evaluation="overlapping-as-in-paper", overlap="keep"),
+    )
     assert (data.n_users, data.n_items) == (N_USERS, N_VIDEOS)
     for part in (data.logged, data.uniform):
         np.testing.assert_array_equal(part.rating, block.gt2[part.user, part.item])
@@ -129,15 +148,31 @@ def test_feature_options(folder: Path) -> None:
     paper = load_dataset("kuairec", folder)
     assert paper.items.columns == columns
     assert paper.items["share_cnt"].to_list()[:3] == ["0", "1", "0"]
-    assert load_dataset("kuairec", folder, features="all").items.columns == ["item_id", "tags", "share_cnt"]
+    assert load_dataset("kuairec", folder, features="all").items.columns == [
+        "item_id",
+        "tags",
+        "share_cnt",
+    ]
 
 
 def test_wrong_options_and_missing_files(folder: Path, tmp_path: Path, refusal) -> None:
     for option, value in (("log", "x"), ("evaluation", "x"), ("features", "x")):
-        refusal(lambda o=option, v=value: load_dataset("kuairec", folder, **{o: v}), option, "'x'", "one of")
+        refusal(
+            lambda o=option, v=value: load_dataset("kuairec", folder, **{o: v}),
+            option,
+            "'x'",
+            "one of",
+        )
     for value in (0.0, 1.0, float("nan")):
-        refusal(lambda v=value: load_dataset("kuairec", folder, p_positive=v), "p_positive", "between 0 and 1")
-    refusal(lambda: load_dataset("kuairec", folder, log="big-matrix"), "big_matrix.csv or big_matrix_labels.parquet")
+        refusal(
+            lambda v=value: load_dataset("kuairec", folder, p_positive=v),
+            "p_positive",
+            "between 0 and 1",
+        )
+    refusal(
+        lambda: load_dataset("kuairec", folder, log="big-matrix"),
+        "big_matrix.csv or big_matrix_labels.parquet",
+    )
     (folder / "user_features.csv").unlink()
     refusal(lambda: load_dataset("kuairec", folder), "user_features.csv", "no such file")
     (tmp_path / "empty").mkdir()
@@ -147,7 +182,9 @@ def test_wrong_options_and_missing_files(folder: Path, tmp_path: Path, refusal) 
 
 @pytest.mark.real_data
 def test_the_published_block_and_a_log_of_the_paper_size(data_root: Path) -> None:
-    data = load_dataset("kuairec", data_root / "kuairec", evaluation="overlapping-as-in-paper", overlap="keep")
+    data = load_dataset(
+        "kuairec", data_root / "kuairec", evaluation="overlapping-as-in-paper", overlap="keep"
+    )
     assert (data.n_users, data.n_items, len(data.uniform)) == (1411, 3327, 1411 * 3327)
     assert int(data.uniform.rating.sum()) == 217_175
     expected = 0.256 * 217_175 + 0.153 * (1411 * 3327 - 217_175)
@@ -256,12 +293,22 @@ def test_the_published_block(data_root: Path) -> None:
     assert block.gt2.shape == (1411, 3327)
     assert (int(block.gt2.sum()), int(block.ge2.sum())) == (217_175, 217_226)
     assert not (block.gt2 & ~block.ge2).any()
-    seen = pl.read_csv(data_root / "kuairec" / "random.txt", has_header=False, new_columns=["u", "v", "r"])
-    user, video = (np.searchsorted(ids, seen[key]) for ids, key in ((block.user_id, "u"), (block.video_id, "v")))
+    seen = pl.read_csv(
+        data_root / "kuairec" / "random.txt", has_header=False, new_columns=["u", "v", "r"]
+    )
+    user, video = (
+        np.searchsorted(ids, seen[key])
+        for ids, key in ((block.user_id, "u"), (block.video_id, "v"))
+    )
     np.testing.assert_array_equal(block.gt2[user, video], (seen["r"] > 2).to_numpy())
 
 
-SOURCE_USER = ["user_active_degree", "is_live_streamer", "follow_user_num_range", "friend_user_num_range"]
+SOURCE_USER = [
+    "user_active_degree",
+    "is_live_streamer",
+    "follow_user_num_range",
+    "friend_user_num_range",
+]
 
 
 def watch_rows(users: range, videos: range, seed: int) -> pl.DataFrame:
@@ -269,7 +316,12 @@ def watch_rows(users: range, videos: range, seed: int) -> pl.DataFrame:
     user, video = np.meshgrid(users, videos, indexing="ij")
     keep = rng.random(user.size) < 0.95
     ratio = rng.choice([0.5, 2.0, 3.0], user.size)
-    columns = {"user_id": user.ravel(), "video_id": video.ravel(), "timestamp": "1.0", "watch_ratio": ratio}
+    columns = {
+        "user_id": user.ravel(),
+        "video_id": video.ravel(),
+        "timestamp": "1.0",
+        "watch_ratio": ratio,
+    }
     return pl.DataFrame(columns).filter(keep).sample(fraction=1.0, shuffle=True, seed=seed)
 
 
@@ -283,12 +335,21 @@ def source(tmp_path: Path) -> Path:
         [pl.lit("0").alias(name) for name in (*SOURCE_USER, "register_days_range", *USER_CODES)]
     )
     users.write_csv(folder / "user_features.csv")
-    pl.DataFrame({"video_id": range(40), "feat": "[1, 2]"}).write_csv(folder / "item_categories.csv")
+    pl.DataFrame({"video_id": range(40), "feat": "[1, 2]"}).write_csv(
+        folder / "item_categories.csv"
+    )
     rng = np.random.default_rng(2)
-    names = {"video_type": "AD", "upload_type": "Web", "visible_status": "public", "video_tag_name": "cats"}
+    names = {
+        "video_type": "AD",
+        "upload_type": "Web",
+        "visible_status": "public",
+        "video_tag_name": "cats",
+    }
     numbers = {name: rng.poisson(1, 120) for name in (*HALVES, *NON_ZERO)}
     daily = pl.DataFrame({"video_id": np.repeat(np.arange(40), 3), **numbers})
-    daily.with_columns([pl.lit(v).alias(k) for k, v in names.items()]).write_csv(folder / "item_daily_features.csv")
+    daily.with_columns([pl.lit(v).alias(k) for k, v in names.items()]).write_csv(
+        folder / "item_daily_features.csv"
+    )
     return folder
 
 
@@ -296,7 +357,11 @@ def source(tmp_path: Path) -> Path:
 def test_the_compact_form_loads_as_the_original(log: str, source: Path, tmp_path: Path) -> None:
     result = convert(source, tmp_path / "new" / "compact")
     compact = tmp_path / "new" / "compact"
-    assert sorted(file.name for file in compact.iterdir()) == sorted(COMPACT) == sorted(result["bytes"])
+    assert (
+        sorted(file.name for file in compact.iterdir())
+        == sorted(COMPACT)
+        == sorted(result["bytes"])
+    )
     original, back = (load_dataset("kuairec", folder, log=log) for folder in (source, compact))
     assert back.sha256 == original.sha256
     rows = pl.read_csv(source / "small_matrix.csv")
@@ -323,7 +388,9 @@ def test_only_the_small_matrix_is_needed(source: Path, tmp_path: Path) -> None:
     assert load_dataset("kuairec", tmp_path / "compact", features="none").n_users == 10
 
 
-def test_hostile_paths_are_refused_and_nothing_is_written(source: Path, tmp_path: Path, refusal) -> None:
+def test_hostile_paths_are_refused_and_nothing_is_written(
+    source: Path, tmp_path: Path, refusal
+) -> None:
     refusal(lambda: convert(source, source), "overlap")
     refusal(lambda: convert(source, source / "inside"), "overlap")
     refusal(lambda: convert(source, tmp_path), "overlap")
@@ -346,8 +413,16 @@ def test_hostile_paths_are_refused_and_nothing_is_written(source: Path, tmp_path
 @pytest.mark.parametrize(
     ("file", "content", "parts"),
     [
-        ("small_matrix.csv", "user_id,video_id,watch_ratio\n1,2,x\n", ("row 1", "column 'watch_ratio'", "'x'")),
-        ("big_matrix.csv", "user_id,video_id,watch_ratio\n1,2,3\n1,y,3\n", ("row 2", "column 'video_id'", "'y'")),
+        (
+            "small_matrix.csv",
+            "user_id,video_id,watch_ratio\n1,2,x\n",
+            ("row 1", "column 'watch_ratio'", "'x'"),
+        ),
+        (
+            "big_matrix.csv",
+            "user_id,video_id,watch_ratio\n1,2,3\n1,y,3\n",
+            ("row 2", "column 'video_id'", "'y'"),
+        ),
         ("big_matrix.csv", "user_id,video_id\n1,2\n", ("missing column watch_ratio",)),
         ("item_daily_features.csv", "video_id\n1\n", ("missing column",)),
     ],
@@ -371,16 +446,23 @@ def test_a_source_without_the_block(tmp_path: Path, refusal) -> None:
 
 
 def daily(n_videos: int = 40, n_days: int = 5, seed: int = 0) -> pl.DataFrame:
-    """Daily item rows with the original's column names; members of a group are multiples of each other."""
+    """Daily item rows with the original's column names; members of a group are multiples of each
+    other."""
     rng = np.random.default_rng(seed)
     n = n_videos * n_days
     columns: dict[str, object] = {
         "video_id": np.repeat(np.arange(n_videos), n_days),
         "date": np.tile(np.arange(n_days), n_videos),
         "video_type": np.repeat(rng.choice(["AD", "NORMAL"], n_videos), n_days),
-        "upload_type": np.repeat(rng.choice(["ShortImport", "LongImport", "Web"], n_videos), n_days),
-        "visible_status": np.repeat(rng.choice(["public", "private", "only friends"], n_videos), n_days),
-        "video_tag_name": np.repeat(rng.choice(["a", "b", "c", "d", "e", "f", None], n_videos), n_days),
+        "upload_type": np.repeat(
+            rng.choice(["ShortImport", "LongImport", "Web"], n_videos), n_days
+        ),
+        "visible_status": np.repeat(
+            rng.choice(["public", "private", "only friends"], n_videos), n_days
+        ),
+        "video_tag_name": np.repeat(
+            rng.choice(["a", "b", "c", "d", "e", "f", None], n_videos), n_days
+        ),
         "play_progress": rng.random(n),
     }
     for group in ITEM_GROUPS:
@@ -414,14 +496,20 @@ def test_item_features_one_row_per_video(tmp_path: Path) -> None:
     assert out["item_id"].to_list() == list(range(40))
     first = frame.group_by("video_id", maintain_order=True).first()
     assert out["video_type"].to_list() == ["0" if t == "AD" else "1" for t in first["video_type"]]
-    assert out["upload_type"].to_list() == ["0" if t == "ShortImport" else "1" for t in first["upload_type"]]
+    assert out["upload_type"].to_list() == [
+        "0" if t == "ShortImport" else "1" for t in first["upload_type"]
+    ]
     codes = {"only friends": "0", "private": "1", "public": "2"}
     assert out["visible_status"].to_list() == [codes[s] for s in first["visible_status"]]
     days = frame.group_by("video_id", maintain_order=True).agg((pl.col("share_cnt") != 0).mean())
     assert out["share_cnt"].to_list() == [str(int(share >= 0.5)) for share in days["share_cnt"]]
     middle = frame["play_progress"].median()
-    days = frame.group_by("video_id", maintain_order=True).agg((pl.col("play_progress") > middle).mean())
-    assert out["play_progress"].to_list() == [str(int(share >= 0.5)) for share in days["play_progress"]]
+    days = frame.group_by("video_id", maintain_order=True).agg(
+        (pl.col("play_progress") > middle).mean()
+    )
+    assert out["play_progress"].to_list() == [
+        str(int(share >= 0.5)) for share in days["play_progress"]
+    ]
 
 
 def test_tags_common_rare_and_missing(tmp_path: Path) -> None:

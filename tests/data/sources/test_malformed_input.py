@@ -24,13 +24,43 @@ MANY = settings(
     max_examples=EXAMPLES,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+    ],
 )
 ODD = st.sampled_from(
-    [None, "", " ", "nan", "inf", "-1e999", "1_0", "0x1", "x\ny", "\x00", "é", "NULL", '"', "1,5", "a;b"]
+    [
+        None,
+        "",
+        " ",
+        "nan",
+        "inf",
+        "-1e999",
+        "1_0",
+        "0x1",
+        "x\ny",
+        "\x00",
+        "é",
+        "NULL",
+        '"',
+        "1,5",
+        "a;b",
+    ]
 )
-CELL = st.one_of(st.integers(0, 4), st.integers(), st.floats(), st.text(max_size=4), ODD, st.booleans(), st.dates())
-NAMES = st.sampled_from(["user_id", "item_id", "rating", "propensity", "timestamp", "genres", "x", "", "rating "])
+CELL = st.one_of(
+    st.integers(0, 4),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=4),
+    ODD,
+    st.booleans(),
+    st.dates(),
+)
+NAMES = st.sampled_from(
+    ["user_id", "item_id", "rating", "propensity", "timestamp", "genres", "x", "", "rating "]
+)
 
 
 def passes_or_is_refused(call: Any) -> bool:
@@ -50,7 +80,8 @@ def passes_or_is_refused(call: Any) -> bool:
 
 @st.composite
 def columns(draw: Any, name: str, height: int, tame: bool) -> list[Any]:
-    """A column, mostly of one kind, now and then mixed; half of the time of the kind that its name asks for."""
+    """A column, mostly of one kind, now and then mixed; half of the time of the kind that its name
+    asks for."""
     good = st.floats(1, 5) if name in ("rating", "propensity") else st.integers(0, 3)
     kind = (
         good
@@ -71,7 +102,9 @@ def columns(draw: Any, name: str, height: int, tame: bool) -> list[Any]:
                     st.datetimes(),
                     st.timedeltas(),
                     st.times(),
-                    st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-9, max_value=9),
+                    st.decimals(
+                        allow_nan=False, allow_infinity=False, places=2, min_value=-9, max_value=9
+                    ),
                     st.none(),
                     CELL,
                 ]
@@ -109,7 +142,9 @@ RATED = ("user_id", "item_id", "rating")
     items=st.none() | tables(("item_id",)),
     options=OPTIONS,
 )
-def test_malformed_frames(logged: Any, uniform: Any, users: Any, items: Any, options: dict[str, Any]) -> None:
+def test_malformed_frames(
+    logged: Any, uniform: Any, users: Any, items: Any, options: dict[str, Any]
+) -> None:
     passes_or_is_refused(lambda: Dataset.from_frame(logged, uniform, users, items, **options))
 
 
@@ -123,7 +158,9 @@ def csv_bytes(draw: Any, required: tuple[str, ...]) -> bytes:
     rows = draw(st.lists(st.lists(cells, min_size=len(header), max_size=len(header)), max_size=8))
     if rows and draw(st.integers(0, 5)) == 0:
         rows[-1] = rows[-1][:-1] if draw(st.booleans()) else [*rows[-1], "9"]
-    raw = draw(st.sampled_from(["\n", "\n", "\r\n", "\r"])).join(separator.join(row) for row in [header, *rows])
+    raw = draw(st.sampled_from(["\n", "\n", "\r\n", "\r"])).join(
+        separator.join(row) for row in [header, *rows]
+    )
     text = raw.encode("utf-8", "surrogatepass")
     match draw(st.integers(0, 9)):
         case 0:
@@ -149,9 +186,13 @@ def csv_bytes(draw: Any, required: tuple[str, ...]) -> bytes:
     items=st.none() | csv_bytes(("item_id", "genres")),
     options=OPTIONS,
 )
-def test_malformed_csv_files(logged: bytes, users: Any, items: Any, options: dict[str, Any], tmp_path: Path) -> None:
+def test_malformed_csv_files(
+    logged: bytes, users: Any, items: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
     given_tables = {"logged": logged, "users": users, "items": items}
-    files = {key: tmp_path / f"{key}.csv" for key, content in given_tables.items() if content is not None}
+    files = {
+        key: tmp_path / f"{key}.csv" for key, content in given_tables.items() if content is not None
+    }
     for key, file in files.items():
         file.write_bytes(given_tables[key])
     multi_valued = ["genres"] if items is not None else []
@@ -159,7 +200,10 @@ def test_malformed_csv_files(logged: bytes, users: Any, items: Any, options: dic
 
 
 @settings(MANY, max_examples=EXAMPLES * 2 // 3)
-@given(raw=st.binary(max_size=80), head=st.sampled_from([b"", b"PAR1", b"user_id,item_id,rating\n", b"\x1f\x8b"]))
+@given(
+    raw=st.binary(max_size=80),
+    head=st.sampled_from([b"", b"PAR1", b"user_id,item_id,rating\n", b"\x1f\x8b"]),
+)
 def test_any_bytes_as_a_log(raw: bytes, head: bytes, tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_bytes(head + raw)
     passes_or_is_refused(lambda: load(logged=tmp_path / "log.csv"))
@@ -169,7 +213,9 @@ def test_any_bytes_as_a_log(raw: bytes, head: bytes, tmp_path: Path) -> None:
 @given(place=st.floats(0, 1), flip=st.integers(1, 255), cut=st.booleans())
 def test_damaged_parquet(place: float, flip: int, cut: bool, tmp_path: Path) -> None:
     file = tmp_path / "log.parquet"
-    table = pl.DataFrame({"user_id": [1, 2, 3] * 9, "item_id": [*range(27)], "rating": [1.0, 2.0, 3.0] * 9})
+    table = pl.DataFrame(
+        {"user_id": [1, 2, 3] * 9, "item_id": [*range(27)], "rating": [1.0, 2.0, 3.0] * 9}
+    )
     table.write_parquet(file, compression="uncompressed")
     raw = bytearray(file.read_bytes())
     at = min(int(place * len(raw)), len(raw) - 1)
@@ -191,9 +237,13 @@ def test_the_tables_are_not_all_refused(builder: Any, tmp_path: Path) -> None:
     def count(table: Any) -> None:
         if isinstance(table, bytes):
             (tmp_path / "log.csv").write_bytes(table)
-            outcomes.append(passes_or_is_refused(lambda: load(logged=tmp_path / "log.csv", duplicates="last")))
+            outcomes.append(
+                passes_or_is_refused(lambda: load(logged=tmp_path / "log.csv", duplicates="last"))
+            )
         else:
-            outcomes.append(passes_or_is_refused(lambda: Dataset.from_frame(table, duplicates="last")))
+            outcomes.append(
+                passes_or_is_refused(lambda: Dataset.from_frame(table, duplicates="last"))
+            )
 
     count()
     assert 0.02 < sum(outcomes) / len(outcomes) < 0.9

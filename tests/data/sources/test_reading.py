@@ -37,7 +37,9 @@ FORMS = {
     "crlf": PLAIN.replace(b"\n", b"\r\n"),
     "mark and crlf": b"\xef\xbb\xbf" + PLAIN.replace(b"\n", b"\r\n"),
     "gzip": gzip.compress(PLAIN, mtime=0),
-    "gzip of mark and crlf": gzip.compress(b"\xef\xbb\xbf" + PLAIN.replace(b"\n", b"\r\n"), mtime=0),
+    "gzip of mark and crlf": gzip.compress(
+        b"\xef\xbb\xbf" + PLAIN.replace(b"\n", b"\r\n"), mtime=0
+    ),
     "semicolon": PLAIN.replace(b",", b";"),
     "tab": PLAIN.replace(b",", b"\t"),
     "bar": PLAIN.replace(b",", b"|"),
@@ -110,19 +112,32 @@ def test_files_without_a_header(tmp_path: Path, refusal) -> None:
 def test_encodings(tmp_path: Path) -> None:
     file = tmp_path / "u.item"
     file.write_bytes('1|Misérables, "Les"\n'.encode("iso-8859-1"))
-    frame = read_delimited(file, names=("id", "title"), separator="|", encoding="iso-8859-1", quoted=False)
+    frame = read_delimited(
+        file, names=("id", "title"), separator="|", encoding="iso-8859-1", quoted=False
+    )
     assert frame["title"].to_list() == ['Misérables, "Les"']
 
 
-def test_missing_files_folders_and_permissions(tmp_path: Path, refusal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_folders_and_permissions(
+    tmp_path: Path, refusal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refusal(lambda: read_text(tmp_path / "no.csv"), "no.csv", "no such file")
     refusal(lambda: read_text(tmp_path), str(tmp_path), "found 'a folder'", "expected a file")
     refusal(lambda: read_text(tmp_path / ("n" * 5000)), "cannot read")
     refusal(lambda: data_folder(None, "coat"), "coat", "--data-dir")
     refusal(lambda: data_folder(tmp_path / "no", "coat"), "no such folder")
     (tmp_path / "file").write_text("x")
-    refusal(lambda: data_folder(tmp_path / "file", "coat"), "not a folder", "the folder of the coat files")
-    refusal(lambda: first_file(tmp_path, ("a.txt", "b.txt"), "coat"), str(tmp_path), "no coat files", "a.txt or b.txt")
+    refusal(
+        lambda: data_folder(tmp_path / "file", "coat"),
+        "not a folder",
+        "the folder of the coat files",
+    )
+    refusal(
+        lambda: first_file(tmp_path, ("a.txt", "b.txt"), "coat"),
+        str(tmp_path),
+        "no coat files",
+        "a.txt or b.txt",
+    )
 
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -161,12 +176,16 @@ def test_types_are_those_of_whole_columns() -> None:
     assert padded["user_id"].to_list() == ["007", "10"]
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     cells=st.lists(st.tuples(st.text(min_size=1), st.integers()), min_size=1, max_size=6),
     separator=st.sampled_from(reading.SEPARATORS),
 )
-def test_any_text_survives_a_round_trip(cells: list[tuple[str, int]], separator: str, tmp_path: Path) -> None:
+def test_any_text_survives_a_round_trip(
+    cells: list[tuple[str, int]], separator: str, tmp_path: Path
+) -> None:
     clean = [(text.replace("\r", " "), str(number)) for text, number in cells]
     file = tmp_path / "table.csv"
     pl.DataFrame(clean, schema=["left", "right"], orient="row").write_csv(
@@ -277,7 +296,9 @@ def test_named_columns_with_their_types(tmp_path: Path) -> None:
         ("", ("the file is empty",)),
     ],
 )
-def test_what_is_wrong_is_named(content: str, parts: tuple[str, ...], tmp_path: Path, refusal) -> None:
+def test_what_is_wrong_is_named(
+    content: str, parts: tuple[str, ...], tmp_path: Path, refusal
+) -> None:
     file = tmp_path / "big.csv"
     file.write_text(content)
     refusal(lambda: read(file), str(file), *parts)
@@ -291,12 +312,20 @@ def test_required_cells(tmp_path: Path, refusal) -> None:
     refusal(lambda: read(tmp_path / "no.csv"), "no such file")
 
 
-def test_a_small_parquet_file_of_very_many_rows_is_refused_before_it_is_unpacked(tmp_path: Path, refusal) -> None:
+def test_a_small_parquet_file_of_very_many_rows_is_refused_before_it_is_unpacked(
+    tmp_path: Path, refusal
+) -> None:
     path, rows = tmp_path / "log.parquet", 12_000_000
     pl.select(pl.repeat(1, rows, dtype=pl.Int32).alias("user_id")).with_columns(
         item_id=pl.col("user_id"), rating=pl.col("user_id")
     ).write_parquet(path)
     size = path.stat().st_size
     assert size < 1_000_000
-    refusal(lambda: read_parquet(path), "log.parquet", "12,000,000 rows", "at most 11,184,810 rows", "--shards")
+    refusal(
+        lambda: read_parquet(path),
+        "log.parquet",
+        "12,000,000 rows",
+        "at most 11,184,810 rows",
+        "--shards",
+    )
     assert read_parquet(path, ["rating"]).height == rows

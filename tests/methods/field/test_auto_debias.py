@@ -1,4 +1,5 @@
-"""`auto-debias`: its loss by brute force, its gradient by differences of a step that is made, and its limit."""
+"""`auto-debias`: its loss by brute force, its gradient by differences of a step that is made, and
+its limit."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def dense_loss(prepared, weights, score: np.ndarray, lam: float) -> float:
     w1 = np.exp(seen[0] * z_u[at[0]] + seen[1] * z_i[at[1]] + seen[2] * (high - 0.5))
     o = np.zeros(score.shape)
     o[at] = 1.0
-    w2 = np.exp(everywhere[0] + everywhere[1] * z_u[:, None] + everywhere[2] * z_i + everywhere[3] * o)
+    w2 = np.exp(
+        everywhere[0] + everywhere[1] * z_u[:, None] + everywhere[2] * z_i + everywhere[3] * o
+    )
     imputed = np.full(score.shape, m[0])
     imputed[at] = np.where(high, m[2], m[1])
     return np.mean(w1 * (score[at] - target) ** 2) + lam * np.mean(w2 * (score - imputed) ** 2)
@@ -59,7 +62,9 @@ def after_a_step(prepared, problem) -> float:
         return dense_loss(prepared, problem.learned, left @ right.T, lam)
 
     down = np.zeros_like(left)
-    for at in np.ndindex(left.shape):  # the loss is quadratic in a vector: central differences are exact
+    for at in np.ndindex(
+        left.shape
+    ):  # the loss is quadratic in a vector: central differences are exact
         shift = np.zeros_like(left)
         shift[at] = 0.5
         down[at] = loss(left + shift) - loss(left - shift)

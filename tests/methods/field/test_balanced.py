@@ -1,4 +1,5 @@
-"""Balanced weights of the log: constraints by brute force over all pairs, and the limits in which nothing moves."""
+"""Balanced weights of the log: constraints by brute force over all pairs, and the limits in which
+nothing moves."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from puidrec.scores.low_rank import LowRank
 
 @pytest.fixture
 def both_stages(problem_after):
-    """The first fit and the second problem. By Adam: solved, both models of DR have the same scores."""
+    """The first fit and the second problem. By Adam: solved, both models of DR have the same
+    scores."""
 
     def run(prepared):
         problem, done = problem_after(prepared)
@@ -28,12 +30,22 @@ def both_stages(problem_after):
 
 
 def parts(prepared, done, problem, dense_scores):
-    """Weights, errors, imputed errors on the log, and the mean imputed error over D, by visiting every pair."""
+    """Weights, errors, imputed errors on the log, and the mean imputed error over D, by visiting
+    every pair."""
     rows = prepared.rows
     prediction = dense_scores(done.phi)
     error = (prediction[rows.user, rows.item] - prepared.log.target(rows)) ** 2
-    imputed = np.zeros_like(prediction) if done.theta is None else (prediction - dense_scores(done.theta)) ** 2
-    return problem.columns["b"].values.double().numpy(), error, imputed[rows.user, rows.item], imputed.mean()
+    imputed = (
+        np.zeros_like(prediction)
+        if done.theta is None
+        else (prediction - dense_scores(done.theta)) ** 2
+    )
+    return (
+        problem.columns["b"].values.double().numpy(),
+        error,
+        imputed[rows.user, rows.item],
+        imputed.mean(),
+    )
 
 
 def test_stable_dr_balances_imputed_errors_to_their_mean_over_all_pairs(
@@ -49,14 +61,16 @@ def test_stable_dr_balances_imputed_errors_to_their_mean_over_all_pairs(
     ratio = np.log(w / plain)  # a tilt: log w/b is linear in ê
     assert np.corrcoef(ratio, imputed)[0, 1] ** 2 == pytest.approx(1.0, abs=1e-6)
     error = (
-        dense_scores(problem.factors())[prepared.rows.user, prepared.rows.item] - prepared.log.target(prepared.rows)
+        dense_scores(problem.factors())[prepared.rows.user, prepared.rows.item]
+        - prepared.log.target(prepared.rows)
     ) ** 2
     loss = float(problem.steps[0].loss().detach())
     assert loss == pytest.approx(w @ error / w.sum(), rel=1e-5)
 
 
 def test_stable_dr_does_not_balance_rounding(many_uniform, prepare, both_stages) -> None:
-    """Converged models of the same weights and L2 have the same scores: ê is rounding, no reason to move weights."""
+    """Converged models of the same weights and L2 have the same scores: ê is rounding, no reason to
+    move weights."""
     prepared = prepare("stable-dr", data=many_uniform, epochs=30, solver="adam")
     first, main = stages_of(prepared)[-2:]
     done, _ = both_stages(prepared)
@@ -86,13 +100,18 @@ def test_bal_moves_the_loss_of_the_log_to_that_of_uniform_rows(
     assert abs(above(w)) < 0.2 * abs(above(plain))
     ratio = np.log(w / plain)
     slope, _ = np.polyfit(error - imputed, ratio, 1)
-    assert -slope * slack == pytest.approx(above(w), abs=1e-4)  # the optimality condition of the penalised problem
+    assert -slope * slack == pytest.approx(
+        above(w), abs=1e-4
+    )  # the optimality condition of the penalised problem
 
 
 def test_a_log_of_all_pairs_needs_no_balancing(prepare, both_stages) -> None:
-    """Everything is seen, so that means over the log are means over D: the weights stay equal, and stable-dr is mf."""
+    """Everything is seen, so that means over the log are means over D: the weights stay equal, and
+    stable-dr is mf."""
     pair, rng = np.arange(600), np.random.default_rng(0)
-    rows = pl.DataFrame({"user_id": pair // 20, "item_id": pair % 20, "rating": rng.integers(1, 6, 600)})
+    rows = pl.DataFrame(
+        {"user_id": pair // 20, "item_id": pair % 20, "rating": rng.integers(1, 6, 600)}
+    )
     data = Dataset.from_frame(rows, rows, scale=(1.0, 5.0), overlap="keep")
     prepared = prepare("stable-dr", data=data, epochs=30, solver="adam")
     _, problem = both_stages(prepared)
@@ -103,7 +122,9 @@ def test_a_log_of_all_pairs_needs_no_balancing(prepare, both_stages) -> None:
 
 @pytest.mark.parametrize("solver", ["adam", "least-squares"])
 @pytest.mark.parametrize("method", ["stable-dr", "bal-ips", "bal-dr"])
-def test_both_solvers_train_it_and_reports_name_the_uniform_rows(method, solver, many_uniform) -> None:
+def test_both_solvers_train_it_and_reports_name_the_uniform_rows(
+    method, solver, many_uniform
+) -> None:
     model = Recommender(method, rng=0, dim=3, epochs=20, solver=solver).fit(many_uniform)
     assert np.isfinite(model.user_factors_).all()
     assert ("weights of the log" in model.report_["uniform_rows_used"]) is method.startswith("bal")
@@ -120,4 +141,8 @@ def test_rows_that_train_neither_validate_nor_test(many_uniform, prepare) -> Non
 
 def test_too_few_uniform_rows_are_refused(refusal) -> None:
     few = simulate("mixed", 40, 25, density=0.3, n_uniform=200, rng=3).data
-    refusal(lambda: Recommender("bal-ips").fit(few, protocol="rd"), "bal-ips trains on uniform ratings", "at least 50")
+    refusal(
+        lambda: Recommender("bal-ips").fit(few, protocol="rd"),
+        "bal-ips trains on uniform ratings",
+        "at least 50",
+    )

@@ -20,7 +20,9 @@ def test_the_loss_is_that_of_the_paper_over_all_pairs(alpha, gamma, prepare, den
     problem = stages_of(prepared)[0].build({})
     with torch.no_grad():
         for parameter in problem.phi.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+            parameter.add_(
+                0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+            )
     rows = prepared.rows
     p = 1.0 / (1.0 + np.exp(-dense_scores(problem.factors())))
     seen = np.zeros(p.shape, bool)
@@ -59,7 +61,9 @@ def test_without_both_terms_it_is_cross_entropy_on_the_log(prepare) -> None:
 def test_it_draws_the_means_of_logged_and_unseen_pairs_together(world) -> None:
     gaps = []
     for alpha in (0.0, 20.0):
-        model = Recommender("cvib", rng=0, dim=3, epochs=60, select="none", information_weight=alpha).fit(world())
+        model = Recommender(
+            "cvib", rng=0, dim=3, epochs=60, select="none", information_weight=alpha
+        ).fit(world())
         data = world()
         p = 1.0 / (1.0 + np.exp(-(model.user_factors_ @ model.item_factors_.T)))
         seen = np.zeros(p.shape, bool)

@@ -1,4 +1,5 @@
-"""Rows that change the weights of the log or of the imputation: their losses by brute force, and their limits."""
+"""Rows that change the weights of the log or of the imputation: their losses by brute force, and
+their limits."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ from puidrec.losses import log_weights as formulas
 from puidrec.methods.stages import stages_of
 from puidrec.model import Recommender
 
-IMPUTATION = {"mrdr": formulas.variance_weight, "dr-mse": lambda p: formulas.mean_square_weight(p, 0.5)}
+IMPUTATION = {
+    "mrdr": formulas.variance_weight,
+    "dr-mse": lambda p: formulas.mean_square_weight(p, 0.5),
+}
 LOG = {"d-ips": formulas.dynamic_weight, "d-dr": formulas.dynamic_weight}
 
 
@@ -19,7 +23,9 @@ def problem_of(prepared):
 
 def everywhere(prepared) -> np.ndarray:
     """Propensities of all pairs, asked for one by one."""
-    users, items = np.divmod(np.arange(prepared.data.n_users * prepared.data.n_items), prepared.data.n_items)
+    users, items = np.divmod(
+        np.arange(prepared.data.n_users * prepared.data.n_items), prepared.data.n_items
+    )
     return prepared.log.nominal.propensity.predict(users, items)
 
 
@@ -72,30 +78,48 @@ def test_with_one_propensity_for_all_pairs_each_is_dr(method, solver, world) -> 
 
 
 def test_targeting_one_propensity_for_all_pairs_finds_the_share_that_was_seen(prepare) -> None:
-    """Whatever the propensity says, weights that reproduce the sum over D are |D|/|O|: DR with the true rate."""
+    """Whatever the propensity says, weights that reproduce the sum over D are |D|/|O|: DR with the
+    true rate."""
     prepared = prepare("tdr", min_propensity=0.5)
     weight = problem_of(prepared).columns["b"].values.numpy()
-    assert weight == pytest.approx(prepared.data.n_users * prepared.data.n_items / len(prepared.rows), rel=1e-5)
+    assert weight == pytest.approx(
+        prepared.data.n_users * prepared.data.n_items / len(prepared.rows), rel=1e-5
+    )
     assert weight.min() > 3.0  # and not 1/0.5
 
 
 @pytest.mark.parametrize("method", [*IMPUTATION, *LOG, "tdr"])
 def test_least_squares_ends_where_the_weighted_loss_is_flat(method, world, prepare) -> None:
-    """The solver and Adam have the same loss: its gradient, as Adam computes it, is 0 at the solver's answer."""
+    """The solver and Adam have the same loss: its gradient, as Adam computes it, is 0 at the
+    solver's answer."""
     problem = problem_of(prepare(method))
-    options = {"propensity": "cells", "dim": 3, "epochs": 500, "solver": "least-squares", "select": "none", "rng": 0}
+    options = {
+        "propensity": "cells",
+        "dim": 3,
+        "epochs": 500,
+        "solver": "least-squares",
+        "select": "none",
+        "rng": 0,
+    }
     options["l2"] = 0.1
     model = Recommender(method, **options).fit(world())
 
     def slope(step) -> float:
         step.module.zero_grad()
         (step.loss() + step.penalty()).backward()
-        return sum(float(p.grad.square().sum()) for p in step.module.parameters() if p.grad is not None) ** 0.5
+        return (
+            sum(
+                float(p.grad.square().sum()) for p in step.module.parameters() if p.grad is not None
+            )
+            ** 0.5
+        )
 
     before = [slope(step) for step in problem.steps]
     for step in problem.steps:
         own = {
-            k.removeprefix(f"{step.name}."): v for k, v in model.parameters_.items() if k.startswith(f"{step.name}.")
+            k.removeprefix(f"{step.name}."): v
+            for k, v in model.parameters_.items()
+            if k.startswith(f"{step.name}.")
         }
         step.module.load_state_dict(own)
     after = [slope(step) for step in problem.steps]

@@ -1,4 +1,5 @@
-"""Residuals learned from uniform rows: a shift that is known, limits in which there is none, and brute force."""
+"""Residuals learned from uniform rows: a shift that is known, limits in which there is none, and
+brute force."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from puidrec.model import Recommender
 
 
 def world(shift: np.ndarray, n: int = 200_000):
-    """Pairs with a nominal propensity, a true one that is off by a log-odds shift, errors, and a uniform sample."""
+    """Pairs with a nominal propensity, a true one that is off by a log-odds shift, errors, and a
+    uniform sample."""
     rng = np.random.default_rng(0)
     basis = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
     nominal = rng.uniform(0.1, 0.5, n)
@@ -36,10 +38,14 @@ def first_fit(problem_after):
     return lambda prepared: problem_after(prepared)[1]["first"]
 
 
-def test_labels_move_by_shrunk_means_of_what_they_miss(many_uniform, dense_scores, prepare, first_fit) -> None:
+def test_labels_move_by_shrunk_means_of_what_they_miss(
+    many_uniform, dense_scores, prepare, first_fit
+) -> None:
     prepared = prepare("res-dr", data=many_uniform, epochs=30, solver="adam")
     done, uniform = first_fit(prepared), prepared.uniform_rows()
-    before, after = (dense_scores(x) for x in (done.theta, corrected_labels(prepared, done.theta, uniform)))
+    before, after = (
+        dense_scores(x) for x in (done.theta, corrected_labels(prepared, done.theta, uniform))
+    )
     moved = after - before
     assert moved - moved.mean(0) - moved.mean(1, keepdims=True) + moved.mean() == pytest.approx(
         0.0, abs=1e-5
@@ -49,13 +55,18 @@ def test_labels_move_by_shrunk_means_of_what_they_miss(many_uniform, dense_score
     assert missed[1] < missed[0]
 
 
-def test_the_second_stage_is_dr_with_these_labels_and_weights(many_uniform, dense_scores, prepare, first_fit) -> None:
+def test_the_second_stage_is_dr_with_these_labels_and_weights(
+    many_uniform, dense_scores, prepare, first_fit
+) -> None:
     prepared = prepare("res-dr", data=many_uniform, epochs=30, solver="adam")
     done, uniform, rows = first_fit(prepared), prepared.uniform_rows(), prepared.rows
     problem = stages_of(prepared)[-1].build({"first": done})
     w = corrected_weights(prepared, done, uniform)
     assert (w >= 1.0).all()
-    label, score = dense_scores(corrected_labels(prepared, done.theta, uniform)), dense_scores(problem.factors())
+    label, score = (
+        dense_scores(corrected_labels(prepared, done.theta, uniform)),
+        dense_scores(problem.factors()),
+    )
     imputed, at = (score - label) ** 2, (rows.user, rows.item)
     error = (score[at] - prepared.log.target(rows)) ** 2
     expected = (imputed.sum() + w @ (error - imputed[at])) / imputed.size
@@ -65,16 +76,26 @@ def test_the_second_stage_is_dr_with_these_labels_and_weights(many_uniform, dens
 
 @pytest.mark.parametrize("solver", ["adam", "least-squares"])
 @pytest.mark.parametrize("method", ["res-ips", "res-dr"])
-def test_both_solvers_train_it_and_reports_name_the_uniform_rows(method, solver, many_uniform) -> None:
+def test_both_solvers_train_it_and_reports_name_the_uniform_rows(
+    method, solver, many_uniform
+) -> None:
     model = Recommender(method, rng=0, dim=3, epochs=20, solver=solver).fit(many_uniform)
     assert np.isfinite(model.user_factors_).all()
     assert "training (residuals" in model.report_["uniform_rows_used"]
 
 
 def test_only_pseudo_labels_are_corrected(many_uniform, refusal) -> None:
-    refusal(lambda: Recommender("res-dr", head="residual").fit(many_uniform), "pseudo-labels", "head residual")
+    refusal(
+        lambda: Recommender("res-dr", head="residual").fit(many_uniform),
+        "pseudo-labels",
+        "head residual",
+    )
 
 
 def test_without_uniform_rows_it_is_refused(refusal) -> None:
     few = simulate("mixed", 40, 25, density=0.3, n_uniform=200, rng=3).data
-    refusal(lambda: Recommender("res-dr").fit(few, protocol="rd"), "res-dr trains on uniform ratings", "at least 50")
+    refusal(
+        lambda: Recommender("res-dr").fit(few, protocol="rd"),
+        "res-dr trains on uniform ratings",
+        "at least 50",
+    )

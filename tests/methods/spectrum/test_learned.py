@@ -35,7 +35,9 @@ def test_pairs_means_and_maximum_are_those_of_the_formula(signed) -> None:
     gamma = PairGamma(np.zeros(30, int), np.zeros(20, int), 20.0, 0.0, q, r, signed)
     tile = [left @ right.T for left, right in (q, r)]
     down, up = tile[0] / tile[1], (1 - tile[0]) / (1 - tile[1])
-    wanted = {None: np.maximum(down, up), True: np.maximum(down, 1.0), False: np.maximum(up, 1.0)}[signed]
+    wanted = {None: np.maximum(down, up), True: np.maximum(down, 1.0), False: np.maximum(up, 1.0)}[
+        signed
+    ]
     user, item = np.indices(wanted.shape)
     np.testing.assert_allclose(gamma.at(user.ravel(), item.ravel()), wanted.ravel(), rtol=1e-9)
     np.testing.assert_allclose(gamma.user_mean_log(), np.log(wanted).mean(1))
@@ -52,14 +54,25 @@ def test_methods_with_a_gamma_take_it(method, data) -> None:
     assert 1.0 < model.report_["gamma"]["p95"] <= 20.0
     if method == "rd-ips":
         own = Recommender(rng=0, dim=2).fit(data).uncertainty()
-        means = [(left.mean(0) @ right.mean(0)) for left, right in (
-            (own.tensors["mf.left"], own.tensors["mf.right"]), (own.users, own.items)
-        )]  # fmt: skip
-        assert model.report_["gamma"]["median"] == pytest.approx(float(gamma_of(*map(np.array, means))), abs=0.05)
+        means = [
+            (left.mean(0) @ right.mean(0))
+            for left, right in (
+                (own.tensors["mf.left"], own.tensors["mf.right"]),
+                (own.users, own.items),
+            )
+        ]
+        assert model.report_["gamma"]["median"] == pytest.approx(
+            float(gamma_of(*map(np.array, means))), abs=0.05
+        )
 
 
 def test_without_uniform_rows_it_is_refused_in_one_line(data, refusal) -> None:
-    log = Dataset.from_frame(data.logged.to_frame().select("user_id", "item_id", "rating"), scale=(1, 5))
-    refusal(lambda: Recommender("puid-dr", gamma="learned", **SMALL).fit(log), "the log alone cannot tell")
+    log = Dataset.from_frame(
+        data.logged.to_frame().select("user_id", "item_id", "rating"), scale=(1, 5)
+    )
+    refusal(
+        lambda: Recommender("puid-dr", gamma="learned", **SMALL).fit(log),
+        "the log alone cannot tell",
+    )
     with pytest.raises(InputError):
         Recommender("mf", gamma="lerned")

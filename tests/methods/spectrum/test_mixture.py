@@ -1,4 +1,5 @@
-"""The mixture against brute force, against draws from its own model, and under other orders and names."""
+"""The mixture against brute force, against draws from its own model, and under other orders and
+names."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def drawn(rng, n=60, users=25, items=12, widths=(("level", 1), ("members", 4), ("exposure", 2))):
     """Rows of the mixture's own model, the coefficients behind them, and their effects."""
-    columns = {name: np.ones((n, 1)) if name == "level" else rng.standard_normal((n, k)) for name, k in widths}
+    columns = {
+        name: np.ones((n, 1)) if name == "level" else rng.standard_normal((n, k))
+        for name, k in widths
+    }
     sd = {name: abs(rng.normal(0.0, scale)) for name, scale in SCALES.items()}
     beta = np.concatenate([sd[name] / np.sqrt(k) * rng.standard_normal(k) for name, k in widths])
     user, item = rng.integers(users, size=n), rng.integers(items, size=n)
@@ -24,13 +28,17 @@ def drawn(rng, n=60, users=25, items=12, widths=(("level", 1), ("members", 4), (
 
 
 def dense_posterior(columns, y, user, item, sizes, sds):
-    """Mean of coefficients and effects for given standard deviations by dense matrices, and the log likelihood."""
+    """Mean of coefficients and effects for given standard deviations by dense matrices, and the log
+    likelihood."""
     z = [np.eye(size)[code] for size, code in zip(sizes, (user, item), strict=True)]
     x = np.column_stack([*columns.values(), *z])
-    prior = np.concatenate([
-        *(np.full(v.shape[1], sds[name] ** 2 / v.shape[1]) for name, v in columns.items()),
-        np.full(sizes[0], sds["users"] ** 2), np.full(sizes[1], sds["items"] ** 2),
-    ])  # fmt: skip
+    prior = np.concatenate(
+        [
+            *(np.full(v.shape[1], sds[name] ** 2 / v.shape[1]) for name, v in columns.items()),
+            np.full(sizes[0], sds["users"] ** 2),
+            np.full(sizes[1], sds["items"] ** 2),
+        ]
+    )
     v = sds["noise"] ** 2 * np.eye(y.size) + (x * prior) @ x.T
     gain = prior[:, None] * x.T @ np.linalg.inv(v)
     log_likelihood = -0.5 * (y @ np.linalg.solve(v, y) + np.linalg.slogdet(2.0 * np.pi * v)[1])
@@ -66,24 +74,36 @@ def test_given_the_deviations_it_is_the_dense_gaussian_posterior() -> None:
 
 
 def test_deviations_are_averaged_as_brute_force_does() -> None:
-    """Quadrature over all standard deviations of a tiny case, with those of users and items on finer grids."""
+    """Quadrature over all standard deviations of a tiny case, with those of users and items on
+    finer grids."""
     rng = np.random.default_rng(1)
     n = 30
     columns = {"level": np.ones((n, 1))}
     user, item = rng.integers(5, size=n), rng.integers(4, size=n)
     y = 0.1 + np.array([-0.15, -0.05, 0.0, 0.05, 0.1])[user] + 0.2 * rng.standard_normal(n)
     grids = {
-        "level": np.geomspace(0.01, 1.2, 14), "noise": np.geomspace(0.12, 0.35, 16),
-        "users": np.linspace(0.0, 0.24, 11), "items": np.linspace(0.0, 0.16, 9),
-    }  # fmt: skip
+        "level": np.geomspace(0.01, 1.2, 14),
+        "noise": np.geomspace(0.12, 0.35, 16),
+        "users": np.linspace(0.0, 0.24, 11),
+        "items": np.linspace(0.0, 0.16, 9),
+    }
     total, mean, sd = 0.0, 0.0, dict.fromkeys(grids, 0.0)
     weights = {name: np.gradient(grid) for name, grid in grids.items()}
     for at in np.ndindex(*(grid.size for grid in grids.values())):
         sds = {name: grid[k] for (name, grid), k in zip(grids.items(), at, strict=True)}
-        ends = [1.0 if name in ("level", "noise") or k else 0.5 for name, k in zip(grids, at, strict=True)]
-        prior = np.prod([np.exp(-0.5 * (sds[name] / SCALES[name]) ** 2) for name in grids]) * np.prod(ends)
+        ends = [
+            1.0 if name in ("level", "noise") or k else 0.5
+            for name, k in zip(grids, at, strict=True)
+        ]
+        prior = np.prod(
+            [np.exp(-0.5 * (sds[name] / SCALES[name]) ** 2) for name in grids]
+        ) * np.prod(ends)
         found, _, log_likelihood = dense_posterior(columns, y, user, item, (5, 4), sds)
-        weight = prior * np.exp(log_likelihood) * np.prod([weights[m][k] for m, k in zip(grids, at, strict=True)])
+        weight = (
+            prior
+            * np.exp(log_likelihood)
+            * np.prod([weights[m][k] for m, k in zip(grids, at, strict=True)])
+        )
         total, mean = total + weight, mean + weight * found
         sd = {name: sd[name] + weight * value for name, value in sds.items()}
     own = fit_mixture(columns, y, np.random.default_rng(0), user=user, item=item, sizes=(5, 4))
@@ -96,7 +116,8 @@ def test_deviations_are_averaged_as_brute_force_does() -> None:
 
 
 def test_intervals_cover_what_its_own_model_draws() -> None:
-    """Simulation-based calibration: 90 % and 50 % intervals of coefficients, new pairs and noise cover that share."""
+    """Simulation-based calibration: 90 % and 50 % intervals of coefficients, new pairs and noise
+    cover that share."""
     rng = np.random.default_rng(2)
     z, effective = [], []
     for _ in range(150):
@@ -133,7 +154,9 @@ def test_order_and_names_do_not_matter_and_a_seed_gives_the_same_again() -> None
     first = fit(*usual)
     for a, b in zip(first, fit(*usual), strict=True):
         np.testing.assert_array_equal(a, b)
-    for a, b in zip(first, fit(rng.permutation(80), rng.permutation(25), rng.permutation(12)), strict=True):
+    for a, b in zip(
+        first, fit(rng.permutation(80), rng.permutation(25), rng.permutation(12)), strict=True
+    ):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
@@ -141,7 +164,9 @@ def test_few_rows_change_little_and_many_rows_are_believed() -> None:
     rng = np.random.default_rng(5)
     x = rng.standard_normal((20_000, 3))
     y = x @ [0.1, 0.0, -0.1] + 0.25 * rng.standard_normal(20_000)
-    few, many = (fit_mixture({"members": x[:n]}, y[:n], np.random.default_rng(0)) for n in (5, 20_000))
+    few, many = (
+        fit_mixture({"members": x[:n]}, y[:n], np.random.default_rng(0)) for n in (5, 20_000)
+    )
     assert np.abs(few.coefficient).max() < 0.05
     np.testing.assert_allclose(many.coefficient, [0.1, 0.0, -0.1], atol=0.01)
     assert many.noise == pytest.approx(0.0625, rel=0.03)
@@ -152,7 +177,9 @@ def test_known_pairs_hold_coefficients_back() -> None:
     x = rng.standard_normal((200, 2))
     y = x @ [0.2, 0.0] + 0.1 * rng.standard_normal(200)
     free = fit_mixture({"exposure": x}, y, np.random.default_rng(0)).coefficient
-    held = fit_mixture({"exposure": x}, y, np.random.default_rng(0), known=(30.0 * np.eye(2), 200.0)).coefficient
+    held = fit_mixture(
+        {"exposure": x}, y, np.random.default_rng(0), known=(30.0 * np.eye(2), 200.0)
+    ).coefficient
     assert abs(held[0]) < 0.4 * abs(free[0])
 
 

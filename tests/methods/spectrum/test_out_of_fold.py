@@ -37,7 +37,9 @@ def test_no_row_has_a_part_in_what_is_predicted_for_it(monkeypatch) -> None:
     before = out_of_fold(Prepared.of(data, split, SETTINGS))
     order = module.label_free_order(Prepared.of(data, split, SETTINGS).log.ratings)
     first = np.sort(order[:: module.PARTS])
-    monkeypatch.setattr(module, "label_free_order", lambda ratings: order)  # else other ratings are other parts
+    monkeypatch.setattr(
+        module, "label_free_order", lambda ratings: order
+    )  # else other ratings are other parts
     frame = split.train.frame
     column = frame["rating"].to_numpy().copy()
     column[first] = column[first][::-1]
@@ -58,7 +60,9 @@ def test_every_row_once_and_no_more_parts_than_needed(monkeypatch) -> None:
     pairs = sorted(zip(shown.user.tolist(), shown.item.tolist(), strict=True))
     assert pairs == sorted(zip(split.train.user.tolist(), split.train.item.tolist(), strict=True))
     monkeypatch.setattr(module, "ENOUGH", len(split.train) // 4)
-    assert out_of_fold(prepared).user.size == pytest.approx(2 * len(split.train) / module.PARTS, abs=2)
+    assert out_of_fold(prepared).user.size == pytest.approx(
+        2 * len(split.train) / module.PARTS, abs=2
+    )
 
 
 def test_held_out_rows_are_judged_by_the_fit_at_hand(monkeypatch) -> None:
@@ -75,7 +79,9 @@ def test_held_out_rows_are_judged_by_the_fit_at_hand(monkeypatch) -> None:
 
 def test_where_exposure_shows_taste_the_log_alone_pays() -> None:
     data, split, truth = log_alone("trait-genre")
-    (plain, _), (own, model) = (true_error(method, data, split, truth) for method in ("mf", "spectrum"))
+    (plain, _), (own, model) = (
+        true_error(method, data, split, truth) for method in ("mf", "spectrum")
+    )
     notes = model.report_["spectrum"]
     assert notes["prior"] == "mild"
     assert notes["weights"]
@@ -85,15 +91,23 @@ def test_where_exposure_shows_taste_the_log_alone_pays() -> None:
 @pytest.mark.parametrize("world", ["no-confounding", "reversed"])
 def test_where_it_does_not_the_log_alone_changes_nothing(world) -> None:
     data, split, truth = log_alone(world)
-    (plain, _), (own, model) = (true_error(method, data, split, truth) for method in ("mf", "spectrum"))
+    (plain, _), (own, model) = (
+        true_error(method, data, split, truth) for method in ("mf", "spectrum")
+    )
     assert model.report_["spectrum"]["prior"] == "mf"
     assert own == pytest.approx(plain, rel=0.01)
 
 
 def test_a_log_without_exposure_factors_shows_no_sign() -> None:
-    """Two items have no second singular direction: there is nothing to look at, and that is no error."""
-    log = pl.DataFrame({"user_id": range(40), "item_id": [0, 1] * 20, "rating": [1.0, 5.0, 5.0, 1.0] * 10})
+    """Two items have no second singular direction: there is nothing to look at, and that is no
+    error."""
+    log = pl.DataFrame(
+        {"user_id": range(40), "item_id": [0, 1] * 20, "rating": [1.0, 5.0, 5.0, 1.0] * 10}
+    )
     data = Dataset.from_frame(log, scale=(1, 5))
     shown = out_of_fold(Prepared.of(data, data.split("rd", 0), SETTINGS))
     assert (shown.exposure, shown.sign.t) == ({}, 0.0)
-    assert Recommender("spectrum", dim=2, epochs=5, rng=0).fit(data).report_["spectrum"]["prior"] == "mf"
+    assert (
+        Recommender("spectrum", dim=2, epochs=5, rng=0).fit(data).report_["spectrum"]["prior"]
+        == "mf"
+    )

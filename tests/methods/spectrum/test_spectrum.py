@@ -13,7 +13,14 @@ from puidrec.errors import InputError
 from puidrec.exposure.sign_check import CLEAR_T
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.spectrum.blend import Sum
-from puidrec.methods.spectrum.from_log import RANKS, RATED, RATED_RANKS, exposure_scores, label_free_order, modulators
+from puidrec.methods.spectrum.from_log import (
+    RANKS,
+    RATED,
+    RATED_RANKS,
+    exposure_scores,
+    label_free_order,
+    modulators,
+)
 from puidrec.methods.spectrum.terms import Term, compress, spread
 from puidrec.model import Recommender
 from puidrec.scores.low_rank import LowRank
@@ -58,11 +65,20 @@ def test_compression_is_the_truncated_singular_value_decomposition_of_the_sum() 
     np.testing.assert_allclose(compress(terms, 48).scores.tile().numpy(), whole, atol=1e-5)
     left, strength, right = np.linalg.svd(whole)
     few = compress(terms, 4)
-    np.testing.assert_allclose(few.scores.tile().numpy(), (left[:, :4] * strength[:4]) @ right[:4], atol=1e-5)
+    np.testing.assert_allclose(
+        few.scores.tile().numpy(), (left[:, :4] * strength[:4]) @ right[:4], atol=1e-5
+    )
     assert few.kept == pytest.approx(np.sum(strength[:4] ** 2) / np.sum(strength**2), rel=1e-6)
-    long = torch.cat([term.left() for term in terms], 1), torch.cat([term.right() for term in terms], 1)
-    np.testing.assert_allclose((long[0] @ few.users).numpy(), few.scores.lefts[0].numpy(), atol=1e-5)
-    np.testing.assert_allclose((long[1] @ few.items).numpy(), few.scores.rights[0].numpy(), atol=1e-5)
+    long = (
+        torch.cat([term.left() for term in terms], 1),
+        torch.cat([term.right() for term in terms], 1),
+    )
+    np.testing.assert_allclose(
+        (long[0] @ few.users).numpy(), few.scores.lefts[0].numpy(), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        (long[1] @ few.items).numpy(), few.scores.rights[0].numpy(), atol=1e-5
+    )
 
 
 def test_blocks_of_entities_give_the_same_compression(monkeypatch) -> None:
@@ -77,7 +93,9 @@ def test_spreads_are_those_of_all_pairs() -> None:
     draw = np.random.default_rng(2)
     one, other = random_term(draw, 3), random_term(draw, 2)
     assert spread(one.scores) == pytest.approx(matrix(one).std(), rel=1e-6)
-    assert spread(one.scores, other.scores) == pytest.approx((matrix(one) - matrix(other)).std(), rel=1e-6)
+    assert spread(one.scores, other.scores) == pytest.approx(
+        (matrix(one) - matrix(other)).std(), rel=1e-6
+    )
 
 
 def test_terms_of_the_same_scores_are_added_up() -> None:
@@ -92,7 +110,9 @@ def test_terms_of_the_same_scores_are_added_up() -> None:
     for term in added:
         total.add(term)
     assert len(total.terms) == 3
-    np.testing.assert_allclose(sum(map(matrix, total.terms)), sum(map(matrix, [base, *added])), atol=1e-10)
+    np.testing.assert_allclose(
+        sum(map(matrix, total.terms)), sum(map(matrix, [base, *added])), atol=1e-10
+    )
 
 
 def test_rows_that_calibrate_are_uniform_outside_the_log_and_reported(world, model) -> None:
@@ -101,11 +121,16 @@ def test_rows_that_calibrate_are_uniform_outside_the_log_and_reported(world, mod
     assert model.report_["uniform_rows_used"] == f"mixing weights ({rows:,} rows)"
     split = world.data.split("rd", 0)
     few = Recommender("spectrum", **SMALL).fit(world.data, split)
-    assert f"({len(split.propensity) + len(split.validation)} rows)" in few.report_["uniform_rows_used"]
+    assert (
+        f"({len(split.propensity) + len(split.validation)} rows)"
+        in few.report_["uniform_rows_used"]
+    )
 
 
 def test_without_uniform_rows_and_evidence_it_is_mf(world) -> None:
-    data = Dataset.from_frame(world.data.logged.to_frame().select("user_id", "item_id", "rating"), scale=(1, 5))
+    data = Dataset.from_frame(
+        world.data.logged.to_frame().select("user_id", "item_id", "rating"), scale=(1, 5)
+    )
     split = data.split("rd", 0)
     model = Recommender("spectrum", backbone="mf", **SMALL).fit(data, split)
     naive = Recommender("mf", backbone="mf", **SMALL).fit(data, split)
@@ -135,7 +160,9 @@ def test_stable_recommendations_stay_up_to_their_gamma(model) -> None:
     frame = model.recommend(users, 5, exclude_seen=False, stable=True)
     assert set(frame["gamma_max"]) <= set(gammas.astype(float))
     for step, gamma in enumerate(gammas[1:]):
-        left, right = (model.parameters_[f"path.{step}.{side}"].numpy() for side in ("left", "right"))
+        left, right = (
+            model.parameters_[f"path.{step}.{side}"].numpy() for side in ("left", "right")
+        )
         moved = dense(model)[:10] + left[:10] @ right.T
         best = np.argsort(-moved, axis=1)[:, :5]
         for u, item, last in frame.select("user_id", "item_id", "gamma_max").rows():
@@ -161,7 +188,9 @@ def log_of_likes() -> tuple[pl.DataFrame, np.ndarray]:
 
 def test_likes_alone_give_all_rank_and_the_report_says_so(tmp_path) -> None:
     data = Dataset.from_frame(log_of_likes()[0])
-    model, plain = (Recommender(method, dim=4, rng=0).fit(data) for method in ("spectrum", "all-rank"))
+    model, plain = (
+        Recommender(method, dim=4, rng=0).fit(data) for method in ("spectrum", "all-rank")
+    )
     np.testing.assert_allclose(dense(model), dense(plain), atol=1e-4)
     assert "likes only" in model.report_["spectrum"]["prior_because"]
     assert model.report_["validation"] == pytest.approx(plain.report_["validation"], abs=1e-3)
@@ -176,15 +205,21 @@ def test_uniform_rows_beside_likes_are_used() -> None:
     liked = (rng.random(1200) < 3.0 * chance.ravel()[pair]).astype(int)
     uniform = pl.DataFrame({"user_id": pair // 40, "item_id": pair % 40, "rating": liked})
     data = Dataset.from_frame(likes, uniform)
-    model, plain = (Recommender(method, dim=4, rng=0).fit(data) for method in ("spectrum", "all-rank"))
+    model, plain = (
+        Recommender(method, dim=4, rng=0).fit(data) for method in ("spectrum", "all-rank")
+    )
     truth = np.minimum(3.0 * chance, 1.0)
     assert np.mean((dense(model) - truth) ** 2) < 0.95 * np.mean((dense(plain) - truth) ** 2)
     seen = likes["user_id"].to_numpy(), likes["item_id"].to_numpy()
-    assert dense(model)[seen].max() < 1.5, "a pair that is known to be liked is not sent far beyond that"
+    assert dense(model)[seen].max() < 1.5, (
+        "a pair that is known to be liked is not sent far beyond that"
+    )
 
 
 def test_a_log_of_few_rows_without_features_or_uniform_rows_is_enough() -> None:
-    log = pl.DataFrame({"user_id": list("aabbcc"), "item_id": list("xyxzyz"), "rating": [5, 4, 4, 2, 5, 1]})
+    log = pl.DataFrame(
+        {"user_id": list("aabbcc"), "item_id": list("xyxzyz"), "rating": [5, 4, 4, 2, 5, 1]}
+    )
     model = Recommender(rng=0).fit(Dataset.from_frame(log, scale=(1, 5)))
     assert np.isfinite(model.predict(["a", "b"], ["z", "y"])).all()
     assert model.recommend(["a"], 2, stable=True)["item_id"].to_list() == ["z"]
@@ -215,11 +250,15 @@ def test_a_given_dim_has_sixteen_columns_more(world) -> None:
 
 
 def test_where_uniform_ratings_are_higher_scores_go_up_and_where_lower_down() -> None:
-    """The mirrored log has the mirrored scores: the sign of selection is read from the uniform rows, by no rule."""
+    """The mirrored log has the mirrored scores: the sign of selection is read from the uniform
+    rows, by no rule."""
     usual = simulate("pair", 80, 40, density=0.15, n_uniform=3_000, rng=0).data
     moves = []
     for rating in (pl.col("rating"), 6 - pl.col("rating")):
-        frames = (rows.to_frame().select("user_id", "item_id", rating=rating) for rows in (usual.logged, usual.uniform))
+        frames = (
+            rows.to_frame().select("user_id", "item_id", rating=rating)
+            for rows in (usual.logged, usual.uniform)
+        )
         data = Dataset.from_frame(*frames, scale=(1, 5))
         own, naive = (Recommender(name, **SMALL).fit(data) for name in ("spectrum", "mf"))
         moves.append(float(np.mean(dense(own) - dense(naive))))
@@ -234,7 +273,9 @@ def test_names_of_users_and_items_decide_neither_folds_nor_exposure_factors(worl
     users, items = rng.permutation(80), rng.permutation(40)
     log = world.data.logged.to_frame().select("user_id", "item_id", "rating")
     user, item = (log[name].to_numpy() for name in ("user_id", "item_id"))
-    renamed = pl.DataFrame({"user_id": users[user], "item_id": items[item], "rating": log["rating"]})
+    renamed = pl.DataFrame(
+        {"user_id": users[user], "item_id": items[item], "rating": log["rating"]}
+    )
     found = []
     for frame in (log, renamed.sample(fraction=1.0, shuffle=True, seed=1)):
         data = Dataset.from_frame(frame, scale=(1, 5), unknown_ids="keep")
@@ -248,7 +289,9 @@ def test_names_of_users_and_items_decide_neither_folds_nor_exposure_factors(worl
         tiles = {name: one.tile().numpy()[np.ix_(*at)] for name, one in scores.items()}
         found.append((np.column_stack([np.asarray(ids) for ids in row])[order], tiles))
     (rows, scores), (moved_rows, moved_scores) = found
-    np.testing.assert_array_equal(np.column_stack([users[rows[:, 0]], items[rows[:, 1]]]), moved_rows)
+    np.testing.assert_array_equal(
+        np.column_stack([users[rows[:, 0]], items[rows[:, 1]]]), moved_rows
+    )
     for name, tile in scores.items():
         np.testing.assert_allclose(moved_scores[name][np.ix_(users, items)], tile, atol=1e-5)
 
@@ -257,7 +300,9 @@ def test_exposure_scores_are_cut_at_their_ranks_and_the_finest_keeps_all(world) 
     prepared = Prepared.of(world.data, world.data.split("rd", 0), Settings.of("spectrum", dim=3))
     found = exposure_scores(prepared.log.ratings)
     ranks = [min(rank, 39) for rank in RANKS], [min(rank, 39) for rank in RATED_RANKS]
-    assert list(found.named) == [f"exposure {r}" for r in ranks[0]] + [f"{RATED} {r}" for r in ranks[1]]
+    assert list(found.named) == [f"exposure {r}" for r in ranks[0]] + [
+        f"{RATED} {r}" for r in ranks[1]
+    ]
     whole = found.named[f"{RATED} {ranks[1][-1]}"]
     np.testing.assert_allclose(whole.tile().numpy(), found.rated.tile().numpy())
 
@@ -268,15 +313,24 @@ def test_the_level_of_users_is_their_shrunk_mean_rating(world) -> None:
     user, target = prepared.rows.user, prepared.log.target(prepared.rows)
     count, total = np.bincount(user, minlength=80), np.bincount(user, target, 80)
     shrunk = (total + 10.0 * target.mean()) / (count + 10.0)
-    np.testing.assert_allclose(values["user level"], np.clip((shrunk - shrunk.mean()) / shrunk.std(), -3, 3), rtol=1e-5)
+    np.testing.assert_allclose(
+        values["user level"], np.clip((shrunk - shrunk.mean()) / shrunk.std(), -3, 3), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("uniform", [True, False])
 def test_other_names_and_orders_give_the_same_scores(world, uniform) -> None:
-    """Users, items and rows under other names and in another order: no score moves by more than 1e-4."""
+    """Users, items and rows under other names and in another order: no score moves by more than
+    1e-4."""
     data, rng = world.data, np.random.default_rng(6)
-    to = {"user_id": rng.permutation(data.n_users) + 7, "item_id": rng.permutation(data.n_items) + 3}
-    at = {"user_id": np.argsort(data.user_ids.ids.to_numpy()), "item_id": np.argsort(data.item_ids.ids.to_numpy())}
+    to = {
+        "user_id": rng.permutation(data.n_users) + 7,
+        "item_id": rng.permutation(data.n_items) + 3,
+    }
+    at = {
+        "user_id": np.argsort(data.user_ids.ids.to_numpy()),
+        "item_id": np.argsort(data.item_ids.ids.to_numpy()),
+    }
 
     def renamed(frame: pl.DataFrame | None) -> pl.DataFrame | None:
         if frame is None:
@@ -284,22 +338,34 @@ def test_other_names_and_orders_give_the_same_scores(world, uniform) -> None:
         names = {key: to[key][at[key][frame[key].to_numpy()]] for key in at if key in frame.columns}
         return frame.with_columns(**names).sample(fraction=1.0, shuffle=True, seed=2)
 
-    frames = [rows.to_frame().select("user_id", "item_id", "rating") for rows in (data.logged, data.uniform)]
+    frames = [
+        rows.to_frame().select("user_id", "item_id", "rating")
+        for rows in (data.logged, data.uniform)
+    ]
     tables = {"users": data.users, "items": data.items}
     models = []
     for change in (lambda frame: frame, renamed):
         log, drawn = (change(frame) for frame in frames)
         sides = {name: change(table) for name, table in tables.items()}
-        own = Dataset.from_frame(log, drawn if uniform else None, scale=(1, 5), unknown_ids="keep", **sides)
+        own = Dataset.from_frame(
+            log, drawn if uniform else None, scale=(1, 5), unknown_ids="keep", **sides
+        )
         split = own.split("rd", 0)
         none = split.test.take(np.zeros(len(split.test), bool))
-        whole = replace(split, train=own.logged.labelled(split.protocol), test=none, validation=none, propensity=None)
+        whole = replace(
+            split,
+            train=own.logged.labelled(split.protocol),
+            test=none,
+            validation=none,
+            propensity=None,
+        )
         if uniform:
             whole = replace(whole, propensity=own.uniform.labelled(split.protocol))
         models.append(Recommender(rng=0).fit(own, whole))
     user, item = (np.repeat(np.arange(80), 40), np.tile(np.arange(40), 80))
     first = models[0].predict(user, item, scale="unit")
     other = models[1].predict(
-        *(to[key][at[key][code]] for key, code in (("user_id", user), ("item_id", item))), scale="unit"
+        *(to[key][at[key][code]] for key, code in (("user_id", user), ("item_id", item))),
+        scale="unit",
     )
     np.testing.assert_allclose(first, other, atol=1e-4)

@@ -1,4 +1,5 @@
-"""Intervals of the mixture: what they hold of a small world whose truth is known, and how they are asked for."""
+"""Intervals of the mixture: what they hold of a small world whose truth is known, and how they are
+asked for."""
 
 from __future__ import annotations
 
@@ -18,10 +19,13 @@ USERS, ITEMS = 150, 80
 
 
 def small_world(seed: int, strength: float):
-    """Ratings of taste, an own level and a hidden trait that also drives who sees what; 500 uniform rows."""
+    """Ratings of taste, an own level and a hidden trait that also drives who sees what; 500 uniform
+    rows."""
     rng = np.random.default_rng(seed)
     trait, kind = rng.normal(size=(USERS, 1)), rng.choice([-1.0, 1.0], ITEMS)
-    latent = rng.normal(0.0, 0.4, (USERS, 1)) + rng.normal(0.0, 0.4, ITEMS) + strength * trait * kind
+    latent = (
+        rng.normal(0.0, 0.4, (USERS, 1)) + rng.normal(0.0, 0.4, ITEMS) + strength * trait * kind
+    )
     mean = 1.0 / (1.0 + np.exp(-latent))
     rating = 1 + rng.binomial(4, mean)
     seen = rng.random(mean.shape) < 1.0 / (1.0 + np.exp(2.0 - strength * trait * kind))
@@ -30,7 +34,9 @@ def small_world(seed: int, strength: float):
     log = pl.DataFrame({"user_id": user, "item_id": item, "rating": rating[user, item]})
     other = np.divmod(drawn, ITEMS)
     uniform = pl.DataFrame({"user_id": other[0], "item_id": other[1], "rating": rating[other]})
-    users = pl.DataFrame({"user_id": np.arange(USERS), "half": np.where(trait[:, 0] > 0, "up", "down")})
+    users = pl.DataFrame(
+        {"user_id": np.arange(USERS), "half": np.where(trait[:, 0] > 0, "up", "down")}
+    )
     data = Dataset.from_frame(log, uniform[:500], users=users, scale=(1, 5), unknown_ids="keep")
     return data, uniform[500:], mean, seen
 
@@ -58,12 +64,16 @@ def test_intervals_of_users_items_and_pairs_hold_the_truth(fitted) -> None:
         assert 0.85 <= inside.mean() <= 1.0, side
         assert np.sqrt(own.variance).mean() < 0.12
         frame, true_gamma = model.gamma(by=side), gamma_of(own.logged, truth)
-        held = (frame["low"].to_numpy() <= true_gamma + 1e-9) & (true_gamma <= frame["high"].to_numpy() + 1e-9)
+        held = (frame["low"].to_numpy() <= true_gamma + 1e-9) & (
+            true_gamma <= frame["high"].to_numpy() + 1e-9
+        )
         assert held.mean() >= inside.mean()
         assert frame["rows"].sum() == 500
     user, item = np.nonzero(~seen)
     pairs = known.pairs(user, item)
-    assert np.mean(np.abs(mean[user, item] - pairs.expected) < 1.645 * np.sqrt(pairs.variance)) >= 0.85
+    assert (
+        np.mean(np.abs(mean[user, item] - pairs.expected) < 1.645 * np.sqrt(pairs.variance)) >= 0.85
+    )
 
 
 def test_predictive_intervals_hold_ratings_at_their_level(fitted) -> None:
@@ -72,7 +82,9 @@ def test_predictive_intervals_hold_ratings_at_their_level(fitted) -> None:
         found = model.predict(test["user_id"], test["item_id"], interval=level)
         inside = (found["low"] <= test["rating"]) & (test["rating"] <= found["high"])
         assert inside.mean() == pytest.approx(level, abs=0.08)
-    np.testing.assert_array_equal(found["score"].to_numpy(), model.predict(test["user_id"], test["item_id"]))
+    np.testing.assert_array_equal(
+        found["score"].to_numpy(), model.predict(test["user_id"], test["item_id"])
+    )
 
 
 def test_unseen_means_are_those_of_all_unseen_pairs(fitted) -> None:
@@ -92,7 +104,9 @@ def test_variances_of_blocks_are_those_of_pairs(fitted) -> None:
     known = fitted[0].uncertainty()
     users = np.array([0, 3, 7])
     block = known.block_variance(users, np.arange(ITEMS))
-    pairs = known.pair_variance(np.repeat(users, ITEMS), np.tile(np.arange(ITEMS), 3)).reshape(3, ITEMS)
+    pairs = known.pair_variance(np.repeat(users, ITEMS), np.tile(np.arange(ITEMS), 3)).reshape(
+        3, ITEMS
+    )
     np.testing.assert_allclose(block, pairs, rtol=1e-8)
 
 
@@ -100,11 +114,15 @@ def test_cautious_recommendations_rank_by_the_lower_end(fitted) -> None:
     model, _, _, seen, _ = fitted
     frame = model.recommend(model.user_ids_.ids[:2], 3, cautious=True, scale="unit")
     lower = (model.user_factors_ @ model.item_factors_.T)[:2]
-    lower = lower - 1.2816 * np.sqrt(model.uncertainty().block_variance(np.arange(2), np.arange(ITEMS)))
+    lower = lower - 1.2816 * np.sqrt(
+        model.uncertainty().block_variance(np.arange(2), np.arange(ITEMS))
+    )
     lower[seen[:2]] = -np.inf
     best = np.argsort(-lower, axis=1)[:, :3]
     assert frame["item_id"].to_list() == np.asarray(model.item_ids_.ids)[best].ravel().tolist()
-    np.testing.assert_allclose(frame["score"], np.take_along_axis(lower, best, 1).ravel(), atol=1e-5)
+    np.testing.assert_allclose(
+        frame["score"], np.take_along_axis(lower, best, 1).ravel(), atol=1e-5
+    )
 
 
 def test_a_saved_model_has_the_same_intervals(fitted, tmp_path) -> None:
@@ -136,8 +154,14 @@ def test_segments_pairs_and_mistakes(fitted) -> None:
 
 def test_without_uniform_rows_it_says_that_the_log_cannot_tell(fitted) -> None:
     log = fitted[4].logged.to_frame().select("user_id", "item_id", "rating")
-    model = Recommender("spectrum", dim=2, epochs=5, rng=0).fit(Dataset.from_frame(log, scale=(1, 5)))
-    for ask in (model.gamma, lambda: model.predict(0, 0, interval=0.9), lambda: model.recommend([0], cautious=True)):
+    model = Recommender("spectrum", dim=2, epochs=5, rng=0).fit(
+        Dataset.from_frame(log, scale=(1, 5))
+    )
+    for ask in (
+        model.gamma,
+        lambda: model.predict(0, 0, interval=0.9),
+        lambda: model.recommend([0], cautious=True),
+    ):
         with pytest.raises(InputError, match="the log alone cannot tell"):
             ask()
 

@@ -1,4 +1,5 @@
-"""Simulated data as a folder of Parquet files, written in user blocks under bounded memory, and read back.
+"""Simulated data as a folder of Parquet files, written in user blocks under bounded memory, and
+read back.
 
 logged/part-00000.parquet …   user_id, item_id (Int32), rating (UInt8), sorted by user, then item
 uniform.parquet  users.parquet  items.parquet
@@ -26,7 +27,8 @@ from puidrec.rng import generator
 
 ROWS_PER_PART = 4_000_000
 _MAX_THREADS = 4
-"""Blocks drawn at once: NumPy releases the interpreter lock, and each block takes tens of megabytes."""
+"""Blocks drawn at once: NumPy releases the interpreter lock, and each block takes tens of
+megabytes."""
 TRUTH_FILE = "truth.json"
 FILES = ("logged", "uniform.parquet", "users.parquet", "items.parquet", TRUTH_FILE)
 """All that a simulated folder ever holds."""
@@ -44,15 +46,22 @@ def uniform_sample(truth: Truth) -> pl.DataFrame | None:
     options = truth.options
     if not options.n_uniform:
         return None
-    key = generator(options.seed, "uniform").choice(options.n_pairs, options.n_uniform, replace=False, shuffle=False)
+    key = generator(options.seed, "uniform").choice(
+        options.n_pairs, options.n_uniform, replace=False, shuffle=False
+    )
     users, items = np.divmod(np.sort(key), options.n_items)
     return rated(truth, users.astype(np.int32), items.astype(np.int32))
 
 
 def write_simulation(
-    folder: str | PathLike[str], truth: Truth, *, chunk_users: int | None = None, progress: Progress | None = None
+    folder: str | PathLike[str],
+    truth: Truth,
+    *,
+    chunk_users: int | None = None,
+    progress: Progress | None = None,
 ) -> int:
-    """Write a whole simulation; returns the number of logged rows. The folder appears complete or not at all."""
+    """Write a whole simulation; returns the number of logged rows. The folder appears complete or
+    not at all."""
     refuse_other_files(Path(folder), FILES, "an earlier simulation", always=(TRUTH_FILE,))
     with atomic_folder(folder) as temporary:
         rows = _write_logged(temporary / "logged", truth, chunk_users, progress)
@@ -61,25 +70,39 @@ def write_simulation(
             uniform.write_parquet(temporary / "uniform.parquet")
         truth.population.users.frame.write_parquet(temporary / "users.parquet")
         truth.population.items.frame.write_parquet(temporary / "items.parquet")
-        content = {"format": 1, "options": truth.options.as_dict(), "intercept": truth.intercept, "rows": rows}
+        content = {
+            "format": 1,
+            "options": truth.options.as_dict(),
+            "intercept": truth.intercept,
+            "rows": rows,
+        }
         write_json(temporary / TRUTH_FILE, content)
     return rows
 
 
-def _write_logged(folder: Path, truth: Truth, chunk_users: int | None, progress: Progress | None) -> int:
-    """One part per chunk; a chunk is a whole number of blocks, so its size does not change the rows."""
+def _write_logged(
+    folder: Path, truth: Truth, chunk_users: int | None, progress: Progress | None
+) -> int:
+    """One part per chunk; a chunk is a whole number of blocks, so its size does not change the
+    rows."""
     folder.mkdir()
     sampler, n_users = ExposureSampler(truth), truth.options.n_users
-    wanted = chunk_users or max(1, int(ROWS_PER_PART / (truth.options.n_items * truth.options.density)))
+    wanted = chunk_users or max(
+        1, int(ROWS_PER_PART / (truth.options.n_items * truth.options.density))
+    )
     per_part = max(1, wanted // sampler.block_users)
     parts = range(0, sampler.n_blocks, per_part)
     rows = 0
     with ThreadPoolExecutor(max_workers=min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
         for part, first in enumerate(parts):
             last = min(first + per_part, sampler.n_blocks)
-            blocks = pool.map(lambda number: rated(truth, *sampler.block(number)), range(first, last))
+            blocks = pool.map(
+                lambda number: rated(truth, *sampler.block(number)), range(first, last)
+            )
             chunk = pl.concat(list(blocks))
-            chunk.write_parquet(folder / f"part-{part:05d}.parquet", compression="lz4", statistics=False)
+            chunk.write_parquet(
+                folder / f"part-{part:05d}.parquet", compression="lz4", statistics=False
+            )
             rows += chunk.height
             if progress is not None:
                 progress(min(last * sampler.block_users, n_users), n_users)
@@ -94,14 +117,21 @@ def read_truth(folder: str | PathLike[str]) -> Truth:
         options, intercept = SimulationOptions(**content["options"]), float(content["intercept"])
     except OSError as error:
         problem = f"cannot read ({error.strerror or type(error).__name__})"
-        raise InputError(problem, file=file, expected="a folder written by `puid data simulate`") from error
+        raise InputError(
+            problem, file=file, expected="a folder written by `puid data simulate`"
+        ) from error
     except InputError as error:
-        raise InputError(error.problem, file=file, found=error.found, expected=error.expected) from error
+        raise InputError(
+            error.problem, file=file, found=error.found, expected=error.expected
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            "not the truth of a simulation", file=file, found=str(error), expected="options and intercept",
+            "not the truth of a simulation",
+            file=file,
+            found=str(error),
+            expected="options and intercept",
             hint="Simulate the folder again.",
-        ) from error  # fmt: skip
+        ) from error
     return Truth.from_options(options, intercept)
 
 
@@ -123,4 +153,6 @@ def _read(folder: Path, pattern: str) -> pl.DataFrame:
     try:
         return pl.read_parquet(files)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"cannot read ({str(error)[:120]})", file=folder, hint="Simulate the folder again.") from error
+        raise InputError(
+            f"cannot read ({str(error)[:120]})", file=folder, hint="Simulate the folder again."
+        ) from error

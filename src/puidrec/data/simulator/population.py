@@ -1,16 +1,17 @@
 """Simulated users and items, the options of a simulation, and the named worlds.
 
-Exposure and mean rating are both bilinear in the features (one-hot and numeric): main effects, a table
-segment × genre, and age × price. The two share effects, so features confound as well.
+Exposure and mean rating are both bilinear in the features (one-hot and numeric): main effects, a
+table segment × genre, and age × price. The two share effects, so features confound as well.
 
-One hidden effect t_ui in [-1, 1] drives both: `exposure_strength` · t is added to the exposure logit, and
-`sign` · `rating_strength` · t stars to the rating. With independent h of mean 0 on [-1, 1],
+One hidden effect t_ui in [-1, 1] drives both: `exposure_strength` · t is added to the exposure
+logit, and `sign` · `rating_strength` · t stars to the rating. With independent h of mean 0 on [-1,
+1],
 
     t_ui = s_u · (user · h_u + item · h_i + genre · h_u,genre(i) + pair · h_ui),
 
-where s_u is 1 for the affected share of the users and `rest` for the others. A world is a row of weights. Other rows
-change what methods might assume: the sign, that a hidden effect on exposure is one on ratings, the form of exposure and
-of ratings, the law of h.
+where s_u is 1 for the affected share of the users and `rest` for the others. A world is a row of
+weights. Other rows change what methods might assume: the sign, that a hidden effect on exposure is
+one on ratings, the form of exposure and of ratings, the law of h.
 """
 
 from __future__ import annotations
@@ -31,21 +32,24 @@ MAX_RATING_STRENGTH = 1.0
 """Stars; beyond it a rating's mean would leave the scale."""
 DENSITY_RANGE = (1e-6, 0.9)
 BASE_RATING = 2.9
-"""Mean rating where all effects are 0; with |feature effects| <= 0.9 and |hidden| <= 1 the mean stays in 1..5."""
+"""Mean rating where all effects are 0; with |feature effects| <= 0.9 and |hidden| <= 1 the mean
+stays in 1..5."""
 _SEGMENTS = ("casual", "regular", "collector", "visitor")
 _REGIONS = ("north", "south", "islands")
 _GENRES = ("action", "comedy", "documentary", "drama", "family", "thriller")
 _NODES, _HEAVY_NODES = 20, 48
 _HEAVY_TAIL = 5e-4
 _HEAVY_SCALE = float(np.sqrt(0.5) / np.sqrt(3.0))
-"""h in [-1, 1] has the variance 1/2, Student's t with 3 degrees of freedom 3: here both vary alike, about."""
+"""h in [-1, 1] has the variance 1/2, Student's t with 3 degrees of freedom 3: here both vary alike,
+about."""
 _LEVELS = 8
 """Steps of the graded strengths of world `proportional`."""
 
 
 @dataclass(frozen=True)
 class SimulatedWorld:
-    """Who carries the hidden confounder. The weights sum to at most 1, so that |t| does not exceed 1."""
+    """Who carries the hidden confounder. The weights sum to at most 1, so that |t| does not exceed
+    1."""
 
     name: str
     description: str
@@ -56,9 +60,11 @@ class SimulatedWorld:
     rest: float = 0.0
     """The factor s_u of users who are not affected."""
     recorded: bool = False
-    """The confounder of unaffected users is a feature column: it acts on them too, but is not hidden."""
+    """The confounder of unaffected users is a feature column: it acts on them too, but is not
+    hidden."""
     graded: bool = False
-    """`user` and `item` weights grow in proportion to the information gain of the entity's own features."""
+    """`user` and `item` weights grow in proportion to the information gain of the entity's own
+    features."""
     genre: float = 0.0
     """Weight of the user's own hidden taste for the genre of the item."""
     sign: int = 1
@@ -66,35 +72,86 @@ class SimulatedWorld:
     flipped_share: float = 0.0
     """Share of users, unknown which, whose sign is the other one."""
     rating: float = 1.0
-    """Factor of the effect on ratings; 0: what is hidden drives exposure only, and confounds nothing."""
+    """Factor of the effect on ratings; 0: what is hidden drives exposure only, and confounds
+    nothing."""
     probit: bool = False
     """Exposure follows a probit model; only for worlds in which nothing is hidden."""
     interactions: bool = False
     """Features act by U-shapes and interactions that bins and bilinear models miss."""
     heavy: bool = False
-    """h has the heavy tails of Student's t with 3 degrees of freedom, not bounds; for traits of users and items."""
+    """h has the heavy tails of Student's t with 3 degrees of freedom, not bounds; for traits of
+    users and items."""
     ordinal: bool = False
     """Ratings come from a latent taste by uneven cut points, not from a binomial law."""
 
 
 _ROWS = (
     SimulatedWorld("entity", "hidden traits of users and of items", user=0.5, item=0.5),
-    SimulatedWorld("pair", "varies by pair; strong for half of the users", pair=1.0, affected_share=0.5, rest=0.3),
     SimulatedWorld(
-        "mixed", "traits of users and items, and a part that varies by pair", user=0.35, item=0.25, pair=0.4
+        "pair",
+        "varies by pair; strong for half of the users",
+        pair=1.0,
+        affected_share=0.5,
+        rest=0.3,
     ),
-    SimulatedWorld("half-complete", "recorded for half of the users only", user=1.0, affected_share=0.5, recorded=True),
-    SimulatedWorld("proportional", "as strong as the features' own information gain", user=0.5, item=0.5, graded=True),
+    SimulatedWorld(
+        "mixed",
+        "traits of users and items, and a part that varies by pair",
+        user=0.35,
+        item=0.25,
+        pair=0.4,
+    ),
+    SimulatedWorld(
+        "half-complete",
+        "recorded for half of the users only",
+        user=1.0,
+        affected_share=0.5,
+        recorded=True,
+    ),
+    SimulatedWorld(
+        "proportional",
+        "as strong as the features' own information gain",
+        user=0.5,
+        item=0.5,
+        graded=True,
+    ),
     SimulatedWorld("no-confounding", "nothing hidden"),
-    SimulatedWorld("reversed", "people avoid what they like", user=0.2, item=0.2, pair=0.6, sign=-1),
-    SimulatedWorld("mixed-sign", "half of the users avoid what they like", user=0.2, pair=0.8, flipped_share=0.5),
+    SimulatedWorld(
+        "reversed", "people avoid what they like", user=0.2, item=0.2, pair=0.6, sign=-1
+    ),
+    SimulatedWorld(
+        "mixed-sign",
+        "half of the users avoid what they like",
+        user=0.2,
+        pair=0.8,
+        flipped_share=0.5,
+    ),
     SimulatedWorld("trait-genre", "a hidden taste of each user for each genre", genre=1.0),
-    SimulatedWorld("heavy-tailed", "hidden traits of users and items with heavy tails", user=0.35, item=0.35,
-                   heavy=True, ordinal=True),
-    SimulatedWorld("ordinal", "by pair and user; ratings by uneven cut points", user=0.3, pair=0.7, ordinal=True),
-    SimulatedWorld("benign-activity", "unrecorded activity that confounds nothing", user=1.0, rating=0.0),
-    SimulatedWorld("awkward", "all is recorded, but acts by probit and interactions", probit=True, interactions=True),
-)  # fmt: skip
+    SimulatedWorld(
+        "heavy-tailed",
+        "hidden traits of users and items with heavy tails",
+        user=0.35,
+        item=0.35,
+        heavy=True,
+        ordinal=True,
+    ),
+    SimulatedWorld(
+        "ordinal",
+        "by pair and user; ratings by uneven cut points",
+        user=0.3,
+        pair=0.7,
+        ordinal=True,
+    ),
+    SimulatedWorld(
+        "benign-activity", "unrecorded activity that confounds nothing", user=1.0, rating=0.0
+    ),
+    SimulatedWorld(
+        "awkward",
+        "all is recorded, but acts by probit and interactions",
+        probit=True,
+        interactions=True,
+    ),
+)
 WORLDS = {world.name: world for world in _ROWS}
 """The named worlds. Except in `half-complete`, features do not reveal who is affected."""
 
@@ -133,13 +190,33 @@ class SimulationOptions:
         get_world(self.world)
         _require(self.n_users >= 2, "number of users", self.n_users, "at least 2")
         _require(self.n_items >= 2, "number of items", self.n_items, "at least 2")
-        _require(max(self.n_users, self.n_items) < 2**31, "number of users or items", self.n_users, "below 2^31")
+        _require(
+            max(self.n_users, self.n_items) < 2**31,
+            "number of users or items",
+            self.n_users,
+            "below 2^31",
+        )
         low, high = DENSITY_RANGE
         _require(low <= self.density <= high, "density", self.density, f"{low:g} to {high:g}")
-        _require(0 <= self.n_uniform <= self.n_pairs, "uniform sample size", self.n_uniform, f"0 to {self.n_pairs}")
+        _require(
+            0 <= self.n_uniform <= self.n_pairs,
+            "uniform sample size",
+            self.n_uniform,
+            f"0 to {self.n_pairs}",
+        )
         shift, stars = self.exposure_strength, self.rating_strength
-        _require(0 <= shift <= MAX_EXPOSURE_STRENGTH, "exposure strength", shift, f"0 to {MAX_EXPOSURE_STRENGTH:g}")
-        _require(0 <= stars <= MAX_RATING_STRENGTH, "rating strength", stars, f"0 to {MAX_RATING_STRENGTH:g} stars")
+        _require(
+            0 <= shift <= MAX_EXPOSURE_STRENGTH,
+            "exposure strength",
+            shift,
+            f"0 to {MAX_EXPOSURE_STRENGTH:g}",
+        )
+        _require(
+            0 <= stars <= MAX_RATING_STRENGTH,
+            "rating strength",
+            stars,
+            f"0 to {MAX_RATING_STRENGTH:g} stars",
+        )
         _require(self.sign in (1, -1), "sign", self.sign, "1 or -1")
         _require(0 <= self.affected_share <= 1, "affected share", self.affected_share, "0 to 1")
         _require(self.seed >= 0, "seed", self.seed, "0 or more")
@@ -155,8 +232,12 @@ class SimulationOptions:
 
 
 def require_numbers(whole: Mapping[str, object], real: Mapping[str, object]) -> None:
-    """Refuse options that are no numbers, before anything is computed from them; None stands for a default."""
-    kinds_of = ((whole, int | np.integer, "a whole number"), (real, int | float | np.number, "a number"))
+    """Refuse options that are no numbers, before anything is computed from them; None stands for a
+    default."""
+    kinds_of = (
+        (whole, int | np.integer, "a whole number"),
+        (real, int | float | np.number, "a number"),
+    )
     for numbers, kinds, words in kinds_of:
         for name, found in numbers.items():
             if found is not None and (isinstance(found, bool) or not isinstance(found, kinds)):
@@ -170,10 +251,11 @@ def _require(holds: bool | np.bool_, what: str, found: object, expected: str) ->
 
 @dataclass(frozen=True)
 class Strengths:
-    """Weights of the hidden terms per class: t = user[c] h_u + gate[c] item[d] h_i + genre[c] h_ug + pair[c] h_ui.
+    """Weights of the hidden terms per class: t = user[c] h_u + gate[c] item[d] h_i + genre[c] h_ug
+    + pair[c] h_ui.
 
-    A user class c belongs to a group that the features reveal; which class of it a user has is hidden, only the
-    `share` of each class is known.
+    A user class c belongs to a group that the features reveal; which class of it a user has is
+    hidden, only the `share` of each class is known.
     """
 
     user: np.ndarray
@@ -194,7 +276,9 @@ class Strengths:
         """The largest |t| that a pair of these classes can have."""
         own = self.user[user_class] + self.genre[user_class]
         most = largest_hidden(self.heavy)
-        top: np.ndarray = most * (own + self.gate[user_class] * self.item[item_class] + self.pair[user_class])
+        top: np.ndarray = most * (
+            own + self.gate[user_class] * self.item[item_class] + self.pair[user_class]
+        )
         return top
 
 
@@ -243,9 +327,13 @@ def make_population(options: SimulationOptions) -> SimulatedPopulation:
     user_level = _graded(users.logit) if world.graded else np.zeros(options.n_users, np.int64)
     item_level = _graded(items.logit) if world.graded else np.zeros(options.n_items, np.int64)
     strengths = _strengths(world, options.affected_share)
-    affected = (generator(options.seed, "affected").random(options.n_users) < options.affected_share).astype(np.int64)
+    affected = (
+        generator(options.seed, "affected").random(options.n_users) < options.affected_share
+    ).astype(np.int64)
     tastes, signs = _personal(options, world)
-    users = replace(users, strength_class=2 * user_level + affected, genre_hidden=tastes, sign=signs)
+    users = replace(
+        users, strength_class=2 * user_level + affected, genre_hidden=tastes, sign=signs
+    )
     items = replace(items, strength_class=item_level)
     if world.recorded:
         users = _recorded(users, affected == 0, options, world)
@@ -253,26 +341,34 @@ def make_population(options: SimulationOptions) -> SimulatedPopulation:
 
 
 def hidden_from_uniform(uniform: np.ndarray, heavy: bool = False) -> np.ndarray:
-    """h from a uniform draw: in [-1, 1], with the law of the Gauss–Chebyshev weights; or with heavy tails.
+    """h from a uniform draw: in [-1, 1], with the law of the Gauss–Chebyshev weights; or with heavy
+    tails.
 
-    The heavy law is Student's t with 3 degrees of freedom at the same spread, cut at its 0.05 % quantiles, so that a
-    few people are an order of magnitude more extreme than the others.
+    The heavy law is Student's t with 3 degrees of freedom at the same spread, cut at its 0.05 %
+    quantiles, so that a few people are an order of magnitude more extreme than the others.
     """
     if heavy:
-        h: np.ndarray = _HEAVY_SCALE * stdtrit(3.0, np.clip(uniform, _HEAVY_TAIL, 1.0 - _HEAVY_TAIL))
+        h: np.ndarray = _HEAVY_SCALE * stdtrit(
+            3.0, np.clip(uniform, _HEAVY_TAIL, 1.0 - _HEAVY_TAIL)
+        )
         return h
     return np.cos(np.pi * uniform)
 
 
 def hidden_nodes(heavy: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Values of h and their weights, for expectations: Gauss–Chebyshev, or Gauss–Legendre that crowds in the tails."""
+    """Values of h and their weights, for expectations: Gauss–Chebyshev, or Gauss–Legendre that
+    crowds in the tails."""
     if not heavy:
-        return hidden_from_uniform((np.arange(_NODES) + 0.5) / _NODES), np.full(_NODES, 1.0 / _NODES)
+        return hidden_from_uniform((np.arange(_NODES) + 0.5) / _NODES), np.full(
+            _NODES, 1.0 / _NODES
+        )
     w, weight = np.polynomial.legendre.leggauss(_HEAVY_NODES)
     half = 0.5 - _HEAVY_TAIL
     inner = half * 0.5 * np.pi * np.cos(0.5 * np.pi * w) * weight
     uniform = np.concatenate([[0.0], 0.5 + half * np.sin(0.5 * np.pi * w), [1.0]])
-    return hidden_from_uniform(uniform, heavy=True), np.concatenate([[_HEAVY_TAIL], inner, [_HEAVY_TAIL]])
+    return hidden_from_uniform(uniform, heavy=True), np.concatenate(
+        [[_HEAVY_TAIL], inner, [_HEAVY_TAIL]]
+    )
 
 
 def largest_hidden(heavy: bool) -> float:
@@ -280,10 +376,17 @@ def largest_hidden(heavy: bool) -> float:
     return float(-_HEAVY_SCALE * stdtrit(3.0, _HEAVY_TAIL)) if heavy else 1.0
 
 
-def _personal(options: SimulationOptions, world: SimulatedWorld) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """What differs from user to user in some worlds: tastes for genres, and the sign of what is hidden."""
+def _personal(
+    options: SimulationOptions, world: SimulatedWorld
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """What differs from user to user in some worlds: tastes for genres, and the sign of what is
+    hidden."""
     shape = (options.n_users, len(_GENRES))
-    tastes = hidden_from_uniform(generator(options.seed, "genre traits").random(shape)) if world.genre else None
+    tastes = (
+        hidden_from_uniform(generator(options.seed, "genre traits").random(shape))
+        if world.genre
+        else None
+    )
     flipped = generator(options.seed, "signs").random(options.n_users) < world.flipped_share
     return tastes, np.where(flipped, -1.0, 1.0) if world.flipped_share else None
 
@@ -291,13 +394,21 @@ def _personal(options: SimulationOptions, world: SimulatedWorld) -> tuple[np.nda
 def _interacting(
     users: EntityColumns, items: EntityColumns, cell_logit: np.ndarray, cell_stars: np.ndarray
 ) -> tuple[EntityColumns, EntityColumns, np.ndarray, np.ndarray]:
-    """Finer cells of users and items, whose tables add U-shapes of age × price and a match of region and quality.
+    """Finer cells of users and items, whose tables add U-shapes of age × price and a match of
+    region and quality.
 
-    The middle third of ages takes to the middle third of prices and the others to the ends, on average to neither: no
-    main effect shows it. Both effects act on exposure and on ratings, so whoever misses them is confounded.
+    The middle third of ages takes to the middle third of prices and the others to the ends, on
+    average to neither: no main effect shows it. Both effects act on exposure and on ratings, so
+    whoever misses them is confounded.
     """
-    age, region = _third(users.frame["age"]), users.frame["region"].replace_strict(_REGIONS, range(3)).to_numpy()
-    price, good = _third(items.frame["price"]), (items.frame["quality"] > 0.5).cast(pl.Int64).to_numpy()
+    age, region = (
+        _third(users.frame["age"]),
+        users.frame["region"].replace_strict(_REGIONS, range(3)).to_numpy(),
+    )
+    price, good = (
+        _third(items.frame["price"]),
+        (items.frame["quality"] > 0.5).cast(pl.Int64).to_numpy(),
+    )
     shape = np.array([1.0, -2.0, 1.0]) / 2.0
     bend = np.multiply.outer(shape, shape)[np.arange(36) // 3 % 3][:, np.arange(36) // 2 % 3]
     match = np.where((np.arange(36) % 3 == 0)[:, None] == (np.arange(36) % 2 == 1), 0.5, -0.5)
@@ -329,8 +440,16 @@ def _users(options: SimulationOptions, heavy: bool) -> EntityColumns:
             "activity": np.round(8 + 7 * activity, 3),
         }
     )
-    logit = np.array([-0.3, 0.1, 0.4, -0.1])[segment] + np.array([0.1, -0.05, -0.2])[region] + 0.6 * activity
-    stars = np.array([-0.06, 0.02, 0.1, -0.04])[segment] + np.array([0.02, -0.02, 0.04])[region] + 0.06 * activity
+    logit = (
+        np.array([-0.3, 0.1, 0.4, -0.1])[segment]
+        + np.array([0.1, -0.05, -0.2])[region]
+        + 0.6 * activity
+    )
+    stars = (
+        np.array([-0.06, 0.02, 0.1, -0.04])[segment]
+        + np.array([0.02, -0.02, 0.04])[region]
+        + 0.06 * activity
+    )
     hidden = hidden_from_uniform(generator(options.seed, "user traits").random(n), heavy)
     return EntityColumns(frame, segment, logit, stars, 0.1 * age, hidden, np.zeros(n, np.int64))
 
@@ -361,9 +480,11 @@ def _tables(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _graded(main_effect: np.ndarray) -> np.ndarray:
-    """Level 0..7 in proportion to the local information gain: KL of the entity's exposure rate to the average one.
+    """Level 0..7 in proportion to the local information gain: KL of the entity's exposure rate to
+    the average one.
 
-    For rare exposure and rate ratio r, KL is proportional to r log r - r + 1; the top tenth shares the last level.
+    For rare exposure and rate ratio r, KL is proportional to r log r - r + 1; the top tenth shares
+    the last level.
     """
     ratio = np.exp(main_effect) / np.exp(main_effect).mean()
     gain = ratio * np.log(ratio) - ratio + 1.0
@@ -383,7 +504,9 @@ def _strengths(world: SimulatedWorld, affected_share: float) -> Strengths:
         gate=factor,
         pair=factor * world.pair,
         group=np.arange(2) if world.recorded else np.repeat(np.arange(grade.size), 2),
-        share=np.ones(2) if world.recorded else np.tile([1.0 - affected_share, affected_share], grade.size),
+        share=np.ones(2)
+        if world.recorded
+        else np.tile([1.0 - affected_share, affected_share], grade.size),
         item=world.item * grade,
         genre=factor * world.genre,
         heavy=world.heavy,
@@ -393,9 +516,12 @@ def _strengths(world: SimulatedWorld, affected_share: float) -> Strengths:
 def _recorded(
     users: EntityColumns, complete: np.ndarray, options: SimulationOptions, world: SimulatedWorld
 ) -> EntityColumns:
-    """Write the trait of complete users into the column `mood`: for them it is a feature, with the same effects."""
+    """Write the trait of complete users into the column `mood`: for them it is a feature, with the
+    same effects."""
     mood = np.where(complete, world.user * users.hidden, 0.0)
-    column = pl.Series("mood", users.hidden).zip_with(pl.Series(complete), pl.Series("mood", [None], pl.Float64))
+    column = pl.Series("mood", users.hidden).zip_with(
+        pl.Series(complete), pl.Series("mood", [None], pl.Float64)
+    )
     return replace(
         users,
         frame=users.frame.with_columns(column),

@@ -1,11 +1,13 @@
-"""The truth about any pairs: nominal and true propensity, φ(h), Γ, the rating each pair has or would have.
+"""The truth about any pairs: nominal and true propensity, φ(h), Γ, the rating each pair has or
+would have.
 
 true propensity  p_true = sigmoid(m(x) + exposure_strength · t)      t: the hidden effect, see `population`
 nominal          p      = E[p_true | x]: what the features alone say
 φ(h) = logit p_true - logit p,  Γ = exp|φ|: the odds-ratio inequality of the paper holds with equality
 rating           1 + Binomial(4, (y - 1) / 4),  y = base + f(x) + sign · rating_strength · t,  so E[r | x] = base + f(x)
 
-In ordinal worlds a rating counts the uneven cut points below y + logistic noise. Where all is recorded, the form of
+In ordinal worlds a rating counts the uneven cut points below y + logistic noise. Where all is
+recorded, the form of
 exposure may be a probit: then p = p_true = Φ(0.6 m(x)).
 """
 
@@ -40,12 +42,20 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _GRID = np.linspace(-30.0, 16.0, 46 * 16 + 1)
 PROBIT_SCALE = 0.6
 CUTS = np.array([1.9, 2.5, 3.0, 3.9])
-"""Where the rating rises by one star, on the scale of the latent rating: uneven, few people use two stars."""
+"""Where the rating rises by one star, on the scale of the latent rating: uneven, few people use two
+stars."""
 CUT_NOISE = 0.45
 MAX_DENSE_PAIRS = 25_000_000
 _TILE_PAIRS = 1_000_000
 Quantity = Literal[
-    "propensity", "true_propensity", "phi", "gamma", "gamma_bound", "rating", "expected_rating", "utility"
+    "propensity",
+    "true_propensity",
+    "phi",
+    "gamma",
+    "gamma_bound",
+    "rating",
+    "expected_rating",
+    "utility",
 ]
 
 
@@ -85,7 +95,11 @@ class Truth:
         users, items = self._checked(users, items)
         if self.world.probit:  # nothing is hidden there
             return np.zeros(users.shape)
-        phi: np.ndarray = self._index(users, items) + self._shift(users, items) - self._nominal_logit(users, items)
+        phi: np.ndarray = (
+            self._index(users, items)
+            + self._shift(users, items)
+            - self._nominal_logit(users, items)
+        )
         return phi
 
     def gamma(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
@@ -99,7 +113,9 @@ class Truth:
         if self.world.probit:
             return np.ones(users.shape)
         sides = self.population
-        largest = sides.strengths.largest(sides.users.strength_class[users], sides.items.strength_class[items])
+        largest = sides.strengths.largest(
+            sides.users.strength_class[users], sides.items.strength_class[items]
+        )
         offset = np.abs(self._index(users, items) - self._nominal_logit(users, items))
         bound: np.ndarray = np.exp(offset + self.options.exposure_strength * largest)
         return bound
@@ -108,7 +124,11 @@ class Truth:
         """E[r | x] over all of D: what a features-only model should predict."""
         users, items = self._checked(users, items)
         latent = self._latent(users, items)
-        return self._mean_rating.mean(latent, *self._classes(users, items)) if self.world.ordinal else latent
+        return (
+            self._mean_rating.mean(latent, *self._classes(users, items))
+            if self.world.ordinal
+            else latent
+        )
 
     def utility(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """E[r | x, h]: the mean rating given what is hidden, too."""
@@ -125,7 +145,12 @@ class Truth:
         q = (taste - 1.0) / 4.0
         s, low, high = 1.0 - q, (1.0 - q) ** 3, q**3
         level = np.ones(u.shape, np.uint8)
-        for below in (s * low, (s + 4.0 * q) * low, 1.0 - (q + 4.0 * s) * high, 1.0 - q * high):  # Binomial(4, q) CDF
+        for below in (
+            s * low,
+            (s + 4.0 * q) * low,
+            1.0 - (q + 4.0 * s) * high,
+            1.0 - q * high,
+        ):  # Binomial(4, q) CDF
             level += u > below
         return level
 
@@ -133,16 +158,25 @@ class Truth:
         """A quantity for all of D, [users, items]; refused where that would be large."""
         n_users, n_items = self.options.n_users, self.options.n_items
         if quantity not in get_args(Quantity):
-            raise InputError("unknown quantity", found=quantity, expected=f"one of {', '.join(get_args(Quantity))}")
+            raise InputError(
+                "unknown quantity",
+                found=quantity,
+                expected=f"one of {', '.join(get_args(Quantity))}",
+            )
         if self.options.n_pairs > MAX_DENSE_PAIRS:
             raise InputError(
-                "too many pairs for a dense matrix", found=f"{n_users:,} x {n_items:,}",
-                expected=f"at most {MAX_DENSE_PAIRS:,} pairs", hint="Ask for the pairs you need instead.",
-            )  # fmt: skip
+                "too many pairs for a dense matrix",
+                found=f"{n_users:,} x {n_items:,}",
+                expected=f"at most {MAX_DENSE_PAIRS:,} pairs",
+                hint="Ask for the pairs you need instead.",
+            )
         ask = getattr(self, quantity)
         rows = max(1, _TILE_PAIRS // n_items)
         tiles = (np.arange(start, min(start + rows, n_users)) for start in range(0, n_users, rows))
-        parts = [ask(np.repeat(u, n_items), np.tile(np.arange(n_items), u.size)).reshape(u.size, -1) for u in tiles]
+        parts = [
+            ask(np.repeat(u, n_items), np.tile(np.arange(n_items), u.size)).reshape(u.size, -1)
+            for u in tiles
+        ]
         return np.concatenate(parts)
 
     def hidden_effect(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
@@ -150,7 +184,11 @@ class Truth:
         sides, strengths = self.population, self.population.strengths
         c = sides.users.strength_class[users]
         t: np.ndarray = strengths.user[c] * sides.users.hidden[users]
-        t += strengths.gate[c] * strengths.item[sides.items.strength_class[items]] * sides.items.hidden[items]
+        t += (
+            strengths.gate[c]
+            * strengths.item[sides.items.strength_class[items]]
+            * sides.items.hidden[items]
+        )
         if sides.users.genre_hidden is not None:
             t += strengths.genre[c] * sides.users.genre_hidden[users, sides.items.cell[items]]
         if strengths.pair.any():
@@ -165,13 +203,17 @@ class Truth:
     @property
     def gain(self) -> float:
         """Stars per unit of the hidden effect, without the users' own signs."""
-        return self.options.sign * self.world.sign * self.world.rating * self.options.rating_strength
+        return (
+            self.options.sign * self.world.sign * self.world.rating * self.options.rating_strength
+        )
 
     def _taste(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """y: the latent rating, with what is hidden."""
         own = self.population.users.sign
         hidden = self.gain * self.hidden_effect(users, items)
-        taste: np.ndarray = self._latent(users, items) + (hidden if own is None else own[users] * hidden)
+        taste: np.ndarray = self._latent(users, items) + (
+            hidden if own is None else own[users] * hidden
+        )
         return taste
 
     @cached_property
@@ -182,7 +224,9 @@ class Truth:
     def _classes(self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The visible class of each user, and that of each item."""
         sides = self.population
-        return sides.strengths.group[sides.users.strength_class[users]], sides.items.strength_class[items]
+        return sides.strengths.group[sides.users.strength_class[users]], sides.items.strength_class[
+            items
+        ]
 
     def pair_hidden(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """h_ui, the confounder that varies by pair."""
@@ -194,7 +238,11 @@ class Truth:
     def _index(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """m(x): what the features do to the exposure logit."""
         u, i = self.population.users, self.population.items
-        m: np.ndarray = u.logit[users] + i.logit[items] + self.population.cell_logit[u.cell[users], i.cell[items]]
+        m: np.ndarray = (
+            u.logit[users]
+            + i.logit[items]
+            + self.population.cell_logit[u.cell[users], i.cell[items]]
+        )
         return m + self.intercept
 
     def _latent(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
@@ -206,7 +254,9 @@ class Truth:
     def _nominal_logit(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         return self.nominal_at(self._index(users, items), *self._classes(users, items))
 
-    def nominal_at(self, m: np.ndarray, user_group: np.ndarray, item_class: np.ndarray) -> np.ndarray:
+    def nominal_at(
+        self, m: np.ndarray, user_group: np.ndarray, item_class: np.ndarray
+    ) -> np.ndarray:
         """logit p(x) for exposure indices m of pairs of these classes."""
         if self.world.probit:
             nominal: np.ndarray = logit(exposed(m, probit=True))
@@ -216,10 +266,17 @@ class Truth:
     def _checked(self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         users, items = np.asarray(users), np.asarray(items)
         if users.shape != items.shape:
-            raise InputError("users and items must pair up", found=f"{users.shape} and {items.shape}")
-        for codes, count, name in ((users, self.options.n_users, "user"), (items, self.options.n_items, "item")):
+            raise InputError(
+                "users and items must pair up", found=f"{users.shape} and {items.shape}"
+            )
+        for codes, count, name in (
+            (users, self.options.n_users, "user"),
+            (items, self.options.n_items, "item"),
+        ):
             if codes.size and (codes.min() < 0 or codes.max() >= count):
-                raise InputError(f"unknown {name}", found=int(codes.max()), expected=f"codes 0 to {count - 1}")
+                raise InputError(
+                    f"unknown {name}", found=int(codes.max()), expected=f"codes 0 to {count - 1}"
+                )
         return users, items
 
 
@@ -229,7 +286,8 @@ def _probability(value: np.ndarray) -> np.ndarray:
 
 
 def exposed(m: np.ndarray, probit: bool = False) -> np.ndarray:
-    """The probability of exposure of an index; a probit is scaled so that indices act about as in a logit."""
+    """The probability of exposure of an index; a probit is scaled so that indices act about as in a
+    logit."""
     p: np.ndarray = ndtr(PROBIT_SCALE * m) if probit else expit(m)
     return p
 
@@ -248,7 +306,8 @@ def level_by_cuts(taste: np.ndarray, uniform: np.ndarray) -> np.ndarray:
 
 
 def _solve_intercept(truth: Truth) -> float:
-    """The intercept for which the mean nominal propensity over D (or over a million pairs of it) is the density."""
+    """The intercept for which the mean nominal propensity over D (or over a million pairs of it) is
+    the density."""
     options = truth.options
     if options.n_pairs <= _TILE_PAIRS:
         users, items = np.divmod(np.arange(options.n_pairs), options.n_items)
@@ -267,7 +326,8 @@ def _solve_intercept(truth: Truth) -> float:
 
 
 def mix64(state: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64: a bijection of 64-bit words in which every bit moves every other."""
+    """The finaliser of splitmix64: a bijection of 64-bit words in which every bit moves every
+    other."""
     z: np.ndarray = state ^ (state >> np.uint64(30))
     z *= _FIRST
     z ^= z >> np.uint64(27)
@@ -277,10 +337,11 @@ def mix64(state: np.ndarray) -> np.ndarray:
 
 
 def pair_uniform(key: int, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-    """Uniform draws in (0, 1), one per pair: each user owns a splitmix64 sequence, the item is its counter.
+    """Uniform draws in (0, 1), one per pair: each user owns a splitmix64 sequence, the item is its
+    counter.
 
-    The draw of a pair is a hash of (key, user, item), so the truth can be asked for any pairs, in any order and any
-    chunk, and nothing of the size of D is ever stored.
+    The draw of a pair is a hash of (key, user, item), so the truth can be asked for any pairs, in
+    any order and any chunk, and nothing of the size of D is ever stored.
     """
     state = users.astype(np.uint64) * _GOLDEN
     state += np.uint64(key)
@@ -298,7 +359,11 @@ def stream_key(seed: int, stream: str) -> int:
 
 
 def average_over_hidden(
-    of: Callable[[np.ndarray], np.ndarray], m: np.ndarray, amplitudes: tuple[float, ...], *, heavy: bool = False
+    of: Callable[[np.ndarray], np.ndarray],
+    m: np.ndarray,
+    amplitudes: tuple[float, ...],
+    *,
+    heavy: bool = False,
 ) -> np.ndarray:
     """E[of(m + Σ_k a_k h_k)] over independent h_k, for a vector m."""
     nodes, weights = hidden_nodes(heavy)
@@ -309,25 +374,32 @@ def average_over_hidden(
             weight = np.multiply.outer(weight, weights).ravel()
     total = np.zeros_like(m)
     parts = max(1, shift.size // 500)
-    for part, share in zip(np.array_split(shift, parts), np.array_split(weight, parts), strict=True):
+    for part, share in zip(
+        np.array_split(shift, parts), np.array_split(weight, parts), strict=True
+    ):
         total += of(np.add.outer(m, part)) @ share
     return total
 
 
 @lru_cache(maxsize=512)
-def _mean_on_grid(of: Callable[[np.ndarray], np.ndarray], amplitudes: tuple[float, ...], heavy: bool) -> np.ndarray:
-    """`average_over_hidden` on the grid of splines; kept, for it is most of the work of a world simulated again."""
+def _mean_on_grid(
+    of: Callable[[np.ndarray], np.ndarray], amplitudes: tuple[float, ...], heavy: bool
+) -> np.ndarray:
+    """`average_over_hidden` on the grid of splines; kept, for it is most of the work of a world
+    simulated again."""
     mean = average_over_hidden(of, _GRID, amplitudes, heavy=heavy)
     mean.flags.writeable = False
     return mean
 
 
 class HiddenMean:
-    """The mean over what is hidden of a function of m(x) + hidden, by visible class of the user and class of the item.
+    """The mean over what is hidden of a function of m(x) + hidden, by visible class of the user and
+    class of the item.
 
-    With expit it is the nominal propensity p(x), with the mean of an ordinal rating E[r | x]. The bounded h are cosines
-    of uniform angles, so expectations over them are Gauss–Chebyshev sums, exact to about 1e-8. The mean depends on a
-    pair only through m(x) and its visible class: one spline per class, of `form` of the mean.
+    With expit it is the nominal propensity p(x), with the mean of an ordinal rating E[r | x]. The
+    bounded h are cosines of uniform angles, so expectations over them are Gauss–Chebyshev sums,
+    exact to about 1e-8. The mean depends on a pair only through m(x) and its visible class: one
+    spline per class, of `form` of the mean.
     """
 
     def __init__(
@@ -344,9 +416,11 @@ class HiddenMean:
                 mean = np.zeros_like(_GRID)
                 for c in np.flatnonzero((strengths.group == group) & (strengths.share > 0)):
                     parts = (
-                        strengths.user[c], strengths.gate[c] * strengths.item[item], strengths.genre[c],
+                        strengths.user[c],
+                        strengths.gate[c] * strengths.item[item],
+                        strengths.genre[c],
                         strengths.pair[c],
-                    )  # fmt: skip
+                    )
                     scaled = tuple(float(strength * a) for a in parts)
                     mean += strengths.share[c] * _mean_on_grid(of, scaled, strengths.heavy)
                 shift[:, group * n_items + item] = form(mean) - _GRID

@@ -25,17 +25,26 @@ _BUILT_IN: dict[str, str | Load] = {
     "simulated": "puidrec.data.synthetic",
 }
 SOURCES = Registry(
-    "puidrec.sources", _BUILT_IN, lambda _, load: load if callable(load) else None, "a function load(path)"
+    "puidrec.sources",
+    _BUILT_IN,
+    lambda _, load: load if callable(load) else None,
+    "a function load(path)",
 )
 """Name → module with `load(path, **options) -> Dataset`, or that function itself (plug-ins)."""
 
 
 def load_dataset(
-    name: str, path: str | PathLike[str] | None = None, *, overlap: OverlapRule = "drop", **options: Any
+    name: str,
+    path: str | PathLike[str] | None = None,
+    *,
+    overlap: OverlapRule = "drop",
+    **options: Any,
 ) -> Dataset:
-    """Load a data set by name: `load_dataset("coat", folder)`; options are those of the source's `load`.
+    """Load a data set by name: `load_dataset("coat", folder)`; options are those of the source's
+    `load`.
 
-    overlap: whether uniform rows whose pair is in the log are dropped, or kept for comparison with print.
+    overlap: whether uniform rows whose pair is in the log are dropped, or kept for comparison with
+    print.
     """
     if name not in SOURCES:
         raise InputError("unknown data set", found=name, expected=f"one of {SOURCES.names()}")
@@ -48,11 +57,17 @@ def load_dataset(
     except TypeError as error:
         if not any(words in str(error) for words in ("unexpected keyword", "multiple values")):
             raise
-        raise InputError(f"{name}: {str(error).split('() ')[-1]}", hint="See the source's options.") from error
+        raise InputError(
+            f"{name}: {str(error).split('() ')[-1]}", hint="See the source's options."
+        ) from error
     return data if data.overlap.rule == overlap else data.with_overlap(overlap)
 
 
 def _takes_overlap(load: Load) -> bool:
-    """Whether a source applies the rule itself: one that does not has it applied to what it returns."""
+    """Whether a source applies the rule itself: one that does not has it applied to what it
+    returns."""
     parameter = signature(load).parameters.get("overlap")
-    return parameter is not None and parameter.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return parameter is not None and parameter.kind in (
+        Parameter.KEYWORD_ONLY,
+        Parameter.POSITIONAL_OR_KEYWORD,
+    )

@@ -1,7 +1,8 @@
 """Coat shopping: 290 users × 300 coats, self-selected ratings and ratings of coats shown at random.
 
-Files: `train.ascii` and `test.ascii` (matrices, 0 = not rated), or `user.txt` and `random.txt` (`user,item,rating`);
-`user_item_features/` with one-hot groups; `propensities.ascii`. Ids are the row and column numbers from 0.
+Files: `train.ascii` and `test.ascii` (matrices, 0 = not rated), or `user.txt` and `random.txt`
+(`user,item,rating`); `user_item_features/` with one-hot groups; `propensities.ascii`. Ids are the
+row and column numbers from 0.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ def load(
     rng: Rng = 0,
     overlap: OverlapRule = "drop",
 ) -> Dataset:
-    """Load Coat. `propensities` adds the published learned ones as a column where their file is there.
+    """Load Coat. `propensities` adds the published learned ones as a column where their file is
+    there.
 
-    The real features are the default: they are what lifts accuracy on Coat. `dim` and `bins` shape pseudo-features.
+    The real features are the default: they are what lifts accuracy on Coat. `dim` and `bins` shape
+    pseudo-features.
     """
     check_choice("features", features, FEATURES)
     folder = data_folder(path, "coat")
@@ -54,8 +57,12 @@ def load(
     published = folder / "propensities.ascii"
     if propensities and has_file(published):
         matrix = read_matrix(published)
-        logged, uniform = (_with_propensity(frame, matrix, published) for frame in (logged, uniform))
-    users, items = (_side(folder, entity) if features == "real" else None for entity in ("user", "item"))
+        logged, uniform = (
+            _with_propensity(frame, matrix, published) for frame in (logged, uniform)
+        )
+    users, items = (
+        _side(folder, entity) if features == "real" else None for entity in ("user", "item")
+    )
     data = Dataset.from_frame(
         logged,
         uniform,
@@ -81,10 +88,14 @@ def _ratings(path: Path) -> pl.DataFrame:
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         raise InputError(
-            "rating outside its scale", file=path, row=int(row) + 1, column=str(column + 1),
-            found=float(matrix[row, column]), expected=f"0 (not rated) or a rating in [{low:g}, {high:g}]",
+            "rating outside its scale",
+            file=path,
+            row=int(row) + 1,
+            column=str(column + 1),
+            found=float(matrix[row, column]),
+            expected=f"0 (not rated) or a rating in [{low:g}, {high:g}]",
             hint="Is this the rating matrix?",
-        )  # fmt: skip
+        )
     user, item = np.nonzero(matrix)
     return pl.DataFrame({"user_id": user, "item_id": item, "rating": matrix[user, item]})
 
@@ -96,23 +107,28 @@ def _with_propensity(frame: pl.DataFrame, matrix: np.ndarray, path: Path) -> pl.
         return frame  # `Dataset.from_frame` says what is wrong with it
     if (ids.to_numpy() < 0).any() or (ids.to_numpy().max(axis=0) >= matrix.shape).any():
         raise InputError(
-            "propensities do not cover the rated pairs", file=path,
+            "propensities do not cover the rated pairs",
+            file=path,
             found=f"a {matrix.shape[0]} x {matrix.shape[1]} matrix",
-            expected="a row per user and a column per item", hint="Leave them out with propensities=False.",
-        )  # fmt: skip
+            expected="a row per user and a column per item",
+            hint="Leave them out with propensities=False.",
+        )
     user, item = ids.to_numpy().T
     return frame.with_columns(pl.Series("propensity", matrix[user, item]))
 
 
 def _side(folder: Path, entity: str) -> pl.DataFrame:
-    """Decode one-hot groups: the columns `colour:red, colour:blue, …` become one categorical column `colour`."""
+    """Decode one-hot groups: the columns `colour:red, colour:blue, …` become one categorical column
+    `colour`."""
     path = folder / "user_item_features" / f"{entity}_features.ascii"
     matrix = read_matrix(path)
     lines = read_text(path.with_name(f"{entity}_features_map.txt")).split("\n")
     names = [line.strip().partition(":") for line in lines if line.strip().partition(":")[0]]
     if len(names) != matrix.shape[1]:
         expected = f"{len(names)} as in the map"
-        raise InputError("columns without names", file=path, found=matrix.shape[1], expected=expected)
+        raise InputError(
+            "columns without names", file=path, found=matrix.shape[1], expected=expected
+        )
     table: dict[str, object] = {f"{entity}_id": np.arange(matrix.shape[0], dtype=np.int64)}
     for group in dict.fromkeys(name[0] for name in names):
         columns = [k for k, name in enumerate(names) if name[0] == group]
@@ -121,8 +137,12 @@ def _side(folder: Path, entity: str) -> pl.DataFrame:
         if wrong.size:
             found = " ".join(f"{value:g}" for value in block[wrong[0]])
             raise InputError(
-                "not one-hot", file=path, row=int(wrong[0]) + 1, column=group, found=found,
+                "not one-hot",
+                file=path,
+                row=int(wrong[0]) + 1,
+                column=group,
+                found=found,
                 expected="a single 1, else 0",
-            )  # fmt: skip
+            )
         table[group] = np.array([names[k][2] for k in columns])[block.argmax(axis=1)]
     return pl.DataFrame(table)

@@ -1,6 +1,7 @@
 """Your own data, in any form that `formats` reads, from four paths or from one folder.
 
-A folder is searched for `logged`, `uniform`, `users` and `items`, each as `.parquet`, `.csv` or `.csv.gz`.
+A folder is searched for `logged`, `uniform`, `users` and `items`, each as `.parquet`, `.csv` or
+`.csv.gz`.
 """
 
 from __future__ import annotations
@@ -56,12 +57,16 @@ def load(
 ) -> Dataset:
     """Load the caller's own tables; a path given by name wins over what the folder holds.
 
-    Each may be Parquet (also a folder of parts, or a pattern), CSV and its kin, JSON lines, RecBole's atomic files or a
-    CSR matrix. columns: our name → the files' name, such as `{"user_id": "uid", "rating": "stars"}`; or, for logs
-    without a header line, the names of their columns in order, `-` for one to skip.
-    multi_valued: columns of the side tables whose text is a list, `drama|war`; they are never guessed.
+    Each may be Parquet (also a folder of parts, or a pattern), CSV and its kin, JSON lines,
+    RecBole's atomic files or a
+    CSR matrix. columns: our name → the files' name, such as `{"user_id": "uid", "rating":
+    "stars"}`; or, for logs without a header line, the names of their columns in order, `-` for one
+    to skip.
+    multi_valued: columns of the side tables whose text is a list, `drama|war`; they are never
+    guessed.
     categorical: columns of numbers that are names of things, such as a postcode.
-    shards: a folder for a log larger than memory (Parquet): it is sorted there once and stays on disk.
+    shards: a folder for a log larger than memory (Parquet): it is sorted there once and stays on
+    disk.
     overlap: whether uniform rows whose pair is in the log are dropped or kept.
     """
     given = {"logged": logged, "uniform": uniform, "users": users, "items": items}
@@ -104,12 +109,22 @@ def _require_kinds(paths: Mapping[str, Any], renaming: Any, names: Mapping[str, 
         if not isinstance(found, str | PathLike | None):
             raise InputError(f"option {key} is no path", found=found, expected="the path of a file")
     listed = renaming.values() if isinstance(renaming, Mapping) else renaming
-    if isinstance(renaming, str) or not isinstance(renaming, Mapping | Sequence) or not _all_text(listed):
-        expected = "ours = theirs, {user_id = 'uid'}, or the names of all columns, ['user_id', 'item_id']"
+    if (
+        isinstance(renaming, str)
+        or not isinstance(renaming, Mapping | Sequence)
+        or not _all_text(listed)
+    ):
+        expected = (
+            "ours = theirs, {user_id = 'uid'}, or the names of all columns, ['user_id', 'item_id']"
+        )
         raise InputError("option columns is no renaming", found=renaming, expected=expected)
     for key, found in names.items():
         if isinstance(found, str) or not isinstance(found, Sequence) or not _all_text(found):
-            raise InputError(f"option {key} is no list of columns", found=found, expected="a list of names, ['genre']")
+            raise InputError(
+                f"option {key} is no list of columns",
+                found=found,
+                expected="a list of names, ['genre']",
+            )
 
 
 def _all_text(values: Any) -> bool:
@@ -123,9 +138,11 @@ def _find_files(path: AnyPath | None, given: Mapping[str, AnyPath | None]) -> di
         files = {**_in_folder(data_folder(path, "files")), **files}
     if "logged" not in files:
         raise InputError(
-            "no log of interactions", file=path, expected=" or ".join(f"logged{suffix}" for suffix in SUFFIXES),
+            "no log of interactions",
+            file=path,
+            expected=" or ".join(f"logged{suffix}" for suffix in SUFFIXES),
             hint="Name the file with logged=PATH (--logged PATH).",
-        )  # fmt: skip
+        )
     return files
 
 
@@ -133,11 +150,15 @@ def _in_folder(folder: Path) -> dict[str, Path]:
     """The tables a folder holds; two forms of one table are refused, for they may differ."""
     found: dict[str, Path] = {}
     for key in ("logged", "uniform", "users", "items"):
-        present = [folder / f"{key}{suffix}" for suffix in SUFFIXES if has_file(folder / f"{key}{suffix}")]
+        present = [
+            folder / f"{key}{suffix}" for suffix in SUFFIXES if has_file(folder / f"{key}{suffix}")
+        ]
         if len(present) > 1:
             names = ", ".join(file.name for file in present)
             hint = "Remove one of them."
-            raise InputError(f"two files for {key}", file=folder, found=names, expected="one", hint=hint)
+            raise InputError(
+                f"two files for {key}", file=folder, found=names, expected="one", hint=hint
+            )
         if present:
             found[key] = present[0]
     return found
@@ -148,9 +169,11 @@ def _checked_names(columns: Mapping[str, str]) -> dict[str, str]:
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
         raise InputError(
-            "unknown column to rename", found=unknown[0], expected=f"one of {', '.join(COLUMNS)}",
+            "unknown column to rename",
+            found=unknown[0],
+            expected=f"one of {', '.join(COLUMNS)}",
             hint="Write it as ours=theirs, for example user_id=uid.",
-        )  # fmt: skip
+        )
     return {theirs: ours for ours, theirs in columns.items()}
 
 
@@ -173,18 +196,30 @@ def _require_as_written(
 ) -> None:
     """Refuse options that would change the rows of a log on disk: it is used as the file has it."""
     if liked_from is not None:
-        raise InputError("a log on disk keeps its ratings", found=f"liked_from={liked_from}",
-                         hint="Write 0 and 1 into the file, or leave shards out.")  # fmt: skip
+        raise InputError(
+            "a log on disk keeps its ratings",
+            found=f"liked_from={liked_from}",
+            hint="Write 0 and 1 into the file, or leave shards out.",
+        )
     if duplicates != "error":
-        raise InputError("in a log on disk every pair must occur once", found=f"duplicates={duplicates}",
-                         hint="Remove repeats before, or leave shards out.")  # fmt: skip
+        raise InputError(
+            "in a log on disk every pair must occur once",
+            found=f"duplicates={duplicates}",
+            hint="Remove repeats before, or leave shards out.",
+        )
     if header is not None:
-        raise InputError("a log on disk is read as Parquet, which names its columns", file=log,
-                         hint="Rename them with ours=theirs, or leave shards out.")  # fmt: skip
+        raise InputError(
+            "a log on disk is read as Parquet, which names its columns",
+            file=log,
+            hint="Rename them with ours=theirs, or leave shards out.",
+        )
 
 
-def _rated(path: Path, names: Mapping[str, str], header: Sequence[str] | None, *, likes: bool) -> pl.DataFrame:
-    """A table of rated pairs under our column names, without other columns. likes: it may do without ratings."""
+def _rated(
+    path: Path, names: Mapping[str, str], header: Sequence[str] | None, *, likes: bool
+) -> pl.DataFrame:
+    """A table of rated pairs under our column names, without other columns. likes: it may do
+    without ratings."""
     ours = {**{name: name for name in COLUMNS}, **OTHER_NAMES, **names}
     text = [theirs for theirs, name in ours.items() if name in QUOTED]
     frame = read_table(path, names=header, wanted=(*COLUMNS, *OTHER_NAMES, *names), text=text)
@@ -196,26 +231,38 @@ def _rated(path: Path, names: Mapping[str, str], header: Sequence[str] | None, *
 
 
 def _side(
-    path: Path, key: str, names: Mapping[str, str], multi_valued: Sequence[str], categorical: Sequence[str]
+    path: Path,
+    key: str,
+    names: Mapping[str, str],
+    multi_valued: Sequence[str],
+    categorical: Sequence[str],
 ) -> pl.DataFrame:
     """A table of users or items under our column names; lists and categories as the caller says."""
     frame = _renamed(read_table(path, text=(*multi_valued, *categorical)), names)
     require_columns(frame, (f"{key[:-1]}_id",), Origin(path))
-    listed = [name for name in multi_valued if name in frame.columns and frame[name].dtype == pl.String]
-    named = [name for name in categorical if name in frame.columns and frame[name].dtype.is_integer()]
+    listed = [
+        name for name in multi_valued if name in frame.columns and frame[name].dtype == pl.String
+    ]
+    named = [
+        name for name in categorical if name in frame.columns and frame[name].dtype.is_integer()
+    ]
     return frame.with_columns(
-        *[pl.col(name).str.split("|") for name in listed], *[pl.col(name).cast(pl.String) for name in named]
+        *[pl.col(name).str.split("|") for name in listed],
+        *[pl.col(name).cast(pl.String) for name in named],
     )
 
 
 def _renamed(frame: pl.DataFrame, names: Mapping[str, str]) -> pl.DataFrame:
     """Rename the columns the caller named; a column that already has our name is dropped."""
-    present = {theirs: ours for theirs, ours in names.items() if theirs in frame.columns and theirs != ours}
+    present = {
+        theirs: ours for theirs, ours in names.items() if theirs in frame.columns and theirs != ours
+    }
     return frame.drop(set(present.values()) & set(frame.columns) - set(present)).rename(present)
 
 
 def _require_side_columns(tables: Mapping[str, pl.DataFrame], wanted: Sequence[str]) -> None:
-    """Refuse a `multi_valued` or `categorical` column that no side table has: it is most likely misspelt."""
+    """Refuse a `multi_valued` or `categorical` column that no side table has: it is most likely
+    misspelt."""
     held = {name for key in ("users", "items") if key in tables for name in tables[key].columns}
     missing = [name for name in wanted if name not in held]
     if missing:

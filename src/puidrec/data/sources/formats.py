@@ -1,7 +1,9 @@
-"""Tables in whatever form a log comes: which form a file has is read from its content, not asked for.
+"""Tables in whatever form a log comes: which form a file has is read from its content, not asked
+for.
 
-Parquet (one file, a folder of parts, or a pattern), CSV and its kin with or without a header line, files with `::`,
-JSON lines, RecBole's atomic files, and SciPy's sparse matrices (`scipy.sparse.save_npz`).
+Parquet (one file, a folder of parts, or a pattern), CSV and its kin with or without a header line,
+files with `::`, JSON lines, RecBole's atomic files, and SciPy's sparse matrices
+(`scipy.sparse.save_npz`).
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _WILD = "*?["
 
 
 def table_files(path: Path) -> list[Path]:
-    """The files of one table: the path itself, the Parquet files of a folder, or what a pattern matches; sorted."""
+    """The files of one table: the path itself, the Parquet files of a folder, or what a pattern
+    matches; sorted."""
     with input_errors(path):
         if path.is_dir():
             parts = sorted(path.glob("*.parquet"))
@@ -55,30 +58,52 @@ def table_files(path: Path) -> list[Path]:
 
 
 def read_table(
-    path: Path, *, names: Sequence[str] | None = None, wanted: Sequence[str] | None = None, text: Sequence[str] = ()
+    path: Path,
+    *,
+    names: Sequence[str] | None = None,
+    wanted: Sequence[str] | None = None,
+    text: Sequence[str] = (),
 ) -> pl.DataFrame:
     """A table of one or several files. Several must have the same columns.
 
-    names: the columns of files without header, in order. wanted: all that is looked at, where a form can leave out the
-    rest unread. text: columns of text files that stay text: numbers to be quoted in messages, or categories.
+    names: the columns of files without header, in order. wanted: all that is looked at, where a
+    form can leave out the
+    rest unread. text: columns of text files that stay text: numbers to be quoted in messages, or
+    categories.
     """
     parts = [(file, _read_file(file, names, wanted, text)) for file in table_files(path)]
     first, frame = parts[0]
     for file, part in parts[1:]:
         if part.columns != frame.columns:
-            found, expected = ", ".join(part.columns) or "none", f"those of {first.name}: {', '.join(frame.columns)}"
-            raise InputError("other columns than the first part", file=file, found=found, expected=expected)
+            found, expected = (
+                ", ".join(part.columns) or "none",
+                f"those of {first.name}: {', '.join(frame.columns)}",
+            )
+            raise InputError(
+                "other columns than the first part", file=file, found=found, expected=expected
+            )
         for own, other in zip(frame.get_columns(), part.get_columns(), strict=True):
-            if own.dtype != other.dtype and not (own.dtype.is_numeric() and other.dtype.is_numeric()):
+            if own.dtype != other.dtype and not (
+                own.dtype.is_numeric() and other.dtype.is_numeric()
+            ):
                 found, expected = str(other.dtype), f"{own.dtype} as in {first.name}"
-                raise InputError("parts of different types", file=file, column=own.name, found=found, expected=expected)
+                raise InputError(
+                    "parts of different types",
+                    file=file,
+                    column=own.name,
+                    found=found,
+                    expected=expected,
+                )
     return pl.concat([part for _, part in parts], how="vertical_relaxed")
 
 
 def column_names(path: Path) -> list[str] | None:
-    """All columns of a Parquet table, of which `wanted` ones were read; None for other forms, which are read whole."""
+    """All columns of a Parquet table, of which `wanted` ones were read; None for other forms, which
+    are read whole."""
     first = table_files(path)[0]
-    return pl.scan_parquet(first, glob=False).collect_schema().names() if is_parquet(first) else None
+    return (
+        pl.scan_parquet(first, glob=False).collect_schema().names() if is_parquet(first) else None
+    )
 
 
 def _read_file(
@@ -98,7 +123,10 @@ def _read_file(
     frame = parse_delimited(content, path, names=_unique(names) if names else None)
     if names is None:
         _refuse_no_header(frame, path)
-    return typed_columns(frame.select([name for name in frame.columns if not name.startswith(SKIPPED)]), keep_text=text)
+    return typed_columns(
+        frame.select([name for name in frame.columns if not name.startswith(SKIPPED)]),
+        keep_text=text,
+    )
 
 
 def _unique(names: Sequence[str]) -> list[str]:
@@ -107,15 +135,19 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 
 def _refuse_no_header(frame: pl.DataFrame, path: AnyPath) -> None:
-    """Refuse a file whose first line is numbers throughout: it has no header, and a rating would become a name."""
+    """Refuse a file whose first line is numbers throughout: it has no header, and a rating would
+    become a name."""
     try:
         [float(name) for name in frame.columns]
     except ValueError:
         return
     raise InputError(
-        "the file has no header line", file=path, found=", ".join(frame.columns[:6]), expected="names of the columns",
+        "the file has no header line",
+        file=path,
+        found=", ".join(frame.columns[:6]),
+        expected="names of the columns",
         hint="Name them: --columns user_id,item_id,rating,timestamp (in Python columns=[…]; - skips one).",
-    )  # fmt: skip
+    )
 
 
 def _json_lines(content: str, path: AnyPath) -> pl.DataFrame:
@@ -123,17 +155,29 @@ def _json_lines(content: str, path: AnyPath) -> pl.DataFrame:
     try:
         return pl.read_ndjson(io.BytesIO(content.encode()), infer_schema_length=None)
     except POLARS_ERRORS as error:
-        problem, hint = f"not JSON lines ({short_reason(error)})", "Write one object per line, without a list around."
-        raise InputError(problem, file=path, expected='{"user_id": …, "item_id": …} per line', hint=hint) from error
+        problem, hint = (
+            f"not JSON lines ({short_reason(error)})",
+            "Write one object per line, without a list around.",
+        )
+        raise InputError(
+            problem, file=path, expected='{"user_id": …, "item_id": …} per line', hint=hint
+        ) from error
 
 
 def read_matrix_file(path: AnyPath) -> Matrix:
-    """A CSR matrix as `scipy.sparse.save_npz` writes it; its arrays are checked, since a wrong index would crash."""
+    """A CSR matrix as `scipy.sparse.save_npz` writes it; its arrays are checked, since a wrong
+    index would crash."""
     arrays = read_arrays(path, ("indices", "indptr", "shape", "data", "format"))
     kind = arrays["format"].item()
     kind = kind.decode() if isinstance(kind, bytes) else kind
     if kind != "csr":
-        raise InputError("another sparse format", file=path, found=kind, expected="csr", hint="Save matrix.tocsr().")
+        raise InputError(
+            "another sparse format",
+            file=path,
+            found=kind,
+            expected="csr",
+            hint="Save matrix.tocsr().",
+        )
     try:
         n_users, n_items = (int(size) for size in arrays["shape"])
         matrix: Matrix = sparse.csr_array(
@@ -142,7 +186,9 @@ def read_matrix_file(path: AnyPath) -> Matrix:
         matrix.check_format(full_check=True)
     except (ValueError, TypeError, IndexError) as error:
         problem = f"damaged sparse matrix ({short_reason(error)})"
-        raise InputError(problem, file=path, expected="what scipy.sparse.save_npz writes") from error
+        raise InputError(
+            problem, file=path, expected="what scipy.sparse.save_npz writes"
+        ) from error
     return matrix
 
 
@@ -150,13 +196,18 @@ def write_matrix_file(path: Path, matrix: Matrix) -> None:
     """Write a CSR matrix for `scipy.sparse.load_npz`."""
     with path.open("wb") as stream:
         np.savez_compressed(
-            stream, indices=matrix.indices, indptr=matrix.indptr, format=np.array(b"csr"),
-            shape=np.array(matrix.shape), data=matrix.data,
-        )  # fmt: skip
+            stream,
+            indices=matrix.indices,
+            indptr=matrix.indptr,
+            format=np.array(b"csr"),
+            shape=np.array(matrix.shape),
+            data=matrix.data,
+        )
 
 
 def write_dataset(data: Dataset, form: str, folder: Path) -> dict[str, int]:
-    """Write a data set into a folder in the form that another tool reads; returns the rows of each file."""
+    """Write a data set into a folder in the form that another tool reads; returns the rows of each
+    file."""
     if form == "recbole":
         return write_atomic(data, folder)
     parts = {"logged": data.logged, **({} if data.uniform is None else {"uniform": data.uniform})}
@@ -169,7 +220,10 @@ def write_dataset(data: Dataset, form: str, folder: Path) -> dict[str, int]:
     rated = {key: part.to_frame() for key, part in parts.items()}
     if form == "rectools":
         rated = {key: _rectools(frame) for key, frame in rated.items()}
-    tables = {**rated, **{key: table for key in ("users", "items") if (table := getattr(data, key)) is not None}}
+    tables = {
+        **rated,
+        **{key: table for key in ("users", "items") if (table := getattr(data, key)) is not None},
+    }
     suffix, write = _WRITERS[form]
     for key, table in tables.items():
         write(table, folder / f"{key}{suffix}")
@@ -177,7 +231,8 @@ def write_dataset(data: Dataset, form: str, folder: Path) -> dict[str, int]:
 
 
 def _rectools(frame: pl.DataFrame) -> pl.DataFrame:
-    """RecTools' columns: `weight`, and `datetime` from times in seconds, milli- or microseconds, told by their size."""
+    """RecTools' columns: `weight`, and `datetime` from times in seconds, milli- or microseconds,
+    told by their size."""
     frame = frame.rename({"rating": "weight"})
     if "timestamp" not in frame.columns:
         return frame

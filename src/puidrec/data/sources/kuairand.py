@@ -1,8 +1,9 @@
 """KuaiRand-Pure: impressions of a short-video app, and videos inserted at random among them.
 
 Files of the published folder `KuaiRand-Pure/data`: `log_standard_4_08_to_4_21_pure.csv` and
-`log_standard_4_22_to_5_08_pure.csv` (the log), `log_random_4_22_to_5_08_pure.csv` (uniform rows), and, where present,
-`user_features_pure.csv` and `video_features_basic_pure.csv`. Every row is an impression with the answers of the user.
+`log_standard_4_22_to_5_08_pure.csv` (the log), `log_random_4_22_to_5_08_pure.csv` (uniform rows),
+and, where present, `user_features_pure.csv` and `video_features_basic_pure.csv`. Every row is an
+impression with the answers of the user.
 
 What one stumbles over, and what is done:
 
@@ -13,9 +14,9 @@ What one stumbles over, and what is done:
   are ids: none of the latter is a feature. `tag` holds up to three codes. Gaps stay unknown values.
 * `video_features_statistic_pure.csv` holds averages over the month, made after exposure: it is not read.
 
-Protocols: `kuairand-random` (click; log before 1 May trains, random rows up to 30 April calibrate, of 1 to 4 May
-validate, of 5 to 8 May test) and `kuairand-standard` (long view; log of 8 to 21 April trains, 22 to 28 April validates,
-29 April to 8 May tests).
+Protocols: `kuairand-random` (click; log before 1 May trains, random rows up to 30 April calibrate,
+of 1 to 4 May validate, of 5 to 8 May test) and `kuairand-standard` (long view; log of 8 to 21 April
+trains, 22 to 28 April validates, 29 April to 8 May tests).
 """
 
 from __future__ import annotations
@@ -44,14 +45,22 @@ RANDOM = "log_random_4_22_to_5_08_pure.csv"
 USERS, VIDEOS = "user_features_pure.csv", "video_features_basic_pure.csv"
 LABELS = ("is_click", "long_view", "is_like", "is_follow", "is_comment", "is_forward", "is_hate")
 USER_FEATURES = (
-    "user_active_degree", "is_live_streamer", "is_video_author", "follow_user_num_range", "fans_user_num_range",
-    "friend_user_num_range", "register_days_range", *(f"onehot_feat{k}" for k in range(18)),
-)  # fmt: skip
+    "user_active_degree",
+    "is_live_streamer",
+    "is_video_author",
+    "follow_user_num_range",
+    "fans_user_num_range",
+    "friend_user_num_range",
+    "register_days_range",
+    *(f"onehot_feat{k}" for k in range(18)),
+)
 VIDEO_FEATURES = ("video_type", "upload_type", "music_type")
 DAY = 86_400_000
 CHINA = 8 * 3_600_000
 """Hours by which China is ahead, in milliseconds."""
-Label = Literal["is_click", "long_view", "is_like", "is_follow", "is_comment", "is_forward", "is_hate"]
+Label = Literal[
+    "is_click", "long_view", "is_like", "is_follow", "is_comment", "is_forward", "is_hate"
+]
 
 
 def load(
@@ -89,7 +98,9 @@ def load(
         origins={"logged": logs[0], "uniform": random or RANDOM, **sides},
         notes={
             "log": f"kuairand, standard, label {label}",
-            "files": [file.name for file in (*logs, *([random] if random else []), *sides.values())],
+            "files": [
+                file.name for file in (*logs, *([random] if random else []), *sides.values())
+            ],
             "duplicates": duplicates,
             "day": day,
         },
@@ -110,7 +121,11 @@ def _log(file: Path, label: str, day: str, *, inserted: bool) -> pl.DataFrame:
     columns = ("user_id", "video_id", "date", "time_ms", label, "is_rand")
     types: Types = dict.fromkeys(columns, pl.Int64)
     start = (
-        pl.col("date").cast(pl.String).str.to_date("%Y%m%d", strict=False).cast(pl.Datetime("ms")).to_physical()
+        pl.col("date")
+        .cast(pl.String)
+        .str.to_date("%Y%m%d", strict=False)
+        .cast(pl.Datetime("ms"))
+        .to_physical()
     ) - CHINA
     time = pl.col("time_ms").clip(start, start + (DAY - 1)) if day == "date" else pl.col("time_ms")
     query = scan_columns(file, types).select(

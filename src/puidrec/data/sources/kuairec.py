@@ -1,16 +1,18 @@
-"""KuaiRec: a block of 1,411 users × 3,327 videos whose every label is known, and a biased log drawn from it.
+"""KuaiRec: a block of 1,411 users × 3,327 videos whose every label is known, and a biased log drawn
+from it.
 
-The label is watch_ratio > 2. Files: `small_matrix.csv` or its compact form `small_matrix_labels.npz`, with
-`user_features.csv`, `item_categories.csv` and the item features where present. `convert` writes the compact forms,
-a few megabytes that load in a second:
+The label is watch_ratio > 2. Files: `small_matrix.csv` or its compact form
+`small_matrix_labels.npz`, with `user_features.csv`, `item_categories.csv` and the item features
+where present. `convert` writes the compact forms, a few megabytes that load in a second:
 
     small_matrix.csv → small_matrix_labels.npz     big_matrix.csv → big_matrix_labels.parquet (one row per pair)
     item_daily_features.csv → item_features.csv    user_features.csv, item_categories.csv → copied
 
-Features are those of the paper's appendix: representatives of correlated groups, mapped and binned. The groups and
-their representatives are the appendix's lists; `features.select` finds such groups in any table. Item rows are daily;
-a video's bin is the one it has on most of its days. Four of the appendix's quantile recipes end, by their printed
-counts, in halves of the daily rows, so they are coded as "above the median".
+Features are those of the paper's appendix: representatives of correlated groups, mapped and binned.
+The groups and their representatives are the appendix's lists; `features.select` finds such groups
+in any table. Item rows are daily; a video's bin is the one it has on most of its days. Four of the
+appendix's quantile recipes end, by their printed counts, in halves of the daily rows, so they are
+coded as "above the median".
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ DAILY, DAILY_COMPACT = "item_daily_features.csv", "item_features.csv"
 COPIED = ("user_features.csv", "item_categories.csv")
 COMPACT = (SMALL_COMPACT, BIG_COMPACT, DAILY_COMPACT, *COPIED)
 P_POSITIVE, P_NEGATIVE = 0.256, 0.153
-"""Observation rates of the two feedback groups; together about 740,000 rows, the size the paper states."""
+"""Observation rates of the two feedback groups; together about 740,000 rows, the size the paper
+states."""
 Evaluation = Literal["held-out", "overlapping-as-in-paper"]
 LogKind = Literal["synthesised", "big-matrix"]
 MAX_CELLS = 1 << 28
@@ -62,15 +65,28 @@ _BITS = ("gt2_bits", "ge2_bits")
 Features = Literal["paper", "all", "none"]
 _PLAYS = ("show", "play", "complete_play", "valid_play", "short_time_play", "long_time_play")
 _PAIRS = {
-    "cancel_like": "user_num", "delete_comment": None, "comment_like": "user_num", "follow": "cnt",
-    "cancel_follow": "user_num", "share": "cnt", "download": "user_num", "report": "cnt",
-    "reduce_similar": "user_num", "collect": "cnt", "cancel_collect": "user_num",
-}  # fmt: skip
+    "cancel_like": "user_num",
+    "delete_comment": None,
+    "comment_like": "user_num",
+    "follow": "cnt",
+    "cancel_follow": "user_num",
+    "share": "cnt",
+    "download": "user_num",
+    "report": "cnt",
+    "reduce_similar": "user_num",
+    "collect": "cnt",
+    "cancel_collect": "user_num",
+}
 ITEM_GROUPS: dict[tuple[str, ...], str | None] = {
-    tuple(f"{name}_{kind}" for name in _PLAYS for kind in ("cnt", "user_num")): "valid_play_user_num",
+    tuple(
+        f"{name}_{kind}" for name in _PLAYS for kind in ("cnt", "user_num")
+    ): "valid_play_user_num",
     ("like_cnt", "like_user_num", "double_click_cnt", "click_like_cnt"): "click_like_cnt",
     ("comment_cnt", "comment_user_num", "direct_comment_cnt"): "direct_comment_cnt",
-    **{(f"{name}_cnt", f"{name}_user_num"): kind and f"{name}_{kind}" for name, kind in _PAIRS.items()},
+    **{
+        (f"{name}_cnt", f"{name}_user_num"): kind and f"{name}_{kind}"
+        for name, kind in _PAIRS.items()
+    },
 }
 """Correlated item features → the one kept (None: the appendix keeps none of the group)."""
 HALVES = ("valid_play_user_num", "play_progress", "click_like_cnt", "cancel_like_user_num")
@@ -88,8 +104,12 @@ _ACTIVE = {"full_active": "1", "high_active": "2", "middle_active": "2"}
 _FEW_FOLLOWED = ["0", "(0,10]", "(10,50]"]
 _YOUNG = ["15-30", "31-60", "61-90", "91-180"]
 _SOURCE_USER = (
-    "user_active_degree", "is_live_streamer", "follow_user_num_range", "friend_user_num_range", "register_days_range",
-)  # fmt: skip
+    "user_active_degree",
+    "is_live_streamer",
+    "follow_user_num_range",
+    "friend_user_num_range",
+    "register_days_range",
+)
 
 
 def load(
@@ -103,10 +123,12 @@ def load(
     rng: Rng = 0,
     overlap: OverlapRule = "drop",
 ) -> Dataset:
-    """Load KuaiRec with the paper's synthesised log, or with the platform's own (`log="big-matrix"`).
+    """Load KuaiRec with the paper's synthesised log, or with the platform's own
+    (`log="big-matrix"`).
 
-    `evaluation` says which pairs of the block are the uniform rows: those outside the log, or (as in the paper)
-    all of them, training pairs included. The platform's log shares no pair with the block, so there all are used.
+    `evaluation` says which pairs of the block are the uniform rows: those outside the log, or (as
+    in the paper) all of them, training pairs included. The platform's log shares no pair with the
+    block, so there all are used.
     """
     check_choice("log", log, ("synthesised", "big-matrix"))
     check_choice("evaluation", evaluation, ("held-out", "overlapping-as-in-paper"))
@@ -114,13 +136,18 @@ def load(
     if evaluation != "held-out" and overlap != "keep":
         raise InputError(
             "these uniform rows hold the log's pairs, and without them would lack positives",
-            found=f"evaluation={evaluation}", expected="evaluation=held-out",
+            found=f"evaluation={evaluation}",
+            expected="evaluation=held-out",
             hint="For comparison with print keep them: overlap='keep' (--overlap keep).",
-        )  # fmt: skip
+        )
     folder = data_folder(path, "kuairec")
     file = first_file(folder, (SMALL, SMALL_COMPACT), "kuairec")
     block = LabelBlock.read_csv(file) if file.name == SMALL else LabelBlock.read_npz(file)
-    notes: dict[str, Any] = {"label": "watch_ratio > 2", "features": features, "unobserved": _unobserved(block)}
+    notes: dict[str, Any] = {
+        "label": "watch_ratio > 2",
+        "features": features,
+        "unobserved": _unobserved(block),
+    }
     if log == "synthesised":
         logged, uniform = draw_log(block, p_positive, p_negative, evaluation, rng)
         kept = f"{1 - max(p_positive, p_negative):g}"
@@ -128,7 +155,9 @@ def load(
         notes |= {
             "log": f"synthesised: Bernoulli per pair, {p_positive:g} if positive, {p_negative:g} if negative",
             "evaluation": evaluation,
-            "uniform": thinned if evaluation == "held-out" else "every labelled pair, those of the log included",
+            "uniform": thinned
+            if evaluation == "held-out"
+            else "every labelled pair, those of the log included",
         }
         parts = _rows(block, logged), _rows(block, uniform)
     else:
@@ -144,7 +173,12 @@ def load(
         unknown_ids="drop",
         overlap=overlap,
         name="kuairec",
-        origins={"logged": file, "uniform": file, "users": folder / "user_features.csv", "items": folder},
+        origins={
+            "logged": file,
+            "uniform": file,
+            "users": folder / "user_features.csv",
+            "items": folder,
+        },
         notes=notes,
     )
 
@@ -154,13 +188,16 @@ def draw_log(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Masks of the logged and the uniform pairs of the block.
 
-    A pair escapes the log with probability 1 − p of its label, so what is left over holds too few positives to be
-    a uniform sample. Held-out rows are therefore thinned to the smaller of the two escape rates: each pair of the
-    block is then a uniform row with one probability, whatever its label.
+    A pair escapes the log with probability 1 − p of its label, so what is left over holds too few
+    positives to be a uniform sample. Held-out rows are therefore thinned to the smaller of the two
+    escape rates: each pair of the block is then a uniform row with one probability, whatever its
+    label.
     """
     for name, value in (("p_positive", p_positive), ("p_negative", p_negative)):
         if not 0.0 < value < 1.0:
-            raise InputError(f"{name} out of range", found=value, expected="a probability between 0 and 1")
+            raise InputError(
+                f"{name} out of range", found=value, expected="a probability between 0 and 1"
+            )
     known = block.candidates
     p = np.where(block.gt2, np.float32(p_positive), np.float32(p_negative))
     logged = known & (generator(rng, "kuairec-log").random(p.shape, dtype=np.float32) < p)
@@ -174,7 +211,9 @@ def draw_log(
 def _rows(block: LabelBlock, chosen: np.ndarray) -> pl.DataFrame:
     user, video = np.nonzero(chosen)
     rating = block.gt2[user, video].astype(np.float32)
-    return pl.DataFrame({"user_id": block.user_id[user], "item_id": block.video_id[video], "rating": rating})
+    return pl.DataFrame(
+        {"user_id": block.user_id[user], "item_id": block.video_id[video], "rating": rating}
+    )
 
 
 def _big_rows(folder: Path) -> pl.DataFrame:
@@ -185,7 +224,9 @@ def _big_rows(folder: Path) -> pl.DataFrame:
     return rows.select("user_id", item_id="video_id", rating=pl.col("gt2").cast(pl.Float32))
 
 
-def _side_tables(folder: Path, features: Features) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
+def _side_tables(
+    folder: Path, features: Features
+) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
     """The user and item tables. `paper` uses tags only where the daily item features are absent."""
     if features == "none":
         return None, None
@@ -221,7 +262,8 @@ class LabelBlock:
     ge2: np.ndarray
     """watch_ratio >= 2."""
     observed: np.ndarray | None
-    """Whether the pair was observed; None where the file does not say (then unobserved pairs read as negative)."""
+    """Whether the pair was observed; None where the file does not say (then unobserved pairs read
+    as negative)."""
 
     @classmethod
     def read_csv(cls, path: Path) -> LabelBlock:
@@ -248,15 +290,22 @@ class LabelBlock:
         for name in arrays.keys() - {"user_id", "video_id"}:
             if arrays[name].dtype != np.uint8 or arrays[name].shape != shape:
                 found = f"{arrays[name].dtype} {arrays[name].shape}"
-                raise InputError("wrong array", file=path, column=name, found=found, expected=f"uint8 {shape}")
+                raise InputError(
+                    "wrong array", file=path, column=name, found=found, expected=f"uint8 {shape}"
+                )
         packed = {name: bits for name, bits in arrays.items() if name.endswith("_bits")}
-        bits = {name: np.unpackbits(own, axis=1, count=videos.size).astype(bool) for name, own in packed.items()}
+        bits = {
+            name: np.unpackbits(own, axis=1, count=videos.size).astype(bool)
+            for name, own in packed.items()
+        }
         return cls(users, videos, bits["gt2_bits"], bits["ge2_bits"], bits.get("observed_bits"))
 
     def write_npz(self, path: Path) -> None:
         """Write the compact form."""
         matrices = {"gt2_bits": self.gt2, "ge2_bits": self.ge2, "observed_bits": self.observed}
-        packed = {name: np.packbits(bits, axis=1) for name, bits in matrices.items() if bits is not None}
+        packed = {
+            name: np.packbits(bits, axis=1) for name, bits in matrices.items() if bits is not None
+        }
         arrays: dict[str, Any] = {"user_id": self.user_id, "video_id": self.video_id, **packed}
         with atomic_path(path) as temporary, temporary.open("wb") as stream:
             np.savez_compressed(stream, **arrays)
@@ -268,12 +317,17 @@ class LabelBlock:
 
 
 def watched_pairs(path: Path) -> pl.DataFrame:
-    """One row per pair of a watch file, `gt2` and `ge2` if they hold for any of its views; sorted by user and video."""
+    """One row per pair of a watch file, `gt2` and `ge2` if they hold for any of its views; sorted
+    by user and video."""
     ratio = pl.col("watch_ratio")
     query = (
         scan_columns(path, WATCHED)
         .group_by("user_id", "video_id")
-        .agg(gt2=(ratio > 2).any(), ge2=(ratio >= 2).any(), bad=(ratio.is_null() | ~ratio.is_finite()).any())
+        .agg(
+            gt2=(ratio > 2).any(),
+            ge2=(ratio >= 2).any(),
+            bad=(ratio.is_null() | ~ratio.is_finite()).any(),
+        )
     )
     rows = collect_columns(query, path, WATCHED)
     bad = pl.any_horizontal("bad", pl.col("user_id", "video_id").is_null())
@@ -285,17 +339,28 @@ def watched_pairs(path: Path) -> pl.DataFrame:
 def _check_size(users: int, videos: int, path: Path) -> None:
     if users * videos > MAX_CELLS:
         raise InputError(
-            "too many pairs for a fully observed block", file=path, found=f"{users:,} users x {videos:,} videos",
-            expected=f"at most {MAX_CELLS:,} pairs", hint="Is this big_matrix.csv? The block is small_matrix.csv.",
-        )  # fmt: skip
+            "too many pairs for a fully observed block",
+            file=path,
+            found=f"{users:,} users x {videos:,} videos",
+            expected=f"at most {MAX_CELLS:,} pairs",
+            hint="Is this big_matrix.csv? The block is small_matrix.csv.",
+        )
 
 
 def _checked_ids(ids: np.ndarray, key: str, path: Path) -> np.ndarray:
-    if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer) or np.any(ids[1:] <= ids[:-1]):
+    if (
+        ids.ndim != 1
+        or ids.size == 0
+        or not np.issubdtype(ids.dtype, np.integer)
+        or np.any(ids[1:] <= ids[:-1])
+    ):
         raise InputError(
-            "wrong array", file=path, column=key, found=f"{ids.dtype} {ids.shape}",
+            "wrong array",
+            file=path,
+            column=key,
+            found=f"{ids.dtype} {ids.shape}",
             expected="whole numbers that increase",
-        )  # fmt: skip
+        )
     return ids.astype(np.int64)
 
 
@@ -332,7 +397,12 @@ def item_tags(path: Path) -> pl.DataFrame:
     if bad.any():
         row = int(bad.arg_true()[0])
         raise InputError(
-            "not a list of tags", file=path, row=row + 1, column="feat", found=frame["feat"][row], expected="[27, 9]"
+            "not a list of tags",
+            file=path,
+            row=row + 1,
+            column="feat",
+            found=frame["feat"][row],
+            expected="[27, 9]",
         )
     ids = typed_columns(frame.select(item_id="video_id"))
     return ids.with_columns(frame.select(tags=pl.col("feat").str.extract_all(r"[0-9]+")))
@@ -349,30 +419,44 @@ def item_features(path: Path) -> pl.DataFrame:
         _code(pl.col("video_type") != "AD"),
         _code(pl.col("upload_type") != "ShortImport"),
         pl.col("visible_status").replace_strict({"only friends": "0", "private": "1"}, default="2"),
-        pl.when(tag.is_null()).then(pl.lit("-1")).when(tag.is_in(common)).then(pl.lit("4")).otherwise(pl.lit("1"))
+        pl.when(tag.is_null())
+        .then(pl.lit("-1"))
+        .when(tag.is_in(common))
+        .then(pl.lit("4"))
+        .otherwise(pl.lit("1"))
         .alias("video_tag_name"),
         *[(pl.col(name) > pl.col(name).median()).cast(pl.Float64) for name in HALVES],
         *[(pl.col(name) != 0).cast(pl.Float64) for name in NON_ZERO],
-    )  # fmt: skip
+    )
     most = [pl.col(name).drop_nulls().mode().sort().first() for name in _NAMED]
     majority = [_code(pl.col(name).mean() >= 0.5) for name in (*HALVES, *NON_ZERO)]
-    return rows.group_by("video_id").agg(*most, *majority).sort("video_id").rename({"video_id": "item_id"})
+    return (
+        rows.group_by("video_id")
+        .agg(*most, *majority)
+        .sort("video_id")
+        .rename({"video_id": "item_id"})
+    )
 
 
 def _common_tags(daily: pl.DataFrame) -> Sequence[str]:
-    """The most frequent quarter of the tags, without the top one, which the appendix treats on its own."""
+    """The most frequent quarter of the tags, without the top one, which the appendix treats on its
+    own."""
     counts = daily["video_tag_name"].drop_nulls().value_counts()
     rest = counts.sort("count", "video_tag_name", descending=[True, False])[1:]
     return rest["video_tag_name"][: -(-rest.height // 4)].to_list()
 
 
 def convert(src: AnyPath, dst: AnyPath) -> dict[str, Any]:
-    """Write the compact form of the originals in `src` to the folder `dst`; returns counts and file sizes."""
+    """Write the compact form of the originals in `src` to the folder `dst`; returns counts and file
+    sizes."""
     source, target = data_folder(src, "kuairec"), Path(dst)
     _check_target(source, target)
     small = _inside(first_file(source, (SMALL,), "kuairec"), source)
     optional: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
-        BIG: (BIG_COMPACT, lambda old, new: watched_pairs(old).write_parquet(new, compression="zstd")),
+        BIG: (
+            BIG_COMPACT,
+            lambda old, new: watched_pairs(old).write_parquet(new, compression="zstd"),
+        ),
         DAILY: (DAILY_COMPACT, lambda old, new: item_features(old).write_csv(new)),
         **{name: (name, shutil.copyfile) for name in COPIED},
     }
@@ -394,9 +478,11 @@ def _inside(path: Path, folder: Path) -> Path:
         real = path.resolve(strict=True)
         if not real.is_relative_to(folder.resolve(strict=True)) or not real.is_file():
             raise InputError(
-                "not a plain file of this folder", file=path, found=str(real),
+                "not a plain file of this folder",
+                file=path,
+                found=str(real),
                 hint="Copy the file itself into the folder.",
-            )  # fmt: skip
+            )
     return real
 
 
@@ -406,5 +492,7 @@ def _check_target(source: Path, target: Path) -> None:
         old, new = source.resolve(), target.resolve()
         if old == new or old.is_relative_to(new) or new.is_relative_to(old):
             expected = "two separate folders"
-            raise InputError("source and target overlap", file=target, found=str(source), expected=expected)
+            raise InputError(
+                "source and target overlap", file=target, found=str(source), expected=expected
+            )
     refuse_other_files(target, COMPACT, "an earlier conversion", always=(SMALL_COMPACT,))

@@ -12,16 +12,40 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.schema import Origin, check_choice, check_number
-from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_delimited, read_ratings, typed_columns
+from puidrec.data.sources.reading import (
+    AnyPath,
+    data_folder,
+    first_file,
+    read_delimited,
+    read_ratings,
+    typed_columns,
+)
 from puidrec.features.pseudo import with_pseudo_features
 from puidrec.rng import Rng
 
 SCALE = (1.0, 5.0)
 FEATURES = ("real", "pseudo", "none")
 GENRES = (
-    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
-    "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
-)  # fmt: skip
+    "unknown",
+    "Action",
+    "Adventure",
+    "Animation",
+    "Children's",
+    "Comedy",
+    "Crime",
+    "Documentary",
+    "Drama",
+    "Fantasy",
+    "Film-Noir",
+    "Horror",
+    "Musical",
+    "Mystery",
+    "Romance",
+    "Sci-Fi",
+    "Thriller",
+    "War",
+    "Western",
+)
 """In the order of the flags of `u.item`."""
 
 
@@ -33,7 +57,8 @@ def load(
     bins: int = 4,
     rng: Rng = 0,
 ) -> Dataset:
-    """Load MovieLens-100K with age, gender, occupation and region of users, and release year and genres of films."""
+    """Load MovieLens-100K with age, gender, occupation and region of users, and release year and
+    genres of films."""
     check_choice("features", features, FEATURES)
     folder = data_folder(path, "ml-100k")
     ratings = first_file(folder, ("u.data",), "ml-100k")
@@ -48,22 +73,31 @@ def load(
         unknown_ids="keep",
         name="ml-100k",
         origins={"logged": ratings, "users": folder / "u.user", "items": folder / "u.item"},
-        notes={"files": ["u.data", "u.user", "u.item"] if real else ["u.data"], "features": features},
+        notes={
+            "files": ["u.data", "u.user", "u.item"] if real else ["u.data"],
+            "features": features,
+        },
     )
     return with_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
 
 
 def _users(path: Path) -> pl.DataFrame:
-    """Age is a number; of the zip code only its first digit is kept (ten regions; `other` outside the US)."""
+    """Age is a number; of the zip code only its first digit is kept (ten regions; `other` outside
+    the US)."""
     names = ("user_id", "age", "gender", "occupation", "zip")
-    frame = typed_columns(read_delimited(path, names=names, separator="|", quoted=False), keep_text=names[2:])
+    frame = typed_columns(
+        read_delimited(path, names=names, separator="|", quoted=False), keep_text=names[2:]
+    )
     digit = pl.col("zip").str.extract(r"^([0-9])")
     return frame.select(
         "user_id",
         check_number(frame["age"], Origin(path)),
         "gender",
         "occupation",
-        pl.when(pl.col("zip").is_null()).then(None).otherwise(digit.fill_null("other")).alias("region"),
+        pl.when(pl.col("zip").is_null())
+        .then(None)
+        .otherwise(digit.fill_null("other"))
+        .alias("region"),
     )
 
 

@@ -1,8 +1,8 @@
 """Shared readers: files become tables, or one line says what is wrong and where.
 
-Delimited files are read as text throughout and typed by looking at whole columns, so that what a column means
-never depends on its first hundred rows. Gzip is known by its first bytes, not by the file's name. Large CSV files
-with known columns are streamed.
+Delimited files are read as text throughout and typed by looking at whole columns, so that what a
+column means never depends on its first hundred rows. Gzip is known by its first bytes, not by the
+file's name. Large CSV files with known columns are streamed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from puidrec.data.schema import INTERACTION_COLUMNS, POLARS_ERRORS, Origin, require_columns, short_reason
+from puidrec.data.schema import (
+    INTERACTION_COLUMNS,
+    POLARS_ERRORS,
+    Origin,
+    require_columns,
+    short_reason,
+)
 from puidrec.errors import InputError
 
 AnyPath = str | PathLike[str]
@@ -32,7 +38,8 @@ Types = Mapping[str, type[pl.DataType]]
 """Columns to read: `pl.Int64`, `pl.Float64` or `pl.String`."""
 SEPARATORS = (",", ";", "\t", "|")
 _ONE = "\x1f"
-"""Stands for `::` while a table is read: the control character that was made for separating fields."""
+"""Stands for `::` while a table is read: the control character that was made for separating fields.
+"""
 
 UNPACK = "Unpack it first{}, or compress it with gzip."
 _OTHER_FORMATS = {
@@ -58,16 +65,21 @@ _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 
 @contextmanager
 def input_errors(path: AnyPath) -> Iterator[None]:
-    """Turn the operating system's refusal to open `path` into one line; pipes and devices are refused."""
+    """Turn the operating system's refusal to open `path` into one line; pipes and devices are
+    refused."""
     _refuse_endless(Path(path))
     try:
         yield
     except FileNotFoundError as error:
         raise InputError("no such file", file=path, hint="Check the path.") from error
     except IsADirectoryError as error:
-        raise InputError("cannot read it", file=path, found="a folder", expected="a file") from error
+        raise InputError(
+            "cannot read it", file=path, found="a folder", expected="a file"
+        ) from error
     except PermissionError as error:
-        raise InputError("no permission to read", file=path, hint="Ask its owner for read access.") from error
+        raise InputError(
+            "no permission to read", file=path, hint="Ask its owner for read access."
+        ) from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InputError(f"cannot read ({reason})", file=path, hint="Check the path.") from error
@@ -76,7 +88,8 @@ def input_errors(path: AnyPath) -> Iterator[None]:
 def _refuse_endless(path: Path) -> None:
     """Pipes and devices are no files: reading one may wait for ever, or fill all memory.
 
-    Files that the system makes up (/proc/kmsg) may do so too. They say that they are empty, and no table is.
+    Files that the system makes up (/proc/kmsg) may do so too. They say that they are empty, and no
+    table is.
     """
     try:
         found = path.stat()
@@ -84,15 +97,26 @@ def _refuse_endless(path: Path) -> None:
         return  # reported when it is opened
     mode = found.st_mode
     if stat.S_ISREG(mode) and not found.st_size:
-        raise InputError("the file is empty", file=path, expected="at least one row", hint="Check the path.")
+        raise InputError(
+            "the file is empty", file=path, expected="at least one row", hint="Check the path."
+        )
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise InputError("not a file", file=path, found="a pipe, socket or device", expected="a file", hint="Copy it.")
+        raise InputError(
+            "not a file",
+            file=path,
+            found="a pipe, socket or device",
+            expected="a file",
+            hint="Copy it.",
+        )
 
 
 def data_folder(path: AnyPath | None, source: str) -> Path:
-    """The folder of a named data set; refuses a path that is not given, is a file, or does not exist."""
+    """The folder of a named data set; refuses a path that is not given, is a file, or does not
+    exist."""
     if path is None:
-        raise InputError(f"{source} needs the folder of its files", hint="Give the path (--data-dir DIR).")
+        raise InputError(
+            f"{source} needs the folder of its files", hint="Give the path (--data-dir DIR)."
+        )
     folder = Path(path)
     with input_errors(folder):
         if not folder.is_dir():
@@ -105,24 +129,34 @@ def data_folder(path: AnyPath | None, source: str) -> Path:
                     expected="a folder with logged.csv or logged.parquet",
                     hint=f"Name the log itself: --logged {folder} (logged=…), with --columns if it has no header.",
                 )
-            raise InputError(problem, file=folder, expected=f"the folder of the {source} files", hint="Check the path.")
+            raise InputError(
+                problem,
+                file=folder,
+                expected=f"the folder of the {source} files",
+                hint="Check the path.",
+            )
         next(folder.iterdir(), None)
     return folder
 
 
 def has_file(path: Path) -> bool:
-    """Whether there is something to open at `path`; no permission to look is an error, not an absence."""
+    """Whether there is something to open at `path`; no permission to look is an error, not an
+    absence."""
     with input_errors(path):
         return path.exists()
 
 
 def first_file(folder: Path, names: Sequence[str], source: str) -> Path:
-    """The first of `names` that exists in `folder`; when none does, the message names all that were looked for."""
+    """The first of `names` that exists in `folder`; when none does, the message names all that were
+    looked for."""
     for name in names:
         if has_file(folder / name):
             return folder / name
     raise InputError(
-        f"no {source} files here", file=folder, expected=" or ".join(names), hint="Check the folder and the file names."
+        f"no {source} files here",
+        file=folder,
+        expected=" or ".join(names),
+        hint="Check the folder and the file names.",
     )
 
 
@@ -134,9 +168,13 @@ def read_bytes(path: AnyPath) -> bytes:
         try:
             raw = _unzipped(raw, path)
         except (EOFError, OSError, zlib.error) as error:
-            raise InputError("damaged gzip file", file=path, hint="Download or compress it again.") from error
+            raise InputError(
+                "damaged gzip file", file=path, hint="Download or compress it again."
+            ) from error
     if not raw.strip(b"\xef\xbb\xbf\r\n\t "):
-        raise InputError("the file is empty", file=path, expected="at least one row", hint="Check the path.")
+        raise InputError(
+            "the file is empty", file=path, expected="at least one row", hint="Check the path."
+        )
     return raw
 
 
@@ -158,21 +196,31 @@ def read_text(path: AnyPath, encoding: str = "utf-8") -> str:
     raw = read_bytes(path)
     for magic, (kind, hint) in _OTHER_FORMATS.items():
         if raw.startswith(magic):
-            raise InputError("not a text file", file=path, found=kind, expected=f"{encoding} text", hint=hint)
+            raise InputError(
+                "not a text file", file=path, found=kind, expected=f"{encoding} text", hint=hint
+            )
     if b"\0" in raw.partition(b"\n")[0]:
         raise InputError(
-            "not a text file", file=path, found="zero bytes in the first line", expected=f"{encoding} text",
+            "not a text file",
+            file=path,
+            found="zero bytes in the first line",
+            expected=f"{encoding} text",
             hint="If it is UTF-16, save it as UTF-8.",
-        )  # fmt: skip
+        )
     try:
         text = raw.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"not {encoding} text", file=path, row=raw.count(b"\n", 0, error.start),
-            found=f"byte 0x{raw[error.start]:02x}", expected=f"{encoding} characters",
+            f"not {encoding} text",
+            file=path,
+            row=raw.count(b"\n", 0, error.start),
+            found=f"byte 0x{raw[error.start]:02x}",
+            expected=f"{encoding} characters",
             hint="Save the file as UTF-8.",
-        ) from error  # fmt: skip
-    return text if "\n" in text else text.replace("\r", "\n")  # lines that end as they did on old Macs
+        ) from error
+    return (
+        text if "\n" in text else text.replace("\r", "\n")
+    )  # lines that end as they did on old Macs
 
 
 def read_delimited(
@@ -183,11 +231,15 @@ def read_delimited(
     encoding: str = "utf-8",
     quoted: bool = True,
 ) -> pl.DataFrame:
-    """A delimited file as text columns, empty cells missing. Without `names`, the first line holds them.
+    """A delimited file as text columns, empty cells missing. Without `names`, the first line holds
+    them.
 
-    The separator is found in the first line when it is not given. Rows with more or fewer fields are refused.
+    The separator is found in the first line when it is not given. Rows with more or fewer fields
+    are refused.
     """
-    return parse_delimited(read_text(path, encoding), path, names=names, separator=separator, quoted=quoted)
+    return parse_delimited(
+        read_text(path, encoding), path, names=names, separator=separator, quoted=quoted
+    )
 
 
 def parse_delimited(
@@ -240,15 +292,22 @@ def _header(line: str, separator: str, path: AnyPath) -> list[str]:
     try:
         names = [name.strip() for name in next(csv.reader([line], delimiter=separator))]
     except (csv.Error, StopIteration) as error:
-        raise InputError(f"cannot read the header line ({error})", file=path, expected="column names") from error
+        raise InputError(
+            f"cannot read the header line ({error})", file=path, expected="column names"
+        ) from error
     repeated = next((name for name, times in Counter(names).items() if times > 1), None)
     if repeated is not None:
-        raise InputError("two columns of one name", file=path, column=repeated, hint="Rename one of them.")
+        raise InputError(
+            "two columns of one name", file=path, column=repeated, hint="Rename one of them."
+        )
     return names
 
 
-def _refuse_ragged(text: str, separator: str, width: int, path: AnyPath, *, header: bool, quoted: bool) -> None:
-    """Name the first row whose number of fields is not `width`; run only once something looked wrong."""
+def _refuse_ragged(
+    text: str, separator: str, width: int, path: AnyPath, *, header: bool, quoted: bool
+) -> None:
+    """Name the first row whose number of fields is not `width`; run only once something looked
+    wrong."""
     lines, count = io.StringIO(text, newline=""), 0
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     rows = csv.reader(lines, delimiter=separator, quoting=quoting, strict=quoted)
@@ -256,25 +315,40 @@ def _refuse_ragged(text: str, separator: str, width: int, path: AnyPath, *, head
         for count, row in enumerate(rows, 0 if header else 1):
             if len(row) != width:
                 raise InputError(
-                    "wrong number of fields", file=path, row=count, found=f"{len(row)} fields",
+                    "wrong number of fields",
+                    file=path,
+                    row=count,
+                    found=f"{len(row)} fields",
                     expected=f"{width}, separated by {'::' if separator == _ONE else separator!r}",
                     hint="Put fields that contain the separator in double quotes.",
-                )  # fmt: skip
+                )
     except csv.Error as error:
         if "field larger" in str(error):
             return
         hint = "Close or double the quotes."
-        raise InputError(f"broken quoting ({error})", file=path, row=count + 1, hint=hint) from error
+        raise InputError(
+            f"broken quoting ({error})", file=path, row=count + 1, hint=hint
+        ) from error
 
 
 def typed_columns(frame: pl.DataFrame, keep_text: Sequence[str] = ()) -> pl.DataFrame:
-    """Give text columns the type that all their cells have: integer (as written: `007` stays text), number, text."""
-    texts = [column for column in frame.get_columns() if column.dtype == pl.String and column.name not in keep_text]
-    return frame.with_columns([_typed(column) for column in texts if column.null_count() < column.len()])
+    """Give text columns the type that all their cells have: integer (as written: `007` stays text),
+    number, text."""
+    texts = [
+        column
+        for column in frame.get_columns()
+        if column.dtype == pl.String and column.name not in keep_text
+    ]
+    return frame.with_columns(
+        [_typed(column) for column in texts if column.null_count() < column.len()]
+    )
 
 
-def read_ratings(path: AnyPath, names: Sequence[str] = INTERACTION_COLUMNS, **options: Any) -> pl.DataFrame:
-    """Rated pairs of a file without header; options of `read_delimited`. Ratings stay text, for errors to quote."""
+def read_ratings(
+    path: AnyPath, names: Sequence[str] = INTERACTION_COLUMNS, **options: Any
+) -> pl.DataFrame:
+    """Rated pairs of a file without header; options of `read_delimited`. Ratings stay text, for
+    errors to quote."""
     return typed_columns(read_delimited(path, names=names, **options), keep_text=("rating",))
 
 
@@ -293,18 +367,27 @@ def read_parquet(path: AnyPath, columns: Sequence[str] | None = None) -> pl.Data
         size = os.fstat(stream.fileno()).st_size
     try:
         table = pl.scan_parquet(Path(path), glob=False)
-        present = [name for name in table.collect_schema().names() if columns is None or name in columns]
-        rows = int(table.select(pl.len()).collect().item())  # from the end of the file: no row is unpacked
+        present = [
+            name for name in table.collect_schema().names() if columns is None or name in columns
+        ]
+        rows = int(
+            table.select(pl.len()).collect().item()
+        )  # from the end of the file: no row is unpacked
         most = max(MAX_UNPACKED_RATIO * size, SMALL_TABLE) // (8 * max(len(present), 1))
         if rows > most:
             raise InputError(
-                f"unpacks to more than {MAX_UNPACKED_RATIO} times its size", file=path, found=f"{rows:,} rows",
+                f"unpacks to more than {MAX_UNPACKED_RATIO} times its size",
+                file=path,
+                found=f"{rows:,} rows",
                 expected=f"at most {most:,} rows in a file of {size:,} bytes",
                 hint="Is it what you meant to read? A log goes through --shards DIR, which takes little memory.",
-            )  # fmt: skip
+            )
         return table.select(present).collect()
     except (*POLARS_ERRORS, OSError) as error:
-        problem, hint = f"damaged Parquet file ({short_reason(error)})", "Write or download it again."
+        problem, hint = (
+            f"damaged Parquet file ({short_reason(error)})",
+            "Write or download it again.",
+        )
         raise InputError(problem, file=path, expected="a whole Parquet file", hint=hint) from error
 
 
@@ -315,12 +398,17 @@ def is_parquet(path: AnyPath) -> bool:
 
 
 def read_matrix(path: AnyPath) -> np.ndarray:
-    """A matrix of numbers in plain text, one row per line (float64); refuses ragged rows and what is no number."""
+    """A matrix of numbers in plain text, one row per line (float64); refuses ragged rows and what
+    is no number."""
     rows = [line.split() for line in read_text(path).splitlines() if line.strip()]
     for number, row in enumerate(rows, 1):
         if len(row) != len(rows[0]):
             raise InputError(
-                "wrong number of values", file=path, row=number, found=len(row), expected=f"{len(rows[0])} as in row 1"
+                "wrong number of values",
+                file=path,
+                row=number,
+                found=len(row),
+                expected=f"{len(rows[0])} as in row 1",
             )
     cells = pl.Series("cell", [cell for row in rows for cell in row], dtype=pl.String)
     values = cells.cast(pl.Float64, strict=False)
@@ -329,12 +417,19 @@ def read_matrix(path: AnyPath) -> np.ndarray:
         at, column = divmod(int(bad.arg_true()[0]), len(rows[0]))
         found = rows[at][column]
         raise InputError(
-            "not a number", file=path, row=at + 1, column=str(column + 1), found=found, expected="a finite number"
+            "not a number",
+            file=path,
+            row=at + 1,
+            column=str(column + 1),
+            found=found,
+            expected="a finite number",
         )
     return values.to_numpy().reshape(len(rows), -1)
 
 
-def read_arrays(path: AnyPath, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
+def read_arrays(
+    path: AnyPath, required: Sequence[str], optional: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
     """Arrays of an .npz file by name. Pickled objects are refused: loading them would run code."""
     origin = Origin(path)
     with input_errors(path):
@@ -343,7 +438,15 @@ def read_arrays(path: AnyPath, required: Sequence[str], optional: Sequence[str] 
         archive = np.load(io.BytesIO(raw), allow_pickle=False)
         files = getattr(archive, "files", [])
         arrays = {name: archive[name] for name in (*required, *optional) if name in files}
-    except (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        KeyError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise origin.error(
             f"damaged or unsafe .npz file ({short_reason(error)})",
             expected="plain arrays, no pickled objects",
@@ -365,11 +468,14 @@ def scan_columns(path: Path, types: Types) -> pl.LazyFrame:
     except POLARS_ERRORS as error:
         raise _unreadable(path, error) from error
     require_columns(pl.DataFrame(schema=names), tuple(types), Origin(path))
-    return pl.scan_csv(path, infer_schema=False, schema_overrides=dict(types), glob=False).select(list(types))
+    return pl.scan_csv(path, infer_schema=False, schema_overrides=dict(types), glob=False).select(
+        list(types)
+    )
 
 
 def collect_columns(query: pl.LazyFrame, path: Path, types: Types) -> pl.DataFrame:
-    """Run a query on `scan_columns(path, types)` by streaming; a cell that is no number is named by row."""
+    """Run a query on `scan_columns(path, types)` by streaming; a cell that is no number is named by
+    row."""
     try:
         return query.collect(engine="streaming")
     except POLARS_ERRORS as error:
@@ -378,16 +484,27 @@ def collect_columns(query: pl.LazyFrame, path: Path, types: Types) -> pl.DataFra
 
 
 def name_bad_cell(path: Path, types: Types, required: tuple[str, ...] = ()) -> None:
-    """Raise for the first cell that is no number, or missing though `required`: a second pass, once one failed."""
-    text = pl.scan_csv(path, infer_schema=False, truncate_ragged_lines=True, glob=False).select(list(types))
+    """Raise for the first cell that is no number, or missing though `required`: a second pass, once
+    one failed."""
+    text = pl.scan_csv(path, infer_schema=False, truncate_ragged_lines=True, glob=False).select(
+        list(types)
+    )
     for name, dtype in types.items():
         if dtype == pl.String:
             continue
         number = pl.col(name).cast(dtype, strict=False)
-        bad = number.is_null() if name in required else number.is_null() & pl.col(name).is_not_null()
+        bad = (
+            number.is_null() if name in required else number.is_null() & pl.col(name).is_not_null()
+        )
         bad = bad | ~number.is_finite() if dtype == pl.Float64 else bad
         try:
-            row = text.select(name).with_row_index("row", 1).filter(bad).head(1).collect(engine="streaming")
+            row = (
+                text.select(name)
+                .with_row_index("row", 1)
+                .filter(bad)
+                .head(1)
+                .collect(engine="streaming")
+            )
         except POLARS_ERRORS:
             return
         if row.height:
@@ -404,5 +521,7 @@ def name_bad_cell(path: Path, types: Types, required: tuple[str, ...] = ()) -> N
 
 def _unreadable(path: Path, error: BaseException) -> InputError:
     return InputError(
-        f"cannot read the table ({short_reason(error)})", file=path, hint="Check or download the file again."
+        f"cannot read the table ({short_reason(error)})",
+        file=path,
+        hint="Check or download the file again.",
     )

@@ -1,7 +1,9 @@
-"""Yahoo!R3 music: 15,400 users × 1,000 songs, self-selected ratings, and ten songs shown at random to 5,400 users.
+"""Yahoo!R3 music: 15,400 users × 1,000 songs, self-selected ratings, and ten songs shown at random
+to 5,400 users.
 
-Files: the Webscope pair `ydata-ymusic-rating-study-v1_0-{train,test}.txt` (tab separated, ids from 1), or the
-`user.txt` and `random.txt` of public code (comma separated, ids from 0). Ids are kept as the files write them.
+Files: the Webscope pair `ydata-ymusic-rating-study-v1_0-{train,test}.txt` (tab separated, ids from
+1), or the `user.txt` and `random.txt` of public code (comma separated, ids from 0). Ids are kept as
+the files write them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from puidrec.features.pseudo import with_pseudo_features
 from puidrec.rng import Rng
 
 WEBSCOPE = "ydata-ymusic-rating-study-v1_0"
-FORMS = {"logged": (f"{WEBSCOPE}-train.txt", "user.txt"), "uniform": (f"{WEBSCOPE}-test.txt", "random.txt")}
+FORMS = {
+    "logged": (f"{WEBSCOPE}-train.txt", "user.txt"),
+    "uniform": (f"{WEBSCOPE}-test.txt", "random.txt"),
+}
 SCALE = (1.0, 5.0)
 FEATURES = ("pseudo", "none")
 
@@ -34,7 +39,8 @@ def load(
     rng: Rng = 0,
     overlap: OverlapRule = "drop",
 ) -> Dataset:
-    """Load Yahoo!R3. It has ids only; `features="pseudo"` makes the paper's 64 pseudo-features from the log."""
+    """Load Yahoo!R3. It has ids only; `features="pseudo"` makes the paper's 64 pseudo-features from
+    the log."""
     check_choice("features", features, FEATURES)
     folder = data_folder(path, "yahoo-r3")
     files = {part: first_file(folder, names, "yahoo-r3") for part, names in FORMS.items()}
@@ -74,10 +80,22 @@ def _ratings(path: Path, *, webscope: bool) -> pl.DataFrame:
             odd = column.is_null() | ~column.str.contains(r"^[0-9]+$").fill_null(False)
             row = int(odd.arg_true()[0]) if odd.any() else 0
             found = column[row] if column[row] is not None else "nothing"
-            raise InputError("not an id", file=path, row=row + 1, column=key, found=found, expected="a whole number")
+            raise InputError(
+                "not an id",
+                file=path,
+                row=row + 1,
+                column=key,
+                found=found,
+                expected="a whole number",
+            )
         if (low := int(column.min())) < lowest:  # type: ignore[arg-type]
             raise InputError(
-                "id too small", file=path, row=int(column.arg_min() or 0) + 1, column=key, found=low,
-                expected=f"ids from {lowest}", hint="Ids from 0 belong in user.txt and random.txt.",
-            )  # fmt: skip
+                "id too small",
+                file=path,
+                row=int(column.arg_min() or 0) + 1,
+                column=key,
+                found=low,
+                expected=f"ids from {lowest}",
+                hint="Ids from 0 belong in user.txt and random.txt.",
+            )
     return frame

@@ -1,13 +1,13 @@
-"""`auto-debias`: weights and imputed values that are learned so that training on the log lowers the error of uniform
-rows.
+"""`auto-debias`: weights and imputed values that are learned so that training on the log lowers the
+error of uniform rows.
 
 "AutoDebias: learning to debias for recommendation" (Chen et al., SIGIR 2021) trains φ on
 
     L(φ; ψ) = mean_O w₁ (s − r)² + λ · mean_D w₂ (s − m)²,
 
-λ `unseen_weight`, and ψ = (w₁, w₂, m) so that one step of φ down L lowers mean_U (s − r)² over uniform rows. Its w are
-exponentials of sums over one-hot users, items and labels, its m takes three values. Assumed here, so that the sum over
-D is exact and a few uniform rows can teach ψ:
+λ `unseen_weight`, and ψ = (w₁, w₂, m) so that one step of φ down L lowers mean_U (s − r)² over
+uniform rows. Its w are exponentials of sums over one-hot users, items and labels, its m takes three
+values. Assumed here, so that the sum over D is exact and a few uniform rows can teach ψ:
 
 * log w₁ = ψ·(z_u, z_i, h) and log w₂ = ψ·(1, z_u, z_i, o), with z the standardised log number of rows of a user or
   item in place of the one-hot codes, and h = ±½ for ratings above and below the mean of the log;
@@ -17,7 +17,8 @@ D is exact and a few uniform rows can teach ψ:
   that it is separate for every user;
 * ψ has a standard normal prior, which counts as much as the variance of uniform ratings says.
 
-With l'_u = l_u − η_u ∂L/∂l_u and v_u = ∂mean_U e/∂l'_u, the gradient of mean_U e(l') in ψ is that of
+With l'_u = l_u − η_u ∂L/∂l_u and v_u = ∂mean_U e/∂l'_u, the gradient of mean_U e(l') in ψ is that
+of
 
     −Σ_u η_u ⟨v_u, ∂L/∂l_u⟩ = −(derivative of L along the scores ds_ui = η_u ⟨v_u, q_i⟩)
 
@@ -121,9 +122,17 @@ class AutoDebiasProblem:
     def steps(self) -> tuple[Step, ...]:
         """φ, then ψ."""
         phi = Step(
-            "phi", self.phi, lambda: self.loss(self.phi.factors()), lambda: backbone_penalty(self.phi, self.settings)
+            "phi",
+            self.phi,
+            lambda: self.loss(self.phi.factors()),
+            lambda: backbone_penalty(self.phi, self.settings),
         )
-        return phi, Step("weights", self.learned, self.look_ahead, lambda: self.prior * self.learned.square_norm())
+        return phi, Step(
+            "weights",
+            self.learned,
+            self.look_ahead,
+            lambda: self.prior * self.learned.square_norm(),
+        )
 
     def factors(self) -> LowRank:
         """φ."""
@@ -170,7 +179,9 @@ class AutoDebiasProblem:
         ones = phi.lefts[0].new_ones(phi.n_items, 1)
         rows = observed.pattern.matmul(torch.ones_like(observed.target), ones)
         usual = len(observed.pattern) / phi.n_users
-        step = LOOK_AHEAD * phi.n_users / (rows / usual + self.settings.unseen_weight).clamp_min(1e-3)
+        step = (
+            LOOK_AHEAD * phi.n_users / (rows / usual + self.settings.unseen_weight).clamp_min(1e-3)
+        )
         with torch.enable_grad():
             left = phi.lefts[0].detach().requires_grad_()
             (down,) = torch.autograd.grad(self.loss(LowRank.of(left, phi.rights[0])), left)
@@ -204,7 +215,9 @@ def _problem(prepared: Prepared, rows: Interactions) -> AutoDebiasProblem:
     users, items = (log.tensor(z) for z in activity(prepared))
     weights = LearnedWeights(users, items, log.tensor(_means(prepared)))
     prior = float(target.var(ddof=1)) / len(rows)
-    return AutoDebiasProblem(prepared.settings, observed, prepared.backbone("main phi"), weights, uniform, prior)
+    return AutoDebiasProblem(
+        prepared.settings, observed, prepared.backbone("main phi"), weights, uniform, prior
+    )
 
 
 def _means(prepared: Prepared) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Methods that balance the weights of the log after a first fit: `stable-dr`, `bal-ips`, `bal-dr`.
 
-A first stage, IPS or DR, gives errors e and imputed errors ê of all logged pairs. The second is trained with weights
-tilted just so far from 1/p that a mean over the log equals one that is known otherwise (`propensity.entropy_balance`):
+A first stage, IPS or DR, gives errors e and imputed errors ê of all logged pairs. The second is
+trained with weights tilted just so far from 1/p that a mean over the log equals one that is known
+otherwise (`propensity.entropy_balance`):
 
 | method | of logged pairs | equals | second stage |
 |---|---|---|---|
@@ -9,16 +10,19 @@ tilted just so far from 1/p that a mean over the log equals one that is known ot
 | `bal-ips` | mean_w e | mean_U e over uniform rows held out for training | Σ_O w e/Σ_O w |
 | `bal-dr` | mean_D ê + mean_w (e − ê) | mean_U e | mean_D ê + Σ_O w (e − ê)/Σ_O w |
 
-*StableDR* (Li, Zheng, Wu, ICLR 2023) minimises the normalised IPS loss under Σ_D (o/p)(ê − mean_D ê) = 0, which makes
-it doubly robust: then Σ_O w e/Σ_O w = mean_D ê + Σ_O w (e − ê)/Σ_O w. Assumed here: the propensities may move by a
-tilt exp(−η ê), the constraint holds at the first stage's ê, and one cycle of first fit and second fit is run (the paper
-repeats it).
+*StableDR* (Li, Zheng, Wu, ICLR 2023) minimises the normalised IPS loss under Σ_D (o/p)(ê − mean_D
+ê) = 0, which makes
+it doubly robust: then Σ_O w e/Σ_O w = mean_D ê + Σ_O w (e − ê)/Σ_O w. Assumed here: the
+propensities may move by a tilt exp(−η ê), the constraint holds at the first stage's ê, and one
+cycle of first fit and second fit is run (the paper repeats it).
 
-*Bal* (Li et al., "Balancing unobserved confounding with a few unbiased ratings in debiased recommendations", WWW 2023)
-asks for weights of large entropy under which the loss of the log is that of the uniform rows. Assumed here: the entropy
-is relative to 1/p, the square of the difference counts in units of the sampling variance of mean_U e, the weights of
-pairs over D stay 1, and the constraint holds at the first stage's errors. Note that errors on the log are those of rows
-that were fitted, and on uniform rows those of new rows: part of the difference is overfitting, not confounding.
+*Bal* (Li et al., "Balancing unobserved confounding with a few unbiased ratings in debiased
+recommendations", WWW 2023) asks for weights of large entropy under which the loss of the log is
+that of the uniform rows. Assumed here: the entropy is relative to 1/p, the square of the difference
+counts in units of the sampling variance of mean_U e, the weights of pairs over D stay 1, and the
+constraint holds at the first stage's errors. Note that errors on the log are those of rows that
+were fitted, and on uniform rows those of new rows: part of the difference is overfitting, not
+confounding.
 """
 
 from __future__ import annotations
@@ -41,8 +45,9 @@ from puidrec.scores.log import Column
 from puidrec.scores.low_rank import LowRank
 
 NEGLIGIBLE = 1e-5**2
-"""Imputed errors, of ratings that span 1 or 2, whose balance is rounding: both models are the same to 1e-5, as they are
-where the imputation model has the weights and the L2 of the prediction model; then nothing is to be balanced."""
+"""Imputed errors, of ratings that span 1 or 2, whose balance is rounding: both models are the same
+to 1e-5, as they are where the imputation model has the weights and the L2 of the prediction model;
+then nothing is to be balanced."""
 Moment = Callable[[RobustLoss, Tensor, Row], Tensor]
 """(the loss, scores of logged pairs, their numbers) → a number per pair."""
 
@@ -98,7 +103,9 @@ def _stages(
     ]
 
 
-def with_weights(prepared: Prepared, problem: RobustProblem, weights: np.ndarray) -> dict[str, Column]:
+def with_weights(
+    prepared: Prepared, problem: RobustProblem, weights: np.ndarray
+) -> dict[str, Column]:
     """The columns of a problem with other weights, one per row."""
     own = prepared.log.wrap(weights)
     return {**problem.columns, "a": own, "b": own}
@@ -108,14 +115,17 @@ def with_weights(prepared: Prepared, problem: RobustProblem, weights: np.ndarray
 def balanced_weights(
     prepared: Prepared, first: Fitted, moment: Moment, target: float, variance: float = 0.0
 ) -> np.ndarray:
-    """Weights tilted from 1/p until the weighted mean of the moment over the log is the target; Σ_O w = |D|."""
+    """Weights tilted from 1/p until the weighted mean of the moment over the log is the target; Σ_O
+    w = |D|."""
     log, head = prepared.log.operator, None if first.theta is None else prepared.settings.head
     loss = RobustLoss(prepared.error, head)
     columns = {"r": prepared.log.column(prepared.log.target)}
     if first.theta is not None:
         columns["g"] = log.scores_of(first.theta)
     at = Objective(log, loss, columns)
-    found = log.map(at.on_rows(lambda s, row: moment(loss, s, row)), log.scores_of(first.phi), *columns.values())
+    found = log.map(
+        at.on_rows(lambda s, row: moment(loss, s, row)), log.scores_of(first.phi), *columns.values()
+    )
     moments = numbers_of(prepared, found)
     inverse = [1.0 / prepared.log.nominal.propensity_of(part) for part in prepared.log.parts()]
     weights = np.concatenate(inverse)
@@ -127,7 +137,9 @@ def numbers_of(prepared: Prepared, column: Column) -> np.ndarray:
     """A column as an array of all rows, float64."""
     log = prepared.log.operator
     if log.world.size > 1:
-        raise InputError(f"{prepared.settings.method} runs in one process", found=f"{log.world.size} processes")
+        raise InputError(
+            f"{prepared.settings.method} runs in one process", found=f"{log.world.size} processes"
+        )
     parts = [column.part(block.rows).cpu().double().numpy() for block in log.blocks()]
     return np.concatenate(parts)
 

@@ -1,16 +1,19 @@
-"""Exposure as representation: `dcf` adds the reconstructed exposure to the score, `idcf` describes users by it.
+"""Exposure as representation: `dcf` adds the reconstructed exposure to the score, `idcf` describes
+users by it.
 
 `dcf`, the deconfounded recommender (Wang, Liang, Charlin, Blei, RecSys 2020), fits
 
     r̂_ui = x_uᵀ y_i + b_u + b_i + μ + γ_u â_ui      to the logged ratings,
 
-â the reconstruction of exposure by `features.exposure_factors`: a user who rates high what people like her see has
-γ_u > 0. For given x, y each γ_u is a ridge regression of what they leave; x, y and γ take turns until γ stays,
+â the reconstruction of exposure by `features.exposure_factors`: a user who rates high what people
+like her see has γ_u > 0. For given x, y each γ_u is a ridge regression of what they leave; x, y and
+γ take turns until γ stays,
 
     min over x, y, b, γ of mean_O (s + γ_u â − r)² + L2 + l2 · mean_u γ_u².
 
-`idcf` (Zhang et al., KDD 2023) is x_uᵀ y_i + z_uᵀ v_i with z_u from the user's exposure row and features: the columns z
-join the features of users, so that they go through the backbone, cold start and files like any other feature.
+`idcf` (Zhang et al., KDD 2023) is x_uᵀ y_i + z_uᵀ v_i with z_u from the user's exposure row and
+features: the columns z join the features of users, so that they go through the backbone, cold start
+and files like any other feature.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ from puidrec.scores.log import Column, exact_sum
 from puidrec.scores.low_rank import LowRank
 
 ROUNDS, TURN, STILL = 200, 8, 1e-6
-"""Most turns of x, y and γ, sweeps of a turn; a change of γ, as it enters scores, below which it stays."""
+"""Most turns of x, y and γ, sweeps of a turn; a change of γ, as it enters scores, below which it
+stays."""
 
 
 def deconfounded(prepared: Prepared) -> Fitted:
@@ -63,7 +67,9 @@ def deconfounded(prepared: Prepared) -> Fitted:
         before = gamma
         product = log.to_users(log.map(torch.mul, column, left), _ones(prepared))[:, 0]
         gamma = product / (square + price).clamp_min(1e-12)
-        moved = log.total(torch.sum((gamma - before).square() * square, dtype=torch.float64)) / len(log)
+        moved = log.total(torch.sum((gamma - before).square() * square, dtype=torch.float64)) / len(
+            log
+        )
         if float(moved) ** 0.5 <= STILL and found.outcome is Outcome.CONVERGED:
             outcome = found.outcome
             break
@@ -75,9 +81,19 @@ def deconfounded(prepared: Prepared) -> Fitted:
         torch.cat([whole[:, None] * exposure.lefts[0], phi.lefts[0]], 1),
         torch.cat([exposure.rights[0], phi.rights[0]], 1),
     )
-    parameters = {f"phi.{key}": value.detach().clone() for key, value in part.backbone.state_dict().items()}
+    parameters = {
+        f"phi.{key}": value.detach().clone() for key, value in part.backbone.state_dict().items()
+    }
     unfinished = () if outcome is Outcome.CONVERGED else ("phi of stage main",)
-    return Fitted(scores, None, parameters, history, len(history), solver="least-squares", unfinished=unfinished)
+    return Fitted(
+        scores,
+        None,
+        parameters,
+        history,
+        len(history),
+        solver="least-squares",
+        unfinished=unfinished,
+    )
 
 
 def _ones(prepared: Prepared) -> Tensor:
@@ -94,8 +110,12 @@ def _by_user(prepared: Prepared, gamma: Tensor, column: Column) -> Column:
 def _exposure(prepared: Prepared) -> LowRank:
     """â, scaled to a mean square of 1 on the log."""
     log = prepared.log.operator
-    left, right = (prepared.log.tensor(side) for side in prepared.log.exposure_factors.reconstruction)
-    squares = float(log.sum(lambda a: exact_sum(a.square()), log.scores_of(LowRank.of(left, right))))
+    left, right = (
+        prepared.log.tensor(side) for side in prepared.log.exposure_factors.reconstruction
+    )
+    squares = float(
+        log.sum(lambda a: exact_sum(a.square()), log.scores_of(LowRank.of(left, right)))
+    )
     scale = (squares / len(log)) ** -0.5 if squares > 0 else 1.0
     return LowRank.of(left * scale, right)
 
@@ -119,9 +139,11 @@ def identified_stages(prepared: Prepared) -> list[Stage]:
     """`idcf`: the naive loss; what is new are the columns of users."""
     if prepared.settings.backbone == "mf":
         raise InputError(
-            "idcf describes users by columns made from exposure, which the backbone must read", found="backbone mf",
-            expected="mf-linear or mf-mlp", hint="Leave the backbone out, or choose dcf.",
-        )  # fmt: skip
+            "idcf describes users by columns made from exposure, which the backbone must read",
+            found="backbone mf",
+            expected="mf-linear or mf-mlp",
+            hint="Leave the backbone out, or choose dcf.",
+        )
     return [Stage("main", lambda done: robust_problem(prepared, "main"))]
 
 

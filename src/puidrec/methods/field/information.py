@@ -1,15 +1,16 @@
 """`cvib`: logged and unseen pairs are to have means that agree, as mutual information asks for.
 
-"Information theoretic counterfactual learning from missing-not-at-random feedback" (CVIB; Wang et al., NeurIPS 2020)
-bounds what a representation tells of exposure. With p = σ(score), and m₁, m₀ the means of p over logged and over unseen
-pairs, it minimises
+"Information theoretic counterfactual learning from missing-not-at-random feedback" (CVIB; Wang et
+al., NeurIPS 2020) bounds what a representation tells of exposure. With p = σ(score), and m₁, m₀ the
+means of p over logged and over unseen pairs, it minimises
 
     mean_O CE(p, r) + α · CE(m₁, m₀) + γ · mean_D (p log p + (1 − p) log(1 − p)),
     CE(m₁, m₀) = −m₁ log m₀ − (1 − m₁) log(1 − m₀),
 
-α `information_weight` and γ `confidence_penalty`. m₀ and the last term are exact, one tile of pairs at a time, where
-the paper draws unseen pairs. Assumed: the penalty counts both outcomes, over all pairs. Public code takes p log p of
-logged pairs alone, which is least at p = 1/e: it draws what was seen towards a constant.
+α `information_weight` and γ `confidence_penalty`. m₀ and the last term are exact, one tile of pairs
+at a time, where the paper draws unseen pairs. Assumed: the penalty counts both outcomes, over all
+pairs. Public code takes p log p of logged pairs alone, which is least at p = 1/e: it draws what was
+seen towards a constant.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class CvibParams(MethodParams):
     information_weight: float = Field(
         0.1, ge=0, description="α, weight of the information term between logged and unseen pairs."
     )
-    confidence_penalty: float = Field(0.01, ge=0, description="γ, weight of the entropy of predictions.")
+    confidence_penalty: float = Field(
+        0.01, ge=0, description="γ, weight of the entropy of predictions."
+    )
 
 
 @dataclass
@@ -73,7 +76,9 @@ class InformationProblem:
     @property
     def steps(self) -> tuple[Step, ...]:
         """φ alone."""
-        return (Step("phi", self.phi, self.loss, lambda: backbone_penalty(self.phi, self.settings)),)
+        return (
+            Step("phi", self.phi, self.loss, lambda: backbone_penalty(self.phi, self.settings)),
+        )
 
     def factors(self) -> LowRank:
         """φ."""
@@ -108,6 +113,8 @@ def stages(prepared: Prepared) -> list[Stage]:
     def build() -> InformationProblem:
         pattern = prepared.log.operator.require_simple("cvib")
         row = Row(**{name: column.values for name, column in prepared.columns("unit").items()})
-        return InformationProblem(prepared.settings, pattern, row, prepared.error, prepared.backbone("main phi"))
+        return InformationProblem(
+            prepared.settings, pattern, row, prepared.error, prepared.backbone("main phi")
+        )
 
     return [Stage("main", lambda done: build())]

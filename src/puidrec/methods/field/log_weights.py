@@ -1,5 +1,6 @@
-"""Which weights the rows of the table of methods give logged pairs: `module:function` in `MethodSpec.log_weights` and
-`MethodSpec.imputation_weights`. Each takes the prepared log and returns a function from propensities to weights.
+"""Which weights the rows of the table of methods give logged pairs: `module:function` in
+`MethodSpec.log_weights` and `MethodSpec.imputation_weights`. Each takes the prepared log and
+returns a function from propensities to weights.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ class DrMseParams(MethodParams):
     """What only `dr-mse` has."""
 
     bias_share: float = Field(
-        0.5, ge=0, le=1, description="Share of the bias in what the imputation minimises; 0: variance only."
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of the bias in what the imputation minimises; 0: variance only.",
     )
 
 

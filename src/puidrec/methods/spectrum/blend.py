@@ -87,7 +87,9 @@ def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted
     exposure = exposure_scores(prepared.log.ratings).named
     given = Ingredients(members_of(prepared, done), exposure)
     rows = prepared.calibration_rows()
-    shown = None if rows.user.size else out_of_fold(prepared, given.members.get("mf"), given.exposure)
+    shown = (
+        None if rows.user.size else out_of_fold(prepared, given.members.get("mf"), given.exposure)
+    )
     prior = _prior(prepared, shown)
     if rows.user.size:
         mixed = _mix(prepared, given, rows, prior)
@@ -99,8 +101,15 @@ def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted
     path = path_parameters(small.scores, given.members, gammas, prior.name)
     kept = {"rank": small.scores.lefts[0].shape[1], "kept_by_compression": round(small.kept, 7)}
     notes = mixed.notes | kept | ({"stable": path.shares} if path.shares else {})
-    parameters = _cold_start(prepared, done, mixed.terms, small) | path.tensors | dict(mixed.posterior)
-    phi = LowRank.of(*(side.to(prepared.settings.device) for side in (small.scores.lefts[0], small.scores.rights[0])))
+    parameters = (
+        _cold_start(prepared, done, mixed.terms, small) | path.tensors | dict(mixed.posterior)
+    )
+    phi = LowRank.of(
+        *(
+            side.to(prepared.settings.device)
+            for side in (small.scores.lefts[0], small.scores.rights[0])
+        )
+    )
     validator = prepared.validator() if mixed.score is None else None
     score = validator.score(phi) if validator is not None else mixed.score
     said = {"uniform_rows_used": used, "spectrum": notes}
@@ -114,7 +123,11 @@ def _prior(prepared: Prepared, shown: OutOfFold | None) -> Prior:
     if prepared.data.positives_only:
         return Prior("all-rank", "the log holds likes only: what was not seen counts as not liked")
     if isinstance(settings.gamma, float) or settings.liked is not None:
-        word = f"Γ = {settings.gamma:g}" if isinstance(settings.gamma, float) else f"liked = {settings.liked}"
+        word = (
+            f"Γ = {settings.gamma:g}"
+            if isinstance(settings.gamma, float)
+            else f"liked = {settings.liked}"
+        )
         return Prior("mild", f"the caller's word: {word}")
     if shown is None:
         return Prior(
@@ -123,7 +136,9 @@ def _prior(prepared: Prepared, shown: OutOfFold | None) -> Prior:
         )
     check = shown.sign
     words = f"logged ratings rise with exposure factors made without them at t = {check.t:+.1f}"
-    return Prior("mild" if check.liked else "mf", f"{words}; above {CLEAR_T:g} licenses Γ > 1", check.t)
+    return Prior(
+        "mild" if check.liked else "mf", f"{words}; above {CLEAR_T:g} licenses Γ > 1", check.t
+    )
 
 
 class Mixed(NamedTuple):
@@ -144,22 +159,32 @@ def _mix(prepared: Prepared, given: Ingredients, rows: UniformRows, prior: Prior
     columns = _columns(prepared, given, centre)
     at_rows = centre.at(rows.user, rows.item)
     posterior = fit_mixture(
-        _values(columns, rows.user, rows.item), rows.target - at_rows, generator(seed, "mixture"),
-        user=rows.user, item=rows.item, sizes=(data.n_users, data.n_items),
+        _values(columns, rows.user, rows.item),
+        rows.target - at_rows,
+        generator(seed, "mixture"),
+        user=rows.user,
+        item=rows.item,
+        sizes=(data.n_users, data.n_items),
         known=_known_likes(prepared, columns, rows.user.size),
-    )  # fmt: skip
+    )
     total = Sum(centre)
     total.add_all(columns, posterior.coefficient)
     constant = one(data.n_users, data.n_items)
     assert posterior.users is not None and posterior.items is not None  # noqa: S101, PT018 (rows have both)
     total.add(Term("one", constant, user_scale=posterior.users.mean))
     total.add(Term("one", constant, item_scale=posterior.items.mean))
-    notes = _notes(prior, columns, posterior, f"{rows.user.size:,} uniform rows outside the training log")
-    summary = summarise(prepared, columns, posterior, (rows.user, rows.item), given.members.get("mf"))
+    notes = _notes(
+        prior, columns, posterior, f"{rows.user.size:,} uniform rows outside the training log"
+    )
+    summary = summarise(
+        prepared, columns, posterior, (rows.user, rows.item), given.members.get("mf")
+    )
     return Mixed(total.terms, notes, posterior.log_evidence / rows.user.size, summary)
 
 
-def _mix_by_log(prepared: Prepared, given: Ingredients, shown: OutOfFold | None, prior: Prior) -> Mixed:
+def _mix_by_log(
+    prepared: Prepared, given: Ingredients, shown: OutOfFold | None, prior: Prior
+) -> Mixed:
     """The prior, and exposure scores with the weights that logged ratings ask for.
 
     Columns are centred on logged pairs: there the sum is what `mf` says, and where exposure is
@@ -176,7 +201,11 @@ def _mix_by_log(prepared: Prepared, given: Ingredients, shown: OutOfFold | None,
         return Mixed([centre], notes)
     notes["sign_check"] = {"t": round(shown.sign.t, 2), "rows": shown.sign.rows}
     fine = [name for name in given.exposure if name.startswith(RATED)][1:]
-    columns = [column for column in _exposure_columns(given) if column.term.name in {*shown.exposure} - {*fine}]
+    columns = [
+        column
+        for column in _exposure_columns(given)
+        if column.term.name in {*shown.exposure} - {*fine}
+    ]
     if not columns:
         return Mixed([centre], notes)
     x = np.column_stack([column.scale * shown.exposure[column.term.name] for column in columns])
@@ -193,7 +222,10 @@ def _mix_by_log(prepared: Prepared, given: Ingredients, shown: OutOfFold | None,
 
 
 def _exposure_columns(given: Ingredients) -> list[Column]:
-    return [Column("exposure", Term(name, scores), _inverse(spread(scores))) for name, scores in given.exposure.items()]
+    return [
+        Column("exposure", Term(name, scores), _inverse(spread(scores)))
+        for name, scores in given.exposure.items()
+    ]
 
 
 def _columns(prepared: Prepared, given: Ingredients, centre: Term) -> list[Column]:
@@ -217,7 +249,11 @@ def _columns(prepared: Prepared, given: Ingredients, centre: Term) -> list[Colum
             )
     found += _exposure_columns(given)
     found.append(Column("slope", centre, _inverse(spread(centre.scores))))
-    names = {name: given.members[name] for name in ("all-rank",) if name != centre.name and name in given.members}
+    names = {
+        name: given.members[name]
+        for name in ("all-rank",)
+        if name != centre.name and name in given.members
+    }
     bases = [constant, centre, *(Term(name, scores, stage=name) for name, scores in names.items())]
     sizes = [1.0, *(_inverse(spread(base.scores)) for base in bases[1:])]
     for side, name, values in modulators(prepared):
@@ -232,11 +268,14 @@ def _values(columns: Sequence[Column], user: np.ndarray, item: np.ndarray) -> di
     """Columns at pairs, by group; groups come in the order of the columns."""
     names = dict.fromkeys(column.group for column in columns)
     return {
-        name: np.column_stack([column.at(user, item) for column in columns if column.group == name]) for name in names
+        name: np.column_stack([column.at(user, item) for column in columns if column.group == name])
+        for name in names
     }
 
 
-def _known_likes(prepared: Prepared, columns: Sequence[Column], n_uniform: int) -> tuple[np.ndarray, float] | None:
+def _known_likes(
+    prepared: Prepared, columns: Sequence[Column], n_uniform: int
+) -> tuple[np.ndarray, float] | None:
     """Pairs of a log of likes, in the proportion they have in D to the pairs outside that uniform
     rows stand for.
 
@@ -258,7 +297,8 @@ def _known_likes(prepared: Prepared, columns: Sequence[Column], n_uniform: int) 
 
 
 class Sum:
-    """A sum of terms; those that share scores become one, or two where weights vary by user and by item."""
+    """A sum of terms; those that share scores become one, or two where weights vary by user and by
+    item."""
 
     def __init__(self, prior: Term) -> None:
         self._first: dict[int, Term] = {}
@@ -288,12 +328,20 @@ class Sum:
     def terms(self) -> list[Term]:
         """What it has become."""
         first = self._first
-        by_user = [replace(first[k], weight=1.0, user_scale=v, item_scale=None) for k, v in self._by_user.items()]
-        by_item = [replace(first[k], weight=1.0, user_scale=None, item_scale=v) for k, v in self._by_item.items()]
+        by_user = [
+            replace(first[k], weight=1.0, user_scale=v, item_scale=None)
+            for k, v in self._by_user.items()
+        ]
+        by_item = [
+            replace(first[k], weight=1.0, user_scale=None, item_scale=v)
+            for k, v in self._by_item.items()
+        ]
         return [*by_user, *by_item]
 
 
-def _notes(prior: Prior, columns: Sequence[Column], posterior: Posterior, rows: str) -> dict[str, Any]:
+def _notes(
+    prior: Prior, columns: Sequence[Column], posterior: Posterior, rows: str
+) -> dict[str, Any]:
     weights = {
         column.term.name: round(column.scale * float(value), 5)
         for column, value in zip(columns, posterior.coefficient, strict=True)
@@ -309,7 +357,9 @@ def _notes(prior: Prior, columns: Sequence[Column], posterior: Posterior, rows: 
     }
 
 
-def _cold_start(prepared: Prepared, done: Done, terms: Sequence[Term], small: Compressed) -> dict[str, torch.Tensor]:
+def _cold_start(
+    prepared: Prepared, done: Done, terms: Sequence[Term], small: Compressed
+) -> dict[str, torch.Tensor]:
     """How features become factors of entities that were not in training, where members read
     features.
 
@@ -321,7 +371,12 @@ def _cold_start(prepared: Prepared, done: Done, terms: Sequence[Term], small: Co
         design = prepared.log.designs.get(key)
         if design is None or not design.n_columns:
             continue
-        whole = torch.cat([cold_rows(prepared, done, term, side, design.n_columns) for term in terms], 1) @ to
+        whole = (
+            torch.cat(
+                [cold_rows(prepared, done, term, side, design.n_columns) for term in terms], 1
+            )
+            @ to
+        )
         found |= {
             f"cold.{side}.offset": whole[0].float(),
             f"cold.{side}.weight": (whole[1:] - whole[0]).float(),

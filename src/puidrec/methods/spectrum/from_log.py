@@ -78,11 +78,14 @@ def label_free_keys(ratings: RowMatrix) -> tuple[np.ndarray, np.ndarray]:
         sums = np.zeros(users.size), np.zeros(items.size)
         for part in ratings.parts():
             hashed = _row_hash(users[part.user], items[part.item], part.values)
-            short = (hashed >> np.uint64(44)).astype(np.float64)  # sums of these are exact, in any order
+            short = (hashed >> np.uint64(44)).astype(
+                np.float64
+            )  # sums of these are exact, in any order
             sums[0][:] += np.bincount(part.user, short, users.size)
             sums[1][:] += np.bincount(part.item, short, items.size)
         users, items = (
-            _hash(key ^ _hash(total.astype(np.uint64))) for key, total in zip((users, items), sums, strict=True)
+            _hash(key ^ _hash(total.astype(np.uint64)))
+            for key, total in zip((users, items), sums, strict=True)
         )
     return users, items
 
@@ -116,7 +119,9 @@ def looked_at(exposure: Mapping[str, np.ndarray]) -> np.ndarray:
     return finest[min(1, len(finest) - 1)]
 
 
-def _leading(matrix: RowMatrix, rank: int, start: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _leading(
+    matrix: RowMatrix, rank: int, start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Singular vectors of D_u^-½ M D_i^-½ by falling strength."""
     users = 1.0 / np.sqrt(np.diff(matrix.row_start) + 1.0)
     items = 1.0 / np.sqrt(matrix.item_count + 1.0)
@@ -131,7 +136,9 @@ def _scores(found: tuple[np.ndarray, np.ndarray, np.ndarray], without: int) -> L
     """The reconstruction without its first directions."""
     left, strength, right = (found[0][:, without:], found[1][without:], found[2][without:])
     size = np.sqrt(strength)
-    return LowRank.of(torch.from_numpy(left * size).float(), torch.from_numpy((right.T * size).copy()).float())
+    return LowRank.of(
+        torch.from_numpy(left * size).float(), torch.from_numpy((right.T * size).copy()).float()
+    )
 
 
 def modulators(prepared: Prepared) -> list[tuple[Literal["user", "item"], str, np.ndarray]]:
@@ -163,13 +170,21 @@ def modulators(prepared: Prepared) -> list[tuple[Literal["user", "item"], str, n
         found.append(("user", "user features", leading_feature(designs["user_id"])))
     if "item_id" in designs:
         found.append(("item", "item features", leading_feature(designs["item_id"])))
-    return [(side, name, standard) for side, name, values in found if (standard := standardised(values)).any()]
+    return [
+        (side, name, standard)
+        for side, name, values in found
+        if (standard := standardised(values)).any()
+    ]
 
 
 def standardised(values: np.ndarray) -> np.ndarray:
     """Mean 0 and standard deviation 1, within three of them; 0 where all are alike."""
     spread = float(values.std())
-    return np.clip((values - values.mean()) / spread, -3.0, 3.0) if spread > 1e-9 else np.zeros(values.size)
+    return (
+        np.clip((values - values.mean()) / spread, -3.0, 3.0)
+        if spread > 1e-9
+        else np.zeros(values.size)
+    )
 
 
 def leading_feature(design: Design) -> np.ndarray:

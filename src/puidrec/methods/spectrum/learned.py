@@ -1,9 +1,10 @@
-"""`gamma="learned"`: Γ of every pair from the posterior mean of `spectrum`, for methods that take a Γ.
+"""`gamma="learned"`: Γ of every pair from the posterior mean of `spectrum`, for methods that take a
+Γ.
 
-`spectrum` is fitted first, on the same rows. Where the log says q (`mf`) and uniform ratings make it
-expect r, Γ_ui is the smallest under which r is possible (`uncertainty.gamma_of`). One Γ for all pairs
-(`rd-*`) is that of their means. Signed methods move ratings one way only, so that Γ is 1 where r lies
-on the other side of q.
+`spectrum` is fitted first, on the same rows. Where the log says q (`mf`) and uniform ratings make
+it expect r, Γ_ui is the smallest under which r is possible (`uncertainty.gamma_of`). One Γ for all
+pairs (`rd-*`) is that of their means. Signed methods move ratings one way only, so that Γ is 1
+where r lies on the other side of q.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ ROWS = 4_096
 
 @dataclass(frozen=True)
 class PairGamma(Gamma):
-    """log Γ_ui = log max(q/r, (1 − q)/(1 − r)) of two low-rank scores; one of the two for a signed method."""
+    """log Γ_ui = log max(q/r, (1 − q)/(1 − r)) of two low-rank scores; one of the two for a signed
+    method."""
 
     q: tuple[np.ndarray, np.ndarray]
     r: tuple[np.ndarray, np.ndarray]
@@ -40,7 +42,10 @@ class PairGamma(Gamma):
     def log_at(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """By two inner products."""
         require_pairs(users, items)
-        q, r = (np.einsum("...k,...k->...", left[users], right[items]) for left, right in (self.q, self.r))
+        q, r = (
+            np.einsum("...k,...k->...", left[users], right[items])
+            for left, right in (self.q, self.r)
+        )
         return self._log(q, r)
 
     def _log(self, q: np.ndarray, r: np.ndarray) -> np.ndarray:
@@ -64,18 +69,27 @@ class PairGamma(Gamma):
     def cell_mean_log(self) -> np.ndarray:
         """By the means of users and items."""
         users, items, _ = self._means
-        mean = bin_mean(users, self.user_bin)[:, None] + bin_mean(items, self.item_bin) - users.mean()
+        mean = (
+            bin_mean(users, self.user_bin)[:, None] + bin_mean(items, self.item_bin) - users.mean()
+        )
         return np.asarray(np.maximum(mean, 0.0))
 
     @cached_property
     def _means(self) -> tuple[np.ndarray, np.ndarray, float]:
         (left, right), (r_left, r_right) = self.q, self.r
-        some = [np.unique(np.linspace(0, len(side) - 1, MOST_OTHERS).astype(np.int64)) for side in (left, right)]
+        some = [
+            np.unique(np.linspace(0, len(side) - 1, MOST_OTHERS).astype(np.int64))
+            for side in (left, right)
+        ]
 
-        def mean(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, float]:
+        def mean(
+            a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray
+        ) -> tuple[np.ndarray, float]:
             blocks = [slice(k, k + ROWS) for k in range(0, len(a), ROWS)]
             parts = [self._log(a[rows] @ b.T, c[rows] @ d.T) for rows in blocks]
-            return np.concatenate([part.mean(1) for part in parts]), max(float(part.max()) for part in parts)
+            return np.concatenate([part.mean(1) for part in parts]), max(
+                float(part.max()) for part in parts
+            )
 
         users, top = mean(left, right[some[1]], r_left, r_right[some[1]])
         items, other = mean(right, left[some[0]], r_right, r_left[some[0]])
@@ -83,16 +97,24 @@ class PairGamma(Gamma):
 
 
 def learned_gamma(prepared: Prepared) -> Gamma:
-    """Fit `spectrum` to the same rows and read Γ off its posterior mean; refused where no uniform row calibrates."""
+    """Fit `spectrum` to the same rows and read Γ off its posterior mean; refused where no uniform
+    row calibrates."""
     from puidrec.methods.stages import train_stages
 
     settings, spec = prepared.settings, prepared.settings.spec
     if not prepared.calibration_rows().user.size or prepared.data.positives_only:
         raise InputError(
             "a learned Γ needs uniform ratings beside a log of ratings: the log alone cannot tell",
-            found=prepared.data.name, hint="Give uniform interactions, or a number for gamma.",
-        )  # fmt: skip
-    usual = {"solver": "auto", "loss": "squared", "head": "label", "shrink_to": None, "cross_fit": 0}
+            found=prepared.data.name,
+            hint="Give uniform interactions, or a number for gamma.",
+        )
+    usual = {
+        "solver": "auto",
+        "loss": "squared",
+        "head": "label",
+        "shrink_to": None,
+        "cross_fit": 0,
+    }
     usual |= {"backbone": "mf" if settings.backbone == "mf" else "mf-linear", "normalise": False}
     own = type(prepared).of(
         prepared.data,
@@ -101,7 +123,9 @@ def learned_gamma(prepared: Prepared) -> Gamma:
         prepared.log.world,
     )
     fitted = train_stages(own)
-    q = tuple(fitted.parameters[f"{PREFIX}mf.{side}"].double().numpy() for side in ("left", "right"))
+    q = tuple(
+        fitted.parameters[f"{PREFIX}mf.{side}"].double().numpy() for side in ("left", "right")
+    )
     r = tuple(side[0].cpu().double().numpy() for side in (fitted.phi.lefts, fitted.phi.rights))
     means = [np.array([left.mean(0) @ right.mean(0)]) for left, right in (q, r)]
     counts = prepared.log.nominal.evidence.counts

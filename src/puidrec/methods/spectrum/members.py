@@ -49,8 +49,8 @@ class Member(NamedTuple):
 def path(gamma: float = MILD) -> tuple[Member, ...]:
     """The members along Γ; the first one is the mild one, or at the Γ that the caller gives.
 
-    Points between (Γ 1.5 and 10) and heavier weights of unseen pairs (λ 3 and 5) changed no error by more than .3 % in
-    worlds of `bench/worlds.py`, and were left out.
+    Points between (Γ 1.5 and 10) and heavier weights of unseen pairs (λ 3 and 5) changed no error
+    by more than .3 % in worlds of `bench/worlds.py`, and were left out.
     """
     return (
         Member("mild", gamma, "mf"),
@@ -65,10 +65,11 @@ def member_stages(prepared: Prepared) -> tuple[list[Stage], dict[str, float]]:
     if not settings.is_linear:
         found = f"backbone {settings.backbone}, solver {settings.solver}"
         raise InputError(
-            "spectrum is solved by least squares", found=found,
+            "spectrum is solved by least squares",
+            found=found,
             expected="backbone mf or mf-linear, solver auto or least-squares",
             hint="Leave these settings out, or choose another method.",
-        )  # fmt: skip
+        )
     if prepared.data.positives_only:
         return [replace(unseen.all_rank_stages(prepared)[0], name="all-rank")], {}
     members = path(settings.gamma if isinstance(settings.gamma, float) else MILD)
@@ -77,7 +78,10 @@ def member_stages(prepared: Prepared) -> tuple[list[Stage], dict[str, float]]:
         Stage("mf", lambda done: robust_problem(naive, "mf"), sweeps=10 * SWEEPS),
         *(_other(name, own) for name, own in _other_fits(prepared).items()),
         Stage("ips", lambda done: robust_problem(weighted, "ips"), start="mf", sweeps=2 * SWEEPS),
-        *(Stage(one.name, _member(prepared, one), start=one.start, sweeps=SWEEPS) for one in members),
+        *(
+            Stage(one.name, _member(prepared, one), start=one.start, sweeps=SWEEPS)
+            for one in members
+        ),
     ]
     return stages, {one.name: one.gamma for one in members}
 
@@ -87,7 +91,9 @@ def members_of(prepared: Prepared, done: Done) -> dict[str, LowRank]:
     data, ratings = prepared.data, prepared.log.ratings
     members = {} if data.positives_only else {"bias": closed_form("bias", ratings, 1, 0)}
     for name, fitted in done.items():
-        members[name] = LowRank.of(*(side[0].detach().cpu() for side in (fitted.phi.lefts, fitted.phi.rights)))
+        members[name] = LowRank.of(
+            *(side[0].detach().cpu() for side in (fitted.phi.lefts, fitted.phi.rights))
+        )
     return members
 
 
@@ -95,7 +101,9 @@ def _other_fits(prepared: Prepared) -> dict[str, Prepared]:
     """The log as seen by fits of `mf` with other numbers of columns."""
     base, dim = prepared.first_stage("mf"), prepared.settings.dim_number
     return {
-        f"mf, dim {own}": replace(base, settings=base.settings.replace(dim=own)) for own in OTHER_DIMS if own != dim
+        f"mf, dim {own}": replace(base, settings=base.settings.replace(dim=own))
+        for own in OTHER_DIMS
+        if own != dim
     }
 
 
@@ -123,7 +131,11 @@ def cold_rows(prepared: Prepared, done: Done, term: Term, side: str, width: int)
             cold[:, : backbone.dim] += mean[: backbone.dim]
             cold[:, backbone.dim if side == "user" else backbone.dim + 1] += mean[backbone.dim]
     scale = term.user_scale if side == "user" else term.item_scale
-    return cold.double() * (term.weight if side == "user" else 1.0) * (1.0 if scale is None else float(scale.mean()))
+    return (
+        cold.double()
+        * (term.weight if side == "user" else 1.0)
+        * (1.0 if scale is None else float(scale.mean()))
+    )
 
 
 Build = Callable[[Done], Problem]

@@ -5,7 +5,8 @@ regression.
 
     β_k ~ N(0, τ_g²/K_g)   the K_g columns of group g (level, members, exposure, slope, personal)
     a_i ~ N(0, τ_items²),   b_u ~ N(0, τ_users²),   ε_r ~ N(0, σ²)
-    τ_g, σ ~ half-normal with the scales of `SCALES`; y is a rating in 0..1 less what the prior model predicts
+    τ_g, σ ~ half-normal with the scales of `SCALES`; y is a rating in 0..1 less what the prior
+    model predicts
 
 Given the standard deviations everything is Gaussian and in closed form. They are averaged over, not
 maximised, for with few rows their mode is 0: adaptive importance sampling draws sets of them, first
@@ -30,9 +31,15 @@ from scipy import linalg, sparse
 from scipy.special import gammaln, logsumexp
 
 SCALES = {
-    "level": 0.3, "members": 0.06, "exposure": 0.06, "slope": 0.06, "personal": 0.04,
-    "items": 0.04, "users": 0.06, "noise": 0.3,
-}  # fmt: skip
+    "level": 0.3,
+    "members": 0.06,
+    "exposure": 0.06,
+    "slope": 0.06,
+    "personal": 0.04,
+    "items": 0.04,
+    "users": 0.06,
+    "noise": 0.3,
+}
 """Half-normal priors of standard deviations, for ratings in 0..1."""
 RATIOS = np.array([0.0, 0.06, 0.12, 0.2, 0.3, 0.45, 0.7, 1.1])
 """Standard deviation of user or item effects over that of the noise."""
@@ -83,7 +90,11 @@ class Posterior:
 
     def mean(self, x: np.ndarray, user: np.ndarray, item: np.ndarray) -> np.ndarray:
         """Expected y of pairs, with the columns x."""
-        effects = [side.mean[code] for side, code in ((self.users, user), (self.items, item)) if side is not None]
+        effects = [
+            side.mean[code]
+            for side, code in ((self.users, user), (self.items, item))
+            if side is not None
+        ]
         return np.asarray(x @ self.coefficient + sum(effects, np.zeros(len(x))))
 
     def variance(self, x: np.ndarray, user: np.ndarray, item: np.ndarray) -> np.ndarray:
@@ -167,7 +178,9 @@ class Crossed:
         self.swapped = codes[0][0].size < codes[1][0].size  # then items are the outer side
         (self.outer, p), (self.inner, q) = codes[::-1] if self.swapped else codes
         count = np.bincount(q)
-        if count.size > MOST_INNER:  # ties at the edge are left out together, so that labels do not decide
+        if (
+            count.size > MOST_INNER
+        ):  # ties at the edge are left out together, so that labels do not decide
             kept = count > np.sort(count)[-MOST_INNER - 1]
             self.inner, new = self.inner[kept], np.cumsum(kept) - 1
             inside = np.flatnonzero(kept[q])
@@ -252,7 +265,9 @@ class Likelihood:
         left = yy - b @ np.linalg.solve(x + ridge * np.eye(len(x)), b) if len(x) else yy
         return float(np.clip(np.sqrt(left / self.rows.n), 1e-3, 1.0))
 
-    def log_prior(self, log_scale: np.ndarray, log_sigma: np.ndarray, points: np.ndarray) -> np.ndarray:
+    def log_prior(
+        self, log_scale: np.ndarray, log_sigma: np.ndarray, points: np.ndarray
+    ) -> np.ndarray:
         """Of log τ_g/σ, log σ and the points, whose ratios stand for the stretch of the grid around
         them."""
         result = _half_normal(log_sigma, SCALES["noise"])
@@ -271,7 +286,9 @@ class Likelihood:
         density = -0.5 * (sigma[:, None] * RATIOS / SCALES[name]) ** 2 + np.log(np.diff(edges))
         return np.asarray(density - logsumexp(density, axis=1, keepdims=True))
 
-    def given(self, log_scale: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    def given(
+        self, log_scale: np.ndarray, points: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float]:
         """Q and log |V| of y ~ N(0, σ²V), and the number of rows.
 
         V = W + X S² Xᵀ with S = diag(τ_g/σ √K_g), by M = I + S XᵀW⁻¹X S: log |V| = log |W| + log
@@ -296,9 +313,13 @@ class Likelihood:
         gram[:-1, :-1] += fixed.T @ fixed
         return gram, self.rows.n + weight, white.log_det
 
-    def _scaled(self, log_scale: np.ndarray, gram: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _scaled(
+        self, log_scale: np.ndarray, gram: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """M, S XᵀW⁻¹y and the diagonal of S of each draw."""
-        s = np.exp(np.repeat(log_scale, self.widths, axis=1)) / np.sqrt(np.repeat(self.widths, self.widths))
+        s = np.exp(np.repeat(log_scale, self.widths, axis=1)) / np.sqrt(
+            np.repeat(self.widths, self.widths)
+        )
         m = np.eye(s.shape[1]) + s[:, :, None] * gram[:-1, :-1] * s[:, None, :]
         return m, s * gram[:-1, -1], s
 
@@ -317,26 +338,44 @@ class Likelihood:
             mean += w @ beta
             if self.rows.crossed and (share := float(w.sum())) > NEGLIGIBLE:
                 counted += share
-                sides.append([
-                    Side(share * one.mean - one.slope @ (w @ beta), one.variance * (w @ sigma2[at]), share * one.slope)
-                    for one in self.rows.effects(point)
-                ])  # fmt: skip
+                sides.append(
+                    [
+                        Side(
+                            share * one.mean - one.slope @ (w @ beta),
+                            one.variance * (w @ sigma2[at]),
+                            share * one.slope,
+                        )
+                        for one in self.rows.effects(point)
+                    ]
+                )
         users, items = (
-            (Side(*(sum(part) / counted for part in zip(*side, strict=True))) for side in zip(*sides, strict=True))
+            (
+                Side(*(sum(part) / counted for part in zip(*side, strict=True)))
+                for side in zip(*sides, strict=True)
+            )
             if sides
             else (None, None)
         )
         sds = {
-            name: draws.weight @ np.exp(draws.log_scale[:, k] + draws.log_sigma) for k, name in enumerate(self.groups)
+            name: draws.weight @ np.exp(draws.log_scale[:, k] + draws.log_sigma)
+            for k, name in enumerate(self.groups)
         }
         if self.rows.crossed:
-            for name, ratio in zip(("users", "items"), np.divmod(draws.point, RATIOS.size), strict=True):
+            for name, ratio in zip(
+                ("users", "items"), np.divmod(draws.point, RATIOS.size), strict=True
+            ):
                 sds[name] = draws.weight @ (RATIOS[ratio] * np.exp(draws.log_sigma))
         sds["noise"] = draws.weight @ np.exp(draws.log_sigma)
         return Posterior(
-            mean, second - np.outer(mean, mean), users, items, float(draws.weight @ sigma2),
-            {name: float(sd) for name, sd in sds.items()}, float(1.0 / np.sum(draws.weight**2)), draws.log_evidence,
-        )  # fmt: skip
+            mean,
+            second - np.outer(mean, mean),
+            users,
+            items,
+            float(draws.weight @ sigma2),
+            {name: float(sd) for name, sd in sds.items()},
+            float(1.0 / np.sum(draws.weight**2)),
+            draws.log_evidence,
+        )
 
 
 def _by_point(point: np.ndarray) -> list[tuple[int, np.ndarray]]:
@@ -346,7 +385,9 @@ def _by_point(point: np.ndarray) -> list[tuple[int, np.ndarray]]:
 
 def _half_normal(log_sd: np.ndarray, scale: float) -> np.ndarray:
     """Log density of log τ where τ is half-normal."""
-    return np.asarray(0.5 * np.log(2.0 / np.pi) - np.log(scale) - 0.5 * (np.exp(log_sd) / scale) ** 2 + log_sd)
+    return np.asarray(
+        0.5 * np.log(2.0 / np.pi) - np.log(scale) - 0.5 * (np.exp(log_sd) / scale) ** 2 + log_sd
+    )
 
 
 class Proposal(NamedTuple):
@@ -389,15 +430,25 @@ def importance_sample(likelihood: Likelihood, rng: np.random.Generator) -> Draws
         width = 1.0 / np.sqrt(2.0 * n)
         step = rng.standard_t(FREEDOM, DRAWS)
         log_sigma = 0.5 * np.log(quadratic / n) + width * step
-        explained = quadratic * np.exp(-2.0 * log_sigma) + volume + n * (2.0 * log_sigma + np.log(2.0 * np.pi))
+        explained = (
+            quadratic * np.exp(-2.0 * log_sigma)
+            + volume
+            + n * (2.0 * log_sigma + np.log(2.0 * np.pi))
+        )
         target = likelihood.log_prior(log_scale, log_sigma, point) - 0.5 * explained
         target -= _log_student(step**2, 1) - np.log(width)
         parts.append((log_scale, log_sigma, point, target))
-        log_scale, log_sigma, point, target = (np.concatenate(part) for part in zip(*parts, strict=True))
-        density = logsumexp([one.log_density(log_scale, point) for one in proposals], axis=0) - np.log(len(proposals))
+        log_scale, log_sigma, point, target = (
+            np.concatenate(part) for part in zip(*parts, strict=True)
+        )
+        density = logsumexp(
+            [one.log_density(log_scale, point) for one in proposals], axis=0
+        ) - np.log(len(proposals))
         log_weight = target - density
         weight = _normal(log_weight)
-        if len(parts) == MOST_ROUNDS or (len(parts) >= ROUNDS and 1.0 / np.sum(weight**2) >= ENOUGH):
+        if len(parts) == MOST_ROUNDS or (
+            len(parts) >= ROUNDS and 1.0 / np.sum(weight**2) >= ENOUGH
+        ):
             evidence = float(logsumexp(log_weight) - np.log(log_weight.size))
             return Draws(log_scale, log_sigma, point, weight, evidence)
         proposals.append(_around(log_scale, point, log_weight, first))
@@ -417,7 +468,9 @@ def _first_proposal(likelihood: Likelihood) -> Proposal:
     return Proposal(centre, 1.1 * np.eye(scales.size), _mixed(_normal(0.5 * log_table)))
 
 
-def _around(log_scale: np.ndarray, point: np.ndarray, log_weight: np.ndarray, first: Proposal) -> Proposal:
+def _around(
+    log_scale: np.ndarray, point: np.ndarray, log_weight: np.ndarray, first: Proposal
+) -> Proposal:
     """Around the weighted draws. Weights are tempered as far as few draws have most of them: a
     proposal that is too wide costs draws, one that is too narrow costs the truth."""
     power, weight = 1.0, _normal(log_weight)

@@ -1,7 +1,8 @@
-"""What a log shows by itself: its own ratings beside a model and exposure factors that were made without them.
+"""What a log shows by itself: its own ratings beside a model and exposure factors that were made
+without them.
 
-Held-out rows of the log are judged by the fits at hand. Where they are few, the log is divided into parts, and each
-part is judged by fits to the others, until there are rows enough to tell.
+Held-out rows of the log are judged by the fits at hand. Where they are few, the log is divided into
+parts, and each part is judged by fits to the others, until there are rows enough to tell.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ ENOUGH = 50_000
 SWEEPS = 40
 """Most sweeps of a fit that only judges."""
 MOST_FROM_DISK = 1_000_000
-"""Rows up to which a log on disk is read into memory for this. Larger ones hold out enough rows by themselves."""
+"""Rows up to which a log on disk is read into memory for this. Larger ones hold out enough rows by
+themselves."""
 
 
 class OutOfFold(NamedTuple):
@@ -53,10 +55,11 @@ class OutOfFold(NamedTuple):
 def out_of_fold(
     prepared: Prepared, mf: LowRank | None = None, exposure: Mapping[str, LowRank] | None = None
 ) -> OutOfFold | None:
-    """The log's evidence; None where there is none: a log of likes, or a large one on disk without held-out rows.
+    """The log's evidence; None where there is none: a log of likes, or a large one on disk without
+    held-out rows.
 
-    mf: the fit to all training rows, where held-out rows may be judged by it. exposure: the scores of these rows, if
-    they are made already.
+    mf: the fit to all training rows, where held-out rows may be judged by it. exposure: the scores
+    of these rows, if they are made already.
     """
     if prepared.data.positives_only:
         return None
@@ -79,7 +82,8 @@ def out_of_fold(
 def _parts(prepared: Prepared, enough: int) -> Iterator[OutOfFold]:
     """Parts of the training rows, each judged by a fit to all others, until there are enough rows.
 
-    dim and L2 are those of the whole log: to choose them once per part would cost more than the fits.
+    dim and L2 are those of the whole log: to choose them once per part would cost more than the
+    fits.
     """
     rows = prepared.split.train
     if enough <= 0 or (isinstance(rows, StoredInteractions) and len(rows) > MOST_FROM_DISK):
@@ -106,7 +110,9 @@ def _judged(
     user, item, ratings = held.user, held.item, prepared.log.ratings
     named = exposure_scores(ratings).named if named is None else named
     exposure = {name: Term(name, scores).at(user, item) for name, scores in named.items()}
-    prediction = Term("mf", LowRank.of(mf.lefts[0].detach().cpu(), mf.rights[0].detach().cpu())).at(user, item)
+    prediction = Term("mf", LowRank.of(mf.lefts[0].detach().cpu(), mf.rights[0].detach().cpu())).at(
+        user, item
+    )
     return OutOfFold(
         user,
         item,

@@ -1,11 +1,13 @@
-"""Up to which Γ does a recommendation stay? The final scores moved along the path: s + f_Γ − f_prior.
+"""Up to which Γ does a recommendation stay? The final scores moved along the path: s + f_Γ −
+f_prior.
 
-f_Γ is fitted at the prior's Γ, at 3 and at ∞ (`all-rank`). Unseen ratings are put at q/Γ, so that between these f_Γ is
-close to linear in 1/Γ: on Coat and in simulated worlds the scores of a user correlate by .99 or more with those fitted
-at that Γ.
+f_Γ is fitted at the prior's Γ, at 3 and at ∞ (`all-rank`). Unseen ratings are put at q/Γ, so that
+between these f_Γ is close to linear in 1/Γ: on Coat and in simulated worlds the scores of a user
+correlate by .99 or more with those fitted at that Γ.
 
-At the prior's Γ nothing moves. An item's `gamma_max` is the largest Γ of the path up to which it stays among the K best
-of its user, at that Γ and at all before it; infinite if it stays at all of them.
+At the prior's Γ nothing moves. An item's `gamma_max` is the largest Γ of the path up to which it
+stays among the K best of its user, at that Γ and at all before it; infinite if it stays at all of
+them.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Path(NamedTuple):
     shares: dict[str, float]
 
 
-def path_parameters(scores: LowRank, members: Mapping[str, LowRank], gammas: Mapping[str, float], prior: str) -> Path:
+def path_parameters(
+    scores: LowRank, members: Mapping[str, LowRank], gammas: Mapping[str, float], prior: str
+) -> Path:
     """The moves f_Γ − f_prior as factors, and how stable the ten best items of some users are."""
     if not gammas:
         return Path({}, {})
@@ -56,7 +60,9 @@ def path_parameters(scores: LowRank, members: Mapping[str, LowRank], gammas: Map
     return Path(tensors, {_name(g): round(float((last >= g).mean()), 4) for g in levels})
 
 
-def _between(points: Sequence[tuple[float, str]], at: float, members: Mapping[str, LowRank]) -> list[Term]:
+def _between(
+    points: Sequence[tuple[float, str]], at: float, members: Mapping[str, LowRank]
+) -> list[Term]:
     """f_Γ at 1/Γ, linear between the two fitted points around it."""
     after = next(k for k, (inverse, _) in enumerate(points) if inverse >= at)
     (high, upper), (low, lower) = points[after], points[max(after - 1, 0)]
@@ -73,7 +79,8 @@ def gamma_max(
 ) -> np.ndarray:
     """Of each recommended item, [users, K], the largest Γ of the path up to which it stays.
 
-    scores: [users, candidates], −inf where an item is no candidate. users: codes of the rows. best: columns of the K
+    scores: [users, candidates], −inf where an item is no candidate. users: codes of the rows. best:
+    columns of the K
     best. items: code of each column; None: the whole catalogue, in order.
     """
     gammas = tensors["path.gamma"].tolist()

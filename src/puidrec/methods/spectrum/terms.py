@@ -74,7 +74,9 @@ def spread(scores: LowRank, less: LowRank | None = None) -> float:
     matrices."""
     both = (scores,) if less is None else (scores, less)
     left = torch.cat([part.lefts[0].cpu().double() for part in both], 1)
-    right = torch.cat([part.rights[0].cpu().double() * (1.0 - 2.0 * k) for k, part in enumerate(both)], 1)
+    right = torch.cat(
+        [part.rights[0].cpu().double() * (1.0 - 2.0 * k) for k, part in enumerate(both)], 1
+    )
     left, mean = left - left.mean(0), left.mean(0)
     pairs = left.shape[0] * right.shape[0]
     within = ((left.T @ left) * (right.T @ right)).sum() / pairs
@@ -92,20 +94,31 @@ def compress(terms: Sequence[Term], most: int) -> Compressed:
     """
     users, items = terms[0].scores.n_users, terms[0].scores.n_items
     t_left = _triangle(torch.cat([term.left(rows) for term in terms], 1) for rows in _blocks(users))
-    t_right = _triangle(torch.cat([term.right(rows) for term in terms], 1) for rows in _blocks(items))
+    t_right = _triangle(
+        torch.cat([term.right(rows) for term in terms], 1) for rows in _blocks(items)
+    )
     u, s, v = torch.linalg.svd(t_left @ t_right.T, full_matrices=False)
     rank = max(min(most, int((s > 1e-9 * s[0]).sum())), 1)
     root = s[:rank].clamp_min(1e-300).sqrt()
     to_users, to_items = t_right.T @ v[:rank].T / root, t_left.T @ u[:, :rank] / root
-    right = torch.cat([torch.cat([term.right(rows) for term in terms], 1) @ to_items for rows in _blocks(items)])
+    right = torch.cat(
+        [torch.cat([term.right(rows) for term in terms], 1) @ to_items for rows in _blocks(items)]
+    )
     largest = right.gather(0, right.abs().argmax(0, keepdim=True))
-    sign = torch.where(largest < 0.0, -1.0, 1.0).double()  # else rounding may turn a direction round
+    sign = torch.where(
+        largest < 0.0, -1.0, 1.0
+    ).double()  # else rounding may turn a direction round
     to_users, to_items = to_users * sign, to_items * sign
-    left = torch.cat([
-        (torch.cat([term.left(rows) for term in terms], 1) @ to_users).float() for rows in _blocks(users)
-    ])  # fmt: skip
+    left = torch.cat(
+        [
+            (torch.cat([term.left(rows) for term in terms], 1) @ to_users).float()
+            for rows in _blocks(users)
+        ]
+    )
     kept = float((s[:rank] ** 2).sum() / (s**2).sum().clamp_min(1e-300))
-    return Compressed(LowRank.of(left.contiguous(), (right * sign).float().contiguous()), to_users, to_items, kept)
+    return Compressed(
+        LowRank.of(left.contiguous(), (right * sign).float().contiguous()), to_users, to_items, kept
+    )
 
 
 def _blocks(n: int) -> list[slice]:

@@ -46,7 +46,8 @@ EDGE = 0.01
 """Ratings in 0..1 count as at least this far from either end, else Γ would be infinite."""
 PREFIX = "posterior."
 CAUTION = 1.2816
-"""Standard deviations below the expected rating that cautious rankings go by: one in ten lies lower."""
+"""Standard deviations below the expected rating that cautious rankings go by: one in ten lies
+lower."""
 MOST_VALUES = 12
 """Different numbers from which a column is cut into four bins."""
 SideName = Literal["user", "item"]
@@ -69,7 +70,11 @@ def summarise(
     centre = x[0].mean(0) - slopes[0].mean(0) - slopes[1].mean(0)
     own = [x[0] - slopes[0] - slopes[1].mean(0), x[1] - slopes[1] - slopes[0].mean(0)]
     turn = _leading(posterior.covariance, np.concatenate(own))
-    at_rows = np.column_stack([column.at(*rows) for column in columns]) - slopes[0][rows[0]] - slopes[1][rows[1]]
+    at_rows = (
+        np.column_stack([column.at(*rows) for column in columns])
+        - slopes[0][rows[0]]
+        - slopes[1][rows[1]]
+    )
     exact = np.einsum("rk,kl,rl->r", at_rows, posterior.covariance, at_rows)
     loading, middle = [side @ turn for side in own], centre @ turn
     additive = ((loading[0][rows[0]] + loading[1][rows[1]] - middle) ** 2).sum(1)
@@ -81,7 +86,10 @@ def summarise(
     for k, (name, side) in enumerate((("user", posterior.users), ("item", posterior.items))):
         tensors |= {f"{name}.loading": loading[k], f"{name}.effect": side.variance}
         tensors[f"{name}.rows"] = np.bincount(rows[k], minlength=side.variance.size)
-    found = {f"{PREFIX}{name}": torch.from_numpy(np.asarray(value, np.float32)) for name, value in tensors.items()}
+    found = {
+        f"{PREFIX}{name}": torch.from_numpy(np.asarray(value, np.float32))
+        for name, value in tensors.items()
+    }
     if mf is not None:
         found |= {
             f"{PREFIX}mf.left": mf.lefts[0].float(),
@@ -106,7 +114,11 @@ def _log_residual(prepared: Prepared, mf: LowRank | None) -> float:
         return 0.0
     log, total = prepared.log, 0.0
     for part in log.parts():
-        total += float(np.sum((log.target(part) - pair_scores(mf, part.user, part.item)) ** 2, dtype=np.float64))
+        total += float(
+            np.sum(
+                (log.target(part) - pair_scores(mf, part.user, part.item)) ** 2, dtype=np.float64
+            )
+        )
     return total / len(log.rows)
 
 
@@ -156,7 +168,11 @@ class Uncertainty:
     def counts(self, side: SideName) -> np.ndarray:
         """Logged rows of each user or item."""
         row_start, items = self.seen
-        return np.diff(row_start) if side == "user" else np.bincount(np.asarray(items), minlength=len(self.items))
+        return (
+            np.diff(row_start)
+            if side == "user"
+            else np.bincount(np.asarray(items), minlength=len(self.items))
+        )
 
     def fit_error(self, side: SideName) -> np.ndarray:
         """σ²/(n + 2) of each user or item."""
@@ -183,7 +199,11 @@ class Uncertainty:
         code = np.minimum(items, len(effect) - 1)
         left = left - self.tensors["middle"]
         right, effect = right[code], effect[code] + (right[code] ** 2).sum(1)
-        total = 2.0 * left @ right.T + effect + ((left**2).sum(1) + own + self.tensors["numbers"][1])[:, None]
+        total = (
+            2.0 * left @ right.T
+            + effect
+            + ((left**2).sum(1) + own + self.tensors["numbers"][1])[:, None]
+        )
         return np.asarray(np.maximum(total, 0.0))
 
     def _with_average(self, side: str) -> tuple[np.ndarray, np.ndarray]:
@@ -199,7 +219,9 @@ class Uncertainty:
         expected = self._unseen(side, self.users, self.items)
         effect, fit = self.tensors[f"{side}.effect"], self.fit_error(side)
         variance = (self.tensors[f"{side}.loading"] ** 2).sum(1) + effect + fit
-        return Means(expected, self._unseen(side, *logged), variance, fit, self.tensors[f"{side}.rows"])
+        return Means(
+            expected, self._unseen(side, *logged), variance, fit, self.tensors[f"{side}.rows"]
+        )
 
     def _unseen(self, side: SideName, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         row_start, item = self.seen
@@ -226,7 +248,9 @@ class Uncertainty:
         loading = np.column_stack([mean(column) for column in self.tensors[f"{side}.loading"].T])
         fit = mean(one.fit, 2)
         variance = (loading**2).sum(1) + mean(self.tensors[f"{side}.effect"], 2) + fit
-        return Means(mean(one.expected), mean(one.logged), variance, fit, np.bincount(code, one.rows, n))
+        return Means(
+            mean(one.expected), mean(one.logged), variance, fit, np.bincount(code, one.rows, n)
+        )
 
     def pairs(self, user: np.ndarray, item: np.ndarray) -> Means:
         """Of single pairs: with all that one rating cannot tell from noise."""
@@ -252,15 +276,23 @@ def score_interval(
     return {"score": scores, "low": low, "high": high}
 
 
-def lower_scores(known: Uncertainty, scores: np.ndarray, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+def lower_scores(
+    known: Uncertainty, scores: np.ndarray, users: np.ndarray, items: np.ndarray
+) -> np.ndarray:
     """The lower ends of the 80 % intervals of expected ratings of some users, [users, items]."""
     users = np.minimum(users, len(known.users))  # a cold-start user is the average one
-    return np.asarray(scores - CAUTION * np.sqrt(known.block_variance(users, items))).astype(np.float32)
+    return np.asarray(scores - CAUTION * np.sqrt(known.block_variance(users, items))).astype(
+        np.float32
+    )
 
 
 def _require_level(level: float) -> None:
     if not 0.0 < level < 1.0:
-        raise InputError("the level of an interval is a share", found=level, expected="0 < level < 1, such as 0.9")
+        raise InputError(
+            "the level of an interval is a share",
+            found=level,
+            expected="0 < level < 1, such as 0.9",
+        )
 
 
 def gamma_frame(
@@ -275,11 +307,17 @@ def gamma_frame(
     """The learned Γ of users, items, pairs (by ids) or the values of a column of a side table."""
     _require_level(level)
     if "mf.left" not in known.tensors:
-        raise InputError("a log of likes has no ratings that Γ could move", found="likes", expected="a log of ratings")
+        raise InputError(
+            "a log of likes has no ratings that Γ could move",
+            found="likes",
+            expected="a log of ratings",
+        )
     if pairs is not None:
         code = [own.encode(given) for own, given in zip(ids, pairs, strict=True)]
         if (code[0] < 0).any() or (code[1] < 0).any():
-            raise InputError("unknown users or items", found="ids", expected="those of the training data")
+            raise InputError(
+                "unknown users or items", found="ids", expected="those of the training data"
+            )
         own = {"user_id": ids[0].decode(code[0]), "item_id": ids[1].decode(code[1])}
         return _with_gamma(own, known.pairs(code[0], code[1]), level)
     if by == "user":
@@ -288,7 +326,9 @@ def gamma_frame(
         return _with_gamma({"item_id": ids[1].ids}, known.means("item"), level)
     side, values, code_of = _column(by, ids, tables)
     names, group = np.unique(values, return_inverse=True)
-    whole = np.full(len(ids[0] if side == "user" else ids[1]), names.size)  # whoever has no row there comes last
+    whole = np.full(
+        len(ids[0] if side == "user" else ids[1]), names.size
+    )  # whoever has no row there comes last
     whole[code_of] = group
     means = known.segments(side, whole, names.size + 1)
     return _with_gamma({by: names}, Means(*(part[:-1] for part in means)), level)
@@ -297,7 +337,8 @@ def gamma_frame(
 def _column(
     by: str, ids: tuple[IdMap, IdMap], tables: Sequence[pl.DataFrame | None]
 ) -> tuple[SideName, np.ndarray, np.ndarray]:
-    """Which side a column belongs to, its values (numbers in four quantile bins), and the code of each row's entity."""
+    """Which side a column belongs to, its values (numbers in four quantile bins), and the code of
+    each row's entity."""
     for table in tables:
         if table is None or by not in table.columns:
             continue
@@ -310,9 +351,11 @@ def _column(
     known = {name for table in tables if table is not None for name in table.columns}
     found = sorted(known - {"user_id", "item_id"})
     raise InputError(
-        "no such column in a side table", found=by, expected=f"user, item, pair or one of {', '.join(found) or 'none'}",
+        "no such column in a side table",
+        found=by,
+        expected=f"user, item, pair or one of {', '.join(found) or 'none'}",
         hint="Give table=, a side table with user_id or item_id, where the model was loaded.",
-    )  # fmt: skip
+    )
 
 
 def _quarters(column: pl.Series) -> pl.Series:
