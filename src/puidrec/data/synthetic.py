@@ -6,39 +6,40 @@ simulation.data                                   # a Dataset: log, uniform samp
 simulation.truth.gamma(users, items)              # and .propensity, .true_propensity, .phi, .rating, …
 
 `simulate_to_parquet` writes the same data to a folder, in chunks of users, for logs larger than
-memory.
+memory:
+
+logged/part-00000.parquet …   user_id, item_id (Int32), rating (UInt8), sorted by user, then item
+uniform.parquet  users.parquet  items.parquet
+truth.json                    the options and the intercept: enough to rebuild the truth about every pair
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any
 
+import numpy as np
 import polars as pl
 
+from puidrec.atomic import atomic_folder, refuse_other_files, write_json
 from puidrec.data.dataset import Dataset
 from puidrec.data.simulator.exposure import ExposureSampler
-from puidrec.data.simulator.files import (
-    Progress,
-    rated,
-    read_tables,
-    read_truth,
-    uniform_sample,
-    write_simulation,
-)
 from puidrec.data.simulator.population import (
     WORLDS,
     SimulatedWorld,
     SimulationOptions,
+    check_numbers,
     get_world,
-    require_numbers,
 )
 from puidrec.data.simulator.truth import Truth
 from puidrec.errors import InputError
-from puidrec.rng import Rng, derive_seed
+from puidrec.rng import Rng, derive_seed, generator
 
 __all__ = [
     "WORLDS",
@@ -50,7 +51,14 @@ __all__ = [
     "simulation_options",
 ]
 
-_UNIFORM_PER_USER, _MAX_DEFAULT_UNIFORM = 16, 1_000_000
+ROWS_PER_PART = 4_000_000
+_MAX_THREADS = 4
+"""Blocks drawn at once: NumPy releases the interpreter lock, and each block takes tens of
+megabytes."""
+TRUTH_FILE = "truth.json"
+TABLES = ("uniform", "users", "items")
+Progress = Callable[[int, int], None]
+"""Called with users done and users in all."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +72,7 @@ class Simulation:
     @property
     def world(self) -> SimulatedWorld:
         """The world it was drawn from."""
-        return WORLDS[self.truth.options.world]
-
-
-class MoreOptions(TypedDict, total=False):
-    """Options of `simulation_options` that other functions pass on; `SimulationOptions` describes
-    them."""
-
-    density: float
-    n_uniform: int | None
-    exposure_strength: float
-    rating_strength: float
-    sign: Literal[1, -1]
-    affected_share: float | None
+        return self.truth.world
 
 
 def simulation_options(
@@ -86,49 +82,29 @@ def simulation_options(
     n_rows: int | None = None,
     *,
     rng: Rng = 0,
-    density: float = 0.05,
-    n_uniform: int | None = None,
-    exposure_strength: float = 1.2,
-    rating_strength: float = 1.0,
-    sign: Literal[1, -1] = 1,
-    affected_share: float | None = None,
+    **options: Any,
 ) -> SimulationOptions:
-    """Fill in what depends on other options.
+    """Fill in what was not given; `options` are other fields of `SimulationOptions`.
 
     `n_rows`, the expected rows of the log, sets the density; the uniform sample has 16 pairs per
     user, at most a quarter of D and a million; the share of affected users is the world's own.
     """
-    require_numbers(
-        {
-            "n_users": n_users,
-            "n_items": n_items,
-            "n_rows": n_rows,
-            "n_uniform": n_uniform,
-            "sign": sign,
-        },
-        {
-            "density": density,
-            "exposure_strength": exposure_strength,
-            "rating_strength": rating_strength,
-            "affected_share": affected_share,
-        },
-    )
-    pairs = max(1, n_users * n_items)
-    default_uniform = min(_UNIFORM_PER_USER * n_users, pairs // 4, _MAX_DEFAULT_UNIFORM)
-    return SimulationOptions(
-        world=get_world(world).name,
-        n_users=n_users,
-        n_items=n_items,
-        density=density if n_rows is None else n_rows / pairs,
-        n_uniform=default_uniform if n_uniform is None else n_uniform,
-        exposure_strength=exposure_strength,
-        rating_strength=rating_strength,
-        sign=sign,
-        affected_share=get_world(world).affected_share
-        if affected_share is None
-        else affected_share,
-        seed=rng if isinstance(rng, int) else derive_seed(rng, "simulate"),
-    )
+    seed = derive_seed(rng, "simulate") if isinstance(rng, np.random.Generator | None) else rng
+    given: dict[str, Any] = {"n_users": n_users, "n_items": n_items, "seed": seed, **options}
+    check_numbers({**given, "n_rows": n_rows})
+    pairs = n_users * n_items
+    defaults = {
+        "density": 0.05,
+        "n_uniform": min(16 * n_users, pairs // 4, 1_000_000),
+        "exposure_strength": 1.2,
+        "rating_strength": 1.0,
+        "sign": 1,
+        "affected_share": get_world(world).affected_share,
+    }
+    if n_rows is not None:
+        given["density"] = n_rows / pairs
+    told = {name: value for name, value in given.items() if value is not None}
+    return SimulationOptions(**{"world": world, **defaults, **told})
 
 
 def simulate(
@@ -138,7 +114,7 @@ def simulate(
     n_rows: int | None = None,
     *,
     rng: Rng = 0,
-    **options: Unpack[MoreOptions],
+    **options: Any,
 ) -> Simulation:
     """Draw a log with hidden confounding, a uniform sample, and the truth; see `SimulationOptions`
     for the options."""
@@ -146,30 +122,40 @@ def simulate(
         simulation_options(world, n_users, n_items, n_rows, rng=rng, **options)
     )
     # One path for all sizes: the same blocks that `simulate_to_parquet` writes.
-    logged = pl.concat([rated(truth, *pairs) for pairs in ExposureSampler(truth).blocks()])
-    population = truth.population
-    tables = {"logged": logged, "uniform": uniform_sample(truth)}
-    return assemble(
-        {**tables, "users": population.users.frame, "items": population.items.frame}, truth, {}
-    )
+    logged = pl.concat([_rated(truth, *pairs) for pairs in ExposureSampler(truth).blocks()])
+    return _assemble({"logged": logged, **_tables(truth)}, truth, {})
 
 
-def assemble(
-    tables: Mapping[str, pl.DataFrame | None], truth: Truth, origins: Mapping[str, Path]
+def _rated(truth: Truth, users: np.ndarray, items: np.ndarray) -> pl.DataFrame:
+    """Interactions of the given pairs with their realised ratings."""
+    return pl.DataFrame({"user_id": users, "item_id": items, "rating": truth.rating(users, items)})
+
+
+def _tables(truth: Truth) -> dict[str, pl.DataFrame]:
+    """Features, and pairs drawn uniformly from D without replacement, sorted (where any were asked
+    for)."""
+    options, population = truth.options, truth.population
+    tables = {"users": population.users.frame, "items": population.items.frame}
+    if options.n_uniform:
+        key = generator(options.seed, "uniform").choice(
+            options.n_pairs, options.n_uniform, replace=False, shuffle=False
+        )
+        users, items = np.divmod(np.sort(key), options.n_items)
+        tables["uniform"] = _rated(truth, users.astype(np.int32), items.astype(np.int32))
+    return tables
+
+
+def _assemble(
+    tables: Mapping[str, pl.DataFrame], truth: Truth, origins: Mapping[str, Path]
 ) -> Simulation:
     """A simulation from its tables, which are checked like any other data."""
-    notes = {"simulated": truth.options.as_dict()}
-    logged, uniform, users, items = (tables[key] for key in ("logged", "uniform", "users", "items"))
     data = Dataset.from_frame(
-        logged,
-        uniform,
-        users,
-        items,
+        **tables,
         scale=(1, 5),
         unknown_ids="keep",
         name="simulated",
         origins=origins,
-        notes=notes,
+        notes={"simulated": truth.options.as_dict()},
     )
     return Simulation(data, truth)
 
@@ -184,39 +170,102 @@ def simulate_to_parquet(
     rng: Rng = 0,
     chunk_users: int | None = None,
     progress: Progress | None = None,
-    **options: Unpack[MoreOptions],
+    **options: Any,
 ) -> dict[str, int]:
     """Write what `simulate` would return, in chunks of users, without the whole log in memory.
 
     `chunk_users` bounds memory and changes nothing else. Returns the counts `rows`, `uniform_rows`,
-    `users`, `items`.
+    `users`, `items`. The folder appears complete or not at all.
     """
     truth = Truth.from_options(
         simulation_options(world, n_users, n_items, n_rows, rng=rng, **options)
     )
-    rows = write_simulation(folder, truth, chunk_users=chunk_users, progress=progress)
-    return {
-        "rows": rows,
-        "uniform_rows": truth.options.n_uniform,
-        "users": n_users,
-        "items": n_items,
-    }
+    ours = ("logged", *(f"{key}.parquet" for key in TABLES), TRUTH_FILE)
+    refuse_other_files(Path(folder), ours, "an earlier simulation", always=(TRUTH_FILE,))
+    with atomic_folder(folder) as temporary:
+        rows = _write_logged(temporary / "logged", truth, chunk_users, progress)
+        for key, table in _tables(truth).items():
+            table.write_parquet(temporary / f"{key}.parquet")
+        solved = {"options": truth.options.as_dict(), "intercept": truth.intercept}
+        write_json(temporary / TRUTH_FILE, {"format": 1, **solved, "rows": rows})
+    counts = {"uniform_rows": truth.options.n_uniform, "users": n_users, "items": n_items}
+    return {"rows": rows, **counts}
+
+
+def _write_logged(
+    folder: Path, truth: Truth, chunk_users: int | None, progress: Progress | None
+) -> int:
+    """One part per chunk; a chunk is a whole number of blocks, so its size does not change the
+    rows."""
+    folder.mkdir()
+    sampler, options, rows = ExposureSampler(truth), truth.options, 0
+    wanted = chunk_users or max(1, int(ROWS_PER_PART / (options.n_items * options.density)))
+    per_part = max(1, wanted // sampler.block_users)
+    with ThreadPoolExecutor(max_workers=min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
+        for part, first in enumerate(range(0, sampler.n_blocks, per_part)):
+            last = min(first + per_part, sampler.n_blocks)
+            blocks = pool.map(
+                lambda number: _rated(truth, *sampler.block(number)), range(first, last)
+            )
+            chunk = pl.concat(list(blocks))
+            chunk.write_parquet(
+                folder / f"part-{part:05d}.parquet", compression="lz4", statistics=False
+            )
+            rows += chunk.height
+            if progress is not None:
+                progress(min(last * sampler.block_users, options.n_users), options.n_users)
+    return rows
 
 
 def read_simulation(folder: str | PathLike[str]) -> Simulation:
     """Read a folder that `simulate_to_parquet` wrote, and rebuild its truth."""
-    truth, root = read_truth(folder), Path(folder)
-    origins = {
-        "logged": root / "logged",
-        **{k: root / f"{k}.parquet" for k in ("uniform", "users", "items")},
-    }
-    return assemble(read_tables(folder), truth, origins)
+    root = Path(folder)
+    truth = _read_truth(root / TRUTH_FILE)
+    wanted = [key for key in TABLES if key != "uniform" or truth.options.n_uniform]
+    files = {"logged": root / "logged", **{key: root / f"{key}.parquet" for key in wanted}}
+    return _assemble({key: _read(file) for key, file in files.items()}, truth, files)
+
+
+def _read_truth(file: Path) -> Truth:
+    """Rebuild the truth of a simulated folder from its options."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        options, intercept = SimulationOptions(**content["options"]), float(content["intercept"])
+    except OSError as error:
+        problem = f"cannot read ({error.strerror or type(error).__name__})"
+        raise InputError(
+            problem, file=file, expected="a folder written by `puid data simulate`"
+        ) from error
+    except InputError as error:
+        error.file = file
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            "not the truth of a simulation",
+            file=file,
+            found=str(error),
+            expected="options and intercept",
+            hint="Simulate the folder again.",
+        ) from error
+    return Truth.from_options(options, intercept)
+
+
+def _read(path: Path) -> pl.DataFrame:
+    """A Parquet file, or all parts of a folder."""
+    again = "Simulate the folder again."
+    files = sorted(path.glob("part-*.parquet")) if path.is_dir() else [path]
+    if not files or not all(file.exists() for file in files):
+        raise InputError("missing", file=path, hint=again)
+    try:
+        return pl.read_parquet(files)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise InputError(f"cannot read ({str(error)[:120]})", file=path, hint=again) from error
 
 
 def load(path: str | PathLike[str] | None = None, *, seed: int = 0, **options: Any) -> Dataset:
     """The data source `simulated`: read the folder at `path`; without one, simulate (options of
     `simulate`)."""
-    require_numbers({"seed": seed}, {})
+    check_numbers({"seed": seed})
     if path is None:
         return simulate(rng=seed, **options).data
     if options or seed:

@@ -7,7 +7,6 @@ from puidrec.data.simulator.population import (
     BASE_RATING,
     WORLDS,
     SimulationOptions,
-    get_world,
     make_population,
 )
 from puidrec.data.synthetic import simulation_options
@@ -118,4 +117,3 @@ def test_options_survive_json() -> None:
     options = simulation_options("pair", 300, 200, 1_000, sign=-1, rng=7)
     assert SimulationOptions(**options.as_dict()) == options
     assert options.density * options.n_pairs == pytest.approx(1_000)
-    assert get_world(WORLDS["pair"]) is get_world("pair")

@@ -16,6 +16,7 @@ one on ratings, the form of exposure and of ratings, the law of h.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -27,10 +28,6 @@ from scipy.special import stdtrit
 from puidrec.errors import InputError
 from puidrec.rng import generator
 
-MAX_EXPOSURE_STRENGTH = 4.0
-MAX_RATING_STRENGTH = 1.0
-"""Stars; beyond it a rating's mean would leave the scale."""
-DENSITY_RANGE = (1e-6, 0.9)
 BASE_RATING = 2.9
 """Mean rating where all effects are 0; with |feature effects| <= 0.9 and |hidden| <= 1 the mean
 stays in 1..5."""
@@ -156,13 +153,46 @@ WORLDS = {world.name: world for world in _ROWS}
 """The named worlds. Except in `half-complete`, features do not reveal who is affected."""
 
 
-def get_world(world: str | SimulatedWorld) -> SimulatedWorld:
+def get_world(name: str) -> SimulatedWorld:
     """Look a world up by name."""
-    if isinstance(world, SimulatedWorld):
-        return world
-    if world not in WORLDS:
-        raise InputError("unknown world", found=world, expected=f"one of {', '.join(WORLDS)}")
-    return WORLDS[world]
+    if name not in WORLDS:
+        raise InputError("unknown world", found=name, expected=f"one of {', '.join(WORLDS)}")
+    return WORLDS[name]
+
+
+RANGES: dict[str, tuple[str, type, float, float]] = {
+    "n_users": ("number of users", int, 2, 2**31 - 1),
+    "n_items": ("number of items", int, 2, 2**31 - 1),
+    "n_rows": ("number of rows", int, 1, math.inf),
+    "n_uniform": ("uniform sample size", int, 0, math.inf),
+    "density": ("density", float, 1e-6, 0.9),
+    "exposure_strength": ("exposure strength", float, 0, 4),
+    "rating_strength": ("rating strength (stars)", float, 0, 1),
+    "sign": ("sign", int, -1, 1),
+    "affected_share": ("affected share", float, 0, 1),
+    "seed": ("seed", int, 0, math.inf),
+}
+"""Each number of a simulation: in words, its type, the lowest and the highest value. Beyond one
+star a mean rating would leave the scale."""
+
+
+def check_numbers(options: Mapping[str, object]) -> None:
+    """Refuse options that are no numbers or out of range, before anything is computed from them;
+    None stands for a default."""
+    for name, (words, kind, low, high) in RANGES.items():
+        found: Any = options.get(name)
+        if found is None:
+            continue
+        kinds, expected = (
+            (int | np.integer, "a whole number")
+            if kind is int
+            else (int | float | np.number, "a number")
+        )
+        if isinstance(found, bool) or not isinstance(found, kinds):
+            raise InputError(f"option {name} is not {expected}", found=found, expected=expected)
+        if not low <= found <= high or (name == "sign" and not found):
+            expected = "1 or -1" if name == "sign" else f"{low:g} to {high:g}"
+            raise InputError(f"{words} out of range", found=found, expected=expected)
 
 
 @dataclass(frozen=True)
@@ -188,38 +218,12 @@ class SimulationOptions:
 
     def __post_init__(self) -> None:
         get_world(self.world)
-        _require(self.n_users >= 2, "number of users", self.n_users, "at least 2")
-        _require(self.n_items >= 2, "number of items", self.n_items, "at least 2")
-        _require(
-            max(self.n_users, self.n_items) < 2**31,
-            "number of users or items",
-            self.n_users,
-            "below 2^31",
-        )
-        low, high = DENSITY_RANGE
-        _require(low <= self.density <= high, "density", self.density, f"{low:g} to {high:g}")
-        _require(
-            0 <= self.n_uniform <= self.n_pairs,
-            "uniform sample size",
-            self.n_uniform,
-            f"0 to {self.n_pairs}",
-        )
-        shift, stars = self.exposure_strength, self.rating_strength
-        _require(
-            0 <= shift <= MAX_EXPOSURE_STRENGTH,
-            "exposure strength",
-            shift,
-            f"0 to {MAX_EXPOSURE_STRENGTH:g}",
-        )
-        _require(
-            0 <= stars <= MAX_RATING_STRENGTH,
-            "rating strength",
-            stars,
-            f"0 to {MAX_RATING_STRENGTH:g} stars",
-        )
-        _require(self.sign in (1, -1), "sign", self.sign, "1 or -1")
-        _require(0 <= self.affected_share <= 1, "affected share", self.affected_share, "0 to 1")
-        _require(self.seed >= 0, "seed", self.seed, "0 or more")
+        check_numbers(self.as_dict())
+        if self.n_uniform > self.n_pairs:
+            expected = f"0 to {self.n_pairs}, all pairs"
+            raise InputError(
+                "uniform sample size out of range", found=self.n_uniform, expected=expected
+            )
 
     @property
     def n_pairs(self) -> int:
@@ -229,24 +233,6 @@ class SimulationOptions:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON and for a data set's notes."""
         return asdict(self)
-
-
-def require_numbers(whole: Mapping[str, object], real: Mapping[str, object]) -> None:
-    """Refuse options that are no numbers, before anything is computed from them; None stands for a
-    default."""
-    kinds_of = (
-        (whole, int | np.integer, "a whole number"),
-        (real, int | float | np.number, "a number"),
-    )
-    for numbers, kinds, words in kinds_of:
-        for name, found in numbers.items():
-            if found is not None and (isinstance(found, bool) or not isinstance(found, kinds)):
-                raise InputError(f"option {name} is not {words}", found=found, expected=words)
-
-
-def _require(holds: bool | np.bool_, what: str, found: object, expected: str) -> None:
-    if not holds:
-        raise InputError(f"{what} out of range", found=found, expected=expected)
 
 
 @dataclass(frozen=True)

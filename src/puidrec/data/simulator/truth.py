@@ -83,7 +83,7 @@ class Truth:
 
     def propensity(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Nominal p(x): the probability of exposure given the features."""
-        return _probability(self._nominal_logit(*self._checked(users, items)))
+        return exposed(self._nominal_logit(*self._checked(users, items)))
 
     def true_propensity(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """p_true: the probability of exposure given the features and what is hidden."""
@@ -278,11 +278,6 @@ class Truth:
                     f"unknown {name}", found=int(codes.max()), expected=f"codes 0 to {count - 1}"
                 )
         return users, items
-
-
-def _probability(value: np.ndarray) -> np.ndarray:
-    p: np.ndarray = expit(value)
-    return p
 
 
 def exposed(m: np.ndarray, probit: bool = False) -> np.ndarray:
