@@ -14,7 +14,6 @@ from puidrec.data.sources import kuairec
 from puidrec.data.sources.kuairec import (
     COMPACT,
     HALVES,
-    ITEM_GROUPS,
     NON_ZERO,
     USER_CODES,
     LabelBlock,
@@ -37,7 +36,7 @@ def made_block(
     rng = np.random.default_rng(seed)
     observed = rng.random(shape) >= hidden
     gt2 = observed & (rng.random(shape) < 0.2)
-    return LabelBlock(np.arange(shape[0]) * 2, np.arange(shape[1]) + 1000, gt2, gt2, observed)
+    return LabelBlock(np.arange(shape[0]) * 2, np.arange(shape[1]) + 1000, gt2, observed)
 
 
 def write_csv(block: LabelBlock, path: Path) -> None:
@@ -140,19 +139,12 @@ def test_the_platform_log_has_its_own_users_and_videos(folder: Path) -> None:
 
 def test_feature_options(folder: Path) -> None:
     assert load_dataset("kuairec", folder, features="none").users is None
-    everything = load_dataset("kuairec", folder, features="all")
-    assert everything.users["user_active_degree"].unique().to_list() == ["full_active"]
     columns = ["item_id", "share_cnt"]
     rows = [f"{video},{video % 2}" for video in range(1000, 1000 + N_VIDEOS)]
     (folder / "item_features.csv").write_text("\n".join([",".join(columns), *rows]))
     paper = load_dataset("kuairec", folder)
     assert paper.items.columns == columns
     assert paper.items["share_cnt"].to_list()[:3] == ["0", "1", "0"]
-    assert load_dataset("kuairec", folder, features="all").items.columns == [
-        "item_id",
-        "tags",
-        "share_cnt",
-    ]
 
 
 def test_wrong_options_and_missing_files(folder: Path, tmp_path: Path, refusal) -> None:
@@ -208,27 +200,25 @@ def test_labels_and_observed_cells(tmp_path: Path) -> None:
     assert block.user_id.tolist() == [14, 19]
     assert block.video_id.tolist() == [103, 109, 120]
     np.testing.assert_array_equal(block.gt2, [[0, 1, 0], [0, 0, 1]])
-    np.testing.assert_array_equal(block.ge2, [[1, 1, 0], [0, 0, 1]])
     np.testing.assert_array_equal(block.observed, [[1, 1, 1], [1, 0, 1]])
     assert block.candidates is block.observed
 
 
 def test_a_pair_watched_twice_is_positive_if_any_view_was(tmp_path: Path) -> None:
     rows = watched_pairs(write(tmp_path / "big.csv", [(1, 1, 0.1), (1, 1, 3.0), (0, 1, 2.0)]))
-    assert rows.rows() == [(0, 1, False, True), (1, 1, True, True)]
+    assert rows.rows() == [(0, 1, False), (1, 1, True)]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_compact_form_is_the_same_block(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     shape = (5, 9 + seed)
-    ge2 = rng.random(shape) < 0.5
-    gt2 = ge2 & (rng.random(shape) < 0.8)
-    observed = ge2 | (rng.random(shape) < 0.9) if seed % 2 else None
-    block = LabelBlock(np.arange(5) * 3, np.arange(shape[1]) + 100, gt2, ge2, observed)
+    gt2 = rng.random(shape) < 0.4
+    observed = gt2 | (rng.random(shape) < 0.9) if seed % 2 else None
+    block = LabelBlock(np.arange(5) * 3, np.arange(shape[1]) + 100, gt2, observed)
     block.write_npz(tmp_path / "labels.npz")
     back = LabelBlock.read_npz(tmp_path / "labels.npz")
-    for name in ("user_id", "video_id", "gt2", "ge2"):
+    for name in ("user_id", "video_id", "gt2"):
         np.testing.assert_array_equal(getattr(back, name), getattr(block, name))
     np.testing.assert_array_equal(back.candidates, block.candidates)
     assert (back.observed is None) == (observed is None)
@@ -282,7 +272,7 @@ def test_wrong_arrays_are_refused(
     changes: dict[str, np.ndarray], parts: tuple[str, ...], tmp_path: Path, refusal
 ) -> None:
     bits = np.zeros((2, 1), np.uint8)
-    good = {"user_id": np.arange(2), "video_id": np.arange(3), "gt2_bits": bits, "ge2_bits": bits}
+    good = {"user_id": np.arange(2), "video_id": np.arange(3), "gt2_bits": bits}
     np.savez(tmp_path / "labels.npz", **{**good, **changes})
     refusal(lambda: LabelBlock.read_npz(tmp_path / "labels.npz"), "labels.npz", *parts)
 
@@ -291,8 +281,7 @@ def test_wrong_arrays_are_refused(
 def test_the_published_block(data_root: Path) -> None:
     block = LabelBlock.read_npz(data_root / "kuairec" / "small_matrix_labels.npz")
     assert block.gt2.shape == (1411, 3327)
-    assert (int(block.gt2.sum()), int(block.ge2.sum())) == (217_175, 217_226)
-    assert not (block.gt2 & ~block.ge2).any()
+    assert int(block.gt2.sum()) == 217_175
     seen = pl.read_csv(
         data_root / "kuairec" / "random.txt", has_header=False, new_columns=["u", "v", "r"]
     )
@@ -445,6 +434,34 @@ def test_a_source_without_the_block(tmp_path: Path, refusal) -> None:
     refusal(lambda: convert(tmp_path / "src", tmp_path / "out"), "small_matrix.csv")
 
 
+_PLAYS = ("show", "play", "complete_play", "valid_play", "short_time_play", "long_time_play")
+_PAIRS = {
+    "cancel_like": "user_num",
+    "delete_comment": None,
+    "comment_like": "user_num",
+    "follow": "cnt",
+    "cancel_follow": "user_num",
+    "share": "cnt",
+    "download": "user_num",
+    "report": "cnt",
+    "reduce_similar": "user_num",
+    "collect": "cnt",
+    "cancel_collect": "user_num",
+}
+ITEM_GROUPS: dict[tuple[str, ...], str | None] = {
+    tuple(
+        f"{name}_{kind}" for name in _PLAYS for kind in ("cnt", "user_num")
+    ): "valid_play_user_num",
+    ("like_cnt", "like_user_num", "double_click_cnt", "click_like_cnt"): "click_like_cnt",
+    ("comment_cnt", "comment_user_num", "direct_comment_cnt"): "direct_comment_cnt",
+    **{
+        (f"{name}_cnt", f"{name}_user_num"): kind and f"{name}_{kind}"
+        for name, kind in _PAIRS.items()
+    },
+}
+"""The appendix's groups of correlated item features → the one it keeps (None: none of the group)."""
+
+
 def daily(n_videos: int = 40, n_days: int = 5, seed: int = 0) -> pl.DataFrame:
     """Daily item rows with the original's column names; members of a group are multiples of each
     other."""
@@ -475,6 +492,9 @@ def test_the_appendix_keeps_19_item_columns_and_14_user_columns() -> None:
     assert len(ITEM_GROUPS) == 14
     assert sum(map(len, ITEM_GROUPS)) == 12 + 4 + 3 + 2 * 11
     assert len({*HALVES, *NON_ZERO}) == 14
+    assert {name for name in ITEM_GROUPS.values() if name} == {*HALVES, *NON_ZERO} - {
+        "play_progress"
+    }
     assert 1 + 4 + len(HALVES) + len(NON_ZERO) == 19
     assert 5 + len(USER_CODES) == 14
 
@@ -528,7 +548,7 @@ def test_wrong_files_are_named(tmp_path: Path, refusal) -> None:
     refusal(lambda: item_features(file), str(file), "row 1", "column 'share_cnt'", "'many'")
     file.write_text("video_id,feat\n1,[2]\n2,oops\n")
     refusal(lambda: item_tags(file), str(file), "row 2", "column 'feat'", "'oops'")
-    refusal(lambda: user_features(file, "paper"), str(file), "missing column user_id")
+    refusal(lambda: user_features(file), str(file), "missing column user_id")
 
 
 def test_tags_are_lists(tmp_path: Path) -> None:
@@ -540,7 +560,7 @@ def test_tags_are_lists(tmp_path: Path) -> None:
 @pytest.mark.real_data
 def test_the_appendix_user_counts(data_root: Path) -> None:
     path = data_root / "kuairec" / "user_features.csv"
-    users = user_features(path, "paper")
+    users = user_features(path)
     assert users.shape == (7176, 15)
     expected = {
         "user_active_degree": {"2": 966, "1": 6092, "0": 118},
@@ -553,7 +573,6 @@ def test_the_appendix_user_counts(data_root: Path) -> None:
     }
     for name, counts in expected.items():
         assert dict(users[name].value_counts().rows()) == counts
-    assert user_features(path, "all").width == 31
 
 
 @pytest.mark.real_data

@@ -18,12 +18,13 @@ from puidrec.data.overlap import OverlapRule
 from puidrec.data.schema import check_choice
 from puidrec.data.sources.reading import (
     AnyPath,
+    as_text,
     data_folder,
     first_file,
     has_file,
+    read_bytes,
     read_matrix,
     read_ratings,
-    read_text,
 )
 from puidrec.errors import InputError
 from puidrec.features.pseudo import with_pseudo_features
@@ -122,7 +123,8 @@ def _side(folder: Path, entity: str) -> pl.DataFrame:
     `colour`."""
     path = folder / "user_item_features" / f"{entity}_features.ascii"
     matrix = read_matrix(path)
-    lines = read_text(path.with_name(f"{entity}_features_map.txt")).split("\n")
+    named = path.with_name(f"{entity}_features_map.txt")
+    lines = as_text(read_bytes(named), named).split("\n")
     names = [line.strip().partition(":") for line in lines if line.strip().partition(":")[0]]
     if len(names) != matrix.shape[1]:
         expected = f"{len(names)} as in the map"

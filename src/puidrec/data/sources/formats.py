@@ -22,12 +22,13 @@ from puidrec.data.dataset import Dataset, Matrix, matrix_frame
 from puidrec.data.schema import POLARS_ERRORS, short_reason
 from puidrec.data.sources.reading import (
     AnyPath,
+    as_text,
     input_errors,
     is_parquet,
     parse_delimited,
     read_arrays,
+    read_bytes,
     read_parquet,
-    read_text,
     typed_columns,
 )
 from puidrec.data.sources.recbole import has_typed_header, parse_atomic, write_atomic
@@ -114,12 +115,12 @@ def _read_file(
         return read_parquet(path, wanted)
     if path.suffix == ".npz":
         return matrix_frame(read_matrix_file(path))
-    content = read_text(path)
-    first = content.partition("\n")[0].strip()
+    content = read_bytes(path)
+    first = as_text(io.BytesIO(content).readline(), path).strip()
     if first.startswith("{") or path.name.removesuffix(".gz").endswith(_JSON):
         return _json_lines(content, path)
     if names is None and has_typed_header(first):
-        return parse_atomic(content, path)
+        return parse_atomic(as_text(content, path), path)
     frame = parse_delimited(content, path, names=_unique(names) if names else None)
     if names is None:
         _refuse_no_header(frame, path)
@@ -150,11 +151,12 @@ def _refuse_no_header(frame: pl.DataFrame, path: AnyPath) -> None:
     )
 
 
-def _json_lines(content: str, path: AnyPath) -> pl.DataFrame:
+def _json_lines(content: bytes, path: AnyPath) -> pl.DataFrame:
     """One JSON object per line; a list of objects is refused by the words of what it should be."""
     try:
-        return pl.read_ndjson(io.BytesIO(content.encode()), infer_schema_length=None)
+        return pl.read_ndjson(content, infer_schema_length=None)
     except POLARS_ERRORS as error:
+        as_text(content, path)
         problem, hint = (
             f"not JSON lines ({short_reason(error)})",
             "Write one object per line, without a list around.",

@@ -32,11 +32,10 @@ from puidrec.data.schema import Duplicates, check_choice
 from puidrec.data.sources.reading import (
     AnyPath,
     Types,
-    collect_columns,
     data_folder,
     first_file,
     has_file,
-    scan_columns,
+    read_columns,
 )
 from puidrec.errors import InputError
 
@@ -128,14 +127,13 @@ def _log(file: Path, label: str, day: str, *, inserted: bool) -> pl.DataFrame:
         .to_physical()
     ) - CHINA
     time = pl.col("time_ms").clip(start, start + (DAY - 1)) if day == "date" else pl.col("time_ms")
-    query = scan_columns(file, types).select(
+    frame = read_columns(file, types).select(
         "user_id",
         pl.col("video_id").alias("item_id"),
         pl.col(label).alias("rating"),
         time.alias("timestamp"),
         "is_rand",
     )
-    frame = collect_columns(query, file, types)
     other = frame.filter(pl.col("is_rand") != int(inserted)).height
     if other:
         raise InputError(
@@ -152,7 +150,7 @@ def _log(file: Path, label: str, day: str, *, inserted: bool) -> pl.DataFrame:
 def _users(file: Path) -> pl.DataFrame:
     """Features of users as categories; −124 means unknown."""
     types: Types = {"user_id": pl.Int64, **dict.fromkeys(USER_FEATURES, pl.String)}
-    frame = collect_columns(scan_columns(file, types), file, types)
+    frame = read_columns(file, types)
     return frame.with_columns(pl.col("is_live_streamer").replace("-124", None))
 
 
@@ -163,7 +161,7 @@ def _videos(file: Path) -> pl.DataFrame:
         **dict.fromkeys((*VIDEO_FEATURES, "tag"), pl.String),
         "video_duration": pl.Float64,
     }
-    frame = collect_columns(scan_columns(file, types), file, types)
+    frame = read_columns(file, types)
     return frame.select(
         pl.col("video_id").alias("item_id"),
         *VIDEO_FEATURES,

@@ -8,41 +8,38 @@ where present. `convert` writes the compact forms, a few megabytes that load in 
     small_matrix.csv → small_matrix_labels.npz     big_matrix.csv → big_matrix_labels.parquet (one row per pair)
     item_daily_features.csv → item_features.csv    user_features.csv, item_categories.csv → copied
 
-Features are those of the paper's appendix: representatives of correlated groups, mapped and binned.
-The groups and their representatives are the appendix's lists; `features.select` finds such groups
-in any table. Item rows are daily; a video's bin is the one it has on most of its days. Four of the
-appendix's quantile recipes end, by their printed counts, in halves of the daily rows, so they are
-coded as "above the median".
+Features are those of the paper's appendix: representatives of correlated groups, mapped and binned;
+`features.select` finds such groups in any table. Item rows are daily; a video's bin is the one it
+has on most of its days. Four of the appendix's quantile recipes end, by their printed counts, in
+halves of the daily rows, so they are coded as "above the median".
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import polars as pl
 
-from puidrec.atomic import atomic_folder, atomic_path, refuse_other_files
+from puidrec.atomic import atomic_folder, refuse_other_files
 from puidrec.data.dataset import Dataset
 from puidrec.data.overlap import OverlapRule
-from puidrec.data.schema import Origin, check_choice, require_columns, require_rows
+from puidrec.data.schema import Origin, check_choice, reject, require_columns, require_rows
 from puidrec.data.sources.reading import (
     AnyPath,
     Types,
-    collect_columns,
     data_folder,
     first_file,
     has_file,
     input_errors,
-    name_bad_cell,
     read_arrays,
+    read_columns,
     read_delimited,
     read_parquet,
-    scan_columns,
     typed_columns,
 )
 from puidrec.errors import InputError
@@ -51,47 +48,31 @@ from puidrec.rng import Rng, generator
 SMALL, SMALL_COMPACT = "small_matrix.csv", "small_matrix_labels.npz"
 BIG, BIG_COMPACT = "big_matrix.csv", "big_matrix_labels.parquet"
 DAILY, DAILY_COMPACT = "item_daily_features.csv", "item_features.csv"
-COPIED = ("user_features.csv", "item_categories.csv")
-COMPACT = (SMALL_COMPACT, BIG_COMPACT, DAILY_COMPACT, *COPIED)
+USERS, TAGS = "user_features.csv", "item_categories.csv"
+COMPACT = (SMALL_COMPACT, BIG_COMPACT, DAILY_COMPACT, USERS, TAGS)
 P_POSITIVE, P_NEGATIVE = 0.256, 0.153
 """Observation rates of the two feedback groups; together about 740,000 rows, the size the paper
 states."""
 Evaluation = Literal["held-out", "overlapping-as-in-paper"]
 LogKind = Literal["synthesised", "big-matrix"]
+Features = Literal["paper", "none"]
 MAX_CELLS = 1 << 28
 """Pairs of the largest block that is accepted: a larger one would fill the memory."""
 WATCHED = {"user_id": pl.Int64, "video_id": pl.Int64, "watch_ratio": pl.Float64}
-_BITS = ("gt2_bits", "ge2_bits")
-Features = Literal["paper", "all", "none"]
-_PLAYS = ("show", "play", "complete_play", "valid_play", "short_time_play", "long_time_play")
-_PAIRS = {
-    "cancel_like": "user_num",
-    "delete_comment": None,
-    "comment_like": "user_num",
-    "follow": "cnt",
-    "cancel_follow": "user_num",
-    "share": "cnt",
-    "download": "user_num",
-    "report": "cnt",
-    "reduce_similar": "user_num",
-    "collect": "cnt",
-    "cancel_collect": "user_num",
-}
-ITEM_GROUPS: dict[tuple[str, ...], str | None] = {
-    tuple(
-        f"{name}_{kind}" for name in _PLAYS for kind in ("cnt", "user_num")
-    ): "valid_play_user_num",
-    ("like_cnt", "like_user_num", "double_click_cnt", "click_like_cnt"): "click_like_cnt",
-    ("comment_cnt", "comment_user_num", "direct_comment_cnt"): "direct_comment_cnt",
-    **{
-        (f"{name}_cnt", f"{name}_user_num"): kind and f"{name}_{kind}"
-        for name, kind in _PAIRS.items()
-    },
-}
-"""Correlated item features → the one kept (None: the appendix keeps none of the group)."""
 HALVES = ("valid_play_user_num", "play_progress", "click_like_cnt", "cancel_like_user_num")
 """Coded as above the median of the daily rows or not."""
-NON_ZERO = tuple(name for name in ITEM_GROUPS.values() if name is not None and name not in HALVES)
+NON_ZERO = (
+    "direct_comment_cnt",
+    "comment_like_user_num",
+    "follow_cnt",
+    "cancel_follow_user_num",
+    "share_cnt",
+    "download_user_num",
+    "report_cnt",
+    "reduce_similar_user_num",
+    "collect_cnt",
+    "cancel_collect_user_num",
+)
 """Coded as zero or not."""
 _NAMED = ("video_type", "upload_type", "visible_status", "video_tag_name")
 DAILY_COLUMNS: Types = {
@@ -100,9 +81,6 @@ DAILY_COLUMNS: Types = {
     **dict.fromkeys((*HALVES, *NON_ZERO), pl.Float64),
 }
 USER_CODES = ("onehot_feat0", "onehot_feat6", *(f"onehot_feat{k}" for k in range(11, 18)))
-_ACTIVE = {"full_active": "1", "high_active": "2", "middle_active": "2"}
-_FEW_FOLLOWED = ["0", "(0,10]", "(10,50]"]
-_YOUNG = ["15-30", "31-60", "61-90", "91-180"]
 _SOURCE_USER = (
     "user_active_degree",
     "is_live_streamer",
@@ -130,9 +108,9 @@ def load(
     in the paper) all of them, training pairs included. The platform's log shares no pair with the
     block, so there all are used.
     """
-    check_choice("log", log, ("synthesised", "big-matrix"))
-    check_choice("evaluation", evaluation, ("held-out", "overlapping-as-in-paper"))
-    check_choice("features", features, ("paper", "all", "none"))
+    check_choice("log", log, get_args(LogKind))
+    check_choice("evaluation", evaluation, get_args(Evaluation))
+    check_choice("features", features, get_args(Features))
     if evaluation != "held-out" and overlap != "keep":
         raise InputError(
             "these uniform rows hold the log's pairs, and without them would lack positives",
@@ -143,43 +121,39 @@ def load(
     folder = data_folder(path, "kuairec")
     file = first_file(folder, (SMALL, SMALL_COMPACT), "kuairec")
     block = LabelBlock.read_csv(file) if file.name == SMALL else LabelBlock.read_npz(file)
-    notes: dict[str, Any] = {
-        "label": "watch_ratio > 2",
-        "features": features,
-        "unobserved": _unobserved(block),
-    }
     if log == "synthesised":
         logged, uniform = draw_log(block, p_positive, p_negative, evaluation, rng)
         kept = f"{1 - max(p_positive, p_negative):g}"
-        thinned = f"pairs outside the log, thinned so that each pair is kept with probability {kept} whatever its label"
-        notes |= {
+        notes = {
             "log": f"synthesised: Bernoulli per pair, {p_positive:g} if positive, {p_negative:g} if negative",
             "evaluation": evaluation,
-            "uniform": thinned
+            "uniform": f"pairs outside the log, thinned so that each pair is kept with probability {kept} whatever its label"
             if evaluation == "held-out"
             else "every labelled pair, those of the log included",
         }
-        parts = _rows(block, logged), _rows(block, uniform)
+        parts = block.rows(logged), block.rows(uniform)
     else:
-        parts = _big_rows(folder), _rows(block, block.candidates)
-        notes |= {
+        parts = _big_rows(folder), block.rows(block.candidates)
+        notes = {
             "log": "the platform's own (big_matrix), a pair positive if any view was",
             "evaluation": "whole block",
         }
     return Dataset.from_frame(
         *parts,
-        *_side_tables(folder, features),
+        *((None, None) if features == "none" else _side_tables(folder)),
         scale=(0.0, 1.0),
         unknown_ids="drop",
         overlap=overlap,
         name="kuairec",
-        origins={
-            "logged": file,
-            "uniform": file,
-            "users": folder / "user_features.csv",
-            "items": folder,
+        origins={"logged": file, "uniform": file, "users": folder / USERS, "items": folder},
+        notes={
+            "label": "watch_ratio > 2",
+            "features": features,
+            "unobserved": "not told by the file: pairs never shown (0.4 % of the original block) count as negative"
+            if block.observed is None
+            else f"{int((~block.observed).sum()):,} pairs without a label, left out",
+            **notes,
         },
-        notes=notes,
     )
 
 
@@ -208,47 +182,22 @@ def draw_log(
     return logged, known & ~logged & chosen
 
 
-def _rows(block: LabelBlock, chosen: np.ndarray) -> pl.DataFrame:
-    user, video = np.nonzero(chosen)
-    rating = block.gt2[user, video].astype(np.float32)
-    return pl.DataFrame(
-        {"user_id": block.user_id[user], "item_id": block.video_id[video], "rating": rating}
-    )
-
-
 def _big_rows(folder: Path) -> pl.DataFrame:
     file = first_file(folder, (BIG, BIG_COMPACT), "kuairec big-matrix")
     rows = watched_pairs(file) if file.name == BIG else read_parquet(file)
-    if missing := [name for name in ("user_id", "video_id", "gt2") if name not in rows.columns]:
-        raise InputError(f"missing column {missing[0]}", file=file, found=", ".join(rows.columns))
+    require_columns(rows, ("user_id", "video_id", "gt2"), Origin(file))
     return rows.select("user_id", item_id="video_id", rating=pl.col("gt2").cast(pl.Float32))
 
 
-def _side_tables(
-    folder: Path, features: Features
-) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
-    """The user and item tables. `paper` uses tags only where the daily item features are absent."""
-    if features == "none":
-        return None, None
-    users = user_features(folder / "user_features.csv", features)
-    coded = _coded_items(folder)
-    if coded is not None and features == "paper":
-        return users, coded
-    tags = item_tags(folder / "item_categories.csv")
-    return users, tags if coded is None else tags.join(coded, on="item_id", how="left")
-
-
-def _coded_items(folder: Path) -> pl.DataFrame | None:
+def _side_tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The user and item tables: tags only where the daily item features are absent."""
+    users = user_features(folder / USERS)
     if has_file(folder / DAILY_COMPACT):
-        frame = read_delimited(folder / DAILY_COMPACT)
-        return typed_columns(frame, keep_text=[name for name in frame.columns if name != "item_id"])
-    return item_features(folder / DAILY) if has_file(folder / DAILY) else None
-
-
-def _unobserved(block: LabelBlock) -> str:
-    if block.observed is None:
-        return "not told by the file: pairs never shown (0.4 % of the original block) count as negative"
-    return f"{int((~block.observed).sum()):,} pairs without a label, left out"
+        coded = read_delimited(folder / DAILY_COMPACT)
+        return users, typed_columns(coded, keep_text=set(coded.columns) - {"item_id"})
+    if has_file(folder / DAILY):
+        return users, item_features(folder / DAILY)
+    return users, item_tags(folder / TAGS)
 
 
 @dataclass(frozen=True)
@@ -259,8 +208,6 @@ class LabelBlock:
     video_id: np.ndarray
     gt2: np.ndarray
     """watch_ratio > 2, the paper's positive label; [users, videos] of bool."""
-    ge2: np.ndarray
-    """watch_ratio >= 2."""
     observed: np.ndarray | None
     """Whether the pair was observed; None where the file does not say (then unobserved pairs read
     as negative)."""
@@ -273,67 +220,52 @@ class LabelBlock:
         users, user = np.unique(rows["user_id"].to_numpy(), return_inverse=True)
         videos, video = np.unique(rows["video_id"].to_numpy(), return_inverse=True)
         _check_size(users.size, videos.size, path)
-        matrices = [np.zeros((users.size, videos.size), dtype=bool) for _ in range(3)]
-        for matrix, column in zip(matrices, ("gt2", "ge2"), strict=False):
-            chosen = rows[column].to_numpy()
-            matrix[user[chosen], video[chosen]] = True
-        matrices[2][user, video] = True
-        return cls(users, videos, *matrices)
+        gt2, observed = np.zeros((2, users.size, videos.size), dtype=bool)
+        gt2[user, video] = rows["gt2"].to_numpy()
+        observed[user, video] = True
+        return cls(users, videos, gt2, observed)
 
     @classmethod
     def read_npz(cls, path: Path) -> LabelBlock:
         """Read the compact form, with or without `observed_bits`."""
-        arrays = read_arrays(path, ("user_id", "video_id", *_BITS), ("observed_bits",))
-        users, videos = (_checked_ids(arrays[key], key, path) for key in ("user_id", "video_id"))
+        arrays = read_arrays(path, ("user_id", "video_id", "gt2_bits"), ("observed_bits",))
+        users, videos = (
+            _checked_ids(arrays.pop(key), key, path) for key in ("user_id", "video_id")
+        )
         _check_size(users.size, videos.size, path)
         shape = (users.size, (videos.size + 7) // 8)
-        for name in arrays.keys() - {"user_id", "video_id"}:
-            if arrays[name].dtype != np.uint8 or arrays[name].shape != shape:
-                found = f"{arrays[name].dtype} {arrays[name].shape}"
-                raise InputError(
-                    "wrong array", file=path, column=name, found=found, expected=f"uint8 {shape}"
-                )
-        packed = {name: bits for name, bits in arrays.items() if name.endswith("_bits")}
-        bits = {
-            name: np.unpackbits(own, axis=1, count=videos.size).astype(bool)
-            for name, own in packed.items()
-        }
-        return cls(users, videos, bits["gt2_bits"], bits["ge2_bits"], bits.get("observed_bits"))
+        for name, bits in arrays.items():
+            if bits.dtype != np.uint8 or bits.shape != shape:
+                raise _wrong_array(path, name, bits, f"uint8 {shape}")
+            arrays[name] = np.unpackbits(bits, axis=1, count=videos.size).astype(bool)
+        return cls(users, videos, arrays["gt2_bits"], arrays.get("observed_bits"))
 
     def write_npz(self, path: Path) -> None:
         """Write the compact form."""
-        matrices = {"gt2_bits": self.gt2, "ge2_bits": self.ge2, "observed_bits": self.observed}
-        packed = {
+        matrices = {"gt2_bits": self.gt2, "observed_bits": self.observed}
+        packed: dict[str, Any] = {
             name: np.packbits(bits, axis=1) for name, bits in matrices.items() if bits is not None
         }
-        arrays: dict[str, Any] = {"user_id": self.user_id, "video_id": self.video_id, **packed}
-        with atomic_path(path) as temporary, temporary.open("wb") as stream:
-            np.savez_compressed(stream, **arrays)
+        np.savez_compressed(path, user_id=self.user_id, video_id=self.video_id, **packed)
 
     @property
     def candidates(self) -> np.ndarray:
         """The pairs whose label is known."""
         return np.ones_like(self.gt2) if self.observed is None else self.observed
 
+    def rows(self, chosen: np.ndarray) -> pl.DataFrame:
+        """The chosen pairs with their labels."""
+        user, video = np.nonzero(chosen)
+        ids = {"user_id": self.user_id[user], "item_id": self.video_id[video]}
+        return pl.DataFrame({**ids, "rating": self.gt2[user, video].astype(np.float32)})
+
 
 def watched_pairs(path: Path) -> pl.DataFrame:
-    """One row per pair of a watch file, `gt2` and `ge2` if they hold for any of its views; sorted
-    by user and video."""
-    ratio = pl.col("watch_ratio")
-    query = (
-        scan_columns(path, WATCHED)
-        .group_by("user_id", "video_id")
-        .agg(
-            gt2=(ratio > 2).any(),
-            ge2=(ratio >= 2).any(),
-            bad=(ratio.is_null() | ~ratio.is_finite()).any(),
-        )
-    )
-    rows = collect_columns(query, path, WATCHED)
-    bad = pl.any_horizontal("bad", pl.col("user_id", "video_id").is_null())
-    if rows.select(bad.any()).item():
-        name_bad_cell(path, WATCHED, required=tuple(WATCHED))
-    return rows.drop("bad").sort("user_id", "video_id")
+    """One row per pair of a watch file, `gt2` if it holds for any of its views; sorted by user and
+    video."""
+    rows = read_columns(path, WATCHED, required=tuple(WATCHED))
+    pairs = rows.group_by("user_id", "video_id").agg(gt2=(pl.col("watch_ratio") > 2).any())
+    return pairs.sort("user_id", "video_id")
 
 
 def _check_size(users: int, videos: int, path: Path) -> None:
@@ -348,37 +280,29 @@ def _check_size(users: int, videos: int, path: Path) -> None:
 
 
 def _checked_ids(ids: np.ndarray, key: str, path: Path) -> np.ndarray:
-    if (
-        ids.ndim != 1
-        or ids.size == 0
-        or not np.issubdtype(ids.dtype, np.integer)
-        or np.any(ids[1:] <= ids[:-1])
-    ):
-        raise InputError(
-            "wrong array",
-            file=path,
-            column=key,
-            found=f"{ids.dtype} {ids.shape}",
-            expected="whole numbers that increase",
-        )
+    whole = ids.ndim == 1 and ids.size and np.issubdtype(ids.dtype, np.integer)
+    if not whole or np.any(ids[1:] <= ids[:-1]):
+        raise _wrong_array(path, key, ids, "whole numbers that increase")
     return ids.astype(np.int64)
 
 
-def user_features(path: Path, features: Features) -> pl.DataFrame:
-    """The user table: the appendix's 14 coded columns (`paper`), or every column as it is (`all`)."""
-    frame = read_delimited(path)
-    require_columns(frame, ("user_id", *_SOURCE_USER, *USER_CODES), Origin(path))
-    if features == "all":
-        codes = [name for name in frame.columns if name.startswith(("onehot_", "is_"))]
-        return typed_columns(frame, keep_text=codes)
+def _wrong_array(path: Path, name: str, array: np.ndarray, expected: str) -> InputError:
+    found = f"{array.dtype} {array.shape}"
+    return InputError("wrong array", file=path, column=name, found=found, expected=expected)
+
+
+def user_features(path: Path) -> pl.DataFrame:
+    """The user table: the appendix's 14 coded columns."""
+    frame = read_delimited(path, columns=("user_id", *_SOURCE_USER, *USER_CODES))
     active, live, follows, friends, days = (pl.col(name) for name in _SOURCE_USER)
+    degrees = {"full_active": "1", "high_active": "2", "middle_active": "2"}
     return typed_columns(frame.select("user_id")).with_columns(
         frame.select(
-            active.replace_strict(_ACTIVE, default="0", return_dtype=pl.String),
+            active.replace_strict(degrees, default="0", return_dtype=pl.String),
             live,
-            _code(~follows.is_in(_FEW_FOLLOWED)),
+            _code(~follows.is_in(["0", "(0,10]", "(10,50]"])),
             _code(friends != "0"),
-            _code(~days.is_in(_YOUNG)),
+            _code(~days.is_in(["15-30", "31-60", "61-90", "91-180"])),
             *USER_CODES,
         )
     )
@@ -391,29 +315,23 @@ def _code(condition: pl.Expr) -> pl.Expr:
 
 def item_tags(path: Path) -> pl.DataFrame:
     """Tags of videos, `[27, 9]`, as a multi-valued column."""
-    frame = read_delimited(path)
-    require_columns(frame, ("video_id", "feat"), Origin(path))
-    bad = ~frame["feat"].str.contains(r"^\[\s*([0-9]+\s*(,\s*[0-9]+\s*)*)?\]$").fill_null(True)
-    if bad.any():
-        row = int(bad.arg_true()[0])
-        raise InputError(
-            "not a list of tags",
-            file=path,
-            row=row + 1,
-            column="feat",
-            found=frame["feat"][row],
-            expected="[27, 9]",
-        )
+    frame = read_delimited(path, columns=("video_id", "feat"))
+    tags = frame["feat"]
+    bad = ~tags.str.contains(r"^\[\s*([0-9]+\s*(,\s*[0-9]+\s*)*)?\]$").fill_null(False)
+    reject(bad, tags, "not a list of tags", "[27, 9]", "Correct the row.", Origin(path))
     ids = typed_columns(frame.select(item_id="video_id"))
-    return ids.with_columns(frame.select(tags=pl.col("feat").str.extract_all(r"[0-9]+")))
+    return ids.with_columns(tags.str.extract_all(r"[0-9]+").alias("tags"))
 
 
 def item_features(path: Path) -> pl.DataFrame:
     """The appendix's 18 coded item features, one row per video, from the daily rows."""
-    daily = collect_columns(scan_columns(path, DAILY_COLUMNS), path, DAILY_COLUMNS)
+    daily = read_columns(path, DAILY_COLUMNS)
     require_rows(daily, Origin(path))
     tag = pl.col("video_tag_name")
-    common = _common_tags(daily)
+    # the most frequent quarter of the tags, without the top one, which the appendix treats apart
+    counts = daily["video_tag_name"].drop_nulls().value_counts()
+    rest = counts.sort("count", "video_tag_name", descending=[True, False])[1:]
+    common = rest["video_tag_name"][: -(-rest.height // 4)].to_list()
     rows = daily.select(
         "video_id",
         _code(pl.col("video_type") != "AD"),
@@ -430,37 +348,29 @@ def item_features(path: Path) -> pl.DataFrame:
     )
     most = [pl.col(name).drop_nulls().mode().sort().first() for name in _NAMED]
     majority = [_code(pl.col(name).mean() >= 0.5) for name in (*HALVES, *NON_ZERO)]
-    return (
-        rows.group_by("video_id")
-        .agg(*most, *majority)
-        .sort("video_id")
-        .rename({"video_id": "item_id"})
-    )
-
-
-def _common_tags(daily: pl.DataFrame) -> Sequence[str]:
-    """The most frequent quarter of the tags, without the top one, which the appendix treats on its
-    own."""
-    counts = daily["video_tag_name"].drop_nulls().value_counts()
-    rest = counts.sort("count", "video_tag_name", descending=[True, False])[1:]
-    return rest["video_tag_name"][: -(-rest.height // 4)].to_list()
+    videos = rows.group_by(item_id="video_id").agg(*most, *majority)
+    return videos.sort("item_id")
 
 
 def convert(src: AnyPath, dst: AnyPath) -> dict[str, Any]:
     """Write the compact form of the originals in `src` to the folder `dst`; returns counts and file
     sizes."""
     source, target = data_folder(src, "kuairec"), Path(dst)
-    _check_target(source, target)
-    small = _inside(first_file(source, (SMALL,), "kuairec"), source)
+    with input_errors(target):
+        old, new = source.resolve(), target.resolve()
+    if old.is_relative_to(new) or new.is_relative_to(old):
+        expected = "two separate folders"
+        raise InputError(
+            "source and target overlap", file=target, found=str(source), expected=expected
+        )
+    refuse_other_files(target, COMPACT, "an earlier conversion", always=(SMALL_COMPACT,))
+    small = _inside(first_file(source, (SMALL,), "kuairec"), old)
     optional: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
-        BIG: (
-            BIG_COMPACT,
-            lambda old, new: watched_pairs(old).write_parquet(new, compression="zstd"),
-        ),
+        BIG: (BIG_COMPACT, lambda old, new: watched_pairs(old).write_parquet(new)),
         DAILY: (DAILY_COMPACT, lambda old, new: item_features(old).write_csv(new)),
-        **{name: (name, shutil.copyfile) for name in COPIED},
+        **{name: (name, shutil.copyfile) for name in (USERS, TAGS)},
     }
-    present = {name: _inside(source / name, source) for name in optional if has_file(source / name)}
+    present = {name: _inside(source / name, old) for name in optional if has_file(source / name)}
     with atomic_folder(target) as folder:
         block = LabelBlock.read_csv(small)
         block.write_npz(folder / SMALL_COMPACT)
@@ -476,23 +386,11 @@ def _inside(path: Path, folder: Path) -> Path:
     """The real path of a source file; a link to a file outside its folder is refused."""
     with input_errors(path):
         real = path.resolve(strict=True)
-        if not real.is_relative_to(folder.resolve(strict=True)) or not real.is_file():
-            raise InputError(
-                "not a plain file of this folder",
-                file=path,
-                found=str(real),
-                hint="Copy the file itself into the folder.",
-            )
+    if not real.is_relative_to(folder) or not real.is_file():
+        raise InputError(
+            "not a plain file of this folder",
+            file=path,
+            found=str(real),
+            hint="Copy the file itself into the folder.",
+        )
     return real
-
-
-def _check_target(source: Path, target: Path) -> None:
-    """Refuse a target that holds the source, or anything that an earlier conversion did not write."""
-    with input_errors(target):
-        old, new = source.resolve(), target.resolve()
-        if old == new or old.is_relative_to(new) or new.is_relative_to(old):
-            expected = "two separate folders"
-            raise InputError(
-                "source and target overlap", file=target, found=str(source), expected=expected
-            )
-    refuse_other_files(target, COMPACT, "an earlier conversion", always=(SMALL_COMPACT,))

@@ -2,7 +2,7 @@
 
 Delimited files are read as text throughout and typed by looking at whole columns, so that what a
 column means never depends on its first hundred rows. Gzip is known by its first bytes, not by the
-file's name. Large CSV files with known columns are streamed.
+file's name.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import stat
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from puidrec.data.schema import (
     INTERACTION_COLUMNS,
     POLARS_ERRORS,
     Origin,
+    reject,
     require_columns,
     short_reason,
 )
@@ -97,9 +99,7 @@ def _refuse_endless(path: Path) -> None:
         return  # reported when it is opened
     mode = found.st_mode
     if stat.S_ISREG(mode) and not found.st_size:
-        raise InputError(
-            "the file is empty", file=path, expected="at least one row", hint="Check the path."
-        )
+        raise _empty(path)
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise InputError(
             "not a file",
@@ -160,8 +160,11 @@ def first_file(folder: Path, names: Sequence[str], source: str) -> Path:
     )
 
 
-def read_bytes(path: AnyPath) -> bytes:
-    """The content of a file, unzipped if it is gzip; refuses an empty file."""
+def read_bytes(path: AnyPath, encoding: str = "utf-8") -> bytes:
+    """The content of a text file in UTF-8: unzipped if it is gzip, without a byte-order mark.
+
+    Refuses what is empty or no text. Whether all of it is UTF-8 is seen by whoever parses it.
+    """
     with input_errors(path):
         raw = Path(path).read_bytes()
     if raw[:2] == b"\x1f\x8b":
@@ -172,10 +175,24 @@ def read_bytes(path: AnyPath) -> bytes:
                 "damaged gzip file", file=path, hint="Download or compress it again."
             ) from error
     if not raw.strip(b"\xef\xbb\xbf\r\n\t "):
-        raise InputError(
-            "the file is empty", file=path, expected="at least one row", hint="Check the path."
-        )
-    return raw
+        raise _empty(path)
+    unlike = [told for magic, told in _OTHER_FORMATS.items() if raw.startswith(magic)]
+    if b"\0" in raw[: raw.find(b"\n")]:
+        unlike.append(("zero bytes in the first line", "If it is UTF-16, save it as UTF-8."))
+    if unlike:
+        found, hint = unlike[0]
+        expected = f"{encoding} text"
+        raise InputError("not a text file", file=path, found=found, expected=expected, hint=hint)
+    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    if b"\n" not in raw:
+        raw = raw.replace(b"\r", b"\n")  # lines that end as they did on old Macs
+    return raw if encoding == "utf-8" else raw.decode(encoding).encode()
+
+
+def _empty(path: AnyPath) -> InputError:
+    return InputError(
+        "the file is empty", file=path, expected="at least one row", hint="Check the path."
+    )
 
 
 def _unzipped(raw: bytes, path: AnyPath) -> bytes:
@@ -191,92 +208,94 @@ def _unzipped(raw: bytes, path: AnyPath) -> bytes:
     return b"".join(chunks)
 
 
-def read_text(path: AnyPath, encoding: str = "utf-8") -> str:
-    """The content of a text file, without a byte-order mark; wrong bytes are named by row."""
-    raw = read_bytes(path)
-    for magic, (kind, hint) in _OTHER_FORMATS.items():
-        if raw.startswith(magic):
-            raise InputError(
-                "not a text file", file=path, found=kind, expected=f"{encoding} text", hint=hint
-            )
-    if b"\0" in raw.partition(b"\n")[0]:
-        raise InputError(
-            "not a text file",
-            file=path,
-            found="zero bytes in the first line",
-            expected=f"{encoding} text",
-            hint="If it is UTF-16, save it as UTF-8.",
-        )
+def as_text(raw: bytes, path: AnyPath) -> str:
+    """Decode UTF-8; wrong bytes are named by row."""
     try:
-        text = raw.decode(encoding).removeprefix("\ufeff")
+        return raw.decode()
     except UnicodeDecodeError as error:
         raise InputError(
-            f"not {encoding} text",
+            "not utf-8 text",
             file=path,
             row=raw.count(b"\n", 0, error.start),
             found=f"byte 0x{raw[error.start]:02x}",
-            expected=f"{encoding} characters",
+            expected="utf-8 characters",
             hint="Save the file as UTF-8.",
         ) from error
-    return (
-        text if "\n" in text else text.replace("\r", "\n")
-    )  # lines that end as they did on old Macs
 
 
-def read_delimited(
-    path: AnyPath,
-    *,
-    names: Sequence[str] | None = None,
-    separator: str | None = None,
-    encoding: str = "utf-8",
-    quoted: bool = True,
-) -> pl.DataFrame:
-    """A delimited file as text columns, empty cells missing. Without `names`, the first line holds
-    them.
-
-    The separator is found in the first line when it is not given. Rows with more or fewer fields
-    are refused.
-    """
-    return parse_delimited(
-        read_text(path, encoding), path, names=names, separator=separator, quoted=quoted
-    )
+def read_delimited(path: AnyPath, *, encoding: str = "utf-8", **options: Any) -> pl.DataFrame:
+    """A delimited file as text columns; options are those of `parse_delimited`."""
+    return parse_delimited(read_bytes(path, encoding), path, **options)
 
 
 def parse_delimited(
-    text: str,
+    raw: bytes,
     path: AnyPath,
     *,
     names: Sequence[str] | None = None,
     separator: str | None = None,
     quoted: bool = True,
+    columns: Sequence[str] | None = None,
 ) -> pl.DataFrame:
-    """The text of a delimited file, see `read_delimited`; fields may also be separated by `::`."""
-    text = text.rstrip("\r\n")
-    first, _, below = text.partition("\n")
-    first = first.rstrip("\r")
+    """The content of a delimited file as text columns, empty cells missing.
+
+    Without `names`, the first line holds them. The separator, also `::`, is found in the first line
+    when it is not given. Rows with more or fewer fields are refused. columns: those that must be
+    there, and are read; else all.
+    """
+    raw = raw.rstrip(b"\r\n")
+    first = as_text(io.BytesIO(raw).readline(), path).rstrip("\r\n")
     separator = separator or _separator(first, spaces=names is not None)
     if len(separator) > 1:  # no reader of tables knows separators of two characters
-        text, first, below = (part.replace(separator, _ONE) for part in (text, first, below))
+        raw, first = raw.replace(separator.encode(), _ONE.encode()), first.replace(separator, _ONE)
         separator, quoted = _ONE, False
-    columns = list(names) if names else _header(first, separator, path)
-    schema = dict.fromkeys(columns, pl.String)
-    if names is None and not below:
-        return pl.DataFrame(schema=schema)
+    known = list(names) if names else _header(first, separator, path)
+    require_columns(pl.DataFrame(schema=known), tuple(columns or ()), Origin(path))
+    wanted = list(columns or known)
+    table = partial(
+        _refuse_ragged, raw, separator, len(known), path, header=names is None, quoted=quoted
+    )
     try:
-        frame = pl.read_csv(
-            (text if names else below).encode(),
-            schema=schema,
-            has_header=False,
-            separator=separator,
-            quote_char='"' if quoted else None,
+        frame = (
+            pl.scan_csv(
+                raw,
+                schema=dict.fromkeys(known, pl.String),
+                has_header=False,
+                skip_lines=0 if names else 1,
+                separator=separator,
+                quote_char='"' if quoted else None,
+            )
+            .select({*wanted, known[-1]})  # the last one tells of rows with too few fields
+            .collect()
         )
     except POLARS_ERRORS as error:
-        _refuse_ragged(text, separator, len(columns), path, header=names is None, quoted=quoted)
+        table()
         problem = f"cannot read the table ({short_reason(error)})"
         raise InputError(problem, file=path, hint="Check its separator and quotes.") from error
-    if frame.height and frame[columns[-1]].null_count():
-        _refuse_ragged(text, separator, len(columns), path, header=names is None, quoted=quoted)
-    return frame
+    if frame[known[-1]].null_count():
+        table()
+    return frame.select(wanted)
+
+
+def read_columns(path: AnyPath, types: Types, required: Sequence[str] = ()) -> pl.DataFrame:
+    """The named columns of a CSV file with their types; a cell that is no number, or missing though
+    `required`, is named."""
+    frame, origin, hint = (
+        read_delimited(path, columns=tuple(types)),
+        Origin(path),
+        "Correct or remove the row.",
+    )
+    numbers = []
+    for name, kind in types.items():
+        text = frame[name]
+        if kind != pl.String:
+            number = text.cast(kind, strict=False)
+            bad = number.is_null() if name in required else number.is_null() & text.is_not_null()
+            bad = bad | ~number.is_finite().fill_null(True)
+            expected = "a whole number" if kind == pl.Int64 else "a finite number"
+            reject(bad, text, "not a number", expected, hint, origin)
+            numbers.append(number)
+    return frame.with_columns(numbers)
 
 
 def _separator(line: str, spaces: bool) -> str:
@@ -304,11 +323,11 @@ def _header(line: str, separator: str, path: AnyPath) -> list[str]:
 
 
 def _refuse_ragged(
-    text: str, separator: str, width: int, path: AnyPath, *, header: bool, quoted: bool
+    raw: bytes, separator: str, width: int, path: AnyPath, *, header: bool, quoted: bool
 ) -> None:
-    """Name the first row whose number of fields is not `width`; run only once something looked
-    wrong."""
-    lines, count = io.StringIO(text, newline=""), 0
+    """Name the first row whose number of fields is not `width`, or that is no UTF-8; run only once
+    something looked wrong."""
+    lines, count = io.StringIO(as_text(raw, path), newline=""), 0
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     rows = csv.reader(lines, delimiter=separator, quoting=quoting, strict=quoted)
     try:
@@ -331,7 +350,7 @@ def _refuse_ragged(
         ) from error
 
 
-def typed_columns(frame: pl.DataFrame, keep_text: Sequence[str] = ()) -> pl.DataFrame:
+def typed_columns(frame: pl.DataFrame, keep_text: Collection[str] = ()) -> pl.DataFrame:
     """Give text columns the type that all their cells have: integer (as written: `007` stays text),
     number, text."""
     texts = [
@@ -400,7 +419,7 @@ def is_parquet(path: AnyPath) -> bool:
 def read_matrix(path: AnyPath) -> np.ndarray:
     """A matrix of numbers in plain text, one row per line (float64); refuses ragged rows and what
     is no number."""
-    rows = [line.split() for line in read_text(path).splitlines() if line.strip()]
+    rows = [line.split() for line in as_text(read_bytes(path), path).splitlines() if line.strip()]
     for number, row in enumerate(rows, 1):
         if len(row) != len(rows[0]):
             raise InputError(
@@ -457,71 +476,3 @@ def read_arrays(
         found, expected = ", ".join(files) or "no arrays", f"arrays {', '.join(required)}"
         raise origin.error(f"missing array {', '.join(missing)}", found=found, expected=expected)
     return arrays
-
-
-def scan_columns(path: Path, types: Types) -> pl.LazyFrame:
-    """The named columns of a CSV file, lazily; refuses a file that lacks one."""
-    with input_errors(path):
-        path.open("rb").close()
-    try:
-        names = pl.scan_csv(path, infer_schema=False, glob=False).collect_schema().names()
-    except POLARS_ERRORS as error:
-        raise _unreadable(path, error) from error
-    require_columns(pl.DataFrame(schema=names), tuple(types), Origin(path))
-    return pl.scan_csv(path, infer_schema=False, schema_overrides=dict(types), glob=False).select(
-        list(types)
-    )
-
-
-def collect_columns(query: pl.LazyFrame, path: Path, types: Types) -> pl.DataFrame:
-    """Run a query on `scan_columns(path, types)` by streaming; a cell that is no number is named by
-    row."""
-    try:
-        return query.collect(engine="streaming")
-    except POLARS_ERRORS as error:
-        name_bad_cell(path, types)
-        raise _unreadable(path, error) from error
-
-
-def name_bad_cell(path: Path, types: Types, required: tuple[str, ...] = ()) -> None:
-    """Raise for the first cell that is no number, or missing though `required`: a second pass, once
-    one failed."""
-    text = pl.scan_csv(path, infer_schema=False, truncate_ragged_lines=True, glob=False).select(
-        list(types)
-    )
-    for name, dtype in types.items():
-        if dtype == pl.String:
-            continue
-        number = pl.col(name).cast(dtype, strict=False)
-        bad = (
-            number.is_null() if name in required else number.is_null() & pl.col(name).is_not_null()
-        )
-        bad = bad | ~number.is_finite() if dtype == pl.Float64 else bad
-        try:
-            row = (
-                text.select(name)
-                .with_row_index("row", 1)
-                .filter(bad)
-                .head(1)
-                .collect(engine="streaming")
-            )
-        except POLARS_ERRORS:
-            return
-        if row.height:
-            raise InputError(
-                "not a number",
-                file=path,
-                row=int(row["row"][0]),
-                column=name,
-                found="nothing" if row[name][0] is None else row[name][0],
-                expected="a whole number" if dtype == pl.Int64 else "a finite number",
-                hint="Correct or remove the row.",
-            )
-
-
-def _unreadable(path: Path, error: BaseException) -> InputError:
-    return InputError(
-        f"cannot read the table ({short_reason(error)})",
-        file=path,
-        hint="Check or download the file again.",
-    )

@@ -73,7 +73,7 @@ def parse_atomic(text: str, path: AnyPath) -> pl.DataFrame:
             found=unknown,
             expected=f"one of {', '.join(TYPES)}",
         )
-    frame = parse_delimited(text, path, separator="\t", quoted=False)
+    frame = parse_delimited(text.encode(), path, separator="\t", quoted=False)
     frame = frame.rename(dict(zip(frame.columns, (name for name, _ in header), strict=True)))
     columns = [_column(frame[name], kind, Origin(path)) for name, kind in header]
     return pl.DataFrame([column for some in columns for column in some])
