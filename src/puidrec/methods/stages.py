@@ -231,7 +231,7 @@ def _walk(prepared: Prepared, progress: Progress | None) -> Choice:
     objective = Objective(operator, RobustLoss(prepared.error), columns, 1.0 / len(operator))
     hashes = row_hashes(operator.row_start, item, target, operator.n_items, settings.seed)
     small = len(operator) < FEW_ROWS
-    count = settings.spec.path_folds if small else 1
+    count = FOLDS if small else 1
     code = hashes % np.uint64(FOLDS if small else HELD_OUT)
     folds = [_fold(operator, code != np.uint64(k)) for k in range(count)]
     kept = users if operator.world.size == 1 else operator.users

@@ -75,9 +75,6 @@ class MethodSpec:
     """Settings worth searching; `comparing.space` has their ranges."""
     chooses_unseen_weight: bool = False
     """Whether a log of likes chooses dim, L2 and the weight of unseen pairs by held-out likes."""
-    path_folds: int = 5
-    """Folds of a small log that choose dim and L2; one is enough for a method that mixes fits of
-    several dims."""
     needs: str = "a log of ratings"
     """What the method asks of the data, for reports."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -311,7 +308,6 @@ def _spectrum() -> MethodSpec:
         losses=("squared",),
         search_space=("l2", "l2_features", "dim", "min_propensity"),
         needs="a log of ratings, or of likes (then all-rank); uniform ratings, from 20 on, mix the members",
-        path_folds=1,
         chooses_unseen_weight=True,
     )
 
