@@ -24,9 +24,8 @@ from audit_guarantees import METRICS, WORLDS, Outcome, impostors, outcomes, shar
 from puidrec.evaluation.sequential import settle
 from puidrec.evaluation.significance import compare
 from puidrec.exposure.certificate import certify_values
-from puidrec.exposure.certify import all_labelled, sign_by_means
-from puidrec.exposure.nominal import NominalExposure
-from puidrec.exposure.placebo import placebo_certificate
+from puidrec.exposure.certify import all_labelled, placebo_certificate, sign_by_means
+from puidrec.exposure.estimate import estimate_exposure
 from puidrec.exposure.sign_check import DISLIKED, LIKED, OPEN, MeanGap
 from puidrec.gamma_study import study_gamma
 from worlds import Truth, make_world
@@ -253,7 +252,7 @@ def mean_gap_of(data: pr.Dataset, **parts: Any) -> MeanGap:
     place of fits."""
     rule = all_labelled(data.split().protocol)
     nominal, uniform = (
-        NominalExposure(data, data.logged.labelled(rule)),
+        estimate_exposure(data, data.logged.labelled(rule)),
         data.uniform.labelled(rule),
     )
     vars(nominal).update(parts)
@@ -404,7 +403,7 @@ def placebo(n: int, world: str, hidden: bool) -> Iterator[Row]:
         data = truth.dataset(1_000, rng)
         rule = all_labelled(data.split().protocol)
         nominal, uniform = (
-            NominalExposure(data, data.logged.labelled(rule)),
+            estimate_exposure(data, data.logged.labelled(rule)),
             data.uniform.labelled(rule),
         )
         if nominal.certificate("rating", uniform).lower > 1.0:

@@ -4,7 +4,7 @@ data prove of it."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -12,16 +12,15 @@ import polars as pl
 
 from puidrec.auditing.diagnostics import MAX_PAIRS, population_pairs
 from puidrec.data.dataset import Dataset
-from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.exposure.calibrate import Calibration
 from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.certify import all_labelled, certify_exposure, sign_by_means
 from puidrec.exposure.entropy import ESTIMATORS, Gains
+from puidrec.exposure.estimate import NominalExposure, Outcome, estimate_exposure
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
-from puidrec.exposure.nominal import NominalExposure, Outcome
 from puidrec.exposure.sign_check import CLEAR_T, OPEN, MeanGap, SignCheck
 from puidrec.features.bins import SideBins
 from puidrec.methods.prepare import Prepared
@@ -211,16 +210,18 @@ def study_gamma(
             found=protocol,
             expected="another --protocol",
         )
-    nominal = NominalExposure(data, rows, split.propensity, propensity, seed=seed)
-    evidence = nominal.evidence
+    evidence = Evidence.of_rows(data, rows)
     tell("estimating entropies")
     gains = {name: evidence.gains(name, chosen.n_permutations, seed) for name in ESTIMATORS}  # type: ignore[arg-type]
     tell("fitting Γ")
-    gamma = nominal.gamma(chosen)
+    nominal = estimate_exposure(
+        data, rows, split.propensity, propensity, chosen, seed=seed, evidence=evidence
+    )
+    gamma = nominal.gamma
     tell("hiding features")
     calibration = evidence.calibration
     tell("certifying")
-    proofs, means = _prove(nominal, split.protocol)
+    proofs, means = _prove(nominal, split)
     pairs = gamma.at(
         *population_pairs(data.n_users, data.n_items, generator(seed, "gamma-study"), MAX_PAIRS)
     )
@@ -267,21 +268,21 @@ def _sign_of_log(data: Dataset, split: Split) -> SignCheck | None:
     return None if shown is None else shown.sign
 
 
-def _prove(
-    nominal: NominalExposure, protocol: Protocol
-) -> tuple[tuple[Proof, ...], tuple[MeanGap, ...]]:
+def _prove(nominal: NominalExposure, split: Split) -> tuple[tuple[Proof, ...], tuple[MeanGap, ...]]:
     """Certificates from all uniform rows: by label and by rating level, plain and adjusted for the
     features.
 
     The last one, adjusted, is the one that counts: its segments and its placebo are looked at as
     well, and the means of its outcome.
     """
-    data, rule = nominal.data, all_labelled(protocol)
+    data, rule = nominal.data, all_labelled(split.protocol)
     if data.uniform is None or not len(data.uniform):
         return (), ()
     uniform, logged = data.uniform.labelled(rule), data.logged.labelled(rule)
     if len(logged) != len(nominal.seen):  # the protocol drops ratings, but shares are of all pairs
-        nominal = replace(nominal, seen=logged)
+        nominal = estimate_exposure(
+            data, logged, split.propensity, nominal.propensity_name, seed=nominal.seed
+        )
     outcomes: tuple[Outcome, ...] = (
         ("label", "rating") if nominal.certifies_levels(uniform) else ("label",)
     )

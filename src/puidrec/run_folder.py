@@ -26,7 +26,7 @@ from puidrec.errors import InputError, PuidError, one_line
 from puidrec.evaluation import Evaluation, evaluate
 from puidrec.evaluation.evaluator import evaluate_scores
 from puidrec.evaluation.unseen_items import UNSEEN_METRICS
-from puidrec.exposure.nominal import NominalExposure
+from puidrec.exposure.estimate import estimate_exposure
 from puidrec.model import Recommender
 from puidrec.optimise.adam import Progress
 from puidrec.optimise.devices import threads_for
@@ -114,13 +114,13 @@ def measure(
     propensity = None
     if any(PROPENSITY in name for name in metrics) and data is not None:
         chosen = model.settings
-        nominal = NominalExposure(
+        nominal = estimate_exposure(
             data,
             split.train,
             split.propensity,
             chosen.propensity,
-            chosen.min_propensity,
-            chosen.seed,
+            min_propensity=chosen.min_propensity,
+            seed=chosen.seed,
         )
         propensity = nominal.propensity_of(split.test)
     with threads_for(len(model.user_ids_) * len(model.item_ids_), model.settings.dim_number):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from puidrec.errors import InputError
-from puidrec.exposure.clip import clip
+from puidrec.exposure.base import clip
 
 
 def test_counts_what_it_moves_and_leaves_the_rest():

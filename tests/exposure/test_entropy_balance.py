@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from puidrec.exposure.entropy_balance import entropy_balance
+from puidrec.exposure.balancing import entropy_balance
 
 RNG = np.random.default_rng(0)
 BASE = RNG.uniform(1.0, 20.0, 12)

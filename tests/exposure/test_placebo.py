@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 import puidrec as pr
-from puidrec.exposure import placebo
-from puidrec.exposure.nominal import NominalExposure
+from puidrec.exposure import certify as placebo
+from puidrec.exposure.estimate import estimate_exposure
 
 
 def world(hidden: bool, seed: int = 0) -> tuple[pr.Dataset, np.ndarray]:
@@ -48,7 +48,7 @@ def test_what_vanishes_around_trees_is_called_misfit(hidden: bool) -> None:
 
 def test_trees_are_nearer_to_the_truth_than_a_model_that_cannot_follow() -> None:
     data, p = world(hidden=False)
-    nominal = NominalExposure(data, data.logged, propensity_name="logistic")
+    nominal = estimate_exposure(data, data.logged, propensity="logistic")
     true = p[data.logged.user, data.logged.item]
     trees = placebo.tree_propensity(nominal, data.logged)
     error = [np.abs(np.log(found / true)).mean() for found in (trees, nominal.seen_propensity)]
@@ -63,7 +63,7 @@ def test_of_a_large_log_a_sample_is_enough(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(placebo, "MAX_ROWS", 3_000)
     rows = placebo.sample_of(data.logged, 0)
     assert len(rows) == 3_000
-    nominal = NominalExposure(data, data.logged)
+    nominal = estimate_exposure(data, data.logged)
     assert (1.0 / placebo.tree_propensity(nominal, rows)).mean() * len(
         data.logged
     ) == pytest.approx(data.n_pairs, rel=0.2)

@@ -8,7 +8,7 @@ import torch
 
 from puidrec.data.overlap import Overlap
 from puidrec.errors import InputError
-from puidrec.exposure.fitted import TableGamma
+from puidrec.exposure.bounds import TableGamma
 from puidrec.losses.signed import (
     DEFAULT_GAMMA,
     calibrated_scale,

@@ -18,7 +18,7 @@ from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
-from puidrec.exposure.nominal import NominalExposure
+from puidrec.exposure.estimate import estimate_exposure
 from puidrec.gamma_study import study_gamma
 from puidrec.methods import prepare as prepare_module
 from puidrec.methods.prepare import DEFAULT_GAMMA, Prepared
@@ -371,7 +371,7 @@ def test_without_features_a_personal_gamma_comes_from_exposure_residuals(method,
         Prepared.of(own, own.split("rd", 0), Settings.of(method)).gamma for own in (data, bare)
     )
     users, items = np.divmod(np.arange(2400), 40)
-    expected = NominalExposure(bare, bare.split("rd", 0).train).gamma("exposure-gap")
+    expected = estimate_exposure(bare, bare.split("rd", 0).train, gamma="exposure-gap").gamma
     np.testing.assert_allclose(without.at(users, items), expected.at(users, items), rtol=1e-9)
     assert np.ptp(without.at(users, items)) > 0.1
     assert not np.allclose(without.at(users, items), with_features.at(users, items))

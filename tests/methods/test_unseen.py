@@ -10,7 +10,7 @@ import torch
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources import load_dataset
 from puidrec.evaluation.auc import auc
-from puidrec.exposure.fitted import TableGamma
+from puidrec.exposure.bounds import TableGamma
 from puidrec.methods import stages as stages_module
 from puidrec.methods.stages import train_stages
 from puidrec.model import Recommender

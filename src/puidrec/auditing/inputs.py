@@ -41,8 +41,9 @@ from puidrec.errors import InputError
 from puidrec.exposure.calibrate import Calibration
 from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.certify import with_checks
+from puidrec.exposure.estimate import NominalExposure, Outcome, estimate_exposure
+from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import Gamma, GammaSpec
-from puidrec.exposure.nominal import NominalExposure, Outcome
 from puidrec.exposure.tilt import MIN_ROWS, TiltFit, fit_tilt, tilt_rows
 from puidrec.rng import Rng
 
@@ -169,14 +170,15 @@ class AuditInputs:
     @cached_property
     def nominal(self) -> NominalExposure:
         """Propensities and evidence from the whole log: they learn from exposure, not from ratings."""
-        return NominalExposure(
+        return estimate_exposure(
             self.data,
             self.seen,
             self.split.propensity,
             self.propensity_name,
-            self.min_propensity,
-            self.seed,
-            calibration_rows=MAX_HIDING,
+            self.rule,
+            min_propensity=self.min_propensity,
+            seed=self.seed,
+            evidence=Evidence.of_rows(self.data, self.seen, MAX_HIDING),
         )
 
     @cached_property
@@ -187,7 +189,7 @@ class AuditInputs:
     @cached_property
     def gamma(self) -> Gamma:
         """Γ_ui by the rule."""
-        return self.nominal.gamma(self.rule)
+        return self.nominal.gamma
 
     @cached_property
     def scores(self) -> tuple[np.ndarray, ...]:

@@ -11,7 +11,7 @@ import polars as pl
 
 from puidrec.auditing.envelope import Pairs, sharp_by_stratum
 from puidrec.auditing.inputs import AuditArrays
-from puidrec.exposure.fitted import bin_mean
+from puidrec.exposure.bounds import bin_mean
 from puidrec.features.bins import ColumnBins, bin_column
 
 N_BINS = 4

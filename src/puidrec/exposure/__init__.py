@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from puidrec.errors import InputError
-from puidrec.exposure.base import Exposure, Propensity, Rated
-from puidrec.exposure.clip import Clipped
+from puidrec.exposure.base import Clipped, Exposure, Propensity, Rated
 from puidrec.plugins import Registry
 
 __all__ = [

@@ -9,8 +9,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from puidrec.errors import InputError
-from puidrec.exposure.base import Exposure, FittedPropensity
-from puidrec.exposure.clip import DEFAULT_LOW
+from puidrec.exposure.base import DEFAULT_LOW, Exposure, FittedPropensity
 from puidrec.exposure.solver import calibrating_shift
 from puidrec.features.counts import ExposureCounts
 

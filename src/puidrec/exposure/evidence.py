@@ -4,12 +4,13 @@ when asked for."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import polars as pl
 
+from puidrec.data.dataset import Dataset, Interactions
 from puidrec.exposure.calibrate import Calibration, calibrate, calibrate_sides
 from puidrec.exposure.entropy import Estimator, Gains, information_gains
 from puidrec.exposure.two_way import TwoWayEffects, fit_two_way
@@ -58,6 +59,20 @@ class Evidence:
             )
         counts = ExposureCounts.from_pairs(user, item, sides[0].codes, sides[1].codes)
         return cls(counts, sides[0], sides[1], users, items, (user, item), tuple(exclude))
+
+    @classmethod
+    def of_rows(
+        cls, data: Dataset, rows: Interactions, calibration_rows: int | None = None
+    ) -> Evidence:
+        """Of some rows of a data set, with its side tables.
+
+        calibration_rows: how many of them suffice to hide features in; odds ratios do not depend on
+        their number.
+        """
+        sizes = {"n_users": data.n_users, "n_items": data.n_items}
+        found = cls.from_log(rows.user, rows.item, users=data.users, items=data.items, **sizes)
+        step = 1 if calibration_rows is None else -(-len(rows) // calibration_rows)
+        return found if step <= 1 else replace(found, log=(rows.user[::step], rows.item[::step]))
 
     @classmethod
     def from_counts(cls, counts: ExposureCounts) -> Evidence:

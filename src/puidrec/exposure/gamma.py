@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from puidrec.errors import InputError
+from puidrec.exposure.bounds import Gamma, TableGamma
 from puidrec.exposure.calibrate import SideName
 from puidrec.exposure.entropy import Estimator, Gains, bernoulli_entropy
 from puidrec.exposure.evidence import Evidence
-from puidrec.exposure.fitted import Gamma, TableGamma
 from puidrec.exposure.residuals import (
     Around,
     PosteriorGamma,

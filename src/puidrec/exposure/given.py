@@ -11,8 +11,7 @@ import polars as pl
 
 from puidrec.data.schema import Origin, check_number, require_columns
 from puidrec.errors import InputError
-from puidrec.exposure.base import Exposure, FittedPropensity
-from puidrec.exposure.clip import DEFAULT_LOW
+from puidrec.exposure.base import DEFAULT_LOW, Exposure, FittedPropensity
 
 Missing = Literal["error", "rate"]
 COLUMNS = ("user_id", "item_id", "propensity")

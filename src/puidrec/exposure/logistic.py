@@ -16,8 +16,7 @@ from scipy import sparse
 from scipy.special import expit, logit
 
 from puidrec.errors import InputError
-from puidrec.exposure.base import Exposure, FittedPropensity
-from puidrec.exposure.clip import DEFAULT_LOW
+from puidrec.exposure.base import DEFAULT_LOW, Exposure, FittedPropensity
 from puidrec.exposure.solver import (
     TABLE_BUDGET,
     AdditiveProblem,

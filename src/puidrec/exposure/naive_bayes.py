@@ -9,8 +9,7 @@ import numpy as np
 
 from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError
-from puidrec.exposure.base import Exposure, FittedPropensity
-from puidrec.exposure.clip import DEFAULT_LOW
+from puidrec.exposure.base import DEFAULT_LOW, Exposure, FittedPropensity
 
 
 class NaiveBayes(FittedPropensity):

@@ -18,10 +18,10 @@ from typing import Literal
 import numpy as np
 from scipy.special import logit, ndtr
 
+from puidrec.exposure.bounds import Gamma, bin_max, bin_mean, require_pairs
 from puidrec.exposure.cells import smoothed_rates
 from puidrec.exposure.entropy import bernoulli_kl
 from puidrec.exposure.evidence import Evidence
-from puidrec.exposure.fitted import Gamma, bin_max, bin_mean, require_pairs
 from puidrec.exposure.two_way import MIN_VARIANCE, TwoWayEffects, effect_variance
 from puidrec.features.counts import ExposureCounts
 

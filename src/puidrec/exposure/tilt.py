@@ -27,7 +27,7 @@ from puidrec.errors import InputError
 from puidrec.evaluation.significance import resampled_sums
 from puidrec.exposure.certificate import Segments
 from puidrec.exposure.certify import all_labelled, partitions_of
-from puidrec.exposure.nominal import NominalExposure
+from puidrec.exposure.estimate import NominalExposure, estimate_exposure
 from puidrec.rng import Rng, generator
 
 MIN_ROWS = 30
@@ -216,7 +216,7 @@ def measure_tilt(
             hint="Load the data with uniform=…",
         )
     rule = all_labelled(get_protocol(protocol))
-    nominal = NominalExposure(data, data.logged.labelled(rule), None, propensity, seed=rng)
+    nominal = estimate_exposure(data, data.logged.labelled(rule), None, propensity, seed=rng)
     drawn = nominal.unseen(data.uniform.labelled(rule))
     segments = None if by is None else _segments(nominal, by)
     rows = tilt_rows(nominal, drawn.user, drawn.item, drawn.rating, segments)

@@ -18,8 +18,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from puidrec.errors import InputError
-from puidrec.exposure.base import Exposure, FittedPropensity
-from puidrec.exposure.clip import DEFAULT_LOW
+from puidrec.exposure.base import DEFAULT_LOW, Exposure, FittedPropensity
 from puidrec.exposure.logistic import feature_scores
 from puidrec.exposure.solver import (
     TABLE_BUDGET,

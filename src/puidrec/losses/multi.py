@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from puidrec.exposure.clip import clip_values
+from puidrec.exposure.base import clip_values
 from puidrec.losses.pair_loss import RobustLoss, Row, pair_sum
 from puidrec.losses.whole_space import square_sum
 from puidrec.scores.low_rank import LowRank

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from puidrec.errors import InputError
-from puidrec.exposure.fitted import Gamma, TableGamma
+from puidrec.exposure.bounds import Gamma, TableGamma
 from puidrec.losses.whole_space import linear_sum
 from puidrec.scores.low_rank import LowRank
 

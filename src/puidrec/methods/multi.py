@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from puidrec.exposure import Exposure
 from puidrec.losses.multi import multi_loss
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Part, Stage, backbone_penalty
@@ -75,7 +76,7 @@ def _multi_problem(prepared: Prepared) -> MultiProblem:
     pattern, mean, rate = (
         log.operator.require_simple(settings.method),
         log.target_mean,
-        log.nominal.exposure.rate,
+        Exposure(log.evidence.counts).rate,
     )
     means = (rate, mean, mean) if settings.spec.imputes else (rate, mean)
     heads = SharedHeads(prepared.backbone("main heads", 0.0), means, own=settings.ids is not False)

@@ -24,9 +24,10 @@ from puidrec.data.overlap import pairs_in
 from puidrec.data.row_matrix import RowMatrix, user_blocks
 from puidrec.data.split import Split
 from puidrec.errors import InputError
-from puidrec.exposure.bounds import Bounds
-from puidrec.exposure.gamma import Gamma, GammaSpec
-from puidrec.exposure.nominal import NominalExposure
+from puidrec.exposure.bounds import Bounds, bounds
+from puidrec.exposure.estimate import NominalExposure, estimate_exposure
+from puidrec.exposure.evidence import Evidence
+from puidrec.exposure.gamma import Gamma, GammaSpec, resolve_gamma
 from puidrec.features.counts import count_codes
 from puidrec.features.encode import FeatureEncoder
 from puidrec.features.exposure_factors import ExposureFactors
@@ -166,16 +167,22 @@ class TrainingLog:
         return self.matrix(lambda part: self.target(part).astype(np.float64))
 
     @cached_property
+    def evidence(self) -> Evidence:
+        """Counts of the training rows by bins of features: what Γ rules read."""
+        return Evidence.of_rows(self.data, self.rows)
+
+    @cached_property
     def nominal(self) -> NominalExposure:
-        """Evidence, propensities and Γ that the training rows give."""
+        """Propensities that the training rows give."""
         chosen = self.settings
-        return NominalExposure(
+        return estimate_exposure(
             self.data,
             self.rows,
             self.split.propensity,
             chosen.propensity,
-            chosen.min_propensity,
-            chosen.seed,
+            min_propensity=chosen.min_propensity,
+            seed=chosen.seed,
+            evidence=self.evidence,
         )
 
     @cached_property
@@ -381,7 +388,10 @@ class Prepared:
         if settings.gamma == "learned" and settings.spec.uncertainty != "none":
             learned: Gamma = named("puidrec.methods.spectrum.learned:learned_gamma")(self)
             return learned
-        gamma = self.log.nominal.gamma(self._gamma_spec(), alpha=settings.alpha, beta=settings.beta)
+        given = {"alpha": settings.alpha, "beta": settings.beta}
+        weights = {name: value for name, value in given.items() if value is not None}
+        rule = resolve_gamma(self._gamma_spec(), **weights)
+        gamma = rule.fit(self.log.evidence, rng=settings.seed)
         scaled = settings.spec.calibrates_gamma and settings.gamma in ("auto", "certified")
         return raise_to_default_gamma(gamma) if scaled else gamma
 
@@ -436,7 +446,7 @@ class Prepared:
         """Weights of training rows, as an interval: what Γ allows around 1/p, or the row's own
         function of p."""
         if not self.settings.spec.log_weights:
-            return self.log.nominal.bounds_of(rows, self.gamma)
+            return bounds(self.log.nominal.propensity_of(rows), self.gamma.at(rows.user, rows.item))
         weight = self._log_rule(self.log.nominal.propensity_of(rows))
         return Bounds(weight, weight)
 

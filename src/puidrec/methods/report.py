@@ -149,8 +149,8 @@ def uniform_use(prepared: Prepared, fitted: Fitted) -> str:
     uses = []
     if prepared.split.uniform_in_training:
         uses.append("training")
-    propensity = prepared.log.nominal.fitted_propensity
-    if propensity is not None and propensity.uses_uniform:
+    weighs = prepared.settings.spec.weighs_rows(prepared.settings)
+    if weighs and prepared.log.nominal.propensity.uses_uniform:
         uses.append("propensity")
     gamma, enough = prepared.settings.gamma, prepared.uniform_target().size >= MIN_UNIFORM
     calibrates = gamma in ("certified", "learned") or (calibrates_gamma(prepared) and enough)

@@ -17,8 +17,8 @@ from puidrec.data.sources import load_dataset
 from puidrec.evaluation import evaluate_scores
 from puidrec.evaluation.significance import PerUser, compare, compare_all, holm
 from puidrec.exposure.entropy import ESTIMATORS
+from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import resolve_gamma
-from puidrec.exposure.nominal import NominalExposure
 from puidrec.gamma_study import PAPER_WEIGHTS, printed_equation
 from puidrec.methods import get_method
 from puidrec.reproduce.paper_tables import METRICS, printed
@@ -218,14 +218,12 @@ def printed_gamma(data: Dataset, n_permutations: int = 100, seed: int = 0) -> di
     `mean_gamma`, `max_gamma`: what the same α and β give as weights of log Γ of each pair's own
     bins.
     """
-    nominal = NominalExposure(data, data.split("rd", seed).train, seed=seed)
-    evidence = nominal.evidence
+    evidence = Evidence.of_rows(data, data.split("rd", seed).train)
     gains = {name: evidence.gains(name, n_permutations, seed) for name in ESTIMATORS}  # type: ignore[arg-type]
     plugin, null = gains["plugin"], gains["permutation"]
     alpha, beta = PAPER_WEIGHTS
-    weighted = nominal.gamma(
-        resolve_gamma("information", n_permutations=n_permutations), alpha=alpha, beta=beta
-    )
+    rule = resolve_gamma("information", n_permutations=n_permutations, alpha=alpha, beta=beta)
+    weighted = rule.fit(evidence, rng=seed)
     return {
         "user_degrees": [int(f(evidence.counts.user_degree)) for f in (np.min, np.max)],
         "alpha": alpha,

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from puidrec.exposure.bounds import bounds
-from puidrec.exposure.fitted import Gamma
+from puidrec.exposure.bounds import Gamma, bounds
 from puidrec.exposure.gamma import GammaRule
 from puidrec.features.counts import ExposureCounts
 

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from puidrec.data.dataset import Interactions
 from puidrec.errors import InputError
-from puidrec.exposure.entropy_balance import entropy_balance
+from puidrec.exposure.balancing import entropy_balance
 from puidrec.losses.pair_loss import Objective, RobustLoss, Row
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Fitted, Stage

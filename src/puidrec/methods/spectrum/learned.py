@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from puidrec.errors import InputError
-from puidrec.exposure.fitted import Gamma, bin_mean, require_pairs
+from puidrec.exposure.bounds import Gamma, bin_mean, require_pairs
 from puidrec.exposure.gamma import GammaRule
 from puidrec.methods.spectrum.uncertainty import PREFIX, gamma_of
 
@@ -128,9 +128,9 @@ def learned_gamma(prepared: Prepared) -> Gamma:
     )
     r = tuple(side[0].cpu().double().numpy() for side in (fitted.phi.lefts, fitted.phi.rights))
     means = [np.array([left.mean(0) @ right.mean(0)]) for left, right in (q, r)]
-    counts = prepared.log.nominal.evidence.counts
+    counts = prepared.log.evidence.counts
     if spec.uncertainty == "global":
         one = min(float(gamma_of(*means)[0]), CAP)
-        return GammaRule.constant(one).fit(prepared.log.nominal.evidence)
+        return GammaRule.constant(one).fit(prepared.log.evidence)
     signed = settings.picks_liked if spec.calibrates_gamma else None
     return PairGamma(counts.user_bin, counts.item_bin, CAP, 0.0, q, r, signed)  # type: ignore[arg-type]
