@@ -11,7 +11,7 @@ import pytest
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources.kuairec import USER_CODES
 from puidrec.data.sources.ml_100k import GENRES
-from puidrec.reproduce.information_gains import ExposureLog
+from puidrec.reproduce.entropies import ExposureLog
 
 
 def made_dataset(

@@ -1,69 +1,113 @@
-"""RQ3 and RQ4: shares, ratios, nested orders, controls, and their summaries over random orders."""
+"""RQ3 and RQ4: gains of features and of noise, shares, ratios, nested orders, and their summaries."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
-from scipy import stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from puidrec import load_dataset
+from puidrec.data.dataset import Dataset
+from puidrec.errors import InputError
+from puidrec.exposure.entropy import information_gains
+from puidrec.features.counts import ExposureCounts
 from puidrec.reproduce.entropies import (
-    interval,
+    ExposureLog,
+    Gain,
+    SideFeatures,
+    gain,
     observed_features,
-    ratios,
+    permuted_within,
+    ratio,
+    run_entropies,
     run_rq3,
     run_rq4,
     summarise_rq3,
     summarise_rq4,
 )
-from puidrec.reproduce.information_gains import ExposureLog, Gain
+
+
+def test_features_split_into_yes_no_questions(exposed: ExposureLog) -> None:
+    jobs, towns = [f"job={k}" for k in "abcd"], [f"town={k}" for k in "xyz"]
+    assert exposed.users.names == ("active", *jobs, "age", *towns)
+    assert exposed.items.names == ("year", "tags=hit", *(f"tags=t{k}" for k in range(4)))
+
+
+def test_missing_values_are_no_and_constant_columns_are_dropped() -> None:
+    frame = pl.DataFrame({"user_id": range(4), "same": ["a"] * 4, "job": ["x", None, "y", "z"]})
+    side = SideFeatures.of(frame, "user_id")
+    assert side.names == ("job=x", "job=y", "job=z")
+    assert len({tuple(column) for column in side.codes.T.tolist()}) == 4
+    with pytest.raises(InputError, match="needs features"):
+        SideFeatures.of(None, "user_id")
+
+
+def test_entropies_are_those_of_exposure_counts(made: Dataset, exposed: ExposureLog) -> None:
+    users, items = exposed.users.block([0, 2, 5]), exposed.items.block([0, 1])
+    counts = ExposureCounts.from_pairs(exposed.user, exposed.item, users, items)
+    no_users, no_items = np.zeros(made.n_users, np.int32), np.zeros(made.n_items, np.int32)
+    gains = information_gains(counts, "plugin")
+    middle = exposed.entropy(users, no_items)
+    assert exposed.entropy(no_users, no_items) - middle == pytest.approx(gains.gain_user, abs=1e-13)
+    assert middle - exposed.entropy(users, items) == pytest.approx(gains.gain_item, abs=1e-13)
+
+
+def test_real_features_gain_beyond_chance_and_noise_does_not(exposed: ExposureLog) -> None:
+    rng = np.random.default_rng(0)
+    active, hit = exposed.users.block([0]), exposed.items.block([1])
+    no_users, no_items = np.zeros(120, np.int32), np.zeros(90, np.int32)
+    real = gain(lambda bins: exposed.entropy(bins, no_items), no_users, active, rng)
+    assert real.beyond_chance
+    assert real.noise < 0.1 * real.plugin
+    assert gain(lambda bins: exposed.entropy(active, bins), no_items, hit, rng).beyond_chance
+    noise = [
+        gain(lambda bins: exposed.entropy(bins, hit), active, rng.integers(0, 30, 120), rng)
+        for _ in range(40)
+    ]
+    assert all(one.plugin > 0 for one in noise)
+    assert sum(one.beyond_chance for one in noise) <= 7  # 5 % of 40 is 2
+    corrected = np.array([one.plugin - one.noise for one in noise])
+    assert abs(corrected.mean()) < 4 * corrected.std() / np.sqrt(40)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=40),
+    st.integers(0, 99),
+)
+def test_values_stay_in_their_group(rows: list[tuple[int, int]], seed: int) -> None:
+    groups, values = (np.array(column) for column in zip(*rows, strict=True))
+    handed = permuted_within(values, groups, np.random.default_rng(seed))
+    for group in np.unique(groups):
+        assert sorted(handed[groups == group]) == sorted(values[groups == group])
+
+
+def test_values_are_handed_round_evenly() -> None:
+    rng = np.random.default_rng(1)
+    groups = np.array([1, 0, 1, 0, 1])
+    counts = np.zeros((5, 5))
+    for _ in range(3000):
+        counts[np.arange(5), permuted_within(np.arange(5), groups, rng)] += 1
+    expected = np.equal.outer(groups, groups) / np.where(groups == 1, 3, 2)[:, None]
+    np.testing.assert_allclose(counts / 3000, expected, atol=0.05)
 
 
 def test_sixteen_combinations_and_their_control(exposed: ExposureLog) -> None:
     rows = run_rq3(exposed, 3, 5)
-    assert len(rows) == 32
     keys = {(row["control"], row["share_user"], row["share_item"]) for row in rows}
-    assert len(keys) == 32
+    assert len(rows) == len(keys) == 32
     assert rows == run_rq3(exposed, 3, 5)
     assert rows != run_rq3(exposed, 4, 5)
-    for row in rows:
-        assert row["ratio_user"]["plugin"] is None or row["ratio_user"]["plugin"] >= 0
-
-
-def test_the_control_gains_too_until_it_is_corrected(exposed: ExposureLog) -> None:
-    rows = [
-        row
-        for seed in range(4)
-        for row in run_rq3(exposed, seed, 9)
-        if row["control"] == "permuted"
-    ]
-    plugin = np.array([[row["gains"][step]["plugin"] for step in row["gains"]] for row in rows])
-    corrected = np.array(
-        [[row["gains"][step]["permutation"] for step in row["gains"]] for row in rows]
-    )
-    assert (plugin > -1e-12).all()
-    assert np.abs(corrected.mean()) < 0.1 * plugin.mean()
 
 
 def test_ratios_by_hand() -> None:
-    def gain(plugin: float, noise: float, high: float) -> Gain:
-        return Gain(plugin, plugin - 0.01, noise, high)
-
-    gains = {
-        "x_u": gain(0.2, 0.1, 0.15),
-        "h_u": gain(0.4, 0.2, 0.3),
-        "x_i": gain(0.3, 0.1, 0.2),
-        "h_i": gain(0, 0, 0),
-    }
-    found = ratios(gains)
-    assert found["ratio_user"] == pytest.approx(
-        {"plugin": 0.5, "miller-madow": 0.19 / 0.39, "permutation": 0.5}
-    )
-    assert found["ratio_item"] == {"plugin": None, "miller-madow": None, "permutation": None}
-    gains["h_u"] = gain(0.4, 0.2, 0.45)
-    assert ratios(gains)["ratio_user"]["permutation"] is None
+    assert ratio(Gain(0.2, 0.1, 0.15), Gain(0.4, 0.2, 0.3)) == pytest.approx(0.5)
+    assert ratio(Gain(0.2, 0.1, 0.15), Gain(0.0, 0.0, 0.0)) is None
+    assert not Gain(0.2, 0.1, 0.25).beyond_chance
 
 
 def test_shares_round_and_keep_one() -> None:
@@ -79,12 +123,11 @@ def test_on_movielens_plugin_ratios_are_positive_with_or_without_information(
     if not folder.is_dir():
         pytest.skip(f"no {folder}")
     rows = run_rq3(ExposureLog.of(load_dataset("ml-100k", folder)), 0, 1)
-    assert all(row["ratio_user"]["plugin"] > 0 and row["ratio_item"]["plugin"] > 0 for row in rows)
+    assert all(row["ratio"][side] > 0 for row in rows for side in ("user", "item"))
 
 
 def test_plugin_gains_rise_by_construction_and_end_at_the_whole_side(exposed: ExposureLog) -> None:
-    rng = np.random.default_rng(0)
-    for log in (exposed, exposed.shuffled(rng)):
+    for log in (exposed, exposed.shuffled(np.random.default_rng(0))):
         rows = run_rq4(log, 1, 2)
         whole_user, whole_item = (side.block(range(len(side))) for side in (log.users, log.items))
         none = {
@@ -95,68 +138,43 @@ def test_plugin_gains_rise_by_construction_and_end_at_the_whole_side(exposed: Ex
             own = [row for row in rows if row["side"] == side]
             assert [row["hidden"] for row in own] == list(range(1, n + 1))
             assert (np.diff([row["plugin"] for row in own]) > -1e-12).all()
-            total = log.entropy(*none[side])[0] - log.entropy(whole_user, whole_item)[0]
+            total = log.entropy(*none[side]) - log.entropy(whole_user, whole_item)
             assert own[-1]["plugin"] == pytest.approx(total, abs=1e-12)
-            assert own[-1]["observed_bins"] == 1
 
 
-def test_what_is_left_after_noise_is_the_feature_that_matters(exposed: ExposureLog) -> None:
-    last = [row for row in run_rq4(exposed, 0, 9) if row["hidden"] == row["of"]]
-    assert all(row["beyond_chance"] for row in last)
-    for row in (
-        r
-        for r in run_rq4(exposed.shuffled(np.random.default_rng(5)), 0, 9)
-        if r["hidden"] == r["of"]
-    ):
-        assert abs(row["permutation"]) < 0.1 * row["plugin"]
+def test_with_permuted_features_noise_gains_as_much(exposed: ExposureLog) -> None:
+    shuffled = exposed.shuffled(np.random.default_rng(5))
+    for row in (row for row in run_rq4(shuffled, 0, 9) if row["hidden"] == row["of"]):
+        assert abs(row["plugin"] - row["noise"]) < 0.1 * row["plugin"]
 
 
-def test_seeded(exposed: ExposureLog) -> None:
-    assert run_rq4(exposed, 2, 2) == run_rq4(exposed, 2, 2)
-
-
-def test_interval_is_students() -> None:
-    values = [1.0, 2.0, 4.0, 5.0]
-    low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
-    found = interval(values)
-    assert (found["n"], found["mean"]) == (4, 3.0)
-    assert (found["low"], found["high"]) == pytest.approx((low, high))
-    assert interval([2.0]) == {"n": 1, "mean": 2.0, "low": None, "high": None}
-    assert interval([])["mean"] is None
-
-
-def test_rq3_summary_means_over_orders(exposed: ExposureLog) -> None:
-    rows = [{"data": "made", **row} for seed in range(3) for row in run_rq3(exposed, seed, 3)]
-    summary = summarise_rq3(rows)
-    assert summary["orders"] == 3
-    assert len(summary["ratios"]) == 2 * 16 * 2 * 3
-    one = next(
-        r
-        for r in summary["ratios"]
-        if (r["control"], r["share_user"], r["share_item"], r["ratio"], r["estimator"])
-        == ("none", 2, 3, "ratio_item", "plugin")
-    )
+def test_summaries_are_means_over_orders(exposed: ExposureLog) -> None:
+    rows = [row for seed in range(3) for row in run_rq3(exposed, seed, 3)]
+    found = summarise_rq3(rows)["item"]
     own = [
-        r["ratio_item"]["plugin"]
-        for r in rows
-        if (r["control"], r["share_user"], r["share_item"]) == ("none", 2, 3)
+        row["ratio"]["item"]
+        for row in rows
+        if (row["control"], row["share_user"], row["share_item"]) == (False, 2, 3)
     ]
-    assert one["mean"] == pytest.approx(np.mean(own))
-    assert one["positive"] == np.mean([value > 0 for value in own])
-    steps = {(g["control"], g["step"]): g for g in summary["gains"]}
-    assert steps["none", "h_i"]["plugin"] > steps["none", "h_i"]["noise"] > 0
-    assert summarise_rq3([]) == {}
+    assert found["orders"] == 3
+    assert found["features"]["means"][0][1] == pytest.approx(np.mean(own))
+    assert found["features"]["beyond_chance"] > found["control"]["beyond_chance"]
+    steps = [row for seed in range(3) for row in run_rq4(exposed, seed, 3)]
+    rises = summarise_rq4(steps)["user"]
+    assert rises["plugin_rises"] == 1.0
+    assert len(rises["plugin"]) == len(rises["noise"]) == 9
+    fallen = [{**row, "plugin": -row["hidden"]} for row in steps]
+    assert summarise_rq4(fallen)["user"]["plugin_rises"] == 0.0
+    assert summarise_rq3([]) == summarise_rq4([]) == {}
 
 
-def test_rq4_summary_counts_rises(exposed: ExposureLog) -> None:
-    rows = [{"data": "made", **row} for seed in range(3) for row in run_rq4(exposed, seed, 3)]
-    summary = summarise_rq4(rows)
-    assert summary["sides"]["user"]["rising"]["plugin"] == 1.0
-    assert summary["sides"]["item"]["features"] == 6
-    last = [row for row in rows if (row["side"], row["hidden"]) == ("item", 6)]
-    share = np.mean([row["noise"] for row in last]) / np.mean([row["plugin"] for row in last])
-    assert summary["sides"]["item"]["artefact_at_the_end"] == pytest.approx(share)
-    assert summary["sides"]["item"]["final"]["plugin"]["mean"] == pytest.approx(last[0]["plugin"])
-    fallen = [{**row, "plugin": -row["hidden"]} for row in rows]
-    assert summarise_rq4(fallen)["sides"]["user"]["rising"]["plugin"] == 0.0
-    assert summarise_rq4([]) == {}
+def test_rows_do_not_depend_on_workers_and_are_kept(
+    small_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = small_root / "ml-100k"
+    one = run_entropies(["rq4"], folder, tmp_path / "one", 1, quick=True)
+    assert one == run_entropies(["rq4"], folder, tmp_path / "two", 2, quick=True)
+    monkeypatch.setattr(
+        "puidrec.reproduce.entropies.load_dataset", lambda *_: pytest.fail("run again")
+    )
+    assert one == run_entropies(["rq4"], folder, tmp_path / "one", 1, quick=True)

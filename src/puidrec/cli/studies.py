@@ -11,7 +11,7 @@ import typer
 
 from puidrec.cli import options
 from puidrec.cli.options import option
-from puidrec.cli.output import LiveTable, print_json, print_table, progress_bar, say, tells_progress
+from puidrec.cli.output import LiveTable, print_json, print_table, progress_bar, say
 from puidrec.errors import InputError, PuidError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from puidrec.comparing.summary import SummaryRow
     from puidrec.comparing.tune import Trial, Tuning
     from puidrec.data.dataset import Dataset
-    from puidrec.reproduce.run import ReproductionPlan
 
 SHOWN_TRIALS = 10
 DATA_ROOT = "Folder with the folders coat, yahoo-r3, kuairec, ml-100k; those absent are skipped."
@@ -337,14 +336,17 @@ class ReproduceOptions(options.EngineOptions):
     quick: bool = option(
         False, "One seed, few epochs and methods: shows that everything works.", "--quick"
     )
+    minutes: float | None = option(
+        None, "Stop after so many minutes; the same command goes on.", metavar="N"
+    )
 
 
-@options.command("puid reproduce all --data-root data --seeds 3 --out reproduction", writes="out")
+@options.command("puid reproduce paper --data-root data --seeds 3 --out reproduction", writes="out")
 def reproduce(
     questions: Annotated[
         list[str],
         typer.Argument(
-            help="rq1, rq2, rq3, rq4, ablation, or all; or field, alone or with names of data sets and protocols.",
+            help="rq1, rq2, rq3, rq4, ablation, or paper (these five); field; or all.",
             metavar="QUESTION…",
             show_default=False,
         ),
@@ -354,132 +356,51 @@ def reproduce(
     study: ReproduceOptions,
     common: options.CommonOptions,
 ) -> None:
-    """Run the paper's questions again: its figure, ours with an interval, the difference, and what
-    does not hold.
+    """Run the paper's questions again: its figure, ours with an interval, and what became of each
+    claim.
 
-    Finished parts are kept in OUT and never run again: repeat the command to go on after an
-    interruption, or to write the tables, charts, report.html and results.md anew. `field` compares
-    the methods of other papers instead, under one protocol and tuning budget, and writes field.md.
+    Writes paper.md. Finished parts are kept in OUT and never run again: repeat the command to go on
+    after an interruption. `field` compares the methods of other papers instead, under the same
+    protocols, and writes field.md.
     """
-    if questions[0] == "field":
-        _reproduce_field(questions, data_root, out, study, common)
-        return
-    from puidrec.report.reproduce import write_reproduction
-    from puidrec.reproduce.questions import RunSize
+    from puidrec.report.reproduce import claims, field_findings, write_reproduction
     from puidrec.reproduce.run import plan_reproduction
     from puidrec.reproduce.run import reproduce as run
 
-    size = RunSize(1 if study.quick else study.seeds, study.quick)
-    plan = plan_reproduction(questions, data_root, size, study.workers, study.device or "cpu")
-    _announce(plan)
+    plan = plan_reproduction(
+        questions,
+        data_root,
+        1 if study.quick else study.seeds,
+        quick=study.quick,
+        workers=study.workers,
+        device=study.device or "cpu",
+    )
+    for line in plan.found.missing.values():
+        typer.echo(f"puid: {line}", err=True)
     with progress_bar() as bar:
         task = bar.add_task("reading", total=None)
         made = run(
             plan,
             out,
             engine=study.engine,
+            minutes=study.minutes,
             tell=lambda words, done, total: bar.update(
                 task, description=words, completed=done, total=total
             ),
         )
-        bar.update(task, description="writing", total=None)
-        paths = write_reproduction(out, made.summary, command_of(questions, plan))
-    if common.as_json:
-        print_json(made.summary)
-    else:
-        _show_reproduction(made.summary, out, paths)
-    failed = made.summary["failed"]
-    named = [
-        f"{row['label']} on {row['data']}, seed {row['seed']}: {row['error']}" for row in failed
-    ]
-    _raise_failures(named, len(plan.jobs))
-
-
-def _reproduce_field(
-    questions: list[str],
-    data_root: Path,
-    out: Path,
-    study: ReproduceOptions,
-    common: options.CommonOptions,
-) -> None:
-    """`puid reproduce field`."""
-    import json
-
-    from puidrec.atomic import write_text
-    from puidrec.report.field import field_text, findings
-    from puidrec.reproduce.field import (
-        PROTOCOLS_OF,
-        FieldSize,
-        field_jobs,
-        run_field,
-        seconds_by_method,
-    )
-    from puidrec.reproduce.run import find_sources
-
-    size = FieldSize(1 if study.quick else study.seeds, study.quick)
-    found = find_sources(data_root, PROTOCOLS_OF)
-    for line in found.missing.values():
-        typer.echo(f"puid: {line}", err=True)
-    jobs = field_jobs(found.folders, size, questions[1:])
-    with progress_bar() as bar:
-        task = bar.add_task("reading", total=None)
-        made = run_field(
-            jobs,
-            out,
-            engine=study.engine,
-            workers=study.workers,
-            tell=lambda words, done, total: bar.update(
-                task, description=words, completed=done, total=total
-            ),
-        )
-    seconds = seconds_by_method(
-        json.loads((out / "timings.json").read_text(encoding="utf-8"))["cells"]
-    )
-    words = ["puid reproduce", *questions, "--data-root DIR", f"--seeds {size.seeds}"]
-    command = " ".join([*words, *(["--quick"] if size.quick else []), "--out DIR"])
-    write_text(out / "field.md", field_text(made, seconds, command))
+    words = ["puid reproduce", *questions, "--data-root DIR", f"--seeds {plan.seeds}"]
+    command = " ".join([*words, *(["--quick"] if plan.quick else []), "--out DIR"])
+    paths = write_reproduction(out, made, command)
     if common.as_json:
         print_json(made)
     else:
-        for line in findings(made):
+        for claim, found, sure in claims(made):
+            say(claim, bold=True)
+            say(f"{found} ({sure})\n")
+        for line in field_findings(made["tables"].get("field", ())):
             say(f"* {line}")
-        say(f"wrote {out}: field.md, results.json, summary.json, timings.json")
-    named = [
-        f"{row['label']} on {row['data']}, seed {row['seed']}: {row['error']}"
-        for row in made["failed"]
-    ]
-    _raise_failures(named, len(jobs))
-
-
-def _show_reproduction(summary: dict[str, Any], out: Path, paths: Sequence[Path]) -> None:
-    """Print what was found, and where the files are."""
-    from puidrec.report.reproduce import findings
-
-    for point in findings(summary):
-        say(point.title, bold=True)
-        say(f"{point.text}\n")
-    charts = f"{len(paths) - 3} charts, results.json, summary.json"
-    say(f"wrote {out}: {', '.join(path.name for path in paths[:3])}, {charts}")
-    say(f"next: open {paths[0]}")
-
-
-def command_of(questions: list[str], plan: ReproductionPlan) -> str:
-    """The command as it is told to readers: without the paths of this machine."""
-    words = ["puid reproduce", *questions, "--data-root DIR", f"--seeds {plan.size.seeds}"]
-    return " ".join([*words, *(["--quick"] if plan.size.quick else []), "--out DIR"])
-
-
-def _announce(plan: ReproductionPlan) -> None:
-    """How much is going to be run, and what is not; on standard error, so that results stay clean."""
-    jobs = len({job.key for job in plan.jobs})
-    for line in plan.found.missing.values():
-        typer.echo(f"puid: {line}", err=True)
-    if jobs and tells_progress():
-        typer.echo(
-            f"puid: {jobs} fits on {plan.workers} workers, very roughly {max(1, round(plan.seconds / 60))} minutes; "
-            "finished ones are not run again",
-            err=True,
-        )
+        say(f"wrote {out}: {', '.join(path.name for path in paths)}, results.json, summary.json")
+    _raise_failures(made["failed"], sum(map(len, plan.jobs.values())))
 
 
 @options.command("puid demo --world mixed --seed 1 --out puid-demo", writes="out")

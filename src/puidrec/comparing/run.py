@@ -402,6 +402,7 @@ WRITTEN = (
     "timings.json",
     "table.md",
     "results.md",
+    "paper.md",
     "field.md",
     "report.html",
     "trials.json",

@@ -1,367 +1,385 @@
-"""A reproduction as files: results.md, table.md, charts and one self-contained page, from the
-summary alone.
-
-Sentences follow from the figures by rule: other figures, other sentences. Where the set-up differs
-from the paper is
-said by question: facts about the code, not results.
-"""
+"""The pages of a reproduction, paper.md and field.md, from the summary alone: sentences follow from
+the figures by rule, so that other figures give other sentences."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from puidrec.atomic import atomic_path, write_text
+from puidrec.atomic import write_text
 from puidrec.comparing.summary import by
-from puidrec.report.blocks import Callout, Figure, Page, Tone
-from puidrec.report.charts import save_png
-from puidrec.report.html import markdown_page, render
-from puidrec.report.reproduce_tables import (
-    SIDES,
-    Row,
-    all_charts,
-    data_name,
-    data_sheets,
-    metric_name,
-    sheets,
-)
+from puidrec.report.html import markdown_page
+from puidrec.reproduce.grids import PRESETS
+from puidrec.reproduce.paper_tables import MASK_RATIOS, METRICS, SHARES, printed
+from puidrec.reproduce.run import PAPER_QUESTIONS
+
+Row = Mapping[str, Any]
+NAMES = {"coat": "Coat", "yahoo-r3": "Yahoo!R3", "kuairec": "KuaiRec", "ml-100k": "MovieLens 100K"}
+MARKS = {"wins": "▲", "loses": "▼"}
+DR_VARIANTS = ("mrdr", "dr-mse", "tdr", "stable-dr", "d-dr", "dr-v2", "kernel-dr")
+BASELINES = ("item-rate", "bias", "all-rank", "ease")
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A chart of the page, by the name of its file."""
-
-    name: str
-    figure: Figure
-
-
-def write_reproduction(out: Path, summary: Mapping[str, Any], command: str) -> list[Path]:
-    """Write everything that people read; equal summaries give equal bytes. Returns the paths."""
-    charts = all_charts(summary)
-    for name, draw in charts.items():
-        with atomic_path(out / name) as temporary:
-            save_png(draw(), temporary)
-    write_text(out / "table.md", table_text(summary))
-    write_text(out / "results.md", results_text(summary, command))
-    write_text(out / "report.html", page_text(summary, out, command))
-    return [out / name for name in ("report.html", "results.md", "table.md", *charts)]
+def write_reproduction(out: Path, summary: Row, command: str) -> list[Path]:
+    """Write the page of the paper's questions, and that of the field, as far as they were asked."""
+    pages = {}
+    if {*PAPER_QUESTIONS} & {*summary["questions"]}:
+        pages["paper.md"] = paper_text(summary, f"Made by `{command}`.")
+    if "field" in summary["questions"]:
+        pages["field.md"] = field_text(summary, f"Made by `{command}`.")
+    for name, text in pages.items():
+        write_text(out / name, text)
+    return [out / name for name in pages]
 
 
-def _values(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What the templates of a reproduction fill in."""
-    failed = (
-        f"{row['label']} on {row['data']}, preset {row['preset']}, seed {row['seed']} failed: {row['error']}"
-        for row in summary["failed"]
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("|" + "|".join(line) + "|" for line in lines)
+
+
+def _figure(row: Row | None) -> str:
+    """A mean, half of its interval over users, and whether it beats the reference."""
+    if row is None:
+        return "–"
+    half = "" if row["half"] is None else f"±{row['half']:.3f}"
+    return f"{row['mean']:.3f}{half}{MARKS.get(row['verdict'], '')}"
+
+
+def _counts(rows: Iterable[Row]) -> str:
+    count = Counter(row["verdict"] for row in rows)
+    return f"{count['wins']} won, {count['ties']} tied, {count['loses']} lost"
+
+
+# The paper
+
+
+def paper_text(summary: Row, made: str) -> str:
+    """What became of each claim of the paper, then the tables."""
+    tables = summary["tables"]
+    return markdown_page(
+        "paper",
+        made=made,
+        summary=summary,
+        presets=PRESETS,
+        claims=table(("the paper's claim", "what we found", "how sure"), claims(summary)),
+        rq1=[
+            (NAMES[name], rq1_table(own, name, metric), metric.upper(), _basis(summary, own, name))
+            for name, own in by(tables.get("rq1", ()), lambda row: row["source"]).items()
+            for metric in METRICS[name]
+        ],
+        rq2=[
+            (NAMES[name], rq2_table(own, name), max(row["n_seeds"] for row in own))
+            for name, own in by(tables.get("rq2", ()), lambda row: row["source"]).items()
+        ],
+        rq3=[(side, rq3_table(found)) for side, found in summary["rq3"].items()],
+        rq4=rq4_table(summary["rq4"]) if summary["rq4"] else "",
+        ablation=ablation_table(tables["ablation"]) if tables.get("ablation") else "",
     )
-    return {
-        "summary": summary,
-        "tables": {question: sheets(summary, question) for question in summary["questions"]},
-        "reading": bool({"rq1", "rq2", "ablation"} & set(summary["questions"])),
-        "findings": findings(summary),
-        "data": data_sheets(summary["facts"]),
-        "left_out": [*summary["skipped"], *failed],
-    }
 
 
-def table_text(summary: Mapping[str, Any]) -> str:
-    """All tables as Markdown."""
-    return markdown_page("table", **_values(summary))
-
-
-def results_text(summary: Mapping[str, Any], command: str) -> str:
-    """The page of results: what was found, the tables, and where the set-up differs."""
-    return markdown_page("results", command=command, **_values(summary))
-
-
-def page_text(summary: Mapping[str, Any], folder: Path, command: str) -> str:
-    """The page, with the charts that lie in a folder."""
-    seeds = summary["seeds"]
-    lead = f"Questions {', '.join(summary['questions'])}; {seeds} seed{'s' if seeds > 1 else ''}. Made by `{command}`."
-    page = Page("The paper's tables, run again", lead, kind="Reproduction")
-    words = "Chart {}; its figures are in the tables of this section."
-    charts = [
-        Chart(name, Figure((folder / name).read_bytes(), words.format(name.removesuffix(".png"))))
-        for name in all_charts(summary)
-    ]
-    return render(page, "reproduce", charts=charts, **_values(summary))
-
-
-ZERO = 1e-9
-WHOLE = 1.0 - 1e-9
-STEADY = 1.5
-"""Ratios that differ by a larger factor are no proportion."""
-
-
-def finding(title: str, text: str, tone: Tone = "info") -> Callout:
-    """One point: a heading of a few words, and what the figures say about it."""
-    return Callout(tone, title, text)
-
-
-def findings(summary: Mapping[str, Any]) -> list[Callout]:
-    """All points that the summary has figures for, in the order of the questions."""
-    points = [
-        *gamma_findings(summary["facts"]),
-        *protocol_findings(summary),
-        *gamma_contrasts(summary["contrasts"]),
-        *floor_findings(summary["contrasts"]),
-        *overlap_findings(summary["tables"]),
-        *mask_findings(summary["tables"]),
-        *limit_findings(summary["limits"]),
-    ]
-    if summary["rq3"]:
-        points += ratio_findings(summary["rq3"])
-    if summary["rq4"]:
-        points += rise_findings(summary["rq4"])
-    return points
-
-
-def gamma_findings(facts: Sequence[Row]) -> list[Callout]:
-    """Whether the printed equation is a bound at all, and whether users' features can inform it."""
-    rows = [row for row in facts if row["experiment"] == "gamma"]
-    if not rows:
-        return []
-    parts = [
-        f"{row['value']:.4f} on {data_name(row['data'])} with {row['features']} features "
-        f"({row['share_below_one']:.1%} of the pairs below 1)"
-        for row in rows
-    ]
-    every = all(row["share_below_one"] >= WHOLE for row in rows)
-    end = (
-        "A bound on an odds ratio cannot be below 1, so clipped at 1 the equation allows no hidden confounding here."
-        if every
-        else "A bound on an odds ratio cannot be below 1; where it is, it has to be raised to 1."
-    )
-    text = f"With α = 2 and β = 5 the printed equation gives {_join(parts)}. {end}"
-    points = [
-        finding(
-            "Γ as printed", text, "warn" if any(r["share_below_one"] > 0 for r in rows) else "good"
-        )
-    ]
-    zero = [row for row in rows if row["gain_user"]["plugin"] < ZERO]
-    for data, own in by(zero, lambda row: row["data"]).items():
-        low, high = own[0]["user_degrees"]
-        why = (
-            f": every user has {low} logged ratings, so no user feature can predict exposure"
-            if low == high
-            else ""
-        )
-        points.append(
-            finding(
-                f"The user term on {data_name(data)}",
-                f"The gain of user features is 0{why}.",
-                "warn",
-            )
-        )
-    return points
-
-
-def protocol_findings(summary: Mapping[str, Any]) -> list[Callout]:
-    """Which protocol brings the paper's settings nearest to the paper's figures."""
-    rows = [
-        r
-        for r in summary["tables"]
-        if r["experiment"] == "rq1" and r["preset"] == "paper" and r["paper"]
-    ]
-    points = []
-    for data, own in by(rows, lambda row: row["source"]).items():
-        groups = by(own, lambda row: row["protocol"])
-        if len(groups) < 2:
-            continue
-        gap = {
-            key: _mean([abs(row["paper_difference"]) for row in part])
-            for key, part in groups.items()
-        }
-        rate = {key: part[0]["positive_rate"] for key, part in groups.items()}
-        best = min(gap, key=lambda key: gap[key])
-        parts = [
-            f"{gap[key]:.3f} under {key} ({rate[key]:.1%} of the test rows positive)" for key in gap
-        ]
-        text = (
-            f"Under the paper's settings our figures differ from the printed ones by {_join(parts)}, on average over "
-            f"methods and metrics. Of the protocols tried, {best} fits best."
-        )
-        points.append(finding(f"The protocol behind the figures on {data_name(data)}", text))
-    return points
-
-
-def gamma_contrasts(contrasts: Sequence[Row]) -> list[Callout]:
-    """Personalised Γ against one Γ, random ones, none: wins, ties and losses of paired comparisons."""
-    points = []
-    for kind, rows in by(
-        [r for r in contrasts if r["kind"].startswith("personalised")], lambda r: r["kind"]
-    ).items():
-        count = Counter(row["verdict"] for row in rows)
-        widest = max(rows, key=lambda row: abs(row["difference"]))
-        if not count["wins"]:
-            end = "No personalised method is ahead beyond chance."
-        elif count["wins"] > count["loses"]:
-            won = [row for row in rows if row["verdict"] == "wins"]
-            names = {
-                f"{row['method']} on {data_name(row['source'])} ({row['preset']})" for row in won
-            }
-            end = f"Ahead: {_join(sorted(names))}."
-        else:
-            end = "It loses at least as often as it wins."
-        text = (
-            f"Of {len(rows)} paired comparisons, {count['wins']} are won, {count['ties']} tied, {count['loses']} lost "
-            f"(largest difference {widest['difference']:+.4f}, {widest['method']} on {data_name(widest['source'])}, "
-            f"{metric_name(widest['metric'])}). {end}"
-        )
-        tone: Tone = "good" if count["wins"] > count["loses"] else "warn"
-        points.append(finding(kind[0].upper() + kind[1:], text, tone))
-    return points
-
-
-def floor_findings(contrasts: Sequence[Row]) -> list[Callout]:
-    """Every method against the item rate: a table in which the trivial baseline is not shown hides
-    this."""
-    rows = [
-        row
-        for row in contrasts
-        if row["kind"] == "against the item rate" and row["experiment"] == "rq1"
-    ]
-    points = []
-    for (data, preset), own in by(rows, lambda row: (row["source"], row["preset"])).items():
-        parts = []
-        for (metric, protocol), part in by(
-            own, lambda row: (row["metric"], row["protocol"])
-        ).items():
-            count = Counter(row["verdict"] for row in part)
-            best = max(part, key=lambda row: float(row["difference"]))
-            parts.append(
-                f"{metric_name(metric)} ({protocol}): {count['wins']} of {len(part)} rows win, "
-                f"{count['ties']} tie, {count['loses']} lose; best is {best['method']} at {best['difference']:+.4f} "
-                f"[{best['low']:+.4f}, {best['high']:+.4f}]"
-            )
-        seen = {row["verdict"] for row in own}
-        tone: Tone = "warn" if "loses" in seen else "good" if "wins" in seen else "info"
-        points.append(
-            finding(
-                f"Against the item rate on {data_name(data)}, preset {preset}",
-                f"{'; '.join(parts)}.",
-                tone,
-            )
-        )
-    return points
-
-
-def overlap_findings(tables: Sequence[Row]) -> list[Callout]:
-    """What scoring training pairs, as the paper does on KuaiRec, adds to the figures."""
-    rows = [row for row in tables if row["experiment"] == "rq1" and row["source"] == "kuairec"]
-    at = {(row["preset"], row["label"], row["metric"]): row for row in rows}
-    parts = []
-    for metric in dict.fromkeys(row["metric"] for row in rows):
-        pairs = [
-            (row, at["paper", label, metric])
-            for (preset, label, other), row in at.items()
-            if preset == "paper-overlapping" and other == metric and ("paper", label, metric) in at
-        ]
-        if pairs:
-            up = _mean([over["mean"] - held["mean"] for over, held in pairs])
-            told = [(over, held) for over, held in pairs if over["paper"] is not None]
-            near = ""
-            if told:
-                far = [
-                    _mean([abs(row["paper_difference"]) for row in column])
-                    for column in zip(*told, strict=True)
-                ]
-                near = f" (distance to the printed figures {far[0]:.3f} instead of {far[1]:.3f})"
-            parts.append(
-                f"{metric_name(metric)} changes by {up:+.3f} over {len(pairs)} methods{near}"
-            )
-    if not parts:
-        return []
+def claims(summary: Row) -> list[tuple[str, str, str]]:
+    """Claim, finding and how sure it is, for all that the summary has figures for."""
     return [
-        finding(
-            "Scoring training pairs on KuaiRec", f"With training pairs in the test, {_join(parts)}."
+        *_gamma_claims(summary),
+        *_table_claims(summary),
+        *_entropy_claims(summary),
+    ]
+
+
+def _gamma_claims(summary: Row) -> list[tuple[str, str, str]]:
+    """Γ as printed, and a personalised Γ against one Γ, random ones, none."""
+    found = []
+    if facts := summary["facts"]:
+        values = ", ".join(f"{NAMES[row['data']]} {row['gamma']:.3f}" for row in facts)
+        all_below = all(row["below_one"] > 0.999 for row in facts)
+        text = "a bound on an odds ratio is never below 1, so as printed it allows nothing hidden"
+        end = text if all_below else "below 1 it allows nothing hidden"
+        found.append(
+            (
+                "Γ = α·IG_u + β·IG_i bounds what is hidden",
+                f"with α = 2 and β = 5 it is {values}; {end}",
+                "certain: arithmetic on the logs",
+            )
         )
+    words = {
+        "one": "a personal Γ beats one Γ (PUID over RD, BPUID over BRD)",
+        "random": "a personal Γ beats a random one of equal size",
+        "none": "a personal Γ beats none (PUID over IPS and DR)",
+    }
+    for kind, rows in by(summary["contrasts"], lambda row: row["kind"]).items():
+        parts = [
+            f"{'paper’s networks' if preset.startswith('paper') else 'our fits'}: {_counts(own)}"
+            for preset, own in by(rows, lambda row: row["preset"][:5]).items()
+        ]
+        most = max(rows, key=lambda row: abs(row["difference"]))
+        where = f"{most['method'].split(',')[0]}, {NAMES[most['source']]}, {most['metric'].upper()}"
+        widths = sorted((row["high"] - row["low"]) / 2 for row in rows)
+        sure = (
+            f"{len(rows)} paired comparisons, Holm; median ±{widths[len(widths) // 2]:.3f}; "
+            f"largest difference {most['difference']:+.3f} ({where})"
+        )
+        found.append((words[kind], "; ".join(parts), sure))
+    return found
+
+
+def _table_claims(summary: Row) -> list[tuple[str, str, str]]:
+    """Debiasing against `mf`, the item rate, masks, the ablation, training pairs in the test."""
+    found = []
+    rq1 = [row for row in summary["tables"].get("rq1", ()) if row["metric"] == "uauc"]
+    parts = []
+    for preset, own in by(rq1, lambda row: row["preset"]).items():
+        theirs = [r for r in own if printed(r["label"], r["source"], "uauc") and r["verdict"]]
+        parts.append(f"{preset}: {_counts(theirs)}")
+    if parts:
+        floor = [row for row in rq1 if row["label"] == "item-rate"]
+        seeds = sorted({row["n_seeds"] for row in rq1})
+        sure = f"UAUC, paired over users, Holm within a table; seeds {seeds[0]} to {seeds[-1]}"
+        found.append(("debiased methods beat plain MF", "; ".join(parts), sure))
+        text = f"against `mf`, by table: {_counts(floor)}"
+        found.append(("(not in the paper) the mean rating of an item, no learning", text, sure))
+    if rq2 := [row for row in summary["tables"].get("rq2", ()) if row["metric"] == "uauc"]:
+        best = [
+            max(own, key=lambda row: float(row["mean"]))["label"]
+            for own in by(rq2, lambda row: (row["source"], row["mask"])).values()
+        ]
+        told = ", ".join(f"{name} {n}×" for name, n in Counter(best).most_common())
+        seeds = sorted({row["n_seeds"] for row in rq2})
+        sure = f"highest mean only; {len(best)} masked logs, seeds {seeds[0]} to {seeds[-1]}"
+        found.append(("PUID leads as rows are removed (RQ2)", f"best UAUC: {told}", sure))
+    if rows := [
+        r for r in summary["tables"].get("ablation", ()) if r["verdict"] and "+" not in r["label"]
+    ]:
+        text = f"variants 2–5 against variant 1: {_counts(rows)}"
+        sure = f"{len(rows)} paired comparisons, {max(r['n_seeds'] for r in rows)} seeds"
+        found.append(("the full PUID is best in the ablation", text, sure))
+    return [*found, *_overlap_claim(rq1)]
+
+
+def _overlap_claim(rq1: Sequence[Row]) -> list[tuple[str, str, str]]:
+    at = {(row["preset"], row["label"]): row["mean"] for row in rq1 if row["source"] == "kuairec"}
+    pairs = [
+        (mean, at["paper", label])
+        for (preset, label), mean in at.items()
+        if preset == "paper-overlapping" and ("paper", label) in at
     ]
-
-
-def mask_findings(tables: Sequence[Row]) -> list[Callout]:
-    """RQ2: does the order of methods in the paper hold as the log loses rows?"""
-    rows = [r for r in tables if r["experiment"] == "rq2" and r["metric"] == "uauc"]
-    points = []
-    for (data, preset), own in by(rows, lambda row: (row["source"], row["preset"])).items():
-        best: Counter[str] = Counter()
-        for part in by(own, lambda row: tuple(row["mask"])).values():
-            best[max(part, key=lambda row: float(row["mean"]))["label"]] += 1
-        total = sum(best.values())
-        parts = [f"{label} {count}" for label, count in best.most_common()]
-        text = f"The best UAUC at the {total} masks is reached by: {_join(parts)} (times)."
-        points.append(finding(f"Masks on {data_name(data)}, preset {preset}", text))
-    return points
-
-
-def limit_findings(limits: Sequence[Row]) -> list[Callout]:
-    """Fits that ended because of the limit of epochs: a caveat that the figures need."""
-    parts = [
-        f"{row['at_the_limit']} of {row['fits']} on {data_name(row['data'])} under preset {row['preset']} "
-        f"(limit {row['epochs']})"
-        for row in limits
-        if row["at_the_limit"]
-    ]
-    if not parts:
+    if not pairs:
         return []
-    text = f"These fits were still improving when their epochs ran out: {_join(parts)}. More epochs might raise them."
-    return [finding("Fits cut short", text)]
+    up = sum(over - held for over, held in pairs) / len(pairs)
+    text = f"scoring training pairs, as the paper does, moves UAUC by {up:+.3f}"
+    return [("KuaiRec's figures are of unseen pairs", text, f"{len(pairs)} methods, 1 seed")]
 
 
-def ratio_findings(rq3: Mapping[str, Any]) -> list[Callout]:
-    """RQ3: signs and sizes of the ratios, and what of them survives."""
-    points = []
-    for ratio, side in (("ratio_user", "user"), ("ratio_item", "item")):
-        rows = [row for row in rq3["ratios"] if row["ratio"] == ratio]
-        plain, control, left = (
-            [row for row in rows if (row["control"], row["estimator"]) == key]
-            for key in (("none", "plugin"), ("permuted", "plugin"), ("none", "permutation"))
-        )
-        values = [row["mean"] for row in plain if row["mean"] is not None]
-        both = _mean([row["n"] / row["of"] for row in left])
-        spread = f"from {min(values):.2f} to {max(values):.2f}" if values else "nowhere"
-        factor = max(values) / min(values) if values and min(values) > 0 else 1.0
-        steady = "no steady proportion" if factor > STEADY else "a steady proportion"
-        useless = _mean([row["positive"] for row in control]) >= 0.95 * _mean(
-            [row["positive"] for row in plain]
-        )
-        end = "So the sign says nothing." if useless else "So the sign says something."
+def _entropy_claims(summary: Row) -> list[tuple[str, str, str]]:
+    found = []
+    for side, rq3 in summary["rq3"].items():
+        real, control = rq3["features"], rq3["control"]
+        known = [mean for row in real["means"] for mean in row if mean is not None]
         text = (
-            f"Plug-in ratios are positive in {_mean([r['positive'] for r in plain]):.0%} of the cases, and in "
-            f"{_mean([r['positive'] for r in control]):.0%} with permuted feature rows, which carry no information. "
-            f"{end} Over the 16 combinations the mean ratio runs {spread}, {steady}. Both gains exceed "
-            f"those of noise with equally many bins in {both:.0%} of the cases."
+            f"positive in {real['positive']:.0%}, and in {control['positive']:.0%} with permuted "
+            f"features, which know nothing; mean ratios from {min(known):.2f} to {max(known):.2f}; "
+            f"both gains beyond chance in {real['beyond_chance']:.0%}"
         )
-        points.append(
-            finding(f"RQ3, {side} side", text, "warn" if useless or both < 0.5 else "good")
-        )
-    return points
-
-
-def rise_findings(rq4: Mapping[str, Any]) -> list[Callout]:
-    """RQ4: how much of the rise is made by finer bins."""
-    points = []
-    for side in SIDES:
-        facts = rq4["sides"][side]
-        rising, final = facts["rising"], facts["final"]
-        share = facts["artefact_at_the_end"]
+        claim = f"observed and hidden {side} features inform in proportion (RQ3)"
+        found.append((claim, text, f"{rq3['orders']} random orders × 16 shares"))
+    for side, rq4 in summary["rq4"].items():
         text = (
-            f"The plug-in gain does not fall in {rising['plugin']:.0%} of the steps; nested bins allow nothing else. "
-            f"Noise with equally many bins does so in {rising['noise']:.0%}, and with all features hidden it gains "
-            f"{final['noise']['mean']:.4f} of {final['plugin']['mean']:.4f} nats: {share:.0%} is artefact. "
-            f"{facts['beyond_chance']:.0%} of the gains are beyond chance."
+            f"it does not fall in {rq4['plugin_rises']:.0%} of steps, nor does that of noise in "
+            f"{rq4['noise_rises']:.0%}; with all hidden, noise has "
+            f"{rq4['noise'][-1] / rq4['plugin'][-1]:.0%} of the gain"
         )
-        points.append(
-            finding(f"RQ4, hidden {side} features", text, "warn" if share > 0.5 else "good")
+        claim = f"the gain rises with the number of hidden {side} features (RQ4)"
+        found.append((claim, text, f"{rq4['orders']} random orders; nested bins cannot fall"))
+    return found
+
+
+def rq1_table(rows: Sequence[Row], name: str, metric: str) -> str:
+    """Methods × (printed, then preset and protocol)."""
+    own = [row for row in rows if row["metric"] == metric]
+    columns = dict.fromkeys((row["preset"], row["protocol"]) for row in own)
+    at = {(row["preset"], row["protocol"], row["label"]): row for row in own}
+    order = [row.label or row.method for preset in PRESETS.values() for row in preset.rows]
+    labels = [label for label in dict.fromkeys(order) if any(label == key[2] for key in at)]
+    body = []
+    for label in labels:
+        figure = printed(label, name, metric)
+        cells = [_figure(at.get((*column, label))) for column in columns]
+        body.append([label, "–" if figure is None else f"{figure:.3f}", *cells])
+    return table(("method", "printed", *(f"{a}, {b}" for a, b in columns)), body)
+
+
+def _basis(summary: Row, rows: Sequence[Row], name: str) -> str:
+    """Positive rates, seeds, and what random orders score."""
+    facts = next((row for row in summary["facts"] if row["data"] == name), {"chance": {}})
+    rates = {row["protocol"]: row["positive_rate"] for row in rows}
+    parts = []
+    for protocol, rate in rates.items():
+        random = facts["chance"].get(protocol, {})
+        scores = "/".join(f"{value:.3f}" for value in random.values())
+        parts.append(f"{protocol} {rate:.1%}" + (f" (random order {scores})" if scores else ""))
+    seeds = {
+        key: max(row["n_seeds"] for row in own)
+        for key, own in by(rows, lambda r: r["preset"]).items()
+    }
+    told = ", ".join(f"{key} {n}" for key, n in seeds.items())
+    return f"Positive test rows: {', '.join(parts)}. Seeds: {told}."
+
+
+def rq2_table(rows: Sequence[Row], name: str) -> str:
+    """Methods × masks, UAUC: printed → ours."""
+    at = {(row["label"], row["mask"]): row for row in rows if row["metric"] == "uauc"}
+    labels = sorted({label for label, _ in at}, key=[*_printed_order(), "item-rate"].index)
+    body = []
+    for label in labels:
+        cells = []
+        for mask in MASK_RATIOS:
+            figure = printed(label, name, "uauc", mask)
+            shown = "" if figure is None else f"{figure:.3f}→"
+            cells.append(shown + _figure(at.get((label, mask))))
+        body.append([label, *cells])
+    return table(("method", *(f"{mask:.0%} removed" for mask in MASK_RATIOS)), body)
+
+
+def _printed_order() -> list[str]:
+    return [row.method for row in PRESETS["paper"].rows if row.label is None]
+
+
+def rq3_table(found: Row) -> str:
+    """Mean ratio and, behind the stroke, that of permuted features; user shares × item shares."""
+    real, control = (found[key]["means"] for key in ("features", "control"))
+    body = [
+        [f"users 1/{share}", *(f"{_two(a)}/{_two(b)}" for a, b in zip(x, y, strict=True))]
+        for share, x, y in zip(SHARES, real, control, strict=True)
+    ]
+    return table(("observed", *(f"items 1/{share}" for share in SHARES)), body)
+
+
+def _two(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def rq4_table(rq4: Row) -> str:
+    """Gains in millinats at quarters of the features hidden."""
+    body = []
+    for side, found in rq4.items():
+        n = len(found["plugin"])
+        at = [max(1, round(n * share)) - 1 for share in (0.25, 0.5, 0.75, 1.0)]
+        cells = [f"{1e3 * found['plugin'][k]:.2f} ({1e3 * found['noise'][k]:.2f})" for k in at]
+        body.append([f"{side} features ({n})", *cells])
+    return table(("hidden", "a quarter", "half", "three quarters", "all"), body)
+
+
+def ablation_table(rows: Sequence[Row]) -> str:
+    """Variants × (preset, metric)."""
+    columns = dict.fromkeys((row["preset"], row["metric"]) for row in rows)
+    at = {(row["preset"], row["metric"], row["label"]): row for row in rows}
+    labels = sorted({row["label"] for row in rows}, key=lambda x: (x[0], x[1] == "+", x))
+    body = [[x, *(_figure(at.get((*column, x))) for column in columns)] for x in labels]
+    return table(("variant", *(f"{a}, {b.upper()}" for a, b in columns)), body)
+
+
+# The field
+
+
+PUBLISHED = {
+    ("coat", "rd"): "AutoDebias AUC .766, NDCG@5 .522; RD's public code UAUC .684, NDCG@5 .509",
+    ("yahoo-r3", "rd"): "AutoDebias AUC .741, NDCG@5 .645; RD's public code UAUC .681, NDCG@5 .582",
+    ("coat", "cvib"): "D-DR AUC .7804; UPO NDCG@5 .691",
+    ("yahoo-r3", "cvib"): "CVIB AUC .7231, NDCG@5 .7133; UPO AUC .717, NDCG@5 .694",
+    ("coat", "idcf"): "IViDR NDCG@5 .5903; iDCF NDCG@5 .5638",
+    ("yahoo-r3", "idcf"): "IViDR NDCG@5 .6602; iDCF NDCG@5 .6410",
+}
+"""Figures in print, each under its own protocol."""
+
+
+def field_text(summary: Row, made: str) -> str:
+    """Five sentences, then methods × data sets by three metrics."""
+    rows = summary["tables"]["field"]
+    columns = list(dict.fromkeys((row["data"], row["protocol"]) for row in rows))
+    first = {
+        column: [r for r in rows if (r["data"], r["protocol"]) == column] for column in columns
+    }
+    return markdown_page(
+        "field",
+        made=made,
+        findings=field_findings(rows),
+        matrices=[
+            (metric.upper(), field_matrix(rows, columns, metric))
+            for metric in dict.fromkeys(row["metric"] for row in rows)
+        ],
+        basis=[
+            (_title(column), f"{own[0]['positive_rate']:.1%}", max(r["n_seeds"] for r in own))
+            for column, own in first.items()
+        ],
+        published=[(_title(key), PUBLISHED[key]) for key in columns if key in PUBLISHED],
+        failed=summary["failed"],
+        unfinished=summary["unfinished"],
+    )
+
+
+def _title(column: tuple[str, str]) -> str:
+    return f"{NAMES.get(column[0], column[0])} {column[1]}"
+
+
+def field_matrix(rows: Sequence[Row], columns: Sequence[tuple[str, str]], metric: str) -> str:
+    """Means with marks; the last row is the typical half-width of a paired difference to `mf`."""
+    own = [row for row in rows if row["metric"] == metric]
+    at = {(row["data"], row["protocol"], row["label"]): row for row in own}
+    labels = sorted({row["label"] for row in own}, key=lambda x: -_wins(own, x))
+    body = []
+    for label in labels:
+        found = [at.get((*column, label)) for column in columns]
+        cells = ["–" if r is None else _figure({**r, "half": None}) for r in found]
+        body.append([f"`{label}`", str(max(r["uniform_rows"] for r in found if r)), *cells])
+    typical = []
+    for column in columns:
+        halves = sorted(
+            (r["difference_high"] - r["difference_low"]) / 2
+            for r in own
+            if (r["data"], r["protocol"]) == column and r["difference_high"] is not None
         )
-    return points
+        typical.append(f"±{halves[len(halves) // 2]:.3f}" if halves else "–")
+    head = ("method", "uniform rows", *map(_title, columns))
+    return table(head, [*body, ["*typical ±*", "", *typical]])
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def _wins(rows: Iterable[Row], label: str) -> float:
+    count = Counter(row["verdict"] for row in rows if row["label"] == label)
+    return count["wins"] - count["loses"]
 
 
-def _join(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def field_findings(rows: Sequence[Row]) -> list[str]:
+    """The five sentences that matter, by UAUC."""
+    own = [row for row in rows if row["metric"] == "uauc"]
+    if not own:
+        return []
+    best = {
+        _title(key): max(part, key=lambda row: float(row["mean"]))
+        for key, part in by(own, lambda row: (row["data"], row["protocol"])).items()
+    }
+    judged = [row for row in own if row["verdict"]]
+    ahead = [
+        label for label in dict.fromkeys(r["label"] for r in judged) if _wins(judged, label) > 0
+    ]
+    with_rows = {row["label"] for row in own if row["uniform_rows"]}
+    variants = [row for row in own if row["label"] in DR_VARIANTS and row["to_dr"]]
+    to_dr = _counts({"verdict": row["to_dr"]} for row in variants)
+    floors = ", ".join(
+        f"`{name}` {_counts(r for r in judged if r['label'] == name)}" for name in BASELINES
+    )
+    groups = {
+        "methods with": [r for r in judged if r["label"] in with_rows],
+        "methods without": [r for r in judged if r["label"] not in (*with_rows, *BASELINES)],
+    }
+    split = "; ".join(f"{words} uniform rows {_counts(part)}" for words, part in groups.items())
+    return [
+        "Best mean: "
+        + ", ".join(f"{k} `{r['label']}` {r['mean']:.3f}" for k, r in best.items())
+        + ".",
+        f"More tables won than lost against `mf`: {', '.join(f'`{x}`' for x in ahead) or 'none'}.",
+        f"Comparisons with `mf`: {split}.",
+        f"Variants of DR against `dr`: {to_dr}.",
+        f"Baselines against `mf`: {floors}.",
+    ]

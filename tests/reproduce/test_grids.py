@@ -1,0 +1,107 @@
+"""Which jobs make up the tables: every row and control, alike for all methods, seed by seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from puidrec.methods import METHODS
+from puidrec.reproduce import paper_tables as paper
+from puidrec.reproduce.grids import (
+    FIELD_METHODS,
+    GRIDS,
+    OURS,
+    OWN,
+    PAPER,
+    TRIVIAL,
+    Row,
+    ablation_rows,
+    field_jobs,
+    jobs_of,
+    rq1_jobs,
+    rq2_jobs,
+)
+
+FOLDERS = {data: Path(data) for data in paper.METRICS}
+
+
+def test_all_methods_are_shown_with_trivial_baselines_and_controls() -> None:
+    own = {row.label or row.method for row in OWN.rows}
+    # popularity is for likes; pure-svd stands for no claim
+    assert set(METHODS) - {"popularity", "pure-svd"} <= own | set(FIELD_METHODS)
+    assert {"puid-ips, random Γ", "puid-dr, random Γ", "puid-ips, Γ = 1", *TRIVIAL} <= own
+    printed = {row.label or row.method for row in PAPER.rows}
+    assert printed >= {method for method, *_ in paper.RQ1} | {"item-rate"}
+    assert not printed & set(OURS)
+
+
+def test_paper_settings_are_the_papers() -> None:
+    job = PAPER.job(FOLDERS, "coat", Row("puid-dr"), 1, "ge3")
+    settings = job.resolved
+    found = (settings.backbone, settings.target, settings.alpha, settings.beta)
+    assert found == ("mf-mlp", "binary", 2.0, 5.0)
+    assert job.data.options == {"features": "pseudo"}
+    assert "alpha" not in PAPER.job(FOLDERS, "coat", Row("rd-dr"), 1).settings
+    assert PAPER.job(FOLDERS, "coat", Row("item-rate"), 1).settings == {}
+    assert OWN.job(FOLDERS, "coat", Row("mf"), 1).settings == {}
+
+
+@pytest.mark.parametrize("question", GRIDS)
+def test_every_job_can_be_run_and_has_a_name_of_its_own(question: str) -> None:
+    jobs = GRIDS[question](FOLDERS, 0)
+    names = {
+        (job.check().data.title, job.data.mask, job.preset, job.protocol, job.name) for job in jobs
+    }
+    assert len(names) == len(jobs) > 0
+    assert all(
+        job.data.name in ("coat", "simulated") for job in GRIDS[question]({"coat": Path("c")}, 0)
+    )
+
+
+def test_each_seed_draws_its_own_kuairec_log() -> None:
+    options = [OWN.job(FOLDERS, "kuairec", Row("mf"), seed).data.options for seed in (0, 1)]
+    assert options == [{"rng": 0}, {"rng": 1}]
+
+
+def test_rq1_has_both_backbones_under_every_protocol() -> None:
+    shown = {(job.data.name, job.preset, job.protocol) for job in rq1_jobs(FOLDERS, 0)}
+    for data in ("coat", "yahoo-r3"):
+        assert shown >= {(data, x, y) for x in ("own", "paper") for y in ("rd", "paper", "ge3")}
+    overlapping = [job for job in rq1_jobs(FOLDERS, 0) if job.preset == "paper-overlapping"]
+    assert {job.data.options["evaluation"] for job in overlapping} == {"overlapping-as-in-paper"}
+    later = {(job.data.name, job.preset) for job in rq1_jobs(FOLDERS, 1)}
+    assert ("kuairec", "paper") not in later
+    assert {("kuairec", "own"), ("coat", "paper")} <= later
+
+
+def test_rq2_has_every_ratio_and_printed_method() -> None:
+    jobs = [job for job in rq2_jobs(FOLDERS, 0) if job.data.name == "yahoo-r3"]
+    assert {job.data.mask for job in jobs} == {("random", ratio) for ratio in paper.MASK_RATIOS}
+    assert {job.method for job in jobs} >= {method for method, *_ in paper.RQ2[0.1]} | {"mf"}
+
+
+def test_ablation_rows_are_those_of_the_caption() -> None:
+    rows = {row.label.split()[0]: row.settings for row in ablation_rows("A")[:5]}
+    weights = {name: (row["alpha"], row["beta"]) for name, row in rows.items()}
+    assert weights == {"A1": (2, 5), "A2": (2, 5), "A3": (5, 10), "A4": (5, 5), "A5": (None, None)}
+    assert rows["A2"]["backbone"] == "mf"
+    assert rows["A5"]["gamma"] == "random"
+    assert {row.method for row in ablation_rows("B")[:5]} == {"puid-dr"}
+
+
+def test_all_methods_of_the_field_have_one_configuration_on_the_same_rows() -> None:
+    jobs = field_jobs(FOLDERS, 2)
+    assert {(job.seed, job.budget, len(job.settings)) for job in jobs} == {(2, 1, 0)}
+    missing = {job.method for job in jobs if job.protocol == "rd"} ^ set(FIELD_METHODS)
+    assert not missing
+    cvib = {job.method for job in jobs if job.protocol == "cvib"}
+    assert all(METHODS[name].needs_uniform for name in set(FIELD_METHODS) - cvib)
+
+
+@pytest.mark.parametrize("question", GRIDS)
+def test_quick_runs_are_short_and_devices_are_named(question: str) -> None:
+    jobs = jobs_of(question, FOLDERS, 1, quick=True, device="cuda")
+    assert len(jobs) < len(jobs_of(question, FOLDERS, 2, quick=False, device="cpu")) / 2
+    trained = [job.resolved for job in jobs if METHODS[job.method].trains]
+    assert {(one.epochs, one.device) for one in trained} == {(4, "cuda")}
