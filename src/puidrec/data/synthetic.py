@@ -150,7 +150,10 @@ def _assemble(
 ) -> Simulation:
     """A simulation from its tables, which are checked like any other data."""
     data = Dataset.from_frame(
-        **tables,
+        tables["logged"],
+        uniform=tables.get("uniform"),
+        users=tables.get("users"),
+        items=tables.get("items"),
         scale=(1, 5),
         unknown_ids="keep",
         name="simulated",

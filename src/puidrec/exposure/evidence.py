@@ -69,8 +69,14 @@ class Evidence:
         calibration_rows: how many of them suffice to hide features in; odds ratios do not depend on
         their number.
         """
-        sizes = {"n_users": data.n_users, "n_items": data.n_items}
-        found = cls.from_log(rows.user, rows.item, users=data.users, items=data.items, **sizes)
+        found = cls.from_log(
+            rows.user,
+            rows.item,
+            users=data.users,
+            items=data.items,
+            n_users=data.n_users,
+            n_items=data.n_items,
+        )
         step = 1 if calibration_rows is None else -(-len(rows) // calibration_rows)
         return found if step <= 1 else replace(found, log=(rows.user[::step], rows.item[::step]))
 

@@ -212,7 +212,7 @@ def rq1_table(rows: Sequence[Row], name: str, metric: str) -> str:
 
 def _basis(summary: Row, rows: Sequence[Row], name: str) -> str:
     """Positive rates, seeds, and what random orders score."""
-    facts = next((row for row in summary["facts"] if row["data"] == name), {"chance": {}})
+    facts: Row = next((row for row in summary["facts"] if row["data"] == name), {"chance": {}})
     rates = {row["protocol"]: row["positive_rate"] for row in rows}
     parts = []
     for protocol, rate in rates.items():
