@@ -287,7 +287,7 @@ def crossing(grid: Sequence[float], values: Sequence[Number]) -> Number:
         before, after = values[k - 1], values[k]
         if before is not None and after is not None and before != 0.0 and before * after <= 0.0:
             share = before / (before - after)
-            return float(grid[k - 1] * (grid[k] / grid[k - 1]) ** share
+            return float(grid[k - 1] * (grid[k] / grid[k - 1]) ** share)
     return None
 
 
