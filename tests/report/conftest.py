@@ -132,6 +132,7 @@ def read() -> Callable[[str], Node]:
 @pytest.fixture(scope="session")
 def blocks_page() -> Callable[..., str]:
     """Renders a page whose body is a piece of template; keyword arguments are its values."""
+    from puidrec.report.envelope import draw
     from puidrec.report.page import _environment, render
 
     def make(body: str, kind: str = "", title: str = "Title", lead: str = "", **values: Any) -> str:
@@ -140,7 +141,7 @@ def blocks_page() -> Callable[..., str]:
             '{% import "blocks.html.j2" as blocks with context %}'
             '{% import "envelope.html.j2" as drawn with context %}' + body + "{% endblock %}"
         )
-        return render(template, kind=kind, title=title, lead=lead, **values)
+        return render(template, kind=kind, title=title, lead=lead, draw=draw, **values)
 
     return make
 

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from puidrec.report.charts import BLUE, DARK, GREY, canvas_of_rows
-from puidrec.report.envelope import ModelNames, envelopes_of
+from puidrec.report.envelope import ModelNames, draw, envelopes_of
 from puidrec.report.formatting import bin_values, short_labels, show
 from puidrec.report.page import Tone, render
 
@@ -42,6 +42,7 @@ def audit_html(audit: Mapping[str, Any], **more: Any) -> str:
         label=label,
         leads=judged_leads(audit),
         panels=envelopes_of(audit, names),
+        draw=draw,
         users=_axis(gamma_map.get("user_bins") or [], "users"),
         items=_axis(gamma_map.get("item_bins") or [], "items"),
         **more,

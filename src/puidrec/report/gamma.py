@@ -82,7 +82,7 @@ def _page(study: GammaStudy) -> dict[str, Any]:
         "study": study,
         "main": _main(study),
         "sentence": sentence(study),
-        "measures": MEASURES,
+        "picked": SHORT,
         "basis": _basis(study),
         "middle": float(np.median(study.pairs)),
         "histogram": histogram_of(study),

@@ -305,8 +305,6 @@ def _picture(drawing: Any) -> list[str]:
 
 @cache
 def _environment() -> Environment:
-    from puidrec.report.envelope import draw
-
     environment = Environment(
         loader=PackageLoader("puidrec.report"),
         autoescape=True,
