@@ -58,6 +58,9 @@ KEPT_NUMBERS = 5_000_000
 """Where vectors of all products have at most so many numbers, the directions are sought among all
 of them (a Krylov space) and not among the last ones alone: then they hardly depend on the random
 vectors begun with."""
+EMPTY, EMPTIED, PAYS = 1e-3, (20, 100), 1e-4
+"""Share of the largest column's L2 up to which a column is left out; the sweeps between which that
+is looked at; how much above its price the slope of a column must be for it to come back."""
 FAINT = 0.02
 """Length of a new column, against the strongest, where the slope gives it none: L2 will settle it.
 """
@@ -126,32 +129,112 @@ class LeastSquares:
         solved before.
         after: called after every sweep.
         """
-        state, s = _begin(objective, model, start, metric or {})
+        whole = model
+        if isinstance(start, State):
+            state = start
+        else:
+            state = _begin(objective, whole, start, metric or {})
+        state, model = _without_empty(state, whole)
         tolerance = (
             TOLERANCE[state.point["users"].dtype] if self.tolerance is None else self.tolerance
         )
+        s = _logged(objective, model.factors(state.point))
         while state.number < self.max_sweeps and state.settled < SETTLED:
             if state.fresh:
+                if EMPTIED[0] <= state.number <= EMPTIED[1]:
+                    state, model = _without_empty(state, model, EMPTY)
                 s = _logged(objective, model.factors(state.point))
             state, s = _sweep(objective, model, state, s, tolerance)
+            if state.settled >= SETTLED and model.dim < whole.dim:
+                point = _with_missing(objective, whole, model, state.point)
+                if point is not state.point:
+                    state, model = _begin(objective, whole, point, {}, state.number), whole
+                    s = _logged(objective, model.factors(state.point))
             if after is not None:
-                after(state)
+                after(_padded(state, whole))
         outcome = Outcome.CONVERGED if state.settled >= SETTLED else Outcome.LIMIT
-        return Solution(state.point, state.objective, state.number, outcome, state.metric)
+        point = _padded(state, whole).point
+        return Solution(point, state.objective, state.number, outcome, state.metric)
 
 
 def _begin(
-    objective: Objective, model: Model, start: Point | State, metric: Mapping[str, Tensor]
-) -> tuple[State, Column]:
-    if isinstance(start, State):
-        return start, _logged(objective, model.factors(start.point))
+    objective: Objective,
+    model: Model,
+    start: Point,
+    metric: Mapping[str, Tensor],
+    number: int = 0,
+) -> State:
     point = model.centred({name: x.clone() for name, x in start.items()})
+    if bool((point["items"] == 0.0).all(0)[:-1].any()):
+        state, narrow = _without_empty(State(0, 0.0, point, {}, {}, 0), model)
+        if narrow.dim < model.dim:
+            point = _with_missing(objective, model, narrow, state.point)
+            point = _padded(state._replace(point=point), model).point
     factors = model.factors(point)
-    s = _logged(objective, factors)
-    value = objective.value(s, factors) + model.penalty(point)
+    value = objective.value(_logged(objective, factors), factors) + model.penalty(point)
     _check_finite(value, "at the start")
     known = metric if metric_width(metric) == model.dim + 1 else {}
-    return State(0, value, point, {}, {}, 0, metric=known), s
+    return State(number, value, point, {}, {}, 0, metric=known)
+
+
+def _without_empty(state: State, model: Model, least: float = 0.0) -> tuple[State, Model]:
+    """The state and the model without columns that L2 has emptied: turned to their principal axes,
+    which changes neither scores nor L2, and less those of at most `least` of the largest one's L2."""
+    point = state.point
+    if not model.dim or any(
+        side.features is not None or side.centre is not None or not bool(side.free.all())
+        for side, _ in model.sides
+    ):
+        return state, model
+    total = torch.zeros(model.dim, model.dim, dtype=torch.float64, device=point["items"].device)
+    for side, complete in model.sides:
+        own = point[f"{side.name}s"][:, :-1]
+        total += float(side.cost[0]) * complete(gram(own, own))
+    if least:
+        share, axes = torch.linalg.eigh(total)
+        axes = axes[:, share > least * share[-1:]].flip(1)
+    else:  # exactly: what was left out before, of a state that goes on
+        axes = torch.eye(model.dim).to(total)[:, total.diagonal() > 0.0]
+    if axes.shape[1] == model.dim:
+        return state, model
+
+    def turned(old: Point) -> Point:
+        return {
+            name: x if x.ndim == 0 else torch.cat([x[:, :-1] @ axes.to(x), x[:, -1:]], 1)
+            for name, x in old.items()
+        }
+
+    parts = {name: turned(getattr(state, name)) for name in ("point", "direction", "proposal")}
+    metric = state.metric if metric_width(state.metric) == axes.shape[1] + 1 else {}
+    return state._replace(**parts, metric=metric), _narrowed(model, axes.shape[1] + 1)
+
+
+def _padded(state: State, model: Model) -> State:
+    """The state with columns of 0 where some were left out."""
+    lacking = model.dim + 1 - state.point["users"].shape[1]
+    if not lacking:
+        return state
+
+    def wide(old: Point) -> Point:
+        return {
+            name: x
+            if x.ndim == 0
+            else torch.cat([x[:, :-1], x.new_zeros(len(x), lacking), x[:, -1:]], 1)
+            for name, x in old.items()
+        }
+
+    return state._replace(
+        point=wide(state.point), direction=wide(state.direction), proposal=wide(state.proposal)
+    )
+
+
+def _with_missing(objective: Objective, whole: Model, narrow: Model, point: Point) -> Point:
+    """The point with all columns again where one that was left out would lower J; else as it is."""
+    factors = narrow.factors(point)
+    s = _logged(objective, factors)
+    _, sigma, _, _ = _leading(objective, s, factors, point["items"][:, :-1], 1)
+    price = float(whole.users.cost[0] * whole.items.cost[0]) ** 0.5
+    return grown(objective, whole, point) if float(sigma[0]) > (1.0 + PAYS) * price else point
 
 
 def _logged(objective: Objective, factors: LowRank) -> Column:

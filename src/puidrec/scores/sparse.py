@@ -19,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from puidrec.errors import InputError
 
@@ -151,6 +152,10 @@ class LogPattern:
 
     def matmul(self, values: Tensor, dense: Tensor) -> Tensor:
         """V @ dense, V the matrix of the pattern with these values."""
+        if dense.dtype == torch.float32 and len(self):  # several times as fast as MKL's product
+            return embedding_bag(
+                self.col, dense, self.row_start[:-1], mode="sum", per_sample_weights=values
+            )
         total = torch.empty(self.n_users, dense.shape[1], dtype=dense.dtype, device=dense.device)
         if len(self) and self._fast(dense):
             return torch.addmm(
