@@ -143,5 +143,4 @@ def _fitted(
     point = ROUGH.minimise(
         objective, model, start(objective, model, point_of(backbone, users))
     ).point
-    factors = model.factors(point)
-    return tuple(side[0].detach().cpu().float().numpy() for side in (factors.lefts, factors.rights))  # type: ignore[return-value]
+    return tuple(side.detach().cpu().float().numpy() for side in model.factors(point))  # type: ignore[return-value]

@@ -542,8 +542,8 @@ def _admissible(problem: Problem, prepared: Prepared) -> bool:
     if problem.parts:
         objective = problem.parts[-1].objective()
         phi = problem.factors().detach()
-        factors = LowRank.of(log.own(phi.lefts[0]), phi.rights[0])
-        return objective.value(log.scores_of(phi), factors) <= ADMISSIBLE
+        at = log.own(phi.lefts[0]), phi.rights[0]
+        return objective.value(log.scores_of(phi), at) <= ADMISSIBLE
     return float(problem.steps[0].loss()) <= ADMISSIBLE
 
 

@@ -102,15 +102,6 @@ class LogPattern:
             self.row_start.to(device), self.col.to(device), self.n_items, self.kernels
         )
 
-    @property
-    def transpose(self) -> LogPattern:
-        """Compressed columns."""
-        return self._transposed[0]
-
-    def transposed(self, values: Tensor) -> Tensor:
-        """Values in the order of the transpose."""
-        return permuted(values, self._transposed[1])
-
     @cached_property
     def _transposed(self) -> tuple[LogPattern, Tensor]:
         """The transpose, and the order that takes values there; linear in the pairs."""
@@ -172,7 +163,8 @@ class LogPattern:
 
     def matmul_transposed(self, values: Tensor, dense: Tensor) -> Tensor:
         """Vᵀ @ dense."""
-        return self.transpose.matmul(self.transposed(values), dense)
+        turned, order = self._transposed
+        return turned.matmul(permuted(values, order), dense)
 
     def _fast(self, like: Tensor) -> bool:
         return self.kernels == "auto" and has_sparse_kernels(like.device.type, like.dtype)

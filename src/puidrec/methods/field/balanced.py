@@ -140,7 +140,7 @@ def numbers_of(prepared: Prepared, column: Column) -> np.ndarray:
         raise InputError(
             f"{prepared.settings.method} runs in one process", found=f"{log.world.size} processes"
         )
-    parts = [column.part(block.rows).cpu().double().numpy() for block in log.blocks()]
+    parts = [column.values[block.rows].cpu().double().numpy() for block in log.blocks]
     return np.concatenate(parts)
 
 

@@ -62,8 +62,7 @@ def deconfounded(prepared: Prepared) -> Fitted:
         found = LeastSquares(max_sweeps=TURN).minimise(objective, model, start, metric=metric)
         point, metric = found.point, found.metric
         history.append({"epoch": len(history) + 1, "loss_phi": found.objective})
-        factors = model.factors(point)
-        left = log.map(torch.sub, r, log.scores(factors.lefts[0], factors.rights[0]))
+        left = log.map(torch.sub, r, log.scores(*model.factors(point)))
         before = gamma
         product = log.to_users(log.map(torch.mul, column, left), _ones(prepared))[:, 0]
         gamma = product / (square + price).clamp_min(1e-12)
