@@ -8,7 +8,7 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
-from puidrec.methods import stages
+from puidrec.methods import dim_and_l2
 from puidrec.model import Recommender
 from puidrec.optimise.l2_path import DIMS, FACTORS, Choice
 from puidrec.settings import DEFAULT_L2
@@ -109,7 +109,7 @@ def test_uniform_ratings_choose_nothing() -> None:
 
 def test_large_logs_walk_it_on_some_of_their_users(chosen, monkeypatch) -> None:
     model, data, truth = chosen[2]
-    monkeypatch.setattr(stages, "PATH_ROWS", len(data.logged) // 3)
+    monkeypatch.setattr(dim_and_l2, "PATH_ROWS", len(data.logged) // 3)
     some = fit(data)
     assert "chosen" in some.report_
     assert error(some, truth) < 1.2 * error(model, truth)
@@ -117,7 +117,7 @@ def test_large_logs_walk_it_on_some_of_their_users(chosen, monkeypatch) -> None:
 
 def test_one_tenth_is_held_out_where_rows_are_many(chosen, monkeypatch) -> None:
     model, data, truth = chosen[2]
-    monkeypatch.setattr(stages, "FEW_ROWS", 100)
+    monkeypatch.setattr(dim_and_l2, "FEW_ROWS", 100)
     assert error(fit(data), truth) < 1.2 * error(model, truth)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from puidrec.errors import PuidError
-from puidrec.methods.stages import spectral_start
+from puidrec.methods.dim_and_l2 import spectral_start
 from puidrec.optimise import least_squares, preconditioner
 from puidrec.optimise.least_squares import (
     REFRESH,

@@ -27,10 +27,11 @@ from puidrec.errors import InputError
 from puidrec.features.encode import exposure_design
 from puidrec.features.exposure_factors import ExposureFactors
 from puidrec.losses.pair_loss import Objective, RobustLoss
+from puidrec.methods.dim_and_l2 import spectral_start
 from puidrec.methods.prepare import Prepared, TrainingLog
 from puidrec.methods.problem import Done, Fitted, Stage
 from puidrec.methods.robust import robust_problem
-from puidrec.methods.stages import model_for, spectral_start
+from puidrec.methods.stages import model_for
 from puidrec.optimise.least_squares import LeastSquares, Outcome
 from puidrec.optimise.model import Point, load_point, point_of
 from puidrec.scores.log import Column, exact_sum
