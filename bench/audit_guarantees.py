@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 import puidrec as pr
 from puidrec.auditing.audit import leads_of
@@ -155,11 +156,11 @@ def factors(
     for _ in range(8):
         for own, codes in ((0, (user, item)), (1, (item, user))):
             design = sides[1 - own][codes[1]]
-            square = np.zeros((shape[own], dim, dim))
-            np.add.at(square, codes[0], design[:, :, None] * design[:, None, :])
-            right = np.stack(
-                [np.bincount(codes[0], left * design[:, j], shape[own]) for j in range(dim)], axis=1
-            )
+            rows = csr_matrix((np.ones(left.size), (codes[0], np.arange(left.size))))
+            rows.resize(shape[own], left.size)
+            products = (design[:, :, None] * design[:, None, :]).reshape(left.size, -1)
+            square = (rows @ products).reshape(-1, dim, dim)
+            right = rows @ (left[:, None] * design)
             sides[own] = np.linalg.solve(square + ridge * np.eye(dim), right[..., None])[..., 0]
     return sides[0] @ sides[1].T
 
