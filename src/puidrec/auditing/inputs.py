@@ -53,6 +53,8 @@ are."""
 ROWS_PER_STRATUM, MAX_STRATA = 200, 50
 MAX_CHECKED = 1_000_000
 """Logged rows up to which a certificate comes with its placebo and its segments."""
+NEAR = 2
+"""Lists so many times as long say how far a regression is off near the top (`measured.carried`)."""
 SAME = 1e-6
 """Predictions of [0, 1] that differ by less are the same: rounding must not decide which model is
 ahead."""
@@ -299,7 +301,7 @@ class AuditInputs:
         found: list[tuple[np.ndarray, np.ndarray | None]] = []
         for part in range(len(self.judged.trained_on)):
             own = [self._list(part, which) for which in range(len(self.fits))]
-            found.append((own[0], own[1] if self.two else None))
+            found.append((own[0][:, : self.k], own[1][:, : self.k] if self.two else None))
         return found
 
     def _list(self, part: int, which: int) -> np.ndarray:
@@ -316,7 +318,7 @@ class AuditInputs:
                 seen = self.judged.not_judged(part, logged, self.listed_users)
             scorer = model.scorer(self.data)
             assert scorer is not None  # noqa: S101 (`lists` has asked)
-            fits.lists[part] = top_lists(self.listed_users, scorer, self.k, seen)
+            fits.lists[part] = top_lists(self.listed_users, scorer, NEAR * self.k, seen)
         return fits.lists[part]
 
     @cached_property
@@ -327,12 +329,21 @@ class AuditInputs:
             return rated_slots(
                 rows.user, (self.scores[0], self.scores[1] if self.two else None), self.k
             )
-        parts = []
-        for part, lists in enumerate(self.lists):
+        return self._slots_in(self.lists)
+
+    @cached_property
+    def near_slots(self) -> Slots:
+        """The same in lists `NEAR` times as long, where all pairs have scores."""
+        return self._slots_in(
+            [(self._list(part, 0), self._list(part, 1)) for part in range(len(self.lists or ()))]
+        )
+
+    def _slots_in(self, every: list[tuple[np.ndarray, np.ndarray | None]]) -> Slots:
+        rows, parts = self.rows, []
+        for part, lists in enumerate(every):
             mine = self.judged.rows_of(part)
-            parts.append(
-                (mine, slots_of(self.listed_users, lists, rows.user[mine], rows.item[mine]))
-            )
+            found = slots_of(self.listed_users, lists, rows.user[mine], rows.item[mine])
+            parts.append((mine, found))
         return joined(parts)
 
     @cached_property

@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.auditing.estimates import Estimate, Limits, quantile, ratio
-from puidrec.auditing.inputs import AuditArrays, AuditInputs, gap
+from puidrec.auditing.inputs import NEAR, AuditArrays, AuditInputs, gap
 from puidrec.auditing.slots import SlotLead, exchanged_pairs, slot_discounts, slots_of
 from puidrec.data.dataset import Interactions
 from puidrec.evaluation.evaluator import evaluate_scores
@@ -81,23 +81,17 @@ def measure_slots(inputs: AuditInputs, metric: str) -> Measured | None:
     rows, lists, level = inputs.uniform_test, inputs.measured_lists, inputs.level
     if rows is None or lists is None:
         return None
-    discount = slot_discounts(metric, inputs.k)
-    slots = slots_of(inputs.listed_users, lists, rows.user, rows.item)
-    own, user = slots.row, rows.user[slots.row]
-    alike = np.ones(own.size), np.zeros(own.size)
-    found = SlotLead.of(slots, discount, rows.label[own], alike, user, inputs.data.n_users)
+    discount, shape = slot_discounts(metric, inputs.k), (inputs.data.n_users, inputs.data.n_items)
+    short = lists[0][:, : inputs.k], lists[1][:, : inputs.k]
+    slots = slots_of(inputs.listed_users, short, rows.user, rows.item)
+    own, alike = slots.row, (np.ones(slots.row.size), np.zeros(slots.row.size))
+    found = SlotLead.of(slots, discount, rows.label[own], alike, rows.user[own], shape[0])
     if not (found.gain.rows and found.loss.rows):
         return None
-    uniform, shape = found.estimate, (inputs.data.n_users, inputs.data.n_items)
+    uniform = found.estimate.limits(level)
     if inputs.tilt is None:
-        return Measured(len(rows), uniform.limits(level))
-    arrays, listed = inputs.arrays, _listed(inputs, lists, discount)
-    columns = features(inputs.predictions, arrays.propensity)
-    gain, weight = inputs.slots.exchanged(discount, len(arrays.user)), np.sqrt(odds(arrays))
-    log = LabelledRows(columns, arrays.label, gain, weight, arrays.user, arrays.item)
-    columns = features(inputs.measured_predictions(rows), inputs.nominal.propensity_of(rows))
-    gain, weight = slots.exchanged(discount, len(rows)), np.ones(len(rows))
-    drawn = LabelledRows(columns, rows.label, gain, weight, rows.user, rows.item)
+        return Measured(len(rows), uniform)
+    listed, log, drawn = _evidence(inputs, metric, rows, lists)
 
     def lead(tilted: np.ndarray) -> Estimate:
         return carried(listed, log, tilted, log._replace(weight=tilted * log.weight), shape)
@@ -107,12 +101,8 @@ def measure_slots(inputs: AuditInputs, metric: str) -> Measured | None:
 
     adjusted = _tilted(inputs, inputs.tilt, lead)
     both = _together(_tilted(inputs, inputs.tilt, corrected), adjusted, level)
-    return Measured(
-        len(rows),
-        uniform.limits(level),
-        adjusted.limits(level),
-        None if both is None else both.limits(level),
-    )
+    combined = None if both is None else both.limits(level)
+    return Measured(len(rows), uniform, adjusted.limits(level), combined)
 
 
 class LabelledRows(NamedTuple):
@@ -139,19 +129,37 @@ def features(predictions: Sequence[np.ndarray], propensity: np.ndarray) -> np.nd
     return np.stack([np.ones_like(unseen), *predictions, unseen], axis=1)
 
 
-def _listed(
-    inputs: AuditInputs, lists: tuple[np.ndarray, np.ndarray], discount: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Features of all pairs of the lists that differ, and what each adds to the lead if liked."""
-    place, item, rank, against = exchanged_pairs(*lists)
+def _evidence(
+    inputs: AuditInputs, metric: str, rows: Interactions, lists: tuple[np.ndarray, np.ndarray]
+) -> tuple[tuple[np.ndarray, np.ndarray], LabelledRows, LabelledRows]:
+    """What `carried` takes: the lists' pairs, the judged logged rows, and the uniform rows.
+
+    Rows count as in a list if they are in one `NEAR` times as long: a regression is off there as in
+    the list itself, and they are that many more. Logged rows are weighted by the square roots of
+    the odds of being unseen: what goes with the odds the regression has taken out.
+    """
+    arrays, near = inputs.arrays, slot_discounts(metric, NEAR * inputs.k)
+    columns = features(inputs.predictions, arrays.propensity)
+    gain = inputs.near_slots.exchanged(near, len(arrays.user))
+    weight = np.sqrt(odds(arrays))
+    log = LabelledRows(columns, arrays.label, gain, weight, arrays.user, arrays.item)
+
+    columns = features(inputs.measured_predictions(rows), inputs.nominal.propensity_of(rows))
+    slots = slots_of(inputs.listed_users, lists, rows.user, rows.item)
+    gain = slots.exchanged(near, len(rows))
+    drawn = LabelledRows(columns, rows.label, gain, np.ones(len(rows)), rows.user, rows.item)
+
+    own, other = (one[:, : inputs.k] for one in lists)
+    place, item, rank, against = exchanged_pairs(own, other)
+    discount = slot_discounts(metric, inputs.k)
     gain = discount[rank] - discount[against]
     moved = np.flatnonzero(gain)
     codes = {"user": inputs.listed_users[place[moved]], "item": item[moved]}
     frame = pl.DataFrame(codes, schema={"user": pl.Int32, "item": pl.Int32})
-    pairs = Interactions(frame, inputs.seen.users, inputs.seen.items, inputs.seen.scale)
+    pairs = Interactions(frame, rows.users, rows.items, rows.scale)
     propensity = inputs.nominal.propensity.predict(pairs.user, pairs.item, None)
     columns = features(inputs.measured_predictions(pairs), propensity)
-    return columns, gain[moved] / max(len(inputs.listed_users), 1)
+    return (columns, gain[moved] / max(len(own), 1)), log, drawn
 
 
 def carried(
@@ -191,9 +199,7 @@ def carried(
         least = mass**2 * float(share**2 @ (chance * (1.0 - chance)))
         slack = max(least - float(influence @ influence), more)
         users = np.bincount(one.user, share)
-        sides.append(
-            sign * Estimate(mass * mean, influence, slack, 1.0 / float(users @ users))
-        )
+        sides.append(sign * Estimate(mass * mean, influence, slack, 1.0 / float(users @ users)))
         lever = lever - sign * mass * (share @ x)
     moved = tilted * (log.label - log.features @ beta) * (log.features @ (inverse @ lever))
     influence, more = log.by_user(moved, shape)
@@ -229,9 +235,7 @@ def _mean(user: np.ndarray, value: np.ndarray, weight: np.ndarray, n_users: int)
     return ratio(np.bincount(user, weight * value, n_users), np.bincount(user, weight, n_users))
 
 
-def _tilted(
-    inputs: AuditInputs, tilt: TiltFit, lead: Callable[[np.ndarray], Estimate]
-) -> Estimate:
+def _tilted(inputs: AuditInputs, tilt: TiltFit, lead: Callable[[np.ndarray], Estimate]) -> Estimate:
     """A lead where unseen pairs are l times as many as the propensity says, with the error of the
     measured l."""
     arrays, slope = inputs.arrays, float(tilt.slope[0])
