@@ -20,7 +20,7 @@ import polars as pl
 from scipy import stats
 
 import puidrec as pr
-from audit_guarantees import METRICS, WORLDS, impostors, outcomes, shares
+from audit_guarantees import METRICS, WORLDS, Outcome, impostors, outcomes, shares
 from puidrec.atomic import write_json
 from puidrec.evaluation.sequential import settle
 from puidrec.evaluation.significance import compare
@@ -328,25 +328,34 @@ def audits(n: int, *, real: bool = False) -> Iterator[Row]:
 
 SIZES_OF = {False: (0, 500, 1_000), True: (1_000,)}
 """Uniform rows that a log is audited with; True: real models."""
+STEP = 17
+"""Logs of a world that are kept together."""
 
 
 def audits_of(world: str, logs: int, real: bool) -> dict[str, dict[str, int]]:
-    """What is counted in one world, by uniform rows and metric; kept once it is finished."""
-    file = KEPT / f"{'real' if real else 'audits'} {world} {logs}.json"
-    if not file.exists():
-        every = [
-            one for seed in range(logs) for one in outcomes(world, seed, SIZES_OF[real], real=real)
-        ]
-        found = {
-            f"{rows} {metric}": shares(
-                [o for o in every if (o.n_uniform, o.metric) == (rows, metric)]
-            )
-            for rows in SIZES_OF[real]
-            for metric in METRICS
-        }
-        write_json(file, found)
-    counted: dict[str, dict[str, int]] = json.loads(file.read_text(encoding="utf-8"))
-    return counted
+    """What is counted in one world, by uniform rows and metric, some logs at a time; what is
+    finished is kept."""
+    total: dict[str, dict[str, int]] = {}
+    for first in range(0, logs, STEP):
+        seeds = range(first, min(first + STEP, logs))
+        file = KEPT / f"{'real' if real else 'audits'} {world} {seeds.start} {seeds.stop}.json"
+        if not file.exists():
+            sizes = SIZES_OF[real]
+            every = [one for seed in seeds for one in outcomes(world, seed, sizes, real=real)]
+            write_json(file, counted(every))
+        for key, part in json.loads(file.read_text(encoding="utf-8")).items():
+            own = total.setdefault(key, {})
+            own |= {name: own.get(name, 0) + count for name, count in part.items()}
+    return total
+
+
+def counted(every: list[Outcome]) -> dict[str, dict[str, int]]:
+    """`shares` by uniform rows and metric."""
+    keys = dict.fromkeys((one.n_uniform, one.metric) for one in every)
+    return {
+        f"{rows} {metric}": shares([o for o in every if (o.n_uniform, o.metric) == (rows, metric)])
+        for rows, metric in keys
+    }
 
 
 def verdict_rows(
