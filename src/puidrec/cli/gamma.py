@@ -120,8 +120,9 @@ def _learned(run: Path, output: options.OutputOptions) -> None:
     with options.quick_imports():
         from puidrec.comparing.job import RunData
         from puidrec.data.sources import load_dataset
-        from puidrec.report.learned_gamma import (
-            check_learned_target,
+        from puidrec.report.gamma import (
+            LEARNED_FILES,
+            check_target,
             learned_summary,
             learned_tables,
             write_learned,
@@ -131,7 +132,7 @@ def _learned(run: Path, output: options.OutputOptions) -> None:
     model, _ = load_run(run)
     model.uncertainty()  # refused before any data are read
     if output.out is not None:
-        check_learned_target(output.out)
+        check_target(output.out, LEARNED_FILES)
     with steps("reading") as step:
         own = RunData.of(run)
         tables: Sequence[Any] = ()

@@ -427,7 +427,7 @@ def demo(
             write_text,
         )
         from puidrec.demo import METHODS, run_demo
-        from puidrec.report.demo import demo_html
+        from puidrec.report.audit import demo_html
 
     with output_errors(out):
         refuse_overwriting(out, ("report.html",), "demo.json")
