@@ -13,7 +13,7 @@ import argparse
 import hashlib
 import re
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,7 +31,9 @@ def main() -> None:
     asked = parser.parse_args()
     lines = [HEAD]
     for name, version in pins((ROOT / "constraints.txt").read_text(encoding="utf-8")):
-        hashes = {*on_index(asked.index, name, version), *in_folder(asked.also, name, version)}
+        own = in_folder(asked.also, name, version)
+        hashes = on_index(asked.index, name, version, {platform(file) for file in own})
+        hashes |= set(own.values())
         if not hashes:
             raise SystemExit(f"no file of {name} {version}")
         listed = "".join(f" \\\n    --hash=sha256:{digest}" for digest in sorted(hashes))
@@ -45,21 +47,32 @@ def pins(text: str) -> list[tuple[str, str]]:
     return [(pin[0], pin[2]) for line in lines if (pin := line.partition("=="))[1]]
 
 
-def on_index(index: str, name: str, version: str) -> set[str]:
-    """Hashes of the wheels of a version, or of its source archives."""
+def on_index(index: str, name: str, version: str, but: Collection[str] = ()) -> set[str]:
+    """Hashes of the wheels of a version, or of its source archives. but: platforms for which the
+    caller has a build of his own; pip would take the index's before that."""
     page = f"{index.rstrip('/')}/{plain(name)}/"
     with urllib.request.urlopen(page, timeout=60) as answer:  # the caller's own index
         links = re.findall(r'href="[^"]*/([^"/#]+)#sha256=([0-9a-f]{64})', answer.read().decode())
     files = {file: digest for file, digest in links if is_of(file, name, version)}
-    wheels = {digest for file, digest in files.items() if file.endswith(".whl")}
-    return wheels or set(files.values())
+    wheels = {file: digest for file, digest in files.items() if file.endswith(".whl")}
+    return {
+        digest for file, digest in (wheels or files).items() if not but or platform(file) not in but
+    }
 
 
-def in_folder(folder: Path | None, name: str, version: str) -> Iterator[str]:
-    """Hashes of the wheels of a version in a folder, those with a local label (`+cpu`) too."""
-    for file in () if folder is None else folder.glob("*.whl"):
-        if is_of(re.sub(r"(\+|%2B)[^-]*", "", file.name), name, version):
-            yield hashlib.sha256(file.read_bytes()).hexdigest()
+def in_folder(folder: Path | None, name: str, version: str) -> dict[str, str]:
+    """The wheels of a version in a folder, those with a local label (`+cpu`) too, and their
+    hashes."""
+    return {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in (() if folder is None else folder.glob("*.whl"))
+        if is_of(re.sub(r"(\+|%2B)[^-]*", "", file.name), name, version)
+    }
+
+
+def platform(wheel: str) -> str:
+    """What a wheel runs on: the last part of its name."""
+    return wheel.removesuffix(".whl").rpartition("-")[2]
 
 
 def is_of(file: str, name: str, version: str) -> bool:

@@ -65,4 +65,6 @@ def test_an_index_and_a_folder_give_hashes(
     assert found == {"a" * 64}, "the wheel alone"
     assert asked == ["https://index/simple/one-package/"]
     (tmp_path / "one_package-1.0+cpu-py3-none-any.whl").write_bytes(b"")
-    assert len(list(lock.in_folder(tmp_path, "one-package", "1.0"))) == 1
+    own = lock.in_folder(tmp_path, "one-package", "1.0")
+    assert [lock.platform(file) for file in own] == ["any"]
+    assert lock.on_index("https://index/simple/", "one-package", "1.0", {"any"}) == set()
