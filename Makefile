@@ -6,6 +6,9 @@ READY := $(VENV)/.ready
 READY_DEMO := $(VENV)/.ready-demo
 DATA ?= data
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# `make setup HASHES=1`: the files whose hashes are known, and no others (SECURITY.md).
+HASHED = $(PIP) install --quiet --require-hashes -r constraints-hashes.txt && \
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 # Formulas, tables, the audit, rules of the code base, and the pages: what most changes break first.
 QUICK := $(addprefix tests/,features exposure evaluation scores losses auditing \
 	$(patsubst %,test_%.py,errors layers methods plugins public_names settings suite) \
@@ -19,7 +22,7 @@ help: ## list the targets
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet -c constraints.txt --editable ".[dev,bench]"
+	$(if $(HASHES),$(HASHED),$(PIP) install --quiet -c constraints.txt --editable ".[dev,bench]")
 	touch $(READY)
 
 $(READY_DEMO): pyproject.toml constraints.txt

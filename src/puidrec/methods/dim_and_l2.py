@@ -27,6 +27,8 @@ FEW_ROWS, FOLDS, HELD_OUT = 50_000, 5, 10
 """Rows below which each of five folds is held out once; of larger logs, one row in ten is."""
 PATH_ROWS = 2_000_000
 """Rows that the path is walked on at most: those of some users, of larger logs."""
+PATH_USERS = 100_000
+"""Users that it is walked on at most: where each has a row or two, a fit's time is theirs."""
 WORDS = "choice of dim and l2"
 Chosen = dict[str, dict[str, Any]]
 """The numbers (`settings`) and how they were found (`notes`), in plain values."""
@@ -127,15 +129,12 @@ def _fold(log: Log, kept: np.ndarray) -> Fold:
 
 
 def _path_rows(prepared: Prepared) -> tuple[Log, np.ndarray, np.ndarray, slice]:
-    """The log that the path is walked on: all rows, or those of the first users whose rows are few
-    enough.
-
-    Users of a large log come in the order of their ids; of those it takes every k-th.
-    """
+    """The log that the path is walked on: all of it, or the rows of every k-th user, in the order
+    of ids, where rows or users are many."""
     log = prepared.log
-    if len(log.rows) <= PATH_ROWS and not isinstance(log.rows, StoredInteractions):
+    step = max(1, -(-len(log.rows) // PATH_ROWS), -(-log.data.n_users // PATH_USERS))
+    if step == 1 and not isinstance(log.rows, StoredInteractions):
         return log.operator, log.items, log.ratings_array(), slice(None)
-    step = -(-len(log.rows) // PATH_ROWS)
     users = slice(0, None, step)
     counts = np.diff(log.row_start)[users]
     at = np.repeat(

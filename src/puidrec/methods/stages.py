@@ -49,9 +49,11 @@ def train_stages(
     """Run every stage; a checkpoint holds the stages done and the one under way."""
     _require_same_checkpoint(resume, prepared.log.operator)
     work = None if progress is None else Work(progress, prepared.settings.epochs)
+    # First, since it asks for propensities: features that cannot be binned are refused before the
+    # path is walked, not after it.
+    validator = prepared.validator() if prepared.settings.spec.trains else None
     prepared, chosen = with_chosen_l2(prepared, resume, work)
     settings = prepared.settings
-    validator = prepared.validator() if settings.spec.trains else None
     run, stages = Run(prepared, validator, chosen, save, resume, work), stages_of(prepared)
     for k, stage in enumerate(stages):
         if work is not None:
