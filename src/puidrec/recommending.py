@@ -26,6 +26,7 @@ from puidrec.entities import (
     Side,
     is_single_id,
     known_codes,
+    listed_ids,
     paired_ids,
     pairs_of,
     require_positive,
@@ -194,7 +195,7 @@ def recommend(
         raise InputError("exclude_seen out of range", found=exclude_seen, expected=expected)
     k = require_positive(k)
     if history is not None:
-        user = users if is_single_id(users) else None
+        user = listed_ids(users, "users")[0] if is_single_id(users) else None
         model = fold_in_users(model, history, alone=True, user=user)
         users = model.user_ids_ if users is None else users
     elif users is None:
