@@ -19,7 +19,8 @@ Row = Mapping[str, Any]
 NAMES = {"coat": "Coat", "yahoo-r3": "Yahoo!R3", "kuairec": "KuaiRec", "ml-100k": "MovieLens 100K"}
 MARKS = {"wins": "▲", "loses": "▼"}
 DR_VARIANTS = ("mrdr", "dr-mse", "tdr", "stable-dr", "d-dr", "dr-v2", "kernel-dr")
-BASELINES = ("item-rate", "bias", "all-rank", "ease")
+ALS = "implicit’s ALS"
+BASELINES = ("popularity", "item-rate", "bias", "all-rank", "ease", ALS)
 
 
 def write_reproduction(out: Path, summary: Row, command: str) -> list[Path]:
@@ -217,7 +218,7 @@ def _basis(summary: Row, rows: Sequence[Row], name: str) -> str:
     parts = []
     for protocol, rate in rates.items():
         random = facts["chance"].get(protocol, {})
-        scores = "/".join(f"{value:.3f}" for value in random.values())
+        scores = "/".join(f"{random[key]:.3f}" for key in METRICS[name] if key in random)
         parts.append(f"{protocol} {rate:.1%}" + (f" (random order {scores})" if scores else ""))
     seeds = {
         key: max(row["n_seeds"] for row in own)
