@@ -10,6 +10,7 @@ from typing import Any
 from truth import IDS, counts
 
 Row = Mapping[str, Any]
+NAMES = {"coat": "Coat", "kuairec": "KuaiRec", "yahoo-r3": "Yahoo!R3"}
 
 
 def findings(kept: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -32,26 +33,28 @@ def personal(figures: Row) -> str:
 def uniform(figures: Row) -> str:
     """What uniform rows gain, and what weighting does."""
     own = [row for row in figures["tables"]["field"] if row["metric"] == "uauc"]
-    best = "; ".join(
-        f"{data} {at['mf']:.3f} → {at['spectrum']:.3f}"
-        for data, at in by_data(own).items()
-        if "mf" in at and "spectrum" in at
+    mixed = [row for row in own if row["label"] == "spectrum" and row["data"] in NAMES]
+    shown = "; ".join(
+        f"{name} {at['mf']:.3f} → {at['spectrum']:.3f}"
+        for name, at in by_data(own).items()
+        if {"mf", "spectrum"} <= at.keys()
     )
+    told = Counter(row["verdict"] for row in mixed)
     weighted = Counter(row["verdict"] for row in own if row["label"] in ("ips", "dr"))
     return (
-        f"A few ratings of items drawn at random pay: UAUC of `mf` → `spectrum`, {best}. Weighting alone "
-        f"(`ips`, `dr`) against `mf`: {weighted['wins']} won, {weighted['ties']} tied, "
-        f"{weighted['loses']} lost."
+        "Some ratings of items drawn at random, mixed in by the default `spectrum`: UAUC of `mf` → "
+        f"`spectrum` is {shown}; it won {told['wins']}, tied {told['ties']} and lost {told['loses']} of "
+        f"{len(mixed)} comparisons on these logs. Weighting alone (`ips`, `dr`) won "
+        f"{weighted['wins']}, tied {weighted['ties']} and lost {weighted['loses']}."
     )
 
 
 def by_data(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """Mean by method, for public data sets under `rd`."""
-    names = {"coat": "Coat", "kuairec": "KuaiRec", "yahoo-r3": "Yahoo!R3"}
     found: dict[str, dict[str, float]] = {}
     for row in rows:
-        if row["protocol"] == "rd" and row["data"] in names:
-            found.setdefault(names[row["data"]], {})[row["label"]] = row["mean"]
+        if row["protocol"] == "rd" and row["data"] in NAMES:
+            found.setdefault(NAMES[row["data"]], {})[row["label"]] = row["mean"]
     return found
 
 

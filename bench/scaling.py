@@ -17,7 +17,11 @@ from puidrec.atomic import write_json
 from puidrec.report.reproduce import table
 
 HERE = Path(__file__).parent
-WAYS: dict[str, list[str]] = {"memory": [], "disk": ["--disk"], "two processes": ["--processes", "2"]}
+WAYS: dict[str, list[str]] = {
+    "memory": [],
+    "disk": ["--disk"],
+    "two processes": ["--processes", "2"],
+}
 FITS = {
     "1m": ("memory", "disk", "two processes", "als"),
     "10m": ("memory", "disk", "two processes", "als"),
@@ -48,7 +52,8 @@ ways agree to 1e-4 (`tests/optimise/`).
 ## On paper
 
 At {rows:,} rows a sweep takes {ns:.0f} ns per row. It moves about {bytes} bytes per row, which is {gbs:.1f} GB/s: memory
-bandwidth, not arithmetic, is the limit. With n machines of this kind, each holding 1/n of the users, a fit of {sweeps} sweeps:
+bandwidth, not arithmetic, is the limit. With n machines of this kind, each holding 1/n of the users, a fit of {sweeps}
+sweeps:
 
 {paper}
 
@@ -144,5 +149,13 @@ def on_paper(second: float, sweeps: int) -> str:
         for machines in MACHINES:
             sweep = rows * second / machines + (exchange_seconds() if machines > 1 else 0.0)
             gib = rows * 60 / machines / 2**30
-            body.append([name, str(machines), f"{sweep:,.1f}", f"{sweeps * sweep / 3600:,.1f}", f"{gib:,.0f}"])
+            body.append(
+                [
+                    name,
+                    str(machines),
+                    f"{sweep:,.1f}",
+                    f"{sweeps * sweep / 3600:,.1f}",
+                    f"{gib:,.0f}",
+                ]
+            )
     return table(("rows", "machines", "seconds a sweep", "hours a fit", "GiB each"), body)

@@ -78,9 +78,7 @@ def errors_of(world: str, seed: int, quick: bool) -> dict[str, dict[str, float]]
         same = {key: chosen[key] for key in ("dim", "l2") if key in chosen}
         own = {"mf": error(plain)}
         known = with_true_propensity(simulation)
-        own[TRUE_P] = error(
-            fit(known, **{**backbone, **same}, method="ips", propensity="given")
-        )
+        own[TRUE_P] = error(fit(known, **{**backbone, **same}, method="ips", propensity="given"))
         for method in methods_of(name):
             options = METHODS[method]
             path = {} if options["method"] in OWN_PATH else same
@@ -144,7 +142,9 @@ def measure_truth(ask: Ask) -> dict[str, Any]:
         "methods": {name: changes(rows, name) for name in BACKBONES},
         "rules": {around: rule_figures(rows, around) for around in ("nominal", "cells")},
         "learned": {
-            world: mean_of([own for kind, name, _, own in rows if (kind, name) == ("learned", world)])
+            world: mean_of(
+                [own for kind, name, _, own in rows if (kind, name) == ("learned", world)]
+            )
             for world in learned
         },
         "seeds": len({seed for kind, _, seed, _ in rows if kind == "errors"}),
@@ -219,9 +219,9 @@ which Γ rules find what is hidden, and does the Γ that is learned from uniform
 ## What a method gains
 
 Change of the true error in percent against `mf` with the same backbone: below 0 is better. ± is a paired 95 % interval
-over {seeds} seeds. Logs have {users} users × {items} items, {density:.0%} of the pairs logged. *500 rows*: with about 500 uniform ratings; all
-others use the log and its features alone. `mf` chooses dim and L2 on held-out rows, weighted and signed methods take the
-same. *True p* is IPS that knows each pair's probability to be seen: with IDs it is no ceiling, for its weights are noisy.
+over {seeds} seeds. Logs have {users} users × {items} items, {density:.0%} of the pairs logged. *500 rows*: with about 500
+uniform ratings; all others use the log and its features alone. `mf` chooses dim and L2 on held-out rows, weighted and
+signed methods take the same. *True p* is IPS that knows each pair's probability to be seen: with IDs it is no ceiling, for its weights are noisy.
 The last row counts worlds whose interval lies below 0, around 0, above 0.
 
 The worlds: {worlds}. The first six existed when the methods were built; the others break, one each, something that methods
@@ -250,8 +250,9 @@ Around fitted `cells`; there Γ must also cover what coarse bins miss:
 {cells}
 
 `recovered` measures exposure that features do not explain, and part of its success is built in: the worlds `proportional`
-and `half-complete` were made from statements of the paper that its form uses (`even spread` uses neither). Hidden causes that vary from pair to pair (`pair`) leave no such traces: a small Γ is no proof that nothing is
-hidden. `random` is the control.
+and `half-complete` were made from statements of the paper that its form uses (`even spread` uses neither). Hidden causes
+that vary from pair to pair (`pair`) leave no such traces: a small Γ is no proof that nothing is hidden. `random` is the
+control.
 
 ## The learned Γ
 
@@ -316,7 +317,10 @@ def rule_table(found: Mapping[str, Mapping[str, Mapping[str, float | None]]]) ->
 
     return table(
         ("rule", *worlds),
-        [[rule.replace(" ", "&nbsp;"), *(cell(own[w]) for w in worlds)] for rule, own in found.items()],
+        [
+            [rule.replace(" ", "&nbsp;"), *(cell(own[w]) for w in worlds)]
+            for rule, own in found.items()
+        ],
     )
 
 
@@ -358,7 +362,9 @@ def truth_findings(figures: Mapping[str, Any]) -> list[str]:
             if method not in next(iter(found.values())):
                 continue
             better, open_, worse = counts(found, method)
-            told.append(f"`{method}` better in {better}, worse in {worse} of {better + open_ + worse}")
+            told.append(
+                f"`{method}` better in {better}, worse in {worse} of {better + open_ + worse}"
+            )
         lines.append(f"{backbone[0].upper()}{backbone[1:]}, worlds: {'; '.join(told)}.")
     lines.append(personal_sentence(figures))
     held = {

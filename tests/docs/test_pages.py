@@ -113,9 +113,21 @@ def test_sentences_follow_from_figures(made: ModuleType) -> None:
     contrasts = [{"kind": "one", "verdict": word} for word in ("wins", "ties", "ties")]
     assert "won 1 of 3 paired comparisons" in findings.personal({"contrasts": contrasts})
     rows = [
-        {"metric": "uauc", "protocol": "rd", "data": "coat", "label": label, "mean": mean, "verdict": v}
-        for label, mean, v in (("mf", 0.7, None), ("spectrum", 0.74, "wins"), ("ips", 0.69, "loses"))
+        {
+            "metric": "uauc",
+            "protocol": "rd",
+            "data": "coat",
+            "label": label,
+            "mean": mean,
+            "verdict": v,
+        }
+        for label, mean, v in (
+            ("mf", 0.7, None),
+            ("spectrum", 0.74, "wins"),
+            ("ips", 0.69, "loses"),
+        )
     ]
     said = findings.uniform({"tables": {"field": rows}})
     assert "Coat 0.700 → 0.740" in said
-    assert "0 won, 0 tied, 1 lost" in said
+    assert "won 1, tied 0 and lost 0 of 1" in said
+    assert "won 0, tied 0 and lost 1" in said

@@ -30,12 +30,8 @@ DOCS = (
         "docs/equations.md",
         "every formula, the function that computes it, and the test that checks it",
     ),
-    (
-        "docs/gamma-truth.md",
-        "which rules for Γ rank pairs by the strength of hidden confounding, where the truth is known",
-    ),
     ("docs/deviations.md", "what the paper leaves open, and what is done instead"),
-    ("docs/truth.md", "what each method repairs in worlds where the truth is known"),
+    ("docs/truth.md", "what methods and rules for Γ find in worlds where the truth is known"),
 )
 SEGMENT = {
     "entities": Column("size", ",d", "users or items in the group"),

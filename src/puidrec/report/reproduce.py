@@ -180,7 +180,7 @@ def _entropy_claims(summary: Row) -> list[tuple[str, str, str]]:
         known = [mean for row in real["means"] for mean in row if mean is not None]
         text = (
             f"positive in {real['positive']:.0%}, and in {control['positive']:.0%} with permuted "
-            f"features, which know nothing; mean ratios from {min(known):.2f} to {max(known):.2f}; "
+            f"features, which carry no information; mean ratios from {min(known):.2f} to {max(known):.2f}; "
             f"both gains beyond chance in {real['beyond_chance']:.0%}"
         )
         claim = f"observed and hidden {side} features inform in proportion (RQ3)"
@@ -328,7 +328,8 @@ def field_matrix(rows: Sequence[Row], columns: Sequence[tuple[str, str]], metric
     """Means with marks; the last row is the typical half-width of a paired difference to `mf`."""
     own = [row for row in rows if row["metric"] == metric]
     at = {(row["data"], row["protocol"], row["label"]): row for row in own}
-    labels = sorted({row["label"] for row in own}, key=lambda x: -_wins(own, x))
+    means = by(own, lambda row: row["label"])
+    labels = sorted(means, key=lambda x: (-_wins(own, x), -sum(r["mean"] for r in means[x]), x))
     body = []
     for label in labels:
         found = [at.get((*column, label)) for column in columns]
