@@ -51,9 +51,9 @@ ways agree to 1e-4 (`tests/optimise/`).
 
 ## On paper
 
-At {rows:,} rows a sweep takes {ns:.0f} ns per row. It moves about {bytes} bytes per row, which is {gbs:.1f} GB/s: memory
-bandwidth, not arithmetic, is the limit. With n machines of this kind, each holding 1/n of the users, a fit of {sweeps}
-sweeps:
+At {rows:,} rows a sweep takes {ns:.0f} ns per row and moves about {bytes} bytes per row, which is {gbs:.1f} GB/s. Where that
+is near what a machine's memory gives (10 to 20 GB/s for two cores), bandwidth is the limit and not arithmetic. With n
+machines of this kind, each holding 1/n of the users, a fit of {sweeps} sweeps:
 
 {paper}
 

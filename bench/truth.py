@@ -221,8 +221,8 @@ which Γ rules find what is hidden, and does the Γ that is learned from uniform
 Change of the true error in percent against `mf` with the same backbone: below 0 is better. ± is a paired 95 % interval
 over {seeds} seeds. Logs have {users} users × {items} items, {density:.0%} of the pairs logged. *500 rows*: with about 500
 uniform ratings; all others use the log and its features alone. `mf` chooses dim and L2 on held-out rows, weighted and
-signed methods take the same. *True p* is IPS that knows each pair's probability to be seen: with IDs it is no ceiling, for its weights are noisy.
-The last row counts worlds whose interval lies below 0, around 0, above 0.
+signed methods take the same. *True p* is IPS that knows each pair's probability to be seen: with IDs it is no ceiling, for
+its weights are noisy. The last row counts worlds whose interval lies below 0, around 0, above 0.
 
 The worlds: {worlds}. The first six existed when the methods were built; the others break, one each, something that methods
 assume.
