@@ -5,6 +5,7 @@ cores."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -63,13 +64,19 @@ rows: beyond about {limit:,.0f} machines for a billion rows. Nothing here was me
 """
 
 
+def printed(command: list[str]) -> str:
+    """The last line that a command of two threads prints."""
+    setting = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=setting)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return done.stdout.splitlines()[-1]
+
+
 def one(size: str, way: str, folder: Path) -> dict[str, Any]:
     """A fit, as bench/engine.py prints it."""
     command = [sys.executable, str(HERE / "engine.py"), "whole", size, "--folder", str(folder)]
-    done = subprocess.run([*command, *WAYS[way]], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(printed([*command, *WAYS[way]]))
     return found
 
 
@@ -80,8 +87,7 @@ def als(size: str) -> dict[str, Any]:
         f"u, i, _ = e.whole_log({size!r}); n = e.WHOLE[{size!r}][:2]; "
         "print(e.seconds(e.als_fit(u, i, n, e.DIM, e.ALS_ITERATIONS)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {"fit_s": round(float(done.stdout.splitlines()[-1]), 1)}
+    return {"fit_s": round(float(printed([sys.executable, "-c", code])), 1)}
 
 
 def measure_scaling(ask: Ask) -> dict[str, Any]:
