@@ -479,8 +479,8 @@ def merged_pairs(
 def training_mse(model: Recommender, rows: Interactions) -> float:
     """Mean squared error on training rows, ratings on 0..1: what folding users in takes for noise."""
     total, n = 0.0, len(rows)
-    for start in range(0, n, 2**18):
-        some = slice(start, start + 2**18)
+    for start in range(0, n, 2**13):  # vectors that stay in the cache
+        some = slice(start, start + 2**13)
         scores = np.einsum(
             "kd,kd->k", model.user_factors_[rows.user[some]], model.item_factors_[rows.item[some]]
         )

@@ -56,6 +56,9 @@ REFRESH = 10
 taken there."""
 LOOKED_AT = range(2 * REFRESH, 10 * REFRESH + 1, REFRESH)
 """Sweeps after which empty columns leave."""
+EMPTY, NOTHING = 1e-3, 1e-6
+"""Share of the L2 of the largest column up to which a column is empty, on the way and at the end.
+"""
 SECANTS = 6
 """Steps of a line search where J bends."""
 FLAT, LEAP, INSIDE = 0.01, 5.0, 0.05
@@ -133,7 +136,7 @@ class LeastSquares:
         """
         whole, scores = model, objective.log.scores
         state = start if isinstance(start, State) else _begin(objective, whole, start, metric or {})
-        state, model = _less(state, whole, whole, 0.0)
+        state, model = _less(objective, state, whole, whole, 0.0)
         dtype = state.point["users"].dtype
         least = TOLERANCE[dtype] if self.tolerance is None else self.tolerance
         enough = max(least**2, ROUNDING * torch.finfo(dtype).eps)
@@ -141,14 +144,15 @@ class LeastSquares:
         while state.number < self.max_sweeps and state.settled < SETTLED:
             if state.fresh:
                 if state.number in LOOKED_AT:
-                    state, model = _less(state, model, whole)
+                    state, model = _less(objective, state, model, whole, EMPTY)
                 s = scores(*model.factors(state.point))
             state, s = _sweep(objective, model, state, s, enough)
-            ended = state.settled >= SETTLED and model.dim < whole.dim
-            if ended and misses_a_column(objective, model, state.point):
-                more = grown(objective, whole, state.point)
-                state, model = _begin(objective, whole, more, {}, state.number), whole
-                s = scores(*model.factors(state.point))
+            if state.settled >= SETTLED:
+                state, model = _less(objective, state, model, whole, NOTHING)
+                if model.dim < whole.dim and misses_a_column(objective, model, state.point):
+                    more = grown(objective, whole, state.point)
+                    state, model = _begin(objective, whole, more, {}, state.number), whole
+                    s = scores(*model.factors(state.point))
             if after is not None:
                 after(state.turned(partial(padded, dim=whole.dim)))
         outcome = Outcome.CONVERGED if state.settled >= SETTLED else Outcome.LIMIT
@@ -173,16 +177,21 @@ def _begin(
     return State(number, value, point, {}, {}, 0, metric=known)
 
 
-def _less(state: State, model: Model, whole: Model, *least: float) -> tuple[State, Model]:
-    """The state and the model without empty columns."""
-    turn = emptied(model, state.point, *least)
+def _less(
+    objective: Objective, state: State, model: Model, whole: Model, least: float
+) -> tuple[State, Model]:
+    """The state and the model without columns that are empty but for `least`."""
+    turn = emptied(model, state.point, least)
     if turn is None:
         return state, model
     state = state.turned(turn)
     width = state.point["users"].shape[1]
-    if metric_width(state.metric) != width or least != (0.0,):
-        state = state._replace(metric={})
-    return state, whole.narrowed(width - 1)
+    model = whole.narrowed(width - 1)
+    if least:
+        at = model.factors(state.point)
+        value = objective.value(objective.log.scores(*at), at) + model.penalty(state.point)
+        state = state._replace(metric={}, objective=value)
+    return state, model
 
 
 def _sweep(

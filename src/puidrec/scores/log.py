@@ -105,7 +105,7 @@ class Log:
         """Users of this process."""
         return int(self.users.stop - self.users.start)
 
-    @property
+    @cached_property
     def n_rows(self) -> int:
         """Logged pairs of this process."""
         return int(self.row_start[self.users.stop] - self.row_start[self.users.start])
