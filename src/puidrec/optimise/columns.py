@@ -82,8 +82,9 @@ def _leading(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Leading singular vectors p, values σ, vectors q of E = −½ ∂J/∂s, away from items' columns,
     and κ of each."""
-    log, slope, half, v = objective.log, objective.slope(s), 0.5 * objective.scale, objective.v
-    m, n = objective.with_pull(*at)
+    log, half, v = objective.log, 0.5 * objective.scale, objective.v
+    slope = log.map(objective.loss.slope, s, row=objective.columns)
+    m, n = (torch.cat(pair, 1) for pair in zip(at, objective.pull, strict=True))
 
     def times(items: Tensor) -> Tensor:
         found = log.to_users(slope, items).mul_(-half)

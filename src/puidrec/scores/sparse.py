@@ -122,7 +122,9 @@ class LogPattern:
     def sample(self, left: Tensor, right: Tensor) -> Tensor:
         """⟨l_u, r_i⟩ of each pair."""
         size, like = self.col.numel(), left.dtype
-        values = torch.zeros(size, dtype=like, device=left.device)  # read by kernels if beta = 0 too
+        values = torch.zeros(
+            size, dtype=like, device=left.device
+        )  # read by kernels if beta = 0 too
         if size and self.kernels == "auto" and has_sparse_kernels(left.device.type, like):
             shape, rows, columns = (self.n_users, self.n_items), self.row_start, self.col
             matrix = torch.sparse_csr_tensor(rows, columns, values, shape, check_invariants=False)
