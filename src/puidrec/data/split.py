@@ -112,19 +112,7 @@ def split_dataset(
                 hint="Give uniform interactions, or leave add_uniform out.",
             )
         share = rule.logged_validation_share
-        validation, test, train = divide(data.logged, (share, share))
-        _warn_of_future(train, test)
-        held_out = (validation.labelled(rule), test.labelled(rule))
-        return Split(
-            train.labelled(rule),
-            None,
-            *held_out,
-            rule,
-            seed,
-            "logged",
-            "logged",
-            overlap=data.overlap,
-        )
+        return _split_of_log(data, rule, seed, *divide(data.logged, (share, share)))
     propensity, validation, test = divide(
         data.uniform, (rule.propensity_share, rule.validation_share)
     )
@@ -142,6 +130,20 @@ def split_dataset(
         test.labelled(rule),
     )
     return Split(*parts, rule, seed, "uniform", selection, add_uniform, data.overlap)
+
+
+def _split_of_log(
+    data: Dataset,
+    rule: Protocol,
+    seed: int,
+    validation: Interactions,
+    test: Interactions,
+    train: Interactions,
+) -> Split:
+    """Rows of the log alone."""
+    _warn_of_future(train, test)
+    parts = (train.labelled(rule), None, validation.labelled(rule), test.labelled(rule))
+    return Split(*parts, rule, seed, "logged", "logged", overlap=data.overlap)
 
 
 def split_without_test(data: Dataset, seed: int, *, select: Selection = "uniform") -> Split:
