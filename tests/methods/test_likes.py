@@ -72,7 +72,7 @@ def test_a_held_out_like_counts_as_unseen_where_it_is_looked_for(data, monkeypat
 
 def test_a_resumed_fit_keeps_the_choice(data, tmp_path, monkeypatch) -> None:
     """Interrupted after its first sweep, the fit goes on with the weight that was chosen before."""
-    monkeypatch.setattr("puidrec.model.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("puidrec.fitting.CHECKPOINT_SECONDS", 0.0)
     whole = Recommender("all-rank", rng=0).fit(data)
 
     def stop(stage, done, total, figures):

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from puidrec.data.row_matrix import RowMatrix
 from puidrec.data.signature import row_hashes
 from puidrec.evaluation.unseen_items import find_liked
 from puidrec.losses.pair_loss import Objective, UnseenLoss
@@ -74,7 +75,7 @@ def choose_for_likes(
     """
     settings, n_items = prepared.settings, prepared.data.n_items
     row_start, item = rows
-    hashes = row_hashes(row_start, item, np.ones(item.size), n_items, settings.seed)
+    hashes = row_hashes(RowMatrix(row_start, item, np.ones(item.size), n_items), settings.seed)
     held = hashes % np.uint64(HELD_OUT) == 0
     user = np.repeat(np.arange(row_start.size - 1), np.diff(row_start))
     kept = np.concatenate([[0], np.cumsum(np.bincount(user[~held], minlength=row_start.size - 1))])
@@ -131,7 +132,8 @@ def _fitted(
     settings, seen = prepared.settings, float(len(log))
     share = one.unseen_weight / max(log.n_pairs - seen, 1.0)
     ones = log.filled(lambda rows: np.ones(rows.stop - rows.start))
-    columns = {"r": ones, "a": ones, "b": ones, "m": log.column()}
+    zeros = log.filled(lambda rows: np.zeros(rows.stop - rows.start))
+    columns = {"r": ones, "a": ones, "b": ones, "m": zeros}
     nothing = constant(prepared, 0.0)
     nothing = replace(nothing, lefts=(nothing.lefts[0][users],))
     objective = Objective(
@@ -143,5 +145,4 @@ def _fitted(
     point = ROUGH.minimise(
         objective, model, start(objective, model, point_of(backbone, users))
     ).point
-    factors = model.factors(point)
-    return tuple(side[0].detach().cpu().float().numpy() for side in (factors.lefts, factors.rights))  # type: ignore[return-value]
+    return tuple(side.detach().cpu().float().numpy() for side in model.factors(point))  # type: ignore[return-value]
