@@ -327,7 +327,6 @@ def _environment() -> Environment:
         "Cell": Cell,
         "HeatMap": HeatMap,
         "ICONS": ICONS,
-        "draw": draw,
     }
     return environment
 
