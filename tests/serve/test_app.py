@@ -474,7 +474,9 @@ def test_what_is_under_way_is_counted(client_of: Any, model: Recommender) -> Non
 @pytest.mark.parametrize("method", ["all-rank", "ease", "spectrum"])
 def test_a_model_of_likes_is_served(method: str, client_of: Any, tiny_data: Dataset) -> None:
     likes = tiny_data.logged.to_frame().select("user_id", "item_id")
-    model = Recommender(method, rng=0, **({} if method == "ease" else {"dim": 4, "l2": 0.1})).fit(likes)
+    model = Recommender(method, rng=0, **({} if method == "ease" else {"dim": 4, "l2": 0.1})).fit(
+        likes
+    )
     user = int(likes["user_id"][0])
     entry = recommended(client_of(model).post("/recommend", {"users": [user], "k": 4}))[0]
     best = model.recommend(user, k=4)
