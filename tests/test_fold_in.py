@@ -60,11 +60,10 @@ def test_rows_before_count_again_without_their_targets() -> None:
     )
     target, late = rng.normal(size=60), rng.random(60) < 0.3
     everything = solve(x, Rows.of(user, other, 4)[0], target, 0.5)
-    before, after = Rows.of(user[~late], other[~late], 4)[0], Rows.of(user[late], other[late], 4)[0]
-    start = solve(x, before, target[~late], 0.5)
-    np.testing.assert_allclose(
-        solve(x, after, target[late], 0.5, before, start), everything, atol=1e-12
-    )
+    start = solve(x, Rows.of(user[~late], other[~late], 4)[0], target[~late], 0.5)
+    left = np.where(late, target - np.einsum("kd,kd->k", start[user], x[other]), 0.0)
+    more = solve(x, Rows.of(user, other, 4)[0], left, 0.5)
+    np.testing.assert_allclose(start + more, everything, atol=1e-12)
 
 
 @pytest.mark.parametrize("features", [False, True])
@@ -114,6 +113,30 @@ def test_a_new_user_gets_other_items_than_the_history(
     assert known.predict(pl.DataFrame({"user_id": [10**6], "item_id": [0]}))["known"].to_list() == [
         True
     ]
+
+
+def test_a_history_without_users_is_of_the_one_asked_for(model: pr.Recommender) -> None:
+    rows = training_rows(model)
+    user = int(rows["user_id"][0])
+    own = rows.filter(pl.col("user_id") == user)
+    named = model.recommend(history=own, k=3)
+    assert model.recommend(user, history=own.drop("user_id"), k=3).equals(named)
+    asked = model.recommend(np.array(10**6), history=own.drop("user_id"), k=3)
+    assert asked["user_id"].unique().to_list() == [10**6]
+
+
+def test_intervals_are_of_the_fit_alone(tiny_data: pr.Dataset, refusal: Callable[..., str]) -> None:
+    """Rows taken in move factors, and nothing says how sure they are: refused, not ignored."""
+    fitted = pr.Recommender("spectrum", dim=2, l2=0.1).fit(tiny_data)
+    row = {"user_id": [10**6], "item_id": [int(tiny_data.item_ids.ids[0])], "rating": [5.0]}
+    assert fitted.recommend(0, k=2, cautious=True).height == 2
+    refusal(lambda: fitted.recommend(history=row, k=2, cautious=True), "no intervals")
+    folded, updated = fitted.fold_in(row), fitted.partial_fit(row)
+    for changed in (folded, updated):
+        refusal(lambda changed=changed: changed.predict(0, 0, interval=0.9), "no intervals")
+        refusal(changed.gamma, "no intervals")
+        refusal(lambda changed=changed: changed.recommend(0, stable=True), "nothing folded in")
+        assert changed.recommend([0, 10**6], k=2).height == 4
 
 
 def test_what_cannot_be_folded_in_is_refused(
@@ -217,6 +240,7 @@ def test_contributions_add_up_to_the_prediction(
     model.save(tmp_path / "m")
     loaded = pr.Recommender.load(tmp_path / "m")
     refusal(lambda: loaded.explain(user, item), "history=")
+    refusal(lambda: model.explain([user, 1], item), "user must be one id", "list")
     given = loaded.explain(user, item, history=rows)
     np.testing.assert_allclose(given["contribution"], table["contribution"], atol=1e-6)
     # leaving one rated item out changes the fold-in as its contribution at least says in sign

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +38,12 @@ def named() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def model(named: pd.DataFrame) -> pr.Recommender:
     return pr.Recommender("mf", dim=3, epochs=20).fit(pr.Dataset.from_frame(named))
+
+
+def test_an_object_is_there_before_torch_is() -> None:
+    """Importing torch takes ten times as long as everything else that a new object needs."""
+    code = "import sys, puidrec; repr(puidrec.Recommender()); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 CONTAINERS: dict[str, Callable[[list[str]], Any]] = {

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
-import puidrec.model
+import puidrec
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.errors import PuidError
@@ -264,7 +264,7 @@ class TestRecommend:
     @pytest.mark.parametrize("exclude", [True, False])
     @pytest.mark.parametrize("k", [1, 5, 25, 1000])
     def test_equals_brute_force(self, model, data, k, exclude, monkeypatch) -> None:
-        monkeypatch.setattr(puidrec.model, "USERS_PER_BLOCK", 7)
+        monkeypatch.setattr("puidrec.recommending.USERS_PER_BLOCK", 7)
         frame = model.recommend(data.user_ids.ids, k=k, exclude_seen=exclude)
         assert frame.columns == ["user_id", "item_id", "score", "rank"]
         lists = dict(frame.group_by("user_id", maintain_order=True).agg("item_id").iter_rows())

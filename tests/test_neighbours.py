@@ -43,7 +43,9 @@ def test_similar_refuses_what_is_not_there(
     tiny_model: pr.Recommender, refusal: Callable[..., str]
 ) -> None:
     refusal(lambda: tiny_model.similar_items([0, 10**6]), "1 unknown item(s)", "1000000")
-    refusal(lambda: tiny_model.similar_users(0, k=0), "k must be")
+    for k in (0, -1, "10", 2.5, True):
+        refusal(lambda k=k: tiny_model.similar_users(0, k=k), "k must be")
+        refusal(lambda k=k: tiny_model.recommend(0, k=k), "k must be")
 
 
 def test_candidates_are_those_allowed(
@@ -78,6 +80,14 @@ def test_a_table_of_pairs_filters_by_user(tiny_model: pr.Recommender) -> None:
     everything = tiny_model.recommend(asked, k=len(items))
     expected = everything.join(table, on=["user_id", "item_id"], how="semi", maintain_order="left")
     assert found.select("user_id", "item_id").equals(expected.select("user_id", "item_id"))
+
+
+def test_a_filter_that_cannot_be_of_this_model_is_refused(
+    tiny_model: pr.Recommender, refusal: Callable[..., str]
+) -> None:
+    text = pl.DataFrame({"user_id": ["0"], "item_id": [1]})
+    refusal(lambda: tiny_model.recommend(0, filter=text), "filter", "user_id", "another type")
+    refusal(lambda: tiny_model.recommend(0, filter=text.drop("item_id")), "filter", "item_id")
 
 
 def test_stability_looks_at_the_candidates_only(tiny_data: pr.Dataset) -> None:

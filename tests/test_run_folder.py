@@ -75,8 +75,8 @@ def test_a_saved_run_predicts_as_it_did(data: Dataset, tmp_path: Path) -> None:
 def test_an_interrupted_run_goes_on_and_ends_the_same(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("puidrec.model.CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr("puidrec.model.CHECKPOINT_SHARE", float("inf"))  # however long one takes
+    monkeypatch.setattr("puidrec.fitting.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("puidrec.fitting.CHECKPOINT_SHARE", float("inf"))  # however long one takes
     settings = Settings.of("rd-dr", epochs=40, dim=4, l2=0.02, seed=3)
     whole = train_run(data, settings).model
 

@@ -1,29 +1,17 @@
-"""Users and items of a model: those of training, and cold-start ones that are known by their
-features only."""
+"""Cold-start users and items: factors of entities that are known by their features only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 import torch
 from torch import Tensor, nn
 
-from puidrec.data.dataset import IdMap, plain_ids
-from puidrec.data.schema import (
-    MAX_FEATURE,
-    Frame,
-    Origin,
-    check_ids,
-    clean_side,
-    require_columns,
-    to_polars,
-    with_our_names,
-)
+from puidrec.data.schema import MAX_FEATURE, Origin
+from puidrec.entities import Side
 from puidrec.errors import InputError
 from puidrec.features.encode import ColumnEncoder, FeatureEncoder
 from puidrec.methods.problem import with_prefix
@@ -36,8 +24,13 @@ from puidrec.scores.towers import Backbone, Tower
 if TYPE_CHECKING:
     from puidrec.model import Recommender
 
-Side = Literal["user", "item"]
 Features = Mapping[str, Any]
+KINDS: dict[str, tuple[pl.DataType, str]] = {
+    "number": (pl.Float64(), "a number"),
+    "category": (pl.String(), "text"),
+    "list": (pl.List(pl.String), "a list of text"),
+}
+"""Kinds of features: the type of their column in a checked side table, and what they are called."""
 
 
 class ColdStart:
@@ -75,30 +68,33 @@ class ColdStart:
     def represent(self, side: Side, features: Sequence[Features]) -> np.ndarray:
         """Factors of cold-start entities; features left out count as missing, unknown names are
         refused."""
-        return self.represent_table(side, _table(self.encoders[side], features, side))
+        return self._factors(side, _table(self.encoders[side], features, side))
+
+    def represent_columns(self, side: Side, table: pl.DataFrame, origin: Origin) -> np.ndarray:
+        """Factors of the rows of a checked side table without its ids."""
+        return self._factors(side, _typed(self.encoders[side], table, side, origin))
 
     @torch.no_grad()
-    def represent_table(self, side: Side, table: pl.DataFrame) -> np.ndarray:
+    def _factors(self, side: Side, table: pl.DataFrame) -> np.ndarray:
         """Factors of the rows of a table that has the encoder's columns and types."""
+        design = Design.of(self.encoders[side].encode(table))
         if self._linear:  # factors are linear in features: nothing has to be rebuilt
-            rows = Design.of(self.encoders[side].encode(table)) @ self._linear[f"{side}.weight"]
-            linear: np.ndarray = (rows + self._linear[f"{side}.offset"]).numpy()
-            return linear
+            return np.asarray(
+                design @ self._linear[f"{side}.weight"] + self._linear[f"{side}.offset"]
+            )
         backbone = self._backbone
         assert backbone is not None  # noqa: S101 (there is one wherever there is an encoder)
-        design = Design.of(self.encoders[side].encode(table))
-        own = _mean_of_ids(
-            backbone.user_towers if side == "user" else backbone.item_towers, backbone.dim
-        )
-        dim = backbone.dim
-        factors = backbone.cold_users(design) if side == "user" else backbone.cold_items(design)
-        factors[:, :dim] += own[:dim]
-        bias = dim if side == "user" else dim + 1
-        factors[:, bias] += own[dim]
+        users, dim = side == "user", backbone.dim
+        towers = backbone.user_towers if users else backbone.item_towers
+        factors = backbone.cold_users(design) if users else backbone.cold_items(design)
+        for tower in towers:  # what features say nothing of: its mean over the population
+            if isinstance(tower, Tower) and tower.uses_ids:
+                own = tower(slice(None)).mean(0)
+                factors[:, :dim] += own[:dim]
+                factors[:, dim if users else dim + 1] += own[dim]
         if self._heads is not None:
             factors = _rating_factors(self._heads, factors, side)
-        found: np.ndarray = factors.numpy()
-        return np.pad(found, ((0, 0), (self._width - found.shape[1], 0)))
+        return np.pad(factors.numpy(), ((0, 0), (self._width - factors.shape[1], 0)))
 
 
 def _encoders(model: Recommender) -> dict[Side, FeatureEncoder]:
@@ -182,15 +178,6 @@ def _empty_design(n_rows: int, n_columns: int) -> Design:
     return Design(LogPattern.from_pairs(none, none, n_rows, n_columns), torch.zeros(0))
 
 
-def _mean_of_ids(towers: nn.ModuleList, dim: int) -> Tensor:
-    """Mean over the population of the parts that features say nothing of."""
-    total = torch.zeros(dim + 1)
-    for tower in towers:
-        if isinstance(tower, Tower) and tower.uses_ids:
-            total += tower(slice(None)).mean(0)
-    return total
-
-
 def _table(encoder: FeatureEncoder, features: Sequence[Features], side: Side) -> pl.DataFrame:
     """Features as a side table with the encoder's columns and types."""
     known = {column.name for column in encoder.columns}
@@ -201,17 +188,10 @@ def _table(encoder: FeatureEncoder, features: Sequence[Features], side: Side) ->
         )
     columns = {c.name: [_value(c, row.get(c.name)) for row in features] for c in encoder.columns}
     try:
-        return pl.DataFrame(columns, {c.name: dtype_of(c) for c in encoder.columns})
+        return pl.DataFrame(columns, {c.name: KINDS[c.kind][0] for c in encoder.columns})
     except UnicodeEncodeError as error:
         problem = f"a {side} feature is not text: it holds half a character (a lone surrogate)"
         raise InputError(problem, found=error.object[error.start : error.end]) from error
-
-
-def dtype_of(column: ColumnEncoder) -> pl.DataType:
-    """The type of a column in a side table that was checked."""
-    return {"number": pl.Float64(), "category": pl.String(), "list": pl.List(pl.String)}[
-        column.kind
-    ]
 
 
 def _value(column: ColumnEncoder, value: Any) -> Any:
@@ -230,9 +210,10 @@ def _value(column: ColumnEncoder, value: Any) -> Any:
         and all(isinstance(part, str | int) for part in value)
     ):
         return [_word(part) for part in value]
-    expected = {"number": "a number", "category": "text", "list": "a list of text"}[column.kind]
     raise InputError(
-        f"feature {column.name} is of the wrong kind", found=value, expected=f"{expected}, or null"
+        f"feature {column.name} is of the wrong kind",
+        found=value,
+        expected=f"{KINDS[column.kind][1]}, or null",
     )
 
 
@@ -240,120 +221,24 @@ def _word(value: str | int) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def is_single_id(ids: Any) -> bool:
-    """Whether this is one id, not a container of ids."""
-    return isinstance(ids, str | int | np.integer | np.str_) and not isinstance(ids, bool)
-
-
-def one_id(ids: Any) -> Any:
-    """An array without dimensions as the id that it holds; anything else as it is."""
-    return ids.item() if isinstance(ids, np.ndarray) and ids.ndim == 0 else ids
-
-
-def require_ids(ids: Any, what: str) -> Any:
-    """A one-dimensional container of ids, as one that has a length; anything else is refused."""
-    ids = plain_ids(ids)
-    shape = getattr(ids, "shape", None)
-    flat = shape is None or len(shape) == 1
-    if flat and shape is not None:  # columns and arrays of any library
-        return ids
-    if not flat or isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable):
-        kind = type(ids).__name__ if flat else f"{type(ids).__name__} of shape {tuple(shape or ())}"
-        raise InputError(
-            f"{what} must be ids", found=kind, expected="one id, or a list, array or column of ids"
-        )
-    listed = (
-        ids.to_pylist() if hasattr(ids, "to_pylist") else list(ids)
-    )  # Arrow's own scalars are no ids
-    nested = next((own for own in listed if isinstance(own, list | tuple | dict | set)), None)
-    if nested is not None:
-        raise InputError(f"{what} must be ids", found=nested, expected="a flat list of ids")
-    return listed
-
-
-def pairs_of(table: Frame) -> tuple[pl.Series, pl.Series]:
-    """The ids of a table of pairs; a list or column of users alone is refused."""
-    origin = Origin("pairs")
-    if is_single_id(table) or isinstance(table, list | tuple | np.ndarray | pl.Series):
-        raise InputError(
-            "items are missing",
-            found=type(table).__name__,
-            expected="users and items, or a table user_id, item_id",
-        )
-    frame = with_our_names(to_polars(table, origin))
-    require_columns(frame, ("user_id", "item_id"), origin)
-    return check_ids(frame["user_id"], origin), check_ids(frame["item_id"], origin)
-
-
-@dataclass(frozen=True)
-class Entities:
-    """One side of a model: ids, and a row of factors for each."""
-
-    ids: IdMap
-    factors: np.ndarray
-    n_trained: int | None = None
-    """How many of them were in training; those after them are known by features only. None: all."""
-
-    @cached_property
-    def with_average(self) -> np.ndarray:
-        """One row more: the average of those in training, for ids that nothing is known of."""
-        average = self.factors[: self.n_trained].mean(0, keepdims=True)
-        return np.concatenate([self.factors, average])
-
-    def rows(self, ids: Any) -> np.ndarray:
-        """The row of each id in `with_average`."""
-        codes = self.ids.encode(ids)
-        return np.where(codes < 0, len(self.ids), codes)
-
-    def with_cold_start(self, cold_start: ColdStart, side: Side, table: Frame) -> Entities:
-        """These, and after them the entities of a side table (id and features) that were not in
-        training, in order."""
-        key, origin = f"{side}_id", Origin(f"{side}_features")
-        if not cold_start.names(side):
-            raise origin.error(
-                f"the model reads no {side} features",
-                found=f"it was trained without: {key} alone is known to it",
-                hint=f"Train on {side} features, with a backbone that reads them (mf-linear, mf-mlp).",
-            )
-        clean = clean_side(table, key, origin)
-        if clean[key].dtype != self.ids.ids.dtype:
-            raise origin.error(
-                "ids of another type than in training",
-                column=key,
-                found=str(clean[key].dtype),
-                expected=str(self.ids.ids.dtype),
-            )
-        new = clean.filter(~clean[key].is_in(self.ids.ids.implode()))
-        rows = cold_start.represent_table(
-            side, _typed(cold_start.encoders[side], new.drop(key), side, origin)
-        )
-        ids = IdMap(pl.concat([self.ids.ids, new[key].alias(self.ids.ids.name)]))
-        return Entities(ids, np.concatenate([self.factors, rows]), len(self.ids))
-
-
 def _typed(
     encoder: FeatureEncoder, table: pl.DataFrame, side: Side, origin: Origin
 ) -> pl.DataFrame:
     """A checked side table with all columns of the encoder; those left out are unknown values."""
-    known = {column.name: column for column in encoder.columns}
+    wanted = {column.name: KINDS[column.kind][0] for column in encoder.columns}
     given = {column.name for column in table.get_columns() if column.null_count() < column.len()}
-    for column in table.get_columns():
-        if column.name not in known:
-            expected = f"some of {', '.join(sorted(known))}"
+    for name, dtype in table.schema.items():
+        if name not in wanted:
+            expected = f"some of {', '.join(sorted(wanted))}"
             raise origin.error(
-                f"unknown {side} feature", column=column.name, found=column.name, expected=expected
+                f"unknown {side} feature", column=name, found=name, expected=expected
             )
-        wanted = dtype_of(known[column.name])
-        if column.dtype != wanted and column.name in given:
+        if dtype != wanted[name] and name in given:
             raise origin.error(
                 "a feature of another kind than in training",
-                column=column.name,
-                found=str(column.dtype),
-                expected=str(wanted),
+                column=name,
+                found=str(dtype),
+                expected=str(wanted[name]),
             )
-    absent = [
-        pl.lit(None, dtype_of(column)).alias(name)
-        for name, column in known.items()
-        if name not in given
-    ]
+    absent = [pl.lit(None, wanted[name]).alias(name) for name in wanted if name not in given]
     return table.with_columns(absent)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from puidrec.candidates import known_codes
 from puidrec.data.schema import Frame
+from puidrec.entities import known_codes, one_id
 from puidrec.errors import InputError
 from puidrec.fold_in import prior_of, read_history, require_foldable
 
@@ -51,8 +51,8 @@ def explain_score(model: Recommender, user: Any, item: Any, history: Frame | Non
     predicted rating."""
     require_foldable(model)
     known = (
-        int(known_codes(model.user_ids_, user, "user")[0]),
-        int(known_codes(model.item_ids_, item, "item")[0]),
+        int(known_codes(model.user_ids_, one_id(user, "user"), "user")[0]),
+        int(known_codes(model.item_ids_, one_id(item, "item"), "item")[0]),
     )
     rows = _rows_of(model, known[0], history)
     if rows is None:

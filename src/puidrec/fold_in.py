@@ -1,11 +1,14 @@
-"""Users by what they did: one exact least-squares step with the other side of a fitted model held
+"""Users by what they did: exact least-squares steps with the other side of a fitted model held
 fixed.
 
-A user's factors are p_u = m_u + B z_u: what is known of the user otherwise, and coordinates with a
-penalty. With the rows (i, r) of the user, q_i the item's factors and x_i = Bᵀ q_i,
+An entity's factors are f + B z: where they stand, and coordinates with a penalty. With the rows (i,
+r) of a user, q_i the item's factors and x_i = Bᵀ q_i,
 
-    z_u = argmin Σ_i (r − ⟨m_u, q_i⟩ − ⟨z, x_i⟩)² + ρ ‖z‖² = (Σ x_i x_iᵀ + ρ I)⁻¹ Σ x_i (r − ⟨m_u,
-    q_i⟩)
+    z = argmin Σ_i (r − ⟨f, q_i⟩ − ⟨z, x_i⟩)² + ρ ‖z‖² = (Σ x_i x_iᵀ + ρ I)⁻¹ Σ x_i (r − ⟨f, q_i⟩)
+
+A user who is folded in starts at f = m_u, what is known of the user otherwise. New rows of a known
+user start at the trained factors: old rows pull these nowhere, for there their slope and that of
+the penalty cancel, so they count with a residual of 0 and need no ratings.
 
 For `mf` with L2 of a known strength (`own_l2`) this is the condition that its fit ended at, so a
 user who is folded in with the training rows scores as trained. Other models have no such condition
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -34,22 +37,24 @@ from puidrec.data.schema import (
     to_polars,
     with_our_names,
 )
+from puidrec.entities import PairsByUser, Side, joined_ids, merged_pairs, require_same_type
 from puidrec.errors import InputError
+from puidrec.evaluation.ranking import ranges
 
 if TYPE_CHECKING:
     from puidrec.model import Recommender
 
-Side = Literal["user", "item"]
-PairsByUser = tuple[np.ndarray, np.ndarray]
-CELLS = 2**21
-"""Numbers gathered at once: 16 MB, and 256 entities at most, so that they stay near the processor.
-"""
+SIDES: tuple[Side, Side] = ("user", "item")
+CELLS, ENTITIES = 2**21, 256
+"""Numbers gathered at once (16 MB), and most entities, so that they stay near the processor."""
 SMALL = 1e-6
 """Directions in which trained users differ by less than this share of the largest are no
 directions."""
 DEFAULT_NOISE = 0.05
 """Mean squared error of ratings on 0..1 where a model does not know its own (folders of earlier
 versions)."""
+OF_THE_FIT = ("path.", "posterior.")
+"""Parameters that know the users and items of the fit only, as these stood then."""
 
 
 class Rows(NamedTuple):
@@ -82,77 +87,47 @@ class Prior:
     @property
     def unknown(self) -> np.ndarray:
         """The mean of an entity that was not in training."""
-        average: np.ndarray = self.mean.mean(0)
-        return average
+        return np.asarray(self.mean.mean(0))
 
-    def coordinates(self, factors: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """z of given factors."""
-        z: np.ndarray = np.linalg.lstsq(self.basis, (factors - mean).T, rcond=None)[0].T
-        return z
-
-    def factors(self, mean: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """mean + basis · z."""
-        factors: np.ndarray = (mean + z @ self.basis.T).astype(np.float32)
-        return factors
+    def padded(self, values: np.ndarray, size: int) -> np.ndarray:
+        """Rows of `values`, and after them the mean of unknown entities up to a size."""
+        more = np.broadcast_to(self.unknown, (size - len(values), self.unknown.size))
+        return np.concatenate([values, more])
 
 
-def solve(
-    x: np.ndarray,
-    rows: Rows,
-    target: np.ndarray,
-    penalty: float,
-    before: Rows | None = None,
-    start: np.ndarray | None = None,
-) -> np.ndarray:
+def solve(x: np.ndarray, rows: Rows, target: np.ndarray, penalty: float) -> np.ndarray:
     """z of each entity, [n, coordinates], from its rows; a batch of small positive systems at a
     time.
 
-    x: coordinates of the other side. before, start: rows that led to coordinates `start` at their
-    optimum: these rows count again, although their targets are not known, for at the optimum Σ x t
-    = (Σ x xᵀ + ρ I) z.
+    x: coordinates of the other side; target: what they shall explain, row by row.
     """
-    n, width = rows.start.size - 1, x.shape[1]
-    points, ridge = np.ascontiguousarray(x, np.float64), penalty * np.eye(x.shape[1])
-    result = np.zeros((n, width))
-    counts = np.diff(rows.start) + (0 if before is None else np.diff(before.start))
-    for block in _blocks(counts, width):
-        inner, outer = _products(points, rows, target, block)
-        if before is not None and start is not None:
-            known = _products(points, before, None, block)[0] + ridge
-            outer += (known @ start[block][:, :, None])[:, :, 0]
-            inner += known
-        else:
-            inner += ridge
-        result[block] = np.linalg.solve(inner, outer[:, :, None])[:, :, 0]
+    width = x.shape[1]
+    x, ridge = np.ascontiguousarray(x, np.float64), penalty * np.eye(width)
+    counts, result = np.diff(rows.start), np.zeros((rows.start.size - 1, width))
+    order, first = np.argsort(counts, kind="stable"), 0  # of like numbers of rows: little padding
+    while first < order.size:
+        most = int(counts[order[min(first + ENTITIES, order.size) - 1]])
+        block = order[first : first + min(max(1, CELLS // (width * (width + most))), ENTITIES)]
+        first += block.size
+        place = np.arange(int(counts[block].max()))
+        there = place < counts[block, None]
+        at = np.where(there, rows.start[block, None] + place, 0)
+        gathered = (x[rows.other[at]] if rows.other.size else x[at]) * there[:, :, None]
+        turned = gathered.transpose(0, 2, 1)
+        values = target[at] if target.size else np.zeros(at.shape)
+        slope = turned @ values[:, :, None]
+        result[block] = np.linalg.solve(turned @ gathered + ridge, slope)[:, :, 0]
     return result
 
 
-def _blocks(counts: np.ndarray, width: int) -> list[np.ndarray]:
-    """Entities with about as many rows each, so that little is padded; as many at once as `CELLS`
-    allow."""
-    order, blocks, first = np.argsort(counts, kind="stable"), [], 0
-    while first < order.size:
-        most = int(counts[order[min(first + 255, order.size - 1)]])
-        size = min(max(1, CELLS // (width * (width + most))), 256)
-        blocks.append(order[first : first + size])
-        first += size
-    return blocks
-
-
-def _products(
-    points: np.ndarray, rows: Rows, target: np.ndarray | None, block: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Σ x xᵀ and Σ x t over the rows of each entity of a block, rows padded with zeros."""
-    first, size = rows.start[block], rows.start[block + 1] - rows.start[block]
-    place = np.arange(int(size.max()))
-    there = place < size[:, None]
-    at = np.where(there, first[:, None] + place, 0)
-    gathered = points[rows.other[at]] if rows.other.size else np.zeros((*at.shape, points.shape[1]))
-    if not there.all():
-        gathered *= there[:, :, None]
-    turned = gathered.transpose(0, 2, 1)
-    values = np.zeros(at.shape) if target is None or not target.size else target[at]
-    return turned @ gathered, (turned @ values[:, :, None])[:, :, 0]
+def scores_at(left: np.ndarray, right: np.ndarray, u: np.ndarray, i: np.ndarray) -> np.ndarray:
+    """⟨left_u, right_i⟩ of pairs, in double precision, as many at once as stay near the processor."""
+    found = np.zeros(u.size)
+    step = max(1, CELLS // (8 * left.shape[1]))
+    for start in range(0, u.size, step):
+        part = slice(start, start + step)
+        found[part] = np.einsum("kd,kd->k", left[u[part]], right[i[part]], dtype=np.float64)
+    return found
 
 
 def prior_of(model: Recommender, side: Side) -> Prior:
@@ -170,25 +145,17 @@ def own_l2(model: Recommender, side: Side) -> Prior | None:
     (`phi.mean`). The loss is Σ (s − r)² + ρ ‖vector and bias‖², ρ = l2 · rows per entity.
     """
     settings, own = model.settings, model.parameters_.get(f"phi.{side}_towers.0.weight")
-    l2, dim = model.l2_, model.dim_
-    fits = (
-        own is not None
-        and tuple(own.shape) == (len(_ids(model, side)), dim + 1)
-        and "phi.mean" in model.parameters_
-    )
-    if settings.method != "mf" or settings.loss != "squared" or not fits or own is None:
+    l2, dim, factors = model.l2_, model.dim_, _factors(model, side)
+    solved = model.report_.get("solver") == "least-squares" and settings.loss == "squared"
+    if settings.method != "mf" or not solved or l2 <= 0.0 or "phi.mean" not in model.parameters_:
         return None
-    if model.report_.get("solver") != "least-squares" or not l2 > 0.0:
+    if own is None or tuple(own.shape) != (len(factors), dim + 1):
         return None
-    rho = l2 * model.seen_[1].size / own.shape[0]
-    factors = _factors(model, side)
     free = np.r_[np.arange(dim), dim if side == "user" else dim + 1]
     mean = factors.astype(np.float64)
     mean[:, free] -= own.numpy()
-    scale = np.full(dim + 1, rho**-0.5)
-    basis = np.zeros((factors.shape[1], dim + 1))
-    basis[free, np.arange(dim + 1)] = scale
-    return Prior(mean, basis, 1.0, exact=True)
+    basis = np.eye(factors.shape[1])[:, free]
+    return Prior(mean, basis, l2 * model.seen_[1].size / len(factors), exact=True)
 
 
 def _population(model: Recommender, side: Side) -> Prior:
@@ -202,6 +169,10 @@ def _population(model: Recommender, side: Side) -> Prior:
     return Prior(np.broadcast_to(mean, factors.shape), basis, max(noise, 1e-6))
 
 
+def _factors(model: Recommender, side: Side) -> np.ndarray:
+    return model.user_factors_ if side == "user" else model.item_factors_
+
+
 def require_foldable(model: Recommender) -> None:
     """Refuse models whose scores are no ratings: least squares would not be their loss."""
     settings = model.settings
@@ -213,230 +184,67 @@ def require_foldable(model: Recommender) -> None:
         )
 
 
-def folded_users(
-    model: Recommender, codes: np.ndarray, user: np.ndarray, item: np.ndarray, target: np.ndarray
-) -> np.ndarray:
-    """Factors of users from their rows. codes: of the users in the model, −1 for new ones; user:
-    position in codes."""
-    prior = prior_of(model, "user")
-    q = model.item_factors_.astype(np.float64)
-    mean = np.where(codes[:, None] >= 0, prior.mean[np.maximum(codes, 0)], prior.unknown)
-    rows, order = Rows.of(user, item, codes.size)
-    left = target - np.einsum("kd,kd->k", mean[user], q[item])
-    return prior.factors(mean, solve(q @ prior.basis, rows, left[order], prior.penalty))
-
-
-def updated_sides(
-    model: Recommender, pairs: tuple[np.ndarray, np.ndarray], target: np.ndarray, sweeps: int = 5
-) -> tuple[np.ndarray, np.ndarray]:
-    """Factors of all users and items after new rows: those of the new rows are solved again, in
-    turns.
-
-    pairs: positions of users and items; those from the model's number on are new. What the old rows
-    of an entity say is what its fit ended at (`solve`), with the other side as it was.
-    """
-    sides: tuple[Side, Side] = ("user", "item")
-    priors = [prior_of(model, side) for side in sides]
-    sizes = [
-        max(int(own.max()) + 1, len(_ids(model, side)))
-        for own, side in zip(pairs, sides, strict=True)
-    ]
-    means = [
-        _padded(prior.mean, prior.unknown, size) for prior, size in zip(priors, sizes, strict=True)
-    ]
-    factors = [
-        _padded(_factors(model, side).astype(np.float64), mean, size)
-        for side, mean, size in zip(sides, means, sizes, strict=True)
-    ]
-    start = [
-        prior.coordinates(own, mean)
-        for prior, own, mean in zip(priors, factors, means, strict=True)
-    ]
-    seen_user = np.repeat(np.arange(model.seen_[0].size - 1), np.diff(model.seen_[0]))
-    old = [
-        Rows.of(own, other, size)[0]
-        for own, other, size in (
-            (seen_user, np.asarray(model.seen_[1]), sizes[0]),
-            (np.asarray(model.seen_[1]), seen_user, sizes[1]),
-        )
-    ]
-    fixed = [factors[1].copy(), factors[0].copy()]  # the other side, as the old rows met it
-    for _ in range(sweeps):
-        for k in (0, 1):
-            touched, place = np.unique(pairs[k], return_inverse=True)
-            z = _update(
-                priors[k],
-                means[k][touched],
-                start[k][touched],
-                _of(old[k], touched),
-                fixed[k],
-                (place, pairs[1 - k]),
-                factors[1 - k],
-                target,
-            )
-            factors[k][touched] = means[k][touched] + z @ priors[k].basis.T
-    return factors[0].astype(np.float32), factors[1].astype(np.float32)
-
-
-def _update(
-    prior: Prior,
-    mean: np.ndarray,
-    start: np.ndarray,
-    old: Rows,
-    fixed: np.ndarray,
-    pairs: tuple[np.ndarray, np.ndarray],
-    other: np.ndarray,
-    target: np.ndarray,
-) -> np.ndarray:
-    """Coordinates of some entities from their old rows (met `fixed`) and new rows (meet `other`)."""
-    place, partner = pairs
-    both = (
-        np.concatenate([fixed, other]) @ prior.basis
-    )  # old rows point into the first half, new rows into the second
-    rows, order = Rows.of(place, partner + len(fixed), mean.shape[0])
-    left = target - np.einsum("kd,kd->k", mean[place], other[partner])
-    return solve(both, rows, left[order], prior.penalty, old, start)
-
-
-def _of(rows: Rows, wanted: np.ndarray) -> Rows:
-    """The rows of some entities."""
-    size = rows.start[wanted + 1] - rows.start[wanted]
-    start = np.concatenate([[0], np.cumsum(size)])
-    at = np.repeat(rows.start[wanted] - start[:-1], size) + np.arange(int(start[-1]))
-    return Rows(start, rows.other[at])
-
-
-def _padded(values: np.ndarray, rest: np.ndarray, size: int) -> np.ndarray:
-    """Rows of `values`, and after them rows of `rest` (one for all, or one each) up to a size."""
-    more = (
-        rest[len(values) :]
-        if rest.ndim == 2
-        else np.broadcast_to(rest, (size - len(values), rest.size))
-    )
-    return np.concatenate([values, more])
-
-
-def _ids(model: Recommender, side: Side) -> IdMap:
-    return model.user_ids_ if side == "user" else model.item_ids_
-
-
-def _factors(model: Recommender, side: Side) -> np.ndarray:
-    return model.user_factors_ if side == "user" else model.item_factors_
-
-
-def read_history(model: Recommender, table: Frame, what: str = "history") -> pl.DataFrame:
+def read_history(
+    model: Recommender, table: Frame, what: str = "history", user: Any = None
+) -> pl.DataFrame:
     """Rows `user_id, item_id, rating` of users by what they did; of a pair given twice the last row
     counts.
 
-    Without `user_id` all rows are of one user, 0; without `rating` they are likes.
+    Without `user_id` all rows are of one user (0, where none is named); without `rating` they are
+    likes.
     """
     origin = Origin(what)
     frame = with_our_names(to_polars(table, origin))
     require_columns(frame, ("item_id",), origin)
     if "user_id" not in frame.columns:
-        nobody = pl.lit(0) if model.user_ids_.ids.dtype.is_integer() else pl.lit("0")
-        frame = frame.with_columns(user_id=nobody)
+        nobody = 0 if model.user_ids_.ids.dtype.is_integer() else "0"
+        frame = frame.with_columns(user_id=pl.lit(nobody if user is None else user))
     if "rating" not in frame.columns:
         refuse_near_rating(frame.columns, origin)
         frame = frame.with_columns(rating=pl.lit(model.rating_scale_.high))
     frame = clean_interactions(frame, model.rating_scale_, origin).select(
         "user_id", "item_id", "rating"
     )
-    for key, ids in (("user_id", model.user_ids_), ("item_id", model.item_ids_)):
-        if frame[key].dtype != ids.ids.dtype:
-            found, expected = str(frame[key].dtype), str(ids.ids.dtype)
-            raise origin.error(
-                "ids of another type than in training", column=key, found=found, expected=expected
-            )
+    require_same_type(frame["user_id"], model.user_ids_, origin)
+    require_same_type(frame["item_id"], model.item_ids_, origin)
     return frame.unique(["user_id", "item_id"], keep="last", maintain_order=True)
 
 
-def fold_in_users(model: Recommender, table: Frame, *, alone: bool = False) -> Recommender:
+def fold_in_users(
+    model: Recommender, table: Frame, *, alone: bool = False, user: Any = None
+) -> Recommender:
     """A copy of the model in which the users of a table are as their rows say; `alone`: with these
-    users only."""
+    users only. user: whose rows they are, where they do not say it."""
     require_foldable(model)
-    frame = read_history(model, table)
+    frame = read_history(model, table, user=user)
     users = IdMap(frame["user_id"].unique(maintain_order=True))
-    user, item = users.encode(frame["user_id"]), model.item_ids_.encode(frame["item_id"])
-    known = item >= 0
-    if not known.any():
-        expected = f"items of the model, such as {model.item_ids_.ids[0]}"
+    known = frame.filter(pl.Series(model.item_ids_.encode(frame["item_id"]) >= 0))
+    if not known.height:
         raise Origin("history").error(
             "none of these items was in training",
             column="item_id",
             found=frame["item_id"][0],
-            expected=expected,
+            expected=f"items of the model, such as {model.item_ids_.ids[0]}",
         )
-    codes = model.user_ids_.encode(users.ids)
-    target = model.rating_scale_.unit(frame["rating"].to_numpy()).astype(np.float64)
-    factors = folded_users(model, codes, user[known], item[known], target[known])
+    user, item = users.encode(known["user_id"]), model.item_ids_.encode(known["item_id"])
+    prior, codes = prior_of(model, "user"), model.user_ids_.encode(users.ids)
+    mean = np.where(codes[:, None] >= 0, prior.mean[codes], prior.unknown)
+    target = model.rating_scale_.unit(known["rating"].to_numpy()).astype(np.float64)
+    rows, order = Rows.of(user, item, codes.size)
+    left = target - scores_at(mean, model.item_factors_, user, item)
+    z = solve(model.item_factors_ @ prior.basis, rows, left[order], prior.penalty)
+    factors = (mean + z @ prior.basis.T).astype(np.float32)
     if alone:
-        seen = merged_pairs(
-            (np.zeros(1, np.int64), np.zeros(0, np.int64)), user[known], item[known], len(users)
-        )
-        return _with_users(model, users, factors, seen)
+        none = np.zeros(1, np.int64), np.zeros(0, np.int32)
+        return _with_users(model, users, factors, merged_pairs(none, user, item, len(users)))
     new = codes < 0
     place = np.where(new, len(model.user_ids_) + np.cumsum(new) - 1, codes)
     everyone = np.concatenate([model.user_factors_, factors[new]])
     everyone[place] = factors
-    seen = merged_pairs(model.seen_, place[user[known]], item[known], len(everyone))
+    seen = merged_pairs(model.seen_, place[user], item, len(everyone))
     folded = _with_users(model, joined_ids(model.user_ids_, users.ids), everyone, seen)
-    keep_own(folded, prior_of(model, "user"), "user")
+    _keep_own(folded, prior, "user")
     return folded
-
-
-def partial_update(model: Recommender, table: Frame) -> dict[str, Any]:
-    """Solve the users and items of new rows again, in place; returns what was done, for the report."""
-    require_foldable(model)
-    frame = read_history(model, table, "new rows")
-    users = joined_ids(model.user_ids_, frame["user_id"].unique(maintain_order=True))
-    items = joined_ids(model.item_ids_, frame["item_id"].unique(maintain_order=True))
-    pairs = (
-        users.encode(frame["user_id"]).astype(np.int64),
-        items.encode(frame["item_id"]).astype(np.int64),
-    )
-    fresh = ~model.trained_on(frame["user_id"], frame["item_id"])
-    if not fresh.any():
-        raise InputError(
-            "these rows were all trained on", found=f"{frame.height:,} rows", expected="new rows"
-        )
-    pairs = pairs[0][fresh], pairs[1][fresh]
-    target = model.rating_scale_.unit(frame["rating"].to_numpy())[fresh].astype(np.float64)
-    done = {
-        "new_rows": int(fresh.sum()),
-        "rows_known_before": int((~fresh).sum()),
-        "users": int(np.unique(pairs[0]).size),
-        "items": int(np.unique(pairs[1]).size),
-        "new_users": len(users) - len(model.user_ids_),
-        "new_items": len(items) - len(model.item_ids_),
-        "share_of_rows_since_fit": round(
-            int(fresh.sum()) / (model.seen_[1].size + int(fresh.sum())), 4
-        ),
-    }
-    priors: dict[Side, Prior] = {"user": prior_of(model, "user"), "item": prior_of(model, "item")}
-    sides = updated_sides(model, pairs, target)
-    cold_start = model.cold_start()
-    model.seen_ = merged_pairs(model.seen_, *pairs, len(users))
-    if model.held_out_ is not None:
-        model.held_out_ = merged_pairs(model.held_out_, *(np.zeros(0, np.int64),) * 2, len(users))
-    model.user_factors_, model.item_factors_ = sides
-    model.user_ids_, model.item_ids_, model._cold_start = users, items, cold_start
-    for side, prior in priors.items():
-        keep_own(model, prior, side)
-    model.parameters_ = _without_path(model)
-    return done
-
-
-def keep_own(model: Recommender, prior: Prior, side: Side) -> None:
-    """Keep the entities' own parameters beside changed factors, where `own_l2` reads them (models
-    of IDs)."""
-    name = f"phi.{side}_towers.0.weight"
-    if not prior.exact:
-        return
-    factors, free = _factors(model, side).astype(np.float64), prior.basis.any(1)
-    mean = _padded(prior.mean, prior.unknown, len(factors))
-    own = torch.from_numpy((factors - mean)[:, free].astype(np.float32))
-    model.parameters_ = {**model.parameters_, name: own}
 
 
 def _with_users(
@@ -446,45 +254,104 @@ def _with_users(
     other = copy(model)
     other._cold_start = model.cold_start()
     other.user_ids_, other.user_factors_, other.seen_, other.held_out_ = users, factors, seen, None
-    other.parameters_, other.train_rows_ = _without_path(model), None
+    other.parameters_, other.train_rows_ = _without_the_fit(model), None
     return other
 
 
-def _without_path(model: Recommender) -> dict[str, torch.Tensor]:
-    """Parameters without the path along Γ, which knows the users and items of the fit only."""
+def _without_the_fit(model: Recommender) -> dict[str, torch.Tensor]:
+    """Parameters without those of the fit's own users and items."""
     return {
-        name: value for name, value in model.parameters_.items() if not name.startswith("path.")
+        name: value for name, value in model.parameters_.items() if not name.startswith(OF_THE_FIT)
     }
 
 
-def joined_ids(known: IdMap, ids: pl.Series) -> IdMap:
-    """The known ids, and after them those of a column that are new."""
-    new = ids.filter(pl.Series(known.encode(ids) < 0))
-    return IdMap(pl.concat([known.ids, new.alias(known.ids.name)]))
+def _keep_own(model: Recommender, prior: Prior, side: Side) -> None:
+    """Keep the entities' own parameters beside changed factors, where `own_l2` reads them (models
+    of IDs)."""
+    if prior.exact:
+        factors = _factors(model, side)
+        own = ((factors - prior.padded(prior.mean, len(factors))) @ prior.basis).astype(np.float32)
+        model.parameters_ |= {f"phi.{side}_towers.0.weight": torch.from_numpy(own)}
 
 
-def merged_pairs(
-    seen: PairsByUser, user: np.ndarray, item: np.ndarray, n_users: int
-) -> PairsByUser:
-    """Pairs by user with more of them, each once, for `n_users` users."""
-    width = int(max(np.max(seen[1], initial=0), np.max(item, initial=0))) + 1
-    before = np.repeat(np.arange(seen[0].size - 1), np.diff(seen[0])) * width + np.asarray(
-        seen[1], np.int64
+def partial_update(model: Recommender, table: Frame) -> dict[str, Any]:
+    """Solve the users and items of new rows again, in place; returns what was done, for the report."""
+    require_foldable(model)
+    frame = read_history(model, table, "new rows")
+    fresh = ~model.trained_on(frame["user_id"], frame["item_id"])
+    if not fresh.any():
+        raise InputError(
+            "these rows were all trained on", found=f"{frame.height:,} rows", expected="new rows"
+        )
+    new = frame.filter(pl.Series(fresh))
+    ids = [
+        joined_ids(own, new[f"{side}_id"])
+        for own, side in zip((model.user_ids_, model.item_ids_), SIDES, strict=True)
+    ]
+    user, item = (
+        own.encode(new[f"{side}_id"]).astype(np.int64) for own, side in zip(ids, SIDES, strict=True)
     )
-    key = np.unique(np.concatenate([before, user.astype(np.int64) * width + item]))
-    start = np.concatenate([[0], np.cumsum(np.bincount(key // width, minlength=n_users))])
-    return start, (key % width).astype(np.int32)
+    done = {
+        "new_rows": new.height,
+        "rows_known_before": frame.height - new.height,
+        "users": new["user_id"].n_unique(),
+        "items": new["item_id"].n_unique(),
+        "new_users": len(ids[0]) - len(model.user_ids_),
+        "new_items": len(ids[1]) - len(model.item_ids_),
+        "share_of_rows_since_fit": round(new.height / (model.seen_[1].size + new.height), 4),
+    }
+    target = model.rating_scale_.unit(new["rating"].to_numpy()).astype(np.float64)
+    priors = [prior_of(model, side) for side in SIDES]
+    sides = updated_sides(model, priors, (user, item), target, [len(own) for own in ids])
+    cold_start = model.cold_start()  # of the fit: it is made from parameters as they were
+    model.seen_ = merged_pairs(model.seen_, user, item, len(ids[0]))
+    if model.held_out_ is not None:
+        model.held_out_ = merged_pairs(model.held_out_, user[:0], item[:0], len(ids[0]))
+    model.user_factors_, model.item_factors_ = sides
+    (model.user_ids_, model.item_ids_), model._cold_start = ids, cold_start
+    model.parameters_ = _without_the_fit(model)
+    for side, prior in zip(SIDES, priors, strict=True):
+        _keep_own(model, prior, side)
+    return done
+
+
+def updated_sides(
+    model: Recommender,
+    priors: list[Prior],
+    pairs: tuple[np.ndarray, np.ndarray],
+    target: np.ndarray,
+    sizes: list[int],
+    sweeps: int = 5,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of all users and items after new rows: those of the new rows are solved again, in
+    turns.
+
+    pairs: positions of users and items; those from the model's number on are new. Old rows meet the
+    other side as it was, new ones as it is now.
+    """
+    start = [
+        prior.padded(_factors(model, side).astype(np.float64), size)
+        for prior, side, size in zip(priors, SIDES, sizes, strict=True)
+    ]
+    now, items = [own.copy() for own in start], np.asarray(model.seen_[1])
+    users = np.repeat(np.arange(model.seen_[0].size - 1), np.diff(model.seen_[0]))
+    old = [Rows.of(users, items, sizes[0])[0], Rows.of(items, users, sizes[1])[0]]
+    for k in (0, 1) * sweeps:
+        touched, place = np.unique(pairs[k], return_inverse=True)
+        first, last = old[k].start[touched], old[k].start[touched + 1]
+        before = old[k].other[ranges(first, last)]
+        entity = np.concatenate([np.repeat(np.arange(touched.size), last - first), place])
+        other = np.concatenate([before, pairs[1 - k] + sizes[1 - k]])
+        left = target - scores_at(start[k], now[1 - k], pairs[k], pairs[1 - k])
+        rows, order = Rows.of(entity, other, touched.size)
+        x = np.concatenate([start[1 - k], now[1 - k]]) @ priors[k].basis
+        z = solve(x, rows, np.append(np.zeros(before.size), left)[order], priors[k].penalty)
+        now[k][touched] = start[k][touched] + z @ priors[k].basis.T
+    return now[0].astype(np.float32), now[1].astype(np.float32)
 
 
 def training_mse(model: Recommender, rows: Interactions) -> float:
     """Mean squared error on training rows, ratings on 0..1: what folding users in takes for noise."""
-    total, n = 0.0, len(rows)
-    for start in range(0, n, 2**18):
-        some = slice(start, start + 2**18)
-        scores = np.einsum(
-            "kd,kd->k", model.user_factors_[rows.user[some]], model.item_factors_[rows.item[some]]
-        )
-        total += float(
-            np.sum((scores - model.rating_scale_.unit(rows.rating[some])).astype(np.float64) ** 2)
-        )
-    return round(total / max(n, 1), 6)
+    scores = scores_at(model.user_factors_, model.item_factors_, rows.user, rows.item)
+    errors = scores - model.rating_scale_.unit(rows.rating)
+    return round(float(np.mean(errors**2)) if len(rows) else 0.0, 6)

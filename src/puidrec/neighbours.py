@@ -8,14 +8,13 @@ which holds for any model here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 import torch
 
-from puidrec.candidates import known_codes
-from puidrec.errors import InputError
+from puidrec.entities import Side, known_codes, require_positive
 
 if TYPE_CHECKING:
     from puidrec.model import Recommender
@@ -24,17 +23,16 @@ PAIRS = 2**24
 """Similarities computed at once: 64 MB. No matrix of all pairs is made."""
 
 
-def similar(model: Recommender, side: Literal["user", "item"], wanted: Any, k: int) -> pl.DataFrame:
+def similar(model: Recommender, side: Side, wanted: Any, k: int) -> pl.DataFrame:
     """The k nearest of each wanted entity: its id, `similar_id, similarity, rank`."""
-    if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
-        raise InputError("k must be a positive integer", found=k)
+    k = require_positive(k)
     sides = {
         "user": (model.user_ids_, model.user_factors_),
         "item": (model.item_ids_, model.item_factors_),
     }
     (ids, own), (_, other) = sides[side], sides["item" if side == "user" else "user"]
     codes = known_codes(ids, wanted, side)
-    place, value = nearest(profiles(own, other), codes, int(k))
+    place, value = nearest(profiles(own, other), codes, k)
     return pl.DataFrame(
         {
             f"{side}_id": ids.decode(np.repeat(codes, place.shape[1])),

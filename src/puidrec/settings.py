@@ -3,18 +3,19 @@ object."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from puidrec.errors import InputError
 from puidrec.exposure import PROPENSITIES
 from puidrec.exposure.gamma import PRESETS
-from puidrec.losses.pair_loss import HEADS
-from puidrec.losses.pointwise import LOSSES, TargetScale
-from puidrec.methods.table import DEFAULT_METHOD, MethodSpec, get_method
-from puidrec.scores import BACKBONES
+from puidrec.methods.table import ALL_LOSSES, DEFAULT_METHOD, MethodSpec, get_method
+
+if TYPE_CHECKING:
+    from puidrec.losses.pointwise import TargetScale
 
 DEFAULT_DIM, DEFAULT_L2 = 16, 0.1
 """Where nothing chooses them: training by adam without IDs, logs of likes."""
@@ -25,6 +26,28 @@ REMOVED = {
 }
 """Settings of 0.1 that are gone, and what to do instead."""
 VALIDATION_METRICS = ("auto", "auc", "uauc", "mse")
+
+
+def _backbones() -> Collection[str]:
+    from puidrec.scores import BACKBONES
+
+    return BACKBONES
+
+
+def _heads() -> Collection[str]:
+    from puidrec.losses.pair_loss import HEADS
+
+    return HEADS
+
+
+NAMED: dict[str, Callable[[], Collection[str]]] = {
+    "backbone": _backbones,
+    "loss": lambda: ALL_LOSSES,
+    "head": _heads,
+    "propensity": lambda: PROPENSITIES,
+    "metric": lambda: VALIDATION_METRICS,
+}
+"""Settings that name a row of a table, which is looked up where it is not the default."""
 
 
 class Parameters(TypedDict, total=False):
@@ -198,6 +221,8 @@ class Settings(BaseModel):
     @property
     def target_scale(self) -> TargetScale:
         """The scale that the method predicts on."""
+        from puidrec.losses.pointwise import TargetScale
+
         spec, labels = self.spec, self.target == "binary"
         return TargetScale(
             labels,
@@ -274,16 +299,15 @@ class Settings(BaseModel):
     def _combinations(self) -> Self:
         """Refuse unknown names and settings that contradict each other, with a sentence that says
         why."""
-        for name, value, table in (
-            ("backbone", self.backbone, BACKBONES),
-            ("loss", self.loss, LOSSES),
-            ("head", self.head, HEADS),
-            ("propensity", self.propensity, PROPENSITIES),
-            ("validation metric", self.metric, VALIDATION_METRICS),
-        ):
+        changed = [
+            name for name in NAMED if getattr(self, name) != type(self).model_fields[name].default
+        ]
+        for name in changed:  # the default is in the table, which loads torch
+            value, table = getattr(self, name), NAMED[name]()
             if value not in table:
+                words = "validation metric" if name == "metric" else name
                 raise InputError(
-                    f"unknown {name}", found=value, expected=f"one of {', '.join(table)}"
+                    f"unknown {words}", found=value, expected=f"one of {', '.join(table)}"
                 )
         spec = self.spec
         if self.loss not in spec.losses:

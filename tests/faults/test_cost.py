@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-import puidrec.model as module
+import puidrec.fitting as module
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.model import Recommender

@@ -28,7 +28,7 @@ SERVER = """
 import os, signal, sys, time
 from pathlib import Path
 import torch
-import puidrec.model, puidrec.store
+import puidrec.fitting, puidrec.store
 from puidrec.data.synthetic import simulate
 from puidrec.run_folder import train_run
 from puidrec.settings import Settings
@@ -36,7 +36,7 @@ from puidrec.settings import Settings
 weight = torch.nn.Parameter(torch.zeros(1))
 weight.grad = torch.zeros(1)
 torch.optim.Adam([weight], foreach=True).step()  # imports that each child would pay for again
-puidrec.model.CHECKPOINT_SECONDS = 0.0  # these runs are short
+puidrec.fitting.CHECKPOINT_SECONDS = 0.0  # these runs are short
 STEPS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "tempfile.mkstemp", "tempfile.mkdtemp", "shutil.rmtree")
 
 def kill_at(step, out):

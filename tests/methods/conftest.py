@@ -13,5 +13,5 @@ def _one_thread(one_thread):
 @pytest.fixture(autouse=True)
 def _all_checkpoints(monkeypatch):
     """These fits take less than the second that lies between checkpoints."""
-    monkeypatch.setattr("puidrec.model.CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr("puidrec.model.CHECKPOINT_SHARE", float("inf"))  # however long one takes
+    monkeypatch.setattr("puidrec.fitting.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("puidrec.fitting.CHECKPOINT_SHARE", float("inf"))  # however long one takes

@@ -47,14 +47,14 @@ import json, sys
 import numpy as np
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
-from puidrec import model as model_module
+from puidrec import fitting
 from puidrec.methods import prepare
 from puidrec.model import Recommender
 from puidrec.scores import log
 from puidrec.world import join_world
 
 prepare.PAIRS_FROM_DISK = log.PAIRS_FROM_DISK = 50
-model_module.CHECKPOINT_SECONDS, model_module.CHECKPOINT_SHARE = 0.0, float("inf")
+fitting.CHECKPOINT_SECONDS, fitting.CHECKPOINT_SHARE = 0.0, float("inf")
 
 fits, common, out = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 data = simulate("mixed", 60, 25, density=0.2, rng=0).data
@@ -145,11 +145,11 @@ def test_methods_trained_by_adam_refuse_several_processes(
 SETTINGS = {"dim": 3, "l2": 0.01, "epochs": 150, "method": "dr"}
 PUID = """
 import time
-from puidrec import model
+from puidrec import fitting
 from puidrec.cli.main import run
 from puidrec.world import World
 
-model.CHECKPOINT_SECONDS, model.CHECKPOINT_SHARE, summed = 0.0, float("inf"), World.sum
+fitting.CHECKPOINT_SECONDS, fitting.CHECKPOINT_SHARE, summed = 0.0, float("inf"), World.sum
 
 def slow(self, values):  # so that there is time to kill one of two after the first checkpoint
     time.sleep(0.01)

@@ -33,7 +33,8 @@ def test_held_out_likes_choose_and_both_ways_of_judging_are_reported(method, dat
     assert (
         0.7 * best < own[likes.CHOOSES] <= best
     )  # not clearly worse, and as regularised as can be
-    assert {one["unseen_weight"] for one in chosen["tried"]} == set(likes.WEIGHTS)
+    assert {one["l2_factor"] for one in chosen["tried"]} == set(likes.FACTORS)
+    assert {one["unseen_weight"] for one in chosen["tried"]} == {1.0}
     assert all(
         0.0 <= one[name] <= 1.0 for one in chosen["tried"] for name in ("recall", likes.CHOOSES)
     )
@@ -71,7 +72,7 @@ def test_a_held_out_like_counts_as_unseen_where_it_is_looked_for(data, monkeypat
 
 def test_a_resumed_fit_keeps_the_choice(data, tmp_path, monkeypatch) -> None:
     """Interrupted after its first sweep, the fit goes on with the weight that was chosen before."""
-    monkeypatch.setattr("puidrec.model.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("puidrec.fitting.CHECKPOINT_SECONDS", 0.0)
     whole = Recommender("all-rank", rng=0).fit(data)
 
     def stop(stage, done, total, figures):

@@ -224,10 +224,11 @@ import os, random, signal, sys
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from puidrec import model
+from puidrec import fitting
 from puidrec.data.synthetic import simulate
+from puidrec.model import Recommender
 
-model.CHECKPOINT_SECONDS, model.CHECKPOINT_SHARE = 0.0, float("inf")
+fitting.CHECKPOINT_SECONDS, fitting.CHECKPOINT_SHARE = 0.0, float("inf")
 path, rng = Path(sys.argv[1]), random.Random(0)
 
 def killed_after(epochs):  # told when so many are done, we kill while the next ones run; more than five it does not do
@@ -243,7 +244,7 @@ def killed_after(epochs):  # told when so many are done, we kill while the next 
                 signal.pause()
         data = simulate("mixed", 40, 25, density=0.2, rng=3).data  # here: threads do not survive a fork
         options = {"epochs": 60, "dim": 3, "propensity": "cells", "l2": 0.02}
-        model.Recommender("bpuid-dr", patience=0, **options).fit(data, checkpoint=path, progress=progress)
+        Recommender("bpuid-dr", patience=0, **options).fit(data, checkpoint=path, progress=progress)
         os._exit(0)
     os.read(reader, 1)
     os.kill(child, signal.SIGKILL)

@@ -98,10 +98,11 @@ def stop(stage: str, done: int, *_) -> None:
 def distance(options: dict[str, Any], checkpoint: Path) -> float:
     """The largest difference between the factors of a model trained here and one trained there,
     interrupted."""
-    from puidrec import model
+    from puidrec import fitting
     from puidrec.data.synthetic import simulate
+    from puidrec.model import Recommender
 
-    model.CHECKPOINT_SECONDS = 0.0
+    fitting.CHECKPOINT_SECONDS = 0.0
     data = simulate("mixed", 40, 25, density=0.2, rng=0).data
     given = {
         "dim": 3,
@@ -110,7 +111,7 @@ def distance(options: dict[str, Any], checkpoint: Path) -> float:
         "propensity": "cells",
         **options,
     }  # p is made by NumPy
-    here, there = model.Recommender(**given).fit(data), model.Recommender(**given, device=NAME)
+    here, there = Recommender(**given).fit(data), Recommender(**given, device=NAME)
     try:
         there.fit(data, checkpoint=checkpoint, progress=stop)
     except Stopped:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.cold_start import ColdStart, Entities, Side
+from puidrec.cold_start import ColdStart
+from puidrec.entities import Entities, Side
 from puidrec.errors import InputError
 from puidrec.model import Recommender
 from puidrec.serve import Seen, Unknown

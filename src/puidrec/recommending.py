@@ -1,0 +1,276 @@
+"""The best items of users, and scores of pairs: which items are candidates, blocks of users, the
+scale of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import polars as pl
+import torch
+
+from puidrec.data.dataset import IdMap
+from puidrec.data.schema import (
+    Frame,
+    Origin,
+    check_choice,
+    clean_interactions,
+    to_polars,
+    with_our_names,
+)
+from puidrec.entities import (
+    Entities,
+    PairsByUser,
+    Side,
+    is_single_id,
+    known_codes,
+    listed_ids,
+    paired_ids,
+    pairs_of,
+    require_positive,
+    require_same_type,
+)
+from puidrec.errors import InputError
+from puidrec.evaluation.ranking import mask_seen, ranges, top_k
+from puidrec.evaluation.unseen_items import find_liked
+from puidrec.fold_in import fold_in_users
+from puidrec.methods.spectrum.stability import gamma_max
+from puidrec.methods.spectrum.uncertainty import Uncertainty, lower_scores, score_interval
+from puidrec.optimise.stopping import pair_scores
+from puidrec.scores.low_rank import LowRank
+
+if TYPE_CHECKING:
+    from puidrec.model import Recommender
+
+USERS_PER_BLOCK = 1024
+ScoreScale = Literal["rating", "unit"]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Items that may be recommended, by code; and the pairs that may, where the caller named them."""
+
+    items: np.ndarray
+    n_items: int
+    pairs: PairsByUser | None = None
+    """Allowed items of each row asked for; None: all candidates."""
+
+    @classmethod
+    def of(
+        cls, ids: IdMap, users: IdMap, asked: np.ndarray, items: Any, exclude: Any, pairs: Frame
+    ) -> Candidates:
+        """items: the only ones; exclude: none of these; pairs: a table of the pairs that may be
+        recommended."""
+        allowed = np.full(len(ids), items is None)
+        if items is not None:
+            allowed[known_codes(ids, items, "item")] = True
+        if exclude is not None:
+            allowed[known_codes(ids, exclude, "item")] = False
+        if not allowed.any():
+            raise InputError("no item is left to recommend", expected="items beyond those excluded")
+        by_user = None if pairs is None else _pairs(pairs, ids, users, asked)
+        return cls(np.flatnonzero(allowed), len(ids), by_user)
+
+    def mask(
+        self, scores: np.ndarray, codes: np.ndarray, rows: slice, seen: Sequence[PairsByUser]
+    ) -> None:
+        """Set scores [users, candidates] to −inf where a pair is no candidate, in place."""
+        columns = np.full(self.n_items, -1)
+        columns[self.items] = np.arange(self.items.size)
+        if self.pairs is not None:
+            start, item = self.pairs
+            first, last = start[:-1][rows], start[1:][rows]
+            row = np.repeat(np.arange(codes.size), last - first)
+            column = columns[item[ranges(first, last)]]
+            row, column = row[column >= 0], column[column >= 0]
+            kept = scores[row, column]
+            scores[:] = -np.inf
+            scores[row, column] = kept
+        for pairs in seen:
+            mask_seen(scores, codes, *pairs, columns)
+
+
+def _pairs(table: Frame, ids: IdMap, users: IdMap, asked: np.ndarray) -> PairsByUser:
+    """The allowed items of each user asked for, in their order; pairs of other users or items count
+    for nothing."""
+    who, what = pairs_of(table, "filter")
+    require_same_type(who, users, Origin("filter"))
+    require_same_type(what, ids, Origin("filter"))
+    user, item = users.encode(who), ids.encode(what)
+    order = np.argsort(user, kind="stable")
+    user, item = user[order][item[order] >= 0], item[order][item[order] >= 0]
+    first, last = np.searchsorted(user, asked), np.searchsorted(user, asked, side="right")
+    return np.concatenate([[0], np.cumsum(last - first)]), item[ranges(first, last)]
+
+
+def entities(model: Recommender, side: Side, table: Frame | None) -> Entities:
+    """One side as trained, and after it the cold-start entities of a table."""
+    own = (
+        Entities(model.user_ids_, model.user_factors_)
+        if side == "user"
+        else Entities(model.item_ids_, model.item_factors_)
+    )
+    return own if table is None else own.with_cold_start(model.cold_start(), side, table)
+
+
+def on_scale(model: Recommender, scores: np.ndarray, scale: ScoreScale) -> np.ndarray:
+    """Inner products of factors as what they predict."""
+    target = model.settings.target_scale
+    values = target.of_scores(scores)
+    plain = scale == "unit" or target.labels
+    return values if plain else model.rating_scale_.of_unit(values)
+
+
+def predict(
+    model: Recommender,
+    users: Any,
+    items: Any,
+    *,
+    scale: ScoreScale,
+    user_features: Frame | None,
+    item_features: Frame | None,
+    interval: float | None,
+) -> np.ndarray | pl.DataFrame:
+    """Scores of pairs given by ids; with `known` where the pairs come as a table (`items` None)."""
+    check_choice("scale", scale, get_args(ScoreScale))
+    who, what = pairs_of(users) if items is None else paired_ids(users, items)
+    left, right = entities(model, "user", user_features), entities(model, "item", item_features)
+    user, item = left.rows(who), right.rows(what)
+    factors = LowRank.of(
+        *(torch.from_numpy(side.with_average).to(model.device_) for side in (left, right))
+    )
+    scores = pair_scores(factors, user, item)
+    ends = {"score": scores}
+    if interval is not None:
+        ends = score_interval(model.uncertainty(), scores, user, item, interval)
+    found = {name: on_scale(model, values, scale) for name, values in ends.items()}
+    if items is None:
+        known = (user < len(left.ids)) & (item < len(right.ids))
+        return pl.DataFrame({"user_id": who, "item_id": what, **found, "known": known})
+    return found["score"] if interval is None else pl.DataFrame(found)
+
+
+def score(model: Recommender, rows: Frame) -> float:
+    """Minus the RMSE of a table of ratings; of likes the share that is among a user's 10 best."""
+    origin = Origin("rows")
+    table = with_our_names(to_polars(rows, origin))
+    likes = "rating" not in table.columns
+    frame = clean_interactions(table.with_columns(rating=1.0) if likes else table, None, origin)
+    if likes:
+        ids = ("user_id", model.user_ids_), ("item_id", model.item_ids_)
+        user, item = (own.encode(frame[name]) for name, own in ids)
+        known = (user >= 0) & (item >= 0)
+        factors = model.user_factors_, model.item_factors_
+        found = find_liked(factors, (user[known], item[known]), [model.seen_], 10)
+        return float(found.within(10).mean()) if known.any() else 0.0
+    if model.settings.target_scale.labels:
+        hint = "Give scoring= a function."
+        raise InputError("a model of labels has no RMSE", found="target=binary", hint=hint)
+    error = model.predict(frame["user_id"], frame["item_id"]) - frame["rating"].to_numpy()
+    return -float(np.sqrt(np.mean(error.astype(np.float64) ** 2)))
+
+
+def recommend(
+    model: Recommender,
+    users: Any,
+    k: int,
+    exclude_seen: bool | Literal["training"],
+    *,
+    history: Frame | None,
+    items: Any,
+    exclude: Any,
+    allowed: Frame | None,
+    user_features: Frame | None,
+    item_features: Frame | None,
+    stable: bool,
+    cautious: bool,
+    scale: ScoreScale,
+) -> pl.DataFrame:
+    """The k best items of each user as a table `user_id, item_id, score, rank`."""
+    check_choice("scale", scale, get_args(ScoreScale))
+    if exclude_seen not in (True, False, "training"):
+        expected = "True, False or 'training'"
+        raise InputError("exclude_seen out of range", found=exclude_seen, expected=expected)
+    k = require_positive(k)
+    if history is not None:
+        user = listed_ids(users, "users")[0] if is_single_id(users) else None
+        model = fold_in_users(model, history, alone=True, user=user)
+        users = model.user_ids_ if users is None else users
+    elif users is None:
+        expected = "one id, several, or history=frame"
+        raise InputError("users must be ids", found="NoneType", expected=expected)
+    left, right = entities(model, "user", user_features), entities(model, "item", item_features)
+    codes = known_codes(left.ids, users, "user", ", or of user_features or history")
+    candidates = Candidates.of(right.ids, left.ids, codes, items, exclude, allowed)
+    seen = [model.seen_, model.held_out_][: 1 if exclude_seen == "training" else 2]
+    best = _Best(
+        candidates,
+        left.factors,
+        torch.from_numpy(right.factors[candidates.items]).to(model.device_),
+        [pairs for pairs in seen if pairs is not None] if exclude_seen else [],
+        _path(model, user_features, item_features) if stable else None,
+        model.uncertainty() if cautious else None,
+    )
+    k = min(k, candidates.items.size)
+    starts = range(0, max(codes.size, 1), USERS_PER_BLOCK)
+    parts = [best.of(codes, slice(start, start + USERS_PER_BLOCK), k) for start in starts]
+    columns, scores, last = (np.concatenate(part) for part in zip(*parts, strict=True))
+    frame = pl.DataFrame(
+        {
+            "user_id": left.ids.decode(np.repeat(codes, k)),
+            "item_id": right.ids.decode(candidates.items[columns].ravel()),
+            "score": scores.ravel(),
+            "rank": np.tile(np.arange(1, k + 1, dtype=np.int32), codes.size),
+            **({"gamma_max": last.ravel()} if stable else {}),
+        }
+    )
+    frame = frame.filter(pl.col("score").is_finite())  # what is no candidate scores −inf
+    return frame.with_columns(score=on_scale(model, frame["score"].to_numpy(), scale))
+
+
+@dataclass(frozen=True)
+class _Best:
+    """Ranks candidates for blocks of users."""
+
+    candidates: Candidates
+    users: np.ndarray
+    items: torch.Tensor
+    """Factors of all users, and of the candidates."""
+    seen: Sequence[PairsByUser]
+    path: dict[str, torch.Tensor] | None
+    known: Uncertainty | None
+
+    def of(
+        self, codes: np.ndarray, rows: slice, k: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The k best candidates of some users, one product, then a partial sort: their columns and
+        scores, and up to which Γ they stay, if asked."""
+        block = codes[rows]
+        left = torch.from_numpy(self.users[block]).to(self.items.device)
+        scores = (left @ self.items.T).cpu().numpy()
+        if self.known is not None:
+            scores = lower_scores(self.known, scores, block, self.candidates.items)
+        self.candidates.mask(scores, block, rows, self.seen)
+        columns, best = top_k(scores, k)
+        if self.path is None:
+            return columns, best, best
+        last = gamma_max(scores, block, columns, self.path, self.candidates.items)
+        return columns, best, last
+
+
+def _path(model: Recommender, *features: Frame | None) -> dict[str, torch.Tensor]:
+    """Refuse to speak of stability where the model has no path along Γ, or for entities that are
+    not on it."""
+    if "path.gamma" not in model.parameters_:
+        raise InputError(
+            "stable recommendations need a path along Γ",
+            found=model.settings.method,
+            expected="a spectrum model of a log with rating levels, nothing folded in since its fit",
+        )
+    if any(table is not None for table in features):
+        raise InputError(
+            "stable recommendations are for users and items of training", found="features"
+        )
+    return model.parameters_
