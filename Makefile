@@ -4,22 +4,26 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_DEMO := $(VENV)/.ready-demo
-DATA ?= data
+DATA ?= $(or $(PUIDREC_DATA),data)
+WORKERS ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# `make setup HASHES=1`: the files whose hashes are known, and no others (SECURITY.md).
+HASHED = $(PIP) install --quiet --require-hashes -r constraints-hashes.txt && \
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 # Formulas, tables, the audit, rules of the code base, and the pages: what most changes break first.
 QUICK := $(addprefix tests/,features exposure evaluation scores losses auditing \
 	$(patsubst %,test_%.py,errors layers methods plugins public_names settings suite) \
 	$(patsubst %,docs/test_%.py,contributing equations site))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test lint check docs wheel bench bench-gamma bench-scaling bench-faults reproduce clean
+.PHONY: help setup demo quick test lint check docs pages wheel bench bench-gamma bench-faults reproduce clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet -c constraints.txt --editable ".[dev,bench]"
+	$(if $(HASHES),$(HASHED),$(PIP) install --quiet -c constraints.txt --editable ".[dev,bench]")
 	touch $(READY)
 
 $(READY_DEMO): pyproject.toml constraints.txt
@@ -49,6 +53,12 @@ check: lint test ## everything that must pass before a change lands
 docs: $(READY) ## build the documentation
 	$(BIN)/mkdocs build --strict
 
+pages: $(READY) ## measure the pages with figures that are not of this version, in an hour (DATA=folder of the data sets; WORKERS=2)
+	$(BIN)/python bench/pages.py make --data $(DATA) --workers $(WORKERS)
+
+page-%: $(READY) # one of them: paper, field, truth, guarantees, scaling; goes on where it was interrupted
+	$(BIN)/python bench/pages.py make $* --data $(DATA) --workers $(WORKERS)
+
 wheel: $(READY) ## build into dist/, and try the wheel in a new environment (DATA=folder of coat: the README too)
 	$(BIN)/python bench/wheel.py $(if $(wildcard $(DATA)/coat),--data $(DATA))
 
@@ -64,10 +74,6 @@ bench: $(READY) ## time the data layer, the engine, the metrics, the audit and t
 
 bench-gamma: $(READY) ## propensities, entropies and Γ for 100 million rows
 	$(BIN)/python bench/gamma.py
-
-bench-scaling: $(READY) ## whole fits at 1, 10 and 100 million rows: from memory, from disk, on two processes
-	$(BIN)/python bench/scaling.py measure
-	$(BIN)/python bench/scaling.py page
 
 bench-faults: $(READY) ## kills, full disks, damaged models and odd data sets, many times over
 	$(BIN)/python bench/faults.py

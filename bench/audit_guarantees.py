@@ -1,8 +1,7 @@
 """Verdicts of audits against the truth: how often wrong, and how often decided, in worlds where the
 truth is known.
 
-Usage: python bench/audit_guarantees.py [--logs 12] [--worlds nothing,pair] [--uniform 0,500,1000]
-[--real 2]
+Counted by `python bench/guarantees.py --parts audits,real,impostors`.
 
 In every log (six worlds, four sizes in turn) five methods are cross-fitted:
     bias       shrunk user and item means
@@ -11,28 +10,31 @@ In every log (six worlds, four sizes in turn) five methods are cross-fitted:
     niche      mf whose lists lean to what is seen rarely
     overfit    factorisation of more columns with little regularisation
 and all ten pairs are audited by error, DCG@10 and precision@10, from the log and from so many
-uniform rows. `--real` takes models of the package (bias, mf, all-rank, ease, spectrum) instead,
-judged by a tenth of the log that
-they have not seen. Besides: a memoriser, a reversed and a constant model, which must never be
-robust. A verdict is wrong if it is robust or confirmed for the model that is truly worse, or
-refuted for the better one.
+uniform rows. Counted by `python bench/guarantees.py --parts audits,real,impostors`.
+
+*Real* models are five of the package (bias, mf, all-rank, ease, spectrum) and ALS of the package
+`implicit`, judged by a tenth of the log that they have not seen. Besides: a memoriser, a reversed
+and a constant model, which must never be robust.
+
+A verdict is wrong if it is robust or confirmed for the model that is truly worse, or refuted for
+the better one.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from implicit.als import AlternatingLeastSquares
+from scipy.sparse import csr_matrix
 
 import puidrec as pr
 from puidrec.auditing.audit import leads_of
 from puidrec.auditing.inputs import AuditInputs
+from puidrec.auditing.measured import Measured
 from puidrec.auditing.models import AuditedModel
 from puidrec.auditing.rows import Asked, Fits, Judged, choose_rows, fit_parts
 from puidrec.auditing.slots import slot_discounts
@@ -49,6 +51,8 @@ SIZES = ((300, 150, 0.08), (500, 250, 0.06), (800, 200, 0.05), (400, 400, 0.06))
 METRICS = ("error", "ranking", "precision")
 BELIEVE = 1.5
 K, HELD_OUT = 10, 0.1
+ALS = "implicit ALS"
+"""Its scores are no ratings: judged by ranking only."""
 Scores = dict[str, np.ndarray]
 
 
@@ -67,14 +71,19 @@ class Outcome:
     verdict: str
     without: str
     """The verdict from the log alone, at believe = 1.5."""
-    value: float
-    """The lead by the log if nothing is hidden."""
     inside: bool
     """Whether values by slots are within their range."""
     gap: float
     """The true lead in units of the metric."""
     uniform: tuple[float, ...] | None
     adjusted: tuple[float, ...] | None
+    decides: tuple[float, ...] | None
+
+    @property
+    def covered(self) -> bool:
+        """Whether the interval that decides holds the true lead."""
+        assert self.decides is not None
+        return self.decides[1] <= self.gap <= self.decides[2]
 
     @property
     def wrong(self) -> bool:
@@ -91,13 +100,14 @@ class Outcome:
 
 
 class Table:
-    """A model that looks its scores up, ids are positions; it says that they are ratings in 0..1."""
+    """A model that looks its scores up, ids are positions; it says that they are ratings in 0..1, or nothing."""
 
-    def __init__(self, scores: np.ndarray) -> None:
-        self.scores = scores
+    def __init__(self, scores: np.ndarray, *, rates: bool = True) -> None:
+        self.scores, self.rates = scores, rates
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        return {"method": "table", "target": "rating", "seed": 0, "select": "uniform"}
+        says = {"target": "rating"} if self.rates else {}
+        return {"method": "table", "seed": 0, "select": "uniform"} | says
 
     def predict(self, users: Any, items: Any) -> np.ndarray:
         return self.scores[np.asarray(users), np.asarray(items)]
@@ -155,24 +165,29 @@ def factors(
     for _ in range(8):
         for own, codes in ((0, (user, item)), (1, (item, user))):
             design = sides[1 - own][codes[1]]
-            square = np.zeros((shape[own], dim, dim))
-            np.add.at(square, codes[0], design[:, :, None] * design[:, None, :])
-            right = np.stack(
-                [np.bincount(codes[0], left * design[:, j], shape[own]) for j in range(dim)], axis=1
-            )
+            rows = csr_matrix((np.ones(left.size), (codes[0], np.arange(left.size))))
+            rows.resize(shape[own], left.size)
+            products = (design[:, :, None] * design[:, None, :]).reshape(left.size, -1)
+            square = (rows @ products).reshape(-1, dim, dim)
+            right = rows @ (left[:, None] * design)
             sides[own] = np.linalg.solve(square + ridge * np.eye(dim), right[..., None])[..., 0]
     return sides[0] @ sides[1].T
 
 
 def real_models(data: Dataset, split: Any) -> Scores:
-    """Models of the package, in their defaults but for a fixed number of columns."""
+    """Models of the package, in their defaults but for a fixed number of columns; and ALS of the
+    package `implicit` in its stock settings but for the columns, trained on what was liked."""
     found = {}
     for method in ("bias", "mf", "all-rank", "ease", "spectrum"):
         own = {"dim": 4, "l2": 0.1} if method in ("mf", "all-rank", "spectrum") else {}
         model = pr.Recommender(method, rng=0, select="observational", **own).fit(data, split)
-        scores = model.user_factors_.astype(np.float64) @ model.item_factors_.T
-        found[method] = scores
-    return found
+        found[method] = model.user_factors_.astype(np.float64) @ model.item_factors_.T
+    liked = split.train.take(split.train.label > 0)
+    shape = (data.n_users, data.n_items)
+    matrix = csr_matrix((np.ones(len(liked), np.float32), (liked.user, liked.item)), shape=shape)
+    als = AlternatingLeastSquares(factors=8, random_state=0, num_threads=1)
+    als.fit(matrix, show_progress=False)
+    return found | {ALS: (als.user_factors @ als.item_factors.T).astype(np.float64)}
 
 
 def unit_ratings(truth: Truth) -> np.ndarray:
@@ -203,19 +218,17 @@ def true_lead(name: str, own: dict[str, float], other: dict[str, float]) -> floa
 class Log:
     """A log with its uniform rows, and what all audits of it share."""
 
-    def __init__(self, world: str, seed: int, n_uniform: int) -> None:
-        n_users, n_items, density = SIZES[seed % len(SIZES)]
-        self.truth = make_world(
-            world, 7_000 + seed, n_users=n_users, n_items=n_items, density=density
-        )
-        self.rng = np.random.default_rng([seed, 3, n_uniform])
-        self.data = self.truth.dataset(n_uniform, self.rng)
+    def __init__(self, truth: Truth, seed: int, n_uniform: int, *, hold_out: bool = False) -> None:
+        self.truth, self.rng = truth, np.random.default_rng([seed, 3, n_uniform])
+        self.data = truth.dataset(n_uniform, self.rng)
         self.split = self.data.split("rd", 0)
         logged = self.data.logged.labelled(self.split.protocol)
         if not n_uniform:  # all logged rows, for the audit holds them out in turn
             nothing = self.split.test.take(np.zeros(0, np.int64))
             self.split = replace(self.split, train=logged, validation=nothing, test=nothing)
         self.shared: dict[str, Any] = {}
+        if hold_out:
+            self.hold_out()
 
     def hold_out(self) -> None:
         """Keep a tenth of the log from training, to judge by."""
@@ -254,60 +267,76 @@ class Log:
 QUICK = ("bias", "mf", "popular", "niche", "overfit")
 
 
-def outcomes(world: str, seed: int, n_uniform: int, *, real: bool = False) -> Iterator[Outcome]:
-    """All pairs of models of one log."""
-    log = Log(world, seed, n_uniform)
+def population(world: str, seed: int) -> Truth:
+    """The population of a seed; sizes take turns."""
+    n_users, n_items, density = SIZES[seed % len(SIZES)]
+    return make_world(world, 7_000 + seed, n_users=n_users, n_items=n_items, density=density)
+
+
+def outcomes(
+    world: str, seed: int, sizes: Sequence[int], *, real: bool = False
+) -> Iterator[Outcome]:
+    """All pairs of models of one log, audited with so many uniform rows each; the models do not
+    learn from these, so that each is trained once."""
+    truth = population(world, seed)
+    logs = [Log(truth, seed, n_uniform, hold_out=real) for n_uniform in sizes]
+    first = logs[0]
+    models: dict[str, Any]
     if real:
-        log.hold_out()
-        scores = real_models(log.data, log.split)
-        judged, fits = log.fits({name: Table(own) for name, own in scores.items()})
+        scores = real_models(first.data, first.split)
+        models = {name: Table(own, rates=name != ALS) for name, own in scores.items()}
+        judged, fits = first.fits(models)
     else:
-        models = {kind: Quick(kind).fit(log.data, log.split) for kind in QUICK}
-        judged, fits = log.fits(models, folds=5)
+        models = {kind: Quick(kind).fit(first.data, first.split) for kind in QUICK}
         scores = {kind: model.scores for kind, model in models.items()}
-    train = np.zeros(log.truth.seen.shape, bool)
-    train[log.split.train.user, log.split.train.item] = True
-    true = {name: true_values(log.truth, own, train) for name, own in scores.items()}
-    pairs = (
-        itertools.permutations(scores, 2) if not n_uniform else itertools.combinations(scores, 2)
-    )
-    for (
-        names
-    ) in pairs:  # by the log alone `robust` is said of the first only, so both orders are asked
-        found, inputs = log.leads(names, judged, fits)
-        sizes = [
-            inputs.slot_lead(m, slots=inputs.slots.alone(w))
-            for m in ("dcg", "precision")
-            for w in (0, 1)
-        ]
-        inside = all(-1e-9 <= one.point <= one.size + 1e-9 for one in sizes)
-        for metric in METRICS:
-            lead = found[metric]
-            assert lead.tipping is not None
-            yield Outcome(
-                world,
-                seed,
-                " ".join(names),
-                metric,
-                n_uniform,
-                true_lead(metric, true[names[0]], true[names[1]]),
-                lead.verdict,
-                replace(lead, measured=None).verdict,
-                lead.tipping.lead.value,
-                inside,
-                (-1.0 if metric == "error" else 1.0)
-                * (true[names[0]][metric] - true[names[1]][metric]),
-                None if lead.measured is None else tuple(lead.measured.uniform),
-                None
-                if lead.measured is None or lead.measured.adjusted is None
-                else tuple(lead.measured.adjusted),
-            )
+        judged, fits = first.fits(models, folds=5)
+    train = np.zeros(truth.seen.shape, bool)
+    train[first.split.train.user, first.split.train.item] = True
+    true = {name: true_values(truth, own, train) for name, own in scores.items()}
+    for log, n_uniform in zip(logs, sizes, strict=True):
+        log.shared |= (
+            {"nominal": first.shared["nominal"]} if first.shared else {}
+        )  # one log for all
+        # by the log alone `robust` is said of the first only, so both orders are asked
+        order = itertools.combinations if n_uniform else itertools.permutations
+        for names in order(scores, 2):
+            found, inputs = log.leads(names, judged, fits)
+            sizes_of = [
+                inputs.slot_lead(metric, slots=inputs.slots.alone(which))
+                for metric in ("dcg", "precision")
+                for which in (0, 1)
+            ]
+            inside = all(-1e-9 <= one.point <= one.size + 1e-9 for one in sizes_of)
+            for metric in METRICS[ALS in names :]:
+                own, other = (true[name][metric] for name in names)
+                sign = -1.0 if metric == "error" else 1.0
+                yield Outcome(
+                    world,
+                    seed,
+                    " ".join(names),
+                    metric,
+                    n_uniform,
+                    true_lead(metric, true[names[0]], true[names[1]]),
+                    found[metric].verdict,
+                    replace(found[metric], measured=None).verdict,
+                    inside,
+                    sign * (own - other),
+                    *measured_of(found[metric].measured),
+                )
+
+
+def measured_of(found: Measured | None) -> list[tuple[float, ...] | None]:
+    """The intervals on uniform rows, of the adjusted log, and the one that decides."""
+    if found is None:
+        return [None, None, None]
+    parts = found.uniform, found.adjusted, found.decides
+    return [None if one is None else tuple(one) for one in parts]
 
 
 def impostors(world: str, seed: int) -> dict[str, dict[str, str]]:
     """Verdicts on models that are truly worse: by heart, reversed, constant; against the expected
     ratings."""
-    log = Log(world, seed, 0)
+    log = Log(population(world, seed), seed, 0)
     unit, mean = unit_ratings(log.truth), log.truth.mean
     middle, rng = float(unit[log.truth.seen].mean()), np.random.default_rng(seed)
     by_heart = np.where(log.truth.seen, unit, middle + rng.normal(0.0, 0.2, unit.shape))
@@ -328,6 +357,7 @@ def impostors(world: str, seed: int) -> dict[str, dict[str, str]]:
 def shares(found: list[Outcome]) -> dict[str, Any]:
     """Wrong and right shares of some outcomes."""
     large = [o for o in found if abs(o.lead) >= 0.1]
+    measured = [o for o in found if o.decides is not None]
     return {
         "n": len(found),
         "wrong": sum(o.wrong for o in found),
@@ -336,38 +366,7 @@ def shares(found: list[Outcome]) -> dict[str, Any]:
         "ahead": sum(o.lead > 0 for o in found),
         "large": len(large),
         "decided": sum(o.right for o in large),
-        "inside": all(o.inside for o in found),
+        "measured": len(measured),
+        "covered": sum(o.covered for o in measured),
+        "inside": sum(o.inside for o in found),
     }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument(
-        "--logs", type=int, default=4, help="logs of each world and number of uniform rows"
-    )
-    parser.add_argument("--worlds", default=",".join(WORLDS))
-    parser.add_argument("--uniform", default="0,500,1000")
-    parser.add_argument(
-        "--real", type=int, default=0, help="models of the package, in so many logs instead"
-    )
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    found: list[Outcome] = []
-    for world in options.worlds.split(","):
-        for n_uniform in map(int, options.uniform.split(",")):
-            for seed in range(options.first, options.first + (options.real or options.logs)):
-                found += outcomes(world, seed, n_uniform, real=bool(options.real))
-            for metric in METRICS:
-                own = [
-                    o
-                    for o in found
-                    if (o.world, o.n_uniform, o.metric) == (world, n_uniform, metric)
-                ]
-                print(f"{world:>13} {n_uniform:>5} {metric:>9}: {shares(own)}", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(one) for one in found]))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,19 +1,13 @@
-"""Γ rules against the truth of simulated worlds: writes the table docs/gamma-truth.md.
-
-Usage: python bench/gamma_truth.py [--seeds 10] [--first 100] [--out docs/gamma-truth.md]
-"""
+"""Γ rules against the truth of simulated worlds: the figures of one rule in one world, for the page
+of bench/truth.py."""
 
 from __future__ import annotations
-
-import argparse
-from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 from scipy.special import logit
 from scipy.stats import rankdata
 
-from puidrec.data.synthetic import WORLDS, Simulation, simulate
+from puidrec.data.synthetic import Simulation
 from puidrec.exposure.bounds import bounds
 from puidrec.exposure.cells import smoothed_rates
 from puidrec.exposure.evidence import Evidence
@@ -31,10 +25,6 @@ AROUND_CELLS: dict[str, GammaRule] = {
 }
 COVERAGE = 0.95
 NOTHING = 1e-6
-HEAD = (
-    "| rule | Spearman | mean Γ | coverage | log-width | as × of global | κ for 95 % | width at 95 %, × of global |\n"
-    "|---|---|---|---|---|---|---|---|\n"
-)
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
@@ -98,51 +88,3 @@ def one(simulation: Simulation, seed: int) -> dict[tuple[str, str], dict[str, fl
             rule.fit(evidence, rng=seed).log_at(users, items), cells, p_true
         )
     return results
-
-
-def row(name: str, found: list[dict[str, float]]) -> str:
-    mean = {key: float(np.mean([f[key] for f in found])) for key in found[0]}
-    sd = float(np.std([f["spearman"] for f in found], ddof=1)) if len(found) > 1 else 0.0
-
-    def show(value: float, digits: int = 2) -> str:
-        return f"{value:.{digits}f}" if np.isfinite(value) else "–"
-
-    cells = [
-        f"{show(mean['spearman'])} ± {show(sd)}" if np.isfinite(mean["spearman"]) else "–",
-        show(mean["gamma"]),
-        show(mean["coverage"]),
-        show(mean["width"]),
-        f"{show(mean['same'])} ×" if np.isfinite(mean["same"]) else "–",
-        show(mean["kappa"]),
-        f"{show(mean['at95'])} ×" if np.isfinite(mean["at95"]) else "–",
-    ]
-    return f"| {name} | " + " | ".join(cells) + " |\n"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first", type=int, default=100)
-    parser.add_argument("--out", type=Path, default=Path("docs/gamma-truth.md"))
-    options = parser.parse_args()
-    seeds = range(options.first, options.first + options.seeds)
-    parts = []
-    for world in WORLDS:
-        found: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
-        for seed in seeds:
-            for key, figures in one(simulate(world, rng=seed), seed).items():
-                found[key].append(figures)
-        text = f"## {world}: {WORLDS[world].description}\n\n{HEAD}"
-        text += "".join(row(name, found["nominal", name]) for name in RULES)
-        text += f"\nAround fitted `cells` instead of the exact nominal propensity:\n\n{HEAD}"
-        text += "".join(row(name, found["cells", name]) for name in AROUND_CELLS)
-        parts.append(text)
-        print(text)
-    intro = (Path(__file__).parent / "gamma_truth_intro.md").read_text(encoding="utf-8")
-    intro = intro.replace("{seeds}", f"{options.seeds} seeds ({seeds[0]} to {seeds[-1]})")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(intro + "\n" + "\n".join(parts), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

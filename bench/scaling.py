@@ -1,33 +1,47 @@
-"""docs/scaling.md: whole fits to convergence at 1, 10 and 100 million rows, beside implicit's ALS
-in the same run.
-
-python bench/scaling.py measure [--sizes 1m,10m,100m]    from memory, from disk, two processes; each a process of
-                                                         its own; results go to
-                                                         bench/results/scaling.json
-python bench/scaling.py page                             docs/scaling.md from these results
-"""
+"""The page of speed and scale: whole fits to convergence at 1, 10 and 100 million rows, beside
+implicit's ALS in the same run. `bench/pages.py` runs this, one fit at a time, for each takes both
+cores."""
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
+
+from pages import Ask
+from puidrec.atomic import write_json
+from puidrec.report.reproduce import table
 
 HERE = Path(__file__).parent
-OUT, PAGE = HERE / "results" / "scaling.json", HERE.parent / "docs" / "scaling.md"
-WAYS = {"memory": [], "disk": ["--disk"], "two processes": ["--processes", "2"]}
+WAYS: dict[str, list[str]] = {
+    "memory": [],
+    "disk": ["--disk"],
+    "two processes": ["--processes", "2"],
+}
+FITS = {
+    "1m": ("memory", "disk", "two processes", "als"),
+    "10m": ("memory", "disk", "two processes", "als"),
+    "100m": ("memory", "als"),
+}
+"""At 100 million rows a fit and its ALS take most of the page's time, so there is one of each."""
 BYTES_PER_ROW = 4 * (2 * 34 + 12)
 """What a sweep moves per logged row: two gathered vectors of dim + 2 numbers and a dozen columns, 4
 bytes each."""
+NETWORK = 1.25e9
+"""Bytes per second of a network of 10 Gbit."""
+MACHINES = (1, 4, 16, 64)
 TEXT = """# Scaling
 
-Made by `python bench/scaling.py measure` and `python bench/scaling.py page`. Whole fits of `dr` (two models, dim 32,
-a given L2) until scores no longer move, on 2 cores; implicit's ALS (15 iterations, the same dim, one model) on the
-same log in the same run. Making the log is not counted. Memory is the largest resident size, the log included, summed
-over processes; two processes have one thread each.
+{made}
+{unfinished}
+Whole fits of `dr` (two models, dim 32, a given L2) until scores no longer move, on 2 cores; implicit's ALS (15 iterations,
+the same dim, one model) on the same log in the same run. Making the log is not counted. Memory is the largest resident
+size, the log included, summed over processes; two processes have one thread each.
 
 ## Measured
 
@@ -38,111 +52,116 @@ ways agree to 1e-4 (`tests/optimise/`).
 
 ## On paper
 
-At {rows:,} rows a sweep takes {ns:.0f} ns per row. It reads and writes about {bytes} bytes per row, so that the limit
-is the bandwidth of memory, not arithmetic. With n machines of this kind, each holding 1/n of the users:
+At {rows:,} rows a sweep takes {ns:.0f} ns per row and moves about {bytes} bytes per row, which is {gbs:.1f} GB/s. Where that
+is near what a machine's memory gives (10 to 20 GB/s for two cores), bandwidth is the limit and not arithmetic. With n
+machines of this kind, each holding 1/n of the users, a fit of {sweeps} sweeps:
 
-| rows | ratings and columns in memory | seconds per sweep on 1, 4 and 16 machines |
-|---|---|---|
 {paper}
 
-Items are copied to every machine, and their sums are added up once per sweep: a million items × 34 numbers × 4 bytes
-are 0.13 GB per machine and sweep. The network is the limit where sending these takes longer than a sweep over a
-machine's own rows. Nothing here was measured on several machines.
+Every machine keeps a copy of the items and adds up their sums once per sweep: {items:,} items × 34 numbers × 4 bytes,
+sent and received, at 10 Gbit/s. The network becomes the limit where that takes longer than a sweep over a machine's own
+rows: beyond about {limit:,.0f} machines for a billion rows. Nothing here was measured on several machines.
 """
 
 
-def one(size: str, way: str, folder: Path) -> dict[str, object]:
-    """A fit, as bench/engine.py prints it."""
-    command = [
-        sys.executable,
-        str(HERE / "engine.py"),
-        "whole",
-        size,
-        "--folder",
-        str(folder),
-        *WAYS[way],
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def printed(command: list[str]) -> str:
+    """The last line that a command of two threads prints."""
+    setting = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=setting)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout.splitlines()[-1]
 
 
-def als(size: str) -> float:
+def one(size: str, way: str, folder: Path) -> dict[str, Any]:
+    """A fit, as bench/engine.py prints it."""
+    command = [sys.executable, str(HERE / "engine.py"), "whole", size, "--folder", str(folder)]
+    found: dict[str, Any] = json.loads(printed([*command, *WAYS[way]]))
+    return found
+
+
+def als(size: str) -> dict[str, Any]:
     """Seconds of a whole fit of implicit's ALS (15 iterations) on the same log."""
     code = (
         f"import sys; sys.path.insert(0, {str(HERE)!r}); import engine as e; "
         f"u, i, _ = e.whole_log({size!r}); n = e.WHOLE[{size!r}][:2]; "
         "print(e.seconds(e.als_fit(u, i, n, e.DIM, e.ALS_ITERATIONS)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return float(done.stdout.splitlines()[-1])
+    return {"fit_s": round(float(printed([sys.executable, "-c", code])), 1)}
 
 
-def measure(sizes: list[str]) -> None:
-    """All fits; what was measured before is kept."""
-    OUT.parent.mkdir(exist_ok=True)
-    known = json.loads(OUT.read_text(encoding="utf-8")) if OUT.is_file() else {}
-    for size in sizes:
-        with tempfile.TemporaryDirectory() as temporary:
-            for way in WAYS:
-                known[f"{size}/{way}"] = row = one(size, way, Path(temporary))
-                print(size, way, row, flush=True)
-        known[f"{size}/als"] = {"fit_s": round(als(size), 1)}
-        OUT.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+def measure_scaling(ask: Ask) -> dict[str, Any]:
+    """Fit by fit; what was measured before is kept."""
+    end, sizes = ask.end, {"1m": FITS["1m"]} if ask.quick else FITS
+    found, unfinished = {}, 0
+    with tempfile.TemporaryDirectory() as temporary:
+        for size, ways in sizes.items():
+            for way in ways:
+                file = ask.folder / f"{size} {way}.json"
+                if not file.exists() and time.monotonic() < end:
+                    folder = Path(temporary) / size
+                    folder.mkdir(exist_ok=True)
+                    write_json(file, als(size) if way == "als" else one(size, way, folder))
+                    print(size, way, file.read_text(encoding="utf-8"), flush=True)
+                if file.exists():
+                    found[f"{size}/{way}"] = json.loads(file.read_text(encoding="utf-8"))
+                else:
+                    unfinished += 1
+    return {"unfinished": unfinished, "fits": found}
 
 
-def page() -> None:
-    """docs/scaling.md."""
-    known = json.loads(OUT.read_text(encoding="utf-8"))
-    lines = [
-        "| rows | log | seconds | sweeps | GiB | seconds of ALS | ratio |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    per_row = []
-    for key, row in known.items():
+def scaling_text(figures: dict[str, Any], made: str) -> str:
+    """The page."""
+    fits, waits = figures["fits"], figures["unfinished"]
+    body, largest = [], {}
+    for key, row in fits.items():
         size, way = key.split("/")
         if way == "als":
             continue
-        other = known[f"{size}/als"]["fit_s"]
-        ratio = row["fit_s"] / other
-        figures = (
-            f"{row['rows']:,}",
-            way,
-            row["fit_s"],
-            row["sweeps"],
-            row["peak_gib"],
-            other,
-            f"{ratio:.1f}",
-        )
-        lines.append(f"| {' | '.join(map(str, figures))} |")
-        if way == "memory":
-            per_row.append((row["rows"], row["fit_s"] / row["sweeps"] / row["rows"]))
-    rows, second = per_row[-1]
-    machines = (1, 4, 16)
-    paper = [
-        f"| {name} | {n * 60 / 2**30:,.0f} GiB | {', '.join(f'{n * second / k:,.0f}' for k in machines)} |"
-        for name, n in (("1 billion", 1e9), ("10 billion", 1e10))
-    ]
-    text = TEXT.format(
-        measured="\n".join(lines),
-        paper="\n".join(paper),
-        rows=rows,
+        other = fits.get(f"{size}/als", {}).get("fit_s")
+        compared = ("–", "–") if other is None else (f"{other:g}", f"{row['fit_s'] / other:.1f}")
+        own = (f"{row['rows']:,}", way, row["fit_s"], row["sweeps"], row["dim"], row["peak_gib"])
+        body.append([*map(str, own), *compared])
+        largest = row if way == "memory" else largest
+    columns = ("rows", "log", "seconds", "sweeps", "dim", "GiB", "ALS, seconds", "ratio")
+    second = largest["fit_s"] / largest["sweeps"] / largest["rows"]
+    return TEXT.format(
+        made=made,
+        unfinished=f"\nNot finished in the time given: {waits} fits.\n" if waits else "",
+        measured=table(columns, body),
+        rows=largest["rows"],
         ns=1e9 * second,
         bytes=BYTES_PER_ROW,
+        gbs=BYTES_PER_ROW / second / 1e9,
+        sweeps=largest["sweeps"],
+        paper=on_paper(second, largest["sweeps"]),
+        items=ITEMS,
+        limit=1e9 * second / exchange_seconds(),
     )
-    PAGE.write_text(text, encoding="utf-8")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("what", choices=["measure", "page"])
-    parser.add_argument("--sizes", default="1m,10m,100m")
-    given = parser.parse_args()
-    measure(given.sizes.split(",")) if given.what == "measure" else page()
+ITEMS = 1_000_000
 
 
-if __name__ == "__main__":
-    main()
+def exchange_seconds() -> float:
+    """Sending and receiving the sums of all items once."""
+    return 2 * ITEMS * 34 * 4 / NETWORK
+
+
+def on_paper(second: float, sweeps: int) -> str:
+    """Hours of a fit and memory per machine for logs that were not measured."""
+    body = []
+    for name, rows in (("1 billion", 1e9), ("10 billion", 1e10)):
+        for machines in MACHINES:
+            sweep = rows * second / machines + (exchange_seconds() if machines > 1 else 0.0)
+            gib = rows * 60 / machines / 2**30
+            body.append(
+                [
+                    name,
+                    str(machines),
+                    f"{sweep:,.1f}",
+                    f"{sweeps * sweep / 3600:,.1f}",
+                    f"{gib:,.0f}",
+                ]
+            )
+    return table(("rows", "machines", "seconds a sweep", "hours a fit", "GiB each"), body)

@@ -330,15 +330,13 @@ def oracle():
 def problem_after():
     """(prepared) → the method's own problem, and what the stages before it left, trained as the
     method trains."""
-    from puidrec.methods.stages import _descend, _solve, solves, stages_of
+    from puidrec.methods.stages import Run, stages_of
 
     def build(prepared):
-        stages, done = stages_of(prepared), {}
+        run, stages = Run(prepared), stages_of(prepared)
         for stage in stages[:-1]:
-            problem = stage.build(done)
-            train = _solve if solves(problem, prepared.settings) else _descend
-            done[stage.name] = train(problem, stage, prepared, done, None, None, None, None)
-        return stages[-1].build(done), done
+            run.train(stage)
+        return stages[-1].build(run.done), run.done
 
     return build
 

@@ -8,7 +8,7 @@ import pytest
 
 from puidrec import demo
 from puidrec.data.synthetic import simulate
-from puidrec.report.demo import demo_html
+from puidrec.report.audit import demo_html
 
 
 @pytest.fixture(scope="module")

@@ -130,6 +130,7 @@ def test_the_sdist_can_be_built_and_tested_and_holds_no_data(built: Built) -> No
         "SECURITY.md",
         "README.md",
         "bench",
+        "constraints-hashes.txt",
         "constraints.txt",
         "docs",
         "mkdocs.yml",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from puidrec.model import Recommender as Recommender
     from puidrec.settings import Settings as Settings
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "AuditResult": "puidrec.auditing.result",

@@ -12,7 +12,15 @@ import pytest
 
 from puidrec.auditing.audit import audit
 from puidrec.auditing.inputs import AuditInputs
-from puidrec.auditing.measured import measure_error, measure_ndcg, measure_slots, settlement
+from puidrec.auditing.measured import (
+    LabelledRows,
+    carried,
+    features,
+    measure_error,
+    measure_ndcg,
+    measure_slots,
+    settlement,
+)
 from puidrec.auditing.models import AuditedModel
 from puidrec.auditing.rows import Asked, Fits, choose_rows
 from puidrec.data.dataset import Dataset
@@ -170,3 +178,74 @@ def test_rows_that_trained_a_model_do_not_measure_it(simulation) -> None:
     assert found.error.measured.n == len(test)
     held = audit(models[0], data, against=models[1], replicates=0, rows=data.logged.to_frame()[:50])
     assert held.error.measured is None or held.to_dict()["rows"]["source"] == "cross-fitted"
+
+
+def labelled(label: np.ndarray, gain: np.ndarray, **columns: np.ndarray) -> LabelledRows:
+    """Rows of one user and item each, with two predictions that are drawn at random."""
+    rng, n = np.random.default_rng(0), label.size
+    found = {
+        "features": features([rng.random(n), rng.random(n)], rng.uniform(0.05, 0.5, n)),
+        "weight": rng.uniform(0.5, 2.0, n),
+        "user": np.arange(n),
+        "item": np.arange(n),
+    }
+    return LabelledRows(label=label, gain=gain, **{**found, **columns})
+
+
+def test_a_regression_that_is_right_carries_the_lead_whatever_rows_correct_it() -> None:
+    rng = np.random.default_rng(1)
+    rows = labelled(np.zeros(60), rng.choice([-1.0, 0.0, 0.5], 60))
+    truth = np.array([0.2, 0.3, -0.1, 0.05])
+    rows = rows._replace(label=rows.features @ truth)
+    columns, gain = rows.features[:20] * 1.3, rng.normal(size=20)
+    found = carried((columns, gain), rows, rng.uniform(0.5, 2.0, 60), rows, (60, 60))
+    assert found.value == pytest.approx(float(gain @ columns @ truth))
+
+
+def test_rows_in_the_lists_correct_a_regression_that_is_wrong() -> None:
+    """Pairs of the lists look like any rows, and are liked more: the correction says by how much,
+    side by side."""
+    rng = np.random.default_rng(4)
+    gain = rng.choice([-1.0, 0.0, 0.5], 4_000)
+    liked = (rng.random(4_000) < np.select([gain > 0, gain < 0], [0.8, 0.4], 0.1)).astype(float)
+    rows = labelled(liked, gain)
+    listed = rows.features[:500], np.where(np.arange(500) % 2 == 0, 0.02, -0.02)
+    found = carried(listed, rows, np.ones(4_000), rows, (4_000, 4_000))
+    assert found.value == pytest.approx(250 * 0.02 * (0.8 - 0.4), abs=0.3)
+    assert found.limits(0.95).low < 2.0 < found.limits(0.95).high
+
+
+def test_few_rows_that_are_all_liked_do_not_make_a_correction_certain() -> None:
+    """And rows of one item have that item's luck in common."""
+    rng = np.random.default_rng(3)
+    log = labelled((rng.random(2_000) < 0.5).astype(float), np.zeros(2_000))
+    few = labelled(np.ones(8), np.array([1.0, -1.0] * 4))
+    listed = log.features[:100], np.where(np.arange(100) < 50, 0.02, -0.02)
+    found = carried(listed, log, np.ones(2_000), few, (2_000, 2_000))
+    assert found.variance > 2 * 0.25 / 4 * 0.5
+    apart = labelled(log.label[:400], np.where(np.arange(400) % 4 < 2, 1.0, -1.0))
+    alike = apart._replace(item=np.arange(400) % 2, label=np.arange(400) % 2 * 1.0)
+    wide, narrow = (
+        carried(listed, log, np.ones(2_000), rows, (2_000, 2_000)) for rows in (alike, apart)
+    )
+    assert wide.variance > 5 * narrow.variance
+
+
+def test_intervals_of_a_measured_ranking_hold_the_true_lead() -> None:
+    """20 logs in which people see what they like: the deciding 95 % interval holds the true lead
+    in precision over unseen pairs in 17 or more, and is narrower than that of uniform rows."""
+    held, widths = 0, []
+    for seed in range(20):
+        data, unit, seen = chosen_log(1.5, seed)
+        rng = np.random.default_rng(seed)
+        scores = [unit.mean(axis=0) + rng.normal(0, s, unit.shape) for s in (0.15, 0.3)]
+        found = measure_slots(inputs_of(data, *scores), "precision")
+        assert found is not None
+        lists = [np.argsort(-np.where(seen, -np.inf, own), axis=1)[:, :5] for own in scores]
+        true = [np.take_along_axis(unit >= 0.75, own, 1).mean() for own in lists]
+        held += found.decides.low <= true[0] - true[1] <= found.decides.high
+        widths.append(
+            (found.decides.high - found.decides.low) / (found.uniform.high - found.uniform.low)
+        )
+    assert held >= 17
+    assert np.median(widths) < 0.7

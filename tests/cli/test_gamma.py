@@ -15,7 +15,6 @@ from puidrec import gamma_study, load_dataset
 from puidrec.cli import output
 from puidrec.gamma_study import study_gamma
 from puidrec.report import gamma as report
-from puidrec.report import learned_gamma
 
 FILES = sorted(report.FILES)
 
@@ -230,7 +229,7 @@ def test_a_run_shows_the_gamma_that_its_uniform_ratings_taught(puid: Any, tmp_pa
     summary = json.loads(done.out)
     assert summary == json.loads((tmp_path / "learned" / "summary.json").read_text())
     assert sorted(file.name for file in (tmp_path / "learned").iterdir()) == sorted(
-        learned_gamma.FILES
+        report.LEARNED_FILES
     )
     table = pl.read_parquet(tmp_path / "learned" / "gamma.parquet")
     assert summary["users"]["number"] == (table["kind"] == "user").sum()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from puidrec.cli import options
+from puidrec.cli.command import Options, add_commands, command, option
 
 Refusal = Callable[..., str]
 
@@ -116,15 +117,15 @@ def test_the_order_of_settings() -> None:
 
 
 @dataclass(frozen=True)
-class Size(options.Options):
-    width: int = options.option(2, "Width.")
-    size: str = options.option("small", "A name that is also the group's.")
+class Size(Options):
+    width: int = option(2, "Width.")
+    size: str = option("small", "A name that is also the group's.")
 
 
 def test_a_group_becomes_options_of_the_command() -> None:
     seen: list[object] = []
 
-    @options.command("puid paint --width 3")
+    @command("puid paint --width 3")
     def paint(
         name: Annotated[str, typer.Argument(help="Name.")], size: Size, *, loud: bool = False
     ) -> None:
@@ -132,7 +133,7 @@ def test_a_group_becomes_options_of_the_command() -> None:
         seen.append((name, size, loud))
 
     app = typer.Typer()
-    options.add_commands(app, paint)
+    add_commands(app, paint)
     assert CliRunner().invoke(app, ["a", "--width", "3", "--loud"]).exit_code == 0
     assert CliRunner().invoke(app, ["b"]).exit_code == 0
     assert seen == [("a", Size(3), True), ("b", Size(2), False)]
@@ -146,5 +147,5 @@ def test_a_group_becomes_options_of_the_command() -> None:
 def test_an_option_of_two_groups_is_noticed_when_the_command_is_made() -> None:
     with pytest.raises(ValueError, match="duplicate parameter name"):
 
-        @options.command("puid paint")
+        @command("puid paint")
         def paint(size: Size, other: Size) -> None: ...

@@ -17,7 +17,7 @@ from puidrec import atomic, demo
 from puidrec.comparing.comparison import BASELINES
 from puidrec.data.sources.ml_100k import GENRES
 from puidrec.methods import METHODS
-from puidrec.report import demo as page
+from puidrec.report import audit as page
 
 SIZES = ("--set", "data.n_users=60", "--set", "data.n_items=40")
 QUICK = (*SIZES, "--set", "epochs=4", "--set", "dim=4", "--set", "l2=0.1", "--engine", "inline")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puidrec.data import on_disk
+from puidrec.data import on_disk, parquet_log
 from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import (
     KeptColumn,
@@ -144,7 +144,7 @@ def same(disk: Dataset, memory: Dataset) -> None:
 def test_rows_are_those_of_the_log_in_memory(
     tmp_path: Path, monkeypatch, shard_rows: int, batch_rows: int
 ) -> None:
-    monkeypatch.setattr(on_disk, "BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(parquet_log, "BATCH_ROWS", batch_rows)
     log = log_of()
     (tmp_path / "log").mkdir()
     log[:90].write_parquet(tmp_path / "log" / "1.parquet", row_group_size=11)
@@ -287,7 +287,7 @@ def test_the_digest_is_that_of_the_rows(tmp_path: Path) -> None:
     ],
 )
 def test_bad_rows_are_named_as_ever(tmp_path: Path, monkeypatch, refusal, change, parts) -> None:
-    monkeypatch.setattr(on_disk, "BATCH_ROWS", 50)
+    monkeypatch.setattr(parquet_log, "BATCH_ROWS", 50)
     log = log_of()
     bad = log.with_row_index().with_columns(
         [
@@ -332,7 +332,7 @@ def test_a_skeleton_holds_every_id_and_no_pair_twice() -> None:
     for n_users, n_items in ((7, 3), (3, 7), (4, 4), (6, 4)):
         log = log_of(n_users, n_items).with_columns(pl.lit(1).alias("len"))
         users, items = (log.group_by(key).agg(pl.len()).sort(key) for key in ("user_id", "item_id"))
-        skeleton = on_disk.LogSummary(users, items, 1.0, 5.0).skeleton()
+        skeleton = parquet_log.LogSummary(users, items, 1.0, 5.0).skeleton()
         assert set(skeleton["user_id"]) == set(log["user_id"])
         assert set(skeleton["item_id"]) == set(log["item_id"])
         assert not skeleton.select("user_id", "item_id").is_duplicated().any()

@@ -221,3 +221,30 @@ def test_a_random_split_of_timed_rows_warns_of_the_future() -> None:
         Dataset.from_frame(timed().with_columns(timestamp=7)).split("rd")
         Dataset.from_frame(timed().drop("timestamp")).split("rd")
         Dataset.from_frame(timed(), table(50, 40, 0.3)).split("rd")
+
+
+def test_rows_held_out_by_content_are_the_same_under_other_names_and_in_another_order() -> None:
+    log, uniform = table(60, 50, 0.3), table(60, 50, 0.3)
+    users, items = RNG.permutation(60), RNG.permutation(50)
+
+    def renamed(frame: pl.DataFrame) -> pl.DataFrame:
+        ids = {"user_id": users[frame["user_id"]], "item_id": items[frame["item_id"]]}
+        return frame.with_columns(**{key: pl.Series(x) for key, x in ids.items()}).sample(
+            fraction=1.0, shuffle=True, seed=1
+        )
+
+    for given in (uniform, None):
+        found = []
+        for change in (lambda frame: frame, renamed):
+            other = None if given is None else change(given)
+            data = Dataset.from_frame(change(log), other, scale=(1, 5))
+            split = split_module.split_without_test(data, 4)
+            user = data.user_ids.decode(split.validation.user)
+            item = data.item_ids.decode(split.validation.item)
+            found.append((np.asarray(user), np.asarray(item)))
+        (user, item), moved = found
+        assert user.size > 30
+        assert set(zip(users[user], items[item], strict=True)) == set(zip(*moved, strict=True))
+        assert not np.array_equal(
+            split.validation.rating, split_module.split_without_test(data, 5).validation.rating
+        )

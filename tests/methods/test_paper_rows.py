@@ -21,7 +21,7 @@ from puidrec.data.synthetic import simulate
 from puidrec.exposure.bounds import bounds
 from puidrec.losses import pair_loss
 from puidrec.methods.multi import FLOOR
-from puidrec.methods.stages import _solve, stages_of, train_stages
+from puidrec.methods.stages import Run, stages_of, train_stages
 from puidrec.scores.shared_heads import EXPOSURE, IMPUTATION, RATING
 
 SOLVED = [
@@ -180,11 +180,11 @@ def packed(parameters, part: str) -> np.ndarray:
 def solved(prepared):
     """Each stage to its optimum; a benchmarked method as it was solved, even where it would return
     its benchmark."""
-    done = {}
+    run = Run(prepared)
     for stage in stages_of(prepared):
-        done[stage.name] = _solve(stage.build(done), stage, prepared, done, None, None, None, None)
-        assert not done[stage.name].unfinished
-    return done
+        run.done[stage.name] = run.solve(stage.build(run.done), stage)
+        assert not run.done[stage.name].unfinished
+    return run.done
 
 
 def losses_of(prepared, done, dense) -> dict[str, Loss]:

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
+from puidrec.errors import InputError
 from puidrec.losses import pair_loss, pointwise
-from puidrec.methods.stages import train_stages
+from puidrec.methods.robust import Unrounded, _fold_codes
+from puidrec.methods.stages import Run, stages_of, train_stages
 from puidrec.model import Recommender
 
 PLAIN = ["mf", "ips", "dr", "rd-ips", "rd-dr", "puid-ips", "puid-dr"]
@@ -100,6 +105,20 @@ def test_the_loss_at_the_benchmark_is_exactly_zero(
         assert total_loss(problem, 1) == 0.0
 
 
+@pytest.mark.parametrize("method", BENCHMARKED)
+def test_a_benchmark_passes_its_own_test_though_bends_are_rounded(
+    method, prepare, main_problem
+) -> None:
+    problem, _ = main_problem(prepare(method, epochs=300, gamma=2.0))
+    assert abs(problem.excess()) < 1e-12
+    rounded, objective = total_loss(problem), problem.phi_objective()
+    exact = replace(objective, loss=Unrounded(objective.loss))
+    moved = problem.factors().scaled(torch.tensor([1.05]), torch.tensor([1.0])).detach()
+    s = objective.log.scores_of(moved)
+    assert objective.value(s, moved) >= exact.value(s, moved) > 1e-6
+    assert rounded >= 0.0
+
+
 @pytest.mark.parametrize(("seed", "warm_start"), [(0, True), (1, False), (2, True)])
 @pytest.mark.parametrize("method", BENCHMARKED)
 def test_training_never_ends_above_the_benchmark(
@@ -123,6 +142,39 @@ def test_a_benchmarked_method_can_gain_on_its_benchmark(prepare, oracle, main_pr
     assert (
         oracle(prepared).prediction_loss(train_stages(prepared).phi, None, (base.phi, None)) < -1e-4
     )
+
+
+def test_a_cross_fitted_imputation_has_not_seen_the_rows_it_corrects(prepare, dense_scores) -> None:
+    prepared = prepare("dr", cross_fit=3)
+    run, (*folds, main) = Run(prepared), stages_of(prepared)
+    for stage in folds:
+        run.train(stage)
+    problem, rows = main.build(run.done), prepared.rows
+    g, everywhere = problem.imputed
+    fold = prepared.log.operator.map(lambda code: code, _fold_codes(prepared)).values.numpy()
+    models = [dense_scores(run.done[stage.name].phi) for stage in folds]
+    expected = np.choose(fold.astype(int), [model[rows.user, rows.item] for model in models])
+    np.testing.assert_allclose(g.values.numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(dense_scores(everywhere), np.mean(models, 0), atol=1e-6)
+    target = prepared.log.target(rows)
+    for k, model in enumerate(models):  # worse on the rows it has not seen
+        errors = np.square(model[rows.user, rows.item] - target)
+        assert errors[fold == k].mean() > 1.2 * errors[fold != k].mean()
+
+
+def test_cross_fitting_makes_dr_another_method_than_ips(prepare, dense_scores) -> None:
+    ips, dr, crossed = (
+        dense_scores(train_stages(prepare(name, epochs=300, **own)).phi)
+        for name, own in (("ips", {}), ("dr", {}), ("dr", {"cross_fit": 3}))
+    )
+    np.testing.assert_allclose(dr, ips, atol=2e-3)  # Σ_O w is not quite |D|, so L2 is not either
+    assert np.abs(crossed - ips).max() > 0.02
+
+
+@pytest.mark.parametrize("given", [{"cross_fit": 1}, {"cross_fit": 3, "head": "residual"}])
+def test_cross_fitting_refuses_what_it_cannot_do(given, prepare) -> None:
+    with pytest.raises(InputError, match="cross_fit needs two folds"):
+        stages_of(prepare("dr", **given))
 
 
 @pytest.mark.parametrize("method", ["rd-ips", "rd-dr"])

@@ -11,8 +11,7 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.sources import load_dataset
 from puidrec.evaluation.auc import auc
 from puidrec.exposure.bounds import TableGamma
-from puidrec.methods import stages as stages_module
-from puidrec.methods.stages import train_stages
+from puidrec.methods.stages import Run, train_stages
 from puidrec.model import Recommender
 
 
@@ -174,12 +173,12 @@ def test_all_rank_ends_at_an_optimum_that_a_moved_start_does_not_change(
 ) -> None:
     data, start = (
         load_dataset("simulated", world="mixed", seed=0, n_users=120, n_items=80),
-        stages_module._start,
+        Run._start,
     )
     fits = []
     for shift in (0.0, 1e-2):
         monkeypatch.setattr(
-            stages_module, "_start", lambda *a, by=shift: {k: v + by for k, v in start(*a).items()}
+            Run, "_start", lambda *a, by=shift: {k: v + by for k, v in start(*a).items()}
         )
         fits.append(
             Recommender("all-rank", backbone=backbone, dim=8, l2=0.02, epochs=1_000, rng=0).fit(

@@ -8,7 +8,7 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
-from puidrec.methods import stages
+from puidrec.methods import dim_and_l2
 from puidrec.model import Recommender
 from puidrec.optimise.l2_path import DIMS, FACTORS, Choice
 from puidrec.settings import DEFAULT_L2
@@ -107,17 +107,33 @@ def test_uniform_ratings_choose_nothing() -> None:
     assert one == other
 
 
-def test_large_logs_walk_it_on_some_of_their_users(chosen, monkeypatch) -> None:
+@pytest.mark.parametrize("bound", ["PATH_ROWS", "PATH_USERS"])
+def test_large_logs_walk_it_on_some_of_their_users(bound, chosen, monkeypatch) -> None:
     model, data, truth = chosen[2]
-    monkeypatch.setattr(stages, "PATH_ROWS", len(data.logged) // 3)
+    sizes = {"PATH_ROWS": len(data.logged), "PATH_USERS": data.n_users}
+    monkeypatch.setattr(dim_and_l2, bound, sizes[bound] // 3)
+    walked, choose = [], dim_and_l2.choose
+    monkeypatch.setattr(
+        dim_and_l2, "choose", lambda *a, **k: walked.append(a[0].log.n_users) or choose(*a, **k)
+    )
     some = fit(data)
     assert "chosen" in some.report_
+    assert walked == [data.n_users // 3]
     assert error(some, truth) < 1.2 * error(model, truth)
+
+
+def test_features_without_bins_are_refused_before_it_is_walked(monkeypatch, refusal) -> None:
+    log = simulate("mixed", 60, 40, density=0.3, rng=0).data.logged.to_frame()
+    ids = log["user_id"].unique()
+    names = pl.DataFrame({"user_id": ids, "street": [f"street {k}" for k in ids]})
+    data = Dataset.from_frame(log, users=names, scale=(1, 5))
+    monkeypatch.setattr(dim_and_l2, "_walk", lambda *_: pytest.fail("walked"))
+    refusal(lambda: Recommender("mf").fit(data), "street", "an id cannot be a feature")
 
 
 def test_one_tenth_is_held_out_where_rows_are_many(chosen, monkeypatch) -> None:
     model, data, truth = chosen[2]
-    monkeypatch.setattr(stages, "FEW_ROWS", 100)
+    monkeypatch.setattr(dim_and_l2, "FEW_ROWS", 100)
     assert error(fit(data), truth) < 1.2 * error(model, truth)
 
 

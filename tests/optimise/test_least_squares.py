@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from puidrec.errors import PuidError
-from puidrec.methods.stages import spectral_start
+from puidrec.methods.dim_and_l2 import spectral_start
 from puidrec.optimise import least_squares, preconditioner
 from puidrec.optimise.least_squares import (
     REFRESH,
@@ -30,6 +30,12 @@ NAMES = ["naive", "ips", "dr", "signed", "worst dr", "benchmarked ips"]
 QUADRATIC = NAMES[:4]
 EXACT = LeastSquares(1e-14, 3000)
 DIM = 2
+
+
+def tile(model: Model, point) -> torch.Tensor:
+    """The scores of all pairs."""
+    left, right = model.factors(point)
+    return left @ right.T
 
 
 def steepest(slopes) -> float:
@@ -49,16 +55,27 @@ def test_the_best_step_is_the_lowest_stationary_point() -> None:
 
 
 def test_a_line_search_finds_where_a_bent_function_stops_falling() -> None:
-    def bent(t: float) -> tuple[float, float]:
-        """(t − 3)²/2 + |t − 2|, less its value at 0: flat at its bend, t = 2."""
-        return 0.5 * (t - 3) ** 2 + abs(t - 2) - 6.5, (t - 3) + np.sign(t - 2)
+    def along(value, slope):
+        return lambda t, exact=False: value(t) if exact else slope(t)
 
-    t, change = secant_search(bent, -4.0, 0.1)
+    def bent(t: float) -> float:
+        """(t − 3)²/2 + |t − 2|, less its value at 0: flat at its bend, t = 2."""
+        return 0.5 * (t - 3) ** 2 + abs(t - 2) - 6.5
+
+    t, change = secant_search(along(bent, lambda t: (t - 3) + np.sign(t - 2)), -4.0, 0.1)
     assert t == pytest.approx(2.0, abs=0.3)
-    assert change == pytest.approx(bent(t)[0])
-    t, change = secant_search(lambda t: ((t - 5) ** 2 - 25, 2 * (t - 5)), -10.0, 0.1)
-    assert (t, change) == pytest.approx((5.0, -25.0), abs=1e-6)
-    assert secant_search(lambda t: (t, 1.0), -1.0, 1.0) == (0.0, 0.0)
+    assert change == pytest.approx(bent(t))
+    square = along(lambda t: (t - 5) ** 2 - 25, lambda t: 2 * (t - 5))
+    assert secant_search(square, -10.0, 0.1) == pytest.approx((5.0, -25.0), abs=1e-6)
+    assert secant_search(along(lambda t: t, lambda t: 1.0), -1.0, 1.0) == (0.0, 0.0)
+
+
+def test_where_secants_end_higher_the_lowest_point_of_the_parabola_above_is_taken() -> None:
+    """Below 0 up to t = 1, far above beyond, with a slope that does not tell."""
+    found = secant_search(
+        lambda t, exact=False: (-t if t <= 1 else t) if exact else -1.0, -1.0, 0.5
+    )
+    assert found == (0.5, -0.5)
 
 
 @pytest.mark.parametrize("features", [None, "with ids", "alone"])
@@ -240,7 +257,7 @@ def test_in_single_precision_a_moved_start_ends_at_the_same_scores(name: str, sm
     generator = torch.Generator().manual_seed(1)
     moved = {k: v + 1e-7 * torch.randn(v.shape, generator=generator) for k, v in first.items()}
     ends = [
-        model.factors(LeastSquares().minimise(objective, model, start).point).tile()
+        tile(model, LeastSquares().minimise(objective, model, start).point)
         for start in (first, moved)
     ]
     assert float((ends[0] - ends[1]).abs().max()) < 1e-4
@@ -265,10 +282,10 @@ def test_processes_together_find_the_solution_of_one(name: str, small, run_toget
 
     found = run_together(3, work)
     users = torch.cat([part.point["users"] for part in found])
-    scores = model.factors(expected.point).tile()
+    scores = tile(model, expected.point)
     for part in found:
         torch.testing.assert_close(
-            model.factors({**part.point, "users": users}).tile(), scores, rtol=0, atol=1e-5
+            tile(model, {**part.point, "users": users}), scores, rtol=0, atol=1e-5
         )
         assert part.objective == pytest.approx(expected.objective, abs=1e-9)
 
@@ -288,7 +305,7 @@ def test_new_columns_are_the_leading_directions_of_the_dense_slope(name: str, sm
     narrow = narrowed(model)
     empty = {k: v if v.ndim == 0 else v[:, -1:] for k, v in world.point(model).items()}
     point = LeastSquares(1e-9).minimise(objective, narrow, empty).point
-    scores = narrow.factors(point).tile().requires_grad_()
+    scores = tile(narrow, point).requires_grad_()
     numbers = {key: column.values for key, column in objective.columns.items()}
     mask = torch.from_numpy(world.mask)
     total = objective.scale * least_squares_sum(objective, scores[mask], numbers)
@@ -320,7 +337,7 @@ def test_the_start_depends_neither_on_the_order_nor_on_the_names(name: str, smal
     world = small(5, 40, 30)
     objective, model = world.objective(name), world.model(1e-3)
     like = world.point(model)
-    first = model.factors(spectral_start(objective, model, like)).tile()
+    first = tile(model, spectral_start(objective, model, like))
     rng = np.random.default_rng(1)
     users, items = rng.permutation(40), rng.permutation(30)
     other = small(5, 40, 30)
@@ -331,7 +348,7 @@ def test_the_start_depends_neither_on_the_order_nor_on_the_names(name: str, smal
     row_start = np.concatenate([[0], np.cumsum(other.mask.sum(1))])
     other.log = replace(other.log, row_start=row_start, item=np.nonzero(other.mask)[1])
     other.m = type(world.m).of(world.m.lefts[0][users], world.m.rights[0][items])
-    second = model.factors(spectral_start(other.objective(name), model, like)).tile()
+    second = tile(model, spectral_start(other.objective(name), model, like))
     torch.testing.assert_close(second, first[users][:, items], rtol=0, atol=1e-6)
 
 

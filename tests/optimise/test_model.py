@@ -11,6 +11,11 @@ from puidrec.methods.problem import backbone_penalty
 from puidrec.optimise.model import is_linear, linear_model, load_point, point_of
 
 
+def tile(factors: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """The scores of all pairs."""
+    return factors[0] @ factors[1].T
+
+
 @pytest.mark.parametrize("ids", [True, "bias", False])
 def test_parameters_go_to_the_solver_and_back(ids, prepare) -> None:
     backbone = prepare("mf", ids=ids).backbone("main")
@@ -31,7 +36,7 @@ def test_scores_and_penalty_are_those_of_the_backbone(ids, prepare) -> None:
     for value in backbone.parameters():
         torch.nn.init.normal_(value, generator=torch.Generator().manual_seed(value.numel()))
     model, point = linear_model(backbone, 0.3, 0.7, slice(None), lambda x: x), point_of(backbone)
-    torch.testing.assert_close(model.factors(point).tile(), backbone.factors().tile())
+    torch.testing.assert_close(tile(model.factors(point)), backbone.factors().tile())
     assert model.penalty(point) == pytest.approx(
         float(backbone_penalty(backbone, prepared.settings).detach())
     )
@@ -53,9 +58,9 @@ def test_what_all_biases_share_is_the_means(small) -> None:
     given = small(1)
     model = given.model()
     point = given.point(model, size=1.0)
-    scores, penalty = model.factors(point).tile(), model.penalty(point)
+    scores, penalty = tile(model.factors(point)), model.penalty(point)
     centred = model.centred({name: value.clone() for name, value in point.items()})
-    torch.testing.assert_close(model.factors(centred).tile(), scores)
+    torch.testing.assert_close(tile(model.factors(centred)), scores)
     assert model.penalty(centred) < penalty
     for name in ("users", "items"):
         assert float(centred[name][:, -1].sum()) == pytest.approx(0.0, abs=1e-12)

@@ -1,4 +1,5 @@
-"""An audit in the shape of `audit.json`, and one real browser for all tests that need one."""
+"""An audit in the shape of `audit.json`, pages as a tree, and one real browser for all tests that
+need one."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,115 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+
+
+class Node:
+    """An element of a page: its tag, classes, attributes and what is inside."""
+
+    def __init__(self, tag: str, attributes: dict[str, str]) -> None:
+        self.tag, self.attributes = tag, attributes
+        self.classes = attributes.get("class", "").split()
+        self.inside: list[Node | str] = []
+
+    def all(self, selector: str) -> list[Node]:
+        """Elements by `tag`, `.class` or `#id`, in the order of the page."""
+        found = []
+        for one in self.inside:
+            if isinstance(one, Node):
+                if selector in (
+                    one.tag,
+                    f"#{one.attributes.get('id')}",
+                    *(f".{c}" for c in one.classes),
+                ):
+                    found.append(one)
+                found += one.all(selector)
+        return found
+
+    def first(self, selector: str) -> Node:
+        """The first of these."""
+        return self.all(selector)[0]
+
+    @property
+    def text(self) -> str:
+        """Its words, with single spaces."""
+        parts = [one if isinstance(one, str) else one.text for one in self.inside]
+        return " ".join("".join(parts).split())
+
+    def facts(self) -> dict[str, str]:
+        """Labels and values of all its lists of facts."""
+        lists = [node for node in self.all("dl") if "facts" in node.classes]
+        rows = [row for node in lists for row in node.all("div")]
+        return {row.first("dt").text: row.first("dd").text for row in rows}
+
+    def tables(self) -> dict[str, Node]:
+        """Its tables by their captions, up to the first stop."""
+        blocks = [node for node in self.all(".block") if node.all("table")]
+        return {node.first(".caption").text.split(".")[0]: node for node in blocks}
+
+    def heads(self) -> list[str]:
+        """The names of a table's columns."""
+        return [node.text for node in self.first("thead").all("th")]
+
+    def rows(self) -> list[list[str]]:
+        """The texts of a table's body."""
+        return [[str(cell.text) for cell in row.cells()] for row in self.first("tbody").all("tr")]
+
+    def cells(self) -> list[Node]:
+        """The cells of a row."""
+        return [one for one in self.inside if isinstance(one, Node)]
+
+    def tone(self) -> str:
+        """The tone of a box or cell."""
+        return next(name[5:] for name in self.classes if name.startswith("tone-"))
+
+
+class Tree(HTMLParser):
+    """Reads a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.root = Node("", {})
+        self.open = [self.root]
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        node = Node(tag, {name: value or "" for name, value in attrs})
+        self.open[-1].inside.append(node)
+        if tag not in ("meta", "input", "img", "br"):
+            self.open.append(node)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open[-1].inside.append(Node(tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1].tag not in ("script", "style"):
+            self.open[-1].inside.append(data)
+
+
+@pytest.fixture(scope="session")
+def read() -> Callable[[str], Node]:
+    """Reads a page of HTML into a tree."""
+    return lambda text: Tree(text).root
+
+
+@pytest.fixture(scope="session")
+def blocks_page() -> Callable[..., str]:
+    """Renders a page whose body is a piece of template; keyword arguments are its values."""
+    from puidrec.report.envelope import draw
+    from puidrec.report.page import _environment, render
+
+    def make(body: str, kind: str = "", title: str = "Title", lead: str = "", **values: Any) -> str:
+        template = _environment().from_string(
+            '{% extends "base.html.j2" %}{% block main %}'
+            '{% import "blocks.html.j2" as blocks with context %}'
+            '{% import "envelope.html.j2" as drawn with context %}' + body + "{% endblock %}"
+        )
+        return render(template, kind=kind, title=title, lead=lead, draw=draw, **values)
+
+    return make
 
 
 def curves(grid: list[float], point: float, rate: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.report.blocks import Cell, Column, Facts, Table
+from puidrec.report.page import Cell, Column, Table
 
 
 def test_cells_show_text_and_keep_the_number_to_sort_by() -> None:
@@ -15,9 +15,9 @@ def test_cells_show_text_and_keep_the_number_to_sort_by() -> None:
         ["name", Column("x", ".2f")], [["a", 1.234], ["b", Cell(0.5, "½", "good")], ["c", None]], ""
     )
     assert table.body == [
-        [("a", None, None, None, None), ("1.23", 1.234, None, None, None)],
-        [("b", None, None, None, None), ("½", 0.5, "good", None, None)],
-        [("c", None, None, None, None), ("–", None, None, None, None)],
+        [(None, "a", None, None, None), (1.234, "1.23", None, None, None)],
+        [(None, "b", None, None, None), (0.5, "½", "good", None, None)],
+        [(None, "c", None, None, None), (None, "–", None, None, None)],
     ]
 
 
@@ -53,9 +53,23 @@ def test_an_empty_table_has_a_head_and_no_body() -> None:
     assert table.body == []
 
 
-def test_facts_read_as_text() -> None:
-    assert Facts([("n", 12345), ("x", 0.25), ("none", None)]).shown == [
-        ("n", "12,345"),
-        ("x", "0.25"),
-        ("none", "–"),
+def test_a_column_without_a_value_is_left_out() -> None:
+    rows = [{"a": 1, "b": None, "c": "–"}, {"a": None, "d": 2, "e": 0}]
+    table = Table.of(rows, {"a": "A", "b": "B", "c": "C", "d": ("D", ".1f"), "e": "E"}, "")
+    assert [column.name for column, _ in table.head] == ["A", "D", "E"]
+    assert [[cell.text for cell in row] for row in table.body] == [
+        ["1", "–", "–"],
+        ["–", "2.0", "0"],
     ]
+
+
+def test_a_column_of_one_value_is_said_in_the_caption() -> None:
+    table = Table(["x", "n", "k"], [["a", 1, 2], ["b", 1, 3]], "Rows.").without_constants()
+    assert table.caption == "Rows. In all rows: n: 1."
+    assert [column.name for column, _ in table.head] == ["x", "k"]
+
+
+def test_facts_read_as_text(blocks_page: Any, read: Any) -> None:
+    facts = [("n", 12345), ("x", 0.25), ("none", None)]
+    page = read(blocks_page("{{ blocks.facts(items) }}", items=facts))
+    assert page.facts() == {"n": "12,345", "x": "0.25", "none": "–"}

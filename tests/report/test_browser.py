@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from puidrec.report.audit import audit_page
-from puidrec.report.blocks import Figure, Page, Section
+from puidrec.report.audit import audit_html
 from puidrec.report.charts import DARK, canvas
-from puidrec.report.html import write_page
 
 pytestmark = pytest.mark.timeout(120)
 Open = Callable[..., "Seen"]
@@ -54,7 +52,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any
         key = json.dumps(values, sort_keys=True)
         if key not in pages:
             pages[key] = tmp_path_factory.mktemp("page") / "report.html"
-            write_page(pages[key], audit_page(values))
+            pages[key].write_text(audit_html(values))
         return pages[key]
 
     return write
@@ -306,13 +304,18 @@ def test_the_theme_button_overrides_what_the_system_says(opened: Open) -> None:
     [("light", 0, "day"), ("dark", 0, "night"), ("light", 2, "night")],
 )
 def test_charts_follow_the_theme_and_print_is_light(
-    browser: Any, tmp_path: Path, scheme: str, clicks: int, shown: str
+    browser: Any,
+    blocks_page: Callable[..., str],
+    tmp_path: Path,
+    scheme: str,
+    clicks: int,
+    shown: str,
 ) -> None:
     drawing, axes = canvas(4, 3, "Title", "caption")
     axes.plot([0, 1], color=DARK, label="line")
     axes.legend()
-    charts = Section("charts", "Charts", [Figure.of(drawing, alt="a line")])
-    write_page(tmp_path / "page.html", Page(title="Charts", lead="A page.", sections=[charts]))
+    body = '{{ blocks.figure(drawing, "a line") }}'
+    (tmp_path / "page.html").write_text(blocks_page(body, drawing=drawing))
     with browser.new_context(color_scheme=scheme, offline=True) as context:
         page = context.new_page()
         page.goto((tmp_path / "page.html").as_uri())

@@ -69,7 +69,7 @@ def test_names_break_nothing(model: Recommender, tiny_data: Dataset) -> None:
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_says_what_it_assumes(name: str) -> None:
     spec = METHODS[name]
-    words = " ".join(assumptions(spec, adjusts=True))
+    words = assumptions(spec, adjusts=True)
     assert ("at most Γ" in words) == (spec.uncertainty != "none")
     assert ("pick what they like" in words) == name.startswith("signed-")
     assert ("counts as disliked" in words) == (name in ("all-rank", "ease", "popularity"))

@@ -3,17 +3,30 @@ that sum to 100 %."""
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from puidrec.report.charts import heat_map, histogram, in_dark, save_png
+from puidrec.report.charts import (
+    ON_PICTURE,
+    factor_ticks,
+    heat_map,
+    histogram,
+    in_dark,
+    save_png,
+    ticks,
+    to_svg,
+)
 
 WORDS = {
     "title": "What it shows",
@@ -126,35 +139,52 @@ def test_no_global_plotting_state() -> None:
     assert done.stdout.strip() == "False"
 
 
+def colours(svg: str) -> set[str]:
+    return set(re.findall("#[0-9a-f]{6}", svg))
+
+
 def test_a_dark_figure_keeps_no_dark_ink_and_no_white_paper() -> None:
-    figure = histogram(
-        np.linspace(1, 3, 50),
-        title="T",
-        caption="C",
-        x="x",
-        y="y",
-        start=1.0,
-        marks=[(2.0, "here"), (2.5, "there")],
-    )
-    light = pixels(figure)
-    dark = pixels(in_dark(figure))
-    assert light.shape == dark.shape
-    assert tuple(light[2, 2]) == (255, 255, 255)
-    assert tuple(dark[2, 2]) == (21, 24, 28)
-    assert (light < 60).all(axis=2).sum() > 500  # ink
-    assert (dark > 200).all(axis=2).sum() > 500
-    assert (dark == 255).all(axis=2).sum() == 0  # no box of white paper
+    marks = [(2.0, "here"), (2.5, "there")]
+    svg = to_svg(histogram(np.linspace(1, 3, 50), **WORDS, start=1.0, marks=marks))
+    dark = in_dark(svg)
+    assert {"#ffffff", "#222222"} <= colours(svg)
+    assert not {"#ffffff", "#222222", "#000000"} & colours(dark)
+    assert "#15181c" in colours(dark)  # paper
+    assert ET.fromstring(dark).attrib["fill"] == "#e7e9ec"  # what has no colour of its own
+
+
+def test_a_drawing_is_text_of_equal_bytes() -> None:
+    one, two = (to_svg(histogram(np.arange(1.0, 9.0), **WORDS, start=1.0)) for _ in range(2))
+    assert one == two
+    assert ET.fromstring(one).tag.endswith("svg")
 
 
 def test_figures_on_a_heat_map_keep_the_colour_that_reads_on_it() -> None:
-    figure = heat_map(
-        np.array([[1.0, 4.0]]), ["a"], ["b", "c"], title="T", caption="C", x="x", y="y", unit="u"
-    )
-    before = [text.get_color() for text in figure.axes[0].texts]
-    assert before == ["white", "black"]
-    assert [text.get_color() for text in in_dark(figure).axes[0].texts] == before
+    svg = to_svg(heat_map(np.array([[1.0, 4.0]]), ["a"], ["b", "c"], **WORDS, unit="u"))
+    written = set(ON_PICTURE)
+    assert written <= colours(svg)
+    assert written <= colours(in_dark(svg))
 
 
-def pixels(figure) -> np.ndarray:
-    figure.canvas.draw()
-    return np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(3, 9))
+@example(
+    368298.0, 1e-05, 4
+)  # far from 0 a multiple of the step is off by more than the range forgives
+def test_ticks_are_round_inside_and_not_too_many(low: float, width: float, count: int) -> None:
+    found = ticks(low, low + width, count)
+    assert len(found) <= count + 1
+    assert all(low - 1e-6 * width <= v <= low + width * (1 + 1e-6) for v in found)
+
+
+def test_ticks_are_the_decimals_a_reader_expects() -> None:
+    assert ticks(0.0, 0.5, 6) == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    assert ticks(-0.3, 0.3, 7) == pytest.approx([-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3])
+    assert ticks(-1_000.0, 2_000.0, 4) == [-1_000.0, 0.0, 1_000.0, 2_000.0]
+    assert ticks(1e6, 1e6 + 1e-6, 4) == pytest.approx([1e6, 1000000.0000005, 1000000.000001])
+
+
+@given(st.floats(1.05, 1e4))
+def test_ticks_of_ratios_are_inside_and_more_than_one(limit: float) -> None:
+    found = factor_ticks(1.0, limit, 9)
+    assert 2 <= len(found) <= 14
+    assert all(1.0 - 1e-6 <= v <= limit * (1 + 1e-6) for v in found)

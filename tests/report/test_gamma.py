@@ -12,14 +12,13 @@ from puidrec.data.synthetic import simulate
 from puidrec.gamma_study import GammaStudy, study_gamma
 from puidrec.report.gamma import (
     FILES,
-    gamma_page,
+    gamma_html,
     gamma_summary,
     heat_map_of,
     histogram_of,
     sentence,
     write_gamma_study,
 )
-from puidrec.report.html import render
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +121,11 @@ def test_writing_replaces_a_study_and_nothing_else(
 
 
 def test_the_page_says_what_is_proved_and_what_a_rule_measures(study: GammaStudy) -> None:
-    text = render(gamma_page(study))
+    text = gamma_html(study)
     assert study.proved is not None
     assert f"must reach {study.proved:.2f} somewhere" in text
     assert "unexplained exposure, not confounding" in text
     assert "biased upward, used for nothing" in text
     assert "hidden or missed by the propensity" in text.lower().replace("hidden, or", "hidden or")
-    bare = gamma_page(study_gamma(replace(study.data, uniform=None), "2", propensity="cells"))
-    assert "nothing in these data proves" in render(bare)
+    bare = gamma_html(study_gamma(replace(study.data, uniform=None), "2", propensity="cells"))
+    assert "nothing in these data proves" in bare

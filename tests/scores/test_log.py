@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from puidrec.data.on_disk import Scratch
 from puidrec.scores import log as log_module
-from puidrec.scores.log import Log, StoredColumn
+from puidrec.scores.log import Log, Stored
 from puidrec.world import World
 
 PLACES = ["memory", "blocks", "disk"]
@@ -48,15 +48,15 @@ def test_products_are_those_of_the_dense_matrix(place, placed, make_log, make_sc
     dense = torch.zeros(mask.shape, dtype=torch.float64)
     dense[mask] = torch.from_numpy(values)
     column = log.filled(lambda rows: values[rows])
-    assert isinstance(column, StoredColumn) is (place == "disk")
-    assert (len(list(log.blocks())) > 1) is (place != "memory")
+    assert isinstance(column.values, Stored) is (place == "disk")
+    assert (len(list(log.blocks)) > 1) is (place != "memory")
     torch.testing.assert_close(
-        log.scores(left, right).part(slice(0, len(log))), (left @ right.T)[mask]
+        log.scores(left, right).values[slice(0, len(log))], (left @ right.T)[mask]
     )
     torch.testing.assert_close(log.to_users(column, right), dense @ right)
     torch.testing.assert_close(log.to_items(column, left), dense.T @ left)
     two = factors.plus(make_scores(2, 2).detach())
-    torch.testing.assert_close(log.scores_of(two).part(slice(0, len(log))), two.tile()[mask])
+    torch.testing.assert_close(log.scores_of(two).values[slice(0, len(log))], two.tile()[mask])
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -65,10 +65,10 @@ def test_columns_are_made_of_columns_and_summed(place, placed) -> None:
     one, other = numbers(log), numbers(log, 6)
     columns = [log.filled(lambda rows, x=x: x[rows]) for x in (one, other)]
     product = log.map(torch.mul, *columns)
-    np.testing.assert_allclose(product.part(slice(0, len(log))), one * other)
+    np.testing.assert_allclose(product.values[slice(0, len(log))], one * other)
     assert float(log.sum(lambda a, b: (a * b).sum(), *columns)) == pytest.approx(float(one @ other))
     middle = slice(7, 19)
-    np.testing.assert_array_equal(columns[0].part(middle), one[middle])
+    np.testing.assert_array_equal(columns[0].values[middle], one[middle])
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -86,8 +86,8 @@ def test_processes_together_have_the_products_of_one(
         assert log.n_rows < len(log)
         own = log.filled(lambda rows: values[rows])
         users, items = log.to_users(own, right), log.to_items(own, log.own(left))
-        s = log.scores(log.own(left), right).part(slice(0, log.n_rows))
-        torch.testing.assert_close(s, log.scores_of(factors).part(slice(0, log.n_rows)))
+        s = log.scores(log.own(left), right).values[slice(0, log.n_rows)]
+        torch.testing.assert_close(s, log.scores_of(factors).values[slice(0, log.n_rows)])
         whole = log.gather(users), log.gather_to_first(users)
         return log, users, items, float(log.sum(torch.sum, own)), whole
 

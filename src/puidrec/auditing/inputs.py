@@ -22,7 +22,7 @@ from puidrec.auditing.models import (
     outcome_scale,
     to_unit,
 )
-from puidrec.auditing.rows import LEAK, Fits, Judged, leakage
+from puidrec.auditing.rows import AS_IS, LEAK, Fits, Judged, leakage
 from puidrec.auditing.slots import (
     SlotLead,
     Slots,
@@ -53,6 +53,8 @@ are."""
 ROWS_PER_STRATUM, MAX_STRATA = 200, 50
 MAX_CHECKED = 1_000_000
 """Logged rows up to which a certificate comes with its placebo and its segments."""
+NEAR = 2
+"""Lists so many times as long say how far a regression is off near the top (`measured.carried`)."""
 SAME = 1e-6
 """Predictions of [0, 1] that differ by less are the same: rounding must not decide which model is
 ahead."""
@@ -298,14 +300,26 @@ class AuditInputs:
             return None
         found: list[tuple[np.ndarray, np.ndarray | None]] = []
         for part in range(len(self.judged.trained_on)):
-            seen = self.judged.not_judged(part, self.seen, self.listed_users)
-            own = [
-                top_lists(self.listed_users, o[min(part, len(o) - 1)], self.k, seen)
-                for o in scorers
-                if o is not None
-            ]
-            found.append((own[0], own[1] if self.two else None))
+            own = [self._list(part, which) for which in range(len(self.fits))]
+            found.append((own[0][:, : self.k], own[1][:, : self.k] if self.two else None))
         return found
+
+    def _list(self, part: int, which: int) -> np.ndarray:
+        """Lists of a model for a part of the rows, or `AS_IS`; kept with its fits, which other
+        comparisons may share."""
+        fits, logged = self.fits[which], self.seen
+        if part not in fits.lists:
+            if part == AS_IS:
+                model = self.measuring[which]
+                user, item = np.asarray(logged.user), np.asarray(logged.item)
+                seen = seen_items(user, item, self.data.n_users)
+            else:
+                model = fits.parts[min(part, len(fits.parts) - 1)]
+                seen = self.judged.not_judged(part, logged, self.listed_users)
+            scorer = model.scorer(self.data)
+            assert scorer is not None  # noqa: S101 (`lists` has asked)
+            fits.lists[part] = top_lists(self.listed_users, scorer, NEAR * self.k, seen)
+        return fits.lists[part]
 
     @cached_property
     def slots(self) -> Slots:
@@ -315,12 +329,21 @@ class AuditInputs:
             return rated_slots(
                 rows.user, (self.scores[0], self.scores[1] if self.two else None), self.k
             )
-        parts = []
-        for part, lists in enumerate(self.lists):
+        return self._slots_in(self.lists)
+
+    @cached_property
+    def near_slots(self) -> Slots:
+        """The same in lists `NEAR` times as long, where all pairs have scores."""
+        return self._slots_in(
+            [(self._list(part, 0), self._list(part, 1)) for part in range(len(self.lists or ()))]
+        )
+
+    def _slots_in(self, every: list[tuple[np.ndarray, np.ndarray | None]]) -> Slots:
+        rows, parts = self.rows, []
+        for part, lists in enumerate(every):
             mine = self.judged.rows_of(part)
-            parts.append(
-                (mine, slots_of(self.listed_users, lists, rows.user[mine], rows.item[mine]))
-            )
+            found = slots_of(self.listed_users, lists, rows.user[mine], rows.item[mine])
+            parts.append((mine, found))
         return joined(parts)
 
     @cached_property
@@ -386,8 +409,9 @@ class AuditInputs:
         )
         return rows if not used.any() else rows.take(~used) if not used.all() else None
 
-    def uniform_predictions(self, rows: Interactions) -> list[np.ndarray]:
-        """Predictions of uniform rows on the scale of the outcome."""
+    def measured_predictions(self, rows: Interactions) -> list[np.ndarray]:
+        """Predictions of any pairs by the models that uniform rows judge, on the scale of the
+        outcome."""
         found = []
         for which, model in enumerate(self.measuring):
             score = model.scores(rows)
@@ -396,29 +420,11 @@ class AuditInputs:
         return found
 
     @cached_property
-    def uniform_slots(self) -> Slots | None:
-        """Where the uniform test rows stand in the lists: those of the log where one fit judges all
-        of it."""
-        rows = self.uniform_test
-        if rows is None or self.lists is None:
+    def measured_lists(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Lists of both models as uniform rows judge them, from pairs that are not in the log."""
+        if self.uniform_test is None or self.lists is None or not self.two:
             return None
-        same = all(
-            model is fits.parts[0] for model, fits in zip(self.measuring, self.fits, strict=True)
-        )
-        if len(self.lists) == 1 and same:
-            lists = self.lists[0]
-        else:
-            scorers = [model.scorer(self.data) for model in self.measuring]
-            seen = seen_items(
-                np.asarray(self.seen.user), np.asarray(self.seen.item), self.data.n_users
-            )
-            own = [
-                top_lists(self.listed_users, scorer, self.k, seen)
-                for scorer in scorers
-                if scorer is not None
-            ]
-            lists = own[0], own[1] if self.two else None
-        return slots_of(self.listed_users, lists, rows.user, rows.item)
+        return self._list(AS_IS, 0), self._list(AS_IS, 1)
 
     @cached_property
     def tilt(self) -> TiltFit | None:

@@ -6,28 +6,39 @@ adjusted  the lead in the log, once its weights follow the tilt that uniform row
           rows, and the assumption that log odds of being seen are linear in the rating
 combined  of rankings both, by their precision, where they agree within chance; uniform rows alone where they do not
 
-Few uniform rows fall into lists, so rankings need both: with 500 of them two thirds of true leads
-of 10 % were decided instead of a fifth, 1 % of all wrongly. Squared error is decided by uniform
-rows alone: they suffice (99 %), and with the adjusted error of cross-fitted models, which have less
-to learn from, a tenth was wrong in one world. `bench/guarantees.py` counts this.
+Few uniform rows fall into lists, and few logged rows that do carry most of the weight 1/p − 1. So
+rankings are measured in two steps (`carried`), as surveys are: a regression of what is liked on the
+scores of both models and the propensity, from all rows that were judged, says what each pair of the
+lists is worth; what it leaves over among rows that are in the lists corrects it. Where the
+regression is wrong, the correction takes that out; where it is right, there is little left to vary.
+Squared error is decided by uniform rows alone: they suffice. `bench/guarantees.py` counts all of
+this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from puidrec.auditing.estimates import Estimate, Limits, quantile, ratio
-from puidrec.auditing.inputs import AuditInputs, gap
-from puidrec.auditing.slots import SlotLead, slot_discounts
+from puidrec.auditing.inputs import NEAR, AuditArrays, AuditInputs, gap
+from puidrec.auditing.slots import SlotLead, exchanged_pairs, slot_discounts, slots_of
+from puidrec.data.dataset import Interactions
 from puidrec.evaluation.evaluator import evaluate_scores
 from puidrec.evaluation.sequential import Settlement, settle
+from puidrec.exposure.tilt import TiltFit
 from puidrec.rng import Rng, generator
 
-STEP = 1e-4
+STEP = 1e-3
 """Of the slope, for the derivative of a lead by it."""
+LIKELY = 0.02
+"""No pair is taken for liked with a smaller or larger chance than this and its complement."""
+RIDGE = 1e-9
+TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -52,36 +63,147 @@ def measure_error(inputs: AuditInputs) -> Measured | None:
     rows = inputs.uniform_test
     if rows is None or not inputs.two:
         return None
-    own, other = inputs.uniform_predictions(rows)
+    own, other = inputs.measured_predictions(rows)
     value = gap(own, other, inputs.outcome(rows))
     uniform = _mean(rows.user, value, np.ones(value.size), inputs.data.n_users)
-    arrays = inputs.arrays
+    arrays, level = inputs.arrays, inputs.level
 
-    def lead(odds_ratio: np.ndarray) -> Estimate:
-        weight = (1.0 / arrays.propensity - 1.0) * odds_ratio  # a row stands for unseen pairs only
+    def lead(tilted: np.ndarray) -> Estimate:
+        weight = odds(arrays) * tilted  # a row stands for unseen pairs only
         return _mean(arrays.user, arrays.gaps.value, weight, inputs.data.n_users)
 
-    return replace(_measured(inputs, value.size, uniform, lead), combined=None)
+    adjusted = None if inputs.tilt is None else _tilted(inputs, inputs.tilt, lead).limits(level)
+    return Measured(value.size, uniform.limits(level), adjusted)
 
 
 def measure_slots(inputs: AuditInputs, metric: str) -> Measured | None:
     """The lead in DCG or precision by slots; None where no uniform row is in an exchanged slot."""
-    rows, slots = inputs.uniform_test, inputs.uniform_slots
-    if rows is None or slots is None or not inputs.two:
+    rows, lists, level = inputs.uniform_test, inputs.measured_lists, inputs.level
+    if rows is None or lists is None:
         return None
-    own, user = slots.row, rows.user[slots.row]
-    weights = np.ones(own.size), np.zeros(own.size)
-    discount = slot_discounts(metric, inputs.k)
-    found = SlotLead.of(slots, discount, rows.label[own], weights, user, inputs.data.n_users)
+    discount, shape = slot_discounts(metric, inputs.k), (inputs.data.n_users, inputs.data.n_items)
+    short = lists[0][:, : inputs.k], lists[1][:, : inputs.k]
+    slots = slots_of(inputs.listed_users, short, rows.user, rows.item)
+    own, alike = slots.row, (np.ones(slots.row.size), np.zeros(slots.row.size))
+    found = SlotLead.of(slots, discount, rows.label[own], alike, rows.user[own], shape[0])
     if not (found.gain.rows and found.loss.rows):
         return None
+    uniform = found.estimate.limits(level)
+    if inputs.tilt is None:
+        return Measured(len(rows), uniform)
+    listed, log, drawn = _evidence(inputs, metric, rows, lists)
 
-    def lead(odds_ratio: np.ndarray) -> Estimate:
-        log = inputs.slot_lead(metric, odds_ratio)
-        open_half = Estimate(0.0, np.zeros(inputs.data.n_users), (0.5 * log.unsupported) ** 2)
-        return log.estimate + open_half
+    def lead(tilted: np.ndarray) -> Estimate:
+        return carried(listed, log, tilted, log._replace(weight=tilted * log.weight), shape)
 
-    return _measured(inputs, len(rows), found.estimate, lead)
+    def corrected(tilted: np.ndarray) -> Estimate:
+        return carried(listed, log, tilted, drawn, shape)
+
+    adjusted = _tilted(inputs, inputs.tilt, lead)
+    both = _together(_tilted(inputs, inputs.tilt, corrected), adjusted, level)
+    combined = None if both is None else both.limits(level)
+    return Measured(len(rows), uniform, adjusted.limits(level), combined)
+
+
+class LabelledRows(NamedTuple):
+    """Rows with a label, each in the lists of one model, both or none."""
+
+    features: np.ndarray
+    label: np.ndarray
+    gain: np.ndarray
+    """Discount by the model − discount by the other; 0 in no list."""
+    weight: np.ndarray
+    user: np.ndarray
+    item: np.ndarray
+
+    def by_user(self, value: np.ndarray, shape: tuple[int, int]) -> tuple[np.ndarray, float]:
+        """Sums over users, and the variance that items add: rows of one item have much in common."""
+        item = np.bincount(self.item, value, shape[1])
+        more = float(item @ item - value @ value)
+        return np.bincount(self.user, value, shape[0]), max(more, 0.0)
+
+
+def features(predictions: Sequence[np.ndarray], propensity: np.ndarray) -> np.ndarray:
+    """What the regression knows of a pair: predictions of both models and log odds of being unseen."""
+    unseen = np.log(np.maximum(1.0 / propensity - 1.0, 1e-6))
+    return np.stack([np.ones_like(unseen), *predictions, unseen], axis=1)
+
+
+def _evidence(
+    inputs: AuditInputs, metric: str, rows: Interactions, lists: tuple[np.ndarray, np.ndarray]
+) -> tuple[tuple[np.ndarray, np.ndarray], LabelledRows, LabelledRows]:
+    """What `carried` takes: the lists' pairs, the judged logged rows, and the uniform rows.
+
+    Rows count as in a list if they are in one `NEAR` times as long: a regression is off there as in
+    the list itself, and they are that many more. Logged rows are weighted by the square roots of
+    the odds of being unseen: what goes with the odds the regression has taken out.
+    """
+    arrays, near = inputs.arrays, slot_discounts(metric, NEAR * inputs.k)
+    columns = features(inputs.predictions, arrays.propensity)
+    gain = inputs.near_slots.exchanged(near, len(arrays.user))
+    weight = np.sqrt(odds(arrays))
+    log = LabelledRows(columns, arrays.label, gain, weight, arrays.user, arrays.item)
+
+    columns = features(inputs.measured_predictions(rows), inputs.nominal.propensity_of(rows))
+    slots = slots_of(inputs.listed_users, lists, rows.user, rows.item)
+    gain = slots.exchanged(near, len(rows))
+    drawn = LabelledRows(columns, rows.label, gain, np.ones(len(rows)), rows.user, rows.item)
+
+    own, other = (one[:, : inputs.k] for one in lists)
+    place, item, rank, against = exchanged_pairs(own, other)
+    discount = slot_discounts(metric, inputs.k)
+    gain = discount[rank] - discount[against]
+    moved = np.flatnonzero(gain)
+    codes = {"user": inputs.listed_users[place[moved]], "item": item[moved]}
+    frame = pl.DataFrame(codes, schema={"user": pl.Int32, "item": pl.Int32})
+    pairs = Interactions(frame, rows.users, rows.items, rows.scale)
+    propensity = inputs.nominal.propensity.predict(pairs.user, pairs.item, None)
+    columns = features(inputs.measured_predictions(pairs), propensity)
+    return (columns, gain[moved] / max(len(own), 1)), log, drawn
+
+
+def carried(
+    listed: tuple[np.ndarray, np.ndarray],
+    log: LabelledRows,
+    tilted: np.ndarray,
+    rows: LabelledRows,
+    shape: tuple[int, int],
+) -> Estimate:
+    """The lead as a regression carries it from logged rows to the lists, corrected by what it
+    leaves over among `rows`.
+
+        β = argmin Σ_log l (liked − xβ)²
+        lead = Σ_lists g xβ + Σ_sides ± |g| of the side · Σ_rows w |g| (liked − xβ) / Σ_rows w |g|
+
+    l: the measured tilt. Errors have users and items as clusters; a correction varies at least as
+    much as labels with the chances xβ do, even where its few rows are all liked.
+    """
+    columns, gain = listed
+    moment = log.features.T @ (tilted[:, None] * log.features)
+    inverse = np.linalg.inv(moment + RIDGE * np.trace(moment) * np.eye(len(moment)))
+    beta = inverse @ (log.features.T @ (tilted * log.label))
+    lever = gain @ columns
+    sides = []
+    for sign in (1.0, -1.0):
+        mass = float(np.maximum(sign * gain, 0.0).sum())
+        own = np.flatnonzero(sign * rows.gain > 0.0)
+        weight = rows.weight[own] * np.abs(rows.gain[own])
+        if own.size == 0 or mass == 0.0:  # no row says how far the regression is off
+            sides.append(Estimate(0.0, np.zeros(shape[0]), (0.5 * mass) ** 2))
+            continue
+        share, x = weight / weight.sum(), rows.features[own]
+        left, chance = rows.label[own] - x @ beta, np.clip(x @ beta, LIKELY, 1.0 - LIKELY)
+        mean = float(share @ left)
+        one = LabelledRows(x, left, share, share, rows.user[own], rows.item[own])
+        influence, more = one.by_user(mass * share * (left - mean), shape)
+        least = mass**2 * float(share**2 @ (chance * (1.0 - chance)))
+        slack = max(least - float(influence @ influence), more)
+        users = np.bincount(one.user, share)
+        sides.append(sign * Estimate(mass * mean, influence, slack, 1.0 / float(users @ users)))
+        lever = lever - sign * mass * (share @ x)
+    moved = tilted * (log.label - log.features @ beta) * (log.features @ (inverse @ lever))
+    influence, more = log.by_user(moved, shape)
+    return Estimate(float(gain @ (columns @ beta)), influence, more) + sides[0] + sides[1]
 
 
 def measure_ndcg(inputs: AuditInputs) -> Measured | None:
@@ -102,40 +224,40 @@ def measure_ndcg(inputs: AuditInputs) -> Measured | None:
     )
 
 
+def odds(arrays: AuditArrays) -> np.ndarray:
+    """Unseen pairs that each row stands for, if nothing is hidden."""
+    found: np.ndarray = 1.0 / arrays.propensity - 1.0
+    return found
+
+
 def _mean(user: np.ndarray, value: np.ndarray, weight: np.ndarray, n_users: int) -> Estimate:
     """Σ w z / Σ w with the influence of each user."""
     return ratio(np.bincount(user, weight * value, n_users), np.bincount(user, weight, n_users))
 
 
-def _measured(
-    inputs: AuditInputs, n: int, uniform: Estimate, lead: Callable[[np.ndarray], Estimate]
-) -> Measured:
-    """lead: the lead in the log, where unseen pairs are l times as many as the propensity says, of
-    every row."""
-    own, tilt, level = uniform.limits(inputs.level), inputs.tilt, inputs.level
-    if tilt is None:
-        return Measured(n, own)
-    arrays = inputs.arrays
-    odds = 1.0 / arrays.propensity - 1.0
+def _tilted(inputs: AuditInputs, tilt: TiltFit, lead: Callable[[np.ndarray], Estimate]) -> Estimate:
+    """A lead where unseen pairs are l times as many as the propensity says, with the error of the
+    measured l."""
+    arrays, slope = inputs.arrays, float(tilt.slope[0])
+    unseen = odds(arrays)
 
     def at(slope: float) -> Estimate:
         change = np.exp(-slope * arrays.outcome)
-        return lead(change * float(odds.sum() / max(odds @ change, 1e-300)))
+        return lead(change * float(unseen.sum() / max(unseen @ change, TINY)))
 
-    slope = float(tilt.slope[0])
-    found = at(slope)
     derivative = (at(slope + STEP).value - at(slope - STEP).value) / (2.0 * STEP)
-    adjusted = found + Estimate(0.0, derivative * tilt.influence[:, 0])
-    between = uniform - adjusted
-    reach = quantile(level, round(min(max(between.effective - 1.0, 1.0), 1e6), 3)) * np.sqrt(
-        between.variance
-    )
-    if abs(between.value) > reach:
-        return Measured(n, own, adjusted.limits(level))
-    total = uniform.variance + adjusted.variance
-    share = adjusted.variance / total if total > 0.0 else 0.5
-    both = uniform * share + adjusted * (1.0 - share)
-    return Measured(n, own, adjusted.limits(level), both.limits(level))
+    return at(slope) + Estimate(0.0, derivative * tilt.influence[:, 0])
+
+
+def _together(one: Estimate, other: Estimate, level: float) -> Estimate | None:
+    """Both by their precision; None where they differ by more than chance."""
+    between = one - other
+    degrees = round(min(max(between.effective - 1.0, 1.0), 1e6), 3)
+    if abs(between.value) > quantile(level, degrees) * np.sqrt(between.variance):
+        return None
+    total = one.variance + other.variance
+    share = other.variance / total if total > 0.0 else 0.5
+    return one * share + other * (1.0 - share)
 
 
 def settlement(inputs: AuditInputs, rng: Rng) -> Settlement | None:
@@ -148,7 +270,7 @@ def settlement(inputs: AuditInputs, rng: Rng) -> Settlement | None:
     if rows is None or not inputs.two:
         return None
     outcome = inputs.outcome(rows)
-    losses = [(np.clip(own, 0.0, 1.0) - outcome) ** 2 for own in inputs.uniform_predictions(rows)]
+    losses = [(np.clip(own, 0.0, 1.0) - outcome) ** 2 for own in inputs.measured_predictions(rows)]
     if "timestamp" in rows.frame.columns:
         order = np.argsort(rows.frame["timestamp"].to_numpy(), kind="stable")
     else:

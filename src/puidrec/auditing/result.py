@@ -179,10 +179,9 @@ class AuditResult:
 
     def to_html(self, path: str | PathLike[str]) -> None:
         """Write the report as one self-contained page."""
-        from puidrec.report.audit import audit_page
-        from puidrec.report.html import write_page
+        from puidrec.report.audit import audit_html
 
-        write_page(Path(path), audit_page(self.to_dict()))
+        write_text(Path(path), audit_html(self.to_dict()))
 
     def save(
         self, folder: str | PathLike[str], *, html: bool = True, card: str | None = None

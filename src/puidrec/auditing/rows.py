@@ -18,7 +18,7 @@ A model whose scores reproduce the ratings of the rows nevertheless is reported 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -47,6 +47,8 @@ reproduces the
 ratings: on rows that they have not seen, the best models of the field explain a tenth to a fifth.
 """
 SHRINK = 5.0
+AS_IS = -1
+"""In the place of a part: the model as it is."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class Fits:
 
     own: AuditedModel
     parts: tuple[AuditedModel, ...]
+    lists: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+    """Lists by the fit of each part (`AS_IS`: by the model as it measures), kept once made."""
 
     def scores(self, judged: Judged) -> np.ndarray:
         """The score of every row by the fit that has not seen it."""

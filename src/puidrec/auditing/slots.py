@@ -98,6 +98,12 @@ class Slots:
         """Where lists are cut."""
         return int(self.pairs.shape[0]) - 1
 
+    def exchanged(self, discount: np.ndarray, n: int) -> np.ndarray:
+        """Discount by the one − discount by the other, of each of the n rows asked about."""
+        found = np.zeros(n)
+        found[self.row] = discount[self.rank] - discount[self.against]
+        return found
+
     def alone(self, which: int) -> Slots:
         """The slots of one model, as if there were no other."""
         rank, k = (self.rank, self.against)[which], self.k
@@ -123,14 +129,25 @@ def slots_of(
     row = np.flatnonzero(users[at] == row_user)
     ranks = [_rank(one, at[row], row_item[row]) for one in (own, other)]
     kept = np.minimum(*ranks) < k
-    everyone = np.repeat(np.arange(users.size), k)
-    pairs = np.zeros((k + 1, k + 1))
-    first = (np.tile(np.arange(k), users.size), _rank(other, everyone, own.ravel()))
-    second = (np.full(other.size, k), np.tile(np.arange(k), users.size))
-    new = _rank(own, everyone, other.ravel()) == k  # in both lists: counted with the first
-    np.add.at(pairs, tuple(rank[own.ravel() >= 0] for rank in first), 1.0)
-    np.add.at(pairs, tuple(rank[new & (other.ravel() >= 0)] for rank in second), 1.0)
+    _, _, first, second = exchanged_pairs(own, other)
+    pairs = np.bincount(first * (k + 1) + second, minlength=(k + 1) ** 2).reshape(k + 1, k + 1)
     return Slots(row[kept], ranks[0][kept], ranks[1][kept], pairs / max(users.size, 1), users.size)
+
+
+def exchanged_pairs(
+    own: np.ndarray, other: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """All pairs of the lists [users, K] of two models: place of the user, item, and rank by each
+    model (K: not in its list)."""
+    n, k = own.shape
+    everyone, place = np.repeat(np.arange(n), k), np.tile(np.arange(k), n)
+    first, second = own.ravel() >= 0, other.ravel() >= 0
+    second &= _rank(own, everyone, other.ravel()) == k  # in both lists: counted with the first
+    user = np.concatenate([everyone[first], everyone[second]])
+    item = np.concatenate([own.ravel()[first], other.ravel()[second]])
+    rank = np.concatenate([place[first], np.full(int(second.sum()), k)])
+    against = np.concatenate([_rank(other, everyone, own.ravel())[first], place[second]])
+    return user, item, rank, against
 
 
 def rated_slots(user: np.ndarray, scores: tuple[np.ndarray, np.ndarray | None], k: int) -> Slots:

@@ -108,7 +108,7 @@ def first_zero(curve: Callable[[float], float]) -> float:
 def bisect(curve: Callable[[float], float], low: float, high: float) -> float:
     """Where a curve leaves the values above 0, between two points; it may be infinite there, so no
     secant."""
-    for _ in range(60):
+    for _ in range(40):  # far below what Γ* is printed with
         middle = 0.5 * (low + high)
         low, high = (middle, high) if curve(middle) > 0.0 else (low, middle)
     return low

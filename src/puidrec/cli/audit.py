@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from puidrec.cli import options
-from puidrec.cli.options import option
+from puidrec.cli.command import Options, command, option, path_option, quick_imports
 from puidrec.cli.output import print_json, say, steps, tells_progress, write_line
 from puidrec.errors import InputError
 
@@ -30,10 +30,10 @@ SHARED = {
 
 
 @dataclass(frozen=True)
-class AuditOptions(options.Options):
+class AuditOptions(Options):
     """What the audit assumes, and how far it looks."""
 
-    rows: Path | None = options.path_option(
+    rows: Path | None = path_option(
         "Logged pairs to judge by, which no model has seen: user_id, item_id.", "FILE"
     )
     unseen: bool = option(
@@ -91,7 +91,7 @@ Audited = Annotated[
 ]
 
 
-@options.command("puid audit runs/coat --against runs/mf --out audit-coat", writes="out")
+@command("puid audit runs/coat --against runs/mf --out audit-coat", writes="out")
 def audit(
     run: Audited,
     against: Annotated[
@@ -195,7 +195,7 @@ class _Audited:
 
 
 def _open(path: Path, device: str) -> _Audited:
-    with options.quick_imports():
+    with quick_imports():
         from puidrec.run_folder import load_run, read_environment
 
     if path.is_file():

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from puidrec.cli import options
-from puidrec.cli.options import option
+from puidrec.cli.command import Options, add_commands, command, option
 from puidrec.cli.output import print_json, print_table, progress_bar, say, steps
 from puidrec.errors import InputError
 
@@ -19,7 +19,7 @@ app = typer.Typer(
 )
 
 
-@options.command("puid data describe --data coat --data-dir coat")
+@command("puid data describe --data coat --data-dir coat")
 def describe(
     data: options.DataOptions,
     protocol: options.ProtocolName = "rd",
@@ -63,7 +63,7 @@ def describe(
     say(facts["sentence"])
 
 
-@options.command("puid data convert kuairec KuaiRec/data kuairec-compact", writes="dst")
+@command("puid data convert kuairec KuaiRec/data kuairec-compact", writes="dst")
 def convert(
     source: Annotated[str, typer.Argument(help="Data set to convert: kuairec.", metavar="NAME")],
     src: Annotated[Path, typer.Argument(help="Folder of the original files.", readable=False)],
@@ -99,7 +99,7 @@ class DataFormat(StrEnum):
     jsonl = "jsonl"
 
 
-@options.command(
+@command(
     "puid data export --data ml-100k --data-dir ml-100k --format recbole --out ml-recbole",
     writes="out",
 )
@@ -137,7 +137,7 @@ def export(
         )
 
 
-@options.command("puid data fetch ml-100k --out ml-100k", writes="out")
+@command("puid data fetch ml-100k --out ml-100k", writes="out")
 def fetch(
     name: Annotated[
         str,
@@ -184,7 +184,7 @@ WORLD_NAMES = (
 
 
 @dataclass(frozen=True)
-class WorldOptions(options.Options):
+class WorldOptions(Options):
     """What to simulate."""
 
     world: str = option(
@@ -201,7 +201,7 @@ class WorldOptions(options.Options):
     )
 
 
-@options.command("puid data simulate --world pair --users 300 --items 300 --out sim", writes="out")
+@command("puid data simulate --world pair --users 300 --items 300 --out sim", writes="out")
 def simulate(
     out: options.OutFolder,
     size: WorldOptions,
@@ -232,4 +232,4 @@ def simulate(
         say(f"next: puid data describe --data simulated --data-dir {out}")
 
 
-options.add_commands(app, describe, convert, export, simulate, fetch)
+add_commands(app, describe, convert, export, simulate, fetch)

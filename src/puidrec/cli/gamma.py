@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from puidrec.cli import options
-from puidrec.cli.options import option
+from puidrec.cli.command import Options, command, option, quick_imports
 from puidrec.cli.output import print_json, print_table, say, steps
 from puidrec.errors import InputError
 
@@ -38,7 +38,7 @@ class GammaDataOptions(options.DataOptions):
 
 
 @dataclass(frozen=True)
-class RuleOptions(options.Options):
+class RuleOptions(Options):
     """Which rule gives Γ, and its weights."""
 
     rule: str = option("information", RULES, metavar="RULE")
@@ -62,9 +62,7 @@ class RuleOptions(options.Options):
         return chosen
 
 
-@options.command(
-    "puid gamma --data coat --data-dir coat --rule information --out gamma-coat", writes="out"
-)
+@command("puid gamma --data coat --data-dir coat --rule information --out gamma-coat", writes="out")
 def gamma(
     data: GammaDataOptions,
     run: Annotated[
@@ -92,7 +90,7 @@ def gamma(
     if run is not None:
         _learned(run, output)
         return
-    with options.quick_imports():
+    with quick_imports():
         from puidrec.gamma_study import study_gamma
         from puidrec.report.gamma import check_target, gamma_summary, write_gamma_study
 
@@ -117,11 +115,12 @@ def gamma(
 
 def _learned(run: Path, output: options.OutputOptions) -> None:
     """The learned Γ of a run; by segments too, where its data are still there."""
-    with options.quick_imports():
+    with quick_imports():
         from puidrec.comparing.job import RunData
         from puidrec.data.sources import load_dataset
-        from puidrec.report.learned_gamma import (
-            check_learned_target,
+        from puidrec.report.gamma import (
+            LEARNED_FILES,
+            check_target,
             learned_summary,
             learned_tables,
             write_learned,
@@ -131,7 +130,7 @@ def _learned(run: Path, output: options.OutputOptions) -> None:
     model, _ = load_run(run)
     model.uncertainty()  # refused before any data are read
     if output.out is not None:
-        check_learned_target(output.out)
+        check_target(output.out, LEARNED_FILES)
     with steps("reading") as step:
         own = RunData.of(run)
         tables: Sequence[Any] = ()

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from puidrec.cli import audit, data, gamma, runs, serving, studies
-from puidrec.cli.options import add_commands
+from puidrec.cli.command import add_commands
 from puidrec.cli.output import another_process_prints, is_verbose
 from puidrec.errors import PuidError, PuidWarning, one_line
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from puidrec.cli import options
-from puidrec.cli.options import option, path_option
+from puidrec.cli.command import Options, command, option, path_option, quick_imports
 from puidrec.cli.output import print_json, print_table, progress_bar, say, steps
 from puidrec.errors import InputError
 
@@ -26,7 +26,7 @@ SHOWN_ROWS = 200
 
 
 @dataclass(frozen=True)
-class ModelOptions(options.Options):
+class ModelOptions(Options):
     """Which model to train; what is not given is left to the defaults of `Settings`."""
 
     method: str | None = option(None, options.METHODS, metavar="NAME", show_default="spectrum")
@@ -34,7 +34,7 @@ class ModelOptions(options.Options):
     seed: int | None = option(None, "Seed of split and initialisation.", min=0, show_default="0")
 
 
-@options.command("puid train --data coat --data-dir coat --out runs/coat")
+@command("puid train --data coat --data-dir coat --out runs/coat")
 def train(
     context: typer.Context,
     data: options.ModelDataOptions,
@@ -52,7 +52,7 @@ def train(
 
     A run that was interrupted goes on where its last checkpoint left off: repeat the command.
     """
-    with options.quick_imports():
+    with quick_imports():
         from puidrec.data.schema import check_choice
         from puidrec.parameters import check_parameters
         from puidrec.run_folder import mlflow_run, train_run
@@ -166,7 +166,7 @@ def _training_of(facts: Mapping[str, Any]) -> str:
     )
 
 
-@options.command("puid evaluate runs/coat --metrics uauc,ndcg@5")
+@command("puid evaluate runs/coat --metrics uauc,ndcg@5")
 def evaluate(
     run: options.RunFolder,
     data: options.RunDataOptions,
@@ -190,7 +190,7 @@ def evaluate(
 
     The run remembers its data. Other data are refused, unless --other-data insists.
     """
-    with options.quick_imports():
+    with quick_imports():
         from puidrec.evaluation.evaluator import DEFAULT_METRICS
         from puidrec.run_folder import load_run, measure
 
@@ -246,10 +246,10 @@ class RecommendOptions(options.CommonOptions):
     device: str | None = option(None, options.DEVICES, show_default="cpu")
 
 
-@options.command("puid recommend runs/coat --users 0,1,2 --k 5 --out top.csv")
+@command("puid recommend runs/coat --users 0,1,2 --k 5 --out top.csv")
 def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
     """The best items of each user: user_id, item_id, score, rank."""
-    with options.quick_imports():
+    with quick_imports():
         from puidrec.atomic import atomic_path
         from puidrec.run_folder import load_run
 
@@ -346,7 +346,7 @@ class ExportFormat(StrEnum):
     recbole = "recbole"
 
 
-@options.command("puid export runs/coat --format parquet --out vectors", writes="out")
+@command("puid export runs/coat --format parquet --out vectors", writes="out")
 def export(
     run: options.RunFolder,
     form: Annotated[
@@ -366,7 +366,7 @@ def export(
     common: options.CommonOptions,
 ) -> None:
     """Write a trained model for other systems: an ONNX graph, or vectors for any vector index."""
-    with options.quick_imports():
+    with quick_imports():
         from puidrec.export import export_model
         from puidrec.run_folder import load_run
 

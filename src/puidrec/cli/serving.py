@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from puidrec.cli import options
-from puidrec.cli.options import option, path_option
+from puidrec.cli.command import command, option, path_option
 from puidrec.cli.output import print_json, say
 from puidrec.errors import InputError
 from puidrec.serve import Seen, Unknown
@@ -55,7 +55,7 @@ class ServeOptions(options.CommonOptions):
     quiet: bool = option(False, "No log lines of requests on standard error.", "-q", "--quiet")
 
 
-@options.command("puid serve runs/coat --port 8000")
+@command("puid serve runs/coat --port 8000")
 def serve(run: options.RunFolder, asked: ServeOptions) -> None:
     """Serve recommendations over HTTP until Ctrl+C: POST /recommend and /score, GET /health, /model
     and /metrics.

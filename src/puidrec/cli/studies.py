@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from puidrec.cli import options
-from puidrec.cli.options import option
+from puidrec.cli.command import Options, command, option, quick_imports
 from puidrec.cli.output import LiveTable, print_json, print_table, progress_bar, say
 from puidrec.errors import InputError, PuidError
 
@@ -67,7 +67,7 @@ class StudyOptions(options.EngineOptions):
 
 
 @dataclass(frozen=True)
-class TableOptions(options.Options):
+class TableOptions(Options):
     """What a comparison shows."""
 
     methods: str = option(
@@ -116,7 +116,7 @@ def data_spec(data: options.DataOptions) -> tuple[DataSpec, Dataset]:
     return data.spec(), loaded
 
 
-@options.command(
+@command(
     "puid compare --data coat --data-dir coat --methods spectrum,mf,dr --seeds 5 --out compare-coat",
     writes="out",
 )
@@ -134,7 +134,7 @@ def compare(
     an interruption. Another command in the same folder trains only what is new; the tables are
     those of the last command.
     """
-    with options.quick_imports():
+    with quick_imports():
         from puidrec.comparing.comparison import Comparison, comparison_jobs
         from puidrec.comparing.run import run_jobs
 
@@ -229,7 +229,7 @@ class TuneStudyOptions(StudyOptions):
 
 
 @dataclass(frozen=True)
-class SearchOptions(options.Options):
+class SearchOptions(Options):
     """What a search tries."""
 
     method: str = option("spectrum", options.METHODS, metavar="NAME")
@@ -239,7 +239,7 @@ class SearchOptions(options.Options):
     )
 
 
-@options.command("puid tune --data coat --data-dir coat --budget 20 --out tune-coat", writes="out")
+@command("puid tune --data coat --data-dir coat --budget 20 --out tune-coat", writes="out")
 def tune(
     context: typer.Context,
     search: SearchOptions,
@@ -253,7 +253,7 @@ def tune(
     auto) is not searched. best.toml in OUT is for puid train -c. Finished trials are kept in
     OUT/cells and never trained again.
     """
-    with options.quick_imports():
+    with quick_imports():
         from puidrec.comparing.job import Job
         from puidrec.comparing.tune import tune_job
         from puidrec.methods import get_method
@@ -341,7 +341,7 @@ class ReproduceOptions(options.EngineOptions):
     )
 
 
-@options.command("puid reproduce paper --data-root data --seeds 3 --out reproduction", writes="out")
+@command("puid reproduce paper --data-root data --seeds 3 --out reproduction", writes="out")
 def reproduce(
     questions: Annotated[
         list[str],
@@ -403,7 +403,7 @@ def reproduce(
     _raise_failures(made["failed"], sum(map(len, plan.jobs.values())))
 
 
-@options.command("puid demo --world mixed --seed 1 --out puid-demo", writes="out")
+@command("puid demo --world mixed --seed 1 --out puid-demo", writes="out")
 def demo(
     world: Annotated[
         str, typer.Option(help="Simulated world; see puid data simulate --help.")
@@ -418,7 +418,7 @@ def demo(
 ) -> None:
     """Simulate a confounded log with known truth, train, compare with the truth, audit, and write a
     report."""
-    with options.quick_imports():
+    with quick_imports():
         from puidrec.atomic import (
             atomic_files,
             output_errors,
@@ -427,7 +427,7 @@ def demo(
             write_text,
         )
         from puidrec.demo import METHODS, run_demo
-        from puidrec.report.demo import demo_html
+        from puidrec.report.audit import demo_html
 
     with output_errors(out):
         refuse_overwriting(out, ("report.html",), "demo.json")

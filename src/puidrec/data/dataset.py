@@ -23,16 +23,13 @@ from puidrec.data.overlap import (
 )
 from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, check_choice
-from puidrec.data.tables import UnknownIds, check_tables
+from puidrec.data.tables import Matrix, UnknownIds, check_tables, matrix_frame
 from puidrec.errors import InputError
 from puidrec.view import html_table, view
 
 if TYPE_CHECKING:
     from puidrec.data.split import MaskKind, Selection, Split
     from puidrec.rng import Rng
-
-Matrix = Any
-"""A SciPy CSR array, users × items (its own type has parameters that differ between versions)."""
 
 
 @dataclass(frozen=True)
@@ -311,13 +308,10 @@ class Dataset:
         `items=`) list them and `unknown_ids="keep"`.
         uniform: another matrix of the same shape. options: those of `from_frame`.
         """
-        tables = {
-            key: matrix
+        frames: dict[str, Any] = {
+            key: matrix_frame(matrix, user_ids, item_ids, key)
             for key, matrix in (("logged", logged), ("uniform", uniform))
             if matrix is not None
-        }
-        frames: dict[str, Any] = {
-            key: matrix_frame(matrix, user_ids, item_ids, key) for key, matrix in tables.items()
         }
         return cls.from_frame(**frames, name=name, **options)
 
@@ -429,55 +423,6 @@ class Dataset:
             digest.update(f"{column.name} {column.dtype} {column.len()} ".encode())
             digest.update(_content(column))
         return digest.hexdigest()
-
-
-def matrix_frame(
-    matrix: Any,
-    user_ids: Sequence[Any] | None = None,
-    item_ids: Sequence[Any] | None = None,
-    label: str = "matrix",
-) -> pl.DataFrame:
-    """The stored entries of a sparse matrix as `user_id, item_id, rating`; entries stored twice are
-    added up."""
-    origin = Origin(label)
-    is_sparse: bool = sparse.issparse(matrix)
-    if not is_sparse or matrix.ndim != 2:
-        found, expected = type(matrix).__name__, "a SciPy sparse matrix, users × items"
-        raise origin.error(
-            "not a sparse matrix",
-            found=found,
-            expected=expected,
-            hint="Wrap it: scipy.sparse.csr_array.",
-        )
-    if matrix.dtype.kind not in "fiub":
-        raise origin.error(
-            "not a matrix of numbers", found=str(matrix.dtype), expected="real numbers"
-        )
-    entries: Matrix = sparse.csr_array(matrix, copy=True)
-    entries.sum_duplicates()
-    rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
-    columns = []
-    for key, ids, at, size in (
-        ("user_id", user_ids, rows, entries.shape[0]),
-        ("item_id", item_ids, entries.indices, entries.shape[1]),
-    ):
-        named = pl.Series(key, range(size) if ids is None else ids)
-        if named.len() != size:
-            found, expected = (
-                f"{named.len()} ids",
-                f"{size}, one per {'row' if key == 'user_id' else 'column'}",
-            )
-            raise origin.error(
-                "ids do not fit the matrix", column=key, found=found, expected=expected
-            )
-        if named.is_duplicated().any():
-            raise origin.error(
-                "an id names two rows or columns",
-                column=key,
-                found=named.filter(named.is_duplicated())[0],
-            )
-        columns.append(named.gather(at))
-    return pl.DataFrame([*columns, pl.Series("rating", entries.data.astype(np.float64))])
 
 
 def _content(column: pl.Series) -> bytes:

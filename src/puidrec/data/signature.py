@@ -2,49 +2,58 @@
 rows.
 
 A row's draw is a hash of what the row *is*: its rating, and what its user and its item did. A
-user's signature is the sum of hashes over its rows of (rating, signature of the item), an item's
-likewise; after three rounds two users have one signature only if they saw the same ratings of items
-that were seen alike (colour refinement, Weisfeiler and Leman). Rows with equal signatures are drawn
-alike, which favours none of them.
+user's key is the sum of hashes over its rows of (rating, key of the item), an item's likewise;
+after three rounds two users have one key only if they saw the same ratings of items that were seen
+alike (colour refinement, Weisfeiler and Leman). Rows with equal keys are drawn alike, which favours
+none of them; in an order they come as they stand, and who swaps two of them gets another order.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from puidrec.data.row_matrix import Part, RowMatrix
+
 ROUNDS = 3
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+Keys = tuple[np.ndarray, np.ndarray]
+"""A number of 64 bits per user and per item, as random as a hash."""
 
 
-def row_hashes(
-    row_start: np.ndarray, item: np.ndarray, rating: np.ndarray, n_items: int, seed: int
-) -> np.ndarray:
-    """A 64-bit hash of each row of a log sorted by user; `row_start` rows before each user, and all
-    of them."""
-    item = np.asarray(item, dtype=np.int64)
-    counts = np.diff(row_start)
-    value = _mixed(
-        np.ascontiguousarray(rating, dtype=np.float64).view(np.uint64) ^ _mixed(_seeded(seed))
-    )
-    users, items = _mixed(counts.astype(np.uint64)), np.zeros(n_items, np.uint64)
-    order = np.argsort(item, kind="stable")
-    item_start = np.concatenate([[0], np.cumsum(np.bincount(item, minlength=n_items))])
+def entity_keys(ratings: RowMatrix, seed: int, known: Keys | None = None) -> Keys:
+    """What users and items did, as numbers; `known`: keys of theirs from elsewhere, which count
+    too."""
+    users_known, items_known = known or (np.uint64(0), np.uint64(0))
+    users = _mixed(np.diff(ratings.row_start).astype(np.uint64) + users_known)
+    items = np.zeros(ratings.n_items, np.uint64)
     for _ in range(ROUNDS):
-        own = _mixed(value + _ODD * np.repeat(users, counts))
-        items = _mixed(_sums(own[order], item_start))
-        users = _mixed(_sums(_mixed(value + _ODD * items[item]), row_start))
-    return _mixed(value ^ _mixed(np.repeat(users, counts)) ^ (_ODD * items[item]))
+        totals = np.zeros(ratings.n_items, np.uint64)
+        for part in ratings.parts():  # uint64 sums are modulo 2⁶⁴: exact in any order
+            own = _mixed(_values(part, seed) + _ODD * part.of_users(users))
+            np.add.at(totals, part.item, own)
+        items = _mixed(totals + items_known)
+        sums = [
+            _sums(_mixed(_values(part, seed) + _ODD * items[part.item]), part.matrix.indptr)
+            for part in ratings.parts()
+        ]
+        users = _mixed(np.concatenate(sums) + users_known)
+    return users, items
 
 
-def folds_of(
-    row_start: np.ndarray, item: np.ndarray, rating: np.ndarray, n_items: int, folds: int, seed: int
-) -> np.ndarray:
-    """A fold in 0..folds−1 for each row."""
-    return (row_hashes(row_start, item, rating, n_items, seed) % np.uint64(folds)).astype(np.int64)
+def row_hashes(ratings: RowMatrix, seed: int, known: Keys | None = None) -> np.ndarray:
+    """A 64-bit hash of each row of a log."""
+    users, items = entity_keys(ratings, seed, known)
+    hashes = [
+        _mixed(_values(part, seed) ^ _mixed(part.of_users(users)) ^ (_ODD * items[part.item]))
+        for part in ratings.parts()
+    ]
+    return np.concatenate(hashes)
 
 
-def _seeded(seed: int) -> np.ndarray:
-    return np.array([seed], dtype=np.uint64) + _ODD
+def _values(part: Part, seed: int) -> np.ndarray:
+    """Hashes of the ratings."""
+    bits = np.ascontiguousarray(part.values, dtype=np.float64).view(np.uint64)
+    return _mixed(bits ^ _mixed(np.array([seed], dtype=np.uint64) + _ODD))
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:

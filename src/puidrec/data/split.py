@@ -13,7 +13,9 @@ from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.overlap import Overlap
 from puidrec.data.protocol import Protocol, get_protocol
+from puidrec.data.row_matrix import RowMatrix
 from puidrec.data.schema import check_choice
+from puidrec.data.signature import entity_keys, row_hashes
 from puidrec.errors import FutureRowsWarning, InputError
 from puidrec.rng import Rng, generator
 
@@ -75,16 +77,24 @@ def split_dataset(
     *,
     add_uniform: bool = False,
     select: Selection = "uniform",
+    by_content: bool = False,
 ) -> Split:
     """Divide a data set. With uniform rows: train on the log, evaluate on them. Without: hold rows
     of the log out.
 
     select="observational" takes the validation rows from the log even where uniform rows exist, so
     that no uniform row influences the model; the test rows do not change. So does a protocol that
-    tests on all uniform rows.
+    tests on all uniform rows. by_content: rows are drawn by what they say (`_content_order`) in
+    place of where they stand.
     """
     rule = get_protocol(protocol)
-    rng = generator(seed, "split")
+
+    def divide(
+        rows: Interactions, shares: tuple[float, float], stream: str = "split"
+    ) -> tuple[Interactions, Interactions, Interactions]:
+        order = _content_order(data, rows, seed) if by_content else None
+        return _divide(rows, shares, generator(seed, stream), order)
+
     _require_log(data, rule)
     if rule.unlogged or rule.order != "random":
         data = data.with_overlap("drop")
@@ -100,7 +110,7 @@ def split_dataset(
                 hint="Give uniform interactions, or leave add_uniform out.",
             )
         share = rule.logged_validation_share
-        validation, test, train = _divide(data.logged, (share, share), rng)
+        validation, test, train = divide(data.logged, (share, share))
         _warn_of_future(train, test)
         held_out = (validation.labelled(rule), test.labelled(rule))
         return Split(
@@ -113,15 +123,13 @@ def split_dataset(
             "logged",
             overlap=data.overlap,
         )
-    propensity, validation, test = _divide(
-        data.uniform, (rule.propensity_share, rule.validation_share), rng
+    propensity, validation, test = divide(
+        data.uniform, (rule.propensity_share, rule.validation_share)
     )
     train = data.logged
     selection: Regime = "uniform"
     if select == "observational" or not rule.validation_share:
-        validation, _, train = _divide(
-            data.logged, (rule.logged_validation_share, 0.0), generator(seed, "hold-out")
-        )
+        validation, _, train = divide(data.logged, (rule.logged_validation_share, 0.0), "hold-out")
         selection = "logged"
     if add_uniform:
         train = _union(train, propensity)
@@ -138,13 +146,14 @@ def split_without_test(data: Dataset, seed: int, *, select: Selection = "uniform
     """Protocol `rd` with every uniform row for calibration and validation, and none for testing.
 
     Half of them validate where uniform rows are to choose (`select`). Without uniform rows it is
-    `rd` itself.
+    `rd`. Rows are drawn by their content, so that neither the names of users and items nor the
+    order of rows decide which train.
     """
     shares = {"uniform": (0.5, 1.0), "observational": (1.0, 0.0), "none": (1.0, 1.0)}[select]
     rule = get_protocol("rd")
     if data.uniform is not None:
         rule = replace(rule, propensity_share=shares[0], validation_share=shares[1])
-    return split_dataset(data, rule, seed, select=select)
+    return split_dataset(data, rule, seed, select=select, by_content=True)
 
 
 def _split_by_time(data: Dataset, rule: Protocol, seed: int, add_uniform: bool) -> Split:
@@ -299,18 +308,41 @@ def mask_logged(
 
 
 def _divide(
-    rows: Interactions, shares: tuple[float, float], rng: np.random.Generator
+    rows: Interactions,
+    shares: tuple[float, float],
+    rng: np.random.Generator,
+    order: np.ndarray | None,
 ) -> tuple[Interactions, Interactions, Interactions]:
-    """Cut rows at random into two shares and the rest. Of a large log a share is `MOST_HELD_OUT`
-    rows at most."""
+    """Cut rows into two shares and the rest, in this order or at random. Of a large log a share is
+    `MOST_HELD_OUT` rows at most."""
     n = len(rows)
     first, second = (min(round(share * n), MOST_HELD_OUT) for share in shares)
-    order = rng.permutation(n) if n <= 10 * MOST_HELD_OUT else _draw(n, first + second, rng)
+    if order is None:
+        order = rng.permutation(n) if n <= 10 * MOST_HELD_OUT else _draw(n, first + second, rng)
     return (
         rows.take(order[:first]),
         rows.take(order[first : first + second]),
         rows.without(order[: first + second]),
     )
+
+
+def _content_order(data: Dataset, rows: Interactions, seed: int) -> np.ndarray | None:
+    """The rows by hashes of their ratings and of what their users and items did, in these rows and
+    in the log; None for a large log, whose rows are drawn by position.
+
+    Rows that differ in nothing but a name come as they stand. A log on disk tells nothing of users
+    and items here, since it would have to be read several times.
+    """
+    if len(rows) > 10 * MOST_HELD_OUT:
+        return None
+
+    def matrix(of: Interactions) -> RowMatrix:
+        row_start = np.searchsorted(of.user, np.arange(data.n_users + 1))
+        return RowMatrix(row_start, of.item, of.rating, data.n_items)
+
+    alone = rows is data.logged or isinstance(data.logged, StoredInteractions)
+    known = None if alone else entity_keys(matrix(data.logged), seed)
+    return np.argsort(row_hashes(matrix(rows), seed, known), kind="stable")
 
 
 def _draw(n: int, size: int, rng: np.random.Generator) -> np.ndarray:

@@ -7,12 +7,13 @@ its code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 import polars as pl
+from scipy import sparse
 
 from puidrec.data.schema import (
     INTERACTION_COLUMNS,
@@ -29,6 +30,8 @@ from puidrec.data.schema import (
 )
 from puidrec.errors import InputError
 
+Matrix = Any
+"""A SciPy CSR array, users × items (its own type has parameters that differ between versions)."""
 UnknownIds = Literal["error", "keep", "drop"]
 """What to do with rows of a side table whose id was never rated."""
 RATED, SIDES = ("logged", "uniform"), ("users", "items")
@@ -201,3 +204,52 @@ def _align(side: pl.DataFrame, ids: pl.Series) -> pl.DataFrame:
     """Order a side table by code."""
     key = side.columns[0]
     return ids.to_frame(key).join(side, on=key, how="left", maintain_order="left")
+
+
+def matrix_frame(
+    matrix: Any,
+    user_ids: Sequence[Any] | None = None,
+    item_ids: Sequence[Any] | None = None,
+    label: str = "matrix",
+) -> pl.DataFrame:
+    """The stored entries of a sparse matrix as `user_id, item_id, rating`; entries stored twice are
+    added up."""
+    origin = Origin(label)
+    is_sparse: bool = sparse.issparse(matrix)
+    if not is_sparse or matrix.ndim != 2:
+        found, expected = type(matrix).__name__, "a SciPy sparse matrix, users × items"
+        raise origin.error(
+            "not a sparse matrix",
+            found=found,
+            expected=expected,
+            hint="Wrap it: scipy.sparse.csr_array.",
+        )
+    if matrix.dtype.kind not in "fiub":
+        raise origin.error(
+            "not a matrix of numbers", found=str(matrix.dtype), expected="real numbers"
+        )
+    entries: Matrix = sparse.csr_array(matrix, copy=True)
+    entries.sum_duplicates()
+    rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
+    columns = []
+    for key, ids, at, size in (
+        ("user_id", user_ids, rows, entries.shape[0]),
+        ("item_id", item_ids, entries.indices, entries.shape[1]),
+    ):
+        named = pl.Series(key, range(size) if ids is None else ids)
+        if named.len() != size:
+            found, expected = (
+                f"{named.len()} ids",
+                f"{size}, one per {'row' if key == 'user_id' else 'column'}",
+            )
+            raise origin.error(
+                "ids do not fit the matrix", column=key, found=found, expected=expected
+            )
+        if named.is_duplicated().any():
+            raise origin.error(
+                "an id names two rows or columns",
+                column=key,
+                found=named.filter(named.is_duplicated())[0],
+            )
+        columns.append(named.gather(at))
+    return pl.DataFrame([*columns, pl.Series("rating", entries.data.astype(np.float64))])

@@ -25,17 +25,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
-from puidrec.errors import InputError
-from puidrec.losses.pointwise import WIDTH, PairError, rounded
 from puidrec.scores.log import Column, Log, exact_sum
 from puidrec.scores.low_rank import LowRank
 
+TargetKind = Literal["unit", "signed"]
+Factors = tuple[Tensor, Tensor]
+"""Of users (those of this process) and of items."""
+WIDTH = 0.003
+"""Distance of scores from a bend within which it is rounded off; ratings span 1 or 2."""
 GRAM_ROWS = 1024
 """Rows whose products are summed in float32 before float64 takes over."""
 
@@ -76,6 +82,87 @@ class PairLoss:
         raise NotImplementedError
 
 
+class Parts(NamedTuple):
+    """An error of the pairs at hand, its slope in s, and its curvature or a bound of it."""
+
+    value: Tensor
+    slope: Tensor
+    curvature: Tensor
+
+
+class PairError:
+    """e(s, t) of a score and a target (`eq:eui`), squared: (s − t)².
+
+    Targets are *unit* (ratings scaled to [0, 1]) or *signed* (labels ±1, as in the paper). Squared
+    and absolute errors compare numbers and do not care.
+    """
+
+    quadratic = True
+    """Σ over all pairs has the Gram identity of `whole_space`; other errors need tiles."""
+
+    def parts(self, score: Tensor, target: Tensor) -> Parts:
+        """e and its derivatives, pair by pair."""
+        off = score - target
+        return Parts(off.square(), 2.0 * off, torch.full_like(score, 2.0))
+
+    def value(self, score: Tensor, target: Tensor) -> Tensor:
+        """e alone."""
+        return self.parts(score, target).value
+
+    def to_target(self, score: Tensor) -> Tensor:
+        """A score on the scale of targets: what a pseudo-label is, and what a prediction means."""
+        return score
+
+
+class AbsoluteError(PairError):
+    """|s − t|, its bend rounded off within `WIDTH`; the parabola above it touches it here."""
+
+    quadratic = False
+
+    def parts(self, score: Tensor, target: Tensor) -> Parts:
+        """As `rounded` has it."""
+        value, size = rounded(score - target, WIDTH)
+        return Parts(value, (score - target) / size, 1.0 / size)
+
+
+class CrossEntropyError(PairError):
+    """−y log σ(s) − (1 − y) log(1 − σ(s)) = log(1 + eˢ) − y s: the score is a log-odds.
+
+    y is the chance that a target stands for: of a signed one t it is (t + 1)/2, which turns this
+    into the familiar log(1 + exp(−t·s)).
+    """
+
+    quadratic = False
+
+    def __init__(self, kind: TargetKind) -> None:
+        self.signed = kind == "signed"
+
+    def parts(self, score: Tensor, target: Tensor) -> Parts:
+        """Without overflow for any score; the curvature is at most ¼."""
+        chance = 0.5 * (target + 1.0) if self.signed else target
+        value = softplus(score, threshold=80.0) - chance * score
+        return Parts(value, torch.sigmoid(score) - chance, torch.full_like(score, 0.25))
+
+    def to_target(self, score: Tensor) -> Tensor:
+        """The mean that a log-odds stands for."""
+        return torch.tanh(0.5 * score) if self.signed else torch.sigmoid(score)
+
+
+def rounded(x: Tensor, width: Tensor | float) -> tuple[Tensor, Tensor]:
+    """|x|, rounded off where it is below the width (never below |x|, above it by at most half the
+    width: Huber), and max(|x|, width), by which x is its slope."""
+    least = torch.as_tensor(width, dtype=x.dtype, device=x.device)
+    size = torch.maximum(x.abs(), least.clamp_min(torch.finfo(x.dtype).eps ** 2))
+    return 0.5 * (size + x.square() / size), size
+
+
+HEADS = ("label", "label-squared", "residual", "direct")
+"""What the output g of the imputation model means. With `label` and `label-squared` it is a
+pseudo-label: ê = e(s, g), which moves with φ, as double robustness needs; they differ in what g is
+fitted by. `residual`: r − s, s held constant (form of the public RD code), ê = e(s, s° + g).
+`direct`: ê itself, as the paper prints it; then φ's gradient is that of IPS."""
+
+
 class Coefficient(NamedTuple):
     """k of the pairs at hand with its derivatives, and the |k| up to which its bend is rounded off."""
 
@@ -104,103 +191,59 @@ class RobustLoss(PairLoss):
     benchmarked: bool = False
     """Whether k is measured against a benchmark's, `row.k0`."""
 
-    @property
+    @cached_property
     def quadratic(self) -> bool:  # type: ignore[override]
         """A square at a known weight, or at its worst, which is b; or a line at a known weight."""
-        return self.error.quadratic and not self._bends and self.head in (None, "label")
+        return self.error.quadratic and not self.bends and self.head in (None, "label")
 
-    @property
-    def _bends(self) -> bool:
+    @cached_property
+    def bends(self) -> bool:
+        """Whether k may be negative, so that the worst weight changes with it."""
         return self.interval and (self.head is not None or self.benchmarked)
 
     def coefficient(self, s: Tensor, row: Row) -> Coefficient:
         """k(s) = e − ê − k⁰."""
-        e, width = self.error, torch.zeros_like(s)
-        k, slope, curvature = (e.value(s, row.r), e.slope(s, row.r), e.curvature(s, row.r))
-        if self.head is not None:
-            imputed = HEADS[self.head](e, s, row.g)
-            k = imputed.gap(s, row.r, k)
+        squares, width = self.error.quadratic, torch.zeros_like(s)
+        k, slope, curvature = self.error.parts(s, row.r)
+        if self.head == "direct":
+            k = k - row.g
+        elif self.head is not None:
+            moved = self.head == "residual"
+            g = self.error.to_target(s) + row.g if moved else self.error.to_target(row.g)
+            imputed = self.error.parts(s, g)
+            k = (g - row.r) * (2.0 * s - row.r - g) if squares else k - imputed.value
             slope = slope - imputed.slope
-            if e.quadratic:  # else e's own bound: −ê may have no curvature at all
+            if squares:  # else e's own bound: −ê may have no curvature at all
                 curvature = curvature - imputed.curvature
-            width = WIDTH * slope.abs() if e.quadratic else width
-        elif self.benchmarked:
-            width = 2.0 * WIDTH * row.k0.clamp_min(0.0).sqrt() if e.quadratic else width
+        if squares and self.head is not None:
+            width = WIDTH * slope.abs()
+        elif squares and self.benchmarked:
+            width = 2.0 * WIDTH * row.k0.clamp_min(0.0).sqrt()
         return Coefficient(k - row.k0 if self.benchmarked else k, slope, curvature, width)
 
     def value(self, s: Tensor, row: Row) -> Tensor:
         """ā k + δ |k|; b k where k cannot be negative."""
         k, _, _, width = self.coefficient(s, row)
-        if not self._bends:
+        if not self.bends:
             return row.b * k
-        return 0.5 * ((row.a + row.b) * k + (row.b - row.a) * rounded(k, width))
+        return 0.5 * ((row.a + row.b) * k + (row.b - row.a) * rounded(k, width)[0])
 
     def slope(self, s: Tensor, row: Row) -> Tensor:
-        """The worst weight times ∂k/∂s."""
-        k = self.coefficient(s, row)
-        return self._weight(k, row) * k.slope
+        """The worst weight, which moves from a to b within the width of the bend, times ∂k/∂s."""
+        k, slope, _, width = self.coefficient(s, row)
+        if not self.bends:
+            return row.b * slope
+        share = k / rounded(k, width)[1]
+        return 0.5 * ((row.a + row.b) + (row.b - row.a) * share) * slope
 
     def curvature(self, s: Tensor, row: Row) -> Tensor:
         """b ∂²k/∂s² (where k < 0 now, a step may reach where the worst weight is b), and what the
         bend adds."""
-        k = self.coefficient(s, row)
-        bent = row.b * k.curvature
-        if not self._bends:
-            return bent
-        return bent.clamp_min(0.0) + 0.5 * (row.b - row.a) * k.slope.square() / self._size(k)
-
-    def _size(self, k: Coefficient) -> Tensor:
-        return torch.maximum(k.value.abs(), k.width).clamp_min(torch.finfo(k.value.dtype).eps ** 2)
-
-    def _weight(self, k: Coefficient, row: Row) -> Tensor:
-        """argmax_w w k over the box, moving from a to b within the width of the bend."""
-        if not self._bends:
-            return row.b
-        return 0.5 * ((row.a + row.b) + (row.b - row.a) * (k.value / self._size(k)))
-
-
-class Imputed(NamedTuple):
-    """ê of the pairs at hand, its derivatives in s, and e − ê."""
-
-    value: Tensor
-    slope: Tensor
-    curvature: Tensor
-    gap: Callable[[Tensor, Tensor, Tensor], Tensor]
-    """(s, r, e) → e − ê."""
-
-
-def _label(error: PairError, s: Tensor, g: Tensor) -> Imputed:
-    """g is a pseudo-label: ê = e(s, g), which moves with φ, as double robustness needs."""
-    t = error.to_target(g)
-    return Imputed(
-        error.value(s, t),
-        error.slope(s, t),
-        error.curvature(s, t),
-        lambda s, r, e: error.gap(s, r, t),
-    )
-
-
-def _residual(error: PairError, s: Tensor, g: Tensor) -> Imputed:
-    """g is the residual r − s, s held constant (form of the public RD code): ê = e(s, s° + g)."""
-    t = error.to_target(s) + g
-    value = error.value(s, t)
-    return Imputed(value, error.slope(s, t), error.curvature(s, t), lambda s, r, e: e - value)
-
-
-def _direct(error: PairError, s: Tensor, g: Tensor) -> Imputed:
-    """g is ê itself, as the paper prints it; then φ's gradient is that of IPS."""
-    zero = torch.zeros_like(s)
-    return Imputed(g, zero, zero, lambda s, r, e: e - g)
-
-
-HEADS: dict[str, Callable[[PairError, Tensor, Tensor], Imputed]] = {
-    "label": _label,
-    "label-squared": _label,
-    "residual": _residual,
-    "direct": _direct,
-}
-"""What the output g of the imputation model means. `label-squared` differs in what g is fitted by.
-"""
+        k, slope, curvature, width = self.coefficient(s, row)
+        if not self.bends:
+            return row.b * curvature
+        bend = 0.5 * (row.b - row.a) * slope.square() / rounded(k, width)[1]
+        return (row.b * curvature).clamp_min(0.0) + bend
 
 
 def imputation_target(head: str, error: PairError, s: Tensor, r: Tensor) -> Tensor:
@@ -224,7 +267,8 @@ class PrintedImputation(PairLoss):
     def _mismatch(self, g: Tensor, row: Row) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             own = g.detach().requires_grad_()
-            k = self.error.gap(row.s, row.r, self.error.to_target(own))
+            imputed = self.error.value(row.s, self.error.to_target(own))
+            k = self.error.value(row.s, row.r) - imputed
             (slope,) = torch.autograd.grad(k.sum(), own)
         return k.detach(), slope
 
@@ -263,14 +307,15 @@ class UnseenLoss(PairLoss):
 
 
 class Line(NamedTuple):
-    """Scores along factors L + t ΔL, R + t ΔR: s0 + t s1 + t² s2 of logged pairs; J's part over D
-    as a polynomial."""
+    """J along factors L + t ΔL, R + t ΔR, where scores of logged pairs are s0 + t s1 + t² s2."""
 
     s0: Column
     s1: Column
     s2: Column
-    everywhere: Tensor
-    """Coefficients of t⁰ (0) … t⁴."""
+    smooth: np.ndarray
+    """Coefficients of t⁰ (0) … t⁴ of the part over D."""
+    above: np.ndarray
+    """The same of J where f is quadratic; else of parabolas above it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,165 +331,142 @@ class Objective:
     """Of all users."""
     constant: float = 0.0
 
-    def on_rows(self, function: Callable[[Tensor, Row], Tensor]) -> Callable[..., Tensor]:
+    def on_rows(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """A function of scores and of the numbers of pairs, as one of parts of columns."""
-        names = tuple(self.columns)
-        return lambda s, *parts: function(s, Row(**dict(zip(names, parts, strict=True))))
+        count = len(self.columns)
 
-    def value(self, s: Column, factors: LowRank) -> float:
+        def of_parts(*parts: Tensor) -> Tensor:
+            numbers = dict(zip(self.columns, parts[-count:], strict=True))
+            return function(*parts[:-count], Row(**numbers))
+
+        return of_parts
+
+    def value(self, s: Column, at: Factors) -> float:
         """J."""
         f = self.on_rows(lambda s, row: exact_sum(self.loss.value(s, row)))
-        logged = self.scale * float(self.log.sum(f, s, *self.columns.values()))
-        return (
-            logged
-            + float(self._everywhere((factors.lefts[0],), (factors.rights[0],))[0])
-            + self.constant
-        )
-
-    def slope(self, s: Column) -> Column:
-        """−½ ∂J/∂s of logged pairs, without the part over D."""
-        half = -0.5 * self.scale
-        f = self.on_rows(lambda s, row: self.loss.slope(s, row).mul(half))
-        return self.log.map(f, s, *self.columns.values())
+        total = self.scale * float(self.log.sum(f, s, *self.columns.values())) + self.constant
+        if not self.v:
+            return total
+        left, right = self.with_pull(*at)
+        return total + self.v * float((self.log.total(gram(left, left)) * gram(right, right)).sum())
 
     def curvature(self, s: Column) -> Column:
-        """½ ∂²J/∂s² of logged pairs, or a bound of it, without the part over D."""
-        half = 0.5 * self.scale
-        f = self.on_rows(lambda s, row: self.loss.curvature(s, row).mul(half))
-        return self.log.map(f, s, *self.columns.values())
+        """∂²f/∂s² of logged pairs, or a bound of it."""
+        return self.log.map(self.on_rows(self.loss.curvature), s, *self.columns.values())
 
-    def factor_slopes(self, s: Column, factors: LowRank) -> tuple[Tensor, Tensor]:
+    def slope(self, s: Column) -> Column:
+        """∂f/∂s of logged pairs."""
+        return self.log.map(self.on_rows(self.loss.slope), s, *self.columns.values())
+
+    def factor_slopes(self, s: Column, at: Factors) -> Factors:
         """−½ ∂J/∂L and −½ ∂J/∂R."""
-        left, right = factors.lefts[0], factors.rights[0]
-        slope = self.slope(s)
-        users, items = self.log.to_users(slope, right), self.log.to_items(slope, left)
+        left, right = at
+        slope, half = self.slope(s), -0.5 * self.scale
+        users = self.log.to_users(slope, right).mul_(half)
+        items = self.log.to_items(slope, left).mul_(half)
         if self.v:
-            for m, n, sign in [(left, right, -1.0), *((m, n, 1.0) for m, n in self.pulls())]:
-                users += m @ (sign * self.v * gram(n, right)).to(m)
-                items += n @ (sign * self.v * self.log.total(gram(m, left))).to(n)
+            m, n = self.with_pull(left, right)
+            users -= m @ (self.v * gram(n, right)).to(m)
+            items -= n @ (self.v * self.log.total(gram(m, left))).to(n)
         return users, items
 
-    def gram_of_users(self, left: Tensor) -> Tensor | None:
-        """v LᵀL: what the sum over D adds to the curvature of every item."""
-        return self.v * self.log.total(gram(left, left)) if self.v else None
-
-    def gram_of_items(self, right: Tensor) -> Tensor | None:
-        """v RᵀR."""
-        return self.v * gram(right, right) if self.v else None
-
-    def line(self, s: Column, factors: LowRank, step: LowRank) -> Line:
+    def line(self, s: Column, at: Factors, step: Factors) -> Line:
         """The line from these scores along a step of the factors.
 
         With s0 known, s1 follows from s2 and the scores of a point about as far away as the start
         is long: two sampled products instead of three, and no digits are lost where steps are
         short.
         """
-        sides = [(factors.lefts[0], step.lefts[0]), (factors.rights[0], step.rights[0])]
-        reach = self._reach(sides)
-        s2 = self.log.scores(step.lefts[0], step.rights[0])
-        far = self.log.scores(*(torch.add(x, dx, alpha=reach) for x, dx in sides))
-        s1 = self.log.map(lambda f, a, b: f.sub(a).div_(reach).sub_(b, alpha=reach), far, s, s2)
-        return Line(s, s1, s2, self._everywhere(*sides))
+        log, sides = self.log, list(zip(at, step, strict=True))
+        squares = torch.stack([exact_sum(x.square()) for side in sides for x in side])
+        squares[:2] = log.total(squares[:2].clone())  # the same in all processes
+        a, b, c, d = squares.sqrt().tolist()
+        reach = min((x / dx for x, dx in ((a, b), (c, d)) if min(x, dx) > 0.0), default=1.0)
+        far = log.scores(*(torch.add(x, dx, alpha=reach) for x, dx in sides))
+        s2 = log.scores(*step)
 
-    def _reach(self, sides: list[tuple[Tensor, Tensor]]) -> float:
-        """How far to go so that a step is about as long as where it starts; the same in all
-        processes."""
-        squares = torch.stack(
-            [torch.stack([exact_sum(x.square()) for x in side]) for side in sides]
-        )
-        squares[0] = self.log.total(squares[0].clone())
-        lengths = squares.sqrt().cpu().tolist()
-        return min((own / moved for own, moved in lengths if min(own, moved) > 0.0), default=1.0)
+        def sums(far: Tensor, s0: Tensor, s2: Tensor, *parts: Tensor) -> Tensor:
+            return far.sub(s0).div_(reach).sub_(s2, alpha=reach)
 
-    def polynomial(self, line: Line) -> Tensor:
-        """Coefficients of t¹ … t⁴ of J along a line, after a 0; where f is not quadratic, of
-        parabolas above it."""
-        names = tuple(self.columns)
+        s1 = log.map(sums, far, s, s2)
 
-        def sums(s: Tensor, s1: Tensor, s2: Tensor, *parts: Tensor) -> Tensor:
-            row = Row(**dict(zip(names, parts, strict=True)))
-            slope, half = self.loss.slope(s, row), 0.5 * self.loss.curvature(s, row)
+        def products(s0: Tensor, s1: Tensor, s2: Tensor, row: Row) -> Tensor:
+            slope, half = self.loss.slope(s0, row), 0.5 * self.loss.curvature(s0, row)
             first, second = half * s1, half * s2
-            return torch.stack(
-                [
-                    exact_sum(slope * s1),
-                    exact_sum(slope * s2),
-                    exact_sum(first * s1),
-                    exact_sum(first * s2),
-                    exact_sum(second * s2),
-                ]
-            )
+            pairs = ((slope, s1), (slope, s2), (first, s1), (first, s2), (second, s2))
+            return torch.stack([exact_sum(x * y) for x, y in pairs])
 
-        a1, a2, c11, c12, c22 = self.scale * self.log.sum(
-            sums, line.s0, line.s1, line.s2, *self.columns.values()
-        )
-        return line.everywhere + torch.stack([torch.zeros_like(a1), a1, a2 + c11, 2.0 * c12, c22])
+        found = log.sum(self.on_rows(products), s, s1, s2, *self.columns.values())
+        a1, a2, c11, c12, c22 = (self.scale * found).tolist()
+        smooth = np.zeros(5)
+        if self.v:
+            smooth = self._everywhere(at, step)
+        logged = np.array([0.0, a1, a2 + c11, 2.0 * c12, c22])
+        return Line(s, s1, s2, smooth, smooth + logged)
 
-    def along(self, line: Line, t: float) -> tuple[float, float]:
-        """Change of J from t = 0 along a line, and its slope in t, without the part over D; in
-        float64."""
-        names = tuple(self.columns)
+    def along(self, line: Line, t: float, *, exact: bool = False) -> float:
+        """The slope of J in t along a line; or (`exact`) its change from t = 0, in float64."""
 
-        def sums(s: Tensor, s1: Tensor, s2: Tensor, *parts: Tensor) -> Tensor:
-            row = Row(**dict(zip(names, (part.double() for part in parts), strict=True)))
-            start = s.double()
-            here = start + t * (s1 + t * s2)
-            change = self.loss.value(here, row) - self.loss.value(start, row)
-            slope = self.loss.slope(here, row) * (s1 + 2.0 * t * s2)
-            return torch.stack([change.sum(), slope.sum()])
+        def sums(s: Tensor, s1: Tensor, s2: Tensor, row: Row) -> Tensor:
+            if not exact:
+                here = torch.add(s, torch.add(s1, s2, alpha=t), alpha=t)
+                return exact_sum(self.loss.slope(here, row) * torch.add(s1, s2, alpha=2.0 * t))
+            row, s = Row(**{name: x.double() for name, x in vars(row).items()}), s.double()
+            here = s + t * (s1 + t * s2)
+            return (self.loss.value(here, row) - self.loss.value(s, row)).sum()
 
-        found = self.scale * self.log.sum(sums, line.s0, line.s1, line.s2, *self.columns.values())
-        change, slope = found.cpu().tolist()
-        return change, slope
+        found = self.log.sum(self.on_rows(sums), *line[:3], *self.columns.values())
+        smooth = line.smooth * [0.0, 1.0, 1.0, 1.0, 1.0]
+        powers = t ** np.arange(5) if exact else np.arange(5) * t ** np.array([0, 0, 1, 2, 3])
+        return self.scale * float(found) + float(smooth @ powers)
 
     def moved(self, line: Line, t: float) -> Column:
         """Logged scores at t."""
-        return self.log.map(
-            lambda a, b, c: torch.add(a, torch.add(b, c, alpha=t), alpha=t), *line[:3]
-        )
+        ahead = partial(torch.add, alpha=t)
+        return self.log.map(ahead, line.s0, self.log.map(ahead, line.s1, line.s2))
 
-    def pulls(self) -> list[tuple[Tensor, Tensor]]:
-        """Factors of m for the users of this process."""
+    @cached_property
+    def pull(self) -> Factors | None:
+        """Factors of −m for the users of this process, without columns of 0."""
         if self.m is None:
-            return []
-        return [(self.log.own(m), n) for m, n in zip(self.m.lefts, self.m.rights, strict=True)]
+            return None
+        m = self.m.without_zeros()
+        return self.log.own(torch.cat(m.lefts, 1)), -torch.cat(m.rights, 1)
 
-    def _everywhere(self, lefts: tuple[Tensor, ...], rights: tuple[Tensor, ...]) -> Tensor:
-        """v Σ_D (s − m)² at (L + t ΔL, R + t ΔR), coefficients of t⁰ … t⁴: polynomials of Gram
-        matrices.
+    def with_pull(self, left: Tensor, right: Tensor) -> Factors:
+        """Factors of s − m."""
+        if self.pull is None:
+            return left, right
+        return torch.cat([left, self.pull[0]], 1), torch.cat([right, self.pull[1]], 1)
 
-        Without a step only t⁰ is there, and it is the value; with one t⁰ is left at 0.
+    def _everywhere(self, at: Factors, step: Factors) -> np.ndarray:
+        """v Σ_D (s − m)² along a line, coefficients of t⁰ (0) … t⁴.
+
+        With P = [L, ΔL, M] and Q = [R, ΔR, N] the parts of s − m in t⁰, t¹, t² are P W Qᵀ with
+        matrices W of 0 and 1, and ⟨P W Qᵀ, P W' Qᵀ⟩ = ⟨PᵀP W', W QᵀQ⟩: exact, and never a users ×
+        items matrix.
         """
-        total = torch.zeros(5, dtype=torch.float64, device=lefts[0].device)
-        if not self.v:
-            return total
-        parts = [(lefts, rights, 1.0), *(((m,), (n,), -1.0) for m, n in self.pulls())]
-        for j, (a, b, sign) in enumerate(parts):
-            for k, (c, d, other) in enumerate(parts):
-                if k < j or (len(lefts) > 1 and j and k):
-                    continue  # symmetric; and what does not move does not matter along a line
-                twice = 1.0 if j == k else 2.0
-                users, items = _products(a, c), _products(b, d)
-                for x, p in enumerate(users):
-                    for y, q in enumerate(items):
-                        total[x + y] += twice * sign * other * torch.sum(p * q)
-        total = self.log.total(self.v * total)
-        if len(lefts) > 1:
-            total[0] = 0.0
-        return total
-
-
-def _products(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> list[Tensor]:
-    """Coefficients of (X + t ΔX)ᵀ (Y + t ΔY)."""
-    found: list[Tensor] = []
-    for x, a in enumerate(first):
-        for y, b in enumerate(second):
-            product = gram(a, b)
-            if x + y == len(found):
-                found.append(product)
-            else:
-                found[x + y] = found[x + y] + product
-    return found
+        width = at[0].shape[1]
+        grams = []
+        for x, dx, k in ((at[0], step[0], 0), (at[1], step[1], 1)):
+            own = torch.cat([x, dx], 1)
+            wide = own if self.pull is None else torch.cat([own, self.pull[k]], 1)
+            rows = gram(own, wide) if k else self.log.total(gram(own, wide))
+            whole = rows.new_zeros(wide.shape[1], wide.shape[1])
+            whole[: 2 * width], whole[:, : 2 * width] = rows, rows.T
+            grams.append(whole)
+        users, items = grams
+        start, moves = slice(width), slice(width, 2 * width)
+        one = torch.eye(len(users), dtype=users.dtype, device=users.device)
+        w = [one.clone(), torch.zeros_like(one), torch.zeros_like(one)]
+        w[0][moves] = 0.0
+        w[1][start, moves] = w[1][moves, start] = w[2][moves, moves] = one[start, start]
+        found = np.zeros(5)
+        for j in range(3):
+            for k in range(3):
+                found[j + k] += self.v * float(((users @ w[k]) * (w[j] @ items)).sum())
+        found[0] = 0.0
+        return found
 
 
 def gram(left: Tensor, right: Tensor) -> Tensor:
@@ -474,12 +496,3 @@ class _PairSum(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
         return (slope * upstream).to(slope), None, None
-
-
-def head_named(name: str) -> str:
-    """The name of a head, checked."""
-    if name not in HEADS:
-        raise InputError(
-            "unknown imputation head", found=name, expected=f"one of {', '.join(HEADS)}"
-        )
-    return name

@@ -200,8 +200,7 @@ def _truncated_svd(residual: RowMatrix, dim: int, seed: int) -> tuple[np.ndarray
 def noise_like(values: RowMatrix, seed: int) -> Iterator[RowMatrix]:
     """Noise of the same size for each pair: signs flipped at random, whatever users and items are
     called."""
-    ratings = np.concatenate([part.values for part in values.parts()])
-    bits = row_hashes(np.asarray(values.row_start), values.item, ratings, values.n_items, seed)
+    bits = row_hashes(values, seed)
     for k in range(int(np.clip(FEW // max(values.nnz, 1), 1, FLIPS))):
         sign = np.where((bits >> np.uint64(k)) & np.uint64(1), 1.0, -1.0)
         yield centred(values.map(lambda part, sign=sign: part.values * sign[part.rows]))  # type: ignore[misc]

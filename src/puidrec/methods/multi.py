@@ -11,12 +11,11 @@ from torch import Tensor
 from puidrec.exposure import Exposure
 from puidrec.losses.multi import multi_loss
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.problem import Part, Stage, backbone_penalty
+from puidrec.methods.problem import Problem, Stage, backbone_penalty
 from puidrec.optimise.adam import Step
 from puidrec.scores.low_rank import LowRank
 from puidrec.scores.shared_heads import EXPOSURE, IMPUTATION, RATING, SharedHeads
 from puidrec.scores.sparse import LogPattern
-from puidrec.settings import Settings
 
 FLOOR = 0.25
 """Share of the mean exposure below which the exposure head is not trusted: least squares may go to
@@ -24,21 +23,16 @@ FLOOR = 0.25
 
 
 @dataclass
-class MultiProblem:
+class MultiProblem(Problem):
     """One joint loss: exposure over D, rating by IPS or DR with the exposure head's weights,
-    imputation over O."""
+    imputation over O. Heads share what they are made of: not a loss of one score per pair."""
 
-    settings: Settings
     pattern: LogPattern
     target: Tensor
     heads: SharedHeads
-    gamma_scale: float = 1.0
-    benchmarked: bool = False
-    parts: Sequence[Part] = ()
-    """Heads share what they are made of: not a loss of one score per pair."""
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> Sequence[Step]:
         """All heads at once: sharing is the point."""
         return (Step("heads", self.heads, self.loss, self._penalty),)
 
@@ -61,9 +55,7 @@ class MultiProblem:
 
     def _penalty(self) -> Tensor:
         heads = self.heads.bias_penalty() + self.heads.map_penalty()
-        return (
-            backbone_penalty(self.heads.backbone, self.settings) + self.settings.l2_number * heads
-        )
+        return backbone_penalty(self.phi, self.settings) + self.settings.l2_number * heads
 
 
 def stages(prepared: Prepared) -> list[Stage]:
@@ -81,4 +73,5 @@ def _multi_problem(prepared: Prepared) -> MultiProblem:
     means = (rate, mean, mean) if settings.spec.imputes else (rate, mean)
     heads = SharedHeads(prepared.backbone("main heads", 0.0), means, own=settings.ids is not False)
     target = log.column(log.target).values
-    return MultiProblem(settings, pattern, target, heads.to(log.dtype).to(settings.device))
+    heads = heads.to(log.dtype).to(settings.device)
+    return MultiProblem(settings, heads.backbone, pattern, target, heads)

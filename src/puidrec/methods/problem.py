@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
+from torch import Generator, Tensor
 
 from puidrec.losses.pair_loss import Objective, PairLoss, Row, pair_sum
 from puidrec.losses.whole_space import square_sum
 from puidrec.optimise.adam import Step
+from puidrec.scores.log import Column
 from puidrec.scores.low_rank import LowRank
 from puidrec.scores.sparse import sampled_product
 from puidrec.scores.towers import Backbone
@@ -24,10 +25,6 @@ from puidrec.settings import Settings
 if TYPE_CHECKING:
     from puidrec.methods.prepare import Prepared, Weights
     from puidrec.methods.table import Build
-
-ADMISSIBLE = 1e-6
-"""A benchmarked loss up to this much above 0 counts as 0: at the benchmark itself it is 0 up to
-rounding."""
 
 
 class Part(NamedTuple):
@@ -41,32 +38,49 @@ class Part(NamedTuple):
     l2_factor: float = 1.0
     """Of the settings' L2: where targets span less than 0 to 1, so must what L2 takes off them."""
 
+    def step(self, settings: Settings, loss: Callable[[], Tensor] | None = None) -> Step:
+        """Adam's step down the objective, or down another loss."""
+        own = loss or (lambda: total_loss(self.objective(), self.backbone.factors()))
+        return adam_step(settings, self.name, self.backbone, own, self.l2_factor)
 
-class Problem(Protocol):
-    """A method on a data set."""
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """Adam's updates, in order; the first is that of the prediction model."""
+@dataclass
+class Problem:
+    """A method on a data set: a prediction model φ, maybe an imputation model θ, and what they are
+    to lower.
+
+    A subclass says how: by `parts` where least squares can solve it, by `steps` where only Adam
+    can.
+    """
+
+    settings: Settings
+    phi: Backbone
+    theta: Backbone | None = field(default=None, kw_only=True)
+    gamma_scale: float = field(default=1.0, kw_only=True)
+    """κ: the power to which Γ enters, 1 unless it was calibrated."""
 
     @property
     def parts(self) -> Sequence[Part]:
         """What least squares solves, in order, the prediction model last; none where the loss does
         not let it."""
+        return ()
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Adam's updates, in order; the first is that of the prediction model."""
+        return [part.step(self.settings) for part in reversed(self.parts)]
 
     def factors(self) -> LowRank:
-        """The prediction model φ as it stands."""
+        """φ as it stands."""
+        return self.phi.factors()
 
     def imputation(self) -> LowRank | None:
-        """The imputation model θ as it stands, where there is one."""
+        """θ as it stands."""
+        return None if self.theta is None else self.theta.factors()
 
-    @property
-    def benchmarked(self) -> bool:
-        """Whether parameters may be chosen only where the loss of φ is at most 0."""
-
-    @property
-    def gamma_scale(self) -> float:
-        """κ: the power to which Γ enters, 1 unless it was calibrated."""
+    def excess(self) -> float:
+        """By how much the loss of φ is above that of a frozen benchmark; 0 where there is none."""
+        return 0.0
 
 
 @dataclass(frozen=True)
@@ -115,47 +129,46 @@ class Stage:
 
 
 @dataclass
-class LossProblem:
+class LossProblem(Problem):
     """One model φ and one objective J(s): what most methods are. Least squares and Adam train the
     same one."""
 
-    settings: Settings
-    phi: Backbone
     objective: Callable[[], Objective]
-    gamma_scale: float = 1.0
-    benchmarked: bool = False
+    l2_factor: float = 1.0
 
     @property
     def parts(self) -> Sequence[Part]:
         """φ alone."""
-        return (Part("phi", self.phi, self.objective),)
+        return (Part("phi", self.phi, self.objective, self.l2_factor),)
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """φ alone."""
-        objective = self.objective()
-        pattern = objective.log.require_simple(self.settings.method)
-        row = Row(**{name: column.values for name, column in objective.columns.items()})
 
-        def loss() -> Tensor:
-            phi = self.phi.factors()
-            s = sampled_product(phi.lefts[0], phi.rights[0], pattern)
-            total = objective.scale * pair_sum(objective.loss, s, row)
-            if objective.v:
-                total = total + objective.v * square_sum(
-                    phi if objective.m is None else phi.minus(objective.m)
-                )
-            return total
+def adam_step(
+    settings: Settings,
+    name: str,
+    backbone: Backbone,
+    loss: Callable[[], Tensor],
+    l2_factor: float = 1.0,
+    before: Callable[[Generator], None] | None = None,
+) -> Step:
+    """Adam's step of a backbone down a loss and its L2; `before` draws what it draws."""
+    return Step(
+        name, backbone, loss, lambda: l2_factor * backbone_penalty(backbone, settings), before
+    )
 
-        return (Step("phi", self.phi, loss, lambda: backbone_penalty(self.phi, self.settings)),)
 
-    def factors(self) -> LowRank:
-        """φ."""
-        return self.phi.factors()
+def row_of(columns: Mapping[str, Column]) -> Row:
+    """The numbers of all logged pairs, as a loss reads them."""
+    return Row(**{name: column.values for name, column in columns.items()})
 
-    def imputation(self) -> LowRank | None:
-        """There is none."""
-        return None
+
+def total_loss(objective: Objective, phi: LowRank) -> Tensor:
+    """J(s) as Adam lowers it."""
+    s = sampled_product(phi.lefts[0], phi.rights[0], objective.log.pattern)
+    logged = objective.scale * pair_sum(objective.loss, s, row_of(objective.columns))
+    total = logged + objective.constant
+    if not objective.v:
+        return total
+    return total + objective.v * square_sum(phi if objective.m is None else phi.minus(objective.m))
 
 
 def stages_of_loss(loss: Callable[[Settings], PairLoss], weights: Weights = "unit") -> Build:

@@ -10,34 +10,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from puidrec.data.signature import folds_of
+from puidrec.data.signature import row_hashes
+from puidrec.errors import InputError
 from puidrec.losses.pair_loss import (
-    HEADS,
     Objective,
     PairLoss,
     PrintedImputation,
     RobustLoss,
     Row,
     imputation_target,
-    pair_sum,
 )
 from puidrec.losses.pointwise import PairError
 from puidrec.losses.tiles import TILE, tiled_sum
 from puidrec.losses.whole_space import linear_sum, square_sum
 from puidrec.losses.worst_case import Box, normalised_worst_case_weights
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.problem import Fitted, Part, Stage, backbone_penalty, with_prefix
+from puidrec.methods.problem import (
+    Done,
+    Fitted,
+    LossProblem,
+    Part,
+    Problem,
+    Stage,
+    row_of,
+    total_loss,
+    with_prefix,
+)
 from puidrec.optimise.adam import Step
 from puidrec.scores.log import Column, Log, exact_sum
 from puidrec.scores.low_rank import LowRank
-from puidrec.scores.sparse import sampled_product
-from puidrec.scores.towers import Backbone
 from puidrec.settings import Settings
 
 
@@ -49,17 +56,26 @@ class Benchmark:
     theta: LowRank | None
 
 
+@dataclass(frozen=True)
+class Unrounded(PairLoss):
+    """A robust loss with its bends as they are: where k = 0, as at a benchmark, it is 0."""
+
+    loss: RobustLoss
+
+    def value(self, s: Tensor, row: Row) -> Tensor:
+        """max over w in [a, b] of w k(s)."""
+        k = self.loss.coefficient(s, row).value
+        return torch.where(k >= 0.0, row.b, row.a) * k
+
+
 @dataclass
-class RobustProblem:
+class RobustProblem(Problem):
     """mean over D of base + o·w·k at the worst w (`eq:naive` … `eq:bpuid-dr-imp`)."""
 
-    settings: Settings
     log: Log
     columns: Mapping[str, Column]
     """Ratings and the ends of weights of logged pairs."""
     error: PairError
-    phi: Backbone
-    theta: Backbone | None = None
     benchmark: Benchmark | None = None
     interval: bool = False
     """Whether weights are intervals."""
@@ -67,7 +83,6 @@ class RobustProblem:
     """The same with the weights of θ's step, where they are not those of φ's."""
     imputed: tuple[Column, LowRank] | None = None
     """g of logged pairs and of all pairs, where it is known already."""
-    gamma_scale: float = 1.0
     _reference: dict[str, Column] = field(default_factory=dict)
 
     @property
@@ -85,46 +100,37 @@ class RobustProblem:
     def parts(self) -> Sequence[Part]:
         """θ first (its pseudo-labels do not depend on φ), then φ; for squared losses, not
         normalised."""
-        if not is_solvable(self.settings, self.error):
-            return ()
-        phi = Part("phi", self.phi, self.phi_objective)
-        return (
-            (phi,) if self.theta is None else (Part("theta", self.theta, self.theta_objective), phi)
-        )
+        return self._models if is_solvable(self.settings, self.error) else ()
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def _models(self) -> Sequence[Part]:
+        theta = self.theta
+        first = () if theta is None else (Part("theta", theta, self.theta_objective),)
+        return (*first, Part("phi", self.phi, self.phi_objective))
+
+    @property
+    def steps(self) -> Sequence[Step]:
         """φ, then θ where the method imputes, one step each."""
-        pattern = self.log.require_simple(self.settings.method)
+        *theta, phi = self._models
 
-        def phi_loss() -> Tensor:
-            phi = self.phi.factors()
-            objective = self.phi_objective()
-            s = sampled_product(phi.lefts[0], phi.rights[0], pattern)
-            return self._logged_loss(objective, s) + self._base(phi)
+        def loss() -> Tensor:
+            return self._total(self.phi_objective(), self.phi.factors())
 
-        steps = [Step("phi", self.phi, phi_loss, lambda: backbone_penalty(self.phi, self.settings))]
-        if (theta := self.theta) is not None:
+        return [phi.step(self.settings, loss), *(part.step(self.settings) for part in theta)]
 
-            def theta_loss() -> Tensor:
-                own = theta.factors()
-                objective = self.theta_objective()
-                return self._logged_loss(
-                    objective, sampled_product(own.lefts[0], own.rights[0], pattern)
-                )
-
-            steps.append(
-                Step("theta", theta, theta_loss, lambda: backbone_penalty(theta, self.settings))
-            )
-        return tuple(steps)
-
-    def factors(self) -> LowRank:
-        """φ."""
-        return self.phi.factors()
-
-    def imputation(self) -> LowRank | None:
-        """θ."""
-        return None if self.theta is None else self.theta.factors()
+    @torch.no_grad()
+    def excess(self) -> float:
+        """As printed, with bends as they are: rounded off, a benchmark would lie above itself."""
+        if self.benchmark is None:
+            return 0.0
+        objective, phi = self.phi_objective(), self.phi.factors().detach()
+        assert isinstance(objective.loss, RobustLoss)  # noqa: S101 (that of φ)
+        if not _normalises(self.settings):
+            objective = replace(objective, loss=Unrounded(objective.loss))
+        if not self.parts:
+            return float(self._total(objective, phi))
+        own = self.log.own(phi.lefts[0]), phi.rights[0]
+        return objective.value(self.log.scores_of(phi), own)
 
     def phi_objective(self) -> Objective:
         """`eq:naive`, `eq:ips`, `eq:dr`, `eq:puid-ips`, `eq:puid-dr`, `eq:bpuid-ips`,
@@ -161,16 +167,14 @@ class RobustProblem:
             )
         if self.benchmark is not None:
             columns["k0"] = self._benchmark_column("theta")
-        return Objective(self.log, loss, columns, 1.0 / self._total(columns["b"]))
+        return Objective(
+            self.log, loss, columns, 1.0 / float(self.log.sum(exact_sum, columns["b"]))
+        )
 
     @property
     def _imputation_error(self) -> PairError:
         """Pseudo-labels are fitted by the method's error, residuals and errors by squares."""
         return self.error if self.settings.head.startswith("label") else PairError()
-
-    def _total(self, column: Column) -> float:
-        """Σ_O of a column."""
-        return float(self.log.sum(exact_sum, column))
 
     @torch.no_grad()
     def _scores(self, scores: LowRank) -> Column:
@@ -185,28 +189,27 @@ class RobustProblem:
             g = self.theta.factors().detach()
         return self._scores(g), g
 
-    def _logged_loss(self, objective: Objective, s: Tensor) -> Tensor:
-        """scale · Σ_O f(s), and a benchmark's constant, as Adam lowers it."""
-        row = Row(**{name: column.values for name, column in objective.columns.items()})
-        loss = objective.loss
-        if (
-            self._normalises
-            and isinstance(loss, RobustLoss)
-            and objective.scale == 1.0 / self.log.n_pairs
-        ):
-            known = replace(loss, interval=False)
-            k = known.coefficient(s.detach(), row).value
-            weights = normalised_worst_case_weights(k, Box(row.a, row.b))
-            row.a = row.b = weights
-            return pair_sum(known, s, row) / weights.sum(dtype=torch.float64) + objective.constant
-        return objective.scale * pair_sum(loss, s, row) + objective.constant
+    def _total(self, objective: Objective, phi: LowRank) -> Tensor:
+        """The loss of φ, with what an objective cannot hold: normalised weights, and mean_D ê where
+        it is no square of φ's scores."""
+        if _normalises(self.settings):
+            objective = self._normalised(objective, phi)
+        total = total_loss(objective, phi)
+        if self.head is None or objective.v:
+            return total
+        return total + (1.0 / self.log.n_pairs) * self.imputed_sum(phi, self._imputed()[1])
 
-    def _base(self, phi: LowRank) -> Tensor:
-        """mean_D ê, as a function of φ."""
-        if self.head is None:
-            return torch.zeros((), dtype=torch.float64, device=phi.lefts[0].device)
-        g = self._imputed()[1]
-        return self.imputed_sum(phi, g) / self.log.n_pairs
+    @torch.no_grad()
+    def _normalised(self, objective: Objective, phi: LowRank) -> Objective:
+        """The same at the weights of the worst weighted mean."""
+        assert isinstance(objective.loss, RobustLoss)  # noqa: S101 (that of φ)
+        known, columns = replace(objective.loss, interval=False), dict(objective.columns)
+        row = row_of(columns)
+        k = known.coefficient(self._scores(phi).values, row).value
+        weights = normalised_worst_case_weights(k, Box(row.a, row.b))
+        columns["a"] = columns["b"] = Column(weights)
+        scale = 1.0 / float(weights.sum(dtype=torch.float64))
+        return replace(objective, loss=known, columns=columns, scale=scale)
 
     def imputed_sum(self, phi: LowRank, g: LowRank) -> Tensor:
         """Σ_D ê: by Gram matrices for squares, by tiles else."""
@@ -226,10 +229,6 @@ class RobustProblem:
             return self.error.value(prediction, self.error.to_target(output))
 
         return tiled_sum(values, phi, g, tile=TILE)
-
-    @property
-    def _normalises(self) -> bool:
-        return _normalises(self.settings)
 
     def _benchmark_column(self, step: str) -> Column:
         """k of the benchmark on logged pairs: a constant."""
@@ -261,7 +260,8 @@ class RobustProblem:
         assert self.benchmark is not None  # noqa: S101 (asked for where there is one)
         if self.benchmark.theta is None:
             return 0.0
-        return float(self.imputed_sum(self.benchmark.phi, self.benchmark.theta)) / self.log.n_pairs
+        imputed = self.imputed_sum(self.benchmark.phi, self.benchmark.theta)
+        return (1.0 / self.log.n_pairs) * float(imputed)
 
 
 def _normalises(settings: Settings) -> bool:
@@ -280,74 +280,51 @@ def stages(prepared: Prepared) -> list[Stage]:
     """The method alone, or after the benchmark it is measured against: the estimator without
     uncertainty, or mf."""
     settings, spec = prepared.settings, prepared.settings.spec
-    first, shrink_to = unweighted_first(prepared)
     if not spec.benchmark:
-        return [*first, *weighted_stages(prepared, "main", shrink_to)]
+        return weighted_stages(prepared, prepared, "main")
     base = prepared.first_stage("mf" if settings.benchmark == "mf" else spec.estimator)
     return [
-        *first,
-        *weighted_stages(base, "benchmark", shrink_to),
+        *weighted_stages(prepared, base, "benchmark"),
         Stage(
             "main",
             lambda done: _benchmarked(prepared, done["benchmark"]),
             refines=settings.warm_start,
-            shrink_to=shrink_to,
+            shrink_to=shrunk_to(settings),
         ),
     ]
 
 
-def unweighted_first(prepared: Prepared) -> tuple[list[Stage], str | None]:
-    """With `shrink_to="mf"`, a fit of the ratings as they are, and its name; else nothing.
+def shrunk_to(settings: Settings) -> str | None:
+    """The stage that L2 pulls weighted fits to with `shrink_to="mf"`: the ratings as they are.
 
-    Weights multiply the noise of single rows; what there is to find stays the same. So the L2 of
-    weighted losses may
-    pull to the unweighted fit: weights then change what ratings say clearly, and leave the rest as
-    it is.
+    Weights multiply the noise of single rows; what there is to find stays the same. Pulled to the
+    unweighted fit, they change what ratings say clearly, and leave the rest as it is.
     """
-    settings = prepared.settings
-    if settings.shrink_to is None or settings.spec.estimator == "naive":
-        return [], None
-    naive = prepared.first_stage("mf")
-    return [Stage("unweighted", lambda done: robust_problem(naive, "unweighted"))], "unweighted"
+    return settings.shrink_to and ("unweighted" if settings.spec.estimator != "naive" else None)
 
 
-def weighted_stages(prepared: Prepared, name: str, shrink_to: str | None = None) -> list[Stage]:
-    """The stage of a method of the grid; with `cross_fit`, after one imputation model per fold."""
-    settings, folds = prepared.settings, prepared.settings.cross_fit
-    if not folds or not settings.spec.imputes:
-        return [
-            Stage(
-                name,
-                lambda done: robust_problem(prepared, name),
-                shrink_to=shrink_to,
-                start=shrink_to,
+def weighted_stages(prepared: Prepared, base: Prepared, name: str) -> list[Stage]:
+    """The stages of a method up to one row of the grid, `base`: with `shrink_to`, after the
+    unweighted fit; with `cross_fit`, after an imputation model per fold."""
+    settings, found, names = base.settings, list[Stage](), list[str]()
+    if shrunk_to(prepared.settings):
+        naive = prepared.first_stage("mf")
+        found.append(Stage("unweighted", lambda done: robust_problem(naive, "unweighted")))
+    if settings.cross_fit and settings.spec.imputes:
+        if settings.cross_fit < 2 or not is_solvable(settings, base.error):
+            raise InputError(
+                "cross_fit needs two folds, a squared loss and the head label",
+                found=f"{settings.cross_fit} folds, loss {settings.loss}, head {settings.head}",
+                hint="Leave cross_fit out, or loss and head at their defaults.",
             )
-        ]
-    if not is_solvable(settings, prepared.error):
-        raise_cross_fit(settings)
-    names = [f"{name} without fold {k + 1}" for k in range(folds)]
+        names = [f"{name} without fold {k + 1}" for k in range(settings.cross_fit)]
+        found += [Stage(one, partial(_without_fold, base, one, k)) for k, one in enumerate(names)]
 
-    def out_of(k: int) -> Stage:
-        return Stage(names[k], lambda done: _imputation_without(prepared, names[k], k, folds))
+    def build(done: Done) -> RobustProblem:
+        problem = robust_problem(base, name)
+        return _cross_fitted(base, problem, [done[one].phi for one in names]) if names else problem
 
-    def main(done: Mapping[str, Fitted]) -> RobustProblem:
-        return _cross_fitted(prepared, name, [done[one].phi for one in names])
-
-    return [
-        *(out_of(k) for k in range(folds)),
-        Stage(name, main, shrink_to=shrink_to, start=shrink_to),
-    ]
-
-
-def raise_cross_fit(settings: Settings) -> None:
-    """Refuse cross-fitting where θ is not solved by least squares."""
-    from puidrec.errors import InputError
-
-    raise InputError(
-        "cross_fit needs a squared loss and the head label",
-        found=f"loss {settings.loss}, head {settings.head}",
-        hint="Leave cross_fit out, or loss and head at their defaults.",
-    )
+    return [*found, Stage(name, build, shrink_to=shrunk_to(settings))]
 
 
 def robust_problem(prepared: Prepared, stage: str) -> RobustProblem:
@@ -356,11 +333,11 @@ def robust_problem(prepared: Prepared, stage: str) -> RobustProblem:
     start = None if settings.head.startswith("label") else 0.0  # a residual or an error starts at 0
     return RobustProblem(
         settings,
+        prepared.backbone(f"{stage} phi"),
         prepared.log.operator,
         prepared.columns("unit" if spec.estimator == "naive" else "box"),
         prepared.error,
-        prepared.backbone(f"{stage} phi"),
-        prepared.backbone(f"{stage} theta", start) if spec.imputes else None,
+        theta=prepared.backbone(f"{stage} theta", start) if spec.imputes else None,
         interval=spec.estimator != "naive" and prepared.has_interval,
         imputation_columns=prepared.columns("imputation") if spec.imputation_weights else None,
     )
@@ -380,53 +357,32 @@ def _benchmarked(prepared: Prepared, base: Fitted) -> RobustProblem:
     return problem
 
 
-@dataclass
-class ImputationOnly(RobustProblem):
-    """θ alone, as if it were the prediction model: what cross-fitting fits once per fold."""
-
-    @property
-    def parts(self) -> Sequence[Part]:
-        """The imputation model."""
-        return (Part("phi", self.phi, self.theta_objective),)
+# cross-fitting: the imputation is fitted on other rows than it corrects
 
 
-def _fold_codes(prepared: Prepared, folds: int) -> np.ndarray:
-    log = prepared.log
-    return folds_of(
-        log.row_start,
-        log.items,
-        log.ratings_array(),
-        prepared.data.n_items,
-        folds,
-        prepared.settings.seed,
-    )
+def _fold_codes(prepared: Prepared) -> Column:
+    hashes = row_hashes(prepared.log.ratings, prepared.settings.seed)
+    return prepared.log.wrap((hashes % np.uint64(prepared.settings.cross_fit)).astype(np.float64))
 
 
-def _imputation_without(prepared: Prepared, name: str, fold: int, folds: int) -> RobustProblem:
-    """θ fitted on all rows but those of one fold."""
-    problem = robust_problem(prepared, name)
-    kept = prepared.log.wrap((_fold_codes(prepared, folds) != fold).astype(np.float64))
+def _without_fold(prepared: Prepared, name: str, fold: int, done: Done) -> LossProblem:
+    """θ fitted on all rows but those of one fold, as if it were the prediction model."""
+    problem, codes = robust_problem(prepared, name), _fold_codes(prepared)
     columns = dict(problem.imputation_columns or problem.columns)
     for end in ("a", "b"):
-        columns[end] = problem.log.map(torch.mul, columns[end], kept)
-    return ImputationOnly(
-        problem.settings,
-        problem.log,
-        columns,
-        problem.error,
-        problem.phi,
-        interval=problem.interval,
-    )
+        columns[end] = problem.log.map(lambda w, code: w * (code != fold), columns[end], codes)
+    problem.imputation_columns = columns
+    return LossProblem(problem.settings, problem.phi, problem.theta_objective)
 
 
-def _cross_fitted(prepared: Prepared, name: str, models: Sequence[LowRank]) -> RobustProblem:
+def _cross_fitted(
+    prepared: Prepared, problem: RobustProblem, models: Sequence[LowRank]
+) -> RobustProblem:
     """φ against imputations of rows that each was not fitted on; over D, against their mean."""
-    problem = robust_problem(prepared, name)
-    fold = prepared.log.wrap(_fold_codes(prepared, len(models)).astype(np.float64))
-    g = problem.log.column()
+    codes, g = _fold_codes(prepared), problem.log.column()
     for k, model in enumerate(models):
         own = problem.log.scores_of(model)
-        g = problem.log.map(lambda f, s, before, k=k: torch.where(f == k, s, before), fold, own, g)
+        g = problem.log.map(lambda f, s, before, k=k: torch.where(f == k, s, before), codes, own, g)
     share = 1.0 / len(models)
     mean = LowRank(
         tuple(share * left for model in models for left in model.lefts),
@@ -434,14 +390,3 @@ def _cross_fitted(prepared: Prepared, name: str, models: Sequence[LowRank]) -> R
     )
     problem.imputed, problem.theta = (g, mean), None
     return problem
-
-
-__all__ = [
-    "HEADS",
-    "Benchmark",
-    "RobustProblem",
-    "robust_problem",
-    "stages",
-    "unweighted_first",
-    "weighted_stages",
-]

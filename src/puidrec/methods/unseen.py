@@ -9,25 +9,22 @@ as q, so all of it is exact over D.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
-from torch import Tensor
 
 from puidrec.errors import InputError
 from puidrec.evaluation.auc import placements
 from puidrec.losses import signed
-from puidrec.losses.pair_loss import Objective, Row, UnseenLoss, pair_sum
-from puidrec.losses.whole_space import linear_sum, square_sum
+from puidrec.losses.pair_loss import Objective, UnseenLoss
+from puidrec.losses.whole_space import linear_sum
 from puidrec.methods.prepare import Prepared, UniformRows
-from puidrec.methods.problem import Done, Fitted, Part, Stage, backbone_penalty
+from puidrec.methods.problem import Done, Fitted, LossProblem, Stage
 from puidrec.methods.robust import robust_problem
-from puidrec.optimise.adam import Step
 from puidrec.optimise.stopping import pair_scores
 from puidrec.scores.low_rank import LowRank
-from puidrec.scores.sparse import sampled_product
-from puidrec.scores.towers import Backbone
 from puidrec.settings import Settings
 
 LEAST_GAP = 1e-3
@@ -43,66 +40,24 @@ POINTS = ((3.0, 1.0), (10.0, 1.0), (30.0, 3.0), (10.0, 5.0), (3.0, 3.0))
 """(Γ, λ) that they choose among, beside the Γ of their mean with λ = 1."""
 
 
-@dataclass
-class UnseenProblem:
-    """The loss over D with unseen ratings at m. Weights of seen pairs average to 1."""
+def unseen_problem(
+    prepared: Prepared, stage: str, m: LowRank, unseen_weight: float | None = None
+) -> LossProblem:
+    """The loss over D with unseen ratings at m, the seen part of the sum over D taken off pair by
+    pair. Weights of seen pairs average to 1."""
+    settings, log = prepared.settings, prepared.log.operator
+    seen = max(float(len(log)), 1.0)
+    weight = settings.unseen_weight if unseen_weight is None else unseen_weight
+    share = weight / max(log.n_pairs - seen, 1.0)
 
-    settings: Settings
-    prepared: Prepared
-    phi: Backbone
-    m: LowRank
-    gamma_scale: float = 1.0
-    """κ: Γ_ui^κ is what counts."""
-    l2_factor: float = 1.0
-    benchmarked: bool = False
+    @cache
+    def objective() -> Objective:
+        inverse = settings.adjusts and settings.spec.uses_propensity == "without ids"
+        columns = prepared.columns("inverse" if inverse else "unit")
+        columns["m"] = log.scores_of(m)
+        return Objective(log, UnseenLoss(1.0 / seen, share), columns, 1.0, share, m)
 
-    def objective(self) -> Objective:
-        """`eq:signed` of the documentation, with the seen part of the sum over D taken off pair by
-        pair."""
-        log = self.prepared.log.operator
-        seen = float(len(log))
-        share = self.settings.unseen_weight / max(log.n_pairs - seen, 1.0)
-        columns = self.prepared.columns(
-            "inverse" if self.settings.adjusts and self._adjustable else "unit"
-        )
-        columns["m"] = log.scores_of(self.m)
-        return Objective(log, UnseenLoss(1.0 / max(seen, 1.0), share), columns, 1.0, share, self.m)
-
-    @property
-    def _adjustable(self) -> bool:
-        return self.settings.spec.uses_propensity == "without ids"
-
-    @property
-    def parts(self) -> Sequence[Part]:
-        """φ alone."""
-        return (Part("phi", self.phi, self.objective, self.l2_factor),)
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """φ alone."""
-        pattern, objective = (
-            self.prepared.log.operator.require_simple(self.settings.method),
-            self.objective(),
-        )
-        row = Row(**{name: column.values for name, column in objective.columns.items()})
-
-        def loss() -> Tensor:
-            phi = self.phi.factors()
-            s = sampled_product(phi.lefts[0], phi.rights[0], pattern)
-            return pair_sum(objective.loss, s, row) + objective.v * square_sum(phi.minus(self.m))
-
-        def penalty() -> Tensor:
-            return self.l2_factor * backbone_penalty(self.phi, self.settings)
-
-        return (Step("phi", self.phi, loss, penalty),)
-
-    def factors(self) -> LowRank:
-        """φ."""
-        return self.phi.factors()
-
-    def imputation(self) -> LowRank | None:
-        """There is none: m is fixed."""
-        return None
+    return LossProblem(settings, prepared.backbone(f"{stage} phi"), objective)
 
 
 def stages(prepared: Prepared) -> Sequence[Stage]:
@@ -126,18 +81,13 @@ def stages(prepared: Prepared) -> Sequence[Stage]:
     found = [*usual[:-1], replace(usual[-1], name="Γ of the mean")]
     for gamma, weight in POINTS:
         name, start = f"Γ {gamma:g}, λ {weight:g}", found[-1].name
-        found.append(Stage(name, _point(prepared, name, gamma, weight), start=start, sweeps=SWEEPS))
+        build = partial(_point, prepared, name, gamma, weight)
+        found.append(Stage(name, build, start=start, sweeps=SWEEPS))
     names = [stage.name for stage in found[len(usual) - 1 :]]
     return [
         *found,
         Stage("main", lambda done: _chosen(prepared, [(name, done[name]) for name in names], rows)),
     ]
-
-
-def _point(
-    prepared: Prepared, name: str, gamma: float, weight: float
-) -> Callable[[Done], UnseenProblem]:
-    return lambda done: path_problem(prepared, name, done["seen"].phi, gamma, weight)
 
 
 def _chosen(prepared: Prepared, points: Sequence[tuple[str, Fitted]], rows: UniformRows) -> Fitted:
@@ -193,57 +143,58 @@ def all_rank_stages(prepared: Prepared) -> list[Stage]:
     return [Stage("main", lambda done: all_rank_problem(prepared, "main"))]
 
 
-def all_rank_problem(prepared: Prepared, stage: str) -> UnseenProblem:
+def all_rank_problem(prepared: Prepared, stage: str) -> LossProblem:
     """m is the lowest rating (the highest where `liked` is False)."""
     end = constant(prepared, 0.0 if prepared.settings.picks_liked else 1.0)
-    return UnseenProblem(prepared.settings, prepared, prepared.backbone(f"{stage} phi"), end)
+    return unseen_problem(prepared, stage, end)
 
 
 def signed_problem(
     prepared: Prepared, stage: str, q: LowRank, gamma: float, unseen_weight: float
-) -> UnseenProblem:
+) -> LossProblem:
     """`signed-rd` at one (Γ, λ), given q: a point of a path along Γ."""
-    settings = prepared.settings.replace(unseen_weight=unseen_weight)
     like = q.lefts[0]
     logs = like.new_full((q.n_users,), float(np.log(gamma))), like.new_zeros(q.n_items)
-    m = signed.unseen_scores(q, *logs, liked=settings.picks_liked).detach()
-    return UnseenProblem(settings, prepared, prepared.backbone(f"{stage} phi"), m)
+    m = signed.unseen_scores(q, *logs, liked=prepared.settings.picks_liked).detach()
+    return unseen_problem(prepared, stage, m, unseen_weight)
 
 
-def path_problem(
-    prepared: Prepared, stage: str, q: LowRank, gamma: float, unseen_weight: float
-) -> UnseenProblem:
-    """The method's own Γ rule, scaled so that the mean of log Γ is that of one Γ, at one λ."""
-    problem = signed_problem(prepared, stage, q, gamma, unseen_weight)
+def _scaled(
+    prepared: Prepared, stage: str, q: LowRank, kappa: float, unseen_weight: float | None = None
+) -> tuple[LossProblem, LowRank]:
+    """The method's own Γ rule to the power κ, and where that puts unseen ratings."""
     users, items = signed.additive_log_gamma(prepared.gamma, q.lefts[0])
-    scale = problem.gamma_scale = float(np.log(gamma)) / prepared.gamma.mean_log
-    problem.m = signed.unseen_scores(
-        q, scale * users, scale * items, liked=problem.settings.picks_liked
-    ).detach()
-    return problem
+    liked = prepared.settings.picks_liked
+    m = signed.unseen_scores(q, kappa * users, kappa * items, liked=liked).detach()
+    return replace(unseen_problem(prepared, stage, m, unseen_weight), gamma_scale=kappa), m
 
 
-def _signed(prepared: Prepared, q: LowRank) -> UnseenProblem:
+def _point(prepared: Prepared, name: str, gamma: float, weight: float, done: Done) -> LossProblem:
+    """The Γ rule, scaled so that the mean of log Γ is that of one Γ, at one λ."""
+    kappa = float(np.log(gamma)) / prepared.gamma.mean_log
+    return _scaled(prepared, name, done["seen"].phi, kappa, weight)[0]
+
+
+def _signed(prepared: Prepared, q: LowRank) -> LossProblem:
     settings = prepared.settings
-    users, items = signed.additive_log_gamma(prepared.gamma, q.lefts[0])
-    scale = _gamma_scale(prepared, q, users, items)
-    m = signed.unseen_scores(q, scale * users, scale * items, liked=settings.picks_liked).detach()
-    if prepared.data.positives_only and 1.0 - float(linear_sum(m)) / q.n_pairs < LEAST_GAP:
+    problem, m = _scaled(prepared, "main", q, _gamma_scale(prepared, q))
+    if not prepared.data.positives_only:
+        return problem
+    # From 1/Γ to 1 scores are those of all-rank, scaled and moved. L2 that scales with them leaves
+    # it so.
+    gap = 1.0 - float(linear_sum(m)) / q.n_pairs
+    if gap < LEAST_GAP:
         raise InputError(
-            f"{settings.method} has nothing to learn from likes only: with Γ = 1 unseen pairs are liked like seen ones",
+            f"{settings.method} has nothing to learn from likes only: with Γ = 1 unseen pairs are "
+            "liked like seen ones",
             found=f"gamma={settings.gamma}",
             expected="Γ above 1",
             hint="Set gamma to a number, or use all-rank.",
         )
-    problem = UnseenProblem(settings, prepared, prepared.backbone("main phi"), m, scale)
-    if prepared.data.positives_only:
-        # From 1/Γ to 1 scores are those of all-rank, scaled and moved. L2 that scales with them
-        # leaves it so.
-        problem.l2_factor = 1.0 - float(linear_sum(m)) / q.n_pairs
-    return problem
+    return replace(problem, l2_factor=gap)
 
 
-def _gamma_scale(prepared: Prepared, q: LowRank, users: Tensor, items: Tensor) -> float:
+def _gamma_scale(prepared: Prepared, q: LowRank) -> float:
     """κ: 1 where the caller chose Γ; else what uniform ratings ask for, or a mild default."""
     settings, uniform = prepared.settings, prepared.uniform_target()
     if settings.gamma == "certified":
@@ -261,4 +212,5 @@ def _gamma_scale(prepared: Prepared, q: LowRank, users: Tensor, items: Tensor) -
         )
     else:
         mean = overlap.unseen_mean(*means)
-    return signed.calibrated_scale(q, users, items, mean, liked=settings.picks_liked)
+    logs = signed.additive_log_gamma(prepared.gamma, q.lefts[0])
+    return signed.calibrated_scale(q, *logs, mean, liked=settings.picks_liked)

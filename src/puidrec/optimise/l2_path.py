@@ -140,8 +140,7 @@ def _on(objective: Objective, fold: Fold) -> Objective:
 
 def _error(problem: Objective, fold: Fold, model: Model, point: Point) -> float:
     """Σ of the loss of the rows that judge."""
-    factors = model.factors(point)
-    s = problem.log.scores(factors.lefts[0], factors.rights[0])
+    s = problem.log.scores(*model.factors(point))
     columns = {**problem.columns, "a": fold.held_out, "b": fold.held_out}
     judged = replace(problem, columns=columns)
     value = judged.on_rows(lambda s, row: exact_sum(judged.loss.value(s, row)))

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from puidrec.losses.pair_loss import Factors
 from puidrec.scores.log import exact_sum
-from puidrec.scores.low_rank import LowRank
 from puidrec.scores.sparse import LogPattern
 from puidrec.scores.towers import Backbone, IdTower, LinearTower
 
@@ -27,6 +27,8 @@ Point = dict[str, Tensor]
 """`users` and `items`: own vectors and biases, [n, dim + 1]; `user_features`, `item_features`: the
 same per feature, where there are features; `mean`: μ. Users are those of this process."""
 Reduce = Callable[[Tensor], Tensor]
+Metric = Mapping[str, Tensor]
+"""What preconditions both sides, as tensors by name: those of a side begin with its name."""
 
 
 class Features(NamedTuple):
@@ -68,19 +70,6 @@ class Side:
         """The penalty, 0 where there is no parameter."""
         return torch.where(torch.isfinite(self.penalty), self.penalty, 0.0)
 
-    def off(self, own: Tensor) -> Tensor:
-        """Own parameters less what L2 pulls them to."""
-        return own if self.centre is None else own - self.centre
-
-    def rows(self, point: Mapping[str, Tensor]) -> Tensor:
-        """Vectors and biases of all entities, [n, dim + 1]."""
-        own = point[f"{self.name}s"]
-        return (
-            own
-            if self.features is None
-            else own + self.features.times(point[f"{self.name}_features"])
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class Model:
@@ -92,51 +81,67 @@ class Model:
     total: Reduce
     """Σ over processes, each of which holds some users."""
 
-    @property
+    @cached_property
     def sides(self) -> tuple[tuple[Side, Reduce], ...]:
         """Both sides, and how sums over their entities are completed."""
         return (self.users, self.total), (self.items, lambda x: x)
 
-    @property
+    @cached_property
     def dim(self) -> int:
         """Columns of vectors."""
         return self.users.penalty.numel() - 1
 
-    def factors(self, point: Mapping[str, Tensor], *, step: bool = False) -> LowRank:
+    @cached_property
+    def costs(self) -> Point:
+        """L2 of all parameters, as broad as they are or to be broadcast."""
+        found = {"mean": torch.zeros_like(self.users.cost[0])}
+        for side, _ in self.sides:
+            found[f"{side.name}s"] = side.cost
+            if side.features is not None:
+                found[f"{side.name}_features"] = side.features.penalty
+        return found
+
+    def factors(self, point: Mapping[str, Tensor], *, step: bool = False) -> Factors:
         """The scores of a point, or (`step`) the change of factors that a change of parameters
         makes."""
-        users, items = self.users.rows(point), self.items.rows(point)
+        z = []
+        for side, _ in self.sides:
+            own = point[f"{side.name}s"]
+            if side.features is not None:
+                own = own + side.features.times(point[f"{side.name}_features"])
+            z.append(own)
+        users, items = z
         ones = torch.zeros_like if step else torch.ones_like
         left = torch.cat([users, ones(users[:, :1])], 1)
         right = torch.cat([items[:, :-1], ones(items[:, :1]), items[:, -1:] + point["mean"]], 1)
-        return LowRank.of(left, right)
+        return left, right
 
     def penalty_along(self, point: Point, step: Point) -> np.ndarray:
-        """Coefficients of t⁰, t¹ and t² of the penalty at point + t · step."""
-        sums = torch.zeros(3, dtype=torch.float64)
-        for side, total in self.sides:
-            own, change = side.off(point[f"{side.name}s"]), step[f"{side.name}s"]
-            found = total(_products(side.cost, own, change))
-            if side.features is not None:
-                key = f"{side.name}_features"
-                found = found + _products(side.features.penalty, point[key], step[key])
-            sums += found.cpu()
-        return sums.numpy()
+        """Coefficients of t⁰ … t⁴ of the penalty at point + t · step."""
+        off, price = self.off(point), {name: cost * step[name] for name, cost in self.costs.items()}
+        own = self.dot({name: cost * off[name] for name, cost in self.costs.items()}, off)
+        return np.array([own, 2.0 * self.dot(price, off), self.dot(price, step), 0.0, 0.0])
 
     def penalty(self, point: Point) -> float:
         """The penalty of a point."""
         return float(self.penalty_along(point, point)[0])
 
+    def off(self, point: Point) -> Point:
+        """A point less what L2 pulls it to."""
+        centres = {f"{s.name}s": s.centre for s, _ in self.sides if s.centre is not None}
+        return {**point, **{name: point[name] - centre for name, centre in centres.items()}}
+
     def slopes(self, point: Point, of_users: Tensor, of_items: Tensor) -> Point:
         """−½ ∂(J + penalty)/∂parameters, given −½ ∂J/∂factors."""
         found = {"mean": of_items[:, -1].sum(dtype=torch.float64).to(of_items)}
         rows = (of_users[:, :-1], torch.cat([of_items[:, :-2], of_items[:, -1:]], 1))
+        off = self.off(point)
         for (side, total), slope in zip(self.sides, rows, strict=True):
-            own = slope - side.cost * side.off(point[f"{side.name}s"])
-            found[f"{side.name}s"] = own * side.free
+            found[f"{side.name}s"] = (slope - side.cost * off[f"{side.name}s"]) * side.free
             if side.features is not None:
-                shared = side.features.penalty * point[f"{side.name}_features"]
-                found[f"{side.name}_features"] = total(side.features.transposed(slope)) - shared
+                name = f"{side.name}_features"
+                shared = total(side.features.transposed(slope))
+                found[name] = shared - side.features.penalty * point[name]
         return found
 
     def centred(self, point: Point) -> Point:
@@ -153,13 +158,8 @@ class Model:
 
     def dot(self, first: Point, second: Point) -> float:
         """Σ over all parameters of two points, of all processes."""
-        own = self.total(exact_sum(first["users"] * second["users"]))
-        shared = sum(
-            exact_sum(x * second[name])
-            for name, x in first.items()
-            if name not in ("users", "mean")
-        )
-        return float(own + shared) + float(first["mean"] * second["mean"])
+        parts = {name: exact_sum(x * second[name]) for name, x in first.items()}
+        return float(self.total(parts.pop("users"))) + float(torch.stack([*parts.values()]).sum())
 
     def around(self, centre: Mapping[str, Tensor]) -> Model:
         """The same model with an L2 that pulls own vectors to those of a point; biases and all else
@@ -170,13 +170,66 @@ class Model:
             self, users=replace(self.users, centre=users), items=replace(self.items, centre=items)
         )
 
+    def narrowed(self, dim: int) -> Model:
+        """The same model with vectors of `dim` columns, all of one L2, pulled to 0."""
+        sides = [
+            replace(s, penalty=torch.cat([s.penalty[:1].expand(dim), s.penalty[-1:]]), centre=None)
+            for s, _ in self.sides
+        ]
+        return replace(self, users=sides[0], items=sides[1])
 
-def _products(cost: Tensor, own: Tensor, change: Tensor) -> Tensor:
-    """Coefficients of Σ cost (own + t change)²."""
-    weighted = cost * change
-    return torch.stack(
-        [exact_sum(cost * own * own), 2.0 * exact_sum(weighted * own), exact_sum(weighted * change)]
-    )
+    def step(self, metric: Metric, slope: Point) -> Point:
+        """M⁻¹ times the slope: a step of all parameters, M without what users and items share."""
+        step = {"mean": torch.zeros_like(slope["mean"])}
+        for side, total in self.sides:
+            own = slope[f"{side.name}s"]
+            change = _solve_rows(metric, side.name, own)
+            if side.features is not None:
+                # A (A + ρ)⁻¹ times the slope of own parameters
+                explained = (own - side.cost * change) * side.free
+                axes = FeatureAxes(*(metric[f"{side.name}.{part}"] for part in FeatureAxes._fields))
+                left = slope[f"{side.name}_features"] - total(side.features.transposed(explained))
+                weights = axes.solve(left)
+                taken = side.features.times(weights) * side.free
+                # − (A + ρ)⁻¹ A x W
+                change = change - taken + _solve_rows(metric, side.name, side.cost * taken)
+                step[f"{side.name}_features"] = weights
+            step[f"{side.name}s"] = change
+        return self.centred(step)
+
+
+def _solve_rows(metric: Metric, name: str, residual: Tensor) -> Tensor:
+    """M⁻¹ of each row of a side times its residual."""
+    if f"{name}.inverse" in metric:
+        return torch.bmm(metric[f"{name}.inverse"], residual[:, :, None])[:, :, 0]
+    axes, mu, share = (metric[f"{name}.{key}"] for key in ("axes", "mu", "share"))
+    inverse = torch.addcmul(mu, share[:, None], 1.0 - mu).reciprocal_()
+    return (residual @ axes).mul_(inverse) @ axes.T
+
+
+class FeatureAxes(NamedTuple):
+    """(G ⊗ T + P)⁻¹ of the weights of features: G what they share, T what own parameters leave of a
+    row, P their L2.
+
+    In axes Y and Q, YᵀGY = diag(λ), QᵀTQ = diag(σ), and P becomes 1.
+    """
+
+    features: Tensor
+    """Y, [features, features]; a vector where G is taken to be diagonal."""
+    strength: Tensor
+    """λ, [features]."""
+    columns: Tensor
+    """Q, [columns, columns]."""
+    curvature: Tensor
+    """σ, [columns]."""
+
+    def solve(self, residual: Tensor) -> Tensor:
+        """What the matrix takes to the residual, [features, columns]."""
+        flat, y = self.features.ndim == 1, self.features
+        inner = (y[:, None] * residual if flat else y.T @ residual) @ self.columns
+        inner /= torch.addcmul(torch.ones_like(inner), self.strength[:, None], self.curvature)
+        found = inner @ self.columns.T
+        return y[:, None] * found if flat else y @ found
 
 
 def linear_model(

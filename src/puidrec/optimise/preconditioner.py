@@ -24,20 +24,17 @@ of which a Kronecker product is taken (`feature_axes`), and own parameters follo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 from puidrec.errors import PuidError
-from puidrec.losses.pair_loss import Objective, gram
-from puidrec.optimise.model import Features, Model, Point, Reduce, Side
+from puidrec.losses.pair_loss import Factors, Objective, gram
+from puidrec.optimise.model import FeatureAxes, Features, Metric, Model, Reduce, Side
 from puidrec.scores.log import Column, Log
-from puidrec.scores.low_rank import LowRank
 
 NARROW = 12
 """Columns, biases among them, up to which the matrices of all rows are formed and inverted."""
@@ -49,8 +46,6 @@ MANY_FEATURES = 600
 """Encoded features of a side from which what they share is left out of the preconditioner."""
 TINY = 1e-300
 """Keeps quotients of 0 by 0 finite."""
-Metric = Mapping[str, Tensor]
-"""What preconditions both sides, as tensors by name: those of a side begin with its name."""
 
 
 class UnsolvableError(PuidError):
@@ -102,26 +97,31 @@ class View:
         return matrices if self.everywhere is None else matrices + self.everywhere.to(matrices)
 
 
-def views(objective: Objective, model: Model, s: Column, factors: LowRank) -> tuple[View, View]:
+def views(objective: Objective, model: Model, s: Column, at: Factors) -> tuple[View, View]:
     """Users as items see them, and items as users do."""
-    log, c = objective.log, objective.curvature(s)
-    left, right = factors.lefts[0], factors.rights[0]
+    half, (left, right), log = 0.5 * objective.scale, at, objective.log
+    c = log.map(lambda c: half * c, objective.curvature(s))
     of_items, of_users = right[:, :-1], torch.cat([left[:, :-2], left[:, -1:]], 1)
     ones = right.new_ones(log.n_items, 1)
     c_users = log.to_users(c, ones)[:, 0].clamp_min(0.0)
     c_items = log.to_items(c, right.new_ones(log.n_users, 1))[:, 0].clamp_min(0.0)
     (users, total), (items, same) = model.sides
-    grams = objective.gram_of_items(of_items), objective.gram_of_users(of_users)
+    grams: tuple[Tensor | None, ...] = (None, None)
+    if objective.v:
+        grams = (
+            objective.v * gram(of_items, of_items),
+            objective.v * log.total(gram(of_users, of_users)),
+        )
     return (
         View(users, total, of_items, c_users, c_items, same, grams[0], (log, c)),
         View(items, same, of_users, c_items, c_users, total, grams[1], (log, c)),
     )
 
 
-def metric_of(objective: Objective, model: Model, s: Column, factors: LowRank) -> dict[str, Tensor]:
+def metric_of(objective: Objective, model: Model, s: Column, at: Factors) -> dict[str, Tensor]:
     """The preconditioner of both sides at the scores of a point."""
     found: dict[str, Tensor] = {}
-    both = views(objective, model, s, factors)
+    both = views(objective, model, s, at)
     width = both[0].fixed.shape[1]
     weights = both[0].weights
     rows = float(
@@ -144,37 +144,6 @@ def metric_width(metric: Metric) -> int:
     return next(
         (x.shape[-1] for key, x in metric.items() if key in ("item.inverse", "item.axes")), 0
     )
-
-
-def precondition(metric: Metric, model: Model, slope: Point) -> Point:
-    """M⁻¹ times the slope: a step of all parameters, M without what users and items share."""
-    step = {"mean": torch.zeros_like(slope["mean"])}
-    for side, total in model.sides:
-        own = slope[f"{side.name}s"]
-        change = _solve_rows(metric, side, own)
-        if side.features is not None:
-            explained = (
-                own - side.cost * change
-            ) * side.free  # A (A + ρ)⁻¹ times the slope of own parameters
-            axes = FeatureAxes(*(metric[f"{side.name}.{part}"] for part in FeatureAxes._fields))
-            left = slope[f"{side.name}_features"] - total(side.features.transposed(explained))
-            weights = axes.solve(left)
-            taken = side.features.times(weights) * side.free
-            change = (
-                change - taken + _solve_rows(metric, side, side.cost * taken)
-            )  # − (A + ρ)⁻¹ A x W
-            step[f"{side.name}_features"] = weights
-        step[f"{side.name}s"] = change
-    return model.centred(step)
-
-
-def _solve_rows(metric: Metric, side: Side, residual: Tensor) -> Tensor:
-    """M⁻¹ of each row of a side times its residual."""
-    if f"{side.name}.inverse" in metric:
-        return torch.bmm(metric[f"{side.name}.inverse"], residual[:, :, None])[:, :, 0]
-    axes, mu, share = (metric[f"{side.name}.{key}"] for key in ("axes", "mu", "share"))
-    inverse = torch.addcmul(mu, share[:, None], 1.0 - mu).reciprocal_()
-    return (residual @ axes).mul_(inverse) @ axes.T
 
 
 def inverse_rows(view: View) -> Tensor:
@@ -210,34 +179,6 @@ def similar_axes(view: View) -> dict[str, Tensor]:
     share = view.weights / view.usual if view.usual > 0.0 else view.weights
     mu = mu.clamp(1e-9, 1.0)  # a row without logged pairs and without L2 must not divide by 0
     return {"axes": axes.to(share), "mu": mu.to(share), "share": share}
-
-
-class FeatureAxes(NamedTuple):
-    """(G ⊗ T + P)⁻¹ of the weights of features: G what they share, T what own parameters leave of a
-    row, P their L2.
-
-    In axes Y and Q, YᵀGY = diag(λ), QᵀTQ = diag(σ), and P becomes 1.
-    """
-
-    features: Tensor
-    """Y, [features, features]; a vector where G is taken to be diagonal."""
-    strength: Tensor
-    """λ, [features]."""
-    columns: Tensor
-    """Q, [columns, columns]."""
-    curvature: Tensor
-    """σ, [columns]."""
-
-    def solve(self, residual: Tensor) -> Tensor:
-        """What the matrix takes to the residual, [features, columns]."""
-        inner = self._turned(residual, back=False) @ self.columns
-        inner /= torch.addcmul(torch.ones_like(inner), self.strength[:, None], self.curvature)
-        return self._turned(inner @ self.columns.T, back=True)
-
-    def _turned(self, weights: Tensor, *, back: bool) -> Tensor:
-        if self.features.ndim == 1:
-            return self.features[:, None] * weights
-        return (self.features if back else self.features.T) @ weights
 
 
 def feature_axes(view: View, features: Features) -> FeatureAxes:

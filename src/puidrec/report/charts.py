@@ -7,35 +7,37 @@ display.
 
 from __future__ import annotations
 
+import io
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import Collection
-from matplotlib.colors import LogNorm, Normalize, to_hex, to_rgb, to_rgba_array
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 DPI = 150
-BLUE, DARK, GREY = "#3a6ea5", "#222222", "#8a8a8a"
+BLUE, DARK, GREY, LIGHT = "#3a6ea5", "#222222", "#8a8a8a", "#dddddd"
 IN_DARK = {
     "#000000": "#e7e9ec",
     DARK: "#e7e9ec",
     "#ffffff": "#15181c",
     BLUE: "#7fb2ee",
     GREY: "#a8b0ba",
-    "#dddddd": "#343a42",
+    LIGHT: "#343a42",
     "#cccccc": "#343a42",
 }
 """Ink, paper, marks and grid on a dark page (the colours of the page's own style sheet)."""
-ON_PICTURE = "on a picture"
-"""Text that lies on colours that a dark page does not change."""
+ON_PICTURE = "#010101", "#fefefe"
+"""Dark and light text on colours that a dark page does not change."""
 COLOURS = "cividis"
 """Even in lightness, so that it reads the same in grey and to colour-blind eyes."""
 MAX_GROUPS = 32
@@ -76,8 +78,7 @@ def histogram(
         _factor_ticks(axes.xaxis, low, high)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
+    axes.grid(axis="y", color=LIGHT, linewidth=0.6)
     _draw_marks(axes, marks)
     return figure
 
@@ -117,26 +118,19 @@ def heat_map(
     return figure
 
 
-def in_dark(figure: Figure) -> Figure:
-    """The same figure for a dark page: ink and paper change places, colours get lighter. Pictures
-    stay as they are."""
-    figure.draw_without_rendering()  # ticks and legends exist from then on
-    parts = figure.findobj(lambda part: part.get_gid() != ON_PICTURE)
-    boxes = [part.get_bbox_patch() for part in parts if isinstance(part, Text)]  # nobody's children
-    for artist in [*parts, *(box for box in boxes if box is not None)]:
-        for what in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
-            read, write = getattr(artist, f"get_{what}", None), getattr(artist, f"set_{what}", None)
-            if read is None or write is None:
-                continue
-            old = to_rgba_array(read())
-            new = np.array(
-                [[*to_rgb(IN_DARK.get(to_hex(c), to_hex(c))), c[3]] for c in old.tolist()]
-            ).reshape(-1, 4)
-            if not np.array_equal(old, new):
-                write(new if isinstance(artist, Collection) else tuple(new[0]))
-    for axes in figure.axes:
-        axes.tick_params(which="both", colors=IN_DARK["#000000"])
-    return figure
+def to_svg(figure: Figure) -> str:
+    """A figure as SVG, letters as paths; equal figures give equal text."""
+    text = io.StringIO()
+    with rc_context({"svg.hashsalt": "puidrec"}):
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return text.getvalue()
+
+
+def in_dark(svg: str) -> str:
+    """The same drawing for a dark page: ink and paper change places, colours get lighter. What has
+    no colour of its own is ink; text on pictures has one that stays."""
+    dark = re.sub("#[0-9a-f]{6}", lambda colour: IN_DARK.get(colour[0], colour[0]), svg)
+    return dark.replace("<svg ", f'<svg fill="{IN_DARK[DARK]}" ', 1)
 
 
 def save_png(figure: Figure, path: Path) -> None:
@@ -152,14 +146,22 @@ def canvas(width: float, height: float, title: str, caption: str) -> tuple[Figur
     return figure, axes
 
 
+def canvas_of_rows(names: Sequence[str], title: str, caption: str, x: str) -> tuple[Figure, Axes]:
+    """A figure with a row per name, the last one on top."""
+    figure, axes = canvas(7.2, 1.9 + 0.27 * len(names), title, caption)
+    axes.set_yticks(range(len(names)), names, fontsize=9)
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    axes.set_xlabel(x)
+    axes.grid(axis="x", color=LIGHT, linewidth=0.6)
+    return figure, axes
+
+
 def panels_of(
     n: int, height: float, title: str, caption: str, *, share_y: bool = False, width: float = 10.5
 ) -> tuple[Figure, list[Axes]]:
     """Panels side by side under one bold title, with a caption below."""
     figure, panels = _figure(width, height, title, n, share_y)
     figure.supxlabel(fill(caption, int(width * 13)), x=0.01, ha="left", fontsize=9, color=DARK)
-    for axes in panels:
-        axes.set_axisbelow(True)
     return figure, panels
 
 
@@ -173,8 +175,8 @@ def _figure(
         fill(title, int(width * 10)), x=0.01, ha="left", fontsize=12, fontweight="bold", color=DARK
     )
     for axes in panels:
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
     return figure, panels
 
 
@@ -227,23 +229,29 @@ def _write_cells(axes: Axes, table: np.ndarray, image: AxesImage) -> None:
             ha="center",
             va="center",
             fontsize=6.5,
-            color="black" if light else "white",
-            gid=ON_PICTURE,
+            color=ON_PICTURE[not light],
         )
 
 
 def _factor_ticks(axis: Axis, low: float, high: float) -> None:
-    axis.set_major_locator(FixedLocator(_ticks(low, high)))
+    axis.set_major_locator(FixedLocator(factor_ticks(low, high)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Round factors inside a range: powers of ten times 1, 1.5, 2, 3, 5, 7; the ends themselves
-    where none fits."""
-    if low <= 0.0 or high <= low:
-        return [low]
-    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    round_ones = [m * 10.0**k for k in decades for m in (1, 1.5, 2, 3, 5, 7)]
-    inside = [tick for tick in round_ones if low <= tick <= high]
-    return inside if len(inside) > 2 else np.round(np.geomspace(low, high, 5), 3).tolist()
+def ticks(low: float, high: float, count: int) -> list[float]:
+    """Round values within a range, at most about `count`: steps of 1, 2 or 5."""
+    found = MaxNLocator(max(count - 1, 1), steps=[1, 2, 5, 10]).tick_values(low, high)
+    slack = 1e-9 * (high - low)
+    return [float(v) for v in found if low - slack <= v <= high + slack]
+
+
+def factor_ticks(low: float, high: float, count: int = 14) -> list[float]:
+    """Round factors within a range: powers of ten times 1, 1.5, 2, 3, 5, 7, fewer where these are
+    too many; steps where they are too few."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    every = [(m, m * 10.0**k) for k in decades for m in (1, 1.5, 2, 3, 5, 7)]
+    inside = [(m, v) for m, v in every if low * (1 - 1e-9) <= v <= high * (1 + 1e-9)]
+    if len(inside) < 4:
+        return ticks(low, high, min(count, 5))
+    return [v for m, v in inside if len(inside) <= count or m in (1, 2, 5)]

@@ -1,10 +1,12 @@
-"""An interactive chart of ranges that widen as an assumption weakens: its data, what it says in
-words, its drawing.
+"""The interactive chart of an audit: how a range widens as Γ grows, in a drawing and in words.
 
-The drawing is made here, once, as SVG; the page's script only shows the chosen one and moves the
-cursor. So what is printed, what is seen without a script, and what is seen with one, are the same.
-Colours are classes of the style sheet, so one drawing serves light, dark and print. Two widths are
-drawn, one for phones, because text in a picture that shrinks with the window cannot be read.
+A gap is oriented so that above 0 the audited model is the better one. Each way of finding the range
+tips at its own strength: where its lower end (upper, if the other model is ahead) meets 0.
+
+Drawing and sentences are made here, once (`templates/envelope.html.j2`); the page's script only
+shows the chosen one and moves the cursor. So what is printed, what is seen without a script, and
+what is seen with one, are the same. Two widths are drawn, one for phones, because text in a picture
+that shrinks with the window cannot be read.
 """
 
 from __future__ import annotations
@@ -12,420 +14,459 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, NamedTuple
 
-from markupsafe import Markup
+import numpy as np
 
 from puidrec.errors import InputError
+from puidrec.report.charts import factor_ticks, ticks
 from puidrec.report.formatting import clip_text, finite, show
 
 MarkKind = Literal["tipping", "benchmark", "certificate"]
 Number = float | None
-LEFT, RIGHT, BOTTOM, LANE = 62.0, 14.0, 26.0, 19.0
-HEIGHT = {"wide": 320.0, "narrow": 250.0}
-WIDTH = {"wide": 760.0, "narrow": 358.0}
-LABEL = {"wide": 44, "narrow": 30}
+WAYS = {
+    "normalised": ("Normalised", "weights within the bounds, divided by their own sum"),
+    "sharp": (
+        "Sharp",
+        "weights that also average to 1/p among pairs with similar predictions: the tightest range",
+    ),
+    "box": ("Box", "every weight at its own worst end: the widest range"),
+}
+LEADS = {"loss_gap": "error", "dcg_gap": "ranking", "precision_gap": "precision"}
+"""The part of an audit that judges a difference."""
+SHOWN_BENCHMARKS = 4
+"""Features drawn on the chart, strongest first; the table has all."""
+NAME = 26
+LEFT, RIGHT, LANE = 62.0, 14.0, 19.0
 CHARACTER = 6.9
 """Generous width of a character at the size marks are set in, in pixels."""
 GAP = 8.0
 
 
-class Slot(Enum):
-    """A place in a sentence that the slider fills."""
+class Size(NamedTuple):
+    """How large a drawing is, in pixels, with the characters of a mark and the ticks it has room
+    for."""
 
-    X = "x"
-    LOW = "low"
-    HIGH = "high"
-    OUTER_LOW = "outer_low"
-    OUTER_HIGH = "outer_high"
+    width: float
+    height: float
+    label: int
+    ticks: int
 
 
-Sentence = Sequence[str | Slot]
-"""Words and slots in order. Words are never searched for slots, so names may hold anything."""
+SIZES = {"wide": Size(760.0, 320.0, 44, 9), "narrow": Size(358.0, 250.0, 30, 5)}
+X, LOW, HIGH, OUTER_LOW, OUTER_HIGH = (
+    f"\0{name}\0" for name in ["x", "low", "high", "outer_low", "outer_high"]
+)
+"""Places in a sentence that the slider fills, set off by a character that no name has."""
+
+
+@dataclass(frozen=True)
+class ModelNames:
+    """The two models in words; `other` is None where one is audited alone."""
+
+    model: str
+    other: str | None
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A place on the horizontal axis that matters, with its words."""
+    """A value of Γ that matters, with its words, and fewer for a phone."""
 
     at: float
     label: str
     kind: MarkKind
     short: str = ""
-    """Fewer words, for a phone."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """The range under one kind of assumption, per point of the panel's grid."""
+    """The range by one way of finding it, per point of the panel's grid; `outer` with sampling error
+    (bootstrap), where known. `says`: which sentence of the panel holds there."""
 
     label: str
     low: Sequence[Number]
     high: Sequence[Number]
     says: Sequence[str]
-    """Per point of the grid, which sentence of the panel holds there."""
     note: str = ""
-    """What this kind assumes, in a line."""
     outer_low: Sequence[Number] = ()
     outer_high: Sequence[Number] = ()
-    """The range with sampling error (bootstrap), if known."""
-    marks: Sequence[Mark] = ()
-    """Marks of this band alone, beside the panel's: where it tips."""
+    tip: Mark | None = None
 
-    def ends(self) -> dict[Slot, Sequence[Number]]:
+    def ends(self) -> dict[str, Sequence[Number]]:
         """The curves that a sentence can quote; those with sampling error where they are known."""
-        outer = {Slot.OUTER_LOW: self.outer_low, Slot.OUTER_HIGH: self.outer_high}
-        return {
-            Slot.LOW: self.low,
-            Slot.HIGH: self.high,
-            **{k: v for k, v in outer.items() if len(v)},
-        }
+        found = {name: getattr(self, name) for name in ("low", "high", "outer_low", "outer_high")}
+        return {name: values for name, values in found.items() if len(values)}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One quantity against one kind of strength: its bands, marks, and sentences."""
+    """One quantity as Γ grows. A gap has a border at 0, an error is just a number. `start`: where
+    the slider stands at first."""
 
     label: str
-    """The quantity, among which the reader chooses: `Difference in error`."""
-    group: str
-    """The kind of strength, among which the reader chooses: `One Γ for all`."""
-    grid: Sequence[float]
-    symbol: str
-    """Γ."""
-    x_label: str
     y_label: str
+    grid: Sequence[float]
     bands: Sequence[Band]
-    sentences: Mapping[str, Sentence]
+    sentences: Mapping[str, str]
+    gap: bool = True
     point: Number = None
     """The estimate if nothing is hidden, drawn as a line."""
     marks: Sequence[Mark] = ()
-    log: bool = True
-    """Whether the horizontal axis is logarithmic: right for factors."""
-    zero: bool = True
-    """Whether 0 is a border that matters (gaps) or just a number (errors)."""
     start: int = 0
-    """Where the slider stands at first."""
     format: str = ".4f"
-    x_format: str = ".2f"
 
     def __post_init__(self) -> None:
         n = len(self.grid)
         for band in self.bands:
-            if {len(band.says), *map(len, band.ends().values())} != {n}:
+            sizes = {len(band.says), *map(len, band.ends().values())}
+            if sizes != {n}:
                 raise InputError(
                     f"band {band.label!r} of a chart does not fit its grid",
-                    found=f"{len(band.low)}, {len(band.high)} and {len(band.says)} values",
+                    found=sorted(sizes),
                     expected=f"{n} each",
                 )
-        if not self.bands or not 0 <= self.start < n:
-            raise InputError(
-                "a chart needs a band and a start on its grid",
-                found=self.start,
-                expected=f"0 to {n - 1}",
-            )
+
+    def pieces(self, state: str) -> list[str | dict[str, str]]:
+        """A sentence as words and slots in order; words are never searched for slots."""
+        parts = self.sentences[state].split("\0")
+        return [{"slot": part} if k % 2 else part for k, part in enumerate(parts)]
 
     def words(self, band: Band, at: int) -> list[tuple[str, bool]]:
-        """The sentence at a point of the grid, in parts: text, and whether it came from the slider."""
-        ends = {name: show(values[at], self.format) for name, values in band.ends().items()}
-        values = {Slot.X: show(self.grid[at], self.x_format), **ends}
-        sentence = self.sentences[band.says[at]]
+        """The sentence at a point of the grid, in parts: text, and whether it came from the
+        slider."""
+        values = {name: show(found[at], self.format) for name, found in band.ends().items()}
+        values["x"] = show(self.grid[at], ".2f")
         return [
-            (values[piece], True) if isinstance(piece, Slot) else (piece, False)
-            for piece in sentence
+            (piece, False) if isinstance(piece, str) else (values[piece["slot"]], True)
+            for piece in self.pieces(band.says[at])
         ]
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """Panels among which the reader chooses, a slider along the grid, and the sentence it changes."""
-
-    template: ClassVar[str] = "envelope"
-    panels: Sequence[Panel]
-    caption: str
-    title: str = "How far could it be off?"
-
-    def __post_init__(self) -> None:
-        if not self.panels:
-            raise InputError("an interactive chart needs a panel")
-
-    @property
-    def groups(self) -> list[str]:
-        """Kinds of strength, in the order of the panels."""
-        return list(dict.fromkeys(panel.group for panel in self.panels))
-
-    @property
-    def quantities(self) -> list[str]:
-        """Quantities, in the order of the panels."""
-        return list(dict.fromkeys(panel.label for panel in self.panels))
-
-    @property
-    def band_names(self) -> list[str]:
-        """Kinds of assumption, in the order of the panels."""
-        return list(dict.fromkeys(band.label for panel in self.panels for band in panel.bands))
 
     def data(self) -> dict[str, Any]:
         """What the script needs: texts per point of the grid, and sentences with their slots."""
-        choices = {"quantity": self.quantities, "band": self.band_names, "group": self.groups}
-        return {"panels": [_panel_data(panel) for panel in self.panels], "choices": choices}
-
-
-def _panel_data(panel: Panel) -> dict[str, Any]:
-    sentences = {
-        name: [{"slot": piece.value} if isinstance(piece, Slot) else piece for piece in sentence]
-        for name, sentence in panel.sentences.items()
-    }
-    bands = [
-        {
-            "label": band.label,
-            "note": band.note,
-            "says": list(band.says),
-            **{
-                slot.value: [show(v, panel.format) for v in values]
-                for slot, values in band.ends().items()
-            },
+        return {
+            "label": self.label,
+            "start": self.start,
+            "x": [show(v, ".2f") for v in self.grid],
+            "sentences": {name: self.pieces(name) for name in self.sentences},
+            "bands": [
+                {"label": band.label, "says": list(band.says)}
+                | {k: [show(v, self.format) for v in ends] for k, ends in band.ends().items()}
+                for band in self.bands
+            ],
         }
-        for band in panel.bands
+
+
+# What an audit says
+
+
+class Quantity(NamedTuple):
+    """What an envelope is about."""
+
+    label: str
+    y_label: str
+    noun: str
+    gap: bool
+
+
+def envelopes_of(audit: Mapping[str, Any], names: ModelNames) -> list[Panel]:
+    """All envelopes of an audit, that of the metric asked for first."""
+    grid, envelopes = audit.get("gamma_grid") or [], audit.get("envelopes") or {}
+    asked = next((key for key, name in LEADS.items() if name == audit.get("metric")), "loss_gap")
+    order = sorted(quantities(names).items(), key=lambda item: item[0] != asked)
+    return [
+        _panel(grid, envelopes[key], quantity, names, audit, tipping_of(audit, key))
+        for key, quantity in order
+        if isinstance(envelopes.get(key), Mapping) and len(grid) > 1
     ]
+
+
+def tipping_of(audit: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The tipping point of a difference; empty where there is none."""
+    lead = audit.get(LEADS.get(key, "")) or {}
+    return lead.get("tipping") or (audit.get("tipping") if key == "loss_gap" else None) or {}
+
+
+def quantities(names: ModelNames) -> dict[str, Quantity]:
+    """Envelopes by their name in the audit, in the order in which the reader may choose them."""
+    words = {"loss": "error", "dcg": "DCG", "precision": "precision"}
+    model, other = clip_text(names.model, NAME), clip_text(names.other or "", NAME)
+    if model == other:
+        model, other = "the audited model", "the other model"
+    found = {}
+    if names.other is not None:
+        for key, word in words.items():
+            first, second = (other, model) if key == "loss" else (model, other)
+            y_label = f"{word} of {first} minus {second}; above 0, {model} is better"
+            noun = f"the difference in {word}"
+            found[f"{key}_gap"] = Quantity(
+                noun[4:].capitalize().replace("dcg", "DCG"), y_label, noun, True
+            )
+    sides = [("model", model, names.model), ("against", other, names.other)]
+    for key, word in list(words.items())[: 2 if names.other else 3]:
+        for side, short, full in sides if names.other else sides[:1]:
+            label = f"{word[0].upper()}{word[1:]}" + (f" of {short}" if names.other else "")
+            found[f"{side}_{key}"] = Quantity(
+                label, f"{word} of {short}", f"the {word} of {full}", False
+            )
+    return found
+
+
+def _panel(
+    grid: Sequence[float],
+    curves: Mapping[str, Any],
+    quantity: Quantity,
+    names: ModelNames,
+    audit: Mapping[str, Any],
+    tipping: Mapping[str, Any],
+) -> Panel:
+    # box and normalised range share their tipping point
+    bands = [
+        _band(
+            way,
+            curves,
+            grid,
+            quantity.gap,
+            finite(tipping.get("sharp" if way == "sharp" else "gamma")),
+        )
+        for way in WAYS
+        if way in curves
+    ]
+    point = finite(curves.get("point"))
+    sides = [_side(word) for word in bands[0].says]
+    held = max(k for k, side in enumerate(sides) if side == sides[0])
+    # three significant digits of the estimate (of the widest range where it is 0)
+    ends = [abs(v) for band in bands for v in (*band.low, *band.high) if v is not None]
+    size = abs(point) if point else max(ends, default=1.0)
+    return Panel(
+        quantity.label,
+        quantity.y_label,
+        grid,
+        bands,
+        _sentences(quantity.noun, names.model, names.other),
+        quantity.gap,
+        point,
+        _marks(audit),
+        start=held if held < len(grid) - 1 else len(grid) // 2,
+        format=f".{min(max(2 - math.floor(math.log10(size or 1.0)), 1), 7)}f",
+    )
+
+
+def _band(
+    way: str, curves: Mapping[str, Any], grid: Sequence[float], gap: bool, exact: Number
+) -> Band:
+    label, note = WAYS[way]
+    shared = curves.get("band") if curves.get("band_of", "normalised") == way else None
+    low, high, outer_low, outer_high = (
+        [finite(v) for v in curve.get(end) or ()]
+        for curve in (curves[way], curves[way].get("band") or shared or {})
+        for end in ("low", "high")
+    )
+    says = [_state(*ends, gap) for ends in zip(grid, low, high, strict=True)]
+    if outer_low and outer_high:
+        for k, word in enumerate(says):
+            if word != "unknown" and None not in (outer_low[k], outer_high[k]):
+                says[k] = f"{word}+"
+    side, mark = _side(says[0]), None
+    if gap and side in ("ahead", "behind"):
+        # the audit's tipping point is that of the audited model's lead
+        found = exact if side == "ahead" else None
+        tip = crossing(grid, low if side == "ahead" else high) if found is None else found
+        text = f"Γ* = {show(tip, '.2f')}"
+        mark = None if tip is None else Mark(tip, f"tipping point {text}", "tipping", text)
+    return Band(label, low, high, says, note, outer_low, outer_high, mark)
+
+
+def _side(word: str) -> str:
+    return word.rstrip("+").removesuffix("-first")
+
+
+def crossing(grid: Sequence[float], values: Sequence[Number]) -> Number:
+    """Where a curve first changes sign, between two points of its grid by a straight line over
+    log Γ; None where it does not."""
+    for k in range(1, len(grid)):
+        before, after = values[k - 1], values[k]
+        if before is not None and after is not None and before != 0.0 and before * after <= 0.0:
+            share = before / (before - after)
+            return float(grid[k - 1] * (grid[k] / grid[k - 1]) ** share)
+    return None
+
+
+def _state(gamma: float, low: Number, high: Number, gap: bool) -> str:
+    """Which sentence holds: who is ahead, or that either may be; in words of its own where nothing
+    is hidden."""
+    if low is None or high is None:
+        return "unknown"
+    side = "range" if not gap else "ahead" if low > 0.0 else "behind" if high < 0.0 else "open"
+    # slots without a logged row leave a range even at Γ = 1
+    point = abs(high - low) <= 1e-9 * max(1.0, abs(low))
+    return f"{side}-first" if gamma == 1.0 and point else side
+
+
+def _sentences(noun: str, *names: str | None) -> dict[str, str]:
+    """A sentence per state; with `+`, the range with sampling error follows."""
+    noun, model, other = (str(name).replace("\0", "") for name in (noun, *names))
+    start = f"If hidden factors changed the odds of being seen by up to Γ = {X}, "
+    nothing = "If nothing is hidden (Γ = 1), "
+    lies, plain = f": {noun} lies between {LOW} and {HIGH}", f": {noun} is {LOW}"
+    found = {
+        "ahead": f"{start}{model} would still be ahead of {other}{lies}",
+        "behind": f"{start}{other} would be ahead of {model}{lies}",
+        "open": f"{start}either {model} or {other} could be ahead{lies}",
+        "range": f"{start}{noun} would lie between {LOW} and {HIGH}",
+        "ahead-first": f"{nothing}{model} is ahead of {other}{plain}",
+        "behind-first": f"{nothing}{other} is ahead of {model}{plain}",
+        "open-first": f"{nothing}{model} and {other} are level{plain}",
+        "range-first": f"{nothing}{noun} is {LOW}",
+    }
+    sampled = f"; with sampling error, between {OUTER_LOW} and {OUTER_HIGH}."
     return {
-        "label": panel.label,
-        "group": panel.group,
-        "symbol": panel.symbol,
-        "start": panel.start,
-        "x": [show(v, panel.x_format) for v in panel.grid],
-        "sentences": sentences,
-        "bands": bands,
+        **{name: f"{words}." for name, words in found.items()},
+        **{f"{name}+": f"{words}{sampled}" for name, words in found.items()},
+        "unknown": f"{start}the range is not known.",
     }
 
 
-@dataclass(frozen=True)
-class Axis:
-    """One axis of the drawing: values to pixels, linear or logarithmic."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    log: bool = False
-
-    def __call__(self, value: float) -> float:
-        """The pixel of a value."""
-        low, high, at = (math.log(v) if self.log else v for v in (self.low, self.high, value))
-        share = (at - low) / (high - low) if high > low else 0.5
-        return round(self.start + share * (self.end - self.start), 1)
-
-
-def draw(panel: Panel, band: Band, size: str) -> Markup:
-    """The drawing at one size (`wide` or `narrow`), with the cursor where the slider starts."""
-    width, height = WIDTH[size], HEIGHT[size]
-    across = Axis(panel.grid[0], panel.grid[-1], LEFT, width - RIGHT, panel.log)
-    marks = _placed((*panel.marks, *band.marks), across, size)
-    top = 8.0 + LANE * (max((place.lane for _, place in marks), default=-1) + 1)
-    up = Axis(*_range(panel, band), top + height, top)
-    parts = [_axes(across, up, panel, size), _inside(panel, band, across, up), _marks(marks, up)]
-    span = " to ".join(show(end, panel.x_format) for end in (panel.grid[0], panel.grid[-1]))
-    words = f"Chart of {panel.y_label}, {band.label}, for {panel.symbol} from {span}; the sentence above says it in words"
-    frame = Markup(
-        '<svg class="chart {}" viewBox="0 0 {} {}" role="img" aria-label="{}" '
-        'data-xs="{}" data-lows="{}" data-highs="{}">{}</svg>'
-    )
-    pixels = (
-        _join(across(x) for x in panel.grid),
-        _join(_up(band.low, up)),
-        _join(_up(band.high, up)),
-    )
-    content = Markup("").join([*parts, _cursor(panel, band, across, up)])
-    return frame.format(size, f"{width:g}", f"{top + height + BOTTOM:g}", words, *pixels, content)
+def _marks(audit: Mapping[str, Any]) -> list[Mark]:
+    """The strongest features, and what uniform data prove."""
+    rows = [row for row in audit.get("benchmarks") or [] if (finite(row.get("gamma")) or 0.0) > 1.0]
+    rows = sorted(rows, key=lambda row: -float(row["gamma"]))[:SHOWN_BENCHMARKS]
+    marks = []
+    for row in rows:
+        name = clip_text(str(row.get("feature")), NAME)
+        side = {"user": " (users)", "item": " (items)"}.get(str(row.get("side")), "")
+        short = f"as {clip_text(name, 14)}"
+        marks.append(Mark(float(row["gamma"]), f"as {name}{side}", "benchmark", short))
+    proved = finite((audit.get("certificate") or {}).get("low"))
+    if proved is not None and proved > 1.0:
+        text = f"Γ ≥ {show(proved, '.2f')}"
+        short = f"proved: {text}"
+        marks.append(Mark(proved, f"uniform ratings prove {text}", "certificate", short))
+    return marks
 
 
-def ticks(low: float, high: float, count: int, *, log: bool = False) -> list[float]:
-    """Round values within a range, at most about `count`: steps of 1, 2 or 5; by ratio 1, 1.5, 2,
-    3, 5, 7."""
-    if log:
-        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        every = [m * 10.0**k for k in decades for m in (1, 1.5, 2, 3, 5, 7)]
-        inside = [v for v in every if low * (1 - 1e-9) <= v <= high * (1 + 1e-9)]
-        if len(inside) >= 4:
-            return (
-                inside
-                if len(inside) <= count
-                else [v for v in inside if f"{v:e}"[:3] in ("1.0", "2.0", "5.0")]
-            )
-    raw = (high - low) / max(count - 1, 1)
-    digit = math.floor(math.log10(raw)) if raw > 0 else 0
-    step = next(
-        m * 10.0**digit for m in (1.0, 2.0, 5.0, 10.0) if m * 10.0**digit >= raw * (1 - 1e-9)
-    )
-    # far from 0 a multiple is off by more than a narrow range forgives: rounded, and looked at
-    # again
-    near = range(math.floor(low / step), math.ceil(high / step) + 1)
-    slack = 1e-9 * (high - low)
-    return [v for k in near if low - slack <= (v := round(k * step, -digit)) <= high + slack]
+# The drawing
 
 
-def _range(panel: Panel, band: Band) -> tuple[float, float]:
-    """The vertical extent: everything of this band, its estimate, and 0 where 0 is a border."""
-    values = [
-        finite(v) for v in (*band.low, *band.high, *band.outer_low, *band.outer_high, panel.point)
-    ]
-    numbers = [v for v in values if v is not None] + ([0.0] if panel.zero else [])
-    low, high = min(numbers, default=0.0), max(numbers, default=1.0)
-    room = 0.06 * (high - low) or max(abs(high), 1.0) * 0.1
-    return low - room, high + room
-
-
-def _up(values: Sequence[Number], up: Axis) -> list[Number]:
-    return [None if (number := finite(v)) is None else up(number) for v in values]
-
-
-def _join(values: Iterable[Number]) -> str:
-    return ",".join("" if value is None else str(value) for value in values)
-
-
-def _axes(across: Axis, up: Axis, panel: Panel, size: str) -> Markup:
-    grid = Markup(
-        '<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text class="tick" x="{}" y="{}" {}>{}</text>'
-    )
-    end, below = Markup('text-anchor="end"'), Markup('text-anchor="middle"')
-    levels = ticks(up.low, up.high, 7)
-    step = levels[1] - levels[0] if len(levels) > 1 else 1.0
-    digits = max(0, -math.floor(math.log10(abs(step)) + 1e-9)) if step else 2
-    lines = [
-        grid.format(
-            across.start,
-            across.end,
-            up(v),
-            up(v),
-            across.start - 8,
-            up(v) + 4,
-            end,
-            show(v, f".{digits}f"),
-        )
-        for v in levels
-    ]
-    places = ticks(across.low, across.high, 9 if size == "wide" else 5, log=panel.log)
-    lines += [
-        grid.format(
-            across(v),
-            across(v),
-            up.start,
-            up.start + 5,
-            across(v),
-            up.start + 20,
-            below,
-            show(v, "g"),
-        )
-        for v in places
-    ]
-    return Markup("").join(lines)
-
-
-def _inside(panel: Panel, band: Band, across: Axis, up: Axis) -> Markup:
-    """What is clipped to the plot: a nested drawing clips by itself and needs no id."""
-    xs = [across(x) for x in panel.grid]
-    parts = []
-    tip = next((mark.at for mark in (*panel.marks, *band.marks) if mark.kind == "tipping"), None)
-    if tip is not None and across.low <= tip <= across.high:
-        parts.append(
-            Markup('<rect class="beyond" x="{}" y="{}" width="{}" height="{}"/>').format(
-                across(tip), up.end, round(across.end - across(tip), 1), round(up.start - up.end, 1)
-            )
-        )
-    parts.append(_area("range", xs, band.low, band.high, up))
-    for other in (one for one in panel.bands if one is not band):
-        parts += [_line("other", xs, other.low, up), _line("other", xs, other.high, up)]
-    parts += [_line("outer", xs, band.outer_low, up), _line("outer", xs, band.outer_high, up)]
-    parts += [_line("edge", xs, band.low, up), _line("edge", xs, band.high, up)]
-    if panel.zero:
-        parts.append(_line("zero", [across.start, across.end], [0.0, 0.0], up))
-    if panel.point is not None:
-        parts.append(_line("point", [across.start, across.end], [panel.point] * 2, up))
-    box = (across.start, up.end, round(across.end - across.start, 1), round(up.start - up.end, 1))
-    frame = Markup(
-        '<svg x="{0}" y="{1}" width="{2}" height="{3}" viewBox="{0} {1} {2} {3}">{4}</svg>'
-    )
-    return frame.format(*box, Markup("").join(parts))
-
-
-def _area(
-    name: str, xs: Sequence[float], low: Sequence[Number], high: Sequence[Number], up: Axis
-) -> Markup:
-    both = [
-        (x, a, b)
-        for x, a, b in zip(xs, _up(low, up), _up(high, up), strict=True)
-        if a is not None and b is not None
-    ]
-    if not both:
-        return Markup("")
-    there = [f"{x} {b}" for x, _, b in both]
-    back = [f"{x} {a}" for x, a, _ in reversed(both)]
-    return Markup('<path class="{}" d="M{}Z"/>').format(name, "L".join(there + back))
-
-
-def _line(name: str, xs: Sequence[float], values: Sequence[Number], up: Axis) -> Markup:
-    points = [f"{x} {y}" for x, y in zip(xs, _up(values, up), strict=False) if y is not None]
-    return (
-        Markup('<path class="{}" d="M{}"/>').format(name, "L".join(points))
-        if len(points) > 1
-        else Markup("")
-    )
-
-
-def _placed(marks: Sequence[Mark], across: Axis, size: str) -> list[tuple[Mark, Placed]]:
-    """Marks within the axis, their words cut to what fits, and where the words go."""
-    inside = [mark for mark in marks if across.low <= mark.at <= across.high]
-    words = [mark.short if size == "narrow" and mark.short else mark.label for mark in inside]
-    cut = [
-        replace(mark, label=clip_text(text, LABEL[size]))
-        for mark, text in zip(inside, words, strict=True)
-    ]
-    spots = place(
-        [across(m.at) for m in cut], [CHARACTER * len(m.label) for m in cut], 2.0, WIDTH[size] - 2.0
-    )
-    return list(zip(cut, spots, strict=True))
-
-
-def _marks(marks: Sequence[tuple[Mark, Placed]], up: Axis) -> Markup:
-    """Lines first, words over them."""
-    line = Markup('<line class="mark {}" x1="{}" x2="{}" y1="{}" y2="{}"/>')
-    text = Markup('<text class="mark-words {}" x="{:.1f}" y="{:g}" text-anchor="{}">{}</text>')
-    lines, words = [], []
-    for mark, spot in marks:
-        y = 4.0 + LANE * spot.lane
-        lines.append(line.format(mark.kind, spot.x, spot.x, y, up.start))
-        edge = spot.left if spot.anchor == "start" else spot.right
-        words.append(text.format(mark.kind, edge, y + 12, spot.anchor, mark.label))
-    return Markup("").join(lines + words)
-
-
-def _cursor(panel: Panel, band: Band, across: Axis, up: Axis) -> Markup:
-    x = across(panel.grid[panel.start])
-    ends = [
-        value
-        for value in (finite(band.low[panel.start]), finite(band.high[panel.start]))
-        if value is not None
-    ]
-    low, high = (up(ends[0]), up(ends[-1])) if ends else (up.start, up.start)
-    return Markup(
-        '<g class="cursor"><line class="cursor-line" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>'
-        '<line class="cursor-range" x1="{0}" x2="{0}" y1="{3}" y2="{4}"/>'
-        '<circle class="cursor-dot" cx="{0}" cy="{3}" r="4.5"/>'
-        '<circle class="cursor-dot" cx="{0}" cy="{4}" r="4.5"/></g>'
-    ).format(x, up.end, up.start, low, high)
-
-
-@dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
     """The words of one mark: lane (0 is the top one), the span they cover, and on which side of the
-    line they are."""
+    line they are (`start`: right of it)."""
 
     x: float
     lane: int
     left: float
     right: float
     anchor: str
-    """`start`: right of the line; `end`: left of it."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One panel by one way of finding the range, at one size, in pixels."""
+
+    width: float
+    top: float
+    foot: float
+    x: list[float]
+    low: list[Number]
+    high: list[Number]
+    across: list[tuple[float, str]]
+    """Ticks."""
+    up: list[tuple[float, str]]
+    area: list[tuple[float, float]]
+    """The range as a polygon."""
+    lines: list[tuple[str, list[tuple[float, float]]]]
+    """Curves by their class in the style sheet."""
+    marks: list[tuple[Mark, Placed]]
+    tip: Number
+
+
+def draw(panel: Panel, band: Band, size: str) -> Drawing:
+    """The drawing at one size, `wide` or `narrow`."""
+    room, ends = SIZES[size], (panel.grid[0], panel.grid[-1])
+
+    def across(value: float) -> float:
+        return _scaled(
+            math.log(value), (math.log(ends[0]), math.log(ends[1])), (LEFT, room.width - RIGHT)
+        )
+
+    marks = _placed((*panel.marks, *([band.tip] if band.tip else [])), ends, across, size)
+    top = 8.0 + LANE * (max((place.lane for _, place in marks), default=-1) + 1)
+    foot, heights = top + room.height, _heights(panel, band)
+
+    def up(values: Iterable[Number]) -> list[Number]:
+        known = map(finite, values)
+        return [None if v is None else _scaled(v, heights, (foot, top)) for v in known]
+
+    x = [across(value) for value in panel.grid]
+    low, high = up(band.low), up(band.high)
+    both = [(k, (x[k], b)) for k, b in enumerate(high) if b is not None and low[k] is not None]
+    levels, edge = ticks(*heights, 7), [x[0], x[-1]]
+    step = levels[1] - levels[0] if len(levels) > 1 else 1.0
+    digits = max(0, -math.floor(math.log10(abs(step)) + 1e-9))
+    others = [end for one in panel.bands if one is not band for end in (one.low, one.high)]
+    curves = [
+        *(("other", up(end)) for end in others),
+        ("outer", up(band.outer_low)),
+        ("outer", up(band.outer_high)),
+        ("edge", low),
+        ("edge", high),
+    ]
+    lines = [(name, _known(x, ys)) for name, ys in curves]
+    lines += [("zero", _known(edge, up([0.0, 0.0])))] if panel.gap else []
+    lines += [("point", _known(edge, up([panel.point] * 2)))]
+    tip = band.tip.at if band.tip else None
+    return Drawing(
+        room.width,
+        top,
+        foot,
+        x,
+        low,
+        high,
+        [(across(v), show(v, "g")) for v in factor_ticks(*ends, room.ticks)],
+        [
+            (y, show(v, f".{digits}f"))
+            for v, y in zip(levels, up(levels), strict=True)
+            if y is not None
+        ],
+        [point for _, point in both] + [(x[k], float(low[k] or 0.0)) for k, _ in reversed(both)],
+        [(name, points) for name, points in lines if len(points) > 1],
+        marks,
+        None if tip is None or not ends[0] <= tip <= ends[1] else across(tip),
+    )
+
+
+def _scaled(value: float, ends: tuple[float, float], pixels: tuple[float, float]) -> float:
+    return round(float(np.interp(value, ends, pixels)), 1)
+
+
+def _known(x: Sequence[float], y: Sequence[Number]) -> list[tuple[float, float]]:
+    return [(a, b) for a, b in zip(x, y, strict=False) if b is not None]
+
+
+def _heights(panel: Panel, band: Band) -> tuple[float, float]:
+    """The vertical extent: everything of this band, its estimate, and 0 where 0 is a border."""
+    values = [v for ends in band.ends().values() for v in map(finite, ends)]
+    numbers = [v for v in (*values, panel.point) if v is not None] + [0.0] * panel.gap
+    low, high = min(numbers, default=0.0), max(numbers, default=1.0)
+    room = 0.06 * (high - low) or max(abs(high), 1.0) * 0.1
+    return low - room, high + room
+
+
+def _placed(
+    marks: Sequence[Mark], ends: tuple[float, float], across: Any, size: str
+) -> list[tuple[Mark, Placed]]:
+    """Marks within the axis, their words cut to what fits, and where the words go."""
+    room = SIZES[size]
+    cut = [
+        replace(
+            mark,
+            label=clip_text((mark.short if size == "narrow" else "") or mark.label, room.label),
+        )
+        for mark in marks
+        if ends[0] <= mark.at <= ends[1]
+    ]
+    widths = [CHARACTER * len(mark.label) for mark in cut]
+    spots = place([across(mark.at) for mark in cut], widths, 2.0, room.width - 2.0)
+    return list(zip(cut, spots, strict=True))
 
 
 def place(
@@ -438,50 +479,31 @@ def place(
     (which runs down from its lane) meets no words below, and no line from above meets its words;
     where there is none, a new lane below.
     """
-    placed: list[Placed] = []
     turned = [x + 4.0 + width > high for x, width in zip(positions, widths, strict=True)]
     order = sorted(
         range(len(positions)),
         key=lambda k: (-1, -positions[k], k) if turned[k] else (0, positions[k], k),
     )
+    placed: dict[int, Placed] = {}
     for k in order:
-        options = [
-            option
-            for option in _sides(positions[k], widths[k])
-            if option[0] >= low and option[1] <= high
-        ]
-        options = options or [_squeezed(positions[k], widths[k], low, high)]
-        lanes = max((mark.lane for mark in placed), default=-1) + 2
+        x, width = positions[k], widths[k]
+        sides = [(x + 4.0, x + 4.0 + width, "start"), (x - 4.0 - width, x - 4.0, "end")]
+        left = max(low, min(x + 4.0, high - width))  # words too wide for either side
+        options = [side for side in sides if side[0] >= low and side[1] <= high]
+        lanes = max((mark.lane for mark in placed.values()), default=-1) + 2
         free = [
-            Placed(positions[k], lane, left, right, anchor)
+            Placed(x, lane, *option)
             for lane in range(lanes)
-            for left, right, anchor in options
+            for option in options or [(left, left + width, "start")]
         ]
-        placed.append(next((mark for mark in free if _fits(mark, placed)), free[-1]))
-    back = dict(zip(order, placed, strict=True))
-    return [back[k] for k in range(len(positions))]
+        fits = (mark for mark in free if all(_apart(mark, other) for other in placed.values()))
+        placed[k] = next(fits, free[-1])
+    return [placed[k] for k in range(len(positions))]
 
 
-def _sides(x: float, width: float) -> list[tuple[float, float, str]]:
-    return [(x + 4.0, x + 4.0 + width, "start"), (x - 4.0 - width, x - 4.0, "end")]
-
-
-def _squeezed(x: float, width: float, low: float, high: float) -> tuple[float, float, str]:
-    """Words too wide for either side: as far right as they go."""
-    left = max(low, min(x + 4.0, high - width))
-    return left, left + width, "start"
-
-
-def _fits(mark: Placed, others: Sequence[Placed]) -> bool:
-    for other in others:
-        if (
-            other.lane == mark.lane
-            and mark.left < other.right + GAP
-            and other.left < mark.right + GAP
-        ):
-            return False
-        if other.lane > mark.lane and other.left - 2.0 < mark.x < other.right + 2.0:
-            return False
-        if other.lane < mark.lane and mark.left - 2.0 < other.x < mark.right + 2.0:
-            return False
-    return True
+def _apart(one: Placed, two: Placed) -> bool:
+    """Whether neither words meet words, nor the line of the upper mark the words of the lower."""
+    if one.lane == two.lane:
+        return one.left >= two.right + GAP or two.left >= one.right + GAP
+    upper, lower = (one, two) if one.lane < two.lane else (two, one)
+    return not lower.left - 2.0 < upper.x < lower.right + 2.0

@@ -24,7 +24,7 @@ def show(value: object, spec: str = "") -> str:
         return "yes" if value else "no"
     number = as_number(value)
     if number is None:
-        return MISSING if isinstance(value, Real) else str(value)
+        return MISSING if isinstance(value, Real) else str(value) or MISSING
     if math.isinf(number):
         return "∞" if number > 0 else "−∞"
     whole = isinstance(value, Integral) or spec.endswith("d")

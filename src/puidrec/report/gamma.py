@@ -1,33 +1,27 @@
-"""A study of Γ as files: `gamma.parquet`, `summary.json`, two charts, and a page."""
+"""Studies of Γ as files: `gamma.parquet`, `summary.json`, charts and a page. `GammaStudy` is about
+the Γ of a rule; the learned Γ is that of a trained model, read off uniform ratings."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from matplotlib.figure import Figure as Drawing
+import polars as pl
+from matplotlib.figure import Figure
 
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.exposure.certificate import Certificate
+from puidrec.exposure.entropy import Gains
 from puidrec.exposure.sign_check import DISLIKED, LIKED, OPEN
 from puidrec.features.bins import SideBins
 from puidrec.gamma_study import GammaStudy
-from puidrec.report.blocks import (
-    Block,
-    Column,
-    Figure,
-    Page,
-    Paragraph,
-    Section,
-    Table,
-    Tone,
-    VerdictBox,
-)
+from puidrec.model import Recommender
 from puidrec.report.charts import MAX_GROUPS, heat_map, histogram, save_png
-from puidrec.report.formatting import Value, clip_text, short_labels
-from puidrec.report.html import write_page
+from puidrec.report.formatting import clip_text, short_labels
+from puidrec.report.page import render, write_page
 
 MEASURES = "A rule measures unexplained exposure, not confounding: only uniform ratings prove that something is hidden."
 """Said beside every rule's Γ: benign variation of activity raises it where nothing is hidden."""
@@ -35,32 +29,92 @@ SHORT = {LIKED: "liked", DISLIKED: "disliked", OPEN: "open"}
 """What people pick, in a word."""
 QUANTILES = {"q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 FILES = ("gamma.parquet", "summary.json", "gamma_histogram.png", "gamma_heatmap.png", "report.html")
+LEARNED_FILES = tuple(name for name in FILES if "heatmap" not in name)
+SHOWN = 10
+"""Users and items, and segments of each side, that are listed."""
+LEVEL = 0.9
+SIDES: tuple[Literal["user", "item"], ...] = ("user", "item")
+
+
+def check_target(folder: Path, files: Sequence[str] = FILES) -> None:
+    """Refuse a folder that holds anything that a study did not write: it would be lost."""
+    refuse_other_files(folder, files, "an earlier study of Γ", always=files[:-1])
+
+
+def _write(
+    folder: Path,
+    table: pl.DataFrame,
+    summary: Mapping[str, Any],
+    charts: Mapping[str, Figure],
+    page: str,
+    values: Mapping[str, Any],
+) -> None:
+    """Write all files; the folder appears whole or not at all, and replaces nothing but an earlier
+    study."""
+    files = (*FILES[:2], *(f"gamma_{name}.png" for name in charts), FILES[-1])
+    with locked(folder):
+        check_target(folder, files)
+        with atomic_folder(folder) as temporary:
+            table.write_parquet(temporary / FILES[0])
+            write_json(temporary / FILES[1], summary)
+            for name, chart in charts.items():
+                save_png(chart, temporary / f"gamma_{name}.png")
+            write_page(temporary / FILES[-1], page, **values)
+
+
+# The Γ of a rule
+
+
+def write_gamma_study(study: GammaStudy, folder: Path) -> None:
+    """Write all files of a study."""
+    charts = {"histogram": histogram_of(study), "heatmap": heat_map_of(study)}
+    _write(folder, study.table(), gamma_summary(study), charts, "gamma", _page(study))
+
+
+def gamma_html(study: GammaStudy) -> str:
+    """The study as one self-contained page: what is proved first, then Γ pair by pair, and what it
+    rests on."""
+    return render("gamma", **_page(study))
+
+
+def _page(study: GammaStudy) -> dict[str, Any]:
+    return {
+        "study": study,
+        "main": _main(study),
+        "sentence": sentence(study),
+        "picked": SHORT,
+        "basis": _basis(study),
+        "middle": float(np.median(study.pairs)),
+        "histogram": histogram_of(study),
+        "heat_map": heat_map_of(study),
+    }
+
+
+def _main(study: GammaStudy) -> Certificate | None:
+    """The certificate that counts: the last adjusted one."""
+    proofs = [proof.certificate for proof in study.proofs if proof.certificate.adjusted]
+    return proofs[-1] if proofs else None
 
 
 def gamma_summary(study: GammaStudy) -> dict[str, Any]:
     """The study in plain values, ready for JSON."""
-    pairs, evidence, data = study.pairs, study.evidence, study.data
-    quantiles = {name: float(np.quantile(pairs, level)) for name, level in QUANTILES.items()}
-    spread = {
-        "min": float(pairs.min()),
-        **quantiles,
-        "max": float(pairs.max()),
-        "upper_limit": float(study.gamma.max),
-    }
-    train = {"rows": evidence.counts.n_observed, "share_of_pairs": evidence.counts.rate}
+    pairs, evidence, data, sign = study.pairs, study.evidence, study.data, study.sign
     return {
         "sentence": sentence(study),
         "data": {
             "name": data.name,
             "n_users": data.n_users,
             "n_items": data.n_items,
-            "seen": train,
+            "seen": {"rows": evidence.counts.n_observed, "share_of_pairs": evidence.counts.rate},
         },
         "protocol": study.split.protocol.name,
         "seed": study.split.seed,
         "rule": study.rule.describe(),
         "gamma": {
-            **spread,
+            "min": float(pairs.min()),
+            **{name: float(np.quantile(pairs, level)) for name, level in QUANTILES.items()},
+            "max": float(pairs.max()),
+            "upper_limit": float(study.gamma.max),
             "geometric_mean": float(np.exp(study.gamma.mean_log)),
             "pairs": int(pairs.size),
             "sampled": study.sampled,
@@ -70,18 +124,16 @@ def gamma_summary(study: GammaStudy) -> dict[str, Any]:
             "cap": float(study.gamma.cap),
         },
         "printed_equation": asdict(study.printed),
-        "entropies": {name: _entropies(study, name) for name in study.gains},
+        "entropies": {name: _entropies(gains) for name, gains in study.gains.items()},
         "groups": {"users": study.sides[0].n_bins, "items": study.sides[1].n_bins},
         "calibration": study.calibration.to_frame().to_dicts(),
         "certificates": [
             {"outcome": proof.outcome, **asdict(proof.certificate)} for proof in study.proofs
         ],
         "sign": {
-            "sentence": study.sign.sentence,
-            "means": [{**gap._asdict(), "finding": gap.finding} for gap in study.sign.means],
-            "log": None
-            if study.sign.log is None
-            else {**study.sign.log._asdict(), "finding": study.sign.log.finding},
+            "sentence": sign.sentence,
+            "means": [{**gap._asdict(), "finding": gap.finding} for gap in sign.means],
+            "log": sign.log and {**sign.log._asdict(), "finding": sign.log.finding},
         },
         "certificate_rows": {
             "seen": len(study.split.train),
@@ -91,184 +143,50 @@ def gamma_summary(study: GammaStudy) -> dict[str, Any]:
     }
 
 
+def _entropies(gains: Gains) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "H": gains.H,
+        "H_given_user": gains.H - gains.gain_user,
+        "H_given_both": gains.H - gains.gain_user - gains.gain_item,
+        "gain_user": gains.gain_user,
+        "gain_item": gains.gain_item,
+    }
+    for side, null in (("user", gains.null_user), ("item", gains.null_item)):
+        if null is not None:
+            facts[f"chance_{side}"] = {"mean": null.mean, "low": null.low, "high": null.high}
+    return facts
+
+
 def sentence(study: GammaStudy) -> str:
     """What the study says, for someone who reads nothing else."""
     median, high = np.quantile(study.pairs, [0.5, 0.95])
+    text = (
+        f"What is hidden may multiply or divide the odds of exposure by {median:.2f} for the median pair "
+        f"and by {high:.2f} or more for one pair in twenty."
+    )
     if study.pairs.max() <= 1.0 + 1e-12:
         text = (
             "This rule gives Γ = 1 for every pair: it claims that nothing hidden drives exposure."
         )
     elif np.ptp(study.pairs) < 1e-9:
         text = f"Γ is {median:.2f} for every pair: what is hidden may multiply or divide the odds of exposure by that."
-    else:
-        text = (
-            f"What is hidden may multiply or divide the odds of exposure by {median:.2f} for the median pair "
-            f"and by {high:.2f} or more for one pair in twenty."
-        )
-    text = f"{text} {MEASURES}"
-    limit = study.proved
-    if limit is None:
+    text, main, limit = f"{text} {MEASURES}", _main(study), study.proved
+    if main is None or limit is None:
         return text
     if limit <= 1.0:
         return f"{text} The uniform ratings do not prove any hidden confounding."
-    below = float((study.pairs < limit).mean())
-    main = next(proof.certificate for proof in reversed(study.proofs) if proof.certificate.adjusted)
-    what = (
-        "; boosted trees explain it, so it is misfit of the propensity"
-        if main.finding == "misfit"
-        else ""
-    )
+    misfit = "; boosted trees explain it, so it is misfit of the propensity"
     return (
         f"{text} Around propensity {study.propensity}, the uniform ratings prove that Γ must reach {limit:.2f} "
-        f"somewhere (95 % confidence), hidden or missed by the propensity{what}; this rule stays below that for "
-        f"{below:.1%} of the pairs."
+        f"somewhere (95 % confidence), hidden or missed by the propensity{misfit if main.finding == 'misfit' else ''}; "
+        f"this rule stays below that for {float((study.pairs < limit).mean()):.1%} of the pairs."
     )
 
 
-def write_gamma_study(study: GammaStudy, folder: Path) -> None:
-    """Write all files; the folder appears whole or not at all, and replaces nothing but an earlier
-    study."""
-    with locked(folder):
-        check_target(folder)
-        _write_files(study, folder)
-
-
-def _write_files(study: GammaStudy, folder: Path) -> None:
-    with atomic_folder(folder) as temporary:
-        study.table().write_parquet(temporary / "gamma.parquet")
-        write_json(temporary / "summary.json", gamma_summary(study))
-        save_png(histogram_of(study), temporary / "gamma_histogram.png")
-        save_png(heat_map_of(study), temporary / "gamma_heatmap.png")
-        write_page(temporary / "report.html", gamma_page(study))
-
-
-def gamma_page(study: GammaStudy) -> Page:
-    """The study as one self-contained page: what is proved first, then Γ pair by pair, and what it
-    rests on."""
-    main = next(
-        (proof.certificate for proof in reversed(study.proofs) if proof.certificate.adjusted), None
-    )
-    proved: list[Block] = [
-        Paragraph("No uniform rows: nothing in these data proves how large Γ must be.")
-    ]
-    if main is not None:
-        proved = [
-            Paragraph(main.sentence),
-            _levels(main),
-            *([_segments(main)] if main.segments else []),
-        ]
-    features = [
-        [row["feature"], row["side"], row["gamma_mean"], row["gamma_90"]]
-        for row in study.calibration.to_frame().to_dicts()
-    ]
-    columns = ("feature", "of", Column("Γ, mean pair", ".3f"), Column("Γ, 1 pair in 10", ".3f"))
-    sign: list[Block] = [
-        Paragraph(study.sign.sentence),
-        *([_means(study)] if study.sign.means else []),
-    ]
-    sections = [
-        Section("proved", "What uniform ratings prove", proved),
-        Section("sign", "Do people pick what they like?", sign),
-        Section(
-            "pairs",
-            "Γ of the rule, pair by pair",
-            [
-                Paragraph(MEASURES),
-                Figure.of(
-                    histogram_of(study), alt=f"Histogram of Γ; median {np.median(study.pairs):.2f}"
-                ),
-                Figure.of(heat_map_of(study), alt="Γ by group of users and group of items"),
-            ],
-        ),
-        Section(
-            "features",
-            "What hiding a feature is worth",
-            [Table(columns, features, caption="By feature.")],
-        ),
-    ]
-    tone: Tone = "warn" if main is not None and main.finding == "hidden or missed" else "info"
-    label = "No uniform rows" if main is None else main.finding.capitalize()
-    return Page(
-        title=f"Γ of {study.data.name}",
-        lead=f"{_basis(study)}, protocol {study.split.protocol.name}.",
-        kind="Γ",
-        sections=sections if features else sections[:-1],
-        verdict=VerdictBox(tone, label, sentence(study)),
-    )
-
-
-def _levels(main: Certificate) -> Table:
-    columns = (
-        "event",
-        Column("seen", ".1%", "reweighted to unseen pairs"),
-        Column("unseen", ".1%"),
-        Column("Γ ≥", ".3f", "95 %, simultaneous"),
-        Column("estimate", ".2f", "biased upward, used for nothing"),
-        Column("p", ".3f", "Holm"),
-    )
-    body: list[list[Value]] = [
-        [row.name, row.seen, row.unseen, row.lower, row.gamma, row.p_value] for row in main.levels
-    ]
-    return Table(
-        columns, body, caption=f"{main.n_uniform:,} uniform rows of pairs that are not in the log."
-    )
-
-
-def _segments(main: Certificate) -> Table:
-    columns = (
-        "segment",
-        "of",
-        Column("uniform rows", ",d"),
-        Column("Γ ≥", ".3f"),
-        Column("p", ".3f", "Holm"),
-    )
-    body: list[list[Value]] = [
-        [row.name, f"{row.side}s", row.n_uniform, row.lower, row.p_value] for row in main.segments
-    ]
-    return Table(
-        columns, body, caption="Segments with at least 50 uniform rows; limits hold together."
-    )
-
-
-def _means(study: GammaStudy) -> Table:
-    columns = (
-        "pairs",
-        "of",
-        Column("seen", ".3f", "mean, reweighted to unseen pairs"),
-        Column("unseen", ".3f", "mean"),
-        Column("low", "+.3f", "95 % interval of seen - unseen"),
-        Column("high", "+.3f"),
-        Column("p", ".3f", "Holm over segments"),
-        Column("picked", "", "what people pick; open: not shown"),
-    )
-    body: list[list[Value]] = [
-        [
-            gap.name,
-            f"{gap.side}s" if gap.side else "",
-            gap.seen,
-            gap.unseen,
-            gap.low,
-            gap.high,
-            gap.p_value,
-            gap.finding,
-        ]
-        for gap in study.sign.means
-    ]
-    return Table(
-        columns, body, caption="Mean ratings of seen and of unseen pairs, in whole and by segment."
-    )
-
-
-def check_target(folder: Path) -> None:
-    """Refuse a folder that holds anything that a study did not write: it would be lost."""
-    refuse_other_files(folder, FILES, "an earlier study of Γ", always=FILES[:-1])
-
-
-def histogram_of(study: GammaStudy) -> Drawing:
+def histogram_of(study: GammaStudy) -> Figure:
     """Γ over the pairs, with its median, and what uniform data prove."""
-    pairs = study.pairs
+    pairs, limit = study.pairs, study.proved
     marks = [(float(np.median(pairs)), f"median pair: {np.median(pairs):.2f}")]
-    limit = study.proved
     if limit is not None and limit > 1.0:
         marks.append((limit, f"uniform ratings prove Γ ≥ {limit:.2f} somewhere"))
     drawn = (
@@ -285,52 +203,45 @@ def histogram_of(study: GammaStudy) -> Drawing:
     )
 
 
-def heat_map_of(study: GammaStudy) -> Drawing:
+def heat_map_of(study: GammaStudy) -> Figure:
     """Γ by group of users and group of items, strongest first; only the largest groups where there
     are many."""
-    table = np.exp(study.gamma.cell_mean_log())
-    users, items = study.sides
-    size = [
-        np.bincount(side.codes, minlength=n)
-        for side, n in zip((users, items), table.shape, strict=True)
+    logs, sides = study.gamma.cell_mean_log(), study.sides
+    kept = [_largest(side, n) for side, n in zip(sides, logs.shape, strict=True)]
+    shown = logs[np.ix_(*kept)]
+    order = [np.argsort(-shown.mean(axis=axis), kind="stable") for axis in (1, 0)]
+    labels = [
+        short_labels([side.labels[k] for k in index[rank]], side.columns, width=34)
+        for side, index, rank in zip(sides, kept, order, strict=True)
     ]
-    kept = [
-        np.sort(np.argsort(-n, kind="stable")[: min(MAX_GROUPS, int((n > 0).sum()))]) for n in size
+    titles = [
+        _axis_title(name, columns, len(index), side.n_bins)
+        for name, (_, columns), index, side in zip(
+            ("users", "items"), labels, kept, sides, strict=True
+        )
     ]
-    shown = table[np.ix_(*kept)]
-    order = [
-        np.argsort(-np.log(shown).mean(axis=1), kind="stable"),
-        np.argsort(-np.log(shown).mean(axis=0)),
-    ]
-    names = [
-        _axis(side, index[rank])
-        for side, index, rank in zip((users, items), kept, order, strict=True)
-    ]
-    order_words = (
-        "Groups with the largest Γ come first."
-        if np.ptp(shown) > 1e-6
-        else "All groups have the same Γ."
-    )
+    varies = np.ptp(np.exp(shown)) > 1e-6
+    words = "Groups with the largest Γ come first." if varies else "All groups have the same Γ."
     return heat_map(
-        shown[np.ix_(*order)],
-        names[0][0],
-        names[1][0],
+        np.exp(shown[np.ix_(*order)]),
+        labels[0][0],
+        labels[1][0],
         title=f"Where hidden confounding may be strong: Γ by group ({study.data.name})",
-        caption=f"{_basis(study)}. {order_words}",
-        x=_axis_title("items", names[1][1], len(kept[1]), items.n_bins),
-        y=_axis_title("users", names[0][1], len(kept[0]), users.n_bins),
+        caption=f"{_basis(study)}. {words}",
+        x=titles[1],
+        y=titles[0],
         unit="Γ (geometric mean over pairs)",
     )
 
 
-def _axis(side: SideBins, chosen: np.ndarray) -> tuple[list[str], list[str]]:
-    labels, columns = short_labels(
-        [side.labels[k] for k in chosen.tolist()], side.columns, width=34
-    )
-    return labels, columns
+def _largest(side: SideBins, n: int) -> np.ndarray:
+    """The largest groups, in their order."""
+    size = np.bincount(side.codes, minlength=n)
+    found = np.argsort(-size, kind="stable")[: min(MAX_GROUPS, int((size > 0).sum()))]
+    return np.sort(found)
 
 
-def _axis_title(side: str, columns: list[str], shown: int, total: int) -> str:
+def _axis_title(side: str, columns: Sequence[str], shown: int, total: int) -> str:
     what = (
         f"groups of {side}"
         if shown == total
@@ -341,24 +252,115 @@ def _axis_title(side: str, columns: list[str], shown: int, total: int) -> str:
 
 def _basis(study: GammaStudy) -> str:
     rule = study.rule
-    name = {"constant": f"one Γ = {rule.value:g}", "random": "random Γ (control)"}.get(
-        rule.source, rule.source
-    )
-    if rule.source == "information":
-        name = "printed equation" if rule.link == "clip" else f"information gains, {rule.direction}"
-    return f"Rule: {name}"
-
-
-def _entropies(study: GammaStudy, name: str) -> dict[str, Any]:
-    gains = study.gains[name]
-    facts: dict[str, Any] = {
-        "H": gains.H,
-        "H_given_user": gains.H - gains.gain_user,
-        "H_given_both": gains.H - gains.gain_user - gains.gain_item,
-        "gain_user": gains.gain_user,
-        "gain_item": gains.gain_item,
+    printed = "printed equation" if rule.link == "clip" else f"information gains, {rule.direction}"
+    names = {
+        "constant": f"one Γ = {rule.value:g}",
+        "random": "random Γ (control)",
+        "information": printed,
     }
-    for side, null in (("user", gains.null_user), ("item", gains.null_item)):
-        if null is not None:
-            facts[f"chance_{side}"] = {"mean": null.mean, "low": null.low, "high": null.high}
-    return facts
+    return f"Rule: {names.get(rule.source, rule.source)}"
+
+
+# The learned Γ of a trained model
+
+
+def learned_tables(model: Recommender, tables: Sequence[pl.DataFrame | None] = ()) -> pl.DataFrame:
+    """One long table: `kind` is user, item or the column of a side table, `name` the id or the
+    value."""
+    named = [(side, model.gamma(by=side, level=LEVEL), f"{side}_id") for side in SIDES] + [
+        (column, model.gamma(by=column, table=table, level=LEVEL), column)
+        for table in tables
+        if table is not None
+        for column in table.columns
+        if column not in ("user_id", "item_id")
+    ]
+    columns = ("gamma", "low", "high", "direction", "rows")
+    return pl.concat(
+        part.select(
+            pl.lit(kind).alias("kind"), pl.col(name).cast(pl.String).alias("name"), *columns
+        )
+        for kind, part, name in named
+    )
+
+
+def learned_summary(model: Recommender, table: pl.DataFrame) -> dict[str, Any]:
+    """Distribution, width and the share that is error of the fit, for users and items; who has the
+    largest."""
+    sides = {f"{side}s": _side(model, table, side) for side in SIDES}
+    segments = table.filter(~pl.col("kind").is_in(SIDES)).sort("low", "gamma", descending=True)
+    return {
+        "sentence": _sentence(**sides),
+        "method": model.settings.method,
+        "level": LEVEL,
+        "uniform_rows": int(table.filter(kind="user")["rows"].sum()),
+        **sides,
+        "segments": segments.to_dicts(),
+    }
+
+
+def _side(model: Recommender, table: pl.DataFrame, side: Literal["user", "item"]) -> dict[str, Any]:
+    own, means = table.filter(kind=side), model.uncertainty().means(side)
+    gamma, directions = own["gamma"].to_numpy(), own["direction"]
+    clear = own.filter(directions != "open").sort("low", "gamma", descending=True)
+    levels = (0.05, 0.25, 0.5, 0.75, 0.95)
+    return {
+        "number": own.height,
+        "gamma": {f"q{round(100 * q)}": float(np.quantile(gamma, q)) for q in levels},
+        "direction": {word: int((directions == word).sum()) for word in ("below", "above", "open")},
+        "width": float((own["high"] / own["low"]).median()),  # type: ignore[arg-type]
+        "share_of_the_fit": float(np.mean(means.fit / means.variance)),
+        "largest": clear.head(SHOWN).drop("kind").to_dicts(),
+    }
+
+
+def _sentence(users: Mapping[str, Any], items: Mapping[str, Any]) -> str:
+    clear = [side["number"] - side["direction"]["open"] for side in (users, items)]
+    return (
+        f"The median user's Γ is {users['gamma']['q50']:.2f}, the median item's {items['gamma']['q50']:.2f}; the whole "
+        f"{LEVEL:.0%} interval is above 1 for {clear[0]:,} of {users['number']:,} users and {clear[1]:,} of "
+        f"{items['number']:,} items, where chance alone gives one in ten. Error of the fit, which more logged "
+        f"rows would lower, is {users['share_of_the_fit']:.0%} of the uncertainty of a user and "
+        f"{items['share_of_the_fit']:.0%} of that of an item; the rest is what uniform rows leave open."
+    )
+
+
+def write_learned(table: pl.DataFrame, summary: Mapping[str, Any], name: str, folder: Path) -> None:
+    """Write all files of a learned Γ."""
+    values = _learned_page(table, summary, name)
+    _write(folder, table, summary, {"histogram": values["charts"]["user"]}, "learned_gamma", values)
+
+
+def learned_html(table: pl.DataFrame, summary: Mapping[str, Any], name: str) -> str:
+    """The learned Γ as one self-contained page."""
+    return render("learned_gamma", **_learned_page(table, summary, name))
+
+
+def _learned_page(table: pl.DataFrame, summary: Mapping[str, Any], name: str) -> dict[str, Any]:
+    def rows(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {**row, "what": clip_text(" = ".join(row[k] for k in ("kind", "name") if k in row), 40)}
+            for row in found
+        ]
+
+    return {
+        "summary": summary,
+        "name": name,
+        "charts": {side: _learned_histogram(table, side, name) for side in SIDES},
+        "largest": {side: rows(summary[f"{side}s"]["largest"]) for side in SIDES},
+        "segments": rows(summary["segments"][: 2 * SHOWN]),
+    }
+
+
+def _learned_histogram(table: pl.DataFrame, side: str, name: str) -> Figure:
+    """Γ of users or items, with its median."""
+    values = table.filter(kind=side)["gamma"].to_numpy()
+    middle = float(np.median(values))
+    return histogram(
+        values,
+        title=f"Learned Γ of {side}s ({name})",
+        start=1.0,
+        marks=[(middle, f"median: {middle:.2f}")],
+        caption="Γ = 1: unseen ratings are what the log says.",
+        x="Γ that unseen ratings ask for",
+        y=f"share of {side}s (%)",
+    )

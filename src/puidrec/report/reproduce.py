@@ -10,7 +10,7 @@ from typing import Any
 
 from puidrec.atomic import write_text
 from puidrec.comparing.summary import by
-from puidrec.report.html import markdown_page
+from puidrec.report.page import markdown_page
 from puidrec.reproduce.grids import PRESETS
 from puidrec.reproduce.paper_tables import MASK_RATIOS, METRICS, SHARES, printed
 from puidrec.reproduce.run import PAPER_QUESTIONS
@@ -19,7 +19,8 @@ Row = Mapping[str, Any]
 NAMES = {"coat": "Coat", "yahoo-r3": "Yahoo!R3", "kuairec": "KuaiRec", "ml-100k": "MovieLens 100K"}
 MARKS = {"wins": "▲", "loses": "▼"}
 DR_VARIANTS = ("mrdr", "dr-mse", "tdr", "stable-dr", "d-dr", "dr-v2", "kernel-dr")
-BASELINES = ("item-rate", "bias", "all-rank", "ease")
+ALS = "implicit’s ALS"
+BASELINES = ("popularity", "item-rate", "bias", "all-rank", "ease", ALS)
 
 
 def write_reproduction(out: Path, summary: Row, command: str) -> list[Path]:
@@ -179,7 +180,7 @@ def _entropy_claims(summary: Row) -> list[tuple[str, str, str]]:
         known = [mean for row in real["means"] for mean in row if mean is not None]
         text = (
             f"positive in {real['positive']:.0%}, and in {control['positive']:.0%} with permuted "
-            f"features, which know nothing; mean ratios from {min(known):.2f} to {max(known):.2f}; "
+            f"features, which carry no information; mean ratios from {min(known):.2f} to {max(known):.2f}; "
             f"both gains beyond chance in {real['beyond_chance']:.0%}"
         )
         claim = f"observed and hidden {side} features inform in proportion (RQ3)"
@@ -217,7 +218,7 @@ def _basis(summary: Row, rows: Sequence[Row], name: str) -> str:
     parts = []
     for protocol, rate in rates.items():
         random = facts["chance"].get(protocol, {})
-        scores = "/".join(f"{value:.3f}" for value in random.values())
+        scores = "/".join(f"{random[key]:.3f}" for key in METRICS[name] if key in random)
         parts.append(f"{protocol} {rate:.1%}" + (f" (random order {scores})" if scores else ""))
     seeds = {
         key: max(row["n_seeds"] for row in own)
@@ -327,7 +328,8 @@ def field_matrix(rows: Sequence[Row], columns: Sequence[tuple[str, str]], metric
     """Means with marks; the last row is the typical half-width of a paired difference to `mf`."""
     own = [row for row in rows if row["metric"] == metric]
     at = {(row["data"], row["protocol"], row["label"]): row for row in own}
-    labels = sorted({row["label"] for row in own}, key=lambda x: -_wins(own, x))
+    means = by(own, lambda row: row["label"])
+    labels = sorted(means, key=lambda x: (-_wins(own, x), -sum(r["mean"] for r in means[x]), x))
     body = []
     for label in labels:
         found = [at.get((*column, label)) for column in columns]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -49,37 +49,23 @@ class Block(NamedTuple):
     pattern: LogPattern
 
 
-class Column:
-    """A number per logged pair of this process, in memory."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
-
-    def part(self, rows: slice) -> Tensor:
-        """The numbers of some rows."""
-        return self.values[rows]
-
-    def put(self, rows: slice, values: Tensor) -> None:
-        """Replace the numbers of some rows."""
-        if len(values) == len(self.values):
-            self.values = values
-        else:
-            self.values[rows] = values
-
-
-class StoredColumn(Column):
-    """The same on disk: read and written a block at a time."""
+class Stored:
+    """Numbers on disk that are read and written as a tensor's are: a range at a time."""
 
     def __init__(self, room: Scratch, dtype: torch.dtype, device: str) -> None:
         self.room, self.dtype, self.device = room, dtype, device
 
-    def part(self, rows: slice) -> Tensor:
-        """The numbers of some rows, read."""
+    def __getitem__(self, rows: slice) -> Tensor:
         return torch.from_numpy(np.array(self.room.values[rows])).to(self.device, self.dtype)
 
-    def put(self, rows: slice, values: Tensor) -> None:
-        """Write the numbers of some rows."""
+    def __setitem__(self, rows: slice, values: Tensor) -> None:
         self.room.write(rows.start, values.cpu().numpy())
+
+
+class Column(NamedTuple):
+    """A number per logged pair of this process: a tensor, or `Stored` on disk."""
+
+    values: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,78 +137,71 @@ class Log:
     def scores(self, left: Tensor, right: Tensor) -> Column:
         """⟨l_u, r_i⟩ of each logged pair."""
         out = self.column()
-        for users, rows, pattern in self.blocks():
-            out.put(rows, pattern.sample(left[users], right))
+        for users, rows, pattern in self.blocks:
+            out.values[rows] = pattern.sample(left[users], right)
         return out
 
     def scores_of(self, scores: LowRank) -> Column:
         """The same of any low-rank scores of all users."""
-        out = self.column()
-        for users, rows, pattern in self.blocks():
-            own = slice(users.start + self.users.start, users.stop + self.users.start)
-            parts = [
-                pattern.sample(a[own], b) for a, b in zip(scores.lefts, scores.rights, strict=True)
-            ]
-            out.put(rows, torch.stack(parts).sum(0) if len(parts) > 1 else parts[0])
-        return out
+        pairs = zip(scores.lefts, scores.rights, strict=True)
+        columns = [self.scores(self.own(left), right) for left, right in pairs]
+        return columns[0] if len(columns) == 1 else self.map(lambda *s: sum(s), *columns)
 
     def to_users(self, values: Column, right: Tensor) -> Tensor:
         """Σ over a user's pairs of value × the item's vector, [users, d]."""
-        return torch.cat([p.matmul(values.part(rows), right) for _, rows, p in self.blocks()])
+        return torch.cat([p.matmul(values.values[rows], right) for _, rows, p in self.blocks])
 
     def to_items(self, values: Column, left: Tensor) -> Tensor:
         """Σ over an item's pairs of value × the user's vector, [items, d]."""
         total = left.new_zeros(self.n_items, left.shape[1])
-        for users, rows, pattern in self.blocks():
-            total += pattern.matmul_transposed(values.part(rows), left[users])
+        for users, rows, pattern in self.blocks:
+            total += pattern.matmul_transposed(values.values[rows], left[users])
         return self.total(total)
 
     def total(self, values: Tensor) -> Tensor:
         """Σ over processes."""
-        return self.world.sum(values)
+        return values if self.world.size == 1 else self.world.sum(values)
 
     # columns
 
     def column(self) -> Column:
         """Room for a number per row."""
         if self.scratch is None:
-            return Column(torch.zeros(self.n_rows, dtype=self.dtype, device=self.device))
-        return StoredColumn(
-            self.scratch(np.float64 if self.dtype == torch.float64 else np.float32),
-            self.dtype,
-            self.device,
-        )
+            return Column(torch.empty(self.n_rows, dtype=self.dtype, device=self.device))
+        kind = np.float64 if self.dtype == torch.float64 else np.float32
+        return Column(Stored(self.scratch(kind), self.dtype, self.device))
 
     def filled(self, values: Callable[[slice], np.ndarray]) -> Column:
         """A column made of what `values` gives for ranges of all rows of the log."""
         out, first = self.column(), int(self.row_start[self.users.start])
-        for _, rows, _ in self.blocks():
+        for _, rows, _ in self.blocks:
             found = np.array(values(slice(rows.start + first, rows.stop + first)), dtype=np.float64)
-            out.put(rows, torch.from_numpy(found).to(self.device, self.dtype))
+            out.values[rows] = torch.from_numpy(found).to(self.device, self.dtype)
         return out
 
     def map(self, function: Callable[..., Tensor], *columns: Column) -> Column:
         """A column made of others, number by number."""
         out = self.column()
-        for _, rows, _ in self.blocks():
-            out.put(rows, function(*(column.part(rows) for column in columns)))
+        for _, rows, _ in self.blocks:
+            out.values[rows] = function(*(column.values[rows] for column in columns))
         return out
 
     def sum(self, function: Callable[..., Tensor], *columns: Column) -> Tensor:
         """Σ over blocks and processes of what `function` makes of columns: a float64 vector or
         number."""
         total: Tensor | None = None
-        for _, rows, _ in self.blocks():
-            part = function(*(column.part(rows) for column in columns))
+        for _, rows, _ in self.blocks:
+            part = function(*(column.values[rows] for column in columns))
             total = part if total is None else total + part
         if total is None:  # a process without rows takes part in the sum all the same
             empty = torch.zeros(0, dtype=self.dtype, device=self.device)
             total = function(*(empty for _ in columns))
         return self.total(total)
 
+    @cached_property
     def blocks(self) -> Iterable[Block]:
-        """The pairs, some users at a time: kept in memory, or read when their turn comes."""
-        return self._kept if self.in_memory else self._read()
+        """The pairs, some users at a time: kept in memory, or read whenever they are walked."""
+        return list(self._read()) if self.in_memory else _Walked(self._read)
 
     # users of all processes
 
@@ -269,10 +248,6 @@ class Log:
         low, high = self._users_of(rank)
         return [(k, min(k + SENT_ROWS, high)) for k in range(low, high, SENT_ROWS)]
 
-    @cached_property
-    def _kept(self) -> list[Block]:
-        return list(self._read())
-
     def _read(self) -> Iterator[Block]:
         low, first = self.users.start, int(self.row_start[self.users.start])
         counts = self.row_start[low : self.users.stop + 1] - first
@@ -289,6 +264,16 @@ class Log:
         item = np.array(self.item[int(ends[0]) : int(ends[-1])], dtype=np.int32)
         row_start = torch.from_numpy((ends - ends[0]).astype(np.int32))
         return LogPattern(row_start, torch.from_numpy(item), self.n_items).to(self.device)
+
+
+@dataclass(frozen=True)
+class _Walked:
+    """Starts anew whenever it is walked."""
+
+    read: Callable[[], Iterator[Block]]
+
+    def __iter__(self) -> Iterator[Block]:
+        return self.read()
 
 
 def exact_sum(values: Tensor) -> Tensor:

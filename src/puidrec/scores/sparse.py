@@ -19,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from puidrec.errors import InputError
 
@@ -101,15 +102,6 @@ class LogPattern:
             self.row_start.to(device), self.col.to(device), self.n_items, self.kernels
         )
 
-    @property
-    def transpose(self) -> LogPattern:
-        """Compressed columns."""
-        return self._transposed[0]
-
-    def transposed(self, values: Tensor) -> Tensor:
-        """Values in the order of the transpose."""
-        return permuted(values, self._transposed[1])
-
     @cached_property
     def _transposed(self) -> tuple[LogPattern, Tensor]:
         """The transpose, and the order that takes values there; linear in the pairs."""
@@ -151,6 +143,10 @@ class LogPattern:
 
     def matmul(self, values: Tensor, dense: Tensor) -> Tensor:
         """V @ dense, V the matrix of the pattern with these values."""
+        if dense.dtype == torch.float32 and len(self):  # several times as fast as MKL's product
+            return embedding_bag(
+                self.col, dense, self.row_start[:-1], mode="sum", per_sample_weights=values
+            )
         total = torch.empty(self.n_users, dense.shape[1], dtype=dense.dtype, device=dense.device)
         if len(self) and self._fast(dense):
             return torch.addmm(
@@ -167,7 +163,8 @@ class LogPattern:
 
     def matmul_transposed(self, values: Tensor, dense: Tensor) -> Tensor:
         """Vᵀ @ dense."""
-        return self.transpose.matmul(self.transposed(values), dense)
+        turned, order = self._transposed
+        return turned.matmul(permuted(values, order), dense)
 
     def _fast(self, like: Tensor) -> bool:
         return self.kernels == "auto" and has_sparse_kernels(like.device.type, like.dtype)

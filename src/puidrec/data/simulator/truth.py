@@ -26,14 +26,12 @@ from scipy.special import expit, logit, ndtr
 from puidrec.data.simulator.population import (
     BASE_RATING,
     SimulatedPopulation,
-    SimulatedWorld,
-    SimulationOptions,
     Strengths,
-    get_world,
     hidden_from_uniform,
     hidden_nodes,
     make_population,
 )
+from puidrec.data.simulator.worlds import SimulatedWorld, SimulationOptions, get_world
 from puidrec.errors import InputError
 from puidrec.rng import derive_seed, generator
 

@@ -18,7 +18,7 @@ import polars as pl
 from scipy import sparse
 
 from puidrec.atomic import write_json
-from puidrec.data.dataset import Dataset, Matrix, matrix_frame
+from puidrec.data.dataset import Dataset
 from puidrec.data.schema import POLARS_ERRORS, short_reason
 from puidrec.data.sources.reading import (
     AnyPath,
@@ -32,6 +32,7 @@ from puidrec.data.sources.reading import (
     typed_columns,
 )
 from puidrec.data.sources.recbole import has_typed_header, parse_atomic, write_atomic
+from puidrec.data.tables import Matrix, matrix_frame
 from puidrec.errors import InputError
 
 SKIPPED = "-"

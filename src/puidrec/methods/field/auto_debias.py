@@ -39,12 +39,10 @@ from puidrec.data.dataset import Interactions
 from puidrec.losses.whole_space import inner_sum, square_sum
 from puidrec.methods.field.residual import activity
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.problem import Part, Stage, backbone_penalty
+from puidrec.methods.problem import Problem, Stage, adam_step
 from puidrec.optimise.adam import Step
 from puidrec.scores.low_rank import LowRank
 from puidrec.scores.sparse import LogPattern, sampled_product
-from puidrec.scores.towers import Backbone
-from puidrec.settings import Settings
 
 LOOK_AHEAD = 0.25
 """Length of the step that ψ looks ahead to, in units of the inverse curvature of a user's bias."""
@@ -101,46 +99,26 @@ class LearnedWeights(nn.Module):
 
 
 @dataclass
-class AutoDebiasProblem:
-    """φ on the weighted log and all pairs, then ψ on uniform rows, in turns."""
+class AutoDebiasProblem(Problem):
+    """φ on the weighted log and all pairs, then ψ on uniform rows, in turns: there is no one
+    objective to solve."""
 
-    settings: Settings
     observed: Rows
-    phi: Backbone
     learned: LearnedWeights
     """ψ."""
     uniform: Rows
     """Uniform rows that train."""
     prior: float
     """Variance of the uniform ratings over their number."""
-    gamma_scale: float = 1.0
-    benchmarked: bool = False
-    parts: Sequence[Part] = ()
-    """φ and ψ take turns, so that there is no one objective to solve."""
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> Sequence[Step]:
         """φ, then ψ."""
-        phi = Step(
-            "phi",
-            self.phi,
-            lambda: self.loss(self.phi.factors()),
-            lambda: backbone_penalty(self.phi, self.settings),
+        learned = self.learned
+        return (
+            adam_step(self.settings, "phi", self.phi, lambda: self.loss(self.phi.factors())),
+            Step("weights", learned, self.look_ahead, lambda: self.prior * learned.square_norm()),
         )
-        return phi, Step(
-            "weights",
-            self.learned,
-            self.look_ahead,
-            lambda: self.prior * self.learned.square_norm(),
-        )
-
-    def factors(self) -> LowRank:
-        """φ."""
-        return self.phi.factors()
-
-    def imputation(self) -> LowRank | None:
-        """There is none."""
-        return None
 
     def loss(self, phi: LowRank) -> Tensor:
         """L, at constant ψ."""
@@ -215,9 +193,8 @@ def _problem(prepared: Prepared, rows: Interactions) -> AutoDebiasProblem:
     users, items = (log.tensor(z) for z in activity(prepared))
     weights = LearnedWeights(users, items, log.tensor(_means(prepared)))
     prior = float(target.var(ddof=1)) / len(rows)
-    return AutoDebiasProblem(
-        prepared.settings, observed, prepared.backbone("main phi"), weights, uniform, prior
-    )
+    phi = prepared.backbone("main phi")
+    return AutoDebiasProblem(prepared.settings, phi, observed, weights, uniform, prior)
 
 
 def _means(prepared: Prepared) -> np.ndarray:

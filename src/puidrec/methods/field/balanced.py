@@ -39,7 +39,7 @@ from puidrec.exposure.balancing import entropy_balance
 from puidrec.losses.pair_loss import Objective, RobustLoss, Row
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Fitted, Stage
-from puidrec.methods.robust import RobustProblem, robust_problem, unweighted_first, weighted_stages
+from puidrec.methods.robust import RobustProblem, robust_problem, shrunk_to, weighted_stages
 from puidrec.optimise.stopping import pair_scores
 from puidrec.scores.log import Column
 from puidrec.scores.low_rank import LowRank
@@ -95,11 +95,9 @@ def _stages(
         problem.columns = with_weights(prepared, problem, weights)
         return problem
 
-    unweighted, shrink_to = unweighted_first(prepared)
     return [
-        *unweighted,
-        *weighted_stages(base, "first", shrink_to),
-        Stage("main", lambda done: main(done["first"]), start=shrink_to, shrink_to=shrink_to),
+        *weighted_stages(prepared, base, "first"),
+        Stage("main", lambda done: main(done["first"]), shrink_to=shrunk_to(prepared.settings)),
     ]
 
 
@@ -140,7 +138,7 @@ def numbers_of(prepared: Prepared, column: Column) -> np.ndarray:
         raise InputError(
             f"{prepared.settings.method} runs in one process", found=f"{log.world.size} processes"
         )
-    parts = [column.part(block.rows).cpu().double().numpy() for block in log.blocks()]
+    parts = [column.values[block.rows].cpu().double().numpy() for block in log.blocks]
     return np.concatenate(parts)
 
 

@@ -27,10 +27,11 @@ from puidrec.errors import InputError
 from puidrec.features.encode import exposure_design
 from puidrec.features.exposure_factors import ExposureFactors
 from puidrec.losses.pair_loss import Objective, RobustLoss
+from puidrec.methods.dim_and_l2 import spectral_start
 from puidrec.methods.prepare import Prepared, TrainingLog
 from puidrec.methods.problem import Done, Fitted, Stage
 from puidrec.methods.robust import robust_problem
-from puidrec.methods.stages import model_for, spectral_start
+from puidrec.methods.stages import model_for
 from puidrec.optimise.least_squares import LeastSquares, Outcome
 from puidrec.optimise.model import Point, load_point, point_of
 from puidrec.scores.log import Column, exact_sum
@@ -62,8 +63,7 @@ def deconfounded(prepared: Prepared) -> Fitted:
         found = LeastSquares(max_sweeps=TURN).minimise(objective, model, start, metric=metric)
         point, metric = found.point, found.metric
         history.append({"epoch": len(history) + 1, "loss_phi": found.objective})
-        factors = model.factors(point)
-        left = log.map(torch.sub, r, log.scores(factors.lefts[0], factors.rights[0]))
+        left = log.map(torch.sub, r, log.scores(*model.factors(point)))
         before = gamma
         product = log.to_users(log.map(torch.mul, column, left), _ones(prepared))[:, 0]
         gamma = product / (square + price).clamp_min(1e-12)

@@ -27,12 +27,10 @@ from puidrec.losses.pair_loss import RobustLoss, Row, pair_sum
 from puidrec.losses.pointwise import PairError
 from puidrec.losses.tiles import tiled_sum
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.problem import Part, Stage, backbone_penalty
+from puidrec.methods.problem import Done, Problem, Stage, adam_step, row_of
 from puidrec.optimise.adam import Step
-from puidrec.scores.low_rank import LowRank
 from puidrec.scores.sparse import LogPattern, sampled_product
-from puidrec.scores.towers import Backbone
-from puidrec.settings import MethodParams, Settings
+from puidrec.settings import MethodParams
 
 LEAST_MEAN = 1e-6
 """Means are kept this far from 0 and 1, where their logarithm ends."""
@@ -60,33 +58,17 @@ class CvibParams(MethodParams):
 
 
 @dataclass
-class InformationProblem:
-    """The naive loss and both information terms."""
+class InformationProblem(Problem):
+    """The naive loss and both information terms, which have no identity over all pairs."""
 
-    settings: Settings
     pattern: LogPattern
     row: Row
     error: PairError
-    phi: Backbone
-    gamma_scale: float = 1.0
-    benchmarked: bool = False
-    parts: Sequence[Part] = ()
-    """The terms over all pairs have no identity."""
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> Sequence[Step]:
         """φ alone."""
-        return (
-            Step("phi", self.phi, self.loss, lambda: backbone_penalty(self.phi, self.settings)),
-        )
-
-    def factors(self) -> LowRank:
-        """φ."""
-        return self.phi.factors()
-
-    def imputation(self) -> LowRank | None:
-        """There is none."""
-        return None
+        return (adam_step(self.settings, "phi", self.phi, self.loss),)
 
     def loss(self) -> Tensor:
         """mean_O CE + α CE(m₁, m₀) + γ mean_D of the negative entropy."""
@@ -110,11 +92,10 @@ class InformationProblem:
 def stages(prepared: Prepared) -> list[Stage]:
     """One problem."""
 
-    def build() -> InformationProblem:
+    def build(done: Done) -> InformationProblem:
         pattern = prepared.log.operator.require_simple("cvib")
-        row = Row(**{name: column.values for name, column in prepared.columns("unit").items()})
-        return InformationProblem(
-            prepared.settings, pattern, row, prepared.error, prepared.backbone("main phi")
-        )
+        row = row_of(prepared.columns("unit"))
+        phi = prepared.backbone("main phi")
+        return InformationProblem(prepared.settings, phi, pattern, row, prepared.error)
 
-    return [Stage("main", lambda done: build())]
+    return [Stage("main", build)]

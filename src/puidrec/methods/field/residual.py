@@ -29,7 +29,7 @@ from puidrec.methods.baselines import closed_form
 from puidrec.methods.field.balanced import uniform_errors, with_weights
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Fitted, Stage
-from puidrec.methods.robust import RobustProblem, robust_problem, unweighted_first, weighted_stages
+from puidrec.methods.robust import RobustProblem, robust_problem, shrunk_to, weighted_stages
 from puidrec.optimise.stopping import pair_scores
 from puidrec.scores.low_rank import LowRank
 
@@ -66,15 +66,12 @@ def residual_stages(prepared: Prepared) -> list[Stage]:
             f"{spec.name} corrects pseudo-labels", found=f"head {head}", expected="head label"
         )
     base, rows = prepared.first_stage(prepared.settings.spec.estimator), prepared.uniform_rows()
-    unweighted, shrink_to = unweighted_first(prepared)
     return [
-        *unweighted,
-        *weighted_stages(base, "first", shrink_to),
+        *weighted_stages(prepared, base, "first"),
         Stage(
             "main",
             lambda done: _corrected(prepared, done["first"], rows),
-            start=shrink_to,
-            shrink_to=shrink_to,
+            shrink_to=shrunk_to(prepared.settings),
         ),
     ]
 

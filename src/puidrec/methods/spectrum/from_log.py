@@ -21,6 +21,7 @@ import torch
 from scipy import sparse
 
 from puidrec.data.row_matrix import RowMatrix, leading_svd
+from puidrec.data.signature import entity_keys, row_hashes
 from puidrec.methods.prepare import Prepared
 from puidrec.scores.features import Design
 from puidrec.scores.low_rank import LowRank
@@ -56,60 +57,16 @@ def _cut(name: str, scores: LowRank, ranks: Sequence[int]) -> dict[str, LowRank]
 
 def exposure_scores(ratings: RowMatrix) -> ExposureScores:
     """Factors of a log; `ratings` are its targets in [0, 1]."""
-    keys = label_free_keys(ratings)
+    keys = entity_keys(ratings, 0)
     start = (keys[0] if ratings.shape[0] < ratings.shape[1] else keys[1]) / 2.0**63 - 1.0
     seen = _leading(ratings.map(lambda part: np.ones(part.values.size)), max(RANKS), start)
     rated = _leading(ratings, max(RATED_RANKS), start)
     return ExposureScores(_scores(seen, 1), _scores(rated, 1))
 
 
-def label_free_keys(ratings: RowMatrix) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of users and items, as random as a hash, that say what they rated and not what they
-    are called.
-
-    An entity's key is made of its number of rows, then again of the keys of the other side and the
-    ratings given there.
-    """
-    users, items = (
-        np.diff(ratings.row_start).astype(np.uint64),
-        ratings.item_count.astype(np.uint64),
-    )
-    for _ in range(2):
-        sums = np.zeros(users.size), np.zeros(items.size)
-        for part in ratings.parts():
-            hashed = _row_hash(users[part.user], items[part.item], part.values)
-            short = (hashed >> np.uint64(44)).astype(
-                np.float64
-            )  # sums of these are exact, in any order
-            sums[0][:] += np.bincount(part.user, short, users.size)
-            sums[1][:] += np.bincount(part.item, short, items.size)
-        users, items = (
-            _hash(key ^ _hash(total.astype(np.uint64)))
-            for key, total in zip((users, items), sums, strict=True)
-        )
-    return users, items
-
-
 def label_free_order(ratings: RowMatrix) -> np.ndarray:
     """The rows of a log in a random order that does not depend on the names of users and items."""
-    users, items = label_free_keys(ratings)
-    parts = [_row_hash(users[part.user], items[part.item], part.values) for part in ratings.parts()]
-    return np.argsort(np.concatenate(parts), kind="stable")
-
-
-def _row_hash(user: np.ndarray, item: np.ndarray, value: np.ndarray) -> np.ndarray:
-    rating = np.round(value * 1e6).astype(np.int64).astype(np.uint64)
-    with np.errstate(over="ignore"):  # sums modulo 2⁶⁴
-        return _hash(_hash(user) + np.uint64(3) * _hash(item ^ np.uint64(0xA5A5)) + _hash(rating))
-
-
-def _hash(x: np.ndarray) -> np.ndarray:
-    """SplitMix64, a hash of 64 bits."""
-    with np.errstate(over="ignore"):
-        x = x.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
+    return np.argsort(row_hashes(ratings, 0), kind="stable")
 
 
 def looked_at(exposure: Mapping[str, np.ndarray]) -> np.ndarray:

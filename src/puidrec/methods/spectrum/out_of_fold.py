@@ -16,10 +16,11 @@ import numpy as np
 from puidrec.data.dataset import Interactions
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.exposure.sign_check import SignCheck, log_controls, sign_check
+from puidrec.methods.dim_and_l2 import with_chosen_l2
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.spectrum.from_log import exposure_scores, label_free_order, looked_at
 from puidrec.methods.spectrum.terms import Term
-from puidrec.methods.stages import train_stages, with_chosen_l2
+from puidrec.methods.stages import train_stages
 from puidrec.scores.low_rank import LowRank
 
 PARTS = 5

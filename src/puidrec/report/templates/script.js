@@ -64,8 +64,7 @@ function envelope(root) {
     one.parentElement.classList.toggle("off", !there.includes(choices[name][Number(one.value)]));
   });
   const find = () => {
-    const same = panels.filter((one) => one.label === picked("quantity"));
-    const panel = same.find((one) => one.group === picked("group")) || same[0];
+    const panel = panels.find((one) => one.label === picked("quantity"));
     const band = panel.bands.findIndex((one) => one.label === picked("band"));
     return [panels.indexOf(panel), Math.max(band, 0)];
   };
@@ -98,9 +97,7 @@ function envelope(root) {
     if (p !== shown) {
       const share = shown < 0 ? null : slider.value / Math.max(slider.max, 1);
       slider.max = panel.x.length - 1;
-      slider.value = share === null || panels[shown].group !== panel.group ? panel.start : Math.round(share * slider.max);
-      root.querySelector(".slider .symbol").textContent = panel.symbol;
-      offer("group", panels.filter((one) => one.label === panel.label).map((one) => one.group));
+      slider.value = share === null ? panel.start : Math.round(share * slider.max);
       offer("band", panel.bands.map((one) => one.label));
       shown = p;
     }
@@ -109,7 +106,7 @@ function envelope(root) {
     move(root.querySelector(`.drawing[data-panel="${p}"][data-band="${b}"]`), at);
     say(panel, panel.bands[b], at);
     root.querySelector(".slider .at").textContent = panel.x[at];
-    slider.setAttribute("aria-valuetext", `${panel.symbol} = ${panel.x[at]}`);
+    slider.setAttribute("aria-valuetext", `Γ = ${panel.x[at]}`);
   };
   const drag = (event) => {
     const svg = event.target.closest("svg.chart");

@@ -1,0 +1,362 @@
+"""One self-contained HTML file per report: no network, no fonts, no frameworks; readable without a
+script. Templates hold the words and the layout; Python hands them results, tables and charts.
+
+The file carries a content security policy that allows its own style sheet and script by their hash
+and pictures by `data:`, and nothing else: even if something in a name were taken for markup, it
+could not run or call out. Equal results give equal bytes: nothing says when or where they were made.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from numbers import Real
+from os import PathLike
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jinja2 import ChainableUndefined, Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+
+from puidrec.atomic import write_text
+from puidrec.errors import InputError
+from puidrec.report.formatting import MISSING, Value, as_number, finite, show
+
+Tone = Literal["good", "warn", "bad", "info"]
+"""good: it holds; warn: with care; bad: it does not hold; info: neither. Boxes show it by icon and
+word, not by colour alone."""
+SHADES = 8
+"""Shades of a heat map from lightest to darkest; the style sheet has a pair of colours for each."""
+CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
+SPAN = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
+
+
+class Column(NamedTuple):
+    """A column of a table: its name, how its numbers read (`.3f`, `+.3f`, `.1%`, `,d`), and what it
+    means, shown once below the table."""
+
+    name: str
+    format: str = ""
+    help: str = ""
+
+
+class Cell(NamedTuple):
+    """A cell that needs more than a value: other words than its number, a tone, or a small bar with
+    a tick (both from 0 to 1). It sorts by `value`."""
+
+    value: Value
+    text: str | None = None
+    tone: Tone | None = None
+    bar: float | None = None
+    tick: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values, columns of numbers set right. Wide tables scroll inside their own region; with
+    a script, columns sort by a click. `emphasised` are indices of rows to stress."""
+
+    columns: Sequence[Column | str]
+    rows: Sequence[Sequence[Value | Cell]]
+    caption: str
+    sortable: bool = True
+    emphasised: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        for number, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                raise InputError(
+                    "a row of a report's table has another length",
+                    row=number,
+                    found=len(row),
+                    expected=f"{len(self.columns)} cells",
+                )
+
+    @classmethod
+    def of(
+        cls,
+        records: Iterable[Mapping[str, Any]],
+        columns: Mapping[str, Column | str],
+        caption: str,
+        **options: Any,
+    ) -> Table:
+        """Records by key; a column for which no record has a value is left out."""
+        rows = list(records)
+        kept = [
+            key for key in columns if any(row.get(key) not in (None, "", MISSING) for row in rows)
+        ]
+        cells = [[row.get(key) for key in kept] for row in rows]
+        return cls([columns[key] for key in kept], cells, caption, **options)
+
+    def without_constants(self) -> Table:
+        """The same without columns in which all rows agree (but the first), which the caption says
+        instead."""
+        if len(self.rows) < 2:
+            return self
+        texts = [{row[k].text for row in self.body} for k in range(len(self.columns))]
+        kept = [k for k, found in enumerate(texts) if k == 0 or len(found) > 1]
+        said = [
+            f"{self.head[k][0].name}: {text}"
+            for k in set(range(len(texts))) - {*kept}
+            for text in texts[k] - {MISSING}
+        ]
+        return replace(
+            self,
+            columns=[self.columns[k] for k in kept],
+            rows=[[row[k] for k in kept] for row in self.rows],
+            caption=f"{self.caption} In all rows: {'; '.join(said)}." if said else self.caption,
+        )
+
+    @property
+    def head(self) -> list[tuple[Column, bool]]:
+        """Columns, each with whether it holds numbers."""
+        columns = [Column(c) if isinstance(c, str) else Column(*c) for c in self.columns]
+        return [(column, self._numeric(k)) for k, column in enumerate(columns)]
+
+    @property
+    def body(self) -> list[list[Cell]]:
+        """Per row and cell: the number to sort by, the text, tone, bar and tick."""
+        heads = [column for column, _ in self.head]
+        return [[_shown(*pair) for pair in zip(row, heads, strict=True)] for row in self.rows]
+
+    def _numeric(self, k: int) -> bool:
+        cells = [row[k] for row in self.rows]
+        values = [cell.value if isinstance(cell, Cell) else cell for cell in cells]
+        present = [value for value in values if value is not None]
+        return bool(present) and all(not isinstance(v, str | bool) for v in present)
+
+
+def _shown(cell: Value | Cell, column: Column) -> Cell:
+    full = cell if isinstance(cell, Cell) else Cell(cell)
+    text = show(full.value, column.format) if full.text is None else full.text
+    bar, tick = (
+        None if v is None else round(min(max(v, 0.0), 1.0), 4)
+        for v in map(finite, (full.bar, full.tick))
+    )
+    return Cell(as_number(full.value), text, full.tone, bar, tick)
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Factors by row and column, shaded by ratio between the smallest and the largest; missing ones
+    are blank."""
+
+    values: Sequence[Sequence[float | None]]
+    rows: Sequence[str]
+    columns: Sequence[str]
+    caption: str
+    row_title: str = ""
+    column_title: str = ""
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if [len(row) for row in self.values] != [len(self.columns)] * len(self.rows):
+            raise InputError(
+                "values of a heat map do not fit its labels",
+                expected=f"{len(self.rows)} rows of {len(self.columns)}",
+            )
+
+    @property
+    def body(self) -> list[tuple[str, list[tuple[str, int | None]]]]:
+        """Per row: its label, and per cell the text and the shade."""
+        edges = self._edges()
+        return [
+            (label, [(show(value, ".2f"), _shade(value, edges)) for value in row])
+            for label, row in zip(self.rows, self.values, strict=True)
+        ]
+
+    @property
+    def legend(self) -> list[tuple[str, int]]:
+        """Shades, each with the value at its lower edge; one alone where all values are equal."""
+        edges = self._edges()
+        kept = sorted({edge: _shade(edge, edges) or 0 for edge in edges[:-1]}.items())
+        return [(show(edge, ".2f"), shade) for edge, shade in kept]
+
+    @property
+    def top(self) -> str:
+        """The value at the upper end of the scale."""
+        return show(self._edges()[-1], ".2f")
+
+    def _edges(self) -> list[float]:
+        values = [v for row in self.values for v in map(finite, row) if v is not None and v > 0.0]
+        return np.geomspace(min(values), max(values), SHADES + 1).tolist() if values else []
+
+
+def _shade(value: float | None, edges: Sequence[float]) -> int | None:
+    number = finite(value)
+    if number is None or not edges:
+        return None
+    if edges[0] == edges[-1]:
+        return SHADES // 2
+    return int(np.searchsorted(edges[1:-1], number * (1 + 1e-9), side="right"))
+
+
+def render(template: str | Template, *, lenient: bool = False, **values: Any) -> str:
+    """One HTML file by `templates/TEMPLATE.html.j2`, which extends `base.html.j2`.
+
+    Every value is escaped; control characters and broken Unicode are shown as marks. `lenient`: what
+    the values lack is empty, not an error: a file of an earlier version has fewer parts.
+    """
+    environment = _lenient() if lenient else _environment()
+    style, script = _asset("style.css"), _asset("script.js")
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"style-src '{_hash(style)}'",
+            f"script-src '{_hash(script)}'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+    numbers, outline = itertools.count(1), dict[str, str]()
+
+    def listed(name: str, title: str) -> str:
+        """Put a section into the contents."""
+        if name in outline or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+            raise InputError("a section of a report needs a plain id of its own", found=name)
+        outline[name] = title
+        return ""
+
+    name = template if isinstance(template, Template) else f"{template}.html.j2"
+    text = environment.get_template(name).render(
+        policy=policy,
+        style=Markup(style),  # noqa: S704 - the package's own files
+        script=Markup(script),  # noqa: S704 - the package's own files
+        unique=lambda name: f"{name}-{next(numbers)}",
+        outline=outline,
+        listed=listed,
+        **values,
+    )
+    return text.translate(CONTROLS).encode("utf-8", "replace").decode()
+
+
+def write_page(path: str | PathLike[str], template: str, **values: Any) -> None:
+    """Write a page atomically."""
+    write_text(path, render(template, **values))
+
+
+def fragment(template: str, **values: Any) -> str:
+    """A piece of HTML for a notebook, by `templates/TEMPLATE.html.j2`."""
+    return _environment().get_template(f"{template}.html.j2").render(**values)
+
+
+def markdown_page(template: str, **values: Any) -> str:
+    """A page of Markdown, by `templates/TEMPLATE.md.j2`."""
+    text = _markdown().get_template(f"{template}.md.j2").render(**values)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def inline(text: object) -> Markup:
+    """Text with `` `code` `` and `**strong**`; everything else is escaped."""
+    parts, end, text = [], 0, str(text)
+    for found in SPAN.finditer(text):
+        tag = "code" if found[1] is not None else "strong"
+        span = Markup("<{0}>{1}</{0}>").format(Markup(tag), found[1] or found[2])  # noqa: S704 - one of two words
+        parts += [escape(text[end : found.start()]), span]
+        end = found.end()
+    return Markup("").join([*parts, escape(text[end:])])
+
+
+def json_for_script(value: Any) -> Markup:
+    """JSON that can stand inside a script element: no character that could end it, ASCII only, NaN
+    refused."""
+    text = json.dumps(
+        value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":")
+    )
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)  # noqa: S704 - made safe above
+
+
+def scalar(value: object) -> bool:
+    """Whether a value fits in one cell."""
+    return value is None or isinstance(value, str | bool | Real)
+
+
+def named(
+    values: Mapping[str, Any],
+    words: Mapping[str, str],
+    formats: Mapping[str, str] | None = None,
+    default: str = "",
+) -> list[tuple[str, str]]:
+    """What fits in one cell, as labels with text: each by its words, else by its key."""
+    return [
+        (words.get(key, key.replace("_", " ")), show(value, (formats or {}).get(key, default)))
+        for key, value in values.items()
+        if scalar(value)
+    ]
+
+
+def _picture(drawing: Any) -> list[str]:
+    """The addresses of a chart on light and on dark paper."""
+    from puidrec.report.charts import in_dark, to_svg
+
+    light = to_svg(drawing)
+    coded = [base64.b64encode(text.encode()).decode() for text in (light, in_dark(light))]
+    return [f"data:image/svg+xml;base64,{text}" for text in coded]
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("puidrec.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.do"],
+    )
+    environment.filters |= {
+        "inline": inline,
+        "json_for_script": json_for_script,
+        "show": show,
+        "finite": finite,
+        "named": named,
+        "picture": _picture,
+    }
+    environment.tests["scalar"] = scalar
+    environment.globals |= {
+        "Table": Table,
+        "Cell": Cell,
+        "HeatMap": HeatMap,
+        "ICONS": ICONS,
+    }
+    return environment
+
+
+@cache
+def _lenient() -> Environment:
+    return _environment().overlay(undefined=ChainableUndefined)
+
+
+@cache
+def _markdown() -> Environment:
+    """Markdown is read as text: nothing in it is escaped for HTML."""
+    return _environment().overlay(autoescape=False)
+
+
+@cache
+def _asset(name: str) -> str:
+    loader = _environment().loader
+    assert loader is not None  # noqa: S101 - set above
+    return loader.get_source(_environment(), name)[0]
+
+
+def _hash(content: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+ICONS = {
+    "good": ("M5 12.5l4.5 4.5L19 7.5", "Good"),
+    "warn": ("M12 7v6.5M12 17v.5", "Take care"),
+    "bad": ("M7 7l10 10M17 7L7 17", "Bad"),
+    "info": ("M12 11v6M12 7v.5", "Note"),
+}
+"""Per tone: strokes of a 24 × 24 icon, and its name for those who hear the page."""
