@@ -30,6 +30,7 @@ from puidrec.data.schema import (
 from puidrec.errors import InputError, NoValueWarning
 from puidrec.evaluation.any_model import (
     ScoreTable,
+    as_predictor,
     as_rows,
     found_in_lists,
     is_table,
@@ -210,7 +211,7 @@ def evaluate(
     exclude: Interactions | Frame | None = None,
     by: str | None = None,
 ) -> Evaluation:
-    """Evaluate anything with `predict(users, items)`, a table of scores or one of recommendations,
+    """Evaluate anything with `predict(users, items)`, such a function, a table of scores or one of recommendations,
     on rated pairs.
 
     model: a table `user_id, item_id, score` holds the scores of pairs, one with `rank` holds
@@ -233,6 +234,7 @@ def evaluate(
     only `…-propensity` are weighted by `propensity`.
     """
     check_overlap(overlap)
+    model = as_predictor(model)
     metrics = [metrics] if isinstance(metrics, str) else list(metrics)
     if by is not None:
         options: dict[str, Any] = {
