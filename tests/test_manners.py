@@ -37,7 +37,7 @@ def named() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def model(named: pd.DataFrame) -> pr.Recommender:
-    return pr.Recommender("mf", dim=3, epochs=20).fit(pr.Dataset.from_frame(named))
+    return pr.Recommender("mf", dim=3, l2=0.1, epochs=20).fit(pr.Dataset.from_frame(named))
 
 
 def test_an_object_is_there_before_torch_is() -> None:
