@@ -73,7 +73,7 @@ def test_a_history_is_folded_in_as_by_the_library(
 def test_stable_says_up_to_which_gamma_an_item_stays(
     client: Any, client_of: Any, tiny_data: Dataset
 ) -> None:
-    model = Recommender(dim=3, epochs=10, rng=0).fit(tiny_data)
+    model = Recommender(dim=3, l2=0.1, epochs=10, rng=0).fit(tiny_data)
     asked = client_of(model)
     expected = model.recommend([5, 3], k=6, stable=True)["gamma_max"].to_numpy().reshape(2, 6)
     found = recommended(asked.post("/recommend", {"users": [5, 3, 9999], "k": 6, "stable": True}))
@@ -508,7 +508,9 @@ def test_what_is_under_way_is_counted(client_of: Any, model: Recommender) -> Non
 @pytest.mark.parametrize("method", ["all-rank", "ease", "spectrum"])
 def test_a_model_of_likes_is_served(method: str, client_of: Any, tiny_data: Dataset) -> None:
     likes = tiny_data.logged.to_frame().select("user_id", "item_id")
-    model = Recommender(method, rng=0, **({} if method == "ease" else {"dim": 4})).fit(likes)
+    model = Recommender(method, rng=0, **({} if method == "ease" else {"dim": 4, "l2": 0.1})).fit(
+        likes
+    )
     user = int(likes["user_id"][0])
     entry = recommended(client_of(model).post("/recommend", {"users": [user], "k": 4}))[0]
     best = model.recommend(user, k=4)
