@@ -15,7 +15,8 @@ import polars as pl
 import pytest
 
 import puidrec as pr
-from puidrec.comparing.summary import DETERMINISTIC, markdown
+from puidrec.comparing.comparison import markdown
+from puidrec.comparing.summary import DETERMINISTIC
 from puidrec.errors import NoValueWarning
 from puidrec.methods import METHODS
 from puidrec.parameters import OWN, check_parameters
