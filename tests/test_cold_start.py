@@ -17,7 +17,7 @@ from puidrec.serve.answers import Answers
 from puidrec.serve.limits import Limits
 from puidrec.serve.schema import RecommendRequest, ScoreRequest, Unknown
 
-FAST = {"dim": 4, "epochs": 3, "rng": 0}
+FAST = {"dim": 4, "l2": 0.1, "epochs": 3, "rng": 0}
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

@@ -33,7 +33,7 @@ def given() -> SimpleNamespace:
     likes = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(40, 25))
     data = pr.Dataset.from_frame(log, scale=(1, 5))
     model = pr.Recommender("mf", dim=3, l2=0.1).fit(data)
-    implicit = pr.Recommender("all-rank", dim=3).fit(pr.Dataset.from_matrix(likes))
+    implicit = pr.Recommender("all-rank", dim=3, l2=0.1).fit(pr.Dataset.from_matrix(likes))
     recos = model.recommend(log.user_id.unique(), k=5)
     return SimpleNamespace(
         log=log, likes=likes, data=data, model=model, implicit=implicit, recos=recos
@@ -43,7 +43,7 @@ def given() -> SimpleNamespace:
 NEW = pd.DataFrame({"user_id": ["new"] * 3, "item_id": ["i1", "i2", "i3"], "rating": [5, 4, 1]})
 CALLS: dict[str, Callable[[SimpleNamespace], Any]] = {
     # implicit
-    "fit a CSR matrix of likes": lambda g: pr.Recommender("all-rank", dim=2).fit(
+    "fit a CSR matrix of likes": lambda g: pr.Recommender("all-rank", dim=2, l2=0.1).fit(
         pr.Dataset.from_matrix(g.likes)
     ),
     "fit ALS by its name there": lambda g: pr.Recommender("als", factors=8),
@@ -55,7 +55,7 @@ CALLS: dict[str, Callable[[SimpleNamespace], Any]] = {
     "similar items": lambda g: g.implicit.similar_items(3, 5),
     "similar users": lambda g: g.implicit.similar_users([0, 1], 5),
     "a new user by a history": lambda g: g.implicit.recommend(history={"item_id": [1, 2, 3]}, k=5),
-    "new rows": lambda g: pr.Recommender("mf", dim=2).fit(g.log).partial_fit(NEW),
+    "new rows": lambda g: pr.Recommender("mf", dim=2, l2=0.1).fit(g.log).partial_fit(NEW),
     "explain": lambda g: g.model.explain("u1", "i1"),
     "the factors": lambda g: (g.implicit.user_factors_, g.implicit.item_factors_),
     "save": lambda g: g.model.save(Path(g.folder) / "m"),

@@ -79,14 +79,24 @@ def test_a_user_folded_in_with_the_training_rows_scores_as_trained(
     np.testing.assert_allclose(scores(twice), scores(folded), atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["spectrum", "bias"])
+ORDER = "on this log nine tenths of what it says of a user come from which items the user saw"
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("spectrum", marks=pytest.mark.xfail(strict=True, reason=ORDER)),
+        "bias",
+        "ips",
+    ],
+)
 def test_other_models_come_close(method: str, data: pr.Dataset) -> None:
     """In level and order; clearly closer than the average user would be.
 
     Closer in level, that is: on this log `mf` keeps no vectors, and what `spectrum` says of a
     user's own order comes from which items the user saw. Ratings do not give that back.
     """
-    fitted = pr.Recommender(method).fit(data)
+    fitted = pr.Recommender(method, dim=4, l2=0.1).fit(data)
     trained, folded = scores(fitted), scores(fitted.fold_in(training_rows(fitted)))
     alike = [np.corrcoef(a, b)[0, 1] for a, b in zip(trained, folded, strict=True)]
     assert np.mean(alike) > 0.95

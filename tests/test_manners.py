@@ -15,7 +15,8 @@ import polars as pl
 import pytest
 
 import puidrec as pr
-from puidrec.comparing.summary import DETERMINISTIC, markdown
+from puidrec.comparing.comparison import markdown
+from puidrec.comparing.summary import DETERMINISTIC
 from puidrec.errors import NoValueWarning
 from puidrec.methods import METHODS
 from puidrec.parameters import OWN, check_parameters
@@ -37,7 +38,7 @@ def named() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def model(named: pd.DataFrame) -> pr.Recommender:
-    return pr.Recommender("mf", dim=3, epochs=20).fit(pr.Dataset.from_frame(named))
+    return pr.Recommender("mf", dim=3, l2=0.1, epochs=20).fit(pr.Dataset.from_frame(named))
 
 
 def test_an_object_is_there_before_torch_is() -> None:

@@ -223,6 +223,14 @@ def test_a_random_split_of_timed_rows_warns_of_the_future() -> None:
         Dataset.from_frame(timed(), table(50, 40, 0.3)).split("rd")
 
 
+def test_of_a_log_alone_fit_holds_out_what_data_tests_on() -> None:
+    """`Recommender().fit(data)`, then `evaluate(model, data.test)`: what everybody does first."""
+    data = Dataset.from_frame(table(60, 50, 0.3), scale=(1, 5))
+    fit = split_module.split_without_test(data, 0)
+    for part in ("train", "validation", "test"):
+        assert getattr(fit, part).frame.equals(getattr(data.split(), part).frame)
+
+
 def test_rows_held_out_by_content_are_the_same_under_other_names_and_in_another_order() -> None:
     log, uniform = table(60, 50, 0.3), table(60, 50, 0.3)
     users, items = RNG.permutation(60), RNG.permutation(50)

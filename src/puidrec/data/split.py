@@ -87,14 +87,17 @@ def split_dataset(
     select="observational" takes the validation rows from the log even where uniform rows exist, so
     that no uniform row influences the model; the test rows do not change. So does a protocol that
     tests on all uniform rows. by_content: rows are drawn by what they say (`_content_order`) in
-    place of where they stand.
+    place of where they stand, as those of a log alone always are.
     """
     rule = get_protocol(protocol)
 
     def divide(
         rows: Interactions, shares: tuple[float, float], stream: str = "split"
     ) -> tuple[Interactions, Interactions, Interactions]:
-        order = _content_order(data, rows, seed) if by_content else None
+        alone = (
+            data.uniform is None
+        )  # what fit() holds out of a log alone is what data.test tests on
+        order = _content_order(data, rows, seed) if by_content or alone else None
         return _divide(rows, shares, generator(seed, stream), order)
 
     _require_log(data, rule)
