@@ -552,7 +552,8 @@ def page(rows: list[Row], missing: list[str]) -> str:
         "means that the verdict contradicts the truth of all pairs, however small the true lead is; the ten "
         "comparisons of a log are not independent, so their ± is a little too small. Intervals speak of chance, not of "
         "what a regression or a tilt leaves out, so that those that decide a ranking hold the true lead less often than "
-        "they say: their share is counted. Rows without a claim, or with too few logs to judge, have a dash.\n\n"
+        "they say: their share is counted. Rows without a claim, or with too few logs to judge, have a dash; "
+        "*earlier run*: not measured again with this version.\n\n"
         "| claim | where | measured | holds |\n| --- | --- | --- | --- |\n"
     )
     holds = {True: "yes", False: "**no**", None: "–"}
