@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import puidrec.model as model_module
+from puidrec import fitting
 from puidrec.cli.main import run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -48,7 +48,7 @@ def results(folder: Path) -> dict[str, bytes]:
 def test_a_clock_that_is_set_back_changes_no_result(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_module, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(fitting, "CHECKPOINT_SECONDS", 0.0)
     assert puid(monkeypatch, *commands(tmp_path / "before")[command]) == 0
     real, looks = time.time, itertools.count(1)
     back = lambda: real() - 3600.0 * next(looks)  # noqa: E731 (an hour earlier at each look)
@@ -64,7 +64,7 @@ def test_a_deleted_folder_ends_a_run_rightly_or_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, saved = tmp_path / "train", []
-    save: Any = model_module.save_checkpoint
+    save: Any = fitting.save_checkpoint
 
     def delete_after(path: Path, checkpoint: Any) -> None:
         save(path, checkpoint)
@@ -72,9 +72,9 @@ def test_a_deleted_folder_ends_a_run_rightly_or_in_one_line(
         if len(saved) == 2:
             shutil.rmtree(out)
 
-    monkeypatch.setattr(model_module, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(model_module, "CHECKPOINT_SHARE", 1e9)
-    monkeypatch.setattr(model_module, "save_checkpoint", delete_after)
+    monkeypatch.setattr(fitting, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(fitting, "CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr(fitting, "save_checkpoint", delete_after)
     code = puid(monkeypatch, *commands(tmp_path)["train"])
     error = capsys.readouterr().err
     assert len(saved) >= 2, "no checkpoint was written before the folder went"
