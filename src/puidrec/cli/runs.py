@@ -40,7 +40,14 @@ def train(
     context: typer.Context,
     data: options.ModelDataOptions,
     model: ModelOptions,
-    protocol: options.ProtocolName = "rd",
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help=options.PROTOCOLS,
+            metavar="NAME",
+            show_default="every uniform row calibrates, none tests; without such rows rd",
+        ),
+    ] = None,
     shards: options.Shards = None,
     log: Annotated[
         str | None,
@@ -49,7 +56,7 @@ def train(
     *,
     output: options.OutputOptions,
 ) -> None:
-    """Train a recommender and measure it on the protocol's test rows.
+    """Train a recommender, and measure it on test rows where there are any (--protocol rd).
 
     A run that was interrupted goes on where its last checkpoint left off: repeat the command.
     """
