@@ -16,8 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from puidrec.errors import InputError
 from puidrec.report.charts import factor_ticks, ticks
 from puidrec.report.formatting import clip_text, finite, show
@@ -424,7 +422,8 @@ def draw(panel: Panel, band: Band, size: str) -> Drawing:
 
 
 def _scaled(value: float, ends: tuple[float, float], pixels: tuple[float, float]) -> float:
-    return round(float(np.interp(value, ends, pixels)), 1)
+    share = (value - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.5
+    return round(pixels[0] + share * (pixels[1] - pixels[0]), 1)
 
 
 def _known(x: Sequence[Number], y: Sequence[Number]) -> list[tuple[float, float]]:
