@@ -95,7 +95,8 @@ def test_every_command_speaks_json_and_describes_its_options(path: tuple[str, ..
 
 
 SIGNING = {"--private", "--public", "--signature"}
-FOREIGN = {"--help", "--version", "--nproc-per-node", "--num-gpus", "--strict", "--logs", *SIGNING}
+SCRIPTS = {"--parts", "--logs"}
+FOREIGN = {"--help", "--version", "--nproc-per-node", "--num-gpus", "--strict", *SIGNING, *SCRIPTS}
 """Options of every command or none, of torchrun, Ray, mkdocs, model-signing and the scripts in
 bench."""
 
@@ -108,7 +109,8 @@ def test_messages_and_pages_name_options_that_exist() -> None:
         for name in parameter.opts
     }
     root = Path(__file__).parents[2]
-    files = [*(root / "src").rglob("*.py"), *(root / "docs").rglob("*.md"), root / "README.md"]
+    sources = [*(root / "src").rglob("*.py"), *(root / "src").rglob("*.j2")]
+    files = [*sources, *(root / "docs").rglob("*.md"), root / "README.md"]
     named = {
         (file.name, name)
         for file in files

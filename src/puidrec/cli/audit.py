@@ -28,6 +28,19 @@ SHARED = {
 }
 """What two runs must have in common, and what to call it."""
 
+TAKEN = (
+    "unseen",
+    "folds",
+    "metric",
+    "k",
+    "believe",
+    "gamma",
+    "gamma_limit",
+    "propensity",
+    "replicates",
+)
+"""Options that are arguments of `puidrec.audit` under the same name."""
+
 
 @dataclass(frozen=True)
 class AuditOptions(Options):
@@ -136,25 +149,13 @@ def audit(
             loaded,
             audited[1].model if len(audited) > 1 else None,
             rows=None if asked.rows is None else read_rows(asked.rows),
-            unseen=asked.unseen,
-            folds=asked.folds,
-            metric=asked.metric,  # type: ignore[arg-type]
-            k=asked.k,
-            believe=asked.believe,
             protocol=asked.protocol or own,
-            gamma=asked.gamma,
-            gamma_limit=asked.gamma_limit,
-            propensity=asked.propensity,
-            replicates=asked.replicates,
             rng=asked.seed,
+            **{name: getattr(asked, name) for name in TAKEN},
             names=_names(audited),
             progress=_telling(step),
         )
-        if asked.sequential and found.parts["sequential"] is None:
-            raise InputError(
-                "--sequential needs random ratings and two models",
-                expected="--uniform FILE and --against RUN2",
-            )
+        settled = _settled(found) if asked.sequential else ""
         if output.out is not None:
             step("writing")
             found.save(output.out, card=_card(audited[0], loaded, found))
@@ -162,8 +163,18 @@ def audit(
         print_json(found.to_dict())
     else:
         _show(found, output.out)
-        if asked.sequential:
-            say(found.parts["sequential"]["sentence"], bold=True)
+        if settled:
+            say(settled, bold=True)
+
+
+def _settled(found: Audit) -> str:
+    """Whether random ratings settle who is ahead, in words."""
+    if found.parts["sequential"] is None:
+        raise InputError(
+            "--sequential needs random ratings and two models",
+            expected="--uniform FILE and --against RUN2",
+        )
+    return str(found.parts["sequential"]["sentence"])
 
 
 def _telling(step: Callable[[str], None]) -> Callable[[str], None]:

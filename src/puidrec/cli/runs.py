@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,8 +18,10 @@ from puidrec.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
+    from rich.progress import Progress, TaskID
 
 
+SORTING = "sorting the log into shards, unless it was before"
 SHOWN_ROWS = 200
 """Recommendations that go into a table on the terminal."""
 
@@ -74,38 +76,17 @@ def train(
         join_world(chosen.device, lambda words: typer.echo(words, err=True)) as world,
         progress_bar() as bar,
     ):
-        reading = (
-            "reading the data"
-            if shards is None
-            else "sorting the log into shards, unless it was before"
-        )
-        task = bar.add_task(reading, total=None)
+        task = bar.add_task("reading the data" if shards is None else SORTING, total=None)
         with world.first_ahead() if shards is not None else contextlib.nullcontext():
             loaded = data.load(shards)
         chosen = chosen.replace(device=world.device) if world.size > 1 else chosen
         bar.update(task, description=f"{chosen.method}: propensities, Γ and noise of the log")
 
-        judged: dict[str, str] = {}
-
-        def show(stage: str, done: int, total: int, figures: dict[str, float]) -> None:
-            if "score" in figures:  # not every epoch is judged: the last score of a stage stays
-                judged[stage] = f", validation {figures['score']:.4f}"
-            loss = next(
-                (
-                    f": loss {value:.4f}"
-                    for name, value in figures.items()
-                    if name.startswith("loss_")
-                ),
-                "",
-            )
-            words = f"{chosen.method} ({stage}){loss}{judged.get(stage, '')}"
-            bar.update(task, completed=done, total=total, description=words)
-
         source = data.spec(shards).to_source()
         given: dict[str, Any] = {
             "protocol": protocol,
             "out": output.out,
-            "progress": show,
+            "progress": _told_of(bar, task, chosen.method),
             "source": source,
         }
         with (
@@ -120,6 +101,23 @@ def train(
         print_json(run.metrics)
     else:
         print_page("run", run=run, data=loaded.name, out=output.out, **_said(run.metrics))
+
+
+def _told_of(
+    bar: Progress, task: TaskID, method: str
+) -> Callable[[str, int, int, dict[str, float]], None]:
+    """Shows how far training is, its loss, and the last validation score of a stage."""
+    judged: dict[str, str] = {}
+
+    def show(stage: str, done: int, total: int, figures: dict[str, float]) -> None:
+        if "score" in figures:  # not every epoch is judged: the last score of a stage stays
+            judged[stage] = f", validation {figures['score']:.4f}"
+        losses = [value for name, value in figures.items() if name.startswith("loss_")]
+        loss = f": loss {losses[0]:.4f}" if losses else ""
+        words = f"{method} ({stage}){loss}{judged.get(stage, '')}"
+        bar.update(task, completed=done, total=total, description=words)
+
+    return show
 
 
 def _said(facts: Mapping[str, Any]) -> dict[str, Any]:

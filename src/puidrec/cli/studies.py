@@ -15,6 +15,7 @@ from puidrec.cli.output import LiveTable, print_json, print_page, progress_bar, 
 from puidrec.errors import InputError, PuidError
 
 if TYPE_CHECKING:
+    from puidrec.comparing.comparison import Comparison
     from puidrec.comparing.job import DataSpec
     from puidrec.data.dataset import Dataset
 
@@ -135,7 +136,6 @@ def compare(
     with quick_imports():
         from puidrec.comparing.comparison import Comparison, comparison_jobs
         from puidrec.comparing.run import run_jobs
-        from puidrec.comparing.summary import ONE_SEED, grouped, headline, interval, title
 
     chosen = study.model_settings(context, data)
     seeds, (spec, loaded) = study.seed_numbers(), data_spec(data)
@@ -160,25 +160,32 @@ def compare(
     if output.as_json:
         print_json(found.summary())
     else:
-        tables = [
-            (
-                metric,
-                title(own),
-                [(row, interval(row)) for row in own],
-                [headline(group, metric, reference) for group in grouped(own)],
-            )
-            for metric in metrics
-            if (own := [row for row in found.rows if row.metric == metric])
-        ]
-        print_page(
-            "comparison",
-            tables=tables,
-            reference=reference,
-            alone=ONE_SEED if max(row.n_seeds for row in found.rows) == 1 else "",
-            out=output.out,
-            unfinished=_known((r.job.method, r.context.get("not_converged")) for r in results),
-        )
+        _show_comparison(found, output.out)
     _raise_failures(failures, len(results) + len(failures))
+
+
+def _show_comparison(found: Comparison, out: Path | None) -> None:
+    """Print one table per metric, and where the files are."""
+    from puidrec.comparing.summary import ONE_SEED, grouped, headline, interval, title
+
+    tables = [
+        (
+            metric,
+            title(own),
+            [(row, interval(row)) for row in own],
+            [headline(group, metric, found.reference) for group in grouped(own)],
+        )
+        for metric in found.metrics
+        if (own := [row for row in found.rows if row.metric == metric])
+    ]
+    print_page(
+        "comparison",
+        tables=tables,
+        reference=found.reference,
+        alone=ONE_SEED if max(row.n_seeds for row in found.rows) == 1 else "",
+        out=out,
+        unfinished=_known((r.job.method, r.context.get("not_converged")) for r in found.results),
+    )
 
 
 def _known(reasons: Iterable[tuple[str, str | None]]) -> dict[str, str]:

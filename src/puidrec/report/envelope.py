@@ -16,8 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from puidrec.errors import InputError
 from puidrec.report.charts import factor_ticks, ticks
 from puidrec.report.formatting import clip_text, finite, show
@@ -368,13 +366,10 @@ class Drawing:
     x: list[float]
     low: list[Number]
     high: list[Number]
-    across: list[tuple[float, str]]
-    """Ticks."""
+    across: list[tuple[float, str]]  # ticks
     up: list[tuple[float, str]]
-    area: list[tuple[float, float]]
-    """The range as a polygon."""
-    lines: list[tuple[str, list[tuple[float, float]]]]
-    """Curves by their class in the style sheet."""
+    area: list[tuple[float, float]]  # the range as a polygon
+    lines: list[tuple[str, list[tuple[float, float]]]]  # curves, by class of the style sheet
     marks: list[tuple[Mark, Placed]]
     tip: Number
 
@@ -397,23 +392,19 @@ def draw(panel: Panel, band: Band, size: str) -> Drawing:
         return [None if v is None else _scaled(v, heights, (foot, top)) for v in known]
 
     x = [across(value) for value in panel.grid]
-    low, high = up(band.low), up(band.high)
-    both = [(k, (x[k], b)) for k, b in enumerate(high) if b is not None and low[k] is not None]
-    levels, edge = ticks(*heights, 7), [x[0], x[-1]]
+    low, high, levels = up(band.low), up(band.high), ticks(*heights, 7)
+    both = [k for k in range(len(x)) if low[k] is not None and high[k] is not None]
+    area = [(k, high) for k in both] + [(k, low) for k in reversed(both)]
     step = levels[1] - levels[0] if len(levels) > 1 else 1.0
     digits = max(0, -math.floor(math.log10(abs(step)) + 1e-9))
-    others = [end for one in panel.bands if one is not band for end in (one.low, one.high)]
-    curves = [
-        *(("other", up(end)) for end in others),
-        ("outer", up(band.outer_low)),
-        ("outer", up(band.outer_high)),
-        ("edge", low),
-        ("edge", high),
-    ]
-    lines = [(name, _known(x, ys)) for name, ys in curves]
-    lines += [("zero", _known(edge, up([0.0, 0.0])))] if panel.gap else []
-    lines += [("point", _known(edge, up([panel.point] * 2)))]
     tip = band.tip.at if band.tip else None
+    curves: dict[str, list[Sequence[Number]]] = {
+        "other": [end for one in panel.bands if one is not band for end in (one.low, one.high)],
+        "outer": [band.outer_low, band.outer_high],
+        "edge": [band.low, band.high],
+        "zero": [[0.0] * len(x)] if panel.gap else [],
+        "point": [[panel.point] * len(x)],
+    }
     return Drawing(
         room.width,
         top,
@@ -422,24 +413,21 @@ def draw(panel: Panel, band: Band, size: str) -> Drawing:
         low,
         high,
         [(across(v), show(v, "g")) for v in factor_ticks(*ends, room.ticks)],
-        [
-            (y, show(v, f".{digits}f"))
-            for v, y in zip(levels, up(levels), strict=True)
-            if y is not None
-        ],
-        [point for _, point in both] + [(x[k], float(low[k] or 0.0)) for k, _ in reversed(both)],
-        [(name, points) for name, points in lines if len(points) > 1],
+        [(y, show(v, f".{digits}f")) for y, v in _known(up(levels), levels)],
+        _known([x[k] for k, _ in area], [edge[k] for k, edge in area]),
+        [(name, _known(x, up(values))) for name, some in curves.items() for values in some],
         marks,
-        None if tip is None or not ends[0] <= tip <= ends[1] else across(tip),
+        across(tip) if tip is not None and ends[0] <= tip <= ends[1] else None,
     )
 
 
 def _scaled(value: float, ends: tuple[float, float], pixels: tuple[float, float]) -> float:
-    return round(float(np.interp(value, ends, pixels)), 1)
+    share = (value - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.5
+    return round(pixels[0] + share * (pixels[1] - pixels[0]), 1)
 
 
-def _known(x: Sequence[float], y: Sequence[Number]) -> list[tuple[float, float]]:
-    return [(a, b) for a, b in zip(x, y, strict=False) if b is not None]
+def _known(x: Sequence[Number], y: Sequence[Number]) -> list[tuple[float, float]]:
+    return [(a, b) for a, b in zip(x, y, strict=False) if a is not None and b is not None]
 
 
 def _heights(panel: Panel, band: Band) -> tuple[float, float]:
