@@ -41,7 +41,7 @@ SCALES = {
     "noise": 0.3,
 }
 """Half-normal priors of standard deviations, for ratings in 0..1."""
-RATIOS = np.array([0.0, 0.06, 0.12, 0.2, 0.3, 0.45, 0.7, 1.1])
+RATIOS = np.array([0.0, 0.1, 0.2, 0.35, 0.6, 1.0])
 """Standard deviation of user or item effects over that of the noise."""
 POINTS = RATIOS.size**2
 """Points of the grid: a ratio of users and one of items, numbered row by row."""
@@ -55,7 +55,7 @@ FREEDOM = 5.0
 MOST_INNER = 2_000
 """Entities of the smaller side that have effects, those with the most rows; a Cholesky factor has
 as many rows."""
-NEGLIGIBLE = 1e-3
+NEGLIGIBLE = 0.02
 """Share of the weight below which a point of the grid is left out of the means of effects."""
 
 
@@ -211,10 +211,13 @@ class Crossed:
         """User and item effects given β, for σ = 1: `slope` has a column per column of A, the last
         for y itself."""
         s, factor, moved, rho = self._solved(point)
-        inverse = rho**2 * linalg.cho_solve((factor, True), np.eye(len(factor)))
+        half = linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
+        inverse = rho**2 * half.T @ half
         inner = inverse @ moved
         outer = s[:, None] * (self.outer_sum - self.both @ inner)
-        spread = np.einsum("pq,pq->p", np.asarray(self.both @ inverse), self.both.toarray())
+        p, q = self.both.nonzero()
+        turned = self.both.data * np.asarray(self.both @ inverse)[p, q]
+        spread = np.bincount(p, turned, self.outer.size)
         outer_size, inner_size = self.sizes[::-1] if self.swapped else self.sizes
         prior = self._rho(point)
         found = (
