@@ -136,8 +136,7 @@ def _table_claims(summary: Row) -> list[tuple[str, str, str]]:
         parts.append(f"{preset}: {_counts(theirs)}")
     if parts:
         floor = [row for row in rq1 if row["label"] == "item-rate"]
-        seeds = sorted({row["n_seeds"] for row in rq1})
-        sure = f"UAUC, paired over users, Holm within a table; seeds {seeds[0]} to {seeds[-1]}"
+        sure = f"UAUC, paired over users, Holm within a table; {_seeds(rq1)}"
         found.append(("debiased methods beat plain MF", "; ".join(parts), sure))
         text = f"against `mf`, by table: {_counts(floor)}"
         found.append(("(not in the paper) the mean rating of an item, no learning", text, sure))
@@ -147,16 +146,22 @@ def _table_claims(summary: Row) -> list[tuple[str, str, str]]:
             for own in by(rq2, lambda row: (row["source"], row["mask"])).values()
         ]
         told = ", ".join(f"{name} {n}×" for name, n in Counter(best).most_common())
-        seeds = sorted({row["n_seeds"] for row in rq2})
-        sure = f"highest mean only; {len(best)} masked logs, seeds {seeds[0]} to {seeds[-1]}"
+        sure = f"highest mean only; {len(best)} masked logs, {_seeds(rq2)}"
         found.append(("PUID leads as rows are removed (RQ2)", f"best UAUC: {told}", sure))
     if rows := [
         r for r in summary["tables"].get("ablation", ()) if r["verdict"] and "+" not in r["label"]
     ]:
         text = f"variants 2–5 against variant 1: {_counts(rows)}"
-        sure = f"{len(rows)} paired comparisons, {max(r['n_seeds'] for r in rows)} seeds"
+        sure = f"{len(rows)} paired comparisons, {_seeds(rows)}"
         found.append(("the full PUID is best in the ablation", text, sure))
     return [*found, *_overlap_claim(rq1)]
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    """How many seeds the rows rest on, fewest and most."""
+    low, high = min(r["n_seeds"] for r in rows), max(r["n_seeds"] for r in rows)
+    span = f"{high}" if low == high else f"{low} to {high}"
+    return f"{span} seed{'s' if high > 1 else ''}"
 
 
 def _overlap_claim(rq1: Sequence[Row]) -> list[tuple[str, str, str]]:
