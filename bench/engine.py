@@ -6,10 +6,12 @@
     python bench/engine.py whole 10m      one fit of `dr` with dim 32: 1m, 10m or 100m rows
     python bench/engine.py whole 10m --disk         the same from a log on disk
     python bench/engine.py whole 10m --processes 2  the same divided over processes
+    python bench/engine.py walk           the functions and files of `puidrec` that one sweep enters, by tracing
+                                          one of every model of --methods on a small log
 
-Each prints one JSON line, `fits` one per method. Times are medians; runs of the things compared
-alternate, so that a busy machine slows all. `python bench/scaling.py` makes docs/scaling.md of
-`whole`.
+Each prints one JSON line, `fits` and `walk` one per method. Times are medians, those of `fits` CPU
+seconds; runs of the things compared alternate, so that a busy machine slows all. `python
+bench/scaling.py` makes docs/scaling.md of `whole`.
 """
 
 from __future__ import annotations
@@ -68,10 +70,10 @@ def make_log(
     return np.concatenate(users), np.concatenate(items)
 
 
-def seconds(function) -> float:
-    start = time.perf_counter()
+def seconds(function, clock=time.perf_counter) -> float:
+    start = clock()
     function()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def als_fit(user: np.ndarray, item: np.ndarray, shape: tuple[int, int], dim: int, iterations: int):
@@ -144,7 +146,8 @@ def bench_fits(methods: list[str], repeats: int, choose: bool) -> list[dict[str,
     for turn in range(repeats + 1):
         for name in methods:
             model = pr.Recommender(name, rng=0, **({} if choose else {"dim": dim, "l2": L2}))
-            pair = seconds(als), seconds(lambda model=model: model.fit(data))
+            fit = lambda model=model: model.fit(data)  # noqa: E731
+            pair = seconds(als, time.process_time), seconds(fit, time.process_time)
             if turn:  # the first fit of each warms caches up
                 times["als"].append(pair[0])
                 times[name].append(pair[1])
@@ -166,6 +169,50 @@ def bench_fits(methods: list[str], repeats: int, choose: bool) -> list[dict[str,
             "converged": "not_converged" not in own,
         }
         rows.append({**about, **target, **used})
+    return rows
+
+
+def bench_walk(methods: list[str]) -> list[dict[str, object]]:
+    """What a reader has to know for one sweep: the functions entered, lambdas and properties among
+    them, but for comprehensions, which stand where they run; and the files these are in."""
+    import puidrec as pr
+    from puidrec.optimise import least_squares
+
+    once, entered = least_squares._sweep, dict[str, set[tuple[str, int, str]]]()
+    package, now = str(Path(pr.__file__).parent), [""]
+
+    def watch(frame, event: str, _) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(package):
+            where = code.co_filename[len(package) + 1 :]
+            if not code.co_name.endswith(("comp>", "genexpr>")):
+                entered[now[0]].add((where, code.co_firstlineno, code.co_name))
+
+    def sweep(*given):
+        """The second one of a model: the first makes what later ones find made."""
+        if given[2].number != 1:
+            return once(*given)
+        now[0] = f"{len(entered) + 1}"
+        entered[now[0]] = set()
+        sys.setprofile(watch)
+        try:
+            return once(*given)
+        finally:
+            sys.setprofile(None)
+
+    rows: list[dict[str, object]] = []
+    data = pr.load_dataset("simulated", world="mixed", seed=0, n_users=80, n_items=50)
+    least_squares._sweep = sweep
+    for method in methods:
+        entered.clear()
+        pr.Recommender(method, rng=0, dim=8, l2=0.01, backbone="mf").fit(data)
+        found = max(entered.values(), key=len)
+        files = sorted({where for where, _, _ in found})
+        names = sorted(f"{where}:{line} {name}" for where, line, name in found)
+        rows.append(
+            {"method": method, "functions": len(found), "files": len(files), "names": names}
+        )
+    least_squares._sweep = once
     return rows
 
 
@@ -255,7 +302,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["fits", "whole"])
+    parser.add_argument("what", choices=["fits", "whole", "walk"])
     parser.add_argument("size", nargs="?", choices=[*WHOLE], default="10m", help="of `whole`")
     parser.add_argument("--methods", default=FITS, help="of `fits`")
     parser.add_argument("--repeats", type=int, default=3)
@@ -272,6 +319,10 @@ def main() -> None:
     if args.what == "fits":
         for row in bench_fits(args.methods.split(","), args.repeats, args.choose):
             print(json.dumps({"bench": "fits", "threads": THREADS, **row}), flush=True)
+        return
+    if args.what == "walk":
+        for row in bench_walk(args.methods.split(",")):
+            print(json.dumps({"bench": "walk", **row}), flush=True)
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import guarantees
@@ -15,12 +14,6 @@ LONG = ("audits", "real", "seeds", "signs", "impostors", "segments", "fitted")
 """They begin first, so that no process waits for them at the end."""
 
 
-def rows_of(part: str, logs: int) -> list[dict[str, Any]]:
-    """The claims of a part with what was measured."""
-    rows = [asdict(row) for row in guarantees.PARTS[part](logs)]
-    return [row | {"holds": None if row["holds"] is None else bool(row["holds"])} for row in rows]
-
-
 def measure_guarantees(ask: Ask) -> dict[str, Any]:
     """All parts; a quick run has two that are fast."""
     known = [name for name in LONG if name in guarantees.PARTS]
@@ -28,7 +21,7 @@ def measure_guarantees(ask: Ask) -> dict[str, Any]:
         ("certificate", "sequential") if ask.quick else dict.fromkeys([*known, *guarantees.PARTS])
     )
     logs = 10 if ask.quick else LOGS
-    parts = {f"{name} {logs}": (rows_of, (name, logs)) for name in names}
+    parts = {f"{name} {logs}": (guarantees.rows_of, (name, logs)) for name in names}
     found, unfinished = run_parts(parts, ask.folder, ask.workers, ask.end)
     rows = [row for name in guarantees.PARTS for row in found.get(f"{name} {logs}", ())]
     missing = [name for name in guarantees.PARTS if f"{name} {logs}" not in found]

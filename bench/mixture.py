@@ -20,6 +20,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from scipy.stats import spearmanr
+from scipy.stats import t as student
 
 import puidrec as pr
 from puidrec.data.dataset import Dataset
@@ -184,22 +185,30 @@ def intervals(model: pr.Recommender, truth: Truth) -> dict[str, float]:
 
 
 def bench_puid(args: argparse.Namespace) -> None:
+    """Every change with half the width of its 95 % interval over logs, by Student's t."""
     names = args.worlds.split(",")
+    cells = [("puid-dr", "auto"), ("puid-dr", 1.5), ("puid-dr", "learned"), ("rd-dr", "learned")]
     for n in args.uniform:
+        found: dict[str, list[list[float]]] = {name: [] for name in names}
+        for name, _, truth, data in logs(args, n):
+            plain = error(pr.Recommender("mf", rng=0).fit(data), truth)
+            own = [
+                error(pr.Recommender(method, gamma=gamma, rng=0).fit(data), truth)
+                for method, gamma in cells
+            ]
+            found[name].append([100.0 * (one / plain - 1.0) for one in own])
+        found["all worlds"] = [row for name in names for row in found[name]]
         table: dict[str, list[float]] = {}
-        for method, gammas in (
-            ("puid-dr", ("auto", 1.5, "learned")),
-            ("rd-dr", ("learned",)),
-            ("signed-puid", ("auto", "learned")),
-        ):
-            for gamma in gammas:
-                changes: dict[str, list[float]] = {name: [] for name in names}
-                for name, _, truth, data in logs(args, n):
-                    plain = error(pr.Recommender("mf", rng=0).fit(data), truth)
-                    own = error(pr.Recommender(method, gamma=gamma, rng=0).fit(data), truth)
-                    changes[name].append(100.0 * (own / plain - 1.0))
-                table[f"{method}, Γ {gamma}"] = [float(np.mean(changes[name])) for name in names]
-        show(f"{n} uniform rows: change of true error against mf, percent", names, table)
+        for k, (method, gamma) in enumerate([*cells, ("learned", "less 1.5")]):
+            every = []
+            for rows in found.values():
+                part = np.array(rows)
+                part = part[:, k] if k < len(cells) else part[:, 2] - part[:, 1]
+                half = student.ppf(0.975, part.size - 1) * part.std(ddof=1) / np.sqrt(part.size)
+                every += [float(part.mean()), float(half)]
+            table[f"{method}, Γ {gamma}"] = every
+        head = [word for name in found for word in (name, "±")]
+        show(f"{n} uniform rows: change of true error against mf, percent", head, table)
 
 
 def main() -> None:

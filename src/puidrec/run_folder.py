@@ -21,7 +21,7 @@ import numpy as np
 from puidrec.atomic import locked, output_errors, refuse_other_files, sweep, write_json, write_text
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol, get_protocol
-from puidrec.data.split import Split
+from puidrec.data.split import Split, split_without_test
 from puidrec.errors import InputError, PuidError, one_line
 from puidrec.evaluation import Evaluation, evaluate
 from puidrec.evaluation.evaluator import evaluate_scores
@@ -58,7 +58,8 @@ class Run:
     """A trained model with what was measured on the test rows of its split."""
 
     model: Recommender
-    evaluation: Evaluation
+    evaluation: Evaluation | None
+    """None where every uniform row calibrated, so that none is left to test on."""
     metrics: dict[str, Any]
 
 
@@ -66,7 +67,7 @@ def train_run(
     data: Dataset,
     settings: Settings,
     *,
-    protocol: str = "rd",
+    protocol: str | None = "rd",
     out: Path | None = None,
     progress: Progress | None = None,
     metrics: Sequence[str] | None = None,
@@ -75,10 +76,16 @@ def train_run(
 ) -> Run:
     """Train and evaluate; with `out`, checkpoint there on the way and leave a run folder.
 
+    protocol: None: every uniform row calibrates, as in `Recommender().fit(data)`, and nothing is
+    measured; a log without uniform rows is split by `rd`.
     source: how `data` were loaded (`DataSpec.to_source`), so that the run can load them again.
     """
-    split = data.split(protocol, settings.seed, select=settings.select)
-    if not len(split.test):
+    every = protocol is None and data.uniform is not None
+    if protocol is None:
+        split = split_without_test(data, settings.seed, select=settings.select)
+    else:
+        split = data.split(protocol, settings.seed, select=settings.select)
+    if not len(split.test) and not every:
         raise InputError(
             "the data set is too small: no rows are left to test on",
             found=f"{len(split.train):,} training rows",
@@ -89,8 +96,11 @@ def train_run(
     model.settings = settings  # a comparison may give a method settings that it does not read
     with locked(out if world.first else None):
         with _claimed(out, settings, world) if out is not None else contextlib.nullcontext():
-            model.fit(data, split, checkpoint=checkpoint, progress=progress, world=world)
-        evaluation, figures = measure(model, split, metrics, data)
+            own = None if every else split
+            model.fit(data, own, checkpoint=checkpoint, progress=progress, world=world)
+        evaluation, figures = None, {**_context(model, split), **model.report_}
+        if not every:
+            evaluation, figures = measure(model, split, metrics, data)
         if out is not None and world.first:
             _write(out, Run(model, evaluation, figures), data, split, source)
             with output_errors(out):
@@ -137,17 +147,24 @@ def measure(
     finite = {name: float(value) for name, value in evaluation.items() if np.isfinite(value)}
     context = {
         **_chance(split, metrics),
+        "positive_rate": split.positive_rate,
+        "test_users": evaluation.n_users,
+        "evaluated_on": split.evaluation,
+        **_context(model, split),
+    }
+    return evaluation, {**finite, **context, **model.report_}
+
+
+def _context(model: Recommender, split: Split) -> dict[str, Any]:
+    """What was trained on which rows, whether or not any are left to test on."""
+    return {
         "method": model.settings.method,
         "seed": model.settings.seed,
         "protocol": split.protocol.name,
         "protocol_version": split.protocol.version,
-        "positive_rate": split.positive_rate,
         "test_rows": len(split.test),
-        "test_users": evaluation.n_users,
-        "evaluated_on": split.evaluation,
         **split.overlap.plain(),
     }
-    return evaluation, {**finite, **context, **model.report_}
 
 
 def default_metrics(protocol: str | Protocol, likes: bool) -> tuple[str, ...]:

@@ -34,7 +34,9 @@ def test_every_command_drops_and_counts_them_unless_told(
     assert described["regimes"]["uniform"]["rows"] == rows - in_log
     kept = json.loads(puid("data", "describe", *data, "--overlap", "keep", "--json").out)
     assert kept["regimes"]["uniform"]["rows"] == rows
-    trained = puid("train", *data, "--method", "bias", "--out", tmp_path / "run")
+    trained = puid(
+        "train", *data, "--protocol", "rd", "--method", "bias", "--out", tmp_path / "run"
+    )
     assert f"{words} (dropped)" in " ".join(trained.out.split())
     measured = json.loads(puid("evaluate", tmp_path / "run", "--json").out)
     with_them = json.loads(puid("evaluate", tmp_path / "run", "--overlap", "keep", "--json").out)

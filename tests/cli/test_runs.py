@@ -8,11 +8,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 from puidrec.cli import output
 from puidrec.data.dataset import Dataset
+from puidrec.data.sources import load_dataset
+from puidrec.model import Recommender
 from puidrec.settings import Settings
 
 SMALL = (
@@ -29,7 +32,9 @@ SMALL = (
 
 def test_train_writes_a_run(puid, run_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    outcome = puid("train", "--method", "rd-ips", *SMALL, "--seed", 1, "--out", folder)
+    outcome = puid(
+        "train", "--protocol", "rd", "--method", "rd-ips", *SMALL, "--seed", 1, "--out", folder
+    )
     assert outcome.code == 0, outcome
     assert "uauc" in outcome.out
     assert (folder / "model" / "model.safetensors").exists()
@@ -40,6 +45,24 @@ def test_train_writes_a_run(puid, run_folder: Path, tmp_path: Path) -> None:
     assert (
         trained["uauc"] == shared["uauc"]
     )  # the run of the other tests is the one that the command writes
+
+
+def test_without_a_protocol_every_uniform_row_calibrates(puid, tmp_path: Path) -> None:
+    """The model of `Recommender().fit(data)`; the run says that it has no test rows, and how to get
+    them."""
+    outcome = puid("train", *SMALL, "--out", tmp_path / "run")
+    said = " ".join(outcome.out.split())
+    assert "no test rows" in said
+    assert "--protocol rd" in said
+    facts = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert facts["test_rows"] == 0
+    assert not {"uauc", "positive_rate"} & facts.keys()
+    data = load_dataset("simulated", n_users=60, n_items=40)
+    alone = Recommender(epochs=5, dim=4).fit(data)
+    assert facts["uniform_rows_used"] == alone.report_["uniform_rows_used"]
+    saved = Recommender.load(tmp_path / "run" / "model")
+    np.testing.assert_allclose(saved.user_factors_, alone.user_factors_, atol=1e-5)
+    puid("evaluate", tmp_path / "run").refused("trained on")
 
 
 def test_a_model_that_stopped_before_its_optimum_is_told(puid) -> None:
@@ -303,6 +326,8 @@ def test_what_set_gamma_is_said(puid, tmp_path: Path, rows: int, words: str) -> 
         "data.n_items=40",
         "--set",
         f"data.n_uniform={rows}",
+        "--protocol",
+        "rd",
     )
     outcome = puid(
         "train", "--method", "signed-rd", *sizes, "--set", "epochs=2", "--out", tmp_path / "run"

@@ -27,7 +27,8 @@ def options(files: Path) -> list[str]:
 
 
 def test_train_from_disk_gives_the_figures_of_memory(puid, options, tmp_path: Path) -> None:
-    train = ["train", *options, "--method", "puid-dr", "--set", "epochs=6", "--set", "dim=3"]
+    train = ["train", *options, "--protocol", "rd", "--method", "puid-dr"]
+    train += ["--set", "epochs=6", "--set", "dim=3"]
     memory = puid(*train)
     disk = puid(*train, "--shards", tmp_path / "shards", "--out", tmp_path / "run")
     assert disk.code == memory.code == 0, disk

@@ -11,8 +11,8 @@ import pytest
 
 import puidrec as pr
 from puidrec.data.synthetic import simulate
+from puidrec.evaluation.result import Weights
 from puidrec.evaluation.strata import TrainingCounts, strata_of
-from puidrec.evaluation.weights import Weights
 from puidrec.exposure import make_propensity
 from puidrec.exposure.base import Exposure
 

@@ -9,7 +9,8 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.schema import RatingScale
-from puidrec.evaluation.evaluator import Evaluation, evaluate, evaluate_scores
+from puidrec.evaluation.evaluator import evaluate, evaluate_scores
+from puidrec.evaluation.result import Evaluation
 
 
 class Table:

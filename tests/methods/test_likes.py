@@ -9,6 +9,7 @@ import pytest
 from puidrec.data.dataset import Dataset
 from puidrec.methods import likes
 from puidrec.model import Recommender
+from puidrec.scores.log import Log
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -68,6 +69,20 @@ def test_a_held_out_like_counts_as_unseen_where_it_is_looked_for(data, monkeypat
     for trained, held in looked_for:
         assert not trained & set(held)
         assert 0.05 < len(held) / (len(trained) + len(held)) < 0.16
+
+
+def test_nothing_that_was_in_memory_before_is_read(data, monkeypatch) -> None:
+    """Columns come as room that holds anything: every fit that is judged fills what it reads."""
+    first = Recommender("all-rank", dim=4, rng=0).fit(data).report_["chosen"]
+    room = Log.column
+
+    def dirty(self):
+        column = room(self)
+        column.values.fill_(float("nan"))
+        return column
+
+    monkeypatch.setattr(Log, "column", dirty)
+    assert Recommender("all-rank", dim=4, rng=0).fit(data).report_["chosen"] == first
 
 
 def test_a_resumed_fit_keeps_the_choice(data, tmp_path, monkeypatch) -> None:

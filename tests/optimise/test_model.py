@@ -3,7 +3,6 @@ back."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -40,18 +39,6 @@ def test_scores_and_penalty_are_those_of_the_backbone(ids, prepare) -> None:
     assert model.penalty(point) == pytest.approx(
         float(backbone_penalty(backbone, prepared.settings).detach())
     )
-
-
-def test_the_penalty_along_a_step_is_its_polynomial(small) -> None:
-    given = small(1)
-    model = given.model(features=True)
-    point, step = given.point(model), given.point(model, 1)
-    polynomial = model.penalty_along(point, step)
-    for t in (-0.7, 0.3, 2.0):
-        moved = {name: value + t * step[name] for name, value in point.items()}
-        assert model.penalty(moved) == pytest.approx(
-            np.polynomial.polynomial.polyval(t, polynomial)
-        )
 
 
 def test_what_all_biases_share_is_the_means(small) -> None:

@@ -160,17 +160,3 @@ def test_factors_that_do_not_fit_are_refused():
     pattern = LogPattern.from_pairs(np.array([0]), np.array([0]), 2, 3)
     with pytest.raises(InputError, match="fit the log"):
         sampled_product(torch.zeros(3, 2), torch.zeros(3, 2), pattern)
-
-
-@pytest.mark.parametrize("n", [1, 63, 64, 65, 128, 200, 1003])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_another_order_is_the_same_on_several_threads(n, dtype, monkeypatch):
-    monkeypatch.setattr(sparse, "PERMUTED", 64)
-    order = torch.from_numpy(np.random.default_rng(n).permutation(n).astype(np.int32))
-    values, before = torch.arange(n, dtype=dtype), torch.get_num_threads()
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    try:
-        torch.set_num_threads(2)
-        assert torch.equal(sparse.permuted(values, order), order.to(dtype))
-    finally:
-        torch.set_num_threads(before)

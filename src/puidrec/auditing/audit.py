@@ -8,49 +8,39 @@ leads with their verdicts → `AuditResult`. Segments and diagnostics explain, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from puidrec.auditing.diagnostics import diagnose
 from puidrec.auditing.envelope import (
-    KINDS,
-    Pairs,
-    band,
     gamma_grid,
-    over_grid,
     sharp,
-    simultaneous_band,
 )
-from puidrec.auditing.estimates import Bootstrap, Curve, Limits
+from puidrec.auditing.estimates import Bootstrap, Limits
 from puidrec.auditing.inputs import AuditInputs
-from puidrec.auditing.measured import measure_error, measure_ndcg, measure_slots, settlement
+from puidrec.auditing.measured import measure_error, measure_ndcg, measure_slots
 from puidrec.auditing.models import AuditedModel, check_comparable, names_of
+from puidrec.auditing.parts import Known, parts_of
 from puidrec.auditing.result import METRICS, AuditResult
 from puidrec.auditing.rows import Asked, Judged, choose_rows, fit_parts
-from puidrec.auditing.segments import SegmentSide, changes, largest, segment_side
 from puidrec.auditing.slots import MAX_PAIRS, SlotLead
 from puidrec.auditing.tipping import Tipping, tipping_of, tipping_point
 from puidrec.auditing.verdict import Lead, single_sentence
-from puidrec.auditing.yardsticks import Yardstick, benchmarks, deciding, replaced, scenarios
+from puidrec.auditing.yardsticks import Yardstick, deciding, replaced
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split
 from puidrec.errors import InputError
-from puidrec.evaluation.significance import resampled_sums
 from puidrec.exposure import require_propensity
 from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.gamma import GammaSpec, resolve_gamma
 from puidrec.exposure.tilt import SegmentTilt
-from puidrec.rng import Rng, generator
 
 Metric = Literal["auto", "error", "ranking", "precision", "ndcg"]
 """auto: squared error, or ranking where scores are not on the scale of ratings."""
 LIMITS = (2.0, 3.0, 5.0, 10.0, 20.0)
 """Where a grid of Γ may end."""
-SHOWN_GAMMA = 1.5
-"""Γ at which ranges of segments, and of one model alone, are shown where nothing is known of Γ."""
 
 
 def audit(
@@ -167,65 +157,26 @@ def _result(
     believe: float | None,
 ) -> AuditResult:
     """The leads first, then what they rest on."""
-    arrays, evidence = inputs.arrays, inputs.nominal.evidence
-    certificate = inputs.certificate(bootstrap.rng)
-    tilt = _tilt(inputs, bootstrap)
-    known = deciding(believe, _proved(certificate, tilt), evidence.calibration)
+    certificate, tilt = inputs.certificate(bootstrap.rng), _tilt(inputs, bootstrap)
+    features = inputs.nominal.evidence.calibration
+    yardstick = deciding(believe, _proved(certificate, tilt), features)
+    known = Known(yardstick, believe, certificate, tilt)
     asked = (
         ("ranking" if inputs.mapped or inputs.one_outcome else "error")
         if metric == "auto"
         else metric
     )
-    leads = leads_of(inputs, names, known) if inputs.two else {}
+    leads = leads_of(inputs, names, yardstick) if inputs.two else {}
     if asked not in leads:  # one model alone, or nothing to rank
         asked = "error"
     star = leads[asked].tipping_point if leads else None
-    shown = known.gamma if known is not None else SHOWN_GAMMA
-    grid = gamma_grid(limit or _limit([lead.tipping for lead in leads.values()], shown))
-    parts: dict[str, Any] = {
-        "model": inputs.fits[0].own.describe(names[0]),
-        "against": inputs.fits[1].own.describe(names[1]) if inputs.two else None,
-        "data": _data(inputs),
-        "rows": _rows(inputs, bootstrap),
-        "leakage": _leakage(inputs, names),
-        "control": _control(inputs),
-        "gamma_grid": grid.tolist(),
-        "envelopes": _curves(inputs, grid, bootstrap),
-        "benchmarks": benchmarks(evidence.calibration, star),
-        "groups": benchmarks(inputs.group_calibration, star),
-        "scenarios": scenarios(evidence.counts.rate, star),
-        "reference": None if known is None else {"words": known.words, "gamma": known.gamma},
-        "believe": believe,
-        "certificate": _certificate(inputs, *certificate) if certificate is not None else None,
-        "tilt": None
-        if tilt is None
-        else {
-            "slope": tilt.slope,
-            "low": tilt.low,
-            "high": tilt.high,
-            "n_uniform": tilt.n_uniform,
-            "sentence": f"Measured tilt: the odds of being seen change by a factor of {np.exp(tilt.slope):.2f} (95 % "
-            f"{np.exp(tilt.low):.2f} to {np.exp(tilt.high):.2f}) from the lowest rating to the highest.",
-        },
-        "uniform": None if inputs.uniform_test is None else {"n": len(inputs.uniform_test)},
-        "sequential": _sequential(inputs, names, bootstrap.rng),
-        **_gamma(inputs),
-        "segments": _segments(inputs, shown),
-        "diagnostics": diagnose(
-            arrays.item,
-            arrays.propensity,
-            inputs.nominal.seen_propensity,
-            evidence.counts,
-            inputs.nominal.propensity.predict,
-            (inputs.data.n_users, inputs.data.n_items),
-            about=inputs.nominal.propensity.describe(),
-            rng=bootstrap.rng,
-        ),
-    }
+    grid = gamma_grid(limit or _limit([lead.tipping for lead in leads.values()], known.shown))
+    parts = parts_of(inputs, names, bootstrap, grid, known, star)
     alone = ""
     if not inputs.two:
-        span = sharp(arrays.main, shown)
-        alone = single_sentence(names[0], arrays.main.point, span.low, span.high, shown)
+        pairs, gamma = inputs.arrays.main, known.shown
+        span = sharp(pairs, gamma)
+        alone = single_sentence(names[0], pairs.point, span.low, span.high, gamma)
     return AuditResult(names, asked, leads, parts, alone)
 
 
@@ -299,17 +250,6 @@ def _tilt(inputs: AuditInputs, bootstrap: Bootstrap) -> SegmentTilt | None:
     )
 
 
-def _control(inputs: AuditInputs) -> dict[str, Any]:
-    """Whether the range at Γ = 1 is the plain weighted mean, computed another way."""
-    pairs = inputs.arrays.main
-    weighted = float(np.average(pairs.value, weights=1.0 / pairs.propensity))
-    span = sharp(pairs, 1.0)
-    holds = bool(np.allclose([span.low, span.high], weighted, rtol=1e-6, atol=1e-9))
-    sign = "=" if holds else "≠"
-    words = f"Control: the range at Γ = 1 is the unadjusted weighted estimate, {span.low:.6g} {sign} {weighted:.6g}."
-    return {"at_gamma_1": span.low, "weighted": weighted, "holds": holds, "words": words}
-
-
 def _limit(tips: Sequence[Tipping | None], shown: float) -> float:
     """The smallest end of the Γ grid that shows the tipping points and the deciding yardstick with
     room to spare."""
@@ -322,196 +262,3 @@ def _limit(tips: Sequence[Tipping | None], shown: float) -> float:
         if value is not None and value < LIMITS[-1]
     ]
     return next((limit for limit in LIMITS if limit >= 1.2 * max(marks)), LIMITS[-1])
-
-
-def _data(inputs: AuditInputs) -> dict[str, Any]:
-    data, split = inputs.data, inputs.split
-    return {
-        "name": data.name,
-        "sha256": data.sha256,
-        "n_users": data.n_users,
-        "n_items": data.n_items,
-        "n_logged": len(inputs.seen),
-        "n_uniform": 0 if inputs.uniform is None else len(inputs.uniform),
-        "protocol": split.protocol.name,
-        "seed": split.seed,
-        "positive_rate": float(inputs.seen.label.mean()) if len(inputs.seen) else None,
-    }
-
-
-def _rows(inputs: AuditInputs, bootstrap: Bootstrap) -> dict[str, Any]:
-    stratum = inputs.arrays.main.stratum
-    return {
-        "source": inputs.judged.source,
-        "part": inputs.judged.words,
-        "n": len(inputs.rows),
-        "users": int(np.count_nonzero(np.bincount(inputs.rows.user))),
-        "strata": 1 if stratum is None else int(stratum.max()) + 1,
-        "outcome": "label" if inputs.target == "binary" else "rating, scaled to 0..1",
-        "lists": inputs.slots.lists,
-        "listed_users": int(inputs.slots.n_lists // max(len(inputs.judged.trained_on), 1)),
-        "log_users": int(np.count_nonzero(np.bincount(inputs.seen.user))),
-        "rows_in_lists": int(inputs.slots.row.size),
-        "k": inputs.k,
-        "mapped": inputs.mapped,
-        "scales": ", ".join(inputs.scales),
-        "uses_uniform": inputs.nominal.propensity.uses_uniform,
-        "replicates": int(bootstrap.replicates),
-        "level": bootstrap.level,
-    }
-
-
-def _leakage(inputs: AuditInputs, names: tuple[str, str]) -> dict[str, Any]:
-    """What each model explains of the ratings beyond user and item means, and whether that is too
-    much."""
-    shares = inputs.leaks
-    return {
-        "model": shares[0],
-        "against": shares[1] if len(shares) > 1 else None,
-        "words": inputs.leak(names),
-    }
-
-
-def bounded_means(inputs: AuditInputs) -> Iterator[tuple[str, Pairs]]:
-    """The gap (or the loss of one model) first, then what the gap is made of; one at a time, for
-    memory."""
-    arrays = inputs.arrays
-    yield arrays.name, arrays.main
-    if arrays.against is not None:
-        for name, prediction in (("model_loss", arrays.model), ("against_loss", arrays.against)):
-            yield name, arrays.losses(prediction)
-
-
-def slot_ranges(inputs: AuditInputs) -> Iterator[tuple[str, SlotLead]]:
-    """The leads by slots, and the values of each model's lists."""
-    for metric in ("dcg", "precision"):
-        if inputs.two:
-            yield f"{metric}_gap", inputs.slot_lead(metric)
-        for which, name in enumerate(("model", "against")[: len(inputs.fits)]):
-            yield f"{name}_{metric}", inputs.slot_lead(metric, slots=inputs.slots.alone(which))
-
-
-def _curves(inputs: AuditInputs, grid: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Envelopes over Γ of every mean, and of every lead and value by slots."""
-    user, strengths = inputs.arrays.user, [float(gamma) for gamma in grid]
-    found: dict[str, dict[str, Any]] = {}
-    for name, pairs in bounded_means(inputs):
-        found[name] = {"point": pairs.point}
-        for kind in KINDS:
-            found[name][kind] = _ends(over_grid(pairs, kind, grid))
-            if bootstrap.replicates:
-                found[name][kind]["band"] = _ends(band(pairs, kind, strengths, user, bootstrap))
-    return found | {
-        name: _slot_curve(slots, grid, bootstrap) for name, slots in slot_ranges(inputs)
-    }
-
-
-def _slot_curve(slots: SlotLead, grid: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
-    """The range of a lead or a value by slots: one kind, the exact one."""
-    curve = slots.curve(grid)
-    found: dict[str, Any] = {"point": slots.point, "most": slots.size, "normalised": _ends(curve)}
-    if bootstrap.replicates:
-        drawn = resampled_sums(slots.sums, bootstrap.replicates, generator(bootstrap.rng, "slots"))
-        low, high = (
-            (getattr(curve, end), slots.values(grid, end, drawn)) for end in ("low", "high")
-        )
-        outer = simultaneous_band(low, high, bootstrap.level)
-        found["normalised"]["band"] = _ends(outer)
-    return found
-
-
-def _ends(curve: Curve) -> dict[str, list[float]]:
-    return {"low": curve.low.tolist(), "high": curve.high.tolist()}
-
-
-def _sequential(inputs: AuditInputs, names: tuple[str, str], rng: Rng) -> dict[str, Any] | None:
-    """What the random ratings settle so far; None without them, or without another model."""
-    found = settlement(inputs, rng)
-    if found is None:
-        return None
-    return {
-        "leader": found.leader,
-        "settled_after": found.settled_after,
-        "n": found.n,
-        "more_needed": found.more_needed,
-        "e_value": float(found.evidence[-1]),
-        "difference": found.difference,
-        "sentence": found.say(*names),
-    }
-
-
-def _certificate(inputs: AuditInputs, certificate: Certificate, kind: str) -> dict[str, Any]:
-    return {
-        "low": certificate.lower,
-        "kind": kind,
-        "n_uniform": certificate.n_uniform,
-        "confidence": certificate.confidence,
-        "adjusted_by": inputs.propensity_name,
-        "finding": certificate.finding,
-        "sentence": certificate.sentence,
-        "segments": [
-            {
-                "side": row.side,
-                "name": row.name,
-                "n_uniform": row.n_uniform,
-                "low": row.lower,
-                "p_value": row.p_value,
-            }
-            for row in certificate.segments
-        ],
-    }
-
-
-def _gamma(inputs: AuditInputs) -> dict[str, Any]:
-    """How the rule spreads Γ over pairs, and by group of users and items."""
-    gamma, evidence = inputs.gamma, inputs.nominal.evidence
-    sample = gamma.sample(10_000, inputs.seed)
-    mean = np.exp(gamma.cell_mean_log())
-    labels = []
-    for k, bins in enumerate((evidence.user_bins, evidence.item_bins)):
-        own = bins is not None and np.array_equal(bins.codes, (gamma.user_bin, gamma.item_bin)[k])
-        n = mean.shape[k]
-        plain = ["all"] if n == 1 else [f"class {j + 1}" for j in range(n)]
-        labels.append(
-            list(bins.labels[:n]) if own and bins is not None and len(bins.labels) >= n else plain
-        )
-    return {
-        "gamma_map": {"user_bins": labels[0], "item_bins": labels[1], "values": mean.tolist()},
-        "gamma": {
-            "median": float(np.median(sample)),
-            "p95": float(np.quantile(sample, 0.95)),
-            "max": float(gamma.max),
-            "rule": str(getattr(inputs.rule, "source", inputs.rule)),
-        },
-    }
-
-
-def _segments(inputs: AuditInputs, shown: float) -> dict[str, Any]:
-    data, counts, gamma, arrays = (
-        inputs.data,
-        inputs.nominal.evidence.counts,
-        inputs.gamma,
-        inputs.arrays,
-    )
-    sides = (
-        SegmentSide(
-            "user", data.users, counts.user_degree, gamma.user_mean_log(), data.user_ids.ids
-        ),
-        SegmentSide(
-            "item", data.items, counts.item_degree, gamma.item_mean_log(), data.item_ids.ids
-        ),
-    )
-    change: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
-    if inputs.lists is not None:
-        change = changes(inputs.listed_users, inputs.lists[0], data.n_users, data.n_items)
-    tables = [
-        segment_side(side, arrays, shown, part) for side, part in zip(sides, change, strict=True)
-    ]
-    return {
-        "users": tables[0],
-        "items": tables[1],
-        "columns": sorted({row["column"] for table in tables for row in table}),
-        "largest_users": largest(sides[0], arrays.user, change[0]),
-        "largest_items": largest(sides[1], arrays.item, change[1]),
-        "strength": f"Γ = {shown:.3g}",
-    }

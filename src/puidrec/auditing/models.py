@@ -33,7 +33,7 @@ from puidrec.data.schema import (
 from puidrec.data.sources.reading import is_parquet, read_delimited, read_parquet, typed_columns
 from puidrec.data.split import Split
 from puidrec.errors import InputError
-from puidrec.evaluation.evaluator import unit_scores
+from puidrec.evaluation.any_model import unit_scores
 from puidrec.evaluation.metrics import unit_labels
 from puidrec.rng import generator
 

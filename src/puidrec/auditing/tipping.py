@@ -23,7 +23,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
 
 from puidrec.auditing.envelope import Pairs, sharp
 from puidrec.auditing.estimates import Limits, limits, sums_by_user
@@ -122,13 +121,5 @@ def tipping_of(worst: WorstCase, lead: Limits) -> Tipping:
 
 
 def sharp_tipping(pairs: Pairs) -> float:
-    """Γ at which the sharp envelope reaches 0: a root on log Γ; 1 where the log shows no lead."""
-    if pairs.point <= 0.0:
-        return 1.0
-
-    def lowest(log_gamma: float) -> float:
-        return sharp(pairs, float(np.exp(log_gamma))).low
-
-    if lowest(MAX_LOG) > 0.0:
-        return float("inf")
-    return float(np.exp(brentq(lowest, 0.0, MAX_LOG, xtol=1e-12, rtol=1e-14)))
+    """Γ at which the sharp envelope reaches 0; 1 where the log shows no lead."""
+    return first_zero(lambda log_gamma: sharp(pairs, float(np.exp(log_gamma))).low)

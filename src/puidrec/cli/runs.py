@@ -39,7 +39,14 @@ def train(
     context: typer.Context,
     data: options.ModelDataOptions,
     model: ModelOptions,
-    protocol: options.ProtocolName = "rd",
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help=options.PROTOCOLS,
+            metavar="NAME",
+            show_default="every uniform row calibrates, none tests; without such rows rd",
+        ),
+    ] = None,
     shards: options.Shards = None,
     log: Annotated[
         str | None,
@@ -48,7 +55,7 @@ def train(
     *,
     output: options.OutputOptions,
 ) -> None:
-    """Train a recommender and measure it on the protocol's test rows.
+    """Train a recommender, and measure it on test rows where there are any (--protocol rd).
 
     A run that was interrupted goes on where its last checkpoint left off: repeat the command.
     """
@@ -119,14 +126,22 @@ def train(
 def _show_run(run: Run, data: str, out: Path | None) -> None:
     """Print the metrics on test rows, how they came about, and where the run is."""
     facts = run.metrics
-    print_table(
-        f"{facts['method']} on {data}, protocol {facts['protocol']}, seed {facts['seed']}",
-        ("metric", "test"),
-        [(name, f"{value:.4f}") for name, value in run.evaluation.items()],
-    )
+    if run.evaluation is None:
+        tested = (
+            f"{facts['method']} on {data}, seed {facts['seed']}: no test rows, for every uniform "
+            "row may calibrate; --protocol rd holds back 90 % of them to measure with"
+        )
+    else:
+        print_table(
+            f"{facts['method']} on {data}, protocol {facts['protocol']}, seed {facts['seed']}",
+            ("metric", "test"),
+            [(name, f"{value:.4f}") for name, value in run.evaluation.items()],
+        )
+        liked = f"{facts['positive_rate']:.1%} liked"
+        tested = f"{facts['test_rows']:,} {facts['evaluated_on']} test rows, {liked}"
     say(
-        f"{facts['test_rows']:,} {facts['evaluated_on']} test rows, {facts['positive_rate']:.1%} liked; "
-        f"{_training_of(facts)}, {facts['seconds']:.1f} s; uniform rows used for: {facts['uniform_rows_used']}."
+        f"{tested}; {_training_of(facts)}, {facts['seconds']:.1f} s; "
+        f"uniform rows used for: {facts['uniform_rows_used']}."
     )
     say_overlap(facts)
     say_stable(facts)

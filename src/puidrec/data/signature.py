@@ -20,13 +20,15 @@ Keys = tuple[np.ndarray, np.ndarray]
 """A number of 64 bits per user and per item, as random as a hash."""
 
 
-def entity_keys(ratings: RowMatrix, seed: int, known: Keys | None = None) -> Keys:
+def entity_keys(
+    ratings: RowMatrix, seed: int, known: Keys | None = None, rounds: int = ROUNDS
+) -> Keys:
     """What users and items did, as numbers; `known`: keys of theirs from elsewhere, which count
     too."""
     users_known, items_known = known or (np.uint64(0), np.uint64(0))
     users = _mixed(np.diff(ratings.row_start).astype(np.uint64) + users_known)
     items = np.zeros(ratings.n_items, np.uint64)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         totals = np.zeros(ratings.n_items, np.uint64)
         for part in ratings.parts():  # uint64 sums are modulo 2⁶⁴: exact in any order
             own = _mixed(_values(part, seed) + _ODD * part.of_users(users))

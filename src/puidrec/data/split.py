@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.on_disk import StoredInteractions
+from puidrec.data.on_disk import StoredInteractions, row_slices
 from puidrec.data.overlap import Overlap
 from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.row_matrix import RowMatrix
@@ -23,6 +23,8 @@ MaskKind = Literal["random", "positives"]
 Selection = Literal["uniform", "observational", "none"]
 Regime = Literal["uniform", "logged"]
 
+PAIRS = 5_000_000
+"""Rows of a log on disk that are looked at together."""
 MOST_HELD_OUT = 1_000_000
 """Most rows held out for validation or test: more would cost as much as training and add no
 precision."""
@@ -110,19 +112,7 @@ def split_dataset(
                 hint="Give uniform interactions, or leave add_uniform out.",
             )
         share = rule.logged_validation_share
-        validation, test, train = divide(data.logged, (share, share))
-        _warn_of_future(train, test)
-        held_out = (validation.labelled(rule), test.labelled(rule))
-        return Split(
-            train.labelled(rule),
-            None,
-            *held_out,
-            rule,
-            seed,
-            "logged",
-            "logged",
-            overlap=data.overlap,
-        )
+        return _split_of_log(data, rule, seed, *divide(data.logged, (share, share)))
     propensity, validation, test = divide(
         data.uniform, (rule.propensity_share, rule.validation_share)
     )
@@ -140,6 +130,20 @@ def split_dataset(
         test.labelled(rule),
     )
     return Split(*parts, rule, seed, "uniform", selection, add_uniform, data.overlap)
+
+
+def _split_of_log(
+    data: Dataset,
+    rule: Protocol,
+    seed: int,
+    validation: Interactions,
+    test: Interactions,
+    train: Interactions,
+) -> Split:
+    """Rows of the log alone."""
+    _warn_of_future(train, test)
+    parts = (train.labelled(rule), None, validation.labelled(rule), test.labelled(rule))
+    return Split(*parts, rule, seed, "logged", "logged", overlap=data.overlap)
 
 
 def split_without_test(data: Dataset, seed: int, *, select: Selection = "uniform") -> Split:
@@ -330,18 +334,21 @@ def _content_order(data: Dataset, rows: Interactions, seed: int) -> np.ndarray |
     """The rows by hashes of their ratings and of what their users and items did, in these rows and
     in the log; None for a large log, whose rows are drawn by position.
 
-    Rows that differ in nothing but a name come as they stand. A log on disk tells nothing of users
-    and items here, since it would have to be read several times.
+    Rows that differ in nothing but a name come as they stand.
     """
     if len(rows) > 10 * MOST_HELD_OUT:
         return None
 
     def matrix(of: Interactions) -> RowMatrix:
-        row_start = np.searchsorted(of.user, np.arange(data.n_users + 1))
+        counts = sum(
+            np.bincount(of.user[part], minlength=data.n_users) for part in row_slices(len(of))
+        )
+        row_start = np.append(0, np.cumsum(counts))
+        if isinstance(of, StoredInteractions):
+            return RowMatrix(row_start, of.item, of.rating, data.n_items, PAIRS, of.scratch)
         return RowMatrix(row_start, of.item, of.rating, data.n_items)
 
-    alone = rows is data.logged or isinstance(data.logged, StoredInteractions)
-    known = None if alone else entity_keys(matrix(data.logged), seed)
+    known = None if rows is data.logged else entity_keys(matrix(data.logged), seed, rounds=1)
     return np.argsort(row_hashes(matrix(rows), seed, known), kind="stable")
 
 

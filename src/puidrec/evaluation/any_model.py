@@ -4,7 +4,7 @@ recommendations."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
@@ -27,6 +27,21 @@ from puidrec.evaluation.unseen_items import Found, Seen, ranks_in
 PAIRS_AT_ONCE = 1_000_000
 
 
+class Predictor(Protocol):
+    """Anything that scores pairs of the caller's own ids."""
+
+    def predict(self, users: Any, items: Any) -> Any:
+        """One score per pair."""
+
+
+def unit_scores(model: Predictor, users: Any, items: Any) -> Any:
+    """Scores that compare with ratings scaled to [0, 1]: a model that knows its rating scale is
+    asked for these."""
+    return model.predict(
+        users, items, **({"scale": "unit"} if hasattr(model, "rating_scale_") else {})
+    )
+
+
 def is_table(given: Any) -> bool:
     """Whether this is a table of scores or recommendations, not a model."""
     return isinstance(given, pl.DataFrame | pl.LazyFrame | dict) or (
@@ -44,20 +59,7 @@ class ScoreTable:
     @classmethod
     def of(cls, table: Frame) -> ScoreTable:
         """Check a caller's table; a pair may be there once only."""
-        origin = Origin("scores")
-        frame = to_polars(table, origin).rename(
-            lambda name: {"user": "user_id", "item": "item_id"}.get(name, name)
-        )
-        require_columns(frame, ("user_id", "item_id", "score"), origin)
-        require_rows(frame, origin)
-        columns = [check_ids(frame[name], origin) for name in ("user_id", "item_id")]
-        columns.append(check_number(frame["score"], origin))
-        if "rank" in frame.columns:
-            columns.append(check_number(frame["rank"], origin))
-        clean = pl.DataFrame(columns)
-        if clean.select("user_id", "item_id").is_duplicated().any():
-            raise origin.error("a pair is scored twice", expected="one row per user and item")
-        return cls(clean)
+        return cls(_pairs_of(table, Origin("scores"), "score", "rank"))
 
     def predict(self, users: Any, items: Any) -> np.ndarray:
         """The scores of pairs; refused where the table has none."""
@@ -99,17 +101,23 @@ def recommendations(table: Frame) -> pl.DataFrame | None:
     frame = with_our_names(to_polars(table, origin))
     if "rank" not in frame.columns:
         return None
-    require_columns(frame, ("user_id", "item_id", "rank"), origin)
-    require_rows(frame, origin)
-    rank = check_number(frame["rank"], origin)
-    clean = pl.DataFrame(
-        [check_ids(frame[key], origin) for key in ("user_id", "item_id")]
-    ).with_columns(rank)
-    if clean.select("user_id", "item_id").is_duplicated().any():
-        raise origin.error(
-            "an item is recommended twice to a user", expected="one row per user and item"
-        )
+    clean = _pairs_of(frame, origin, "rank")
     return clean.sort("user_id", "rank", maintain_order=True).select("user_id", "item_id")
+
+
+def _pairs_of(table: Frame, origin: Origin, *numbers: str) -> pl.DataFrame:
+    """Pairs of a caller's table, each there once, and its numbers; the first of these must be
+    there."""
+    frame = with_our_names(to_polars(table, origin))
+    require_columns(frame, ("user_id", "item_id", numbers[0]), origin)
+    require_rows(frame, origin)
+    columns = [check_ids(frame[name], origin) for name in ("user_id", "item_id")]
+    columns += [check_number(frame[name], origin) for name in numbers if name in frame.columns]
+    clean = pl.DataFrame(columns)
+    if clean.select("user_id", "item_id").is_duplicated().any():
+        done = "scored" if numbers[0] == "score" else "recommended"
+        raise origin.error(f"a pair is {done} twice", expected="one row per user and item")
+    return clean
 
 
 def found_in_lists(

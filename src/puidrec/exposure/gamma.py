@@ -43,7 +43,7 @@ __all__ = [
 SourceName = Literal["information", "exposure-gap", "recovered", "constant", "random"]
 Scope = Literal["local", "global"]
 Direction = Literal["proportional", "residual"]
-Link = Literal["exp", "one-plus", "clip", "info"]
+Link = Literal["exp", "clip", "info"]
 RANDOM_CLASSES = 64
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "scope": get_args(Scope),
@@ -182,8 +182,7 @@ def _weight(
         return 1.0, score
     if choice != "auto":
         return float(choice), score
-    shift = evidence.calibration.shift(side)
-    target = float(np.expm1(shift)) if rule.link == "one-plus" else shift
+    target = evidence.calibration.shift(side)
     null, plugin = (
         (gains.null_user, gains.plugin_user)
         if side == "user"
@@ -214,8 +213,6 @@ def information(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
     clipped = 0.0
     if rule.link == "exp":
         log_gamma = printed
-    elif rule.link == "one-plus":
-        log_gamma = np.log1p(printed)
     elif rule.link == "clip":
         log_gamma = np.log(np.maximum(printed, 1.0))
         clipped = float(weight[printed < 1.0].sum())

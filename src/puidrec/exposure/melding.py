@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import expit, logit, stdtrit
 
 from puidrec.errors import InputError
 from puidrec.evaluation.significance import holm, resampled_sums, stretch_of_few
@@ -229,7 +229,7 @@ def _seen_draws(
     q, share = (
         np.clip(one[..., :-1] / one[..., -1:], floor, 1.0 - floor) for one in (total, drawn)
     )
-    return _expit(_logit(q) + stretch_of_few(m, tail) * (_logit(share) - _logit(q)))
+    return np.asarray(expit(logit(q) + stretch_of_few(m, tail) * (logit(share) - logit(q))))
 
 
 def _melded(
@@ -248,13 +248,3 @@ def _melded(
     limit = max(float(np.partition(side, rank)[rank]) for side in (above, below))
     share = min(float((side <= 0.0).sum() + 1) for side in (above, below)) / (n + 1)
     return float(np.exp(max(limit, 0.0))), min(1.0, 2.0 * share)
-
-
-def _logit(share: np.ndarray) -> np.ndarray:
-    logit: np.ndarray = np.log(share) - np.log1p(-share)
-    return logit
-
-
-def _expit(value: np.ndarray) -> np.ndarray:
-    share: np.ndarray = 1.0 / (1.0 + np.exp(-value))
-    return share

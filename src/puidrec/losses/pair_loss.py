@@ -23,10 +23,9 @@ gives IPS and DR.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from types import SimpleNamespace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,7 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from puidrec.scores.log import Column, Log, exact_sum
+from puidrec.scores.log import Column, Log, Row, exact_sum
 from puidrec.scores.low_rank import LowRank
 
 TargetKind = Literal["unit", "signed"]
@@ -44,19 +43,6 @@ WIDTH = 0.003
 """Distance of scores from a bend within which it is rounded off; ratings span 1 or 2."""
 GRAM_ROWS = 1024
 """Rows whose products are summed in float32 before float64 takes over."""
-
-
-class Row(SimpleNamespace):
-    """The numbers of some logged pairs by name: `r` ratings, `a` and `b` bounds of weights, and
-    what a loss adds."""
-
-    r: Tensor
-    a: Tensor
-    b: Tensor
-    g: Tensor
-    k0: Tensor
-    m: Tensor
-    s: Tensor
 
 
 class PairLoss:
@@ -208,8 +194,11 @@ class RobustLoss(PairLoss):
         if self.head == "direct":
             k = k - row.g
         elif self.head is not None:
-            moved = self.head == "residual"
-            g = self.error.to_target(s) + row.g if moved else self.error.to_target(row.g)
+            g, moved = row.g, self.head == "residual"
+            if not squares:  # else scores are on the scale of targets as they are
+                g = self.error.to_target(s if moved else g) + (g if moved else 0.0)
+            elif moved:
+                g = s + g
             imputed = self.error.parts(s, g)
             k = (g - row.r) * (2.0 * s - row.r - g) if squares else k - imputed.value
             slope = slope - imputed.slope
@@ -310,10 +299,12 @@ class Line(NamedTuple):
     """J along factors L + t ΔL, R + t ΔR, where scores of logged pairs are s0 + t s1 + t² s2."""
 
     s0: Column
-    s1: Column
+    far: Column
+    """Scores at t = reach: s1 is (far − s0)/reach − reach s2."""
     s2: Column
+    reach: float
     smooth: np.ndarray
-    """Coefficients of t⁰ (0) … t⁴ of the part over D."""
+    """Coefficients of t⁰ … t⁴ of the part over D and of the penalty; t⁰ does not count."""
     above: np.ndarray
     """The same of J where f is quadratic; else of parabolas above it."""
 
@@ -331,47 +322,35 @@ class Objective:
     """Of all users."""
     constant: float = 0.0
 
-    def on_rows(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """A function of scores and of the numbers of pairs, as one of parts of columns."""
-        count = len(self.columns)
-
-        def of_parts(*parts: Tensor) -> Tensor:
-            numbers = dict(zip(self.columns, parts[-count:], strict=True))
-            return function(*parts[:-count], Row(**numbers))
-
-        return of_parts
-
     def value(self, s: Column, at: Factors) -> float:
         """J."""
-        f = self.on_rows(lambda s, row: exact_sum(self.loss.value(s, row)))
-        total = self.scale * float(self.log.sum(f, s, *self.columns.values())) + self.constant
+        value = self.log.sum(lambda s, row: exact_sum(self.loss.value(s, row)), s, row=self.columns)
+        total = self.scale * float(value) + self.constant
         if not self.v:
             return total
-        left, right = self.with_pull(*at)
+        left, right = (torch.cat(pair, 1) for pair in zip(at, self.pull, strict=True))
         return total + self.v * float((self.log.total(gram(left, left)) * gram(right, right)).sum())
 
     def curvature(self, s: Column) -> Column:
         """∂²f/∂s² of logged pairs, or a bound of it."""
-        return self.log.map(self.on_rows(self.loss.curvature), s, *self.columns.values())
-
-    def slope(self, s: Column) -> Column:
-        """∂f/∂s of logged pairs."""
-        return self.log.map(self.on_rows(self.loss.slope), s, *self.columns.values())
+        return self.log.map(self.loss.curvature, s, row=self.columns)
 
     def factor_slopes(self, s: Column, at: Factors) -> Factors:
         """−½ ∂J/∂L and −½ ∂J/∂R."""
         left, right = at
-        slope, half = self.slope(s), -0.5 * self.scale
+        slope, half = self.log.map(self.loss.slope, s, row=self.columns), -0.5 * self.scale
         users = self.log.to_users(slope, right).mul_(half)
         items = self.log.to_items(slope, left).mul_(half)
         if self.v:
-            m, n = self.with_pull(left, right)
+            m, n = (torch.cat(pair, 1) for pair in zip(at, self.pull, strict=True))
             users -= m @ (self.v * gram(n, right)).to(m)
             items -= n @ (self.v * self.log.total(gram(m, left))).to(n)
         return users, items
 
-    def line(self, s: Column, at: Factors, step: Factors) -> Line:
+    def line(self, s: Column, at: Factors, step: Factors, slope: float, bend: float) -> Line:
         """The line from these scores along a step of the factors.
+
+        slope: that of J + penalty in t where it starts. bend: coefficient of t² of the penalty.
 
         With s0 known, s1 follows from s2 and the scores of a point about as far away as the start
         is long: two sampled products instead of three, and no digits are lost where steps are
@@ -385,59 +364,47 @@ class Objective:
         far = log.scores(*(torch.add(x, dx, alpha=reach) for x, dx in sides))
         s2 = log.scores(*step)
 
-        def sums(far: Tensor, s0: Tensor, s2: Tensor, *parts: Tensor) -> Tensor:
-            return far.sub(s0).div_(reach).sub_(s2, alpha=reach)
-
-        s1 = log.map(sums, far, s, s2)
-
-        def products(s0: Tensor, s1: Tensor, s2: Tensor, row: Row) -> Tensor:
-            slope, half = self.loss.slope(s0, row), 0.5 * self.loss.curvature(s0, row)
+        def products(s: Tensor, far: Tensor, s2: Tensor, row: Row) -> Tensor:
+            s1 = far.sub(s).div_(reach).sub_(s2, alpha=reach)
+            own, half = self.loss.slope(s, row), 0.5 * self.loss.curvature(s, row)
             first, second = half * s1, half * s2
-            pairs = ((slope, s1), (slope, s2), (first, s1), (first, s2), (second, s2))
+            pairs = ((own, s1), (own, s2), (first, s1), (first, s2), (second, s2))
             return torch.stack([exact_sum(x * y) for x, y in pairs])
 
-        found = log.sum(self.on_rows(products), s, s1, s2, *self.columns.values())
+        found = log.sum(products, s, far, s2, row=self.columns)
         a1, a2, c11, c12, c22 = (self.scale * found).tolist()
-        smooth = np.zeros(5)
-        if self.v:
-            smooth = self._everywhere(at, step)
-        logged = np.array([0.0, a1, a2 + c11, 2.0 * c12, c22])
-        return Line(s, s1, s2, smooth, smooth + logged)
+        smooth = self._everywhere(at, step) if self.v else np.zeros(5)
+        smooth[1], smooth[2] = slope - a1, smooth[2] + bend
+        above = smooth + np.array([0.0, a1, a2 + c11, 2.0 * c12, c22])
+        return Line(s, far, s2, reach, smooth, above)
 
     def along(self, line: Line, t: float, *, exact: bool = False) -> float:
         """The slope of J in t along a line; or (`exact`) its change from t = 0, in float64."""
 
-        def sums(s: Tensor, s1: Tensor, s2: Tensor, row: Row) -> Tensor:
-            if not exact:
-                here = torch.add(s, torch.add(s1, s2, alpha=t), alpha=t)
-                return exact_sum(self.loss.slope(here, row) * torch.add(s1, s2, alpha=2.0 * t))
-            row, s = Row(**{name: x.double() for name, x in vars(row).items()}), s.double()
-            here = s + t * (s1 + t * s2)
-            return (self.loss.value(here, row) - self.loss.value(s, row)).sum()
+        def sums(s: Tensor, far: Tensor, s2: Tensor, row: Row) -> Tensor:
+            if exact:
+                s, far, s2 = s.double(), far.double(), s2.double()
+                row = Row(**{name: x.double() for name, x in vars(row).items()})
+            s1 = far.sub(s).div_(line.reach).sub_(s2, alpha=line.reach)
+            here = torch.add(s, torch.add(s1, s2, alpha=t), alpha=t)
+            if exact:
+                return (self.loss.value(here, row) - self.loss.value(s, row)).sum()
+            return exact_sum(self.loss.slope(here, row) * torch.add(s1, s2, alpha=2.0 * t))
 
-        found = self.log.sum(self.on_rows(sums), *line[:3], *self.columns.values())
-        smooth = line.smooth * [0.0, 1.0, 1.0, 1.0, 1.0]
-        powers = t ** np.arange(5) if exact else np.arange(5) * t ** np.array([0, 0, 1, 2, 3])
-        return self.scale * float(found) + float(smooth @ powers)
-
-    def moved(self, line: Line, t: float) -> Column:
-        """Logged scores at t."""
-        ahead = partial(torch.add, alpha=t)
-        return self.log.map(ahead, line.s0, self.log.map(ahead, line.s1, line.s2))
+        logged = float(self.log.sum(sums, line.s0, line.far, line.s2, row=self.columns))
+        powers = np.arange(1, 5)
+        of_t = t**powers if exact else powers * t ** (powers - 1)
+        return self.scale * logged + float(line.smooth[1:] @ of_t)
 
     @cached_property
-    def pull(self) -> Factors | None:
+    def pull(self) -> Factors:
         """Factors of −m for the users of this process, without columns of 0."""
         if self.m is None:
-            return None
+            users, items = self.log.n_users, self.log.n_items
+            like = {"dtype": self.log.dtype, "device": self.log.device}
+            return torch.zeros(users, 0, **like), torch.zeros(items, 0, **like)
         m = self.m.without_zeros()
         return self.log.own(torch.cat(m.lefts, 1)), -torch.cat(m.rights, 1)
-
-    def with_pull(self, left: Tensor, right: Tensor) -> Factors:
-        """Factors of s − m."""
-        if self.pull is None:
-            return left, right
-        return torch.cat([left, self.pull[0]], 1), torch.cat([right, self.pull[1]], 1)
 
     def _everywhere(self, at: Factors, step: Factors) -> np.ndarray:
         """v Σ_D (s − m)² along a line, coefficients of t⁰ (0) … t⁴.
@@ -448,11 +415,11 @@ class Objective:
         """
         width = at[0].shape[1]
         grams = []
-        for x, dx, k in ((at[0], step[0], 0), (at[1], step[1], 1)):
+        for x, dx, m in zip(at, step, self.pull, strict=True):
             own = torch.cat([x, dx], 1)
-            wide = own if self.pull is None else torch.cat([own, self.pull[k]], 1)
-            rows = gram(own, wide) if k else self.log.total(gram(own, wide))
-            whole = rows.new_zeros(wide.shape[1], wide.shape[1])
+            rows = gram(own, torch.cat([own, m], 1))
+            rows = rows if grams else self.log.total(rows)
+            whole = rows.new_zeros(rows.shape[1], rows.shape[1])
             whole[: 2 * width], whole[:, : 2 * width] = rows, rows.T
             grams.append(whole)
         users, items = grams
@@ -496,3 +463,22 @@ class _PairSum(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
         return (slope * upstream).to(slope), None, None
+
+
+__all__ = [
+    "HEADS",
+    "AbsoluteError",
+    "CrossEntropyError",
+    "Factors",
+    "Objective",
+    "PairError",
+    "PairLoss",
+    "PrintedImputation",
+    "RobustLoss",
+    "Row",
+    "TargetKind",
+    "UnseenLoss",
+    "gram",
+    "imputation_target",
+    "pair_sum",
+]

@@ -134,7 +134,7 @@ def _path_rows(prepared: Prepared) -> tuple[Log, np.ndarray, np.ndarray, slice]:
     log = prepared.log
     step = max(1, -(-len(log.rows) // PATH_ROWS), -(-log.data.n_users // PATH_USERS))
     if step == 1 and not isinstance(log.rows, StoredInteractions):
-        return log.operator, log.items, log.ratings_array(), slice(None)
+        return log.operator, log.items, log.ratings.values, slice(None)
     users = slice(0, None, step)
     counts = np.diff(log.row_start)[users]
     at = np.repeat(

@@ -132,7 +132,8 @@ def _fitted(
     settings, seen = prepared.settings, float(len(log))
     share = one.unseen_weight / max(log.n_pairs - seen, 1.0)
     ones = log.filled(lambda rows: np.ones(rows.stop - rows.start))
-    columns = {"r": ones, "a": ones, "b": ones, "m": log.column()}
+    zeros = log.filled(lambda rows: np.zeros(rows.stop - rows.start))
+    columns = {"r": ones, "a": ones, "b": ones, "m": zeros}
     nothing = constant(prepared, 0.0)
     nothing = replace(nothing, lefts=(nothing.lefts[0][users],))
     objective = Objective(

@@ -108,16 +108,16 @@ class TrainingLog:
 
     def parts(self) -> Iterator[Interactions]:
         """The training rows, those of some users at a time."""
-        if isinstance(self.rows, StoredInteractions):
-            for start, stop in user_blocks(self.row_start, self.max_pairs):
-                yield self.users(start, stop)
+        rows, start = self.rows, self.row_start
+        if isinstance(rows, StoredInteractions):
+            for first, last in user_blocks(start, self.max_pairs):
+                yield rows.part(slice(int(start[first]), int(start[last])))
         else:
-            yield self.rows
+            yield rows
 
-    def users(self, start: int, stop: int) -> Interactions:
-        """The training rows of users start..stop−1 of a log on disk, read into memory."""
-        assert isinstance(self.rows, StoredInteractions)  # noqa: S101 (a log in memory is one part)
-        return self.rows.part(slice(int(self.row_start[start]), int(self.row_start[stop])))
+    def total(self, values: Callable[[Interactions], np.ndarray]) -> float:
+        """The sum over the training rows of what is made of each."""
+        return sum(float(np.sum(values(part), dtype=np.float64)) for part in self.parts())
 
     def scratch(self, dtype: type = np.float64) -> Scratch:
         """Room on disk for a number per training row."""
@@ -153,13 +153,7 @@ class TrainingLog:
     @cached_property
     def target_mean(self) -> float:
         """The mean of the targets: where models start."""
-        return sum(float(self.target(part).sum(dtype=np.float64)) for part in self.parts()) / len(
-            self.rows
-        )
-
-    def ratings_array(self) -> np.ndarray:
-        """The targets of all training rows, float64."""
-        return np.concatenate([np.asarray(self.target(part), np.float64) for part in self.parts()])
+        return self.total(self.target) / len(self.rows)
 
     @property
     def ratings(self) -> RowMatrix:
@@ -188,18 +182,17 @@ class TrainingLog:
     @cached_property
     def inverse_mean(self) -> float:
         """The mean of 1/p over the training rows."""
-        return sum(
-            float((1.0 / self.nominal.propensity_of(part)).sum()) for part in self.parts()
-        ) / len(self.rows)
+        return self.total(self.inverse) / len(self.rows)
 
     @property
     def reweighted_mean(self) -> float:
         """The mean of the targets if every row counted 1/p."""
-        total = sum(
-            float((self.target(part) / self.nominal.propensity_of(part)).sum())
-            for part in self.parts()
-        )
+        total = self.total(lambda part: self.target(part) * self.inverse(part))
         return total / (self.inverse_mean * len(self.rows))
+
+    def inverse(self, rows: Interactions) -> np.ndarray:
+        """1/p of rows."""
+        return 1.0 / self.nominal.propensity_of(rows)
 
     @cached_property
     def exposure_factors(self) -> ExposureFactors:
@@ -273,14 +266,9 @@ class TrainingLog:
         small = len(self.rows) * self.settings.dim_number <= DOUBLE
         return torch.float64 if small and self.settings.device == "cpu" else torch.float32
 
-    @property
-    def numpy_dtype(self) -> type:
-        """The same for arrays."""
-        return np.float64 if self.dtype == torch.float64 else np.float32
-
     def tensor(self, values: np.ndarray) -> torch.Tensor:
         """Numbers as the model trains with them, where it trains."""
-        return torch.from_numpy(np.array(values, dtype=self.numpy_dtype)).to(self.settings.device)
+        return torch.tensor(values, dtype=self.dtype, device=self.settings.device)
 
 
 class UniformRows(NamedTuple):
@@ -344,13 +332,13 @@ class Prepared:
         return pointwise_error(self.settings.loss, "signed" if self.log.scale.signed else "unit")
 
     def uniform_target(self) -> np.ndarray:
-        """Targets of the uniform rows held out for calibration; empty where there are none."""
+        """Targets of the uniform rows held out for calibration, ratings in [0, 1] or labels 0 and
+        1; empty where there are none."""
         rows = self.split.propensity
         if rows is None or not len(rows):
             return np.zeros(0)
-        if self.settings.target == "rating":
-            return self.data.scale.unit(rows.rating).astype(np.float64)
-        return rows.label.astype(np.float64)
+        rating = self.settings.target == "rating"
+        return np.asarray(self.data.scale.unit(rows.rating) if rating else rows.label, np.float64)
 
     def uniform_rows(self) -> Interactions:
         """Uniform rows that may train: those held out for propensities, which neither validate nor
@@ -428,7 +416,7 @@ class Prepared:
         if weights == "unit":
             b = log.column(lambda rows: np.ones(len(rows)))
         elif weights == "inverse":
-            b = log.column(lambda rows: 1.0 / log.nominal.propensity_of(rows) / log.inverse_mean)
+            b = log.column(lambda rows: log.inverse(rows) / log.inverse_mean)
         elif weights == "imputation":
             b = log.column(self._imputation_weights)
         else:
@@ -461,9 +449,7 @@ class Prepared:
         that L2 means the same; where they are 0 on all rows (p = 1 everywhere), those of the log.
         """
         rule: WeightRule = named(self.settings.spec.imputation_weights)(self)
-        own = sum(
-            float(np.sum(rule(self.log.nominal.propensity_of(part)))) for part in self.log.parts()
-        )
+        own = self.log.total(lambda part: rule(self.log.nominal.propensity_of(part)))
         total = self.mean_weight * len(self.rows)
         return (lambda p: rule(p) * (total / own)) if own > 0.0 else (lambda p: 1.0 / p)
 
@@ -473,9 +459,7 @@ class Prepared:
     @cached_property
     def mean_weight(self) -> float:
         """The mean over the training rows of the largest weight that Γ allows."""
-        log = self.log
-        total = sum(float(self.weights_of(part).b.sum()) for part in log.parts())
-        return total / len(log.rows)
+        return self.log.total(lambda part: self.weights_of(part).b) / len(self.rows)
 
     def backbone(self, stage: str, mean: float | None = None) -> Backbone:
         """A fresh backbone for a stage of training; it starts at the mean of the targets."""
@@ -511,5 +495,5 @@ class Prepared:
                 rows, (self.log.row_start, self.log.items), generator(self.settings.seed, "drawn")
             )
             return Validator.from_rows(rows, metric, scale=scale)
-        weight = 1.0 / self.log.nominal.propensity_of(rows) if len(rows) else None
+        weight = self.log.inverse(rows) if len(rows) else None
         return Validator.from_rows(rows, metric, weight, scale)

@@ -249,9 +249,8 @@ class RobustProblem(Problem):
                 s, loss = self._scores(phi), RobustLoss(self.error, head)
                 if theta is not None:
                     columns["g"] = self._scores(theta)
-            at = Objective(self.log, loss, columns)
-            found = at.on_rows(lambda s, row: loss.coefficient(s, row).value)
-            self._reference[step] = self.log.map(found, s, *columns.values())
+            found = self.log.map(lambda s, row: loss.coefficient(s, row).value, s, row=columns)
+            self._reference[step] = found
         return self._reference[step]
 
     @cached_property

@@ -48,6 +48,8 @@ def train_stages(
 ) -> Fitted:
     """Run every stage; a checkpoint holds the stages done and the one under way."""
     _require_same_checkpoint(resume, prepared.log.operator)
+    if prepared.settings.spec.needs_uniform:
+        prepared.uniform_rows()  # refused before dim and L2 are chosen, which takes longest
     work = None if progress is None else Work(progress, prepared.settings.epochs)
     # First, since it asks for propensities: features that cannot be binned are refused before the
     # path is walked, not after it.

@@ -9,7 +9,7 @@ the same columns. A package can bring a method of its own: an entry point of the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -168,255 +168,211 @@ SIGNED = "puidrec.methods.unseen:stages"
 BASELINE = "puidrec.methods.baselines:stages"
 FIELD = "puidrec.methods.field."
 WEIGHTS, DECONFOUNDED = f"{FIELD}log_weights:", f"{FIELD}deconfounded:"
+BALANCED, RESIDUAL = f"{FIELD}balanced:", f"{FIELD}residual:residual_stages"
 FROM_LOG = "a log of ratings; propensities are estimated from it"
 FROM_UNIFORM = "a log of ratings and at least 50 uniform ratings beside those that validate and test; it trains on both"
 UNIFORM_WEIGHTS = "training (weights of the log)"
+UNIFORM_RESIDUALS = "training (residuals of the propensity)"
 
 
-def _grid(prefix: str, uncertainty: Uncertainty, benchmark: bool, words: str) -> list[MethodSpec]:
-    """The IPS and DR rows of one kind of uncertainty."""
-    estimators: tuple[tuple[Estimator, str], ...] = (
-        ("ips", "inverse propensity scoring"),
-        ("dr", "doubly robust"),
-    )
-    space = (*TRAINED, "min_propensity", *(["gamma"] if uncertainty != "none" else []))
-    return [
-        MethodSpec(
-            f"{prefix}{name}",
-            ROBUST,
-            f"{label}{words}",
-            name,
-            uncertainty,
-            benchmark,
-            uses_propensity=True,
-            search_space=space,
-            needs=FROM_LOG,
-        )
-        for name, label in estimators
-    ]
+WEIGHTED = (*TRAINED, "min_propensity")
+WORDS: dict[Estimator, str] = {"ips": "inverse propensity scoring", "dr": "doubly robust"}
 
 
-def _reweighted(name: str, estimator: Estimator, words: str, **weights: str) -> MethodSpec:
-    """IPS or DR with other weights of the log or of the imputation."""
-    return MethodSpec(
-        name,
-        ROBUST,
-        words,
-        estimator,
-        uses_propensity=True,
-        search_space=(*TRAINED, "min_propensity"),
-        needs=FROM_LOG,
-        **{key: f"{WEIGHTS}{rule}" for key, rule in weights.items()},  # type: ignore[arg-type]
-    )
-
-
-def _balanced(
-    name: str, kind: str, estimator: Estimator, words: str, uniform: str = ""
+def _weighted(
+    name: str,
+    estimator: Estimator,
+    words: str,
+    build: str = ROBUST,
+    uniform: str = "",
+    **more: Any,
 ) -> MethodSpec:
-    """A first fit, then weights of the log tilted to a mean that is known otherwise."""
-    return MethodSpec(
-        name,
-        f"{FIELD}balanced:{kind}_stages",
-        words,
-        estimator,
-        uses_propensity=True,
-        uses_uniform=uniform,
-        needs_uniform=bool(uniform),
-        search_space=(*TRAINED, "min_propensity"),
-        needs=FROM_UNIFORM if uniform else FROM_LOG,
-    )
+    """IPS or DR in some form; `uniform`: what it needs uniform rows for, where it does."""
+    common: dict[str, Any] = {
+        "uses_propensity": True,
+        "uses_uniform": uniform,
+        "needs_uniform": bool(uniform),
+        "search_space": WEIGHTED,
+        "needs": FROM_UNIFORM if uniform else FROM_LOG,
+    }
+    return MethodSpec(name, build, words, estimator, **common | more)
 
 
-def _residual(name: str, estimator: Estimator, words: str) -> MethodSpec:
-    """A first fit, then one whose propensities (and imputation) agree with uniform rows."""
-    return MethodSpec(
-        name,
-        "puidrec.methods.field.residual:residual_stages",
-        words,
-        estimator,
-        uses_propensity=True,
-        uses_uniform="training (residuals of the propensity)",
-        needs_uniform=True,
-        losses=("squared",),
-        search_space=(*TRAINED, "min_propensity"),
-        needs=FROM_UNIFORM,
-    )
-
-
-def _with_propensity(name: str, estimator: Estimator, propensity: str, words: str) -> MethodSpec:
-    """IPS or DR under a propensity of its own."""
-    return MethodSpec(
-        name,
-        ROBUST,
-        words,
-        estimator,
-        uses_propensity=True,
-        search_space=(*TRAINED, "min_propensity"),
-        needs=FROM_LOG,
-        defaults={"propensity": propensity},
-    )
+def _grid(
+    prefix: str, words: str = "", uncertainty: Uncertainty = "none", benchmark: bool = False
+) -> list[MethodSpec]:
+    """The IPS and DR rows of one kind of uncertainty."""
+    space = (*WEIGHTED, *(["gamma"] if uncertainty != "none" else []))
+    kind: dict[str, Any] = {"uncertainty": uncertainty, "benchmark": benchmark}
+    return [
+        _weighted(f"{prefix}{name}", name, f"{label}{words}", search_space=space, **kind)
+        for name, label in WORDS.items()
+    ]
 
 
 def _multi(name: str, estimator: Estimator, words: str) -> MethodSpec:
     return MethodSpec(name, MULTI, words, estimator, exposure_head=True, losses=("squared",))
 
 
-def _unseen(name: str, uncertainty: Uncertainty, words: str) -> MethodSpec:
-    gamma = ["gamma"] if uncertainty == "global" else []
+def _baseline(name: str, words: str, build: str = BASELINE, **more: Any) -> MethodSpec:
+    return MethodSpec(name, build, words, trains=False, search_space=(), **more)
+
+
+_UNIT: dict[str, Any] = {"target_scale": "unit", "losses": ("squared",)}
+_UNSEEN: dict[str, Any] = {**_UNIT, "needs_levels": False}
+"""Methods that put a value on unseen pairs: ratings in [0, 1], likes will do."""
+
+
+def _signed(name: str, uncertainty: Uncertainty, words: str, gamma: Sequence[str]) -> MethodSpec:
     return MethodSpec(
         name,
         SIGNED,
         words,
-        "naive",
-        uncertainty,
-        target_scale="unit",
+        uncertainty=uncertainty,
         uses_propensity="without ids",
         uses_uniform=GAMMA_SCALE,
-        needs_levels=False,
-        losses=("squared",),
-        search_space=(*TRAINED, "min_propensity", *gamma, "unseen_weight"),
-        needs="a log of ratings; 50 uniform ratings set the scale of Γ, else it is 1.1; 500 may choose another and λ",
-    )
-
-
-def _baseline(name: str, words: str) -> MethodSpec:
-    return MethodSpec(name, BASELINE, words, trains=False, search_space=())
-
-
-def _all_rank() -> MethodSpec:
-    return MethodSpec(
-        "all-rank",
-        "puidrec.methods.unseen:all_rank_stages",
-        "least squares over all pairs, unseen = lowest rating",
-        target_scale="unit",
-        needs_levels=False,
-        losses=("squared",),
-        search_space=(*TRAINED, "unseen_weight"),
-        needs="a log of ratings, or of positives alone",
-        chooses_unseen_weight=True,
-    )
-
-
-def _spectrum() -> MethodSpec:
-    return MethodSpec(
-        "spectrum",
-        "puidrec.methods.spectrum.blend:stages",
-        "models along Γ and exposure factors, mixed by what a few uniform ratings show",
-        target_scale="unit",
-        uses_uniform="mixing weights",
-        needs_levels=False,
-        losses=("squared",),
-        search_space=("l2", "l2_features", "dim", "min_propensity"),
-        needs="a log of ratings, or of likes (then all-rank); uniform ratings, from 20 on, mix the members",
-        chooses_unseen_weight=True,
+        search_space=(*WEIGHTED, *gamma, "unseen_weight"),
+        needs="a log of ratings; 50 uniform ratings set the scale of Γ, else it is 1.1; 500 may "
+        "choose another and λ",
+        **_UNSEEN,
     )
 
 
 _BUILT_IN = (
-    _spectrum(),
+    MethodSpec(
+        "spectrum",
+        "puidrec.methods.spectrum.blend:stages",
+        "models along Γ and exposure factors, mixed by what a few uniform ratings show",
+        uses_uniform="mixing weights",
+        search_space=("l2", "l2_features", "dim", "min_propensity"),
+        needs="a log of ratings, or of likes (then all-rank); uniform ratings, from 20 on, mix the "
+        "members",
+        chooses_unseen_weight=True,
+        **_UNSEEN,
+    ),
     MethodSpec("mf", ROBUST, "matrix factorisation on the log as it is"),
-    *_grid("", "none", False, ""),
-    *_grid("rd-", "global", False, ", worst case within one Γ"),
-    *_grid("brd-", "global", True, ", worst case within one Γ against a frozen benchmark"),
-    *_grid("puid-", "personalised", False, ", worst case within Γ per user and item"),
+    *_grid(""),
+    *_grid("rd-", ", worst case within one Γ", "global"),
+    *_grid("brd-", ", worst case within one Γ against a frozen benchmark", "global", True),
+    *_grid("puid-", ", worst case within Γ per user and item", "personalised"),
     *_grid(
         "bpuid-",
+        ", worst case within Γ per user and item against a frozen benchmark",
         "personalised",
         True,
-        ", worst case within Γ per user and item against a frozen benchmark",
     ),
-    _reweighted(
+    _weighted(
         "mrdr",
         "dr",
         "doubly robust, imputation of least variance",
-        imputation_weights="least_variance",
+        imputation_weights=f"{WEIGHTS}least_variance",
     ),
-    replace(
-        _reweighted(
-            "dr-mse",
-            "dr",
-            "doubly robust, imputation of least bias and variance",
-            imputation_weights="least_squared_error",
-        ),
+    _weighted(
+        "dr-mse",
+        "dr",
+        "doubly robust, imputation of least bias and variance",
+        imputation_weights=f"{WEIGHTS}least_squared_error",
         params=f"{WEIGHTS}DrMseParams",
-        search_space=(*TRAINED, "min_propensity", "bias_share"),
+        search_space=(*WEIGHTED, "bias_share"),
     ),
-    _reweighted(
+    _weighted(
         "tdr",
         "dr",
         "doubly robust, targeted: weights calibrated to all pairs",
-        log_weights="targeted",
+        log_weights=f"{WEIGHTS}targeted",
     ),
-    _reweighted(
+    _weighted(
         "d-ips",
         "ips",
         "dynamic inverse propensities: a power of each for bias and variance",
-        log_weights="dynamic",
+        log_weights=f"{WEIGHTS}dynamic",
     ),
-    _reweighted(
-        "d-dr", "dr", "doubly robust with dynamic inverse propensities", log_weights="dynamic"
+    _weighted(
+        "d-dr",
+        "dr",
+        "doubly robust with dynamic inverse propensities",
+        log_weights=f"{WEIGHTS}dynamic",
     ),
-    _balanced(
+    _weighted(
         "stable-dr",
-        "stable",
         "ips",
         "normalised IPS, weights balanced by an imputation model: stable doubly robust",
+        f"{BALANCED}stable_stages",
     ),
-    _balanced(
+    _weighted(
         "bal-ips",
-        "uniform",
         "ips",
         "IPS, weights balanced so that the log's loss is that of uniform rows",
+        f"{BALANCED}uniform_stages",
         UNIFORM_WEIGHTS,
     ),
-    _balanced(
+    _weighted(
         "bal-dr",
-        "uniform",
         "dr",
         "doubly robust, weights balanced by the loss of uniform rows",
+        f"{BALANCED}uniform_stages",
         UNIFORM_WEIGHTS,
     ),
-    _residual("res-ips", "ips", "IPS, residual of the propensity learned from uniform rows"),
-    _residual(
+    _weighted(
+        "res-ips",
+        "ips",
+        "IPS, residual of the propensity learned from uniform rows",
+        RESIDUAL,
+        UNIFORM_RESIDUALS,
+        losses=("squared",),
+    ),
+    _weighted(
         "res-dr",
         "dr",
         "doubly robust, residuals of propensity and imputation learned from uniform rows",
+        RESIDUAL,
+        UNIFORM_RESIDUALS,
+        losses=("squared",),
     ),
-    _with_propensity(
-        "ips-v2", "ips", "balanced", "IPS, propensities that balance the features of pairs"
+    _weighted(
+        "ips-v2",
+        "ips",
+        "IPS, propensities that balance the features of pairs",
+        defaults={"propensity": "balanced"},
     ),
-    _with_propensity(
-        "dr-v2", "dr", "balanced", "doubly robust, propensities that balance the features of pairs"
+    _weighted(
+        "dr-v2",
+        "dr",
+        "doubly robust, propensities that balance the features of pairs",
+        defaults={"propensity": "balanced"},
     ),
-    _with_propensity(
-        "kernel-ips", "ips", "kernel", "IPS, weights of most entropy that balance kernels of pairs"
+    _weighted(
+        "kernel-ips",
+        "ips",
+        "IPS, weights of most entropy that balance kernels of pairs",
+        defaults={"propensity": "kernel"},
     ),
-    _with_propensity(
+    _weighted(
         "kernel-dr",
         "dr",
-        "kernel",
         "doubly robust, weights of most entropy that balance kernels of pairs",
+        defaults={"propensity": "kernel"},
     ),
     MethodSpec(
         "auto-debias",
-        "puidrec.methods.field.auto_debias:stages",
-        "weights and imputed values learned so that a step on the log lowers the error of uniform rows",
-        target_scale="unit",
+        f"{FIELD}auto_debias:stages",
+        "weights and imputed values learned so that a step on the log lowers the error of uniform "
+        "rows",
         uses_uniform="training (weights and imputed values)",
         needs_uniform=True,
-        losses=("squared",),
         search_space=(*TRAINED, "unseen_weight"),
         needs=FROM_UNIFORM,
+        **_UNIT,
     ),
     MethodSpec(
         "cvib",
-        "puidrec.methods.field.information:stages",
+        f"{FIELD}information:stages",
         "cross-entropy, means of logged and unseen pairs drawn together by an information term",
         target_scale="unit",
         losses=("cross-entropy",),
         search_space=(*TRAINED, "information_weight", "confidence_penalty"),
         defaults={"loss": "cross-entropy"},
-        params="puidrec.methods.field.information:CvibParams",
+        params=f"{FIELD}information:CvibParams",
     ),
     MethodSpec(
         "dcf",
@@ -433,32 +389,39 @@ _BUILT_IN = (
     ),
     _multi("multi-ips", "ips", "exposure and rating heads share representations, IPS"),
     _multi("multi-dr", "dr", "exposure, rating and imputation heads share representations"),
-    _unseen("signed-rd", "global", "unseen ratings are lower by one Γ: people pick what they like"),
-    _unseen("signed-puid", "personalised", "unseen ratings are lower by Γ per user and item"),
+    _signed(
+        "signed-rd",
+        "global",
+        "unseen ratings are lower by one Γ: people pick what they like",
+        ["gamma"],
+    ),
+    _signed("signed-puid", "personalised", "unseen ratings are lower by Γ per user and item", []),
     _baseline("item-rate", "mean rating of the item, shrunk: the baseline to beat"),
     _baseline("bias", "user and item means, shrunk"),
-    MethodSpec(
+    _baseline(
         "popularity",
-        "puidrec.methods.baselines:popularity_stages",
         "share of users who have the item: the baseline of likes",
+        "puidrec.methods.baselines:popularity_stages",
         target_scale="unit",
         needs_levels=False,
-        trains=False,
-        search_space=(),
         needs="a log of likes, or of ratings",
     ),
     _baseline("pure-svd", "truncated SVD of the centred log"),
-    _all_rank(),
     MethodSpec(
+        "all-rank",
+        "puidrec.methods.unseen:all_rank_stages",
+        "least squares over all pairs, unseen = lowest rating",
+        search_space=(*TRAINED, "unseen_weight"),
+        needs="a log of ratings, or of positives alone",
+        chooses_unseen_weight=True,
+        **_UNSEEN,
+    ),
+    _baseline(
         "ease",
-        "puidrec.methods.baselines:ease_stages",
         "items predict each other by one ridge regression, unseen = 0",
-        target_scale="unit",
-        needs_levels=False,
-        trains=False,
-        losses=("squared",),
-        search_space=(),
+        "puidrec.methods.baselines:ease_stages",
         needs="a log of ratings, or of positives alone, with at most 20,000 items",
+        **_UNSEEN,
     ),
 )
 

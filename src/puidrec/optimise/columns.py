@@ -27,8 +27,6 @@ vectors begun with."""
 FAINT = 0.02
 """Length of a new column, against the strongest, where the slope gives it none: L2 will settle it.
 """
-EMPTY = 1e-3
-"""Share of the L2 of the largest column up to which a column is empty."""
 PAYS = 1e-4
 """How much the slope of a missing column is above its price, at least."""
 
@@ -84,8 +82,9 @@ def _leading(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Leading singular vectors p, values σ, vectors q of E = −½ ∂J/∂s, away from items' columns,
     and κ of each."""
-    log, slope, half, v = objective.log, objective.slope(s), 0.5 * objective.scale, objective.v
-    m, n = objective.with_pull(*at)
+    log, half, v = objective.log, 0.5 * objective.scale, objective.v
+    slope = log.map(objective.loss.slope, s, row=objective.columns)
+    m, n = (torch.cat(pair, 1) for pair in zip(at, objective.pull, strict=True))
 
     def times(items: Tensor) -> Tensor:
         found = log.to_users(slope, items).mul_(-half)
@@ -120,9 +119,10 @@ def _leading(
     return p, sigma.to(p), q, kappa.to(p).clamp_min(torch.finfo(p.dtype).eps)
 
 
-def emptied(model: Model, point: Point, least: float = EMPTY) -> Callable[[Point], Point] | None:
+def emptied(model: Model, point: Point, least: float) -> Callable[[Point], Point] | None:
     """What turns points to the principal axes of this one, less the empty ones; None where there
-    are none. With `least` = 0 columns of 0 are taken out, and nothing is turned.
+    are none. Empty is what costs at most a share `least` of the L2 of the largest one; with 0,
+    columns of 0 are taken out and nothing is turned.
 
     The axes are those of L2's share, which neither scores nor L2 can tell from any others. Only for
     vectors of own parameters that are pulled to 0: features or a centre would have to be turned

@@ -142,6 +142,5 @@ def _error(problem: Objective, fold: Fold, model: Model, point: Point) -> float:
     """Σ of the loss of the rows that judge."""
     s = problem.log.scores(*model.factors(point))
     columns = {**problem.columns, "a": fold.held_out, "b": fold.held_out}
-    judged = replace(problem, columns=columns)
-    value = judged.on_rows(lambda s, row: exact_sum(judged.loss.value(s, row)))
-    return float(problem.log.sum(value, s, *columns.values()))
+    value = problem.log.sum(lambda s, row: exact_sum(problem.loss.value(s, row)), s, row=columns)
+    return float(value)

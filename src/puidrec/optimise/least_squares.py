@@ -56,6 +56,10 @@ REFRESH = 10
 taken there."""
 LOOKED_AT = range(2 * REFRESH, 10 * REFRESH + 1, REFRESH)
 """Sweeps after which empty columns leave."""
+EMPTY, NOTHING = 1e-3, 1e-6
+"""Share of the L2 of the largest column up to which a column is empty, on the way and at the end.
+"""
+NOT_FINITE = "the objective is not a finite number {}; check the ratings and weights, or raise l2"
 SECANTS = 6
 """Steps of a line search where J bends."""
 FLAT, LEAP, INSIDE = 0.01, 5.0, 0.05
@@ -133,22 +137,24 @@ class LeastSquares:
         """
         whole, scores = model, objective.log.scores
         state = start if isinstance(start, State) else _begin(objective, whole, start, metric or {})
-        state, model = _less(state, whole, whole, 0.0)
+        state, model = _less(objective, state, whole, whole, 0.0)
         dtype = state.point["users"].dtype
         least = TOLERANCE[dtype] if self.tolerance is None else self.tolerance
-        enough = max(least**2, ROUNDING * torch.finfo(dtype).eps)
+        enough = least = max(least**2, ROUNDING * torch.finfo(dtype).eps)
         s = scores(*model.factors(state.point))
         while state.number < self.max_sweeps and state.settled < SETTLED:
             if state.fresh:
                 if state.number in LOOKED_AT:
-                    state, model = _less(state, model, whole)
+                    state, model = _less(objective, state, model, whole, EMPTY)
                 s = scores(*model.factors(state.point))
+                enough = least * max(abs(state.objective), model.penalty(state.point))
             state, s = _sweep(objective, model, state, s, enough)
-            ended = state.settled >= SETTLED and model.dim < whole.dim
-            if ended and misses_a_column(objective, model, state.point):
-                more = grown(objective, whole, state.point)
-                state, model = _begin(objective, whole, more, {}, state.number), whole
-                s = scores(*model.factors(state.point))
+            if state.settled >= SETTLED:
+                state, model = _less(objective, state, model, whole, NOTHING)
+                if model.dim < whole.dim and misses_a_column(objective, model, state.point):
+                    more = grown(objective, whole, state.point)
+                    state, model = _begin(objective, whole, more, {}, state.number), whole
+                    s = scores(*model.factors(state.point))
             if after is not None:
                 after(state.turned(partial(padded, dim=whole.dim)))
         outcome = Outcome.CONVERGED if state.settled >= SETTLED else Outcome.LIMIT
@@ -168,27 +174,34 @@ def _begin(
             point = grown(objective, model, few)
     at = model.factors(point)
     value = objective.value(objective.log.scores(*at), at) + model.penalty(point)
-    _check_finite(value, "at the start")
+    if not np.isfinite(value):
+        raise UnsolvableError(NOT_FINITE.format("at the start"))
     known = metric if metric_width(metric) == model.dim + 1 else {}
     return State(number, value, point, {}, {}, 0, metric=known)
 
 
-def _less(state: State, model: Model, whole: Model, *least: float) -> tuple[State, Model]:
-    """The state and the model without empty columns."""
-    turn = emptied(model, state.point, *least)
+def _less(
+    objective: Objective, state: State, model: Model, whole: Model, least: float
+) -> tuple[State, Model]:
+    """The state and the model without columns that are empty but for `least`."""
+    turn = emptied(model, state.point, least)
     if turn is None:
         return state, model
     state = state.turned(turn)
     width = state.point["users"].shape[1]
-    if metric_width(state.metric) != width or least != (0.0,):
-        state = state._replace(metric={})
-    return state, whole.narrowed(width - 1)
+    model = whole.narrowed(width - 1)
+    if least:
+        at = model.factors(state.point)
+        value = objective.value(objective.log.scores(*at), at) + model.penalty(state.point)
+        state = state._replace(metric={}, objective=value)
+    return state, model
 
 
 def _sweep(
     objective: Objective, model: Model, state: State, s: Column, enough: float
 ) -> tuple[State, Column]:
-    """The slope, the direction it gives, and the best step along it."""
+    """The slope, the direction it gives, and the best step along it. enough: a gain of J that is
+    none."""
     point, at = state.point, model.factors(state.point)
     slope = model.slopes(point, *objective.factor_slopes(s, at))
     metric, (turns, rest) = state.metric, divmod(state.number, METRIC_FIRST)
@@ -199,26 +212,28 @@ def _sweep(
     if state.proposal and state.size > 0.0:
         beta = (size - model.dot(slope, state.proposal)) / state.size
     for share in (beta, 0.0) if beta > 0.0 else (0.0,):
-        direction = proposal
+        last, direction = state.direction, proposal
         if share:
             direction = {
-                k: torch.add(x, state.direction[k], alpha=share) for k, x in proposal.items()
+                name: torch.add(x, last[name], alpha=share) for name, x in proposal.items()
             }
-        line = objective.line(s, at, model.factors(direction, step=True))
-        penalty = model.penalty_along(point, direction)
-        line = line._replace(smooth=line.smooth + penalty, above=line.above + penalty)
+        costly = {name: cost * direction[name] for name, cost in model.costs.items()}
+        along = -2.0 * model.dot(slope, direction), model.dot(costly, direction)
+        line = objective.line(s, at, model.factors(direction, step=True), *along)
         t, gain = best_step(line.above)
         if not objective.loss.quadratic and np.isfinite(gain):
             t, gain = secant_search(partial(objective.along, line), float(line.above[1]), t)
         if gain < 0.0:
             break
-    _check_finite(gain, f"in sweep {state.number + 1}")
-    value = state.objective
+    if not np.isfinite(gain):
+        raise UnsolvableError(NOT_FINITE.format(f"in sweep {state.number + 1}"))
     if gain < 0.0:
-        point = {k: torch.add(x, direction[k], alpha=t) for k, x in point.items()}
-        value, s = value + gain, objective.moved(line, t)
-    reference = max(abs(value), float(penalty[0]))
-    settled = state.settled + 1 if -gain <= enough * reference else 0
+        point = {name: torch.add(x, direction[name], alpha=t) for name, x in point.items()}
+        share = t / line.reach
+        ahead = objective.log.map(partial(torch.lerp, weight=share), s, line.far)
+        s = objective.log.map(partial(torch.add, alpha=t * (t - line.reach)), ahead, line.s2)
+    settled = state.settled + 1 if -gain <= enough else 0
+    value = state.objective + min(gain, 0.0)
     return State(state.number + 1, value, point, direction, proposal, settled, size, metric), s
 
 
@@ -258,13 +273,6 @@ def secant_search(along: Callable[..., float], slope: float, first: float) -> tu
         if not change >= 0.0:
             return best, change
     return 0.0, 0.0
-
-
-def _check_finite(value: float, when: str) -> None:
-    if not np.isfinite(value):
-        raise UnsolvableError(
-            f"the objective is not a finite number {when}; check the ratings and weights, or raise l2"
-        )
 
 
 __all__ = ["LeastSquares", "Outcome", "Solution", "State", "grown"]

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -84,7 +83,7 @@ class Model:
     @cached_property
     def sides(self) -> tuple[tuple[Side, Reduce], ...]:
         """Both sides, and how sums over their entities are completed."""
-        return (self.users, self.total), (self.items, lambda x: x)
+        return (self.users, self.total), (self.items, torch.clone)
 
     @cached_property
     def dim(self) -> int:
@@ -116,28 +115,25 @@ class Model:
         right = torch.cat([items[:, :-1], ones(items[:, :1]), items[:, -1:] + point["mean"]], 1)
         return left, right
 
-    def penalty_along(self, point: Point, step: Point) -> np.ndarray:
-        """Coefficients of t⁰ … t⁴ of the penalty at point + t · step."""
-        off, price = self.off(point), {name: cost * step[name] for name, cost in self.costs.items()}
-        own = self.dot({name: cost * off[name] for name, cost in self.costs.items()}, off)
-        return np.array([own, 2.0 * self.dot(price, off), self.dot(price, step), 0.0, 0.0])
+    @cached_property
+    def pulled(self) -> Mapping[str, Tensor]:
+        """The L2 of own parameters times what it pulls them to, where that is not 0."""
+        return {f"{s.name}s": s.cost * s.centre for s, _ in self.sides if s.centre is not None}
 
     def penalty(self, point: Point) -> float:
         """The penalty of a point."""
-        return float(self.penalty_along(point, point)[0])
-
-    def off(self, point: Point) -> Point:
-        """A point less what L2 pulls it to."""
         centres = {f"{s.name}s": s.centre for s, _ in self.sides if s.centre is not None}
-        return {**point, **{name: point[name] - centre for name, centre in centres.items()}}
+        off = {**point, **{name: point[name] - centre for name, centre in centres.items()}}
+        return self.dot({name: cost * off[name] for name, cost in self.costs.items()}, off)
 
     def slopes(self, point: Point, of_users: Tensor, of_items: Tensor) -> Point:
         """−½ ∂(J + penalty)/∂parameters, given −½ ∂J/∂factors."""
         found = {"mean": of_items[:, -1].sum(dtype=torch.float64).to(of_items)}
         rows = (of_users[:, :-1], torch.cat([of_items[:, :-2], of_items[:, -1:]], 1))
-        off = self.off(point)
         for (side, total), slope in zip(self.sides, rows, strict=True):
-            found[f"{side.name}s"] = (slope - side.cost * off[f"{side.name}s"]) * side.free
+            name = f"{side.name}s"
+            own = slope - side.cost * point[name] + self.pulled.get(name, 0.0)
+            found[name] = own * side.free
             if side.features is not None:
                 name = f"{side.name}_features"
                 shared = total(side.features.transposed(slope))

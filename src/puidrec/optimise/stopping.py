@@ -19,7 +19,7 @@ from puidrec.scores.low_rank import LowRank
 ROWS_PER_USER = 10
 """From this many rows per user on, a ranking within users can be judged; below, the pooled AUC is
 steadier."""
-CHUNK = 1_000_000
+CHUNK = 16_384
 PLAIN = TargetScale()
 """Ratings in [0, 1], as they are."""
 JUDGE_EVERY = 5

@@ -13,9 +13,10 @@ copy of all items.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,6 +69,19 @@ class Column(NamedTuple):
     values: Any
 
 
+class Row(SimpleNamespace):
+    """The numbers of some logged pairs by name: `r` ratings, `a` and `b` bounds of weights, and
+    what a loss adds."""
+
+    r: Tensor
+    a: Tensor
+    b: Tensor
+    g: Tensor
+    k0: Tensor
+    m: Tensor
+    s: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Log:
     """Logged pairs sorted by user: `row_start` pairs before each user, and the item of each pair."""
@@ -105,7 +119,7 @@ class Log:
         """Users of this process."""
         return int(self.users.stop - self.users.start)
 
-    @property
+    @cached_property
     def n_rows(self) -> int:
         """Logged pairs of this process."""
         return int(self.row_start[self.users.stop] - self.row_start[self.users.start])
@@ -179,24 +193,38 @@ class Log:
             out.values[rows] = torch.from_numpy(found).to(self.device, self.dtype)
         return out
 
-    def map(self, function: Callable[..., Tensor], *columns: Column) -> Column:
-        """A column made of others, number by number."""
+    def map(
+        self,
+        function: Callable[..., Tensor],
+        *columns: Column,
+        row: Mapping[str, Column] | None = None,
+    ) -> Column:
+        """A column made of others, number by number; those of `row` come as one last argument."""
         out = self.column()
-        for _, rows, _ in self.blocks:
-            out.values[rows] = function(*(column.values[rows] for column in columns))
+        for parts, rows in self.parts(columns, row):
+            out.values[rows] = function(*parts)
         return out
 
-    def sum(self, function: Callable[..., Tensor], *columns: Column) -> Tensor:
+    def sum(
+        self,
+        function: Callable[..., Tensor],
+        *columns: Column,
+        row: Mapping[str, Column] | None = None,
+    ) -> Tensor:
         """Σ over blocks and processes of what `function` makes of columns: a float64 vector or
         number."""
-        total: Tensor | None = None
+        found = [function(*parts) for parts, _ in self.parts(columns, row)]
+        return self.total(torch.stack(found).sum(0) if len(found) > 1 else found[0])
+
+    def parts(
+        self, columns: Sequence[Column], row: Mapping[str, Column] | None
+    ) -> Iterator[tuple[list[Any], slice]]:
+        """Block by block the numbers of columns, those of `row` by name, and where they are."""
         for _, rows, _ in self.blocks:
-            part = function(*(column.values[rows] for column in columns))
-            total = part if total is None else total + part
-        if total is None:  # a process without rows takes part in the sum all the same
-            empty = torch.zeros(0, dtype=self.dtype, device=self.device)
-            total = function(*(empty for _ in columns))
-        return self.total(total)
+            found: list[Any] = [column.values[rows] for column in columns]
+            if row is not None:
+                found.append(Row(**{name: column.values[rows] for name, column in row.items()}))
+            yield found, rows
 
     @cached_property
     def blocks(self) -> Iterable[Block]:
@@ -252,7 +280,8 @@ class Log:
         low, first = self.users.start, int(self.row_start[self.users.start])
         counts = self.row_start[low : self.users.stop + 1] - first
         most = PAIRS_IN_MEMORY if self.in_memory else PAIRS_FROM_DISK
-        for start, stop in user_blocks(counts, most) if counts.size > 1 else ():
+        # a process without users takes part in all sums with a block of nothing
+        for start, stop in user_blocks(counts, most) if counts.size > 1 else [(0, 0)]:
             rows = slice(int(counts[start]), int(counts[stop]))
             whole = self.in_memory and stop - start == self.n_users
             pattern = self.pattern if whole else self._pattern(low + start, low + stop)

@@ -4,9 +4,8 @@ v_k = ⟨l_u(k), r_i(k)⟩ for the pairs k of the log; the gradient is two spars
 and Vᵀ L. Both run
 on compressed rows: no gathered copies of embeddings, an order of magnitude faster than look-ups.
 
-Kernels are torch's (MKL on x86). Where torch has none (other platforms, some devices) the same
-functions run on chunked look-ups with the same results; `LogPattern(kernels="lookup")` asks for
-that.
+Where torch has no kernel for the first (other platforms, some devices) the same numbers come from
+chunked look-ups; `LogPattern(kernels="lookup")` asks for that.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from puidrec.errors import InputError
 
 CHUNK = 16_384
 """Pairs per look-up: two gathered blocks of embeddings fit the cache."""
-PERMUTED, TABLE_ROWS = 262_144, 8
-"""Values put into another order at a time, and the rows of their table."""
 Kernels = Literal["auto", "lookup"]
 MAX_PAIRS = 2**31 - 1
 
@@ -124,17 +121,17 @@ class LogPattern:
 
     def sample(self, left: Tensor, right: Tensor) -> Tensor:
         """⟨l_u, r_i⟩ of each pair."""
+        size, like = self.col.numel(), left.dtype
         values = torch.zeros(
-            len(self), dtype=left.dtype, device=left.device
-        )  # the kernel reads them even if beta = 0
-        if not len(self):
-            return values
-        if self._fast(left):
-            matrix = self._matrix(values)
+            size, dtype=like, device=left.device
+        )  # read by kernels if beta = 0 too
+        if size and self.kernels == "auto" and has_sparse_kernels(left.device.type, like):
+            shape, rows, columns = (self.n_users, self.n_items), self.row_start, self.col
+            matrix = torch.sparse_csr_tensor(rows, columns, values, shape, check_invariants=False)
             torch.sparse.sampled_addmm(matrix, left, right.T, beta=0.0, out=matrix)
             return values
         user = self.user
-        for start in range(0, len(self), CHUNK):
+        for start in range(0, size, CHUNK):
             part = slice(start, start + CHUNK)
             values[part] = (
                 left.index_select(0, user[part]) * right.index_select(0, self.col[part])
@@ -142,59 +139,17 @@ class LogPattern:
         return values
 
     def matmul(self, values: Tensor, dense: Tensor) -> Tensor:
-        """V @ dense, V the matrix of the pattern with these values."""
-        if dense.dtype == torch.float32 and len(self):  # several times as fast as MKL's product
-            return embedding_bag(
-                self.col, dense, self.row_start[:-1], mode="sum", per_sample_weights=values
-            )
-        total = torch.empty(self.n_users, dense.shape[1], dtype=dense.dtype, device=dense.device)
-        if len(self) and self._fast(dense):
-            return torch.addmm(
-                total, self._matrix(values), dense, beta=0.0, out=total
-            )  # `@` would copy twice
-        total.zero_()
-        user = self.user
-        for start in range(0, len(self), CHUNK):
-            part = slice(start, start + CHUNK)
-            total.index_add_(
-                0, user[part], values[part, None] * dense.index_select(0, self.col[part])
-            )
-        return total
+        """V @ dense, V the matrix of the pattern with these values: weighted sums of bags of rows,
+        which torch makes several times as fast as sparse products."""
+        if not self.col.numel():
+            return dense.new_zeros(self.n_users, dense.shape[1])
+        ends = self.row_start[:-1]
+        return embedding_bag(self.col, dense, ends, mode="sum", per_sample_weights=values)
 
     def matmul_transposed(self, values: Tensor, dense: Tensor) -> Tensor:
         """Vᵀ @ dense."""
         turned, order = self._transposed
-        return turned.matmul(permuted(values, order), dense)
-
-    def _fast(self, like: Tensor) -> bool:
-        return self.kernels == "auto" and has_sparse_kernels(like.device.type, like.dtype)
-
-    def _matrix(self, values: Tensor) -> Tensor:
-        return torch.sparse_csr_tensor(
-            self.row_start, self.col, values, (self.n_users, self.n_items), check_invariants=False
-        )
-
-
-def permuted(values: Tensor, order: Tensor) -> Tensor:
-    """values[order]. On the CPU torch's own kernel takes one thread: here every thread takes rows
-    of a table of positions, some at a time, so that they need no second copy as int64."""
-    if values.device.type != "cpu" or torch.get_num_threads() == 1 or order.numel() < PERMUTED:
-        return values.index_select(0, order)
-    out = torch.empty(order.numel(), dtype=values.dtype)
-    positions = torch.empty(PERMUTED, dtype=torch.int64)
-    everywhere = values.expand(TABLE_ROWS, values.numel())
-    for start in range(0, order.numel(), PERMUTED):
-        part = order[start : start + PERMUTED]
-        at = positions[: part.numel()].copy_(part)
-        table = part.numel() // TABLE_ROWS * TABLE_ROWS
-        torch.gather(
-            everywhere,
-            1,
-            at[:table].view(TABLE_ROWS, -1),
-            out=out[start : start + table].view(TABLE_ROWS, -1),
-        )
-        torch.index_select(values, 0, at[table:], out=out[start + table : start + part.numel()])
-    return out
+        return turned.matmul(values.index_select(0, order), dense)
 
 
 def sampled_product(left: Tensor, right: Tensor, pattern: LogPattern) -> Tensor:
@@ -251,7 +206,7 @@ class _SparseMatmul(torch.autograd.Function):
 
 @cache
 def has_sparse_kernels(device: str, dtype: torch.dtype) -> bool:
-    """Try both kernels once on a tiny matrix of 0, so that a kernel that does nothing is found out.
+    """Try the kernel once on a tiny matrix of 0, so that one that does nothing is found out.
 
     This also spends torch's one-time notice that CSR is in beta.
     """

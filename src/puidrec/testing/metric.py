@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from puidrec.evaluation.evaluator import Evaluation, evaluate_scores
+from puidrec.evaluation.evaluator import evaluate_scores
 from puidrec.evaluation.metrics import parse_metric
+from puidrec.evaluation.result import Evaluation
 
 
 class MetricContract:

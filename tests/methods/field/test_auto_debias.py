@@ -101,7 +101,9 @@ def test_with_all_weights_one_and_no_unseen_pairs_it_is_the_loss_of_the_log(
 
 
 def test_it_learns_from_uniform_rows_and_says_so(many_uniform) -> None:
-    model = Recommender("auto-debias", rng=0, dim=3, epochs=40, select="none").fit(many_uniform)
+    model = Recommender("auto-debias", rng=0, dim=3, l2=0.1, epochs=40, select="none").fit(
+        many_uniform
+    )
     learned = model.parameters_["weights.everywhere"]
     assert float(learned.abs().max()) > 0.0
     assert "training (weights and imputed values)" in model.report_["uniform_rows_used"]

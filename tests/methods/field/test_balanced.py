@@ -125,7 +125,7 @@ def test_a_log_of_all_pairs_needs_no_balancing(prepare, both_stages) -> None:
 def test_both_solvers_train_it_and_reports_name_the_uniform_rows(
     method, solver, many_uniform
 ) -> None:
-    model = Recommender(method, rng=0, dim=3, epochs=20, solver=solver).fit(many_uniform)
+    model = Recommender(method, rng=0, dim=3, l2=0.1, epochs=20, solver=solver).fit(many_uniform)
     assert np.isfinite(model.user_factors_).all()
     assert ("weights of the log" in model.report_["uniform_rows_used"]) is method.startswith("bal")
 

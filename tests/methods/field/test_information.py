@@ -62,7 +62,13 @@ def test_it_draws_the_means_of_logged_and_unseen_pairs_together(world) -> None:
     gaps = []
     for alpha in (0.0, 20.0):
         model = Recommender(
-            "cvib", rng=0, dim=3, epochs=60, select="none", information_weight=alpha
+            "cvib",
+            rng=0,
+            dim=3,
+            l2=0.1,
+            epochs=60,
+            select="none",
+            information_weight=alpha,
         ).fit(world())
         data = world()
         p = 1.0 / (1.0 + np.exp(-(model.user_factors_ @ model.item_factors_.T)))

@@ -79,14 +79,14 @@ def test_the_second_stage_is_dr_with_these_labels_and_weights(
 def test_both_solvers_train_it_and_reports_name_the_uniform_rows(
     method, solver, many_uniform
 ) -> None:
-    model = Recommender(method, rng=0, dim=3, epochs=20, solver=solver).fit(many_uniform)
+    model = Recommender(method, rng=0, dim=3, l2=0.1, epochs=20, solver=solver).fit(many_uniform)
     assert np.isfinite(model.user_factors_).all()
     assert "training (residuals" in model.report_["uniform_rows_used"]
 
 
 def test_only_pseudo_labels_are_corrected(many_uniform, refusal) -> None:
     refusal(
-        lambda: Recommender("res-dr", head="residual").fit(many_uniform),
+        lambda: Recommender("res-dr", head="residual", dim=3, l2=0.1).fit(many_uniform),
         "pseudo-labels",
         "head residual",
     )

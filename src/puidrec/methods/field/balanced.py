@@ -36,7 +36,7 @@ from torch import Tensor
 from puidrec.data.dataset import Interactions
 from puidrec.errors import InputError
 from puidrec.exposure.balancing import entropy_balance
-from puidrec.losses.pair_loss import Objective, RobustLoss, Row
+from puidrec.losses.pair_loss import RobustLoss, Row
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Fitted, Stage
 from puidrec.methods.robust import RobustProblem, robust_problem, shrunk_to, weighted_stages
@@ -120,12 +120,9 @@ def balanced_weights(
     columns = {"r": prepared.log.column(prepared.log.target)}
     if first.theta is not None:
         columns["g"] = log.scores_of(first.theta)
-    at = Objective(log, loss, columns)
-    found = log.map(
-        at.on_rows(lambda s, row: moment(loss, s, row)), log.scores_of(first.phi), *columns.values()
-    )
+    found = log.map(lambda s, row: moment(loss, s, row), log.scores_of(first.phi), row=columns)
     moments = numbers_of(prepared, found)
-    inverse = [1.0 / prepared.log.nominal.propensity_of(part) for part in prepared.log.parts()]
+    inverse = [prepared.log.inverse(part) for part in prepared.log.parts()]
     weights = np.concatenate(inverse)
     weights *= entropy_balance(weights, moments, target, variance).factor(moments)
     return np.asarray(weights * (first.phi.n_pairs / weights.sum()))

@@ -50,11 +50,10 @@ def dynamic(prepared: Prepared) -> WeightRule:
 
 def targeted(prepared: Prepared) -> WeightRule:
     """`tdr`: weights that reproduce the mean of 1/p − 1 over all pairs."""
-    log, log_sum, square_sum = prepared.log, 0.0, 0.0
-    for part in log.parts():
-        w = 1.0 / log.nominal.propensity_of(part)
-        log_sum += float(np.sum(w * (w - 1.0)))
-        square_sum += float(np.sum(w * np.square(w - 1.0)))
+    log = prepared.log
+    w = log.inverse
+    log_sum = log.total(lambda rows: w(rows) * (w(rows) - 1.0))
+    square_sum = log.total(lambda rows: w(rows) * np.square(w(rows) - 1.0))
     everywhere = log.nominal.mean_over_pairs(lambda p: 1.0 / p - 1.0)
     slope = formulas.targeting_slope(everywhere, log_sum, square_sum, log.nominal.exposure.n_pairs)
     return lambda p: formulas.targeted_weight(p, slope)

@@ -107,8 +107,7 @@ def corrected_weights(prepared: Prepared, first: Fitted, uniform: Interactions) 
         return np.column_stack([np.ones(len(rows)), sides[0][rows.user], sides[1][rows.item]])
 
     parts = [
-        (1.0 / log.nominal.propensity_of(p), basis(p), uniform_errors(prepared, first.phi, p))
-        for p in log.parts()
+        (log.inverse(p), basis(p), uniform_errors(prepared, first.phi, p)) for p in log.parts()
     ]
     inverse, own, errors = (np.concatenate(column) for column in zip(*parts, strict=True))
     at_uniform = uniform_errors(prepared, first.phi, uniform)[:, None] * basis(uniform)
