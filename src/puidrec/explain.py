@@ -88,32 +88,20 @@ def _table(
     scale = model.rating_scale_
     width = scale.high - scale.low
     order = np.argsort(-np.abs(parts["rows"]), kind="stable")
-    ids, ratings = (
-        model.item_ids_.decode(rows[0][order]),
-        scale.of_unit(np.asarray(rows[1][order], np.float64)),
-    )
     rated = pl.DataFrame(
         {
-            "part": ["rated item"] * order.size,
-            "item_id": ids,
-            "rating": ratings,
+            "part": pl.Series(["rated item"] * order.size, dtype=pl.String),
+            "item_id": model.item_ids_.decode(rows[0][order]),
+            "rating": scale.of_unit(rows[1][order]),
             "contribution": parts["rows"][order] * width,
-        },
-        schema_overrides={"part": pl.String},
+        }
     )
-    names = ["average user", "features of the user", "rest"]
-    values = [parts[name] * width for name in names]
-    values[0] += scale.low
-    others = pl.DataFrame(
-        {
-            "part": names,
-            "item_id": pl.Series([None] * 3, dtype=ids.dtype),
-            "rating": [None] * 3,
-            "contribution": values,
-        },
-        schema_overrides={"rating": pl.Float64},
+    sums = {name: parts[name] * width for name in ("features of the user", "rest")}
+    shown = {name: value for name, value in sums.items() if abs(value) > 1e-9 * width}
+    first = {"part": ["average user"], "contribution": [parts["average user"] * width + scale.low]}
+    last = pl.DataFrame(
+        {"part": list(shown), "contribution": list(shown.values())},
+        schema={"part": pl.String, "contribution": pl.Float64},
     )
-    shown = others.filter(
-        (pl.col("part") == "average user") | (pl.col("contribution").abs() > 1e-9 * width)
-    )
-    return pl.concat([shown.head(1), rated, shown.tail(-1)], how="vertical_relaxed")
+    whole = pl.concat([pl.DataFrame(first), rated, last], how="diagonal")
+    return whole.select(rated.columns)

@@ -131,9 +131,13 @@ def scores_at(left: np.ndarray, right: np.ndarray, u: np.ndarray, i: np.ndarray)
 
 
 def prior_of(model: Recommender, side: Side) -> Prior:
-    """What the factors of a side are pulled to, and how strongly."""
-    exact = own_l2(model, side)
-    return exact if exact is not None else _population(model, side)
+    """What the factors of a side are pulled to, and how strongly; made once per fit."""
+    factors = _factors(model, side)
+    made_from, prior = model._priors.get(side, (None, None))
+    if prior is None or made_from is not factors:
+        prior = own_l2(model, side) or _population(model, side)
+        model._priors = {**model._priors, side: (factors, prior)}
+    return prior
 
 
 def own_l2(model: Recommender, side: Side) -> Prior | None:
@@ -173,10 +177,15 @@ def _factors(model: Recommender, side: Side) -> np.ndarray:
     return model.user_factors_ if side == "user" else model.item_factors_
 
 
+def is_foldable(model: Recommender) -> bool:
+    """Whether scores are ratings: else least squares would not be the model's loss."""
+    return model.settings.loss != "cross-entropy" and model.settings.target == "rating"
+
+
 def require_foldable(model: Recommender) -> None:
-    """Refuse models whose scores are no ratings: least squares would not be their loss."""
+    """Refuse models that users cannot be folded into."""
     settings = model.settings
-    if settings.loss == "cross-entropy" or settings.target != "rating":
+    if not is_foldable(model):
         raise InputError(
             "users are folded in by least squares on ratings",
             found=f"loss={settings.loss}, target={settings.target}",
@@ -210,12 +219,25 @@ def read_history(
     return frame.unique(["user_id", "item_id"], keep="last", maintain_order=True)
 
 
+def folded_factors(
+    model: Recommender, codes: np.ndarray, user: np.ndarray, item: np.ndarray, rating: np.ndarray
+) -> np.ndarray:
+    """Factors of users from their rows. codes: of the users in the model, −1 for new ones; user:
+    positions in `codes`."""
+    require_foldable(model)
+    prior = prior_of(model, "user")
+    mean = np.where(codes[:, None] >= 0, prior.mean[codes], prior.unknown)
+    rows, order = Rows.of(user, item, codes.size)
+    left = model.rating_scale_.unit(rating) - scores_at(mean, model.item_factors_, user, item)
+    z = solve(model.item_factors_ @ prior.basis, rows, left[order], prior.penalty)
+    return np.asarray(mean + z @ prior.basis.T, np.float32)
+
+
 def fold_in_users(
     model: Recommender, table: Frame, *, alone: bool = False, user: Any = None
 ) -> Recommender:
     """A copy of the model in which the users of a table are as their rows say; `alone`: with these
     users only. user: whose rows they are, where they do not say it."""
-    require_foldable(model)
     frame = read_history(model, table, user=user)
     users = IdMap(frame["user_id"].unique(maintain_order=True))
     known = frame.filter(pl.Series(model.item_ids_.encode(frame["item_id"]) >= 0))
@@ -227,13 +249,8 @@ def fold_in_users(
             expected=f"items of the model, such as {model.item_ids_.ids[0]}",
         )
     user, item = users.encode(known["user_id"]), model.item_ids_.encode(known["item_id"])
-    prior, codes = prior_of(model, "user"), model.user_ids_.encode(users.ids)
-    mean = np.where(codes[:, None] >= 0, prior.mean[codes], prior.unknown)
-    target = model.rating_scale_.unit(known["rating"].to_numpy()).astype(np.float64)
-    rows, order = Rows.of(user, item, codes.size)
-    left = target - scores_at(mean, model.item_factors_, user, item)
-    z = solve(model.item_factors_ @ prior.basis, rows, left[order], prior.penalty)
-    factors = (mean + z @ prior.basis.T).astype(np.float32)
+    codes = model.user_ids_.encode(users.ids)
+    factors = folded_factors(model, codes, user, item, known["rating"].to_numpy())
     if alone:
         none = np.zeros(1, np.int64), np.zeros(0, np.int32)
         return _with_users(model, users, factors, merged_pairs(none, user, item, len(users)))
@@ -243,7 +260,7 @@ def fold_in_users(
     everyone[place] = factors
     seen = merged_pairs(model.seen_, place[user], item, len(everyone))
     folded = _with_users(model, joined_ids(model.user_ids_, users.ids), everyone, seen)
-    _keep_own(folded, prior, "user")
+    _keep_own(folded, prior_of(model, "user"), "user")
     return folded
 
 

@@ -7,8 +7,10 @@ there at once, and torch is loaded with the first fit or prediction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import numpy as np
@@ -19,7 +21,7 @@ from puidrec.data.overlap import pairs_among
 from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Frame, Origin, RatingScale, to_polars
 from puidrec.data.split import Split
-from puidrec.entities import CALIBRATED, PairsByUser, merged_pairs, paired_ids
+from puidrec.entities import CALIBRATED, PairsByUser, Side, merged_pairs, paired_ids
 from puidrec.errors import InputError, not_fitted
 from puidrec.history import History
 from puidrec.methods.table import DEFAULT_METHOD
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from puidrec.auditing.result import Audit
     from puidrec.cold_start import ColdStart
     from puidrec.evaluation import Evaluation
+    from puidrec.fold_in import Prior
     from puidrec.methods.spectrum.uncertainty import Uncertainty
     from puidrec.optimise.adam import Progress
     from puidrec.recommending import ScoreScale
@@ -70,6 +73,8 @@ class Recommender:
     known."""
     _tables: tuple[pl.DataFrame | None, pl.DataFrame | None] = (None, None)
     """Side tables of the training data, which a saved model does not keep."""
+    _priors: Mapping[Side, tuple[np.ndarray, Prior]] = MappingProxyType({})
+    """What users are folded in with, and the factors that it was made from."""
     _cold_start: ColdStart | None = None
     """What features say of users and items that were not in training; made when first asked for."""
 

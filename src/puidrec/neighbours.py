@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-import torch
 
 from puidrec.entities import Side, known_codes, require_positive
+from puidrec.evaluation.ranking import top_k
 
 if TYPE_CHECKING:
     from puidrec.model import Recommender
@@ -60,38 +60,13 @@ def nearest(vectors: np.ndarray, wanted: np.ndarray, k: int) -> tuple[np.ndarray
     """Positions and similarities of the k nearest others of each wanted row, nearest first; ties by
     position."""
     n = len(vectors)
-    k = min(k, n - 1)
-    every = torch.from_numpy(np.ascontiguousarray(vectors))
-    place, value = np.zeros((wanted.size, k), np.int64), np.zeros((wanted.size, k), np.float32)
-    step = max(1, PAIRS // max(n, 1))
-    room = torch.empty(
-        min(step, wanted.size), n
-    )  # used again for every block: new memory costs more than the product
-    for start in range(0, wanted.size, step):
-        block = torch.from_numpy(wanted[start : start + step].astype(np.int64))
-        scores = torch.mm(every[block], every.T, out=room[: len(block)])
-        scores[torch.arange(len(block)), block] = -torch.inf
-        best, at = _largest(scores, k)
-        order = np.lexsort((at.numpy(), -best.numpy()))  # by similarity, then by position
-        place[start : start + step] = np.take_along_axis(at.numpy(), order, 1)
-        value[start : start + step] = np.take_along_axis(best.numpy(), order, 1)
+    step = max(1, PAIRS // n)
+    room = np.empty((min(step, wanted.size), n), np.float32)  # new memory costs more than products
+    found = []
+    for start in range(0, max(wanted.size, 1), step):
+        block = wanted[start : start + step]
+        scores = np.matmul(vectors[block], vectors.T, out=room[: block.size])
+        scores[np.arange(block.size), block] = -np.inf
+        found.append(top_k(scores, min(k, n - 1)))
+    place, value = (np.concatenate(part) for part in zip(*found, strict=True))
     return place, value
-
-
-def _largest(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k largest of each row: the k groups of columns with the largest maxima hold them (as
-    `ranking.top_k`)."""
-    n = scores.shape[1]
-    size = max(1, int((n / max(k, 1)) ** 0.5))
-    groups = n // size
-    if k * size * 4 > n or groups <= k:
-        return torch.topk(scores, k, 1)
-    maxima = scores[:, : groups * size].view(len(scores), groups, size).amax(2)
-    chosen = torch.topk(maxima, k, 1, sorted=False)[1]
-    columns = (chosen[:, :, None] * size + torch.arange(size)).flatten(1)
-    rest = torch.arange(groups * size, n).expand(
-        len(scores), -1
-    )  # the last columns, a part of a group
-    columns = torch.cat([columns, rest], 1)
-    best, at = torch.topk(scores.gather(1, columns), k, 1)
-    return best, columns.gather(1, at)

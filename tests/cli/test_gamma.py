@@ -17,8 +17,24 @@ from puidrec.gamma_study import study_gamma
 from puidrec.report import gamma as report
 
 FILES = sorted(report.FILES)
+STUDIES: dict[str, Any] = {}
 
 
+@pytest.fixture
+def studied(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Equal studies of equal data are made once: these tests are about what is said of them."""
+
+    def once(data: Any, rule: Any = "information", *, progress: Any = None, **options: Any) -> Any:
+        key = f"{data.name} {data.sha256} {rule!r} {sorted(options.items())}"
+        if key not in STUDIES:
+            STUDIES[key] = study_gamma(data, rule, progress=progress, **options)
+        return STUDIES[key]
+
+    monkeypatch.setattr(gamma_study, "study_gamma", once)
+    return STUDIES
+
+
+@pytest.mark.usefixtures("studied")
 def test_tables_charts_and_summary_are_written(puid: Any, files: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "gamma"
     done = puid("gamma", "--data", "files", "--data-dir", files, "--out", out, "--json")
@@ -52,6 +68,7 @@ def test_the_same_seed_gives_the_same_bytes(puid: Any, files: Path, tmp_path: Pa
     assert sorted(runs[0]) == FILES
 
 
+@pytest.mark.usefixtures("studied")
 @pytest.mark.parametrize(
     ("rule", "width"),
     [("information", 80), ("information", 120), ("paper", 80), ("2", 80), ("recovered", 80)],
@@ -77,6 +94,7 @@ def test_people_read_it_at_any_width(
         assert part in words
 
 
+@pytest.mark.usefixtures("studied")
 def test_no_features_and_no_uniform_rows(puid: Any, files: Path, tmp_path: Path) -> None:
     done = puid(
         "gamma", "--data", "files", "--logged", files / "logged.csv", "--out", tmp_path / "out"
@@ -88,6 +106,7 @@ def test_no_features_and_no_uniform_rows(puid: Any, files: Path, tmp_path: Path)
     assert summary["certificates"] == summary["calibration"] == []
 
 
+@pytest.mark.usefixtures("studied")
 def test_weights_and_settings_reach_the_rule(puid: Any, files: Path) -> None:
     common = ("gamma", "--data", "files", "--data-dir", files, "--json")
     weighted = json.loads(puid(*common, "--rule", "paper", "--alpha", 400, "--beta", 300).out)
@@ -136,6 +155,7 @@ def test_a_folder_with_other_files_is_left_alone(puid: Any, files: Path, tmp_pat
     assert [file.name for file in out.iterdir()] == ["letter.txt"]
 
 
+@pytest.mark.usefixtures("studied")
 def test_a_failed_write_leaves_what_was_there(
     puid: Any, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,16 +206,10 @@ def test_nothing_but_the_result_is_said(files: Path, tmp_path: Path) -> None:
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", ["coat", "ml-100k"])
 def test_the_printed_equation_on_real_data_is_reported_as_what_it_is(
-    name: str, puid: Any, data_root: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, puid: Any, data_root: Path, studied: dict[str, Any]
 ) -> None:
     """In JSON and in words, of one study: the command makes the same one again."""
-    studies = []
-
-    def once(*arguments: Any, **options: Any) -> Any:
-        studies.append(studies[0] if studies else study_gamma(*arguments, **options))
-        return studies[-1]
-
-    monkeypatch.setattr(gamma_study, "study_gamma", once)
+    before = len(studied)
     common = ("gamma", "--data", name, "--data-dir", data_root / name, "--rule", "paper")
     summary = json.loads(puid(*common, "--json").out)
     assert summary["printed_equation"]["value"] < 1.0
@@ -205,7 +219,7 @@ def test_the_printed_equation_on_real_data_is_reported_as_what_it_is(
     words = " ".join(puid(*common).out.split())
     assert "below 1, hence no valid Γ, for 100% of the pairs" in words
     assert "100.0%" in words
-    assert len(studies) == 2
+    assert len(studied) == before + 1
 
 
 @pytest.mark.real_data

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from puidrec.comparing.comparison import markdown
 from puidrec.comparing.job import DataSpec, Job, Result
 from puidrec.comparing.summary import (
     DETERMINISTIC,
@@ -18,7 +19,6 @@ from puidrec.comparing.summary import (
     difference,
     figure,
     grouped,
-    markdown,
     summarise,
 )
 from puidrec.evaluation.significance import PerUser, compare

@@ -263,3 +263,17 @@ def test_an_id_written_as_a_whole_and_as_a_broken_number_is_refused(refusal) -> 
     refusal(lambda: check_ids(pl.Series("user_id", ["1.0", "1.00"]), Origin("log")), "two ways")
     for fine in (["1.0", "2.0"], ["1", "01", "1.5"], ["1", "2.0"], ["v1", "v1.0"]):
         assert check_ids(pl.Series("user_id", fine), Origin("log")).to_list() == fine
+
+
+def test_what_speaks_arrow_is_a_table_and_a_column_is_none(refusal) -> None:
+    frame = pl.DataFrame({"user_id": [1, 2], "item_id": [1, 2]})
+
+    class Relation:
+        """As DuckDB and others hand over tables."""
+
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return frame.__arrow_c_stream__(requested_schema)
+
+    assert to_polars(Relation(), Origin("logged")).equals(frame)
+    for column in (frame["user_id"], frame["user_id"].to_pandas(), frame["user_id"].to_arrow()):
+        refusal(lambda column=column: to_polars(column, Origin("logged")), "logged", "not a table")

@@ -96,6 +96,24 @@ def test_a_table_of_scores_is_a_model(
     refusal(lambda: pr.evaluate(ranked, split.test, "unseen-novelty@5"), "exclude=training rows")
 
 
+def test_a_function_is_a_model_and_what_is_none_is_refused(
+    data: pr.Dataset, split: Any, refusal: Callable[..., str]
+) -> None:
+    class Constant:
+        def predict(self, users: Any, items: Any) -> np.ndarray:
+            return np.full(len(users), 3.0)
+
+    expected = pr.evaluate(Constant(), split.test, "mse")["mse"]
+    assert pr.evaluate(Constant().predict, split.test, "mse")["mse"] == expected
+    for wrong in (3, None, np.zeros(4), [1.0]):
+        refusal(
+            lambda wrong=wrong: pr.evaluate(wrong, split.test),
+            "no model",
+            type(wrong).__name__,
+            "predict(users, items)",
+        )
+
+
 def test_a_propensity_object_weighs_rows_and_says_what_they_are_worth(
     model: pr.Recommender, data: pr.Dataset, refusal: Callable[..., str]
 ) -> None:

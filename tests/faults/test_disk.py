@@ -22,7 +22,18 @@ pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(0)]
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SMALL = ("--set", "data.n_users=24", "--set", "data.n_items=16")
-QUICK = ("--set", "epochs=2", "--set", "dim=2", "--set", "propensity=cells", "--set", "patience=0")
+QUICK = (
+    "--set",
+    "epochs=2",
+    "--set",
+    "dim=2",
+    "--set",
+    "l2=0.1",
+    "--set",
+    "propensity=cells",
+    "--set",
+    "patience=0",
+)
 
 
 def commands(folder: Path, out: Path, version: int) -> dict[str, tuple[object, ...]]:

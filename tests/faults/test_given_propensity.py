@@ -21,7 +21,7 @@ from puidrec.model import Recommender
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-OPTIONS = {"epochs": 2, "dim": 2, "propensity": "given", "select": "none"}
+OPTIONS = {"epochs": 2, "dim": 2, "l2": 0.1, "propensity": "given", "select": "none"}
 BAD = {
     "zero": 0.0,
     "nan": float("nan"),

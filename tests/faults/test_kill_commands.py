@@ -17,6 +17,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]
 
 ENTRY = "import sys; from puidrec.cli.main import run; sys.argv[0] = 'puid'; run()"
+QUICK = ("--set", "dim=2", "--set", "l2=0.1")
 SMALL = ("--set", "data.n_users=40", "--set", "data.n_items=25")
 
 
@@ -41,7 +42,7 @@ def puid(*arguments: object, delay: float | None = None) -> tuple[int, float]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, to audit and to export."""
     folder = tmp_path_factory.mktemp("killed") / "run"
-    assert puid("train", "--method", "mf", *SMALL, "--out", folder)[0] == 0
+    assert puid("train", "--method", "mf", *SMALL, *QUICK, "--out", folder)[0] == 0
     return folder
 
 

@@ -79,7 +79,7 @@ def test_a_mutated_model_is_refused_or_answers_as_before(
     repeats: Callable[[int], int], tmp_path: Path
 ) -> None:
     data = simulate("mixed", 12, 9, density=0.3, rng=0).data
-    model = Recommender("mf", epochs=2, dim=2).fit(data)
+    model = Recommender("mf", epochs=2, dim=2, l2=0.1).fit(data)
     folder = tmp_path / "model"
     model.save(folder)
     good = {name: (folder / name).read_bytes() for name in (TENSORS, DESCRIPTION)}

@@ -39,7 +39,9 @@ def text_model(tiny_data: Dataset) -> Recommender:
         pl.format("u{}", "user_id").alias("user_id"), pl.format("i{}", "item_id").alias("item_id")
     )
     settings = {"backbone": "mf", "loss": "cross-entropy", "target": "binary"}
-    return Recommender("mf", dim=4, epochs=5, rng=0, **settings).fit(Dataset.from_frame(log))
+    return Recommender("mf", dim=4, l2=0.1, epochs=5, rng=0, **settings).fit(
+        Dataset.from_frame(log)
+    )
 
 
 class Client:

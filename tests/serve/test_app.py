@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from puidrec.data.dataset import Dataset
+from puidrec.data.synthetic import simulate
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
 from puidrec.serve import Seen, Unknown
@@ -36,10 +37,43 @@ def test_recommend_is_the_library_s(client: Any, model: Recommender) -> None:
         np.testing.assert_allclose(entry["scores"], expected["score"], atol=1e-6)
 
 
+def test_a_history_is_folded_in_as_by_the_library(
+    client: Any, client_of: Any, model: Recommender
+) -> None:
+    known, low, high = model.item_ids_.ids, model.rating_scale_.low, model.rating_scale_.high
+    rows = {"item_id": known[:3], "rating": [high, low, high]}
+    expected = model.recommend(9_999, history=rows, k=4, scale="unit")
+    history = [
+        {"item": item, "rating": rating}
+        for item, rating in zip(rows["item_id"], rows["rating"], strict=True)
+    ]
+    history.append({"item": 10**9, "rating": low})  # unknown to the model: it counts for nothing
+    user = {"id": 9_999, "history": history}
+    found = recommended(client.post("/recommend", {"users": [5, user, 3], "k": 4}))
+    assert [entry["basis"] for entry in found] == ["trained", "history", "trained"]
+    assert found[1]["items"] == expected["item_id"].to_list()
+    np.testing.assert_allclose(found[1]["scores"], expected["score"], atol=1e-6)
+    strange = {"id": 9_999, "history": history[3:]}  # no item of it is known
+    assert recommended(client.post("/recommend", {"users": [strange]}))[0]["basis"] == "prior"
+    likes = {"id": 5, "history": [{"item": known[0]}]}  # a known user: the log no longer counts
+    every = recommended(client.post("/recommend", {"users": [likes], "k": 100}))[0]["items"]
+    assert set(every) == set(known) - {known[0]}
+    pair = {"pairs": [{"user": likes, "item": known[1]}]}
+    answer = client.post("/score", pair).json()
+    one = model.fold_in({"user_id": [5], "item_id": [known[0]]}).predict(5, known[1], scale="unit")
+    np.testing.assert_allclose(answer["scores"], one, atol=1e-6)
+    assert answer["user_basis"] == ["history"]
+    wrong = {"users": [{"id": 5, "history": [{"item": known[0], "rating": high + 1}]}]}
+    client.refused("/recommend", wrong, 422, "invalid", "rating", "scale")
+    labels = Recommender("ips", loss="cross-entropy", dim=2, epochs=2, l2=0.1)
+    asked = client_of(labels.fit(simulate("mixed", 30, 20, density=0.3, rng=0).data))
+    asked.refused("/recommend", {"users": [likes]}, 422, "invalid", "least squares")
+
+
 def test_stable_says_up_to_which_gamma_an_item_stays(
     client: Any, client_of: Any, tiny_data: Dataset
 ) -> None:
-    model = Recommender(dim=3, epochs=10, rng=0).fit(tiny_data)
+    model = Recommender(dim=3, l2=0.1, epochs=10, rng=0).fit(tiny_data)
     asked = client_of(model)
     expected = model.recommend([5, 3], k=6, stable=True)["gamma_max"].to_numpy().reshape(2, 6)
     found = recommended(asked.post("/recommend", {"users": [5, 3, 9999], "k": 6, "stable": True}))
@@ -336,7 +370,7 @@ def test_the_document_states_the_limits_and_the_names(client_of: Any, model: Rec
     assert forms["RecommendRequest"]["properties"]["users"]["maxItems"] == 5
     assert forms["ScoreRequest"]["properties"]["pairs"]["maxItems"] == 9
     assert forms["Method"]["enum"] == list(METHODS)
-    assert forms["Basis"]["enum"] == ["trained", "features", "prior"]
+    assert forms["Basis"]["enum"] == ["trained", "history", "features", "prior"]
     assert set(document["paths"]) == {
         "/health",
         "/livez",
@@ -474,7 +508,9 @@ def test_what_is_under_way_is_counted(client_of: Any, model: Recommender) -> Non
 @pytest.mark.parametrize("method", ["all-rank", "ease", "spectrum"])
 def test_a_model_of_likes_is_served(method: str, client_of: Any, tiny_data: Dataset) -> None:
     likes = tiny_data.logged.to_frame().select("user_id", "item_id")
-    model = Recommender(method, rng=0, **({} if method == "ease" else {"dim": 4})).fit(likes)
+    model = Recommender(method, rng=0, **({} if method == "ease" else {"dim": 4, "l2": 0.1})).fit(
+        likes
+    )
     user = int(likes["user_id"][0])
     entry = recommended(client_of(model).post("/recommend", {"users": [user], "k": 4}))[0]
     best = model.recommend(user, k=4)

@@ -11,7 +11,7 @@ import typer
 
 from puidrec.cli import options
 from puidrec.cli.command import Options, add_commands, command, option
-from puidrec.cli.output import print_json, print_table, progress_bar, say, steps
+from puidrec.cli.output import print_json, print_page, progress_bar, say, steps
 from puidrec.errors import InputError
 
 app = typer.Typer(
@@ -34,33 +34,7 @@ def describe(
     if common.as_json:
         print_json(facts)
         return
-    print_table(
-        f"{facts['name']}: {facts['n_users']:,} users × {facts['n_items']:,} items",
-        (
-            "regime",
-            "rows",
-            "share of pairs",
-            "mean rating",
-            "± 95 %",
-            "liked",
-            "ratings low → high",
-        ),
-        [
-            (
-                name,
-                f"{part['rows']:,}",
-                f"{part['density']:.3%}",
-                f"{part['mean_rating']:.3f}",
-                f"{part['half_width']:.3f}",
-                f"{part['positive_rate']:.1%}",
-                part["histogram"],
-            )
-            for name, part in facts["regimes"].items()
-        ],
-    )
-    for side in ("users", "items"):
-        say(f"features of {side}: {', '.join(facts['features'][side]) or 'none'}")
-    say(facts["sentence"])
+    print_page("data", facts=facts)
 
 
 @command("puid data convert kuairec KuaiRec/data kuairec-compact", writes="dst")

@@ -11,7 +11,7 @@ import typer
 
 from puidrec.cli import options
 from puidrec.cli.command import Options, command, option, quick_imports
-from puidrec.cli.output import print_json, print_table, say, steps
+from puidrec.cli.output import print_json, print_page, steps
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
@@ -110,7 +110,14 @@ def gamma(
     if output.as_json:
         print_json(summary)
     else:
-        _show(summary, rule.rule, tilt, output.out)
+        print_page(
+            "gamma",
+            summary=summary,
+            rule=rule.rule,
+            tilt=tilt,
+            out=output.out,
+            certificates=_certificate_rows(summary["certificates"]),
+        )
 
 
 def _learned(run: Path, output: options.OutputOptions) -> None:
@@ -146,50 +153,7 @@ def _learned(run: Path, output: options.OutputOptions) -> None:
     if output.as_json:
         print_json(summary)
         return
-    for side in ("users", "items"):
-        _show_learned(side, summary[side])
-    rows = [(f"{one['kind']} = {one['name']}", *_interval(one)) for one in summary["segments"][:12]]
-    if rows:
-        print_table("Segments, largest Γ first", ("segment", *INTERVAL), rows)
-    say(
-        "high/low: ends of the median 90 % interval. below, above: the whole interval says that unseen ratings are "
-        "lower or higher than the log says; open: it holds Γ = 1. fit: share of the uncertainty that is error "
-        "of the fit.\n"
-    )
-    say(summary["sentence"], bold=True)
-    if output.out is not None:
-        say(f"wrote {output.out}: report.html, gamma.parquet, summary.json, a chart")
-
-
-INTERVAL = ("Γ", "low", "high", "unseen are", "uniform rows")
-
-
-def _interval(row: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        *(f"{row[key]:.2f}" for key in ("gamma", "low", "high")),
-        row["direction"],
-        f"{row['rows']:,}",
-    )
-
-
-def _show_learned(side: str, own: dict[str, Any]) -> None:
-    spread, sure = own["gamma"], own["direction"]
-    print_table(
-        f"Learned Γ of {own['number']:,} {side}",
-        ("", "25 %", "median", "75 %", "95 %", "high/low", "below", "above", "open", "fit"),
-        [
-            (
-                "Γ",
-                *(f"{spread[key]:.2f}" for key in ("q25", "q50", "q75", "q95")),
-                f"{own['width']:.2f}",
-                *(f"{sure[word]:,}" for word in ("below", "above", "open")),
-                f"{own['share_of_the_fit']:.0%}",
-            )
-        ],
-    )
-    if own["largest"]:
-        rows = [(str(one["name"]), *_interval(one)) for one in own["largest"]]
-        print_table(f"{side.capitalize()} with the largest Γ", (side[:-1], *INTERVAL), rows)
+    print_page("learned_gamma", summary=summary, out=output.out)
 
 
 def _tilt(data: Dataset, propensity: str, protocol: str, seed: int) -> str:
@@ -202,147 +166,25 @@ def _tilt(data: Dataset, propensity: str, protocol: str, seed: int) -> str:
         return ""  # no uniform rows, or too few
 
 
-def _show(summary: dict[str, Any], rule: str, tilt: str, out: Path | None) -> None:
-    """Print the study as tables."""
-    data, spread, printed = summary["data"], summary["gamma"], summary["printed_equation"]
-    basis = (
-        f"{spread['pairs']:,} pairs drawn at random"
-        if spread["sampled"]
-        else f"all {spread['pairs']:,} pairs"
-    )
-    print_table(
-        f"Γ of {data['name']} under rule {rule}, over {basis}",
-        ("", "min", "25 %", "median", "75 %", "95 %", "max", "raised to 1", "at the cap"),
-        [
-            (
-                "Γ",
-                *(f"{spread[key]:.3f}" for key in ("min", "q25", "median", "q75", "q95", "max")),
-                f"{spread['share_raised_to_one']:.1%}",
-                f"{spread['share_at_cap']:.1%}",
-            )
-        ],
-    )
-    _show_entropies(summary["entropies"])
-    say(
-        f"The printed equation, {printed['alpha']:g}·gain of users + {printed['beta']:g}·gain of items, is "
-        f"{printed['value']:.4f}: below 1, hence no valid Γ, for {printed['share_below_one']:.0%} of the pairs "
-        f"({printed['share_below_one_local']:.1%} with each pair's own gains instead of the averages).\n"
-    )
-    _show_calibration(summary["calibration"])
-    _show_certificates(summary)
-    say(f"Do people pick what they like? {summary['sign']['sentence']}\n")
-    if tilt:
-        say(f"Measured tilt: {tilt}\n")
-    say(summary["sentence"], bold=True)
-    if out is not None:
-        say(f"wrote {out}: report.html, gamma.parquet, summary.json, two charts")
-
-
-def _show_entropies(entropies: dict[str, dict[str, Any]]) -> None:
-    keys = ("H", "H_given_user", "H_given_both", "gain_user", "gain_item")
-    names = {"plugin": "plug-in", "miller-madow": "Miller–Madow", "permutation": "permutation"}
-    rows = [
-        (names[name], *(f"{facts[key]:.{5 if key.startswith('gain') else 4}f}" for key in keys))
-        for name, facts in entropies.items()
-    ]
-    chance = entropies["permutation"]
-    ranges = [
-        f"{chance[side]['low']:.4f}–{chance[side]['high']:.4f}"
-        for side in ("chance_user", "chance_item")
-    ]
-    print_table(
-        "Entropy of exposure in nats, and what features take off it",
-        ("estimator", "H(o)", "H(o|user)", "H(o|both)", "gain of users", "gain of items"),
-        [*rows, ("by chance", "", "", "", *ranges)],
-    )
-
-
-def _show_calibration(rows: list[dict[str, Any]]) -> None:
-    from puidrec.report.formatting import clip_text
-
-    if not rows:
-        say("No features: there is nothing to hide, so Γ cannot be calibrated by hiding.\n")
-        return
-    print_table(
-        "What hiding one recorded feature is worth",
-        ("feature", "of", "Γ, mean pair", "Γ, 1 pair in 10", "gain in nats"),
-        [
-            (
-                clip_text(row["feature"], 32),
-                f"{row['side']}s",
-                f"{row['gamma_mean']:.3f}",
-                f"{row['gamma_90']:.3f}",
-                f"{row['gain']:+.5f}",
-            )
-            for row in rows
-        ],
-    )
-
-
-def _show_certificates(summary: dict[str, Any]) -> None:
-    found = summary["certificates"]
-    if not found:
-        say("No uniform rows: nothing in these data proves how large Γ must be.\n")
-        return
-    plain, adjusted = (
-        [proof for proof in found if proof["adjusted"] is wanted] for wanted in (False, True)
-    )
-    table = [row for pair in zip(plain, adjusted, strict=True) for row in _certificate_rows(*pair)]
-    print_table(
-        "What the uniform rows of unseen pairs prove: lower limits of Γ",
-        ("event", "unseen", "seen", "Γ ≥", "seen*", "Γ* ≥", "estimate*"),
-        table,
-    )
-    say(
-        "(un)seen: share of such ratings. Limits hold together with 95 % confidence. "
-        f"*: with what propensity {summary['certificate_rows']['propensity']} explains taken out. Estimates are biased "
-        "upward and used for nothing.\n"
-    )
-    _show_segments(adjusted[-1]["segments"])
-
-
-def _show_segments(segments: list[dict[str, Any]]) -> None:
-    from puidrec.report.formatting import clip_text
-
-    proved = [row for row in segments if row["lower"] > 1.0]
-    if not segments:
-        return
-    if not proved:
-        say(
-            f"In none of {len(segments)} segments with 50 or more uniform rows do they prove more than Γ = 1.\n"
-        )
-        return
-    print_table(
-        f"Segments in which the uniform rows prove Γ > 1 ({len(proved)} of {len(segments)} with 50 rows or more)",
-        ("segment", "of", "uniform rows", "Γ* ≥", "p (Holm)"),
-        [
-            (
-                clip_text(row["name"], 40),
-                f"{row['side']}s",
-                f"{row['n_uniform']:,}",
-                f"{row['lower']:.3f}",
-                f"{row['p_value']:.2g}",
-            )
-            for row in proved[:12]
-        ],
-    )
-
-
-def _certificate_rows(plain: dict[str, Any], adjusted: dict[str, Any]) -> list[tuple[str, ...]]:
+def _certificate_rows(found: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     """One row per event, the plain certificate beside the adjusted one; of rating levels, first the
     largest."""
-    several = len(adjusted["levels"]) > 1
     rows: list[tuple[str, ...]] = []
-    if several:
-        rows.append(
-            ("any rating", "", "", f"{plain['lower']:.3f}", "", f"{adjusted['lower']:.3f}", "")
-        )
-    others = {(level["level"], level["highest"]): level for level in plain["levels"]}
-    for level in adjusted["levels"]:
-        other = others.get((level["level"], level["highest"]))  # the weights may join other levels
-        first = ("–", "–") if other is None else (f"{other['seen']:.1%}", f"{other['lower']:.3f}")
-        joined = level["highest"] not in (None, level["level"])
-        name = f"rating {level['level']:g}" + (f"–{level['highest']:g}" if joined else "")
-        own = (f"{level['seen']:.1%}", f"{level['lower']:.3f}", f"{level['gamma']:.2f}")
-        rows.append((name if several else "liked", f"{level['unseen']:.1%}", *first, *own))
+    sides = ([proof for proof in found if proof["adjusted"] is wanted] for wanted in (False, True))
+    for plain, adjusted in zip(*sides, strict=True):
+        several = len(adjusted["levels"]) > 1
+        if several:
+            limits = [f"{proof['lower']:.3f}" for proof in (plain, adjusted)]
+            rows.append(("any rating", "", "", limits[0], "", limits[1], ""))
+        others = {(level["level"], level["highest"]): level for level in plain["levels"]}
+        for level in adjusted["levels"]:
+            # the weights may join other levels
+            other = others.get((level["level"], level["highest"]))
+            first = (
+                ("–", "–") if other is None else (f"{other['seen']:.1%}", f"{other['lower']:.3f}")
+            )
+            joined = level["highest"] not in (None, level["level"])
+            name = f"rating {level['level']:g}" + (f"–{level['highest']:g}" if joined else "")
+            own = (f"{level['seen']:.1%}", f"{level['lower']:.3f}", f"{level['gamma']:.2f}")
+            rows.append((name if several else "liked", f"{level['unseen']:.1%}", *first, *own))
     return rows

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -101,6 +102,20 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for row in rows:
         table.add_row(*(visible(str(cell)).replace("[", r"\[") for cell in row))
     console.print(table)
+
+
+def print_page(template: str, **values: Any) -> None:
+    """Print what `report/templates/terminal/TEMPLATE.md.j2` says: its tables, and its words as
+    paragraphs, each with an empty line after it unless the template says otherwise."""
+    from puidrec.report.formatting import clip_text
+    from puidrec.report.page import markdown_page
+
+    def words(caller: Callable[[], str], end: str = "\n", indent: str = "", **how: Any) -> str:
+        say(indent + re.sub(r"[ \t]*\n\s*", " ", caller().strip()) + end, **how)
+        return ""
+
+    tools = {"table": print_table, "clip": clip_text, "words": words}
+    markdown_page(f"terminal/{template}", **tools, **values)
 
 
 @contextlib.contextmanager

@@ -13,13 +13,12 @@ import typer
 
 from puidrec.cli import options
 from puidrec.cli.command import Options, command, option, path_option, quick_imports
-from puidrec.cli.output import print_json, print_table, progress_bar, say, steps
+from puidrec.cli.output import print_json, print_page, print_table, progress_bar, say, steps
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from puidrec.run_folder import Run
 
 SHOWN_ROWS = 200
 """Recommendations that go into a table on the terminal."""
@@ -120,65 +119,22 @@ def train(
     if output.as_json:
         print_json(run.metrics)
     else:
-        _show_run(run, loaded.name, output.out)
+        print_page("run", run=run, data=loaded.name, out=output.out, **_said(run.metrics))
 
 
-def _show_run(run: Run, data: str, out: Path | None) -> None:
-    """Print the metrics on test rows, how they came about, and where the run is."""
-    facts = run.metrics
-    if run.evaluation is None:
-        tested = (
-            f"{facts['method']} on {data}, seed {facts['seed']}: no test rows, for every uniform "
-            "row may calibrate; --protocol rd holds back 90 % of them to measure with"
-        )
-    else:
-        print_table(
-            f"{facts['method']} on {data}, protocol {facts['protocol']}, seed {facts['seed']}",
-            ("metric", "test"),
-            [(name, f"{value:.4f}") for name, value in run.evaluation.items()],
-        )
-        liked = f"{facts['positive_rate']:.1%} liked"
-        tested = f"{facts['test_rows']:,} {facts['evaluated_on']} test rows, {liked}"
-    say(
-        f"{tested}; {_training_of(facts)}, {facts['seconds']:.1f} s; "
-        f"uniform rows used for: {facts['uniform_rows_used']}."
-    )
-    say_overlap(facts)
-    say_stable(facts)
-    if "not_converged" in facts:
-        say(f"Not converged: {facts['not_converged']}. --set epochs=NUMBER allows more sweeps.")
-    if "gamma_set_by" in facts:
-        say(f"Γ was set by {facts['gamma_set_by']}. --set gamma=NUMBER sets it yourself.")
-    if out is not None:
-        say(f"wrote {out}\nnext: puid recommend {out} --k 10")
-
-
-def say_overlap(facts: dict[str, Any]) -> None:
-    """Say how many uniform rows are logged pairs, where there are uniform rows."""
+def _said(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of a run's figures wherever they are shown: how many uniform rows are logged
+    pairs, and how many recommendations would stay if hidden confounding were stronger."""
     from puidrec.data.overlap import overlap_words
 
-    words = overlap_words(facts["overlap"], facts["uniform_rows"], facts["uniform_rows_in_log"])
-    if words:
-        say(f"{words[0].upper()}{words[1:]}.")
-
-
-def say_stable(facts: Mapping[str, Any]) -> None:
-    """Say how many recommendations would stay if hidden confounding were stronger, where the model
-    knows."""
-    shares = facts.get("spectrum", {}).get("stable")
-    if shares:
-        ordered = sorted(shares.items(), key=lambda pair: float(pair[0].replace("∞", "inf")))
-        words = ", ".join(f"{share:.0%} at Γ = {gamma}" for gamma, share in ordered)
-        say(f"Of the 10 best items of a user stay: {words} (puid recommend --stable shows which).")
-
-
-def _training_of(facts: Mapping[str, Any]) -> str:
-    """What trained the model, and for how long."""
-    if facts["solver"] == "adam":
-        return f"adam, best epoch {facts['best_epoch']} of {facts['epochs']}"
-    return (
-        f"{facts['solver']}, {facts['epochs']} sweeps" if facts["epochs"] else str(facts["solver"])
-    )
+    shares = facts.get("spectrum", {}).get("stable") or {}
+    return {
+        "facts": facts,
+        "overlap_words": overlap_words(
+            facts["overlap"], facts["uniform_rows"], facts["uniform_rows_in_log"]
+        ),
+        "shares": sorted(shares.items(), key=lambda one: float(one[0].replace("∞", "inf"))),
+    }
 
 
 @command("puid evaluate runs/coat --metrics uauc,ndcg@5")
@@ -225,19 +181,8 @@ def evaluate(
     if common.as_json:
         print_json(figures)
         return
-    rows = []
-    for name, value in evaluation.items():
-        interval = evaluation.interval(name) if name in evaluation.per_user else None
-        rows.append(
-            (name, f"{value:.4f}", f"{interval.low:.4f} … {interval.high:.4f}" if interval else "")
-        )
-    title = f"{model.settings.method} on {loaded.name}, protocol {protocol}"
-    print_table(title, ("metric", "test", "95 % over users"), rows)
-    say(f"{len(split.test):,} {split.evaluation} test rows, {split.positive_rate:.1%} liked")
-    if evaluation.n_new_users:
-        say(f"{evaluation.n_new_users:,} users of these rows have no training row.")
-    say_stable(figures)
-    say_overlap(figures)
+    heading = f"{model.settings.method} on {loaded.name}, protocol {protocol}"
+    print_page("evaluation", evaluation=evaluation, split=split, heading=heading, **_said(figures))
 
 
 @dataclass(frozen=True)

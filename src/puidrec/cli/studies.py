@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,13 +11,11 @@ import typer
 
 from puidrec.cli import options
 from puidrec.cli.command import Options, command, option, quick_imports
-from puidrec.cli.output import LiveTable, print_json, print_table, progress_bar, say
+from puidrec.cli.output import LiveTable, print_json, print_page, progress_bar, say
 from puidrec.errors import InputError, PuidError
 
 if TYPE_CHECKING:
     from puidrec.comparing.job import DataSpec
-    from puidrec.comparing.summary import SummaryRow
-    from puidrec.comparing.tune import Trial, Tuning
     from puidrec.data.dataset import Dataset
 
 SHOWN_TRIALS = 10
@@ -137,6 +135,7 @@ def compare(
     with quick_imports():
         from puidrec.comparing.comparison import Comparison, comparison_jobs
         from puidrec.comparing.run import run_jobs
+        from puidrec.comparing.summary import ONE_SEED, grouped, headline, interval, title
 
     chosen = study.model_settings(context, data)
     seeds, (spec, loaded) = study.seed_numbers(), data_spec(data)
@@ -156,62 +155,35 @@ def compare(
     if not results:
         _raise_failures(failures, len(failures))  # an earlier comparison stays as it is
     found = Comparison.of(results, reference, metrics)
-    rows = found.rows
     if output.out is not None:
         found.save(output.out)
     if output.as_json:
         print_json(found.summary())
     else:
-        _show_comparison(rows, reference, metrics, output.out)
-        _say_unfinished(
-            [(result.job.method, result.context.get("not_converged")) for result in results]
+        tables = [
+            (
+                metric,
+                title(own),
+                [(row, interval(row)) for row in own],
+                [headline(group, metric, reference) for group in grouped(own)],
+            )
+            for metric in metrics
+            if (own := [row for row in found.rows if row.metric == metric])
+        ]
+        print_page(
+            "comparison",
+            tables=tables,
+            reference=reference,
+            alone=ONE_SEED if max(row.n_seeds for row in found.rows) == 1 else "",
+            out=output.out,
+            unfinished=_known((r.job.method, r.context.get("not_converged")) for r in results),
         )
     _raise_failures(failures, len(results) + len(failures))
 
 
-def _show_comparison(
-    rows: Sequence[SummaryRow], reference: str, metrics: Sequence[str], out: Path | None
-) -> None:
-    """Print one table per metric, and where the files are."""
-    from puidrec.comparing.summary import ONE_SEED, grouped, headline, interval, title
-
-    for metric in metrics:
-        own = [row for row in rows if row.metric == metric]
-        if not own:
-            continue
-        body = [
-            (
-                row.label,
-                f"{row.mean:.4f}",
-                "" if row.seed_high is None else f"{row.seed_high - row.mean:.4f}",
-                "reference"
-                if row.is_reference
-                else ""
-                if row.difference is None
-                else f"{row.difference:+.4f}",
-                interval(row),
-                row.verdict or "",
-            )
-            for row in own
-        ]
-        head = ("method", metric, "± seeds", f"to {reference}", "95 % interval", "verdict")
-        print_table(title(own), head, body)
-        for group in grouped(own):
-            say(headline(group, metric, reference), bold=True)
-    if rows and max(row.n_seeds for row in rows) == 1:
-        say(ONE_SEED)
-    if out is not None:
-        files = "report.html, table.md, results.json, summary.json, charts"
-        say(f"wrote {out}: {files}\nnext: open {out}/report.html", wrap=False)
-
-
-def _say_unfinished(reasons: Sequence[tuple[str, str | None]]) -> None:
-    """One line for the methods or trials that stopped before their optimum."""
-    found = {name: why for name, why in reasons if why is not None}
-    if found:
-        name, why = next(iter(found.items()))
-        others = f"; so did {len(found) - 1} more" if len(found) > 1 else ""
-        say(f"Not converged: {name} ({why}){others}. --set epochs=NUMBER allows more sweeps.")
+def _known(reasons: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """Methods or trials that stopped before their optimum, and why."""
+    return {name: why for name, why in reasons if why is not None}
 
 
 def _raise_failures(failures: Sequence[str], total: int) -> None:
@@ -278,54 +250,8 @@ def tune(
     if output.as_json:
         print_json([trial.plain() for trial in found.trials])
     else:
-        _show_trials(found, output.out)
-
-
-def _show_trials(found: Tuning, out: Path | None) -> None:
-    """Print the best trials, how the best score grew, and what to do with them."""
-    job, ranked = found.job, found.trials
-    body = [
-        (
-            "default" if trial.number == 0 else str(trial.number),
-            _score(trial),
-            *(
-                str(trial.settings.get(name, getattr(job.resolved, name)))
-                for name in found.searched
-            ),
-        )
-        for trial in ranked[:SHOWN_TRIALS]
-    ]
-    by = f"validation {found.metric}" if found.metric else "nothing: no validation rows"
-    print_table(
-        f"{job.method} on {job.data.title}: {len(ranked)} trials ({found.sampler}), chosen by {by}",
-        ("trial", found.metric or "score", *found.searched),
-        body,
-    )
-    steps = [f"{best:.4f} after {n + 1}" for n, best in _rises(found.curve())]
-    if len(steps) > 1:
-        say(f"Best score: {', '.join(steps)} trials.")
-    _say_unfinished([(f"trial {trial.number}", trial.not_converged) for trial in ranked])
-    if not found.searched:
-        say(
-            f"{job.method} has no settings to search: one trial. dim and l2 are chosen by the fit where they are auto."
-        )
-    elif len(ranked) > SHOWN_TRIALS:
-        say(f"{len(ranked) - SHOWN_TRIALS} more trials are in trials.json.")
-    if out is not None:
-        curve = ", chart-search.png" if len(found.curve()) > 1 else ""
-        say(f"wrote {out}: trials.json, best.toml{curve}", wrap=False)
-        say(f"next: puid train -c {out}/best.toml --data {job.data.name} …", wrap=False)
-
-
-def _score(trial: Trial) -> str:
-    if trial.error or trial.pruned:
-        return "failed" if trial.error else "given up"
-    return "–" if trial.score is None else f"{trial.score:.4f}"
-
-
-def _rises(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The steps of a curve at which it rises, the first included."""
-    return [at for k, at in enumerate(curve) if k == 0 or at[1] > curve[k - 1][1]]
+        unfinished = _known((f"trial {one.number}", one.not_converged) for one in found.trials)
+        print_page("trials", found=found, out=output.out, unfinished=unfinished)
 
 
 @dataclass(frozen=True)
@@ -426,7 +352,7 @@ def demo(
             write_json,
             write_text,
         )
-        from puidrec.demo import METHODS, run_demo
+        from puidrec.demo import METHODS, NAIVE, ROBUST, run_demo
         from puidrec.report.audit import demo_html
 
     with output_errors(out):
@@ -444,58 +370,11 @@ def demo(
     if common.as_json:
         print_json(content)
     else:
-        _show_demo(found.facts, content["audit"], out)
-
-
-def _show_demo(facts: dict[str, Any], audit: dict[str, Any], out: Path) -> None:
-    """Two tables, what the truth says, what the audit says, and where the report is."""
-    from puidrec.demo import NAIVE, ROBUST
-
-    gamma = facts["gamma"]
-    say(
-        f"World “{facts['world']}”: {facts['n_users']:,} users × {facts['n_items']:,} items. People chose to give "
-        f"{facts['rows']:,} ratings; the truth behind all {facts['n_pairs']:,} pairs is known. Hidden confounding "
-        f"shifts the odds of exposure by a factor Γ of {gamma['median']:.2f} for the median pair, {gamma['p95']:.2f} "
-        "for one in twenty.\n"
-    )
-    print_table(
-        "Mean rating of all pairs, estimated",
-        ("from", "mean", "± 95 %", "error", "needs"),
-        [
-            (
-                row["name"],
-                f"{row['value']:.3f}",
-                f"{row['half_width']:.3f}",
-                f"{row['error']:+.3f}",
-                row["needs"],
-            )
-            for row in facts["estimates"]
-        ],
-    )
-    print_table(
-        "Mean squared error (ratings in 0..1): what held-out rows of the log show, and what is",
-        ("method", "on the log", "on all pairs", "confounding repaired", "seconds"),
-        [_demo_row(row) for row in facts["methods"]],
-    )
-    best = min(facts["methods"][:-1], key=lambda row: float(row["true_mse"]))
-    say(
-        f"On all pairs {best['method']} is best: it repairs {best['repaired']:.0%} of what knowing the true "
-        f"propensities would. Audit of {NAIVE} against {ROBUST}, from the log and its uniform ratings alone:\n"
-    )
-    say(f"  {audit['sentence']}\n", bold=True)
-    files = "report.html, demo.json"
-    say(
-        f"wrote {out}: {files}\nnext: open {out / 'report.html'}, then puid train --help",
-        wrap=False,
-    )
-
-
-def _demo_row(row: dict[str, Any]) -> tuple[str, ...]:
-    repaired = "" if row["method"] in ("item-rate", "mf") else f"{row['repaired']:.0%}"
-    return (
-        row["method"],
-        f"{row['naive_mse']:.4f}",
-        f"{row['true_mse']:.4f}",
-        repaired,
-        f"{row['seconds']:.1f}",
-    )
+        print_page(
+            "demo",
+            facts=found.facts,
+            audit=content["audit"],
+            out=out,
+            naive=NAIVE,
+            robust=ROBUST,
+        )

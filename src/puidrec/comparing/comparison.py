@@ -16,7 +16,18 @@ import polars as pl
 from puidrec.atomic import atomic_files, locked, write_text
 from puidrec.comparing.job import DataSpec, Job
 from puidrec.comparing.run import Progress, Results, claim, run_jobs, write_results
-from puidrec.comparing.summary import ONE_SEED, SummaryRow, grouped, headline, markdown, summarise
+from puidrec.comparing.summary import (
+    ONE_SEED,
+    SummaryRow,
+    difference,
+    figure,
+    given,
+    grouped,
+    headline,
+    notes,
+    summarise,
+    title,
+)
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError, PuidError
 from puidrec.methods import METHODS, get_method, learning_from_likes, require_levels
@@ -87,12 +98,7 @@ class Comparison:
         return [*words, ONE_SEED] if alone else words
 
     def __repr__(self) -> str:
-        return markdown(
-            self.rows,
-            self.metrics,
-            self.reference,
-            [str(failure) for failure in self.results.failures],
-        )
+        return markdown(self.rows, self.metrics, self.reference, self.results.failures)
 
     def _repr_html_(self) -> str:
         from puidrec.report.notebook import comparison_view
@@ -137,6 +143,41 @@ class Comparison:
                 write_results(stage, rows, self.summary(), self.results)
                 write_text(stage / "table.md", repr(self))
                 write_report(stage, self)
+
+
+def markdown(
+    rows: Sequence[SummaryRow],
+    metrics: Sequence[str],
+    reference: str,
+    failures: Sequence[object] = (),
+) -> str:
+    """A page with a table per data set, preset and protocol: the mean of each metric, its
+    difference to the reference. Jobs that failed are named at its end."""
+    from puidrec.report.page import markdown_page
+
+    groups = []
+    for group in grouped(rows):
+        at = {(row.label, row.metric): row for row in group}
+        cells = {
+            label: [
+                text
+                for metric in metrics
+                for text in (figure(at.get((label, metric))), difference(at.get((label, metric))))
+            ]
+            for label in dict.fromkeys(row.label for row in group)
+        }
+        headlines = [headline(group, metric, reference) for metric in metrics]
+        groups.append(
+            {"title": title(group), "headlines": headlines, "rows": cells, "given": given(group)}
+        )
+    return markdown_page(
+        "comparison",
+        groups=groups,
+        metrics=metrics,
+        reference=reference,
+        notes=notes(rows),
+        failures=failures,
+    )
 
 
 def compare(

@@ -339,36 +339,6 @@ def grouped(rows: Sequence[SummaryRow]) -> list[list[SummaryRow]]:
     return list(by(rows, lambda row: (row.data, row.preset, row.protocol)).values())
 
 
-def markdown(
-    rows: Sequence[SummaryRow], metrics: Sequence[str], reference: str, failures: Sequence[str] = ()
-) -> str:
-    """A page with a table per data set, preset and protocol: the mean of each metric, its
-    difference to the reference.
-
-    Jobs that failed are named at its end.
-    """
-    parts = []
-    for group in grouped(rows):
-        at = {(row.label, row.metric): row for row in group}
-        more = given(group)
-        figures = [part for metric in metrics for part in (metric, f"against {reference}")]
-        columns = ("method", *figures, *more)
-        body = [
-            [
-                label,
-                *(text for metric in metrics for text in _texts(at.get((label, metric)))),
-                *(f"{values[label]:,}" for values in more.values()),
-            ]
-            for label in dict.fromkeys(row.label for row in group)
-        ]
-        said = "\n".join(f"* {headline(group, metric, reference)}" for metric in metrics)
-        parts.append(f"## {title(group)}\n\n{said}\n\n{markdown_table(columns, body)}\n")
-    parts += [f"{line}\n" for line in notes(rows)]
-    if failures:
-        parts.append("Not finished:\n\n" + "\n".join(f"* {failure}" for failure in failures) + "\n")
-    return "\n".join(parts)
-
-
 def given(rows: Sequence[SummaryRow]) -> dict[str, dict[str, int]]:
     """Column → label → number: configurations tried and uniform rows used, where they are not the
     same for all; what is the same is said once, by `conditions`."""
@@ -377,14 +347,6 @@ def given(rows: Sequence[SummaryRow]) -> dict[str, dict[str, int]]:
         "uniform rows used": {row.label: row.uniform_rows for row in rows},
     }
     return {name: values for name, values in columns.items() if len(set(values.values())) > 1}
-
-
-def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as Markdown."""
-    lines = [columns, ("---",) * len(columns), *rows]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines
-    )
 
 
 def title(rows: Sequence[SummaryRow]) -> str:
@@ -415,18 +377,20 @@ def conditions(rows: Sequence[SummaryRow]) -> str:
     return "; ".join(word for word in words if word)
 
 
-def figure(row: SummaryRow) -> str:
+def figure(row: SummaryRow | None) -> str:
     """The mean with its interval over seeds."""
+    if row is None:
+        return "–"
     if row.seed_high is None or _equal_seeds(row):
         return f"{row.mean:.4f}"
     return f"{row.mean:.4f} ± {row.seed_high - row.mean:.4f}"
 
 
-def difference(row: SummaryRow) -> str:
+def difference(row: SummaryRow | None) -> str:
     """The difference to the reference with its interval and verdict, as far as they are known."""
-    if row.is_reference:
+    if row is not None and row.is_reference:
         return "reference"
-    if row.difference is None:
+    if row is None or row.difference is None:
         return "–"
     return " ".join(part for part in (f"{row.difference:+.4f}", interval(row), row.verdict) if part)
 
@@ -436,7 +400,3 @@ def interval(row: SummaryRow) -> str:
     if row.difference_low is None or row.difference_high is None:
         return ""
     return f"[{row.difference_low:+.4f}, {row.difference_high:+.4f}]"
-
-
-def _texts(row: SummaryRow | None) -> tuple[str, str]:
-    return ("–", "–") if row is None else (figure(row), difference(row))

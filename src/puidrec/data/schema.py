@@ -87,10 +87,13 @@ def to_polars(table: Frame, origin: Origin) -> pl.DataFrame:
         if isinstance(table, pl.LazyFrame):
             return table.collect()
         if module == "pandas":
-            frame: pl.DataFrame = pl.from_pandas(table.reset_index(drop=True))
-            return frame
-        if module == "pyarrow":
-            return pl.DataFrame(pl.from_arrow(table))
+            table = pl.from_pandas(table.reset_index(drop=True))
+        elif module == "pyarrow":
+            table = pl.from_arrow(table)
+        elif module != "polars" and hasattr(table, "__arrow_c_stream__"):  # DuckDB and others
+            return pl.DataFrame(table)
+        if isinstance(table, pl.DataFrame):
+            return table
         if isinstance(table, dict):
             return pl.DataFrame([_column(str(name), values) for name, values in table.items()])
     except (Exception, *POLARS_ERRORS) as error:

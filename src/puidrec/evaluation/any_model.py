@@ -3,6 +3,7 @@ recommendations."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -48,6 +49,26 @@ def is_table(given: Any) -> bool:
         not hasattr(given, "predict")
         and type(given).__module__.split(".")[0] in ("pandas", "pyarrow")
     )
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A function of users and items as a model."""
+
+    predict: Callable[..., Any]
+
+
+def as_predictor(given: Any) -> Any:
+    """A table or a model as it is, a function as a model; anything else is refused."""
+    if is_table(given) or hasattr(given, "predict"):
+        return given
+    if not callable(given):
+        raise InputError(
+            "this is no model",
+            found=type(given).__name__,
+            expected="predict(users, items), a function of users and items, or a table of scores",
+        )
+    return _Function(given)
 
 
 @dataclass(frozen=True)

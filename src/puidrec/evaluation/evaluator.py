@@ -27,6 +27,7 @@ from puidrec.errors import InputError, NoValueWarning
 from puidrec.evaluation.any_model import (
     Predictor,
     ScoreTable,
+    as_predictor,
     as_rows,
     is_table,
     recommendations,
@@ -121,7 +122,7 @@ def evaluate(
     exclude: Interactions | Frame | None = None,
     by: str | None = None,
 ) -> Evaluation:
-    """Evaluate anything with `predict(users, items)`, a table of scores or one of recommendations,
+    """Evaluate anything with `predict(users, items)`, such a function, a table of scores or one of recommendations,
     on rated pairs.
 
     model: a table `user_id, item_id, score` holds the scores of pairs, one with `rank` holds
@@ -144,6 +145,7 @@ def evaluate(
     only `…-propensity` are weighted by `propensity`.
     """
     check_overlap(overlap)
+    model = as_predictor(model)
     metrics, rule = [metrics] if isinstance(metrics, str) else list(metrics), get_protocol(protocol)
     if by is not None:
         rest: dict[str, Any] = {"users": users, "protocol": rule, "scale": scale, "target": target}

@@ -67,8 +67,9 @@ def _write(
 
 def write_gamma_study(study: GammaStudy, folder: Path) -> None:
     """Write all files of a study."""
-    charts = {"histogram": histogram_of(study), "heatmap": heat_map_of(study)}
-    _write(folder, study.table(), gamma_summary(study), charts, "gamma", _page(study))
+    values = _page(study)
+    charts = {"histogram": values["histogram"], "heatmap": values["heat_map"]}
+    _write(folder, study.table(), gamma_summary(study), charts, "gamma", values)
 
 
 def gamma_html(study: GammaStudy) -> str:

@@ -3,20 +3,22 @@ then the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from puidrec.cold_start import ColdStart
-from puidrec.entities import Entities, Side
+from puidrec.entities import Entities, PairsByUser, Side, merged_pairs
 from puidrec.errors import InputError
+from puidrec.fold_in import folded_factors
 from puidrec.model import Recommender
 from puidrec.serve import Seen, Unknown
 from puidrec.serve.engine import Engine, Query, Ranking
 from puidrec.serve.limits import Code, Limits, Refused, require_at_most
-from puidrec.serve.schema import Basis, Entity, RecommendRequest, ScoreRequest
+from puidrec.serve.schema import Basis, Entity, RecommendRequest, ScoreRequest, User
 
 UNKNOWN: dict[Side, Code] = {"user": Code.UNKNOWN_USER, "item": Code.UNKNOWN_ITEM}
 Named = int | str | Entity
@@ -59,17 +61,29 @@ class EntityLookup:
                 Code.WRONG_ID_TYPE, f"{self.side} ids of this model are {kind}", f"{field}.{wrong}"
             )
 
-    def resolve(self, named: Sequence[Named], field: str, unknown: Unknown) -> Resolved:
-        """Factors of everyone named; of unknown ids without features the average, or a refusal."""
+    def resolve(
+        self,
+        named: Sequence[Named],
+        field: str,
+        unknown: Unknown,
+        folded: Mapping[int, np.ndarray] = MappingProxyType({}),
+    ) -> Resolved:
+        """Factors of everyone named; of unknown ids without features the average, or a refusal.
+
+        folded: factors by position in `named` that are known already, of users with a history.
+        """
         ids = [one.id if isinstance(one, Entity) else one for one in named]
         self.require_type(ids, field)
         codes = np.array([self.code.get(own, -1) for own in ids], dtype=np.int64)
+        codes[list(folded)] = -1
         factors = self.entities.with_average[codes]  # the average is the last row, -1
         basis = [Basis.PRIOR if code < 0 else Basis.TRAINED for code in codes.tolist()]
         features = [one.features if isinstance(one, Entity) else {} for one in named]
         featured = []
         for at in np.flatnonzero(codes < 0).tolist():
-            if features[at] and self.cold_start.names(self.side):
+            if at in folded:
+                basis[at], factors[at] = Basis.HISTORY, folded[at]
+            elif features[at] and self.cold_start.names(self.side):
                 featured.append(at)
                 basis[at] = Basis.FEATURES
             elif unknown is Unknown.REFUSE:
@@ -131,7 +145,8 @@ class Answers:
             "users", len(request.users) * depth, self.limits.results, "users × (offset + k)"
         )
         excluding = self._excludes_seen(request)
-        users = self.users.resolve(request.users, "users", self.unknown)
+        folded, history = self._histories(request.users, "users")
+        users = self.users.resolve(request.users, "users", self.unknown, folded)
         listed = (
             None
             if request.items is None
@@ -162,9 +177,56 @@ class Answers:
         unwanted = self._unwanted(request)
         path_users = self._path_users(request, users, cold) if request.stable else None
         query = Query(
-            users.factors, seen_by, depth, self.engine.choose(codes, rows), unwanted, path_users
+            users.factors,
+            seen_by,
+            depth,
+            self.engine.choose(codes, rows),
+            unwanted,
+            path_users,
+            None if request.exclude_seen is False else history,
         )
         return Plan(query, users, list(cold), list(left_out), request.offset)
+
+    def _histories(
+        self, named: Sequence[Named], field: str
+    ) -> tuple[dict[int, np.ndarray], PairsByUser | None]:
+        """Factors of users by the history they bring, by position; and its items, by user."""
+        rows = [
+            (at, row.item, row.rating)
+            for at, one in enumerate(named)
+            if isinstance(one, User)
+            for row in one.history
+        ]
+        if not rows:
+            return {}, None
+        self.items.require_type([item for _, item, _ in rows], f"{field}.history")
+        scale = self.model.rating_scale_
+        user, code, rating = (
+            np.array(column)
+            for column in (
+                [at for at, _, _ in rows],
+                [self.items.code.get(item, -1) for _, item, _ in rows],
+                [scale.high if rating is None else rating for _, _, rating in rows],
+            )
+        )
+        off = (rating < scale.low) | (rating > scale.high)
+        if off.any():
+            message = f"found rating {rating[off][0]:g}; expected one on the scale {scale}"
+            raise Refused(Code.INVALID, message, f"{field}.{user[off][0]}.history")
+        if not (code >= 0).any():
+            return {}, None
+        user, code, rating = user[code >= 0], code[code >= 0], rating[code >= 0]
+        told, place = np.unique(user, return_inverse=True)
+        ids = [named[at].id for at in told]
+        codes = np.array([self.users.code.get(own, -1) for own in ids])
+        try:
+            factors = folded_factors(self.model, codes, place, code, rating)
+        except InputError as error:
+            raise Refused(Code.INVALID, str(error), field) from error
+        none = np.zeros(1, np.int64), np.zeros(0, np.int32)
+        return dict(zip(told.tolist(), factors, strict=True)), merged_pairs(
+            none, user, code, len(named)
+        )
 
     def _excludes_seen(self, request: RecommendRequest) -> bool:
         """Whether what a user rated is left out; refused where the answer would tell a client what
@@ -229,7 +291,9 @@ class Answers:
 
     def scores(self, request: ScoreRequest) -> dict[str, Any]:
         """Scores of pairs, on the scale of the target."""
-        users = self.users.resolve([pair.user for pair in request.pairs], "pairs", self.unknown)
+        named = [pair.user for pair in request.pairs]
+        folded, _ = self._histories(named, "pairs")
+        users = self.users.resolve(named, "pairs", self.unknown, folded)
         items = self.items.resolve([pair.item for pair in request.pairs], "pairs", self.unknown)
         values = self.engine.pair_scores(users.factors, items.factors)
         return {"scores": values.tolist(), "user_basis": users.basis, "item_basis": items.basis}

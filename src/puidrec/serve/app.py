@@ -15,9 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.responses import (
+    HTMLResponse,
+    JSONResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from fastapi.routing import APIRoute
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -26,14 +32,13 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import Receive, Scope, Send
 
 from puidrec import __version__
 from puidrec.serve.access import PROBES, AllowedHosts, unauthorised
 from puidrec.serve.answers import Answers, Plan
 from puidrec.serve.engine import Ranking, Worker
 from puidrec.serve.limits import Code, Guard, Refused
-from puidrec.serve.observe import LOG, Metrics, Observe
+from puidrec.serve.observe import Metrics, Observe
 from puidrec.serve.openapi import render_page
 from puidrec.serve.schema import (
     Health,
@@ -70,6 +75,40 @@ SMALL_BODY = 4096
 go on meanwhile."""
 
 
+async def on_thread(request: Request, call: Callable[[], Any], needed: bool = True) -> Any:
+    """Call on the thread for large requests, where that is needed; small ones are quicker than the
+    way there."""
+    if not needed:
+        return call()
+    return await asyncio.get_running_loop().run_in_executor(request.app.state.reader, call)
+
+
+class ReadingRoute(APIRoute):
+    """A path whose body is read by `read_body`: FastAPI would read it on the event loop, whatever
+    its size."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Read, then answer."""
+        form: type[BaseModel] = get_type_hints(self.endpoint)["body"]
+
+        async def handle(request: Request) -> Response:
+            body = await request.body()
+            kind = request.headers.get("content-type", "")
+            read = partial(
+                read_body, body, kind, form, request.app.state.serving.service.answers.limits
+            )
+            large = len(body) > SMALL_BODY
+            answer: Response = await self.endpoint(request, await on_thread(request, read, large))
+            return answer
+
+        return handle
+
+
+READ = APIRouter()
+ASK = APIRouter(route_class=ReadingRoute, responses=REFUSALS)
+BUSY: dict[int | str, dict[str, Any]] = {status: REFUSALS[status] for status in (400, 401, 503)}
+
+
 def serve_run(folder: Path, policy: Policy | None = None) -> FastAPI:
     """The application that answers for a run folder, and takes it anew when it is told to."""
     policy = policy or Policy()
@@ -99,12 +138,12 @@ def _application(service: Service, policy: Policy) -> FastAPI:
         redirect_slashes=False,
         lifespan=_lifespan,
     )
-    paths: set[str] = set()
-    app.state.metrics = Metrics(lambda: paths)
+    paths = {route.path for route in (*READ.routes, *ASK.routes) if isinstance(route, APIRoute)}
+    app.state.metrics = Metrics({*paths, str(app.openapi_url)})
     app.state.serving = Serving(app, service, app.state.metrics, policy)
     app.state.worker, app.state.reader = Worker(), ThreadPoolExecutor(1, "puid-read")
-    _add_paths(app)
-    paths |= {str(getattr(route, "path", "")) for route in app.routes}
+    app.include_router(READ)
+    app.include_router(ASK)
     app.add_middleware(Guard, limits=service.answers.limits)
     if policy.keys is not None:
         app.add_middleware(AuthenticationMiddleware, backend=policy.keys, on_error=unauthorised)
@@ -137,68 +176,22 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     )  # it has a thread from the first use on only
 
 
-def _add_paths(app: FastAPI) -> None:
-    busy: dict[int | str, dict[str, Any]] = {
-        503: {"model": ProblemResponse, "description": "More work waits than can be done in time."}
-    }
-    app.get("/livez", response_model=Probe, summary="Whether the process answers")(livez)
-    app.get(
-        "/readyz",
-        response_model=Probe,
-        responses=busy,
-        summary="Whether requests would be answered now",
-    )(readyz)
-    get = partial(app.get, responses={status: REFUSALS[status] for status in (400, 401, 503)})
-    get("/health", response_model=Health, summary="Whether the server is up, and what it serves")(
-        health
-    )
-    for path, probe in (("/livez", livez), ("/readyz", readyz), ("/health", health)):
-        app.head(path, include_in_schema=False)(probe)
-    get("/model", response_model=ModelCard, summary="What is being served")(model)
-    app.router.route_class = ReadingRoute
-    post = partial(app.post, responses=REFUSALS)
-    post("/recommend", response_model=RecommendResponse, summary="Best items of users")(recommend)
-    post("/score", response_model=ScoreResponse, summary="Scores of pairs")(score)
-    app.router.route_class = APIRoute
-    app.get("/metrics", include_in_schema=False)(metrics)
-    app.get("/docs", include_in_schema=False)(docs)
-    app.get("/", include_in_schema=False)(lambda: RedirectResponse("/docs"))
-
-
-class ReadingRoute(APIRoute):
-    """A path whose body is read by `read_body`: FastAPI would read it on the event loop, whatever
-    its size."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Read, then answer."""
-        form: type[BaseModel] = get_type_hints(self.endpoint)["body"]
-
-        async def handle(request: Request) -> Response:
-            body = await request.body()
-            kind = request.headers.get("content-type", "")
-            read = partial(
-                read_body, body, kind, form, request.app.state.serving.service.answers.limits
-            )
-            large = len(body) > SMALL_BODY
-            answer: Response = await self.endpoint(request, await on_thread(request, read, large))
-            return answer
-
-        return handle
-
-
-async def on_thread(request: Request, call: Callable[[], Any], needed: bool = True) -> Any:
-    """Call on the thread for large requests, where that is needed; small ones are quicker than the
-    way there."""
-    if not needed:
-        return call()
-    return await asyncio.get_running_loop().run_in_executor(request.app.state.reader, call)
-
-
+@READ.head("/livez", include_in_schema=False)
+@READ.get("/livez", response_model=Probe, summary="Whether the process answers")
 async def livez(request: Request) -> Response:
     """Says that the process answers; needs no key."""
     return _json({"status": "ok"})
 
 
+@READ.head("/readyz", include_in_schema=False)
+@READ.get(
+    "/readyz",
+    response_model=Probe,
+    responses={
+        503: {"model": ProblemResponse, "description": "More work waits than can be done in time."}
+    },
+    summary="Whether requests would be answered now",
+)
 async def readyz(request: Request) -> Response:
     """Says that a request would be answered in time; 503 while more work waits than that. Needs no
     key."""
@@ -210,17 +203,26 @@ async def readyz(request: Request) -> Response:
     return _json({"status": "ok"})
 
 
+@READ.head("/health", include_in_schema=False)
+@READ.get(
+    "/health",
+    response_model=Health,
+    responses=BUSY,
+    summary="Whether the server is up, and what it serves",
+)
 async def health(request: Request) -> Response:
     """Says that the server is up, and what it serves."""
     card = request.app.state.serving.service.card
     return _json({"status": "ok", **{key: card[key] for key in ("method", "users", "items")}})
 
 
+@READ.get("/model", response_model=ModelCard, responses=BUSY, summary="What is being served")
 async def model(request: Request) -> Response:
     """Method, data, metrics, Γ, settings, and the features that unknown users and items may bring."""
     return _json(request.app.state.serving.service.card)
 
 
+@READ.get("/metrics", include_in_schema=False)
 async def metrics(request: Request) -> Response:
     """Figures in the text form of Prometheus."""
     figures: Metrics = request.app.state.metrics
@@ -230,6 +232,7 @@ async def metrics(request: Request) -> Response:
     )
 
 
+@ASK.post("/recommend", response_model=RecommendResponse, summary="Best items of users")
 async def recommend(request: Request, body: RecommendRequest) -> Response:
     """The k best items of each user. Unknown users get the average user's, unless the server
     refuses them; with features, and a model that reads them, their own."""
@@ -248,24 +251,30 @@ async def recommend(request: Request, body: RecommendRequest) -> Response:
     def render(ranking: Ranking, start: int) -> bytes:
         return to_json(answers.entries(plan, ranking, start), inf_nan_mode="null")[1:-1]
 
-    # The results are counted until the answer is sent: `Pieces` ends the count.
-    held = contextlib.ExitStack()
-    held.enter_context(
-        request.state.guard.holding("results", len(body.users) * (body.k + body.offset))
-    )
+    guard: Guard = request.state.guard
+    n_results = len(body.users) * (body.k + body.offset)
+    request.state.held.enter_context(guard.holding("results", n_results))
     try:
         parts = await asyncio.wait_for(worker.parts(answers.engine, plan.query, render), most)
-    except BaseException as error:
-        held.close()
-        if isinstance(error, TimeoutError):
-            raise Refused(
-                Code.OVERLOADED, f"no answer within {most:g} s; try again", retry_after=waiting
-            ) from None
-        raise
-    rest = to_json({"unknown_items": plan.unknown_items})[1:]
-    return Pieces([b'{"recommendations":[', *_between(parts), b"],", rest], most, held.close)
+    except TimeoutError:
+        raise Refused(
+            Code.OVERLOADED, f"no answer within {most:g} s; try again", retry_after=waiting
+        ) from None
+    rest = b"]," + to_json({"unknown_items": plan.unknown_items})[1:]
+    commas = [b'{"recommendations":[', *[b","] * (len(parts) - 1), rest]
+    pieces = [piece for pair in zip(commas, [*parts, b""], strict=True) for piece in pair]
+    size = {"Content-Length": str(sum(map(len, pieces)))}
+    return StreamingResponse(_each(pieces), headers=size, media_type="application/json")
 
 
+async def _each(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    """One by one: the server waits before each until the client has room for it."""
+    for piece in pieces:
+        yield piece
+        await asyncio.sleep(0)  # lets the server notice that the client has left
+
+
+@ASK.post("/score", response_model=ScoreResponse, summary="Scores of pairs")
 async def score(request: Request, body: ScoreRequest) -> Response:
     """Scores of user-item pairs, on the scale of the model's target."""
     answers: Answers = request.app.state.serving.service.answers
@@ -275,6 +284,7 @@ async def score(request: Request, body: ScoreRequest) -> Response:
     return answer
 
 
+@READ.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
     """This service in one page, without anything loaded from elsewhere."""
     headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -290,45 +300,16 @@ async def docs(request: Request) -> HTMLResponse:
     )
 
 
+@READ.get("/", include_in_schema=False)
+def start() -> RedirectResponse:
+    """To the page that explains the service."""
+    return RedirectResponse("/docs")
+
+
 def _json(content: dict[str, Any]) -> Response:
     """Checked by tests against the schema, not on every request: an answer of 10,000 scores has no
     time for that."""
     return Response(to_json(content, inf_nan_mode="null"), media_type="application/json")
-
-
-def _between(parts: list[bytes]) -> list[bytes]:
-    """Parts of a JSON list, with commas between them."""
-    return [piece for part in parts for piece in (b",", part)][1:]
-
-
-class Pieces(Response):
-    """A JSON answer that is sent piece by piece, as fast as its client takes it, then lets go of
-    what it held."""
-
-    media_type = "application/json"
-
-    def __init__(self, pieces: list[bytes], seconds: float, then: Callable[[], None]) -> None:
-        super().__init__()
-        self.pieces, self.seconds, self.then = pieces, seconds, then
-        self.headers["Content-Length"] = str(sum(map(len, pieces)))
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send; the server waits before each piece until the client has room for it, but not for
-        ever."""
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        try:
-            async with asyncio.timeout(self.seconds):
-                await send(start)
-                for piece in self.pieces:
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-                    await asyncio.sleep(0)  # lets the server notice that the client has left
-                await send({"type": "http.response.body", "body": b""})
-        except TimeoutError:
-            LOG.warning(
-                "an answer was not taken in time"
-            )  # the server hangs up on who has only a part
-        finally:
-            self.then()
 
 
 def _add_errors(app: FastAPI) -> None:

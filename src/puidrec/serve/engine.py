@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from puidrec.entities import PairsByUser
 from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.methods.spectrum.stability import gamma_max
 from puidrec.model import Recommender
@@ -68,6 +69,8 @@ class Query:
     """Codes of items that none of them gets."""
     path_users: np.ndarray | None = None
     """Where `gamma_max` is asked for: the code of each user, −1 for one who was not in training."""
+    history: PairsByUser | None = None
+    """Codes of items that single users do not get: what they said that they did."""
 
     @property
     def cost(self) -> int:
@@ -77,14 +80,20 @@ class Query:
     def part(self, start: int, stop: int) -> Query:
         """Some of the users."""
         path = None if self.path_users is None else self.path_users[start:stop]
+        own = self.history and (self.history[0][start : stop + 1], self.history[1])
         return replace(
-            self, users=self.users[start:stop], seen_by=self.seen_by[start:stop], path_users=path
+            self,
+            users=self.users[start:stop],
+            seen_by=self.seen_by[start:stop],
+            path_users=path,
+            history=own,
         )
 
     def joins(self, other: Query) -> bool:
         """Whether one product can answer both."""
         same = self.candidates is other.candidates and self.left_out is other.left_out
-        return same and self.k == other.k and self.path_users is other.path_users is None
+        alone = (self.path_users, other.path_users, self.history, other.history)
+        return same and self.k == other.k and all(part is None for part in alone)
 
 
 @dataclass(frozen=True)
@@ -186,6 +195,8 @@ class Engine:
             )
             array: np.ndarray = scores.cpu().numpy()
             mask_seen(array, query.seen_by, *self.seen, candidates.rows)
+            if query.history is not None:
+                mask_seen(array, np.arange(n_users), *query.history, candidates.rows)
             if query.left_out is not None:
                 rows = (
                     query.left_out if candidates.rows is None else candidates.rows[query.left_out]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from puidrec.errors import InputError, one_line
 
+LOG = logging.getLogger("puidrec.serve")
 MAX_MESSAGE = 400
 """Characters of a message to a client."""
 
@@ -141,14 +143,20 @@ class Guard:
         with contextlib.ExitStack() as held:
             try:
                 held.enter_context(self.holding("requests", 1))
+                scope["state"]["held"] = held  # what is counted until the answer is sent
                 size = self._declared(scope)
                 held.enter_context(self.holding("bytes", size))
                 body = await self._body(receive)
             except Refused as refused:
                 await refused.response()(scope, receive, send)
                 return
-            if body is not None:
-                await self.app(scope, _replay(body, receive), send)
+            if body is None:
+                return
+            try:
+                async with asyncio.timeout(2 * self.limits.seconds):
+                    await self.app(scope, _replay(body, receive), send)
+            except TimeoutError:  # the server hangs up on who has only a part
+                LOG.warning("an answer was not taken in time")
 
     @contextlib.contextmanager
     def holding(self, what: str, number: int) -> Iterator[None]:

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from typing import Any, TextIO
@@ -22,9 +22,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from puidrec.errors import one_line
-from puidrec.serve.limits import Code, Refused
+from puidrec.serve.limits import LOG, Code, Refused
 
-LOG = logging.getLogger("puidrec.serve")
 MAX_WAITING = 10_000
 """Lines that wait to be written; when whoever reads the log is slower than that, lines are dropped
 and counted."""
@@ -38,7 +37,7 @@ BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 class Metrics:
     """Figures of one application, in a registry of its own."""
 
-    def __init__(self, paths: Callable[[], set[str]]) -> None:
+    def __init__(self, paths: Collection[str]) -> None:
         self.registry, self._paths = CollectorRegistry(), paths
         ProcessCollector(registry=self.registry)
         own: dict[str, Any] = {"registry": self.registry}
@@ -65,7 +64,7 @@ class Metrics:
     def path(self, asked: str) -> str:
         """The path of a request as a label; what clients make up is one label, or they could fill
         the memory."""
-        return asked if asked in self._paths() else "other"
+        return asked if asked in self._paths else "other"
 
 
 class Observe:

@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, Template
 
 from puidrec.data.schema import MAX_FEATURE
+from puidrec.fold_in import is_foldable
 from puidrec.serve import Seen
 from puidrec.serve.access import PROBES
 from puidrec.serve.answers import Answers, EntityLookup
@@ -85,6 +86,7 @@ def make_exact(document: Form, answers: Answers, *, keyed: bool = False) -> None
             (
                 forms["RecommendResponse"]["properties"]["unknown_items"]["items"],
                 recommend["exclude"]["items"],
+                forms["Rated"]["properties"]["item"],
             ),
         ),
     ):
@@ -93,6 +95,11 @@ def make_exact(document: Form, answers: Answers, *, keyed: bool = False) -> None
         )  # not the type that the model's ids have
         for place in places:
             place["anyOf"] = [part for part in place["anyOf"] if part.get("type") != other]
+    scale, history = answers.model.rating_scale_, forms["User"]["properties"]["history"]
+    history["maxItems"] = limits.items if is_foldable(answers.model) else 0
+    for form in forms["Rated"]["properties"]["rating"]["anyOf"]:
+        if form["type"] == "number":
+            form |= {"minimum": scale.low, "maximum": scale.high}
     for name, entities in (("User", users), ("Item", items)):
         _name_features(forms[name]["properties"]["features"], entities)
 

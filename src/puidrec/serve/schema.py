@@ -72,9 +72,11 @@ Method = StrEnum("Method", {name.replace("-", "_"): name for name in METHODS})  
 
 
 class Basis(StrEnum):
-    """What a score rests on: training rows, features alone, or the average over the population."""
+    """What a score rests on: training rows, the history sent, features alone, or the average over
+    the population."""
 
     TRAINED = "trained"
+    HISTORY = "history"
     FEATURES = "features"
     PRIOR = "prior"
 
@@ -93,8 +95,22 @@ class Entity(_Message):
     )
 
 
+class Rated(_Message):
+    """An item and what the user thought of it."""
+
+    item: Id
+    rating: FiniteFloat | None = Field(
+        None, description="On the scale of the log's ratings; left out: a like."
+    )
+
+
 class User(Entity):
-    """A user that the model may not know."""
+    """A user that the model may not know, or who has done more since."""
+
+    history: Annotated[list[Rated], _FIRST_ERROR, _at_most("items")] = Field(
+        default_factory=list,
+        description="What the user did: scores then rest on these rows, and on no others.",
+    )
 
 
 class Item(Entity):
@@ -105,7 +121,7 @@ class RecommendRequest(_Message):
     """Whose best items, how many, and of which items."""
 
     users: Annotated[list[Id | User], _FIRST_ERROR, _at_most("users")] = Field(
-        min_length=1, description="Ids, or objects with id and features."
+        min_length=1, description="Ids, or objects with id, and history or features."
     )
     k: Annotated[int, Field(strict=True, ge=1), BeforeValidator(_whole)] = Field(
         10, description="Items per user."

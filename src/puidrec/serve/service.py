@@ -25,8 +25,8 @@ from puidrec.run_folder import load_run, read_environment
 from puidrec.serve import Seen, Unknown
 from puidrec.serve.access import ApiKeys
 from puidrec.serve.answers import Answers, nothing_seen
-from puidrec.serve.limits import Limits
-from puidrec.serve.observe import LOG, Metrics
+from puidrec.serve.limits import LOG, Limits
+from puidrec.serve.observe import Metrics
 from puidrec.serve.openapi import make_exact
 
 

@@ -292,7 +292,7 @@ def test_movielens_as_it_comes_as_recbole_and_as_a_matrix_gives_the_same_model(
             own.to_matrix(), user_ids=own.user_ids.ids, item_ids=own.item_ids.ids, scale=(1, 5)
         ),
     ]
-    models = [Recommender("mf", dim=8, epochs=3, rng=0).fit(data) for data in forms]
+    models = [Recommender("mf", dim=8, l2=0.1, epochs=3, rng=0).fit(data) for data in forms]
     for model in models[1:]:
         np.testing.assert_array_equal(model.user_factors_, models[0].user_factors_)
         np.testing.assert_array_equal(model.item_factors_, models[0].item_factors_)

@@ -287,7 +287,7 @@ def lower_scores(
 
 
 def _require_level(level: float) -> None:
-    if not 0.0 < level < 1.0:
+    if not isinstance(level, float | int) or not 0.0 < level < 1.0:
         raise InputError(
             "the level of an interval is a share",
             found=level,
