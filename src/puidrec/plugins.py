@@ -9,6 +9,7 @@ read only when a name is not a built-in one, and only the plug-in of that name i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
@@ -23,6 +24,16 @@ GROUPS = (
     "puidrec.metrics",
 )
 T = TypeVar("T")
+
+
+def named(place: Any) -> Any:
+    """What a row names as `module:name`, imported when asked for; anything else is what is meant."""
+    if not isinstance(place, str):
+        return place
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
 Adapt = Callable[[str, Any], T]
 """From a plug-in's name and object to a row of the registry; returns None where the object is of
 the wrong kind."""

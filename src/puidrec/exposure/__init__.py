@@ -4,12 +4,11 @@ contract test."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from puidrec.errors import InputError
 from puidrec.exposure.base import Clipped, Exposure, Propensity, Rated
-from puidrec.plugins import Registry
+from puidrec.plugins import Registry, named
 
 __all__ = [
     "PROPENSITIES",
@@ -52,17 +51,9 @@ def make_propensity(name: str, **options: Any) -> Propensity:
     """Build an unfitted propensity by name; options are those of its constructor."""
     require_propensity(name)
     try:
-        propensity = _constructor(PROPENSITIES[name])(**options)
+        propensity: Propensity = named(PROPENSITIES[name])(**options)
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
         raise InputError(f"propensity {name}: {str(error).split('() ')[-1]}") from error
     return propensity
-
-
-def _constructor(row: str | Callable[..., Propensity]) -> Callable[..., Propensity]:
-    if callable(row):
-        return row
-    module, kind = row.split(":")
-    constructor: Callable[..., Propensity] = getattr(import_module(module), kind)
-    return constructor

@@ -9,7 +9,7 @@ shrunk away.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal
 
@@ -56,14 +56,10 @@ class Calibration:
 
     def to_frame(self) -> pl.DataFrame:
         """The rows as a table, strongest feature first."""
-        names = ("feature", "side", "gamma_mean", "gamma_90", "gain")
-        schema = dict(
-            zip(names, (pl.String, pl.String, pl.Float64, pl.Float64, pl.Float64), strict=True)
-        )
-        rows = [{name: getattr(row, name) for name in names} for row in self.rows]
-        return pl.DataFrame(rows, schema=schema).sort(
-            "gamma_mean", descending=True, maintain_order=True
-        )
+        numbers = dict.fromkeys(("gamma_mean", "gamma_90", "gain"), pl.Float64)
+        schema = {"feature": pl.String, "side": pl.String, **numbers}
+        frame = pl.DataFrame([asdict(row) for row in self.rows], schema=schema)
+        return frame.sort("gamma_mean", descending=True, maintain_order=True)
 
 
 @dataclass(frozen=True)

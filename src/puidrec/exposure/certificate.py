@@ -4,7 +4,7 @@ itself; from arrays."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
@@ -121,45 +121,19 @@ class Certificate:
 
     def to_frame(self) -> pl.DataFrame:
         """One row for the whole, one per level, one per segment."""
-        whole = {
-            "part": "whole",
-            "name": "any rating",
-            "gamma": self.gamma,
-            "lower": self.lower,
-            "n_uniform": self.n_uniform,
-        }
-        levels = [
-            {
-                "part": "level",
-                "name": row.name,
-                "seen": row.seen,
-                "unseen": row.unseen,
-                "gamma": row.gamma,
-                "lower": row.lower,
-                "p_value": row.p_value,
-            }
-            for row in self.levels
+        numbers = dict.fromkeys(("seen", "unseen", "gamma", "lower", "p_value"), pl.Float64)
+        columns = {"part": pl.String, "name": pl.String, **numbers, "n_uniform": pl.Int64}
+
+        def shown(part: str, row: object) -> dict[str, Any]:
+            known = {name: getattr(row, name) for name in columns if hasattr(row, name)}
+            return {"part": part, "name": "any rating", **known}
+
+        rows = [
+            shown("whole", self),
+            *(shown("level", row) for row in self.levels),
+            *(shown(f"{row.side} segment", row) for row in self.segments),
         ]
-        segments = [
-            {
-                "part": f"{row.side} segment",
-                "name": row.name,
-                "gamma": row.gamma,
-                "lower": row.lower,
-                "p_value": row.p_value,
-                "n_uniform": row.n_uniform,
-            }
-            for row in self.segments
-        ]
-        columns = {
-            "part": pl.String,
-            "name": pl.String,
-            "seen": pl.Float64,
-            "unseen": pl.Float64,
-            "gamma": pl.Float64,
-        }
-        columns |= {"lower": pl.Float64, "p_value": pl.Float64, "n_uniform": pl.Int64}
-        return pl.DataFrame([whole, *levels, *segments], schema=columns)
+        return pl.DataFrame(rows, schema=columns)
 
     def plot(self) -> Figure:
         """Seen and unseen shares with the limit of each level, as a Matplotlib figure."""

@@ -400,9 +400,8 @@ class Objective:
     def pull(self) -> Factors:
         """Factors of −m for the users of this process, without columns of 0."""
         if self.m is None:
-            users, items = self.log.n_users, self.log.n_items
-            like = {"dtype": self.log.dtype, "device": self.log.device}
-            return torch.zeros(users, 0, **like), torch.zeros(items, 0, **like)
+            like = torch.zeros(0, dtype=self.log.dtype, device=self.log.device)
+            return like.new_zeros(self.log.n_users, 0), like.new_zeros(self.log.n_items, 0)
         m = self.m.without_zeros()
         return self.log.own(torch.cat(m.lefts, 1)), -torch.cat(m.rights, 1)
 
@@ -414,7 +413,7 @@ class Objective:
         items matrix.
         """
         width = at[0].shape[1]
-        grams = []
+        grams: list[Tensor] = []
         for x, dx, m in zip(at, step, self.pull, strict=True):
             own = torch.cat([x, dx], 1)
             rows = gram(own, torch.cat([own, m], 1))

@@ -11,7 +11,6 @@ from puidrec.methods.table import (
     MethodSpec,
     get_method,
     learning_from_likes,
-    named,
     require_levels,
 )
 
@@ -25,6 +24,5 @@ __all__ = [
     "MethodSpec",
     "get_method",
     "learning_from_likes",
-    "named",
     "require_levels",
 ]

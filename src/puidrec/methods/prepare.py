@@ -34,8 +34,9 @@ from puidrec.features.exposure_factors import ExposureFactors
 from puidrec.losses.pointwise import PairError, TargetScale, pointwise_error
 from puidrec.losses.signed import MIN_UNIFORM, raise_to_default_gamma, require_uniform
 from puidrec.methods.field.log_weights import WeightRule
-from puidrec.methods.table import named, require_levels
+from puidrec.methods.table import require_levels
 from puidrec.optimise.stopping import Validator, with_drawn_pairs
+from puidrec.plugins import named
 from puidrec.rng import derive_seed, generator
 from puidrec.scores import make_backbone
 from puidrec.scores.features import Design

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from puidrec.errors import InputError
-from puidrec.plugins import Registry
+from puidrec.plugins import Registry, named
 
 if TYPE_CHECKING:
     from puidrec.methods.prepare import Prepared
@@ -130,22 +129,12 @@ class MethodSpec:
     @property
     def own_params(self) -> type[Any] | None:
         """The class of its own parameters; None where it has only those that all methods share."""
-        return (
-            (named(self.params) if isinstance(self.params, str) else self.params)
-            if self.params
-            else None
-        )
+        return named(self.params) if self.params else None
 
     def stages(self, prepared: Prepared) -> Sequence[Stage]:
         """What is trained, one after the other."""
-        build: Build = named(self.build) if isinstance(self.build, str) else self.build
+        build: Build = named(self.build)
         return build(prepared)
-
-
-def named(place: str) -> Any:
-    """What a row names as `module:function`; imported when asked for."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
 
 
 def params_of_others(method: str) -> set[str]:
