@@ -32,6 +32,7 @@ from puidrec.exposure.certify import all_labelled, placebo_certificate, sign_by_
 from puidrec.exposure.estimate import estimate_exposure
 from puidrec.exposure.sign_check import DISLIKED, LIKED, OPEN, MeanGap
 from puidrec.gamma_study import study_gamma
+from puidrec.report.reproduce import table
 from worlds import Truth, make_world
 
 HIDDEN = ("entity", "pair", "trait-genre", "reversed", "mixed-sign")
@@ -532,34 +533,38 @@ PARTS: dict[str, Callable[[int], Iterator[Row]]] = {
 }
 
 
+HOLDS = {True: "yes", False: "**no**", None: "–"}
+
+
 def page(rows: list[Row], missing: list[str]) -> str:
-    """The table as Markdown."""
-    head = (
-        "# Guarantees, measured\n\n"
-        "Made by `python bench/guarantees.py --logs N`, part by part; every row says how many logs it rests on. Every "
-        "claim is tested in simulated logs with known truth, "
-        "of another family than the package's simulator (`bench/worlds.py`: probit exposure with a floor, log-normal "
-        "activity, ordinal ratings, Student-t tastes; 500 users × 250 items, 10,000 logged ratings). ± is the "
-        "Monte-Carlo error of the share; a claim holds if it does within 2.3 of them.\n\n"
-        "What they assume: uniform rows were drawn at random; for the certificate, that the propensity is right (exact "
-        "here, except under *fitted p*). A certificate speaks of what is hidden *or missed by the propensity*.\n\n"
-        "Certificates, segments and means calibrate the weights 1/p − 1 by ranges of p where p is fitted, and are "
-        "tested in logs of a population each: a logistic curve fitted to a log whose rare pairs are seen by a floor "
-        "(benign-activity) gives these too large weights.\n\n"
-        "Audits: six worlds, in two of which popularity, activity and quality go together, four sizes in turn, all ten "
-        "pairs of five models that differ in fit and in popularity bias, counted in docs/results/audits.json; *real* ones "
-        "are five models of the package and ALS of another package, judged by a tenth of the log. Wrong "
-        "means that the verdict contradicts the truth of all pairs, however small the true lead is; the ten "
-        "comparisons of a log are not independent, so their ± is a little too small. Intervals speak of chance, not of "
-        "what a regression or a tilt leaves out, so that those that decide a ranking hold the true lead less often than "
-        "they say: their share is counted. Rows without a claim, or with too few logs to judge, have a dash; "
-        "*earlier run*: not measured again with this version.\n\n"
-        "| claim | where | measured | holds |\n| --- | --- | --- | --- |\n"
-    )
-    holds = {True: "yes", False: "**no**", None: "–"}
-    lines = [f"| {r.claim} | {r.where} | {r.measured} | {holds[r.holds]} |" for r in rows]
-    words = f"\nNot measured yet: {', '.join(missing)} (`--parts`).\n" if missing else ""
-    return head + "\n".join(lines) + "\n" + words
+    """Claim by claim, as Markdown."""
+    parts = [TEXT]
+    for claim in dict.fromkeys(row.claim for row in rows):
+        own = [(r.where, r.measured, HOLDS[r.holds]) for r in rows if r.claim == claim]
+        head = claim[0].upper() + claim[1:]
+        parts.append(f"**{head}**\n\n{table(('where', 'measured', 'holds'), own)}")
+    if missing:
+        parts.append(f"Not measured in the time given: {', '.join(missing)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+TEXT = """# Guarantees, measured
+
+Every claim is tested in simulated logs with known truth, of another family than the package's simulator
+(`bench/worlds.py`: probit exposure with a floor, log-normal activity, ordinal ratings, Student-t tastes; 500 users ×
+250 items, 10,000 logged ratings). ± is the Monte-Carlo error of the share; a claim holds if it does within 2.3 of
+them. Rows without a claim, or with too few logs to judge, have a dash.
+
+What they assume: uniform rows were drawn at random; for the certificate, that the propensity is right (exact here,
+except under *fitted p*). A certificate speaks of what is hidden *or missed by the propensity*. Where p is fitted, the
+weights 1/p − 1 are calibrated by ranges of p.
+
+Audits: six worlds, in two of which popularity, activity and quality go together, four sizes in turn, all pairs of
+five models that differ in fit and in popularity bias, counted in `docs/results/audits.json`; *real* ones are models
+of the package and another package's ALS, judged by a tenth of the log. Wrong means that the verdict contradicts the
+truth of all pairs, however small the true lead is; comparisons of a log are not independent, so their ± is a little
+too small. Intervals speak of chance, not of what a regression or a tilt leaves out: how often those that decide a
+ranking hold the true lead is counted."""
 
 
 def rows_of(part: str, logs: int) -> list[dict[str, Any]]:

@@ -122,7 +122,7 @@ def stamp(name: str, results: Figures) -> str:
         f"Made by `{results['command']}` on {results['date']}",
         f"seeds: {results['seeds']}",
         f"golden scores `{results['golden']}`",
-        f"{results['minutes']:.0f} minutes on {results['workers']} processes",
+        f"{results['minutes']:.0f} minutes on {results['workers']} process{'es' if results['workers'] > 1 else ''}",
         f"[figures](results/{name}.json)",
     ]
     quick = "**A quick run: it shows that everything works, and its figures say nothing.** "

@@ -36,7 +36,10 @@ def measure(ask: Ask, question: str) -> tuple[Any, dict[str, Any]]:
     plan = plan_reproduction([question], ask.data, seeds, quick=ask.quick, workers=ask.workers)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of logs divided at random: that is the protocol here
-        return plan, reproduce(plan, ask.folder, engine="local", minutes=ask.minutes, tell=tell)
+        summary = reproduce(plan, ask.folder, engine="local", minutes=ask.minutes, tell=tell)
+    # where the data would be is of this machine only
+    summary["skipped"] = [f"{name} is not here." for name in plan.found.missing]
+    return plan, summary
 
 
 def measure_paper(ask: Ask) -> dict[str, Any]:

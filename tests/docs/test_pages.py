@@ -48,6 +48,10 @@ def test_a_page_is_what_its_results_say(made: ModuleType, name: str) -> None:
     assert results["date"] in shown
 
 
+def test_the_papers_page_can_be_read_in_one_sitting() -> None:
+    assert len((ROOT / "docs" / "paper.md").read_text(encoding="utf-8").split()) <= 2_500
+
+
 def test_the_first_pages_say_what_the_results_say(made: ModuleType) -> None:
     for file in made.SHOWN_IN:
         text = (ROOT / file).read_text(encoding="utf-8")

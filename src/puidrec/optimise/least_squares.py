@@ -190,6 +190,8 @@ def _less(
     state = state.turned(turn)
     width = state.point["users"].shape[1]
     model = whole.narrowed(width - 1)
+    if metric_width(state.metric) != width:
+        state = state._replace(metric={})
     if least:
         at = model.factors(state.point)
         value = objective.value(objective.log.scores(*at), at) + model.penalty(state.point)
