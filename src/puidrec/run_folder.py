@@ -81,10 +81,10 @@ def train_run(
     source: how `data` were loaded (`DataSpec.to_source`), so that the run can load them again.
     """
     every = protocol is None and data.uniform is not None
-    if protocol is None:
+    if every:
         split = split_without_test(data, settings.seed, select=settings.select)
-    else:
-        split = data.split(protocol, settings.seed, select=settings.select)
+    else:  # without uniform rows it is rd's own split: what audits and `puid evaluate` draw again
+        split = data.split(protocol or "rd", settings.seed, select=settings.select)
     if not len(split.test) and not every:
         raise InputError(
             "the data set is too small: no rows are left to test on",
