@@ -95,7 +95,7 @@ def test_every_command_speaks_json_and_describes_its_options(path: tuple[str, ..
 
 
 SIGNING = {"--private", "--public", "--signature"}
-SCRIPTS = {"--parts", "--logs"}
+SCRIPTS = {"--parts", "--logs", "--store"}
 FOREIGN = {"--help", "--version", "--nproc-per-node", "--num-gpus", "--strict", *SIGNING, *SCRIPTS}
 """Options of every command or none, of torchrun, Ray, mkdocs, model-signing and the scripts in
 bench."""

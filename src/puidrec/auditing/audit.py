@@ -30,7 +30,7 @@ from puidrec.auditing.verdict import Lead, single_sentence
 from puidrec.auditing.yardsticks import Yardstick, deciding, replaced
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol
-from puidrec.data.split import Split
+from puidrec.data.split import Split, split_without_test
 from puidrec.errors import InputError
 from puidrec.exposure import require_propensity
 from puidrec.exposure.certificate import Certificate
@@ -131,8 +131,11 @@ def _check(replicates: int, level: float, gamma_limit: float | None, metric: str
 def _split(models: tuple[AuditedModel, ...], data: Dataset, protocol: str | Protocol) -> Split:
     """The split that the models say they were trained with."""
     known = next((model for model in models if "select" in model.params), models[0])
-    select = known.params.get("select", "uniform")
-    return data.split(protocol, int(known.params.get("seed") or 0), select=select)
+    seed, select = int(known.params.get("seed") or 0), known.params.get("select", "uniform")
+    if select == "observational" and known.used_every_uniform_row:
+        # fit(data) drew the logged rows that validate by their content, not as a protocol does
+        return split_without_test(data, seed, select=select)
+    return data.split(protocol, seed, select=select)
 
 
 def plan_of(models: tuple[AuditedModel, ...], judged: Judged, data: Dataset) -> str:

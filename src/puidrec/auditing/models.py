@@ -32,6 +32,7 @@ from puidrec.data.schema import (
 )
 from puidrec.data.sources.reading import is_parquet, read_delimited, read_parquet, typed_columns
 from puidrec.data.split import Split
+from puidrec.entities import CALIBRATED
 from puidrec.errors import InputError
 from puidrec.evaluation.any_model import unit_scores
 from puidrec.evaluation.metrics import unit_labels
@@ -189,6 +190,11 @@ class AuditedModel:
         ask = getattr(model, "get_params", None)
         params = ask() if callable(ask) and not isinstance(model, type) else {}
         return cls(model, params, str(params.get("method", type(model).__name__)))
+
+    @property
+    def used_every_uniform_row(self) -> bool:
+        """Whether it is one of ours, fitted without a protocol to data with uniform rows."""
+        return CALIBRATED in getattr(self.model, "parameters_", ())
 
     @property
     def refits(self) -> bool:
