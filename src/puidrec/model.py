@@ -321,13 +321,19 @@ class Recommender:
         user, item = self.user_ids_.encode(users), self.item_ids_.encode(items)
         known = (user >= 0) & (item >= 0)
         used = pairs_among(user[known], item[known], *self.seen_)
-        if CALIBRATED in self.parameters_:
+        if self.used_every_uniform_row:
             n_items, pairs = len(self.item_ids_), self.parameters_[CALIBRATED].numpy()
             used |= np.isin(
                 user[known].astype(np.int64) * n_items + item[known], pairs[0] * n_items + pairs[1]
             )
         known[known] = used
         return known
+
+    @property
+    def used_every_uniform_row(self) -> bool:
+        """Whether it was fitted without a protocol to data with uniform rows: none is left to test
+        on."""
+        return CALIBRATED in self.parameters_
 
     def logged_pairs(self) -> PairsByUser:
         """All pairs of the log, those held out from training too: what nobody is recommended again."""

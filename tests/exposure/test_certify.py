@@ -58,7 +58,7 @@ def test_it_shows_itself_as_a_frame_a_table_and_a_figure(found) -> None:
     assert "biased upward" in html
     shares, limits = found.plot().axes
     assert shares.get_xlabel() == "share of pairs (%)"
-    assert len(limits.collections) == 2
+    assert len(limits.collections) == 3  # what is proved as a bar and its end, and the estimates
 
 
 def test_a_protocol_that_drops_ratings_drops_none_here(confounded) -> None:

@@ -158,7 +158,7 @@ def slow(self, values):  # so that there is time to kill one of two after the fi
 World.sum = slow
 run()
 """
-TRAIN = ["train", "--data", "simulated"]
+TRAIN = ["train", "--data", "simulated", "--protocol", "rd"]
 for key, value in {"data.n_users": 60, "data.n_items": 40, **SETTINGS}.items():
     TRAIN += ["--set", f"{key}={value}"]
 

@@ -58,7 +58,7 @@ def estimates(estimator, ratings, chance, p, phi, theta=None):
             objective = Objective(
                 log, RobustLoss(head="label"), columns, 1 / log.n_pairs, 1 / log.n_pairs, theta
             )
-        values[draw] = objective.value(log.scores_of(phi), phi)
+        values[draw] = objective.value(log.scores_of(phi), (phi.lefts[0], phi.rights[0]))
     return values
 
 

@@ -20,7 +20,7 @@ def losses(problem) -> list[float]:
     objective, phi = problem.parts[-1].objective(), problem.factors().detach()
     return [
         float(problem.steps[0].loss().detach()),
-        objective.value(objective.log.scores_of(phi), phi),
+        objective.value(objective.log.scores_of(phi), (phi.lefts[0], phi.rights[0])),
     ]
 
 

@@ -32,7 +32,6 @@ from puidrec.data.schema import (
 )
 from puidrec.data.sources.reading import is_parquet, read_delimited, read_parquet, typed_columns
 from puidrec.data.split import Split
-from puidrec.entities import CALIBRATED
 from puidrec.errors import InputError
 from puidrec.evaluation.any_model import unit_scores
 from puidrec.evaluation.metrics import unit_labels
@@ -194,7 +193,7 @@ class AuditedModel:
     @property
     def used_every_uniform_row(self) -> bool:
         """Whether it is one of ours, fitted without a protocol to data with uniform rows."""
-        return CALIBRATED in getattr(self.model, "parameters_", ())
+        return bool(getattr(self.model, "used_every_uniform_row", False))
 
     @property
     def refits(self) -> bool:

@@ -265,6 +265,7 @@ def _card(audited: _Audited, data: Dataset, found: Audit) -> str | None:
     Where other data were audited than the run was trained on, the card has no metrics: those of the
     run are elsewhere.
     """
+    from puidrec.data.split import split_without_test
     from puidrec.run_folder import measure
 
     if audited.facts is None:
@@ -272,7 +273,10 @@ def _card(audited: _Audited, data: Dataset, found: Audit) -> str | None:
     model = audited.model
     if data.sha256 != audited.facts["data_sha256"]:
         return str(model.to_card(audit=found))
-    split = data.split(audited.facts["protocol"], model.settings.seed, select=model.settings.select)
+    seed, select = model.settings.seed, model.settings.select
+    if model.used_every_uniform_row:
+        return str(model.to_card(data, split_without_test(data, seed, select=select), None, found))
+    split = data.split(audited.facts["protocol"], seed, select=select)
     evaluation, _ = measure(model, split, data=data)
     return str(model.to_card(data, split, evaluation, found))
 

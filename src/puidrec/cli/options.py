@@ -375,11 +375,14 @@ def section(settings: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value, or the text itself."""
+    """A TOML value, a number as Python reads it (.1, 1e-3), or the text itself."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
-        return text
+        try:
+            return float(text)
+        except ValueError:
+            return text
     return parsed["value"] if len(parsed) == 1 else text
 
 

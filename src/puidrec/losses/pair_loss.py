@@ -138,8 +138,9 @@ def rounded(x: Tensor, width: Tensor | float) -> tuple[Tensor, Tensor]:
     """|x|, rounded off where it is below the width (never below |x|, above it by at most half the
     width: Huber), and max(|x|, width), by which x is its slope."""
     least = torch.as_tensor(width, dtype=x.dtype, device=x.device)
-    size = torch.maximum(x.abs(), least.clamp_min(torch.finfo(x.dtype).eps ** 2))
-    return 0.5 * (size + x.square() / size), size
+    wide = torch.maximum(x.abs(), least)
+    size = wide.clamp_min(torch.finfo(x.dtype).eps ** 2)
+    return 0.5 * (wide + x.square() / size), size
 
 
 HEADS = ("label", "label-squared", "residual", "direct")
@@ -359,7 +360,7 @@ class Objective:
         log, sides = self.log, list(zip(at, step, strict=True))
         squares = torch.stack([exact_sum(x.square()) for side in sides for x in side])
         squares[:2] = log.total(squares[:2].clone())  # the same in all processes
-        a, b, c, d = squares.sqrt().tolist()
+        a, b, c, d = squares.sqrt().cpu().tolist()
         reach = min((x / dx for x, dx in ((a, b), (c, d)) if min(x, dx) > 0.0), default=1.0)
         far = log.scores(*(torch.add(x, dx, alpha=reach) for x, dx in sides))
         s2 = log.scores(*step)
@@ -372,7 +373,7 @@ class Objective:
             return torch.stack([exact_sum(x * y) for x, y in pairs])
 
         found = log.sum(products, s, far, s2, row=self.columns)
-        a1, a2, c11, c12, c22 = (self.scale * found).tolist()
+        a1, a2, c11, c12, c22 = (self.scale * found).cpu().tolist()
         smooth = self._everywhere(at, step) if self.v else np.zeros(5)
         smooth[1], smooth[2] = slope - a1, smooth[2] + bend
         above = smooth + np.array([0.0, a1, a2 + c11, 2.0 * c12, c22])
