@@ -13,7 +13,7 @@ from scipy import sparse
 
 from puidrec import export as module
 from puidrec.data.dataset import Dataset
-from puidrec.data.sources.recbole import parse_atomic
+from puidrec.data.sources.formats import parse_atomic
 from puidrec.data.synthetic import simulate
 from puidrec.errors import OutputError, PuidError
 from puidrec.export import export_model

@@ -20,8 +20,7 @@ from scipy import sparse
 from puidrec import __version__
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json, write_text
 from puidrec.data.schema import Origin
-from puidrec.data.sources.formats import write_matrix_file
-from puidrec.data.sources.recbole import atomic_text
+from puidrec.data.sources.formats import atomic_text, write_matrix_file
 from puidrec.data.tables import Matrix
 from puidrec.errors import InputError, PuidError
 from puidrec.losses.pointwise import TargetScale

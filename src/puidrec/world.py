@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -81,18 +81,6 @@ class World:
         if self.size == 1:
             return value
         return float(self.sum(torch.tensor(value, dtype=torch.float64, device=self.device)))
-
-    def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Sum the gradients of what every process holds a copy of: one message for all of them."""
-        shared = list(parameters)
-        if self.size == 1 or not shared:
-            return
-        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in shared]
-        whole = self.sum(torch.cat([part.reshape(-1) for part in parts]))
-        for parameter, part in zip(
-            shared, torch.split(whole, [part.numel() for part in parts]), strict=True
-        ):
-            parameter.grad = part.view_as(parameter)
 
 
 ALONE = World()

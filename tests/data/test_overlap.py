@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.describe import describe_dataset
 from puidrec.data.on_disk import StoredInteractions, shard_log
-from puidrec.data.overlap import Overlap, overlap_words, pairs_among, row_starts, rows_outside
 from puidrec.data.sources import load_dataset
+from puidrec.data.tables import Overlap, overlap_words, pairs_among, row_starts, rows_outside
 from puidrec.exposure import make_propensity
 from puidrec.exposure.base import Exposure
 

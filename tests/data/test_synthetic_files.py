@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.data.simulator import exposure
+from puidrec.data import synthetic as exposure
 from puidrec.data.synthetic import read_simulation, simulate, simulate_to_parquet
 from puidrec.errors import InputError
 

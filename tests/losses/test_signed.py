@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from puidrec.data.overlap import Overlap
+from puidrec.data.tables import Overlap
 from puidrec.errors import InputError
 from puidrec.exposure.bounds import TableGamma
 from puidrec.losses.signed import (

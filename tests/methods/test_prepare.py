@@ -294,7 +294,7 @@ FIT = """
 import resource, sys
 from pathlib import Path
 import numpy as np, polars as pl, torch, scipy.optimize, sklearn.linear_model, torch.distributed.tensor
-from puidrec.data import on_disk, parquet_log
+from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources import load_dataset
 from puidrec.methods import prepare
@@ -302,7 +302,7 @@ from puidrec.model import Recommender
 from puidrec.scores import log
 
 root, how, room = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-parquet_log.BATCH_ROWS, prepare.PAIRS_FROM_DISK, log.PAIRS_FROM_DISK = 100_000, 200_000, 200_000
+on_disk.BATCH_ROWS, prepare.PAIRS_FROM_DISK, log.PAIRS_FROM_DISK = 100_000, 200_000, 200_000
 on_disk.CHUNK = 200_000
 torch.set_num_threads(1)
 now = next(line for line in open("/proc/self/status") if line.startswith("VmData"))

@@ -123,7 +123,7 @@ def _told_of(
 def _said(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What is said of a run's figures wherever they are shown: how many uniform rows are logged
     pairs, and how many recommendations would stay if hidden confounding were stronger."""
-    from puidrec.data.overlap import overlap_words
+    from puidrec.data.tables import overlap_words
 
     shares = facts.get("spectrum", {}).get("stable") or {}
     return {

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from puidrec.comparing.job import Result
-from puidrec.data.overlap import overlap_words
+from puidrec.data.tables import overlap_words
 from puidrec.errors import InputError
 from puidrec.evaluation.metrics import parse_metric
 from puidrec.evaluation.significance import Comparison, PerUser, Resample, Verdict, compare_all

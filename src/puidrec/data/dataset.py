@@ -13,17 +13,20 @@ import numpy as np
 import polars as pl
 from scipy import sparse
 
-from puidrec.data.overlap import (
+from puidrec.data.protocol import Protocol
+from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, check_choice
+from puidrec.data.tables import (
+    Matrix,
     Overlap,
     OverlapRule,
+    UnknownIds,
     check_overlap,
+    check_tables,
+    matrix_frame,
     pairs_among,
     require_fresh,
     row_starts,
 )
-from puidrec.data.protocol import Protocol
-from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, check_choice
-from puidrec.data.tables import Matrix, UnknownIds, check_tables, matrix_frame
 from puidrec.errors import InputError
 from puidrec.view import html_table, view
 
@@ -43,9 +46,8 @@ class IdMap:
         return self.ids.len()
 
     def __repr__(self) -> str:
-        return f"IdMap({len(self):,} ids" + (
-            f", {self.ids[0]!r} to {self.ids[-1]!r})" if len(self) else ")"
-        )
+        ends = f", {self.ids[0]!r} to {self.ids[-1]!r}" if len(self) else ""
+        return f"IdMap({len(self):,} ids{ends})"
 
     def encode(self, ids: Any) -> np.ndarray:
         """Codes (int32) of the caller's ids; -1 where an id is unknown, as 7 is where ids are text
@@ -145,6 +147,10 @@ class Interactions:
         kept[rows] = False
         return self.take(kept)
 
+    def holds(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+        """Which pairs are among these rows."""
+        return pairs_among(user, item, row_starts(self.user, len(self.users)), self.item)
+
     def labelled(self, protocol: Protocol) -> Self:
         """Add the protocol's labels and leave out the rows it drops."""
         label = pl.Series("label", protocol.label(self.rating, self.scale))
@@ -222,10 +228,9 @@ class Dataset:
         1, lower ones 0 (clicks, likes).
         duplicates: what to do with a pair rated twice (`first` and `last` by timestamp, where there
         is one; `max`: a click counts although the item was also shown without). unknown_ids: what
-        to do with rows of a side table whose
-        id was never rated: refuse, keep (the entity belongs to the population), or drop. overlap:
-        what to do with uniform rows whose pair is in the log; they are dropped, for a model that
-        memorises its log knows them.
+        to do with rows of a side table whose id was never rated: refuse, keep (the entity belongs
+        to the population), or drop. overlap: what to do with uniform rows whose pair is in the log;
+        they are dropped, for a model that memorises its log knows them.
         origins: names for messages, such as the paths the tables were read from.
         """
         check_choice("duplicates", duplicates, get_args(Duplicates))
@@ -244,8 +249,6 @@ class Dataset:
             for key, frame in tables.rated.items()
         }
         _require_signal(parts["logged"], tables.origins["logged"])
-        if _is_positive(parts["logged"]):
-            notes = {**(notes or {}), "feedback": "implicit: every logged row is a like"}
         data = cls(
             name=name,
             logged=parts["logged"],
@@ -257,6 +260,9 @@ class Dataset:
             scale=tables.scale,
             notes=dict(notes or {}),
         )
+        if data.positives_only:
+            notes = {**data.notes, "feedback": "implicit: every logged row is a like"}
+            data = replace(data, notes=notes)
         return data.with_overlap(overlap, (origins or {}).get("uniform"))
 
     def with_overlap(self, rule: OverlapRule, file: Any = None) -> Dataset:
@@ -270,8 +276,7 @@ class Dataset:
         given = self._given_uniform
         if given is None:
             return replace(self, overlap=Overlap(rule))
-        starts = row_starts(self.logged.user, self.n_users)
-        known = pairs_among(given.user, given.item, starts, self.logged.item)
+        known = self.logged.holds(given.user, given.item)
         found = Overlap(rule, len(given), int(known.sum()))
         if rule == "keep":
             return replace(self, uniform=given, repeated=None, overlap=found)
@@ -327,8 +332,10 @@ class Dataset:
         if self.overlap.dropped:
             uniform += f" ({self.overlap.dropped:,} more are logged pairs: dropped)"
         likes = " (every one a like: all ratings are equal)" if "feedback" in self.notes else ""
-        named = (("users", self.users), ("items", self.items))
-        features = [f"{table.width - 1} of {side}" for side, table in named if table is not None]
+        sides = {"users": self.users, "items": self.items}
+        features = [
+            f"{table.width - 1} of {side}" for side, table in sides.items() if table is not None
+        ]
         return (
             f"Dataset {self.name!r}: {self.n_users:,} users × {self.n_items:,} items, ratings {self.scale}\n"
             f"  {len(self.logged):,} logged rows{likes}, {uniform}\n"
@@ -390,7 +397,9 @@ class Dataset:
     def positives_only(self) -> bool:
         """Whether the log is implicit feedback: every row has the highest rating, so that none
         tells of dislike."""
-        return _is_positive(self.logged)
+        rating, high = self.logged.rating, np.float32(self.scale.high)
+        step = 2**20  # a log on disk is read some rows at a time
+        return all((rating[k : k + step] == high).all() for k in range(0, rating.size, step))
 
     @cached_property
     def _default_split(self) -> Split:
@@ -435,13 +444,6 @@ def _content(column: pl.Series) -> bytes:
     return "\x1f".join(column.fill_null("\x00").to_list()).encode()
 
 
-def _is_positive(logged: Interactions) -> bool:
-    """Whether every row has the highest rating of the scale; a log on disk is read some rows at a
-    time."""
-    rating, high, n = logged.rating, np.float32(logged.scale.high), len(logged)
-    return all(bool((np.asarray(rating[k : k + 2**20]) == high).all()) for k in range(0, n, 2**20))
-
-
 def _encode(
     frame: pl.DataFrame, maps: Mapping[str, IdMap], duplicates: Duplicates, origin: Origin
 ) -> pl.DataFrame:
@@ -465,9 +467,8 @@ def _encode(
             expected="one row per user and item",
             hint="Remove repeats, or choose duplicates='first', 'last', 'mean' or 'max' (--set data.duplicates=mean).",
         )
-    if (
-        "timestamp" in coded.columns
-    ):  # first and last in time; rows without one, and of one time, as in the file
+    # first and last in time; rows without one, and of one time, as in the file
+    if "timestamp" in coded.columns:
         coded = coded.sort(
             "user", "item", "timestamp", nulls_last=duplicates != "last", maintain_order=True
         )

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.overlap import Overlap
 from puidrec.data.protocol import Protocol, get_protocol
+from puidrec.data.tables import Overlap
 
 IMPLICIT = "Every logged row is a like (implicit feedback): only methods that look at unseen pairs can learn from it."
 _BARS = "▁▂▃▄▅▆▇█"

@@ -67,9 +67,13 @@ class Origin:
     """Where a table came from, for messages: a file, or a name such as `logged`."""
 
     label: str | PathLike[str]
+    before: int = 0
+    """Rows of it that were read earlier: rows are counted from its start."""
 
     def error(self, problem: str, **details: Any) -> InputError:
         """Build the error that names this table."""
+        if "row" in details:
+            details["row"] += self.before
         return InputError(problem, file=self.label, **details)
 
 

@@ -11,11 +11,10 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions, row_slices
-from puidrec.data.overlap import Overlap
 from puidrec.data.protocol import Protocol, get_protocol
-from puidrec.data.row_matrix import RowMatrix
+from puidrec.data.row_matrix import RowMatrix, entity_keys, row_hashes
 from puidrec.data.schema import check_choice
-from puidrec.data.signature import entity_keys, row_hashes
+from puidrec.data.tables import Overlap
 from puidrec.errors import FutureRowsWarning, InputError
 from puidrec.rng import Rng, generator
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions, row_slices
-from puidrec.data.overlap import pairs_in
 from puidrec.errors import InputError
 from puidrec.exposure import Exposure, Propensity, make_propensity, require_propensity
 from puidrec.exposure.base import DEFAULT_LOW
@@ -199,7 +198,7 @@ class NominalExposure:
 
     def unseen(self, uniform: Interactions) -> Interactions:
         """Uniform rows whose pair is not among the seen rows: a random sample of the unseen pairs."""
-        logged = pairs_in(uniform.user, uniform.item, self.data.n_items, self._parts())
+        logged = self.seen.holds(uniform.user, uniform.item)
         if logged.all():
             raise InputError(
                 "no uniform row of an unseen pair",

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh, svds
 
-from puidrec.data.row_matrix import Part, RowMatrix, leading_svd
-from puidrec.data.signature import row_hashes
+from puidrec.data.row_matrix import Part, RowMatrix, leading_svd, row_hashes
 from puidrec.errors import InputError
 from puidrec.methods.problem import Done, Fitted, Stage
 from puidrec.scores.low_rank import LowRank

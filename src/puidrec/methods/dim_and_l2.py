@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from puidrec.data.on_disk import StoredInteractions
-from puidrec.data.row_matrix import RowMatrix
-from puidrec.data.signature import row_hashes
+from puidrec.data.row_matrix import RowMatrix, row_hashes
 from puidrec.losses.pair_loss import Objective, RobustLoss
 from puidrec.methods.likes import LikesChoice, choose_for_likes
 from puidrec.methods.prepare import Prepared

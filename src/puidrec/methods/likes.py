@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from puidrec.data.row_matrix import RowMatrix
-from puidrec.data.signature import row_hashes
+from puidrec.data.row_matrix import RowMatrix, row_hashes
 from puidrec.evaluation.unseen_items import find_liked
 from puidrec.losses.pair_loss import Objective, UnseenLoss
 from puidrec.methods.prepare import Prepared

@@ -19,10 +19,10 @@ import polars as pl
 import torch
 
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.on_disk import Scratch, StoredInteractions, row_slices
-from puidrec.data.overlap import pairs_in
+from puidrec.data.on_disk import Scratch, StoredInteractions
 from puidrec.data.row_matrix import RowMatrix, user_blocks
 from puidrec.data.split import Split
+from puidrec.data.tables import pairs_among
 from puidrec.errors import InputError
 from puidrec.exposure.bounds import Bounds, bounds
 from puidrec.exposure.estimate import NominalExposure, estimate_exposure
@@ -95,17 +95,10 @@ class TrainingLog:
         """Training rows before each user, and all of them, [users + 1]."""
         return np.concatenate([[0], np.cumsum(count_codes(self.rows.user, self.data.n_users))])
 
-    @cached_property
+    @property
     def items(self) -> np.ndarray:
-        """Item of each training row: on disk the file itself, or a copy of it where rows were left
-        out."""
-        item = self.rows.item
-        if isinstance(item, np.ndarray):
-            return item
-        room = self.scratch(np.int32)
-        for rows in row_slices(len(self.rows)):
-            room.write(rows.start, item[rows])
-        return room.values
+        """Item of each training row."""
+        return self.rows.item
 
     def parts(self) -> Iterator[Interactions]:
         """The training rows, those of some users at a time."""
@@ -365,7 +358,7 @@ class Prepared:
         item = np.concatenate([np.zeros(0, np.int64), *(part.item for part in parts)])
         target = np.concatenate([np.zeros(0), *(log.target(part) for part in parts)])
         liked = np.concatenate([np.zeros(0, bool), *(part.label == 1 for part in parts)])
-        kept = ~pairs_in(user, item, self.data.n_items, log.parts())
+        kept = ~pairs_among(user, item, log.row_start, log.items)
         kept &= kept.sum() >= FEWEST_UNIFORM
         return UniformRows(user[kept], item[kept], target[kept], liked[kept])
 

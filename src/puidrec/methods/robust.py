@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puidrec.data.signature import row_hashes
+from puidrec.data.row_matrix import row_hashes
 from puidrec.errors import InputError
 from puidrec.losses.pair_loss import (
     Objective,

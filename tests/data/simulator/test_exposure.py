@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from puidrec.data.simulator import exposure
-from puidrec.data.simulator.exposure import ExposureSampler, make_buckets
+from puidrec.data import synthetic as exposure
 from puidrec.data.simulator.truth import Truth
-from puidrec.data.synthetic import simulation_options
+from puidrec.data.synthetic import ExposureSampler, make_buckets, simulation_options
 
 
 def truth_of(world: str, **options: object) -> Truth:

@@ -8,7 +8,7 @@ import pytest
 
 from puidrec import load_dataset
 from puidrec.data.dataset import Dataset
-from puidrec.data.overlap import Overlap
+from puidrec.data.tables import Overlap
 
 MAPS = {
     "user": ["gender:men", "gender:women", "age:young", "age:20-30", "age:old"],

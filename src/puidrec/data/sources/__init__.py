@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.overlap import OverlapRule, check_overlap
+from puidrec.data.tables import OverlapRule, check_overlap
 from puidrec.errors import InputError
 from puidrec.plugins import Registry
 
@@ -21,7 +21,7 @@ _BUILT_IN: dict[str, str | Load] = {
     "kuairand": "puidrec.data.sources.kuairand",
     "ml-100k": "puidrec.data.sources.ml_100k",
     "files": "puidrec.data.sources.files",
-    "recbole": "puidrec.data.sources.recbole",
+    "recbole": "puidrec.data.sources.formats",
     "simulated": "puidrec.data.synthetic",
 }
 SOURCES = Registry(

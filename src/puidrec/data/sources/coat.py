@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.overlap import OverlapRule
 from puidrec.data.schema import check_choice
 from puidrec.data.sources.reading import (
     AnyPath,
@@ -26,6 +25,7 @@ from puidrec.data.sources.reading import (
     read_matrix,
     read_ratings,
 )
+from puidrec.data.tables import OverlapRule
 from puidrec.errors import InputError
 from puidrec.features.pseudo import with_pseudo_features
 from puidrec.rng import Rng

@@ -15,7 +15,6 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import shard_log
-from puidrec.data.overlap import OverlapRule
 from puidrec.data.schema import (
     INTERACTION_COLUMNS,
     OPTIONAL_COLUMNS,
@@ -28,7 +27,7 @@ from puidrec.data.schema import (
 )
 from puidrec.data.sources.formats import SKIPPED, column_names, read_table
 from puidrec.data.sources.reading import AnyPath, data_folder, has_file
-from puidrec.data.tables import UnknownIds
+from puidrec.data.tables import OverlapRule, UnknownIds
 from puidrec.errors import InputError
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz")

@@ -27,7 +27,6 @@ from typing import Literal
 import polars as pl
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.overlap import OverlapRule
 from puidrec.data.schema import Duplicates, check_choice
 from puidrec.data.sources.reading import (
     AnyPath,
@@ -37,6 +36,7 @@ from puidrec.data.sources.reading import (
     has_file,
     read_columns,
 )
+from puidrec.data.tables import OverlapRule
 from puidrec.errors import InputError
 
 STANDARD = ("log_standard_4_08_to_4_21_pure.csv", "log_standard_4_22_to_5_08_pure.csv")

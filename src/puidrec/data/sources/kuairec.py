@@ -27,7 +27,6 @@ import polars as pl
 
 from puidrec.atomic import atomic_folder, refuse_other_files
 from puidrec.data.dataset import Dataset
-from puidrec.data.overlap import OverlapRule
 from puidrec.data.schema import Origin, check_choice, reject, require_columns, require_rows
 from puidrec.data.sources.reading import (
     AnyPath,
@@ -42,6 +41,7 @@ from puidrec.data.sources.reading import (
     read_parquet,
     typed_columns,
 )
+from puidrec.data.tables import OverlapRule
 from puidrec.errors import InputError
 from puidrec.rng import Rng, generator
 

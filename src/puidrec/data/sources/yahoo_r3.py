@@ -14,9 +14,9 @@ from typing import Literal
 import polars as pl
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.overlap import OverlapRule
 from puidrec.data.schema import check_choice
 from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_ratings
+from puidrec.data.tables import OverlapRule
 from puidrec.errors import InputError
 from puidrec.features.pseudo import with_pseudo_features
 from puidrec.rng import Rng

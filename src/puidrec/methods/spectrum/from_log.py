@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from puidrec.data.row_matrix import RowMatrix, leading_svd
-from puidrec.data.signature import entity_keys, row_hashes
+from puidrec.data.row_matrix import RowMatrix, entity_keys, leading_svd, row_hashes
 from puidrec.methods.prepare import Prepared
 from puidrec.scores.features import Design
 from puidrec.scores.low_rank import LowRank
