@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 
 from puidrec.data.dataset import Dataset
+from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
-from puidrec.methods.spectrum.uncertainty import Means, gamma_of, learned_gamma
+from puidrec.methods.spectrum.uncertainty import Means, gamma_of, learned_gamma, level_rows
 from puidrec.model import Recommender
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -177,3 +178,15 @@ def test_gamma_is_the_smallest_that_moves_q_to_r() -> None:
     wide = learned_gamma(sure._replace(variance=np.full(3, 0.1)), 0.9)
     assert (wide.low == 1.0).all()
     assert (wide.high > found.high).all()
+
+
+def test_levels_are_worth_the_rows_that_their_variance_says() -> None:
+    """ν = noise variance over variance between: 4 for users; items have no levels of their own."""
+    rng = np.random.default_rng(0)
+    seen = rng.random((400, 300)) < 0.1
+    user, item = np.nonzero(seen)
+    values = 0.5 + 0.1 * rng.normal(size=400)[user] + 0.2 * rng.normal(size=user.size)
+    rows = RowMatrix(np.concatenate([[0], seen.sum(1).cumsum()]), item, values, 300)
+    of_users, of_items = level_rows(rows)
+    assert of_users == pytest.approx(4.0, rel=0.15)
+    assert of_items > 200.0

@@ -5,7 +5,8 @@ The variance of an expected rating has three parts, kept apart:
 
     coefficients   xᵀCx, x the columns of the pair or their means over a user's or an item's pairs
     effects        what uniform rows leave open of this user's and this item's own effect
-    fit            σ²/(n + 2): the error of `mf` itself for an entity with n logged rows, σ² the log's squared residuals
+    fit            σ²/(n + ν): the error of `mf` itself for an entity with n logged rows, σ² the log's squared
+                   residuals, ν the variance of ratings within entities over that between them
 
 and a single rating, or the expected rating of a single pair, has all that one rating per pair
 cannot tell from noise on top. Of a pair xᵀCx is kept as |ℓ_u + ℓ_i − ℓ|² with a few loadings ℓ per
@@ -29,6 +30,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from puidrec.data.dataset import IdMap
+from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.spectrum.mixture import Posterior
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
 
 LOADINGS = 8
 """Directions of coefficients that are kept per user and item."""
-SHRINK = 2.0
-"""Logged rows that an entity's level is worth before it has any."""
 EDGE = 0.01
 """Ratings in 0..1 count as at least this far from either end, else Γ would be infinite."""
 PREFIX = "posterior."
@@ -82,6 +82,7 @@ def summarise(
     tensors: dict[str, np.ndarray] = {
         "middle": middle,
         "numbers": np.array([posterior.noise, rest, _log_residual(prepared, mf)]),
+        "level_rows": np.array(level_rows(prepared.log.ratings)),
     }
     for k, (name, side) in enumerate((("user", posterior.users), ("item", posterior.items))):
         tensors |= {f"{name}.loading": loading[k], f"{name}.effect": side.variance}
@@ -106,6 +107,26 @@ def _leading(covariance: np.ndarray, x: np.ndarray) -> np.ndarray:
     gram = x @ root
     _, turned = np.linalg.eigh(gram.T @ gram)
     return np.asarray(root @ turned[:, ::-1][:, :LOADINGS])
+
+
+def level_rows(ratings: RowMatrix) -> list[float]:
+    """ν of users and of items: how many rows the level of an entity is worth before it has any, by
+    one-way analysis of variance."""
+    n = ratings.nnz
+    by_user = np.concatenate([part.sum_by_user(part.values) for part in ratings.parts()])
+    by_item = ratings.sum_by_item(lambda part: part.values)
+    squares = ratings.sum_by_item(lambda part: part.values**2).sum()
+    found = []
+    for count, total in (
+        (np.diff(ratings.row_start), by_user),
+        (np.asarray(ratings.item_count), by_item),
+    ):
+        explained, k = np.sum(total**2 / np.maximum(count, 1)), np.count_nonzero(count)
+        within = (squares - explained) / max(n - k, 1)
+        between = explained - total.sum() ** 2 / n - (k - 1) * within
+        variance = between / max(n - np.sum(count**2.0) / n, 1.0)
+        found.append(float(np.clip(within / max(variance, 1e-12), 1.0, n)))
+    return found
 
 
 def _log_residual(prepared: Prepared, mf: LowRank | None) -> float:
@@ -175,8 +196,12 @@ class Uncertainty:
         )
 
     def fit_error(self, side: SideName) -> np.ndarray:
-        """σ²/(n + 2) of each user or item."""
-        return np.asarray(self.tensors["numbers"][2] / (self.counts(side) + SHRINK))
+        """σ²/(n + ν) of each user or item."""
+        return np.asarray(self.tensors["numbers"][2] / (self.counts(side) + self._level_rows(side)))
+
+    def _level_rows(self, side: SideName) -> float:
+        """2 in folders of earlier versions."""
+        return float(self.tensors.get("level_rows", (2.0, 2.0))[0 if side == "user" else 1])
 
     def pair_variance(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
         """Variance of expected ratings of pairs; code −1, or one beyond the last, is an entity
@@ -185,7 +210,8 @@ class Uncertainty:
             self.tensors["middle"] * -1.0,
             np.full(user.shape, self.tensors["numbers"][1]),
         )
-        for side, code in (("user", user), ("item", item)):
+        sides: tuple[tuple[SideName, np.ndarray], ...] = (("user", user), ("item", item))
+        for side, code in sides:
             length, effect = self._with_average(side)
             at = np.where((code < 0) | (code >= len(effect)), len(effect) - 1, code)
             loading, own = loading + length[at], own + effect[at]
@@ -206,11 +232,11 @@ class Uncertainty:
         )
         return np.asarray(np.maximum(total, 0.0))
 
-    def _with_average(self, side: str) -> tuple[np.ndarray, np.ndarray]:
+    def _with_average(self, side: SideName) -> tuple[np.ndarray, np.ndarray]:
         """Loadings and other variance of each entity, and of one without rows after the last."""
-        loading, name = self.tensors[f"{side}.loading"], "user" if side == "user" else "item"
-        effect = self.tensors[f"{side}.effect"] + self.fit_error(name)  # type: ignore[arg-type]
-        alone = self.tensors[f"{side}.effect"].max() + self.tensors["numbers"][2] / SHRINK
+        loading, own = self.tensors[f"{side}.loading"], self.tensors[f"{side}.effect"]
+        effect = own + self.fit_error(side)
+        alone = own.max() + self.tensors["numbers"][2] / self._level_rows(side)
         return np.concatenate([loading, loading.mean(0, keepdims=True)]), np.append(effect, alone)
 
     def means(self, side: SideName) -> Means:
