@@ -3,7 +3,7 @@ what is said of it.
 
 The prior mean is `mf`; the caller's word (`liked=`, a Γ) makes it the mild member, likes make it
 `all-rank`. With uniform rows the mixture has all groups. Without, it has exposure scores alone,
-whose weights come from logged rows judged by fits that have not seen them (`out_of_fold`), and the
+whose weights come from logged rows judged by fits that have not seen them (`from_log.out_of_fold`), and the
 prior mean is the mild member only where these rows show that people pick what they like.
 """
 
@@ -20,11 +20,21 @@ import torch
 from puidrec.exposure.sign_check import CLEAR_T
 from puidrec.methods.prepare import Prepared, UniformRows
 from puidrec.methods.problem import Done, Fitted, Stage
-from puidrec.methods.spectrum.from_log import RATED, exposure_scores, label_free_order, modulators
-from puidrec.methods.spectrum.members import cold_rows, member_stages, members_of
+from puidrec.methods.spectrum.from_log import (
+    RATED,
+    OutOfFold,
+    exposure_scores,
+    label_free_order,
+    modulators,
+    out_of_fold,
+)
+from puidrec.methods.spectrum.members import (
+    cold_rows,
+    member_stages,
+    members_of,
+    path_parameters,
+)
 from puidrec.methods.spectrum.mixture import Posterior, fit_mixture
-from puidrec.methods.spectrum.out_of_fold import OutOfFold, out_of_fold
-from puidrec.methods.spectrum.stability import path_parameters
 from puidrec.methods.spectrum.terms import Compressed, Term, compress, one, spread
 from puidrec.methods.spectrum.uncertainty import summarise
 from puidrec.rng import generator
@@ -84,7 +94,7 @@ def stages(prepared: Prepared) -> list[Stage]:
 
 def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted:
     """The mixture of the stages done, as one low-rank model."""
-    exposure = exposure_scores(prepared.log.ratings).named
+    exposure = exposure_scores(prepared.log.ratings)
     given = Ingredients(members_of(prepared, done), exposure)
     rows = prepared.calibration_rows()
     shown = (
