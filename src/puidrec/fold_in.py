@@ -97,7 +97,8 @@ class BySeen(NamedTuple):
         def left_out(ridge: float) -> np.ndarray:
             share = s**2 / (s**2 + ridge * n)
             own = 1.0 - 1.0 / n - u**2 @ share  # what of a user's residual is not its own doing
-            return (users - mean - (u * share) @ along) / np.maximum(own, 1e-9)[:, None]
+            left = users - mean - (u * share) @ along
+            return np.asarray(left / np.maximum(own, 1e-9)[:, None])
 
         def error(ridge: float) -> float:
             left = left_out(ridge)

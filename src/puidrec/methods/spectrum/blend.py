@@ -53,8 +53,6 @@ class Prior(NamedTuple):
 
     name: str
     reason: str
-    t: float | None = None
-    """Of the sign check, where the log was asked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,18 +106,14 @@ def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted
         mixed = _mix_by_log(prepared, given, shown, prior)
         used = "none"
     small = compress(mixed.terms, max(MOST_COLUMNS, prepared.settings.dim_number + MORE_COLUMNS))
+    sides = small.scores.lefts[0], small.scores.rights[0]
     path = path_parameters(small.scores, given.members, gammas, prior.name)
-    kept = {"rank": small.scores.lefts[0].shape[1], "kept_by_compression": round(small.kept, 7)}
+    kept = {"rank": sides[0].shape[1], "kept_by_compression": round(small.kept, 7)}
     notes = mixed.notes | kept | ({"stable": path.shares} if path.shares else {})
     parameters = (
         _cold_start(prepared, done, mixed.terms, small) | path.tensors | dict(mixed.posterior)
     )
-    phi = LowRank.of(
-        *(
-            side.to(prepared.settings.device)
-            for side in (small.scores.lefts[0], small.scores.rights[0])
-        )
-    )
+    phi = LowRank.of(*(side.to(prepared.settings.device) for side in sides))
     validator = prepared.validator() if mixed.score is None else None
     score = validator.score(phi) if validator is not None else mixed.score
     said = {"uniform_rows_used": used, "spectrum": notes}
@@ -146,9 +140,7 @@ def _prior(prepared: Prepared, shown: OutOfFold | None) -> Prior:
         )
     check = shown.sign
     words = f"logged ratings rise with exposure factors made without them at t = {check.t:+.1f}"
-    return Prior(
-        "mild" if check.liked else "mf", f"{words}; above {CLEAR_T:g} licenses Γ > 1", check.t
-    )
+    return Prior("mild" if check.liked else "mf", f"{words}; above {CLEAR_T:g} licenses Γ > 1")
 
 
 class Mixed(NamedTuple):
@@ -180,7 +172,6 @@ def _mix(prepared: Prepared, given: Ingredients, rows: UniformRows, prior: Prior
     total = Sum(centre)
     total.add_all(columns, posterior.coefficient)
     constant = one(data.n_users, data.n_items)
-    assert posterior.users is not None and posterior.items is not None  # noqa: S101, PT018 (rows have both)
     total.add(Term("one", constant, user_scale=posterior.users.mean))
     total.add(Term("one", constant, item_scale=posterior.items.mean))
     notes = _notes(

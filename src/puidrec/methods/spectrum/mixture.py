@@ -78,8 +78,9 @@ class Posterior:
 
     coefficient: np.ndarray
     covariance: np.ndarray
-    users: Side | None
-    items: Side | None
+    users: Side
+    items: Side
+    """Of no entities where there are no effects."""
     noise: float
     """Posterior mean of σ²."""
     deviations: dict[str, float]
@@ -194,6 +195,9 @@ class Crossed:
     def effects(self, point: int) -> tuple[Side, Side]:
         """User and item effects given β, for σ = 1: `slope` has a column per column of A, the last
         for y itself."""
+        if not self.crossed:
+            none = np.zeros(0)
+            return (Side(none, none, np.zeros((0, len(self.gram) - 1))),) * 2
         s, factor, moved, rho = self._solved(point)
         lower = linalg.lapack.dpotri(factor, lower=True)[0]
         inverse = rho**2 * (lower + np.tril(lower, -1).T)
@@ -326,7 +330,7 @@ class Likelihood:
             second += np.einsum("d,dk,dkl,dl->kl", w * sigma2[at], s, inverse, s)
             second += (beta.T * w) @ beta
             mean += w @ beta
-            if self.rows.crossed and (share := float(w.sum())) > NEGLIGIBLE:
+            if (share := float(w.sum())) > NEGLIGIBLE:
                 counted += share
                 sides.append(
                     [
@@ -339,12 +343,8 @@ class Likelihood:
                     ]
                 )
         users, items = (
-            (
-                Side(*(sum(part) / counted for part in zip(*side, strict=True)))
-                for side in zip(*sides, strict=True)
-            )
-            if sides
-            else (None, None)
+            Side(*(sum(part) / counted for part in zip(*side, strict=True)))
+            for side in zip(*sides, strict=True)
         )
         sds = {
             name: draws.weight @ np.exp(draws.log_scale[:, k] + draws.log_sigma)

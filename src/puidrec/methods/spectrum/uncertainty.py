@@ -52,7 +52,6 @@ def summarise(
 ) -> dict[str, Tensor]:
     """The posterior as a few numbers per user and item, to keep with the model. `rows`: users and
     items of the rows that calibrated."""
-    assert posterior.users is not None and posterior.items is not None  # noqa: S101, PT018 (rows have both)
     means = [column.means() for column in columns]
     x = [np.column_stack([mean[side] for mean in means]) for side in (0, 1)]
     slopes = [posterior.users.slope, posterior.items.slope]
