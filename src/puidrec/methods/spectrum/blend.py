@@ -222,11 +222,14 @@ def _mix_by_log(
     return Mixed(total.terms, notes, posterior.log_evidence / shown.user.size)
 
 
+def _standard(group: str, term: Term, less: Term | None = None) -> Column:
+    """The column of a term, or of what it adds to another, with standard deviation 1."""
+    size = spread(term.scores, None if less is None else less.scores)
+    return Column(group, term, 1.0 / max(size, LEAST_SPREAD), less)
+
+
 def _exposure_columns(given: Ingredients) -> list[Column]:
-    return [
-        Column("exposure", Term(name, scores), _inverse(spread(scores)))
-        for name, scores in given.exposure.items()
-    ]
+    return [_standard("exposure", Term(name, scores)) for name, scores in given.exposure.items()]
 
 
 def _columns(prepared: Prepared, given: Ingredients, centre: Term) -> list[Column]:
@@ -236,32 +239,21 @@ def _columns(prepared: Prepared, given: Ingredients, centre: Term) -> list[Colum
     Products are those of modulators (activity, popularity, dispersion, features) with 1, the prior
     and all-rank.
     """
-    constant = Term("one", one(prepared.data.n_users, prepared.data.n_items))
-    found = [Column("level", constant)]
-    for name, scores in given.members.items():
-        if name != centre.name:
-            found.append(
-                Column(
-                    "members",
-                    Term(name, scores, stage=name),
-                    _inverse(spread(scores, centre.scores)),
-                    centre,
-                )
-            )
-    found += _exposure_columns(given)
-    found.append(Column("slope", centre, _inverse(spread(centre.scores))))
-    names = {
-        name: given.members[name]
-        for name in ("all-rank",)
-        if name != centre.name and name in given.members
-    }
-    bases = [constant, centre, *(Term(name, scores, stage=name) for name, scores in names.items())]
-    sizes = [1.0, *(_inverse(spread(base.scores)) for base in bases[1:])]
+    level = Column("level", Term("one", one(prepared.data.n_users, prepared.data.n_items)))
+    others = [
+        Term(name, scores, stage=name)
+        for name, scores in given.members.items()
+        if name != centre.name
+    ]
+    slope = _standard("slope", centre)
+    members = [_standard("members", term, centre) for term in others]
+    found = [level, *members, *_exposure_columns(given), slope]
+    bases = [level, slope, *(_standard("", term) for term in others if term.name == "all-rank")]
     for side, name, values in modulators(prepared):
-        users, items = (values, None) if side == "user" else (None, values)
-        for base, size in zip(bases, sizes, strict=True):
-            product = Term(f"{base.name} by {name}", base.scores, 1.0, users, items, base.stage)
-            found.append(Column("personal", product, size))
+        scale = {f"{side}_scale": values}
+        for base in bases:
+            term = replace(base.term, name=f"{base.term.name} by {name}", **scale)  # type: ignore[arg-type]
+            found.append(Column("personal", term, base.scale))
     return found
 
 
@@ -383,7 +375,3 @@ def _cold_start(
             f"cold.{side}.weight": (whole[1:] - whole[0]).float(),
         }
     return found
-
-
-def _inverse(size: float) -> float:
-    return 1.0 / max(size, LEAST_SPREAD)
