@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -25,7 +24,7 @@ from scipy.stats import t as student
 import puidrec as pr
 from puidrec.data.dataset import Dataset
 from puidrec.methods.spectrum import blend
-from puidrec.methods.spectrum.uncertainty import gamma_of
+from puidrec.methods.spectrum.learned import gamma_of
 from worlds import TASTE, WORLDS, Truth, make_world
 
 NAMES = "nothing,entity,trait-genre,taste,pair,reversed,misfit"
@@ -88,7 +87,7 @@ def bench_members(args: argparse.Namespace) -> None:
             }
 
         def exposure(ratings):
-            return SimpleNamespace(named={}) if gone == "exposure" else whole[1](ratings)
+            return {} if gone == "exposure" else whole[1](ratings)
 
         return members, exposure
 

@@ -13,8 +13,9 @@ the penalty cancel, so they count with a residual of 0 and need no ratings.
 For `mf` with L2 of a known strength (`own_l2`) this is the condition that its fit ended at, so a
 user who is folded in with the training rows scores as trained. Other models have no such condition
 in the users' factors: there users are taken to be drawn like those of training, m_u and B Bᵀ their
-mean and covariance, ρ the model's mean squared error. What `spectrum` reads from which items a user
-saw is found again only as far as ratings tell it.
+mean and covariance, ρ the model's mean squared error. `spectrum` also reads which items a user saw:
+there m_u is what a ridge regression on the items seen makes of the users of training, and B Bᵀ the
+covariance of what it leaves (`BySeen`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 import torch
+from scipy import sparse
 
 from puidrec.data.dataset import IdMap, Interactions
 from puidrec.data.schema import (
@@ -72,6 +74,62 @@ class Rows(NamedTuple):
         return cls(start, other[order]), order
 
 
+RIDGES = 10.0 ** np.arange(-3.0, 3.0)
+"""Penalties of the regression on items seen, times the number of users; leaving each user out
+chooses."""
+
+
+class BySeen(NamedTuple):
+    """Users' factors by the items they saw: offset + x · weight, and how users differ beyond that."""
+
+    offset: np.ndarray
+    weight: np.ndarray
+    basis: np.ndarray
+
+    @classmethod
+    def of(cls, users: np.ndarray, items: np.ndarray, seen: Rows) -> BySeen:
+        """The ridge whose users are predicted best without themselves, in squared error of scores."""
+        x, mean = _sums_of_seen(seen, items), users.mean(0)
+        centre, size = x.mean(0), np.maximum(x.std(0), 1e-9)
+        u, s, axes = np.linalg.svd((x - centre) / size, full_matrices=False)
+        along, gram, n = u.T @ (users - mean), items.T @ items, len(users)
+
+        def left_out(ridge: float) -> np.ndarray:
+            share = s**2 / (s**2 + ridge * n)
+            own = 1.0 - 1.0 / n - u**2 @ share  # what of a user's residual is not its own doing
+            left = users - mean - (u * share) @ along
+            return np.asarray(left / np.maximum(own, 1e-9)[:, None])
+
+        def error(ridge: float) -> float:
+            left = left_out(ridge)
+            return float(np.sum((left @ gram) * left))
+
+        ridge = min(RIDGES, key=error)
+        weight = (axes.T * (s / (s**2 + ridge * n))) @ along / size[:, None]
+        return cls(mean - centre @ weight, weight, _directions(left_out(ridge)))
+
+    def mean(self, seen: Rows, items: np.ndarray) -> np.ndarray:
+        """Factors expected of users, before any rating."""
+        return np.asarray(self.offset + _sums_of_seen(seen, items) @ self.weight)
+
+
+def _sums_of_seen(seen: Rows, items: np.ndarray) -> np.ndarray:
+    """The items' factors summed over those seen, by the root of their number; and its logarithm."""
+    n = np.diff(seen.start)
+    pairs = sparse.csr_array(
+        (np.ones(seen.other.size), seen.other, seen.start), (n.size, len(items))
+    )
+    sums = np.asarray(pairs @ items)
+    return np.column_stack([sums / np.sqrt(n + 1.0)[:, None], np.log1p(n)])
+
+
+def _directions(deviations: np.ndarray) -> np.ndarray:
+    """In which rows differ, by how much: B of the covariance B Bᵀ."""
+    _, strength, axes = np.linalg.svd(deviations, full_matrices=False)
+    kept = strength > SMALL * max(float(strength.max(initial=0.0)), 1e-30)
+    return np.asarray(axes[kept].T * strength[kept] / np.sqrt(len(deviations)))
+
+
 @dataclass(frozen=True)
 class Prior:
     """What factors of one side are before any row is seen: mean + basis · z, with a penalty ρ ‖z‖²."""
@@ -83,6 +141,8 @@ class Prior:
     penalty: float
     exact: bool = False
     """Whether this is the penalty that the model was fitted with."""
+    by_seen: BySeen | None = None
+    """For users that are folded in, where the model reads which items they saw."""
 
     @property
     def unknown(self) -> np.ndarray:
@@ -165,12 +225,13 @@ def own_l2(model: Recommender, side: Side) -> Prior | None:
 def _population(model: Recommender, side: Side) -> Prior:
     """Entities drawn like those of training: their mean, and the directions in which they differ."""
     factors = _factors(model, side).astype(np.float64)
-    mean = factors.mean(0)
-    _, strength, axes = np.linalg.svd(factors - mean, full_matrices=False)
-    kept = strength > SMALL * max(float(strength.max(initial=0.0)), 1e-30)
-    basis = axes[kept].T * strength[kept] / np.sqrt(len(factors))
+    mean, by_seen = factors.mean(0), None
     noise = float(model.report_.get("training_mse", DEFAULT_NOISE))
-    return Prior(np.broadcast_to(mean, factors.shape), basis, max(noise, 1e-6))
+    if side == "user" and model.settings.method == "spectrum":
+        seen = Rows(*(np.asarray(part) for part in model.seen_))
+        by_seen = BySeen.of(factors, model.item_factors_.astype(np.float64), seen)
+    every = np.broadcast_to(mean, factors.shape)
+    return Prior(every, _directions(factors - mean), max(noise, 1e-6), by_seen=by_seen)
 
 
 def _factors(model: Recommender, side: Side) -> np.ndarray:
@@ -226,11 +287,13 @@ def folded_factors(
     positions in `codes`."""
     require_foldable(model)
     prior = prior_of(model, "user")
-    mean = np.where(codes[:, None] >= 0, prior.mean[codes], prior.unknown)
+    mean, basis = np.where(codes[:, None] >= 0, prior.mean[codes], prior.unknown), prior.basis
     rows, order = Rows.of(user, item, codes.size)
+    if prior.by_seen is not None:
+        mean, basis = prior.by_seen.mean(rows, model.item_factors_), prior.by_seen.basis
     left = model.rating_scale_.unit(rating) - scores_at(mean, model.item_factors_, user, item)
-    z = solve(model.item_factors_ @ prior.basis, rows, left[order], prior.penalty)
-    return np.asarray(mean + z @ prior.basis.T, np.float32)
+    z = solve(model.item_factors_ @ basis, rows, left[order], prior.penalty)
+    return np.asarray(mean + z @ basis.T, np.float32)
 
 
 def fold_in_users(

@@ -24,7 +24,7 @@ from puidrec.exposure.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve
 from puidrec.exposure.sign_check import CLEAR_T, OPEN, MeanGap, SignCheck
 from puidrec.features.bins import SideBins
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.spectrum.out_of_fold import out_of_fold
+from puidrec.methods.spectrum.from_log import out_of_fold
 from puidrec.rng import generator
 from puidrec.settings import Settings
 

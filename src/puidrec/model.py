@@ -280,7 +280,7 @@ class Recommender:
         side table. The table is that of the training data; for a model that was loaded give it
         again.
         """
-        from puidrec.methods.spectrum.uncertainty import gamma_frame
+        from puidrec.methods.spectrum.learned import gamma_frame
 
         known, ids = self.uncertainty(), (self.user_ids_, self.item_ids_)
         if by == "pair":

@@ -36,7 +36,7 @@ from puidrec.errors import InputError
 from puidrec.evaluation.ranking import mask_seen, ranges, top_k
 from puidrec.evaluation.unseen_items import find_liked
 from puidrec.fold_in import fold_in_users
-from puidrec.methods.spectrum.stability import gamma_max
+from puidrec.methods.spectrum.members import gamma_max
 from puidrec.methods.spectrum.uncertainty import Uncertainty, lower_scores, score_interval
 from puidrec.optimise.stopping import pair_scores
 from puidrec.scores.low_rank import LowRank

@@ -25,7 +25,7 @@ import torch
 
 from puidrec.entities import PairsByUser
 from puidrec.evaluation.ranking import mask_seen, top_k
-from puidrec.methods.spectrum.stability import gamma_max
+from puidrec.methods.spectrum.members import gamma_max
 from puidrec.model import Recommender
 from puidrec.optimise.devices import threads_for
 

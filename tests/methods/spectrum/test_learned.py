@@ -8,8 +8,7 @@ import pytest
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
-from puidrec.methods.spectrum.learned import PairGamma
-from puidrec.methods.spectrum.uncertainty import gamma_of
+from puidrec.methods.spectrum.learned import PairGamma, gamma_of
 from puidrec.model import Recommender
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -9,8 +9,8 @@ import pytest
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.spectrum import out_of_fold as module
-from puidrec.methods.spectrum.out_of_fold import out_of_fold
+from puidrec.methods.spectrum import from_log as module
+from puidrec.methods.spectrum.from_log import out_of_fold
 from puidrec.model import Recommender
 from puidrec.settings import Settings
 

@@ -284,7 +284,7 @@ def test_names_of_users_and_items_decide_neither_folds_nor_exposure_factors(worl
         ratings = Prepared.of(data, whole, Settings.of("spectrum", dim=3)).log.ratings
         row = data.user_ids.decode(whole.train.user), data.item_ids.decode(whole.train.item)
         order = label_free_order(ratings)
-        scores = exposure_scores(ratings).named
+        scores = exposure_scores(ratings)
         at = [np.asarray(ids.ids).argsort() for ids in (data.user_ids, data.item_ids)]
         tiles = {name: one.tile().numpy()[np.ix_(*at)] for name, one in scores.items()}
         found.append((np.column_stack([np.asarray(ids) for ids in row])[order], tiles))
@@ -300,11 +300,12 @@ def test_exposure_scores_are_cut_at_their_ranks_and_the_finest_keeps_all(world) 
     prepared = Prepared.of(world.data, world.data.split("rd", 0), Settings.of("spectrum", dim=3))
     found = exposure_scores(prepared.log.ratings)
     ranks = [min(rank, 39) for rank in RANKS], [min(rank, 39) for rank in RATED_RANKS]
-    assert list(found.named) == [f"exposure {r}" for r in ranks[0]] + [
-        f"{RATED} {r}" for r in ranks[1]
-    ]
-    whole = found.named[f"{RATED} {ranks[1][-1]}"]
-    np.testing.assert_allclose(whole.tile().numpy(), found.rated.tile().numpy())
+    assert list(found) == [f"exposure {r}" for r in ranks[0]] + [f"{RATED} {r}" for r in ranks[1]]
+    for name, scores in found.items():
+        assert scores.lefts[0].shape[1] == int(name.split()[-1]) - 1
+    finest, coarse = found[f"{RATED} {ranks[1][-1]}"], found[f"{RATED} {ranks[1][0]}"]
+    kept = finest.lefts[0][:, : ranks[1][0] - 1]
+    np.testing.assert_array_equal(kept.numpy(), coarse.lefts[0].numpy())
 
 
 def test_the_level_of_users_is_their_shrunk_mean_rating(world) -> None:

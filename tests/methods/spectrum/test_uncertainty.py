@@ -10,8 +10,10 @@ import polars as pl
 import pytest
 
 from puidrec.data.dataset import Dataset
+from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
-from puidrec.methods.spectrum.uncertainty import Means, gamma_of, learned_gamma
+from puidrec.methods.spectrum.learned import gamma_interval, gamma_of
+from puidrec.methods.spectrum.uncertainty import Means, level_rows
 from puidrec.model import Recommender
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -170,10 +172,22 @@ def test_gamma_is_the_smallest_that_moves_q_to_r() -> None:
     q, r = np.array([0.6, 0.6, 0.5]), np.array([0.3, 0.8, 0.5])
     np.testing.assert_allclose(gamma_of(q, r), [2.0, 2.0, 1.0])
     sure = Means(r, q, np.full(3, 1e-6), np.zeros(3), np.zeros(3))
-    found = learned_gamma(sure, 0.9)
+    found = gamma_interval(sure, 0.9)
     assert found.direction.tolist() == ["below", "above", "open"]
     assert (found.low[:2] > 1.9).all()
     assert found.low[2] == 1.0
-    wide = learned_gamma(sure._replace(variance=np.full(3, 0.1)), 0.9)
+    wide = gamma_interval(sure._replace(variance=np.full(3, 0.1)), 0.9)
     assert (wide.low == 1.0).all()
     assert (wide.high > found.high).all()
+
+
+def test_levels_are_worth_the_rows_that_their_variance_says() -> None:
+    """ν = noise variance over variance between: 4 for users; items have no levels of their own."""
+    rng = np.random.default_rng(0)
+    seen = rng.random((400, 300)) < 0.1
+    user, item = np.nonzero(seen)
+    values = 0.5 + 0.1 * rng.normal(size=400)[user] + 0.2 * rng.normal(size=user.size)
+    rows = RowMatrix(np.concatenate([[0], seen.sum(1).cumsum()]), item, values, 300)
+    of_users, of_items = level_rows(rows)
+    assert of_users == pytest.approx(4.0, rel=0.15)
+    assert of_items > 200.0

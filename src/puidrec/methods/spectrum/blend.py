@@ -3,7 +3,7 @@ what is said of it.
 
 The prior mean is `mf`; the caller's word (`liked=`, a Γ) makes it the mild member, likes make it
 `all-rank`. With uniform rows the mixture has all groups. Without, it has exposure scores alone,
-whose weights come from logged rows judged by fits that have not seen them (`out_of_fold`), and the
+whose weights come from logged rows judged by fits that have not seen them (`from_log.out_of_fold`), and the
 prior mean is the mild member only where these rows show that people pick what they like.
 """
 
@@ -20,11 +20,21 @@ import torch
 from puidrec.exposure.sign_check import CLEAR_T
 from puidrec.methods.prepare import Prepared, UniformRows
 from puidrec.methods.problem import Done, Fitted, Stage
-from puidrec.methods.spectrum.from_log import RATED, exposure_scores, label_free_order, modulators
-from puidrec.methods.spectrum.members import cold_rows, member_stages, members_of
+from puidrec.methods.spectrum.from_log import (
+    RATED,
+    OutOfFold,
+    exposure_scores,
+    label_free_order,
+    modulators,
+    out_of_fold,
+)
+from puidrec.methods.spectrum.members import (
+    cold_rows,
+    member_stages,
+    members_of,
+    path_parameters,
+)
 from puidrec.methods.spectrum.mixture import Posterior, fit_mixture
-from puidrec.methods.spectrum.out_of_fold import OutOfFold, out_of_fold
-from puidrec.methods.spectrum.stability import path_parameters
 from puidrec.methods.spectrum.terms import Compressed, Term, compress, one, spread
 from puidrec.methods.spectrum.uncertainty import summarise
 from puidrec.rng import generator
@@ -43,8 +53,6 @@ class Prior(NamedTuple):
 
     name: str
     reason: str
-    t: float | None = None
-    """Of the sign check, where the log was asked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +92,7 @@ def stages(prepared: Prepared) -> list[Stage]:
 
 def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted:
     """The mixture of the stages done, as one low-rank model."""
-    exposure = exposure_scores(prepared.log.ratings).named
+    exposure = exposure_scores(prepared.log.ratings)
     given = Ingredients(members_of(prepared, done), exposure)
     rows = prepared.calibration_rows()
     shown = (
@@ -98,18 +106,14 @@ def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted
         mixed = _mix_by_log(prepared, given, shown, prior)
         used = "none"
     small = compress(mixed.terms, max(MOST_COLUMNS, prepared.settings.dim_number + MORE_COLUMNS))
+    sides = small.scores.lefts[0], small.scores.rights[0]
     path = path_parameters(small.scores, given.members, gammas, prior.name)
-    kept = {"rank": small.scores.lefts[0].shape[1], "kept_by_compression": round(small.kept, 7)}
+    kept = {"rank": sides[0].shape[1], "kept_by_compression": round(small.kept, 7)}
     notes = mixed.notes | kept | ({"stable": path.shares} if path.shares else {})
     parameters = (
         _cold_start(prepared, done, mixed.terms, small) | path.tensors | dict(mixed.posterior)
     )
-    phi = LowRank.of(
-        *(
-            side.to(prepared.settings.device)
-            for side in (small.scores.lefts[0], small.scores.rights[0])
-        )
-    )
+    phi = LowRank.of(*(side.to(prepared.settings.device) for side in sides))
     validator = prepared.validator() if mixed.score is None else None
     score = validator.score(phi) if validator is not None else mixed.score
     said = {"uniform_rows_used": used, "spectrum": notes}
@@ -136,9 +140,7 @@ def _prior(prepared: Prepared, shown: OutOfFold | None) -> Prior:
         )
     check = shown.sign
     words = f"logged ratings rise with exposure factors made without them at t = {check.t:+.1f}"
-    return Prior(
-        "mild" if check.liked else "mf", f"{words}; above {CLEAR_T:g} licenses Γ > 1", check.t
-    )
+    return Prior("mild" if check.liked else "mf", f"{words}; above {CLEAR_T:g} licenses Γ > 1")
 
 
 class Mixed(NamedTuple):
@@ -170,7 +172,6 @@ def _mix(prepared: Prepared, given: Ingredients, rows: UniformRows, prior: Prior
     total = Sum(centre)
     total.add_all(columns, posterior.coefficient)
     constant = one(data.n_users, data.n_items)
-    assert posterior.users is not None and posterior.items is not None  # noqa: S101, PT018 (rows have both)
     total.add(Term("one", constant, user_scale=posterior.users.mean))
     total.add(Term("one", constant, item_scale=posterior.items.mean))
     notes = _notes(
@@ -221,11 +222,14 @@ def _mix_by_log(
     return Mixed(total.terms, notes, posterior.log_evidence / shown.user.size)
 
 
+def _standard(group: str, term: Term, less: Term | None = None) -> Column:
+    """The column of a term, or of what it adds to another, with standard deviation 1."""
+    size = spread(term.scores, None if less is None else less.scores)
+    return Column(group, term, 1.0 / max(size, LEAST_SPREAD), less)
+
+
 def _exposure_columns(given: Ingredients) -> list[Column]:
-    return [
-        Column("exposure", Term(name, scores), _inverse(spread(scores)))
-        for name, scores in given.exposure.items()
-    ]
+    return [_standard("exposure", Term(name, scores)) for name, scores in given.exposure.items()]
 
 
 def _columns(prepared: Prepared, given: Ingredients, centre: Term) -> list[Column]:
@@ -235,32 +239,21 @@ def _columns(prepared: Prepared, given: Ingredients, centre: Term) -> list[Colum
     Products are those of modulators (activity, popularity, dispersion, features) with 1, the prior
     and all-rank.
     """
-    constant = Term("one", one(prepared.data.n_users, prepared.data.n_items))
-    found = [Column("level", constant)]
-    for name, scores in given.members.items():
-        if name != centre.name:
-            found.append(
-                Column(
-                    "members",
-                    Term(name, scores, stage=name),
-                    _inverse(spread(scores, centre.scores)),
-                    centre,
-                )
-            )
-    found += _exposure_columns(given)
-    found.append(Column("slope", centre, _inverse(spread(centre.scores))))
-    names = {
-        name: given.members[name]
-        for name in ("all-rank",)
-        if name != centre.name and name in given.members
-    }
-    bases = [constant, centre, *(Term(name, scores, stage=name) for name, scores in names.items())]
-    sizes = [1.0, *(_inverse(spread(base.scores)) for base in bases[1:])]
+    level = Column("level", Term("one", one(prepared.data.n_users, prepared.data.n_items)))
+    others = [
+        Term(name, scores, stage=name)
+        for name, scores in given.members.items()
+        if name != centre.name
+    ]
+    slope = _standard("slope", centre)
+    members = [_standard("members", term, centre) for term in others]
+    found = [level, *members, *_exposure_columns(given), slope]
+    bases = [level, slope, *(_standard("", term) for term in others if term.name == "all-rank")]
     for side, name, values in modulators(prepared):
-        users, items = (values, None) if side == "user" else (None, values)
-        for base, size in zip(bases, sizes, strict=True):
-            product = Term(f"{base.name} by {name}", base.scores, 1.0, users, items, base.stage)
-            found.append(Column("personal", product, size))
+        scale = {f"{side}_scale": values}
+        for base in bases:
+            term = replace(base.term, name=f"{base.term.name} by {name}", **scale)  # type: ignore[arg-type]
+            found.append(Column("personal", term, base.scale))
     return found
 
 
@@ -382,7 +375,3 @@ def _cold_start(
             f"cold.{side}.weight": (whole[1:] - whole[0]).float(),
         }
     return found
-
-
-def _inverse(size: float) -> float:
-    return 1.0 / max(size, LEAST_SPREAD)

@@ -1,5 +1,5 @@
-"""What a log says of its users and items beside the fitted members: exposure factors as scores, and
-modulators.
+"""What a log says of its users and items beside the fitted members: exposure factors as scores,
+modulators, and its own ratings beside a model and exposure factors that were made without them.
 
 Exposure factors are rank-r reconstructions of D_u^-½ O D_i^-½, O the matrix of logged pairs and D
 the counts plus 1. Hidden tastes drive exposure, so exposure carries them. The leading direction is
@@ -8,20 +8,30 @@ activity times popularity; it is taken off, since members and modulators have bo
 Modulators are what mixing weights may depend on: activity, popularity, level of a user's ratings,
 level and dispersion of an item's, features. Each is a standardised number per user or item, so that
 0 is the average entity.
+
+Held-out rows of the log are judged by the fits at hand (`out_of_fold`). Where they are few, the log
+is divided into parts, and each part is judged by fits to the others, until there are rows enough to
+tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from scipy import sparse
 
+from puidrec.data.dataset import Interactions
+from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.row_matrix import RowMatrix, entity_keys, leading_svd, row_hashes
+from puidrec.exposure.sign_check import SignCheck, log_controls, sign_check
+from puidrec.methods.dim_and_l2 import with_chosen_l2
 from puidrec.methods.prepare import Prepared
+from puidrec.methods.spectrum.terms import Term
+from puidrec.methods.stages import train_stages
 from puidrec.scores.features import Design
 from puidrec.scores.low_rank import LowRank
 
@@ -30,37 +40,30 @@ RATED_RANKS = (16, 48)
 RATED = "exposure × rating"
 SHRINK = 10.0
 """Ratings that a spread is worth before an item has any of its own."""
+PARTS = 5
+ENOUGH = 50_000
+"""Rows from which no further part of the log is set aside."""
+SWEEPS = 40
+"""Most sweeps of a fit that only judges."""
+MOST_FROM_DISK = 1_000_000
+"""Rows up to which a log on disk is read into memory for this. Larger ones hold out enough rows by
+themselves."""
 
 
-@dataclass(frozen=True, eq=False)
-class ExposureScores:
-    """Singular vectors of scaled exposure and of scaled ratings, as scores of all pairs."""
-
-    seen: LowRank
-    """Exposure alone, the leading direction taken off; columns by falling strength."""
-    rated: LowRank
-    """The same with ratings in [0, 1] in place of ones."""
-
-    @property
-    def named(self) -> dict[str, LowRank]:
-        """The reconstructions, from coarse to fine."""
-        return _cut("exposure", self.seen, RANKS) | _cut(RATED, self.rated, RATED_RANKS)
-
-
-def _cut(name: str, scores: LowRank, ranks: Sequence[int]) -> dict[str, LowRank]:
-    """The first directions of scores, whose leading one is off already; the last cut keeps all."""
-    left, right = scores.lefts[0], scores.rights[0]
-    cuts = dict.fromkeys([rank - 1 for rank in ranks if rank - 1 < left.shape[1]] + [left.shape[1]])
-    return {f"{name} {cut + 1}": LowRank.of(left[:, :cut], right[:, :cut]) for cut in cuts if cut}
-
-
-def exposure_scores(ratings: RowMatrix) -> ExposureScores:
-    """Factors of a log; `ratings` are its targets in [0, 1]."""
-    keys = entity_keys(ratings, 0)
+def exposure_scores(ratings: RowMatrix) -> dict[str, LowRank]:
+    """The reconstructions of scaled exposure, then of scaled ratings, from coarse to fine; `ratings`
+    are the log's targets in [0, 1]."""
+    keys, found = entity_keys(ratings, 0), dict[str, LowRank]()
     start = (keys[0] if ratings.shape[0] < ratings.shape[1] else keys[1]) / 2.0**63 - 1.0
-    seen = _leading(ratings.map(lambda part: np.ones(part.values.size)), max(RANKS), start)
-    rated = _leading(ratings, max(RATED_RANKS), start)
-    return ExposureScores(_scores(seen, 1), _scores(rated, 1))
+    seen = ratings.map(lambda part: np.ones(part.values.size))
+    for name, matrix, ranks in (("exposure", seen, RANKS), (RATED, ratings, RATED_RANKS)):
+        left, strength, right = _leading(matrix, max(ranks), start)
+        size = np.sqrt(strength)
+        sides = [torch.from_numpy(side * size).float() for side in (left, right.T)]
+        for cut in dict.fromkeys(min(rank, size.size) for rank in ranks):
+            if cut > 1:  # the leading direction is off
+                found[f"{name} {cut}"] = LowRank.of(*(side[:, 1:cut] for side in sides))
+    return found
 
 
 def label_free_order(ratings: RowMatrix) -> np.ndarray:
@@ -86,15 +89,6 @@ def _leading(
     if rank < 1 or not scaled.any():
         return np.zeros((matrix.shape[0], 0)), np.zeros(0), np.zeros((0, matrix.shape[1]))
     return leading_svd(scaled.operator, rank, start, tol=1e-5)
-
-
-def _scores(found: tuple[np.ndarray, np.ndarray, np.ndarray], without: int) -> LowRank:
-    """The reconstruction without its first directions."""
-    left, strength, right = (found[0][:, without:], found[1][without:], found[2][without:])
-    size = np.sqrt(strength)
-    return LowRank.of(
-        torch.from_numpy(left * size).float(), torch.from_numpy((right.T * size).copy()).float()
-    )
 
 
 def modulators(prepared: Prepared) -> list[tuple[Literal["user", "item"], str, np.ndarray]]:
@@ -158,3 +152,94 @@ def leading_feature(design: Design) -> np.ndarray:
         return np.zeros(design.n_rows)
     start = np.random.default_rng(0).standard_normal(min(x.shape))
     return leading_svd(x, 2, start)[0][:, 1]
+
+
+class OutOfFold(NamedTuple):
+    """Logged rows beside what was predicted for them without them."""
+
+    user: np.ndarray
+    item: np.ndarray
+    target: np.ndarray
+    """Ratings in [0, 1]."""
+    prediction: np.ndarray
+    """Of `mf`."""
+    exposure: dict[str, np.ndarray]
+    """Exposure scores by name."""
+    controls: np.ndarray
+
+    @property
+    def sign(self) -> SignCheck:
+        """Whether ratings rise with exposure."""
+        exposure = looked_at(self.exposure) if self.exposure else np.zeros(self.user.size)
+        return sign_check(self.target, self.prediction, exposure, self.user, self.controls)
+
+
+def out_of_fold(
+    prepared: Prepared, mf: LowRank | None = None, exposure: Mapping[str, LowRank] | None = None
+) -> OutOfFold | None:
+    """The log's evidence; None where there is none: a log of likes, or a large one on disk without
+    held-out rows.
+
+    mf: the fit to all training rows, where held-out rows may be judged by it. exposure: the scores
+    of these rows, if they are made already.
+    """
+    if prepared.data.positives_only:
+        return None
+    found = list[OutOfFold]()
+    held_out = prepared.split.validation
+    if mf is not None and prepared.split.selection == "logged" and len(held_out):
+        found.append(_judged(prepared, mf, held_out, exposure))
+    found.extend(_parts(prepared, ENOUGH - sum(one.user.size for one in found)))
+    if not found:
+        return None
+    names = [name for name in found[0].exposure if all(name in one.exposure for one in found)]
+    scores = {name: np.concatenate([one.exposure[name] for one in found]) for name in names}
+    user, item, target, prediction, controls = (
+        np.concatenate([getattr(one, name) for one in found])
+        for name in ("user", "item", "target", "prediction", "controls")
+    )
+    return OutOfFold(user, item, target, prediction, scores, controls)
+
+
+def _parts(prepared: Prepared, enough: int) -> Iterator[OutOfFold]:
+    """Parts of the training rows, each judged by a fit to all others, until there are enough rows.
+
+    dim and L2 are those of the whole log: to choose them once per part would cost more than the
+    fits.
+    """
+    rows = prepared.split.train
+    if enough <= 0 or (isinstance(rows, StoredInteractions) and len(rows) > MOST_FROM_DISK):
+        return
+    prepared, _ = with_chosen_l2(prepared)
+    settings = prepared.settings
+    part = np.empty(len(rows), np.int64)
+    part[label_free_order(prepared.log.ratings)] = np.arange(len(rows)) % PARTS
+    most = min(settings.epochs, SWEEPS)
+    own = settings.replace(method="mf", gamma="auto", normalise=False, select="none", epochs=most)
+    for k in range(PARTS):
+        train, held = (rows.take(np.flatnonzero(which)) for which in (part != k, part == k))
+        if enough <= 0 or not len(train) or not len(held):
+            return
+        others = Prepared.of(prepared.data, replace(prepared.split, train=train), own)
+        yield _judged(others, train_stages(others, None, None, None).phi, held)
+        enough -= len(held)
+
+
+def _judged(
+    prepared: Prepared, mf: LowRank, held: Interactions, named: Mapping[str, LowRank] | None = None
+) -> OutOfFold:
+    """Rows beside the predictions and exposure scores of a log that does not hold them."""
+    user, item, ratings = held.user, held.item, prepared.log.ratings
+    named = exposure_scores(ratings) if named is None else named
+    exposure = {name: Term(name, scores).at(user, item) for name, scores in named.items()}
+    prediction = Term("mf", LowRank.of(mf.lefts[0].detach().cpu(), mf.rights[0].detach().cpu())).at(
+        user, item
+    )
+    return OutOfFold(
+        user,
+        item,
+        prepared.log.target(held),
+        prediction,
+        exposure,
+        log_controls(ratings, user, item),
+    )

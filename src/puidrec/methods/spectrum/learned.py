@@ -1,28 +1,43 @@
-"""`gamma="learned"`: Γ of every pair from the posterior mean of `spectrum`, for methods that take a
-Γ.
+"""The learned Γ: the smallest under which the expected unseen rating r is possible where the log says
+q (`mf`): q/r where r is below q, (1 − q)/(1 − r) where it is above.
 
-`spectrum` is fitted first, on the same rows. Where the log says q (`mf`) and uniform ratings make
-it expect r, Γ_ui is the smallest under which r is possible (`uncertainty.gamma_of`). One Γ for all
-pairs (`rd-*`) is that of their means. Signed methods move ratings one way only, so that Γ is 1
-where r lies on the other side of q.
+`gamma_frame` is what `Recommender.gamma` gives: of users, items, segments and pairs, with
+intervals. `learned_gamma` is `gamma="learned"` of methods that take a Γ: `spectrum` is fitted first,
+on the same rows, and Γ_ui read off its posterior mean. One Γ for all pairs (`rd-*`) is that of their
+means. Signed methods move ratings one way only, so that Γ is 1 where r lies on the other side of q.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import polars as pl
+from scipy.special import ndtri
 
+from puidrec.data.dataset import IdMap
 from puidrec.errors import InputError
 from puidrec.exposure.bounds import Gamma, bin_mean, require_pairs
 from puidrec.exposure.gamma import GammaRule
-from puidrec.methods.spectrum.uncertainty import PREFIX, gamma_of
+from puidrec.methods.spectrum.uncertainty import (
+    PREFIX,
+    Means,
+    SideName,
+    Uncertainty,
+    require_level,
+)
 
 if TYPE_CHECKING:
     from puidrec.methods.prepare import Prepared
 
+EDGE = 0.01
+"""Ratings in 0..1 count as at least this far from either end, else Γ would be infinite."""
+MOST_VALUES = 12
+"""Different numbers from which a column is cut into four bins."""
 CAP = 20.0
 MOST_OTHERS = 1_000
 """Items (users) that the mean log Γ of a user (an item) is taken over."""
@@ -134,3 +149,108 @@ def learned_gamma(prepared: Prepared) -> Gamma:
         return GammaRule.constant(one).fit(prepared.log.evidence)
     signed = settings.picks_liked if spec.calibrates_gamma else None
     return PairGamma(counts.user_bin, counts.item_bin, CAP, 0.0, q, r, signed)  # type: ignore[arg-type]
+
+
+def gamma_frame(
+    known: Uncertainty,
+    by: str,
+    level: float,
+    *,
+    ids: tuple[IdMap, IdMap],
+    pairs: tuple[Any, Any] | None = None,
+    tables: Sequence[pl.DataFrame | None] = (),
+) -> pl.DataFrame:
+    """The learned Γ of users, items, pairs (by ids) or the values of a column of a side table."""
+    require_level(level)
+    if "mf.left" not in known.tensors:
+        raise InputError(
+            "a log of likes has no ratings that Γ could move",
+            found="likes",
+            expected="a log of ratings",
+        )
+    if pairs is not None:
+        code = [own.encode(given) for own, given in zip(ids, pairs, strict=True)]
+        if (code[0] < 0).any() or (code[1] < 0).any():
+            raise InputError(
+                "unknown users or items", found="ids", expected="those of the training data"
+            )
+        own = {"user_id": ids[0].decode(code[0]), "item_id": ids[1].decode(code[1])}
+        return _with_gamma(own, known.pairs(code[0], code[1]), level)
+    if by == "user":
+        return _with_gamma({"user_id": ids[0].ids}, known.means("user"), level)
+    if by == "item":
+        return _with_gamma({"item_id": ids[1].ids}, known.means("item"), level)
+    side, values, code_of = _column(by, ids, tables)
+    names, group = np.unique(values, return_inverse=True)
+    whole = np.full(
+        len(ids[0] if side == "user" else ids[1]), names.size
+    )  # whoever has no row there comes last
+    whole[code_of] = group
+    means = known.segments(side, whole, names.size + 1)
+    return _with_gamma({by: names}, Means(*(part[:-1] for part in means)), level)
+
+
+def _column(
+    by: str, ids: tuple[IdMap, IdMap], tables: Sequence[pl.DataFrame | None]
+) -> tuple[SideName, np.ndarray, np.ndarray]:
+    """Which side a column belongs to, its values (numbers in four quantile bins), and the code of
+    each row's entity."""
+    for table in tables:
+        if table is None or by not in table.columns:
+            continue
+        side: SideName = "user" if "user_id" in table.columns else "item"
+        code = ids[0 if side == "user" else 1].encode(table[f"{side}_id"])
+        column = table[by].filter(pl.Series(code >= 0))
+        if column.dtype.is_numeric() and column.n_unique() > MOST_VALUES:
+            column = _quarters(column)
+        return side, column.cast(pl.String).fill_null("missing").to_numpy(), code[code >= 0]
+    known = {name for table in tables if table is not None for name in table.columns}
+    found = sorted(known - {"user_id", "item_id"})
+    raise InputError(
+        "no such column in a side table",
+        found=by,
+        expected=f"user, item, pair or one of {', '.join(found) or 'none'}",
+        hint="Give table=, a side table with user_id or item_id, where the model was loaded.",
+    )
+
+
+def _quarters(column: pl.Series) -> pl.Series:
+    """Numbers as four ranges with about as many rows each, in words."""
+    values = column.cast(pl.Float64).to_numpy()
+    edges = np.unique(np.nanquantile(values, [0.25, 0.5, 0.75]))
+    between = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)]
+    names = np.array([f"up to {edges[0]:.4g}", *between, f"above {edges[-1]:.4g}"], dtype=object)
+    found = names[np.searchsorted(edges, values)]
+    found[np.isnan(values)] = None
+    return pl.Series(found, dtype=pl.String)
+
+
+def _with_gamma(names: Mapping[str, Any], means: Means, level: float) -> pl.DataFrame:
+    own = gamma_interval(means, level)
+    return pl.DataFrame({**names, **own._asdict(), "rows": means.rows.astype(np.int64)})
+
+
+class LearnedGamma(NamedTuple):
+    """Γ with its interval, and whether unseen ratings are below or above what the log says."""
+
+    gamma: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    direction: np.ndarray
+
+
+def gamma_interval(means: Means, level: float) -> LearnedGamma:
+    """The smallest Γ under which the expected unseen rating is possible, and its interval."""
+    reach = float(ndtri(0.5 + level / 2.0)) * np.sqrt(means.variance)
+    q = means.logged
+    gamma, at_low, at_high = (gamma_of(q, means.expected + step) for step in (0.0, -reach, reach))
+    inside = (means.expected - reach <= q) & (q <= means.expected + reach)
+    low = np.where(inside, 1.0, np.minimum(at_low, at_high))
+    direction = np.where(inside, "open", np.where(means.expected < q, "below", "above"))
+    return LearnedGamma(gamma, low, np.maximum(at_low, at_high), direction)
+
+
+def gamma_of(q: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """Γ that moves q to r: q/r down, (1 − q)/(1 − r) up."""
+    q, r = np.clip(q, EDGE, 1.0 - EDGE), np.clip(r, EDGE, 1.0 - EDGE)
+    return np.asarray(np.maximum(q / r, (1.0 - q) / (1.0 - r)))

@@ -78,8 +78,9 @@ class Posterior:
 
     coefficient: np.ndarray
     covariance: np.ndarray
-    users: Side | None
-    items: Side | None
+    users: Side
+    items: Side
+    """Of no entities where there are no effects."""
     noise: float
     """Posterior mean of σ²."""
     deviations: dict[str, float]
@@ -87,23 +88,6 @@ class Posterior:
     effective_draws: float
     log_evidence: float
     """Log marginal likelihood of the rows."""
-
-    def mean(self, x: np.ndarray, user: np.ndarray, item: np.ndarray) -> np.ndarray:
-        """Expected y of pairs, with the columns x."""
-        effects = [
-            side.mean[code]
-            for side, code in ((self.users, user), (self.items, item))
-            if side is not None
-        ]
-        return np.asarray(x @ self.coefficient + sum(effects, np.zeros(len(x))))
-
-    def variance(self, x: np.ndarray, user: np.ndarray, item: np.ndarray) -> np.ndarray:
-        """Posterior variance of that expectation, without the noise."""
-        own = np.zeros(len(x))
-        for side, code in ((self.users, user), (self.items, item)):
-            if side is not None:
-                x, own = x - side.slope[code], own + side.variance[code]
-        return np.asarray(np.einsum("rk,kl,rl->r", x, self.covariance, x) + own)
 
 
 def fit_mixture(
@@ -172,6 +156,7 @@ class Crossed:
         self.n, self.sizes, self.gram = len(a), sizes, a.T @ a
         self.crossed = user is not None and item is not None
         self._made: dict[int, Whitened] = {}
+        self._eliminated: dict[float, tuple[np.ndarray, sparse.csr_array, np.ndarray]] = {}
         if user is None or item is None:
             return
         codes = [np.unique(side, return_inverse=True) for side in (user, item)]
@@ -210,9 +195,12 @@ class Crossed:
     def effects(self, point: int) -> tuple[Side, Side]:
         """User and item effects given β, for σ = 1: `slope` has a column per column of A, the last
         for y itself."""
+        if not self.crossed:
+            none = np.zeros(0)
+            return (Side(none, none, np.zeros((0, len(self.gram) - 1))),) * 2
         s, factor, moved, rho = self._solved(point)
-        half = linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
-        inverse = rho**2 * half.T @ half
+        lower = linalg.lapack.dpotri(factor, lower=True)[0]
+        inverse = rho**2 * (lower + np.tril(lower, -1).T)
         inner = inverse @ moved
         outer = s[:, None] * (self.outer_sum - self.both @ inner)
         p, q = self.both.nonzero()
@@ -235,11 +223,14 @@ class Crossed:
     def _solved(self, point: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
         """s, the Cholesky factor of H, ZᵀD⁻¹A, and ρ of the inner side."""
         outer, rho = self._rho(point)
-        s = outer**2 / (1.0 + outer**2 * self.outer_count)
-        weighted = sparse.csr_array(self.both.T.multiply(s))
-        h = -(rho**2) * (weighted @ self.both).toarray()
-        h[np.diag_indices_from(h)] += 1.0 + rho**2 * self.inner_count
-        moved = self.inner_sum - weighted @ self.outer_sum
+        if outer not in self._eliminated:
+            s = outer**2 / (1.0 + outer**2 * self.outer_count)
+            weighted = sparse.csr_array(self.both.T.multiply(s))
+            left = sparse.diags_array(self.inner_count) - weighted @ self.both
+            self._eliminated[outer] = s, left, self.inner_sum - weighted @ self.outer_sum
+        s, left, moved = self._eliminated[outer]
+        h = (rho**2 * left).toarray()
+        h[np.diag_indices_from(h)] += 1.0
         return s, np.linalg.cholesky(h), moved, rho
 
 
@@ -339,7 +330,7 @@ class Likelihood:
             second += np.einsum("d,dk,dkl,dl->kl", w * sigma2[at], s, inverse, s)
             second += (beta.T * w) @ beta
             mean += w @ beta
-            if self.rows.crossed and (share := float(w.sum())) > NEGLIGIBLE:
+            if (share := float(w.sum())) > NEGLIGIBLE:
                 counted += share
                 sides.append(
                     [
@@ -352,12 +343,8 @@ class Likelihood:
                     ]
                 )
         users, items = (
-            (
-                Side(*(sum(part) / counted for part in zip(*side, strict=True)))
-                for side in zip(*sides, strict=True)
-            )
-            if sides
-            else (None, None)
+            Side(*(sum(part) / counted for part in zip(*side, strict=True)))
+            for side in zip(*sides, strict=True)
         )
         sds = {
             name: draws.weight @ np.exp(draws.log_scale[:, k] + draws.log_sigma)

@@ -1,34 +1,29 @@
-"""How sure the mixture is: of the mean of a user, an item, a segment or a pair, and the learned Γ
-that follows from it.
+"""How sure the mixture is: of the mean of a user, an item, a segment or a pair.
 
 The variance of an expected rating has three parts, kept apart:
 
     coefficients   xᵀCx, x the columns of the pair or their means over a user's or an item's pairs
     effects        what uniform rows leave open of this user's and this item's own effect
-    fit            σ²/(n + 2): the error of `mf` itself for an entity with n logged rows, σ² the log's squared residuals
+    fit            σ²/(n + ν): the error of `mf` itself for an entity with n logged rows, σ² the log's squared
+                   residuals, ν the variance of ratings within entities over that between them
 
 and a single rating, or the expected rating of a single pair, has all that one rating per pair
 cannot tell from noise on top. Of a pair xᵀCx is kept as |ℓ_u + ℓ_i − ℓ|² with a few loadings ℓ per
 user and item, plus the mean of what they leave out.
-
-The learned Γ is the smallest under which the expected unseen rating r is possible where the log
-says q (`mf`): q/r where r is below q, (1 − q)/(1 − r) where it is above.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-import polars as pl
 import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from puidrec.data.dataset import IdMap
+from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.spectrum.mixture import Posterior
@@ -40,16 +35,10 @@ if TYPE_CHECKING:
 
 LOADINGS = 8
 """Directions of coefficients that are kept per user and item."""
-SHRINK = 2.0
-"""Logged rows that an entity's level is worth before it has any."""
-EDGE = 0.01
-"""Ratings in 0..1 count as at least this far from either end, else Γ would be infinite."""
 PREFIX = "posterior."
 CAUTION = 1.2816
 """Standard deviations below the expected rating that cautious rankings go by: one in ten lies
 lower."""
-MOST_VALUES = 12
-"""Different numbers from which a column is cut into four bins."""
 SideName = Literal["user", "item"]
 PairsByUser = tuple[np.ndarray, np.ndarray]
 
@@ -63,7 +52,6 @@ def summarise(
 ) -> dict[str, Tensor]:
     """The posterior as a few numbers per user and item, to keep with the model. `rows`: users and
     items of the rows that calibrated."""
-    assert posterior.users is not None and posterior.items is not None  # noqa: S101, PT018 (rows have both)
     means = [column.means() for column in columns]
     x = [np.column_stack([mean[side] for mean in means]) for side in (0, 1)]
     slopes = [posterior.users.slope, posterior.items.slope]
@@ -82,6 +70,7 @@ def summarise(
     tensors: dict[str, np.ndarray] = {
         "middle": middle,
         "numbers": np.array([posterior.noise, rest, _log_residual(prepared, mf)]),
+        "level_rows": np.array(level_rows(prepared.log.ratings)),
     }
     for k, (name, side) in enumerate((("user", posterior.users), ("item", posterior.items))):
         tensors |= {f"{name}.loading": loading[k], f"{name}.effect": side.variance}
@@ -106,6 +95,26 @@ def _leading(covariance: np.ndarray, x: np.ndarray) -> np.ndarray:
     gram = x @ root
     _, turned = np.linalg.eigh(gram.T @ gram)
     return np.asarray(root @ turned[:, ::-1][:, :LOADINGS])
+
+
+def level_rows(ratings: RowMatrix) -> list[float]:
+    """ν of users and of items: how many rows the level of an entity is worth before it has any, by
+    one-way analysis of variance."""
+    n = ratings.nnz
+    by_user = np.concatenate([part.sum_by_user(part.values) for part in ratings.parts()])
+    by_item = ratings.sum_by_item(lambda part: part.values)
+    squares = ratings.sum_by_item(lambda part: part.values**2).sum()
+    found = []
+    for count, total in (
+        (np.diff(ratings.row_start), by_user),
+        (np.asarray(ratings.item_count), by_item),
+    ):
+        explained, k = np.sum(total**2 / np.maximum(count, 1)), np.count_nonzero(count)
+        within = (squares - explained) / max(n - k, 1)
+        between = explained - total.sum() ** 2 / n - (k - 1) * within
+        variance = between / max(n - np.sum(count**2.0) / n, 1.0)
+        found.append(float(np.clip(within / max(variance, 1e-12), 1.0, n)))
+    return found
 
 
 def _log_residual(prepared: Prepared, mf: LowRank | None) -> float:
@@ -175,8 +184,12 @@ class Uncertainty:
         )
 
     def fit_error(self, side: SideName) -> np.ndarray:
-        """σ²/(n + 2) of each user or item."""
-        return np.asarray(self.tensors["numbers"][2] / (self.counts(side) + SHRINK))
+        """σ²/(n + ν) of each user or item."""
+        return np.asarray(self.tensors["numbers"][2] / (self.counts(side) + self._level_rows(side)))
+
+    def _level_rows(self, side: SideName) -> float:
+        """2 in folders of earlier versions."""
+        return float(self.tensors.get("level_rows", (2.0, 2.0))[0 if side == "user" else 1])
 
     def pair_variance(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
         """Variance of expected ratings of pairs; code −1, or one beyond the last, is an entity
@@ -185,7 +198,8 @@ class Uncertainty:
             self.tensors["middle"] * -1.0,
             np.full(user.shape, self.tensors["numbers"][1]),
         )
-        for side, code in (("user", user), ("item", item)):
+        sides: tuple[tuple[SideName, np.ndarray], ...] = (("user", user), ("item", item))
+        for side, code in sides:
             length, effect = self._with_average(side)
             at = np.where((code < 0) | (code >= len(effect)), len(effect) - 1, code)
             loading, own = loading + length[at], own + effect[at]
@@ -206,11 +220,11 @@ class Uncertainty:
         )
         return np.asarray(np.maximum(total, 0.0))
 
-    def _with_average(self, side: str) -> tuple[np.ndarray, np.ndarray]:
+    def _with_average(self, side: SideName) -> tuple[np.ndarray, np.ndarray]:
         """Loadings and other variance of each entity, and of one without rows after the last."""
-        loading, name = self.tensors[f"{side}.loading"], "user" if side == "user" else "item"
-        effect = self.tensors[f"{side}.effect"] + self.fit_error(name)  # type: ignore[arg-type]
-        alone = self.tensors[f"{side}.effect"].max() + self.tensors["numbers"][2] / SHRINK
+        loading, own = self.tensors[f"{side}.loading"], self.tensors[f"{side}.effect"]
+        effect = own + self.fit_error(side)
+        alone = own.max() + self.tensors["numbers"][2] / self._level_rows(side)
         return np.concatenate([loading, loading.mean(0, keepdims=True)]), np.append(effect, alone)
 
     def means(self, side: SideName) -> Means:
@@ -270,7 +284,7 @@ def score_interval(
     known: Uncertainty, scores: np.ndarray, user: np.ndarray, item: np.ndarray, level: float
 ) -> dict[str, np.ndarray]:
     """Scores with the interval that holds the share `level` of ratings, on the scale of the model."""
-    _require_level(level)
+    require_level(level)
     reach = float(ndtri(0.5 + level / 2.0)) * np.sqrt(known.pair_variance(user, item) + known.noise)
     low, high = (np.clip(scores + step, 0.0, 1.0).astype(np.float32) for step in (-reach, reach))
     return {"score": scores, "low": low, "high": high}
@@ -286,115 +300,11 @@ def lower_scores(
     )
 
 
-def _require_level(level: float) -> None:
+def require_level(level: float) -> None:
+    """Refuse what is no share."""
     if not isinstance(level, float | int) or not 0.0 < level < 1.0:
         raise InputError(
             "the level of an interval is a share",
             found=level,
             expected="0 < level < 1, such as 0.9",
         )
-
-
-def gamma_frame(
-    known: Uncertainty,
-    by: str,
-    level: float,
-    *,
-    ids: tuple[IdMap, IdMap],
-    pairs: tuple[Any, Any] | None = None,
-    tables: Sequence[pl.DataFrame | None] = (),
-) -> pl.DataFrame:
-    """The learned Γ of users, items, pairs (by ids) or the values of a column of a side table."""
-    _require_level(level)
-    if "mf.left" not in known.tensors:
-        raise InputError(
-            "a log of likes has no ratings that Γ could move",
-            found="likes",
-            expected="a log of ratings",
-        )
-    if pairs is not None:
-        code = [own.encode(given) for own, given in zip(ids, pairs, strict=True)]
-        if (code[0] < 0).any() or (code[1] < 0).any():
-            raise InputError(
-                "unknown users or items", found="ids", expected="those of the training data"
-            )
-        own = {"user_id": ids[0].decode(code[0]), "item_id": ids[1].decode(code[1])}
-        return _with_gamma(own, known.pairs(code[0], code[1]), level)
-    if by == "user":
-        return _with_gamma({"user_id": ids[0].ids}, known.means("user"), level)
-    if by == "item":
-        return _with_gamma({"item_id": ids[1].ids}, known.means("item"), level)
-    side, values, code_of = _column(by, ids, tables)
-    names, group = np.unique(values, return_inverse=True)
-    whole = np.full(
-        len(ids[0] if side == "user" else ids[1]), names.size
-    )  # whoever has no row there comes last
-    whole[code_of] = group
-    means = known.segments(side, whole, names.size + 1)
-    return _with_gamma({by: names}, Means(*(part[:-1] for part in means)), level)
-
-
-def _column(
-    by: str, ids: tuple[IdMap, IdMap], tables: Sequence[pl.DataFrame | None]
-) -> tuple[SideName, np.ndarray, np.ndarray]:
-    """Which side a column belongs to, its values (numbers in four quantile bins), and the code of
-    each row's entity."""
-    for table in tables:
-        if table is None or by not in table.columns:
-            continue
-        side: SideName = "user" if "user_id" in table.columns else "item"
-        code = ids[0 if side == "user" else 1].encode(table[f"{side}_id"])
-        column = table[by].filter(pl.Series(code >= 0))
-        if column.dtype.is_numeric() and column.n_unique() > MOST_VALUES:
-            column = _quarters(column)
-        return side, column.cast(pl.String).fill_null("missing").to_numpy(), code[code >= 0]
-    known = {name for table in tables if table is not None for name in table.columns}
-    found = sorted(known - {"user_id", "item_id"})
-    raise InputError(
-        "no such column in a side table",
-        found=by,
-        expected=f"user, item, pair or one of {', '.join(found) or 'none'}",
-        hint="Give table=, a side table with user_id or item_id, where the model was loaded.",
-    )
-
-
-def _quarters(column: pl.Series) -> pl.Series:
-    """Numbers as four ranges with about as many rows each, in words."""
-    values = column.cast(pl.Float64).to_numpy()
-    edges = np.unique(np.nanquantile(values, [0.25, 0.5, 0.75]))
-    between = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)]
-    names = np.array([f"up to {edges[0]:.4g}", *between, f"above {edges[-1]:.4g}"], dtype=object)
-    found = names[np.searchsorted(edges, values)]
-    found[np.isnan(values)] = None
-    return pl.Series(found, dtype=pl.String)
-
-
-def _with_gamma(names: Mapping[str, Any], means: Means, level: float) -> pl.DataFrame:
-    own = learned_gamma(means, level)
-    return pl.DataFrame({**names, **own._asdict(), "rows": means.rows.astype(np.int64)})
-
-
-class LearnedGamma(NamedTuple):
-    """Γ with its interval, and whether unseen ratings are below or above what the log says."""
-
-    gamma: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    direction: np.ndarray
-
-
-def learned_gamma(means: Means, level: float) -> LearnedGamma:
-    """The smallest Γ under which the expected unseen rating is possible, and its interval."""
-    reach = float(ndtri(0.5 + level / 2.0)) * np.sqrt(means.variance)
-    q = means.logged
-    gamma, at_low, at_high = (gamma_of(q, means.expected + step) for step in (0.0, -reach, reach))
-    inside = (means.expected - reach <= q) & (q <= means.expected + reach)
-    low = np.where(inside, 1.0, np.minimum(at_low, at_high))
-    direction = np.where(inside, "open", np.where(means.expected < q, "below", "above"))
-    return LearnedGamma(gamma, low, np.maximum(at_low, at_high), direction)
-
-
-def gamma_of(q: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """Γ that moves q to r: q/r down, (1 − q)/(1 − r) up."""
-    q, r = np.clip(q, EDGE, 1.0 - EDGE), np.clip(r, EDGE, 1.0 - EDGE)
-    return np.asarray(np.maximum(q / r, (1.0 - q) / (1.0 - r)))
