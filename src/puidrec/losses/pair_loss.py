@@ -24,7 +24,7 @@ gives IPS and DR.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -66,6 +66,10 @@ class PairLoss:
     def curvature(self, s: Tensor, row: Row) -> Tensor:
         """∂²f/∂s², or that of a parabola above f that touches it at s."""
         raise NotImplementedError
+
+    def rounder(self, times: float) -> PairLoss:
+        """The same with bends rounded off so many times as wide, nowhere below this one."""
+        return self
 
 
 class Parts(NamedTuple):
@@ -177,6 +181,11 @@ class RobustLoss(PairLoss):
     """Whether a < b for any pair."""
     benchmarked: bool = False
     """Whether k is measured against a benchmark's, `row.k0`."""
+    width: float = WIDTH
+
+    def rounder(self, times: float) -> RobustLoss:
+        """With another width."""
+        return replace(self, width=times * self.width) if self.bends else self
 
     @cached_property
     def quadratic(self) -> bool:  # type: ignore[override]
@@ -206,9 +215,9 @@ class RobustLoss(PairLoss):
             if squares:  # else e's own bound: −ê may have no curvature at all
                 curvature = curvature - imputed.curvature
         if squares and self.head is not None:
-            width = WIDTH * slope.abs()
+            width = self.width * slope.abs()
         elif squares and self.benchmarked:
-            width = 2.0 * WIDTH * row.k0.clamp_min(0.0).sqrt()
+            width = 2.0 * self.width * row.k0.clamp_min(0.0).sqrt()
         return Coefficient(k - row.k0 if self.benchmarked else k, slope, curvature, width)
 
     def value(self, s: Tensor, row: Row) -> Tensor:
