@@ -233,7 +233,8 @@ def _sweep(
     """The slope, the direction it gives, and the best step along it. enough: a gain of J that is
     none."""
     point, at = state.point, model.factors(state.point)
-    slope = model.slopes(point, *objective.factor_slopes(s, at))
+    squares = objective.squares(at)
+    slope = model.slopes(point, *objective.factor_slopes(s, at, squares))
     metric, (turns, rest) = state.metric, divmod(state.number, METRIC_FIRST)
     if by_pairs(objective, model):
         proposal = model.centred(step_by_pairs(objective, model, s, at, slope))
@@ -252,7 +253,7 @@ def _sweep(
             }
         costly = {name: cost * direction[name] for name, cost in model.costs.items()}
         along = -2.0 * model.dot(slope, direction), model.dot(costly, direction)
-        line = objective.line(s, at, model.factors(direction, step=True), *along)
+        line = objective.line(s, at, squares, model.factors(direction, step=True), *along)
         t, gain = best_step(line.above)
         if not objective.loss.quadratic and np.isfinite(gain):
             t, gain = secant_search(partial(objective.along, line), float(line.above[1]), t)
