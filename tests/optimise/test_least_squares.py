@@ -233,6 +233,28 @@ def test_without_l2_singular_matrices_are_not_inverted(small, monkeypatch) -> No
     assert found.sweeps > 2
 
 
+@pytest.mark.parametrize("turn", [0, 1])
+def test_bends_are_sharp_at_the_end_however_steps_are_made(turn: int, small, monkeypatch) -> None:
+    """Where matrices of rows are too many, steps are by pairs and bends are wide at first; a state
+    on the way goes on to the same bits."""
+    world = small(12, 20, 12)
+    objective, model = world.objective("worst dr"), world.model()
+    end = LeastSquares(1e-7, 500).minimise(objective, model, world.point(model))
+    monkeypatch.setattr(preconditioner, "NARROW", 0)
+    monkeypatch.setattr(preconditioner, "FEW_COLUMNS", 0)
+    history = list[State]()
+    by_pairs = LeastSquares(1e-7, 500).minimise(
+        objective, model, world.point(model), after=history.append
+    )
+    assert by_pairs.outcome is Outcome.CONVERGED
+    assert by_pairs.objective == pytest.approx(end.objective, abs=1e-9)
+    told = [state.objective for state in history]
+    assert told == sorted(told, reverse=True)
+    fresh = [state for state in history if state.fresh]
+    again = LeastSquares(1e-7, 500).minimise(objective, model, fresh[turn])
+    assert all(torch.equal(again.point[key], value) for key, value in by_pairs.point.items())
+
+
 def test_too_few_sweeps_are_told_and_say_what_to_change(small) -> None:
     world = small(6, 30, 20)
     found = LeastSquares(max_sweeps=2).minimise(

@@ -17,6 +17,7 @@ from puidrec.optimise.preconditioner import (
     metric_of,
     metric_width,
     similar_axes,
+    step_by_pairs,
     views,
 )
 
@@ -148,3 +149,29 @@ def test_a_column_of_nothing_under_next_to_no_l2_is_not_singular(small) -> None:
     assert torch.isfinite(axes(9e-24, -1e-20)["axes"]).all()
     with pytest.raises(UnsolvableError, match="singular"):
         axes(9e-24, -1e-6)
+
+
+def test_a_step_by_pairs_is_that_of_the_curvature_of_rows_and_pairs(small, monkeypatch) -> None:
+    """B + Jᵀ C J of all parameters formed and inverted."""
+    monkeypatch.setattr(preconditioner, "PAIR_STEPS", 200)
+    given = small(5)
+    objective, model = given.objective("worst dr"), given.model(0.2)
+    s, (left, right) = at(given, objective, model)
+    c = 0.5 * objective.scale * objective.curvature(s).values
+    user, item = (torch.from_numpy(x) for x in given.mask.nonzero())
+    n, m, width = given.n_users, given.n_items, DIM + 1
+    of_users, of_items = right[:, :-1], torch.cat([left[:, :-2], left[:, -1:]], 1)
+    moved = torch.zeros(len(user), n + m, width, dtype=torch.float64)
+    rows = torch.arange(len(user))
+    moved[rows, user], moved[rows, n + item] = of_users[item], of_items[user]
+    moved = moved.flatten(1)
+    whole = moved.T @ (c[:, None] * moved)
+    for k, (side, f) in enumerate(((model.users, of_users), (model.items, of_items))):
+        block = objective.v * (f.T @ f) + torch.diag(side.cost)
+        place = slice(0, n * width) if k == 0 else slice(n * width, None)
+        whole[place, place] += torch.kron(torch.eye(n if k == 0 else m).double(), block)
+    slope = given.point(model, 1, 1.0)
+    expected = torch.linalg.solve(whole, torch.cat([slope["users"], slope["items"]]).flatten())
+    found = step_by_pairs(objective, model, s, (left, right), slope)
+    step = torch.cat([found["users"], found["items"]])
+    torch.testing.assert_close(step, expected.reshape(step.shape), rtol=1e-6, atol=1e-8)

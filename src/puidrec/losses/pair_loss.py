@@ -24,7 +24,7 @@ gives IPS and DR.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -66,6 +66,10 @@ class PairLoss:
     def curvature(self, s: Tensor, row: Row) -> Tensor:
         """∂²f/∂s², or that of a parabola above f that touches it at s."""
         raise NotImplementedError
+
+    def rounder(self, times: float) -> PairLoss:
+        """The same with bends rounded off so many times as wide, nowhere below this one."""
+        return self
 
 
 class Parts(NamedTuple):
@@ -177,6 +181,12 @@ class RobustLoss(PairLoss):
     """Whether a < b for any pair."""
     benchmarked: bool = False
     """Whether k is measured against a benchmark's, `row.k0`."""
+    wider: float = 1.0
+    """How many times as wide as `WIDTH` bends are rounded off."""
+
+    def rounder(self, times: float) -> RobustLoss:
+        """The same with wider bends."""
+        return replace(self, wider=times)
 
     @cached_property
     def quadratic(self) -> bool:  # type: ignore[override]
@@ -206,9 +216,9 @@ class RobustLoss(PairLoss):
             if squares:  # else e's own bound: −ê may have no curvature at all
                 curvature = curvature - imputed.curvature
         if squares and self.head is not None:
-            width = WIDTH * slope.abs()
+            width = self.wider * WIDTH * slope.abs()
         elif squares and self.benchmarked:
-            width = 2.0 * WIDTH * row.k0.clamp_min(0.0).sqrt()
+            width = 2.0 * self.wider * WIDTH * row.k0.clamp_min(0.0).sqrt()
         return Coefficient(k - row.k0 if self.benchmarked else k, slope, curvature, width)
 
     def value(self, s: Tensor, row: Row) -> Tensor:
@@ -336,19 +346,32 @@ class Objective:
         """∂²f/∂s² of logged pairs, or a bound of it."""
         return self.log.map(self.loss.curvature, s, row=self.columns)
 
-    def factor_slopes(self, s: Column, at: Factors) -> Factors:
+    def squares(self, at: Factors) -> Factors:
+        """LᵀL and RᵀR, which the sum over D needs; 0 without it."""
+        if not self.v:
+            none = torch.zeros((), dtype=torch.float64)
+            return none, none
+        return self.log.total(gram(at[0], at[0])), gram(at[1], at[1])
+
+    def factor_slopes(self, s: Column, at: Factors, squares: Factors) -> Factors:
         """−½ ∂J/∂L and −½ ∂J/∂R."""
         left, right = at
         slope, half = self.log.map(self.loss.slope, s, row=self.columns), -0.5 * self.scale
         users = self.log.to_users(slope, right).mul_(half)
         items = self.log.to_items(slope, left).mul_(half)
         if self.v:
-            m, n = (torch.cat(pair, 1) for pair in zip(at, self.pull, strict=True))
-            users -= m @ (self.v * gram(n, right)).to(m)
-            items -= n @ (self.v * self.log.total(gram(m, left))).to(n)
+            m, n = self.pull
+            for of_side, x, pull, others, pulls in (
+                (users, left, m, squares[1], gram(n, right)),
+                (items, right, n, squares[0], self.log.total(gram(m, left))),
+            ):
+                of_side.addmm_(x, others.to(x), alpha=-self.v)
+                of_side.addmm_(pull, pulls.to(x), alpha=-self.v)
         return users, items
 
-    def line(self, s: Column, at: Factors, step: Factors, slope: float, bend: float) -> Line:
+    def line(
+        self, s: Column, at: Factors, squares: Factors, step: Factors, slope: float, bend: float
+    ) -> Line:
         """The line from these scores along a step of the factors.
 
         slope: that of J + penalty in t where it starts. bend: coefficient of t² of the penalty.
@@ -358,9 +381,11 @@ class Objective:
         short.
         """
         log, sides = self.log, list(zip(at, step, strict=True))
-        squares = torch.stack([exact_sum(x.square()) for side in sides for x in side])
-        squares[:2] = log.total(squares[:2].clone())  # the same in all processes
-        a, b, c, d = squares.sqrt().cpu().tolist()
+        lengths = torch.stack(
+            [torch.linalg.vector_norm(x).square() for side in sides for x in side]
+        )
+        lengths[:2] = log.total(lengths[:2].clone())  # the same in all processes
+        a, b, c, d = lengths.sqrt().cpu().tolist()
         reach = min((x / dx for x, dx in ((a, b), (c, d)) if min(x, dx) > 0.0), default=1.0)
         far = log.scores(*(torch.add(x, dx, alpha=reach) for x, dx in sides))
         s2 = log.scores(*step)
@@ -374,7 +399,7 @@ class Objective:
 
         found = log.sum(products, s, far, s2, row=self.columns)
         a1, a2, c11, c12, c22 = (self.scale * found).cpu().tolist()
-        smooth = self._everywhere(at, step) if self.v else np.zeros(5)
+        smooth = self._everywhere(at, squares, step) if self.v else np.zeros(5)
         smooth[1], smooth[2] = slope - a1, smooth[2] + bend
         above = smooth + np.array([0.0, a1, a2 + c11, 2.0 * c12, c22])
         return Line(s, far, s2, reach, smooth, above)
@@ -406,34 +431,25 @@ class Objective:
         m = self.m.without_zeros()
         return self.log.own(torch.cat(m.lefts, 1)), -torch.cat(m.rights, 1)
 
-    def _everywhere(self, at: Factors, step: Factors) -> np.ndarray:
-        """v Σ_D (s − m)² along a line, coefficients of t⁰ (0) … t⁴.
+    def _everywhere(self, at: Factors, squares: Factors, step: Factors) -> np.ndarray:
+        """v Σ_D (s − m)² along a line, coefficients of t² … t⁴; those of t⁰ and t¹ are left at 0.
 
-        With P = [L, ΔL, M] and Q = [R, ΔR, N] the parts of s − m in t⁰, t¹, t² are P W Qᵀ with
-        matrices W of 0 and 1, and ⟨P W Qᵀ, P W' Qᵀ⟩ = ⟨PᵀP W', W QᵀQ⟩: exact, and never a users ×
-        items matrix.
+        s − m = [L, M] [R, −N]ᵀ, and ⟨P Qᵀ, P' Q'ᵀ⟩ = ⟨PᵀP', QᵀQ'⟩: never a users × items matrix.
         """
-        width = at[0].shape[1]
-        grams: list[Tensor] = []
+        across, moves, pulls = list[Tensor](), list[Tensor](), list[Tensor]()
         for x, dx, m in zip(at, step, self.pull, strict=True):
-            own = torch.cat([x, dx], 1)
-            rows = gram(own, torch.cat([own, m], 1))
-            rows = rows if grams else self.log.total(rows)
-            whole = rows.new_zeros(rows.shape[1], rows.shape[1])
-            whole[: 2 * width], whole[:, : 2 * width] = rows, rows.T
-            grams.append(whole)
-        users, items = grams
-        start, moves = slice(width), slice(width, 2 * width)
-        one = torch.eye(len(users), dtype=users.dtype, device=users.device)
-        w = [one.clone(), torch.zeros_like(one), torch.zeros_like(one)]
-        w[0][moves] = 0.0
-        w[1][start, moves] = w[1][moves, start] = w[2][moves, moves] = one[start, start]
-        found = np.zeros(5)
-        for j in range(3):
-            for k in range(3):
-                found[j + k] += self.v * float(((users @ w[k]) * (w[j] @ items)).sum())
-        found[0] = 0.0
-        return found
+            total = torch.clone if across else self.log.total
+            across.append(total(gram(x, dx)))
+            moves.append(total(gram(dx, dx)))
+            pulls.append(total(gram(m, dx)))
+        (l_dl, r_dr), (dl, dr), (m_dl, n_dr) = across, moves, pulls
+        second = squares[0] * dr + dl * squares[1] + 2.0 * l_dl * (r_dr + r_dr.T)
+        found = [
+            second.sum() + 2.0 * (m_dl * n_dr).sum(),
+            2.0 * (l_dl * dr + dl * r_dr).sum(),
+            (dl * dr).sum(),
+        ]
+        return self.v * np.array([0.0, 0.0, *torch.stack(found).cpu().tolist()])
 
 
 def gram(left: Tensor, right: Tensor) -> Tensor:

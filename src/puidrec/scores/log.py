@@ -163,7 +163,8 @@ class Log:
 
     def to_users(self, values: Column, right: Tensor) -> Tensor:
         """Σ over a user's pairs of value × the item's vector, [users, d]."""
-        return torch.cat([p.matmul(values.values[rows], right) for _, rows, p in self.blocks])
+        found = [p.matmul(values.values[rows], right) for _, rows, p in self.blocks]
+        return torch.cat(found) if len(found) > 1 else found[0]
 
     def to_items(self, values: Column, left: Tensor) -> Tensor:
         """Σ over an item's pairs of value × the user's vector, [items, d]."""
