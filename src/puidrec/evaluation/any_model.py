@@ -3,14 +3,14 @@ recommendations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
 
-from puidrec.data.dataset import IdMap, Interactions
+from puidrec.data.dataset import IdMap
 from puidrec.data.schema import (
     Frame,
     Origin,
@@ -23,9 +23,7 @@ from puidrec.data.schema import (
 )
 from puidrec.errors import InputError
 from puidrec.evaluation.ranking import dense_codes, mask_seen, top_k
-from puidrec.evaluation.unseen_items import Found, Seen, ranks_in
-
-PAIRS_AT_ONCE = 1_000_000
+from puidrec.evaluation.unseen_items import PAIRS_AT_ONCE, UNSEEN, Found, Seen, ranks_in
 
 
 class Predictor(Protocol):
@@ -76,18 +74,19 @@ class ScoreTable:
     """Scores of pairs as a model: `user_id, item_id, score`."""
 
     frame: pl.DataFrame
+    origin: Origin
 
     @classmethod
-    def of(cls, table: Frame) -> ScoreTable:
+    def of(cls, table: Frame, name: str = "scores") -> ScoreTable:
         """Check a caller's table; a pair may be there once only."""
-        return cls(_pairs_of(table, Origin("scores"), "score", "rank"))
+        return cls(_pairs_of(table, Origin(name), "score"), Origin(name))
 
     def predict(self, users: Any, items: Any) -> np.ndarray:
         """The scores of pairs; refused where the table has none."""
         asked = pl.DataFrame({"user_id": users, "item_id": items})
         for key in asked.columns:
             if asked[key].dtype != self.frame[key].dtype:
-                raise Origin("scores").error(
+                raise self.origin.error(
                     "ids of another type than in the rows",
                     column=key,
                     found=str(self.frame[key].dtype),
@@ -98,32 +97,40 @@ class ScoreTable:
         )["score"]
         if found.null_count():
             at = int(found.is_null().arg_true()[0])
-            raise Origin("scores").error(
+            raise self.origin.error(
                 f"no score for {found.null_count():,} of {found.len():,} rows",
                 found=f"user {asked['user_id'][at]}, item {asked['item_id'][at]}",
                 expected="a score for every row",
             )
         return found.to_numpy()
 
-    def lists(self) -> pl.DataFrame:
-        """Recommendations `user_id, item_id, rank`: as ranked, else by falling score."""
-        if "rank" in self.frame.columns:
-            return self.frame.select("user_id", "item_id", "rank").sort(
-                "user_id", "rank", maintain_order=True
-            )
-        return self.frame.sort("user_id", -pl.col("score"), maintain_order=True).select(
-            "user_id", "item_id"
-        )
+    def lists(self, exclude: pl.DataFrame | None) -> pl.DataFrame:
+        """Items of each user by falling score, without the pairs to leave out."""
+        ranked = self.frame.sort("user_id", -pl.col("score"), maintain_order=True)
+        ranked = ranked.select("user_id", "item_id")
+        if exclude is None:
+            return ranked
+        return ranked.join(exclude, on=ranked.columns, how="anti", maintain_order="left")
 
 
-def recommendations(table: Frame) -> pl.DataFrame | None:
+def recommendations(table: Frame, name: str = "recommendations") -> pl.DataFrame | None:
     """Lists of a table that has ranks and may have no scores; None where it has no ranks."""
-    origin = Origin("recommendations")
+    origin = Origin(name)
     frame = with_our_names(to_polars(table, origin))
     if "rank" not in frame.columns:
         return None
     clean = _pairs_of(frame, origin, "rank")
     return clean.sort("user_id", "rank", maintain_order=True).select("user_id", "item_id")
+
+
+def require_lists(metrics: Sequence[str]) -> None:
+    """Refuse metrics that a table of recommendations has no scores for."""
+    if not all(name.startswith(UNSEEN) for name in metrics):
+        raise InputError(
+            "a table of recommendations has no scores of rows",
+            found=", ".join(metrics),
+            expected="metrics of lists: unseen-recall@10, unseen-ndcg@10, unseen-mrr@10, unseen-hit@10, …",
+        )
 
 
 def _pairs_of(table: Frame, origin: Origin, *numbers: str) -> pl.DataFrame:
@@ -212,16 +219,3 @@ def lists_of(
             )
         )
     return pl.concat(best)
-
-
-def as_rows(part: Interactions | Frame | None) -> pl.DataFrame | None:
-    """Training rows (or rows to leave out) under the caller's ids."""
-    if part is None:
-        return None
-    if isinstance(part, Interactions):
-        return part.to_frame().select("user_id", "item_id")
-    frame = with_our_names(to_polars(part, Origin("exclude")))
-    require_columns(frame, ("user_id", "item_id"), Origin("exclude"))
-    return pl.DataFrame(
-        [check_ids(frame[key], Origin("exclude")) for key in ("user_id", "item_id")]
-    )

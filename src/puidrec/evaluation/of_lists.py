@@ -4,6 +4,7 @@ given as a table."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,56 +12,39 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import IdMap, Interactions
-from puidrec.data.protocol import Protocol
-from puidrec.data.schema import Frame, Origin, to_polars
+from puidrec.data.schema import Origin, to_polars
 from puidrec.errors import InputError
-from puidrec.evaluation.any_model import ScoreTable, as_rows, found_in_lists, lists_of, unit_scores
-from puidrec.evaluation.labelled import labelled_rows, propensity_column
+from puidrec.evaluation.any_model import ScoreTable, found_in_lists, lists_of, unit_scores
+from puidrec.evaluation.labelled import RatedRows, propensity_column
 from puidrec.evaluation.result import Evaluation
 from puidrec.evaluation.unseen_items import find_liked, parse_unseen_metric, unseen_values
 
 
-def evaluate_ranking(
-    model: Any,
-    rows: Interactions | Frame,
-    names: Sequence[str],
-    protocol: Protocol,
-    scale: tuple[float, float] | None,
-    propensity: np.ndarray | None,
-    exclude: Interactions | Frame | None,
-) -> Evaluation:
+def evaluate_ranking(model: Any, rows: RatedRows, names: Sequence[str]) -> Evaluation:
     """Metrics of a model's ranking of all items; every name is checked before any work."""
     depth = max(parse_unseen_metric(name)[1] for name in names)
     if hasattr(model, "seen_"):
-        return _of_factors(model, rows, names, propensity, exclude)
-    return evaluate_lists(
-        _lists(model, rows, depth, exclude), rows, names, protocol, scale, exclude
-    )
+        return _of_factors(model, rows, names)
+    return evaluate_lists(_lists(model, rows, depth), rows, names)
 
 
-def evaluate_lists(
-    lists: pl.DataFrame,
-    rows: Interactions | Frame,
-    names: Sequence[str],
-    protocol: Protocol,
-    scale: tuple[float, float] | None,
-    exclude: Interactions | Frame | None,
-) -> Evaluation:
+def evaluate_lists(lists: pl.DataFrame, rows: RatedRows, names: Sequence[str]) -> Evaluation:
     """Metrics of given lists; the catalogue is that of the data set, where rows are a part of one."""
     for name in names:
         parse_unseen_metric(name)
-    train = as_rows(exclude)
+    train, given = rows.train, rows.given
     if train is None and any("novelty" in name or "-popularity" in name for name in names):
         raise InputError(
             "novelty and popularity are counted in training rows", expected="exclude=training rows"
         )
-    if not isinstance(rows, Interactions):
-        rows = to_polars(rows, Origin("rows"))
-        rows = rows if {"label", "rating"} & set(rows.columns) else rows.with_columns(label=1)
-    frame, _ = labelled_rows(rows, protocol, scale, None)
+    if not isinstance(given, Interactions):
+        table = to_polars(given, Origin("rows"))
+        if not {"label", "rating"} & set(table.columns):
+            rows = replace(rows, given=table.with_columns(label=1))
+    frame, _ = rows.labelled(weighted=False)
     liked = frame.filter(pl.col("label") == 1)
     _require_liked(liked.height, frame.height)
-    catalogue = rows.items if isinstance(rows, Interactions) else None
+    catalogue = given.items if isinstance(given, Interactions) else None
     trained = liked["user_id"].clear() if train is None else train["user_id"]
     users = pl.concat([liked["user_id"], trained]).unique().sort()
     new = None
@@ -77,14 +61,9 @@ def evaluate_lists(
     )
 
 
-def _of_factors(
-    model: Any,
-    rows: Interactions | Frame,
-    names: Sequence[str],
-    propensity: np.ndarray | None,
-    exclude: Any,
-) -> Evaluation:
+def _of_factors(model: Any, asked: RatedRows, names: Sequence[str]) -> Evaluation:
     """Metrics of the rankings of a model of this package, on rows of its users and items."""
+    rows, propensity, exclude = asked.given, asked.propensities, asked.exclude
     if not isinstance(rows, Interactions):
         raise InputError(
             "metrics of unseen items rank all items of a fitted Recommender, on a part of a Dataset",
@@ -127,18 +106,19 @@ def _require_liked(n_liked: int, n_rows: int) -> None:
         )
 
 
-def _lists(model: Any, rows: Any, k: int, exclude: Any) -> pl.DataFrame:
+def _lists(model: Any, asked: RatedRows, k: int) -> pl.DataFrame:
     """Recommendations of a model that only predicts (or of a table of scores): the best of the
     catalogue."""
+    rows, left_out = asked.given, asked.train
     if isinstance(model, ScoreTable):
-        return model.lists().select("user_id", "item_id")
+        return model.lists(left_out)
     if not isinstance(rows, Interactions):
         found, expected = type(rows).__name__, "a part of a Dataset, whose items are ranked"
         raise InputError(
             "a ranking of all items needs to know them", found=found, expected=expected
         )
     users = rows.users.decode(np.unique(rows.user))
-    seen, left_out = None, as_rows(exclude)
+    seen = None
     if left_out is not None:
         place = IdMap(users).encode(left_out["user_id"])
         item, mine = rows.items.encode(left_out["item_id"]), place >= 0
