@@ -34,7 +34,6 @@ from puidrec.errors import InputError, PuidError
 from puidrec.methods import METHODS, get_method, learning_from_likes, require_levels
 from puidrec.model import Recommender
 from puidrec.run_folder import default_metrics
-from puidrec.settings import Settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,7 +93,10 @@ def plan_comparison(
     ]
     for label, one in given.items():
         if isinstance(one, Recommender):
-            chosen = {**get_method(one.settings.method).own_settings(settings), **_departures(one)}
+            chosen = {
+                **get_method(one.settings.method).own_settings(settings),
+                **one.settings.given("seed"),
+            }
             own = Job(spec, one.settings.method, 0, protocol, chosen, label, budget=budget)
         else:
             foreign = Foreign.of(label, one, data, wanted)
@@ -117,13 +119,6 @@ def _named(methods: Sequence[Any]) -> tuple[list[str], dict[str, Any]]:
             )
         given[str(label)] = model
     return [one for one in methods if isinstance(one, str)], given
-
-
-def _departures(model: Recommender) -> dict[str, Any]:
-    """Settings in which a model departs from the defaults of its method."""
-    usual = Settings.of(model.settings.method).model_dump()
-    own = model.settings.model_dump()
-    return {k: v for k, v in own.items() if v != usual[k] and k not in ("method", "seed")}
 
 
 def compared_methods(

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
-from puidrec.data.dataset import IdMap
 from puidrec.data.schema import (
     Frame,
     Origin,
@@ -22,8 +21,7 @@ from puidrec.data.schema import (
     with_our_names,
 )
 from puidrec.errors import InputError
-from puidrec.evaluation.ranking import dense_codes, mask_seen, top_k
-from puidrec.evaluation.unseen_items import PAIRS_AT_ONCE, UNSEEN, Found, Seen, ranks_in
+from puidrec.evaluation.unseen_items import UNSEEN
 
 
 class Predictor(Protocol):
@@ -146,76 +144,3 @@ def _pairs_of(table: Frame, origin: Origin, *numbers: str) -> pl.DataFrame:
         done = "scored" if numbers[0] == "score" else "recommended"
         raise origin.error(f"a pair is {done} twice", expected="one row per user and item")
     return clean
-
-
-def found_in_lists(
-    lists: pl.DataFrame,
-    liked: pl.DataFrame,
-    catalogue: IdMap | None,
-    train: pl.DataFrame | None,
-    k: int,
-) -> Found:
-    """Where liked rows are in given lists. Users with liked rows and no list have found nothing.
-
-    train: rows that say how popular items are; without them novelty has no value. Without a
-    catalogue, it is what the lists, the rows and the training rows name.
-    """
-    parts = [lists, liked, *([train] if train is not None else [])]
-    for key in ("user_id", "item_id"):
-        kinds = {str(part[key].dtype) for part in parts}
-        if len(kinds) > 1:
-            raise InputError(
-                "ids of another type than in the rows",
-                column=key,
-                found=" and ".join(sorted(kinds)),
-            )
-    items = pl.concat([part["item_id"] for part in parts]).unique()
-    ids = catalogue or IdMap(items.sort())
-    users = IdMap(
-        pl.concat([liked["user_id"], *([train["user_id"]] if train is not None else [])])
-        .unique()
-        .sort()
-    )
-    row, item = users.encode(liked["user_id"]), ids.encode(liked["item_id"])
-    known, row_user = dense_codes(row)
-    position = np.full(len(users) + 1, -1)
-    position[known] = np.arange(known.size)
-    owner = position[users.encode(lists["user_id"])]
-    place = lists.select(pl.int_range(pl.len()).over("user_id")).to_series().to_numpy()
-    shown = (owner >= 0) & (place < k)
-    top = np.full((known.size, k), -1, np.int64)
-    top[owner[shown], place[shown]] = ids.encode(lists["item_id"])[shown]
-    counted = (
-        np.zeros(len(ids))
-        if train is None
-        else np.bincount(_inside(ids.encode(train["item_id"])), minlength=len(ids))
-    )
-    return Found(known, top, row_user, ranks_in(top, row_user, item), counted, len(users), item)
-
-
-def _inside(codes: np.ndarray) -> np.ndarray:
-    return codes[codes >= 0]
-
-
-def lists_of(
-    predict: Any, users: pl.Series, catalogue: pl.Series, seen: Seen | None, k: int
-) -> pl.DataFrame:
-    """The k best items of each user by a model that only predicts, in blocks of users. seen: pairs
-    to leave out."""
-    k = min(k, catalogue.len())
-    ids, step = catalogue.to_numpy(), max(1, PAIRS_AT_ONCE // catalogue.len())
-    best = []
-    for start in range(0, users.len(), step):
-        block = users[start : start + step].to_numpy()
-        scores = np.array(predict(np.repeat(block, ids.size), np.tile(ids, block.size)), np.float64)
-        scores = scores.reshape(block.size, ids.size)
-        if seen is not None:
-            mask_seen(scores, np.arange(start, start + block.size), *seen)
-        columns, value = top_k(scores, k)
-        kept = np.isfinite(value)
-        best.append(
-            pl.DataFrame(
-                {"user_id": np.repeat(block, k)[kept.ravel()], "item_id": ids[columns[kept]]}
-            )
-        )
-    return pl.concat(best)

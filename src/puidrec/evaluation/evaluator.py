@@ -26,7 +26,7 @@ from puidrec.evaluation.any_model import (
     require_lists,
     unit_scores,
 )
-from puidrec.evaluation.labelled import RatedRows, Target, TrainingCounts, numbers
+from puidrec.evaluation.labelled import RatedRows, Target, numbers
 from puidrec.evaluation.metrics import Scored, compute_metrics, signed_labels
 from puidrec.evaluation.ndcg import Users, counted_lists
 from puidrec.evaluation.of_lists import evaluate_lists, evaluate_ranking
@@ -188,17 +188,13 @@ def _of_rows(model: Any, rows: RatedRows, metrics: Sequence[str]) -> Evaluation:
     pairs = liked["user_id"].to_numpy(), liked["item_id"].to_numpy()
     ask = partial(unit_scores, model)
     per_user |= {name: catalogue_recall(ask, *pairs, catalogue, cutoff_of(name)) for name in whole}
-    counts = TrainingCounts.of(model, rows.train)
-    new = None
-    if counts is not None:
-        new = int((counts.rows(frame.unique("user_id"), "user_id") == 0).sum())
     return replace(
         result,
         means=result.means | {name: per_user[name].mean for name in whole},
         per_user=per_user,
         n_trained_on=n_trained_on,
         weights=None if propensity is None else Weights.of(propensity),
-        n_new_users=new,
+        n_new_users=rows.n_new_users(model, frame),
     )
 
 

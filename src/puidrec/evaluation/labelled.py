@@ -106,6 +106,13 @@ class RatedRows:
         label = pl.Series("label", self.protocol.label(frame["rating"].to_numpy(), scale))
         return frame.with_columns(label).filter(pl.col("label") >= 0), scale
 
+    def n_new_users(self, model: Any, frame: pl.DataFrame) -> int | None:
+        """Users of the rows without a training row; None where the training rows are not known."""
+        counts = TrainingCounts.of(model, self.train)
+        if counts is None:
+            return None
+        return int((counts.rows(frame.unique("user_id"), "user_id") == 0).sum())
+
     def strata(self, model: Any, by: str) -> list[tuple[str, RatedRows]]:
         """The rows of each stratum."""
         part = self.given
