@@ -45,7 +45,7 @@ def test_blocks_and_groups_find_what_a_sort_finds(monkeypatch: pytest.MonkeyPatc
 def test_both_ways_to_the_largest_of_groups_agree(columns: int) -> None:
     scores = np.random.default_rng(0).normal(size=(5, columns)).astype(np.float32).round(1)
     scores[0, :5] = -np.inf
-    for size in (1, 3, 10):
+    for size in (1, 3, 7):
         expected = ranking.largest_of_groups(scores, size)
         np.testing.assert_array_equal(largest_of_groups(scores, size), expected)
     for own, usual in zip(top_k(scores, 4, largest_of_groups), top_k(scores, 4), strict=True):

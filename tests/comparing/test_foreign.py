@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -183,6 +184,7 @@ def test_scores_that_are_no_ratings_have_no_errors(data: pr.Dataset) -> None:
     found = run(data, ["mf", odd], metrics=["uauc", "mse"])
     assert set(means(found)["logits"]) == {"uauc"}
     assert "| – |" in repr(found)
+    assert set(means(run(data, "mf", metrics=["uauc"]))) == {"mf"}  # one alone
 
 
 def test_lists_and_scores_are_judged_among_all_unseen_items() -> None:
@@ -302,3 +304,11 @@ def test_processes_give_the_same(data: pr.Dataset, pairs: pl.DataFrame) -> None:
     ]
     here, there = (run(data, methods, workers=workers, metrics=["uauc"]) for workers in (None, 2))
     assert means(here) == means(there)
+
+
+def test_what_cannot_travel_to_processes_is_one_line(
+    data: pr.Dataset, refusal: Callable[..., str]
+) -> None:
+    stuck = ItemMean()
+    stuck.lock = threading.Lock()  # type: ignore[attr-defined]
+    refusal(lambda: run(data, ["mf", stuck], workers=2), "other processes", "leave workers out")

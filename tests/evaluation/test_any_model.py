@@ -183,3 +183,7 @@ def test_new_users_are_counted(data: pr.Dataset) -> None:
     assert expected > 0
     assert pr.evaluate(late, split.test, "mse").n_new_users == expected
     assert pr.evaluate(late, split.test, "unseen-recall@5").n_new_users == expected
+    for rest in (split.validation, split.validation.to_frame()):  # left out of lists, no training
+        for metric in ("mse", "unseen-recall@5"):
+            found = pr.evaluate(late, split.test, metric, exclude=rest)
+            assert found.n_new_users == expected

@@ -31,6 +31,7 @@ from puidrec.comparing.summary import (
 )
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError, PuidError
+from puidrec.evaluation.any_model import is_table
 from puidrec.methods import METHODS, get_method, learning_from_likes, require_levels
 from puidrec.model import Recommender
 from puidrec.run_folder import default_metrics
@@ -302,13 +303,14 @@ def compare(
     or what `joblib.parallel_config` says (Ray, Dask). settings: of every method that has them, as
     `Recommender` takes them. A method that fails is named.
     """
+    single = isinstance(methods, str) or is_table(methods) or hasattr(methods, "predict")
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     if not len(numbers):
         raise InputError("a comparison needs a seed", found=seeds, expected="seeds=1 or more")
     plan = plan_comparison(
         data,
         DataSpec.of(data),
-        methods,
+        [methods] if single else methods,
         numbers,
         protocol,
         settings,

@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import joblib
@@ -179,6 +180,12 @@ def finished(
                 for ended in pool:
                     left.pop(ended[0].key)
                     yield ended
+        except PicklingError as error:
+            raise InputError(
+                "a model cannot be sent to other processes",
+                found=one_line(str(error.__cause__ or error))[:MAX_MESSAGE],
+                hint="Give a class or a function that makes it, or leave workers out.",
+            ) from error
         except BrokenProcessPool:
             # One process died and took the pool along. The jobs that were under way are tried
             # again, each alone, so that one that always dies takes no other with it.
