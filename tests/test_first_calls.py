@@ -94,12 +94,36 @@ CALLS: dict[str, Callable[[SimpleNamespace], Any]] = {
     "compare": lambda g: pr.compare(
         g.data, ["bias"], seeds=1, baselines=False, reference="bias"
     ).to_frame(),
+    "compare with a table of scores": lambda g: compared(
+        g, ("mine", g.log.rename(columns={"rating": "score"}))
+    ),
+    "compare with a fitted model": lambda g: compared(g, g.model.predict),
+    "compare with what can be fitted": lambda g: compared(g, Mean, ("again", Mean())),
+    "compare with lists where rows are rated": lambda g: compared(g, g.recos[["user_id", "rank"]]),
 }
+
+
+class Mean:
+    """A wrapper around another package."""
+
+    def fit(self, train: pl.DataFrame) -> None:
+        self.mean = train["rating"].mean()
+
+    def predict(self, users: Any, items: Any) -> np.ndarray:
+        return np.full(len(users), self.mean)
+
+
+def compared(g: SimpleNamespace, *models: Any) -> pl.DataFrame:
+    options: dict[str, Any] = {"seeds": 1, "baselines": False, "metrics": ["uauc", "mse"]}
+    return pr.compare(g.data, ["bias", *models], **options).to_frame()
+
+
 REFUSED = {
     "fit ALS by its name there": "unknown method",
     "load": "nothing",
     "an unknown user": "unknown user",
     "a parameter that is not there": "unknown setting",
+    "compare with lists where rows are rated": "missing column",
 }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+import torch
 
 from puidrec.entities import Side, known_codes, require_positive
 from puidrec.evaluation.ranking import top_k
@@ -56,6 +57,14 @@ def profiles(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.where(small, 0.0, vectors / np.where(small, 1.0, length)).astype(np.float32)
 
 
+def largest_of_groups(scores: np.ndarray, size: int) -> np.ndarray:
+    """That of `ranking` by torch: a quarter of the time, and all threads."""
+    groups, last = torch.from_numpy(scores), scores.shape[1] // size * size
+    found = groups.unfold(1, size, size).amax(2)
+    rest = [groups[:, last:].amax(1, keepdim=True)] if last < scores.shape[1] else []
+    return torch.cat([found, *rest], 1).numpy()
+
+
 def nearest(vectors: np.ndarray, wanted: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Positions and similarities of the k nearest others of each wanted row, nearest first; ties by
     position."""
@@ -67,6 +76,6 @@ def nearest(vectors: np.ndarray, wanted: np.ndarray, k: int) -> tuple[np.ndarray
         block = wanted[start : start + step]
         scores = np.matmul(vectors[block], vectors.T, out=room[: block.size])
         scores[np.arange(block.size), block] = -np.inf
-        found.append(top_k(scores, min(k, n - 1)))
+        found.append(top_k(scores, min(k, n - 1), largest_of_groups))
     place, value = (np.concatenate(part) for part in zip(*found, strict=True))
     return place, value

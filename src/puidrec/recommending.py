@@ -38,6 +38,7 @@ from puidrec.evaluation.unseen_items import find_liked
 from puidrec.fold_in import fold_in_users
 from puidrec.methods.spectrum.members import gamma_max
 from puidrec.methods.spectrum.uncertainty import Uncertainty, lower_scores, score_interval
+from puidrec.neighbours import largest_of_groups
 from puidrec.optimise.stopping import pair_scores
 from puidrec.scores.low_rank import LowRank
 
@@ -253,7 +254,7 @@ class _Best:
         if self.known is not None:
             scores = lower_scores(self.known, scores, block, self.candidates.items)
         self.candidates.mask(scores, block, rows, self.seen)
-        columns, best = top_k(scores, k)
+        columns, best = top_k(scores, k, largest_of_groups)
         if self.path is None:
             return columns, best, best
         last = gamma_max(scores, block, columns, self.path, self.candidates.items)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from puidrec.atomic import locked, output_errors, refuse_other_files, sweep, write_json, write_text
 from puidrec.data.dataset import Dataset
@@ -98,7 +99,7 @@ def train_run(
         with _claimed(out, settings, world) if out is not None else contextlib.nullcontext():
             own = None if every else split
             model.fit(data, own, checkpoint=checkpoint, progress=progress, world=world)
-        evaluation, figures = None, {**_context(model, split), **model.report_}
+        evaluation, figures = None, {**_context(settings, split), **model.report_}
         if not every:
             evaluation, figures = measure(model, split, metrics, data)
         if out is not None and world.first:
@@ -110,20 +111,22 @@ def train_run(
 
 
 def measure(
-    model: Recommender,
+    model: Any,
     split: Split,
     metrics: Sequence[str] | None = None,
     data: Dataset | None = None,
 ) -> tuple[Evaluation, dict[str, Any]]:
     """Metrics on the test rows, flat, with the protocol and positive rate behind them.
 
-    metrics: by default `default_metrics`. data: needed for metrics weighted by propensity.
+    model: a Recommender, or whatever `evaluate` takes: of another package, it is told what to leave
+    out of lists. metrics: by default `default_metrics`. data: needed for metrics weighted by
+    propensity.
     """
+    chosen = model.settings if isinstance(model, Recommender) else Settings(seed=split.seed)
     likes = len(split.test) > 0 and bool(split.test.label.all())
     metrics = metrics or default_metrics(split.protocol, likes)
     propensity = None
     if any(PROPENSITY in name for name in metrics) and data is not None:
-        chosen = model.settings
         nominal = estimate_exposure(
             data,
             split.train,
@@ -133,16 +136,20 @@ def measure(
             seed=chosen.seed,
         )
         propensity = nominal.propensity_of(split.test)
-    with threads_for(len(model.user_ids_) * len(model.item_ids_), model.settings.dim_number):
+    left_out: Any = split.validation if split.selection == "logged" else None
+    if not isinstance(model, Recommender):
+        seen = [split.train] if left_out is None else [split.train, left_out]
+        left_out = pl.concat([part.to_frame().select("user_id", "item_id") for part in seen])
+    with threads_for(len(split.test.users) * len(split.test.items), chosen.dim_number):
         evaluation = evaluate(
             model,
             split.test,
             metrics,
-            target=model.settings.target_scale.target,
+            target=chosen.target_scale.target,
             propensity=propensity,
             overlap=split.overlap.rule,
             users=split.protocol.users,
-            exclude=split.validation if split.selection == "logged" else None,
+            exclude=left_out,
         )
     finite = {name: float(value) for name, value in evaluation.items() if np.isfinite(value)}
     context = {
@@ -150,16 +157,16 @@ def measure(
         "positive_rate": split.positive_rate,
         "test_users": evaluation.n_users,
         "evaluated_on": split.evaluation,
-        **_context(model, split),
+        **_context(chosen, split),
     }
-    return evaluation, {**finite, **context, **model.report_}
+    return evaluation, {**finite, **context, **getattr(model, "report_", {})}
 
 
-def _context(model: Recommender, split: Split) -> dict[str, Any]:
+def _context(settings: Settings, split: Split) -> dict[str, Any]:
     """What was trained on which rows, whether or not any are left to test on."""
     return {
-        "method": model.settings.method,
-        "seed": model.settings.seed,
+        "method": settings.method,
+        "seed": settings.seed,
         "protocol": split.protocol.name,
         "protocol_version": split.protocol.version,
         "test_rows": len(split.test),

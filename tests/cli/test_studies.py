@@ -103,6 +103,31 @@ def test_studies_take_renamed_columns(puid, files: Path, tmp_path: Path) -> None
     assert len(json.loads(tuned.out)) == 2
 
 
+def test_scores_of_another_package_stand_beside_ours(puid, files: Path, tmp_path: Path) -> None:
+    rows = pl.read_csv(files / "uniform.csv").select("user_id", "item_id", score="rating")
+    rows.write_csv(tmp_path / "cheat.csv")
+    rows.with_columns(score=pl.lit(3.0)).write_parquet(tmp_path / "flat.parquet")
+    log = ("--logged", files / "logged.csv", "--uniform", files / "uniform.csv")
+    command = ("compare", "--data", "files", *log, "--methods", "mf", "--seeds", 2)
+    command += ("--set", "dim=2", "--set", "l2=0.1", "--engine", "inline")
+    cheat, flat = (f"--scores={tmp_path / name}" for name in ("cheat.csv", "flat.parquet"))
+    outcome = puid(*command, cheat, flat, "--out", tmp_path / "out")
+    assert outcome.code == 0, outcome
+    assert "cheat, flat: fitted elsewhere" in " ".join(outcome.out.split())
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    uauc = {row["label"]: row for row in summary["rows"] if row["metric"] == "uauc"}
+    assert (uauc["cheat"]["mean"], uauc["flat"]["mean"]) == (pytest.approx(1.0), 0.5)
+    assert uauc["cheat"]["difference"] > 0
+    assert any("data leakage" in line for line in summary["notes"])
+    kept = len(list((tmp_path / "out" / "cells").iterdir()))
+    assert kept == 2 * (3 + len(BASELINES))
+    rows.head(5).write_csv(tmp_path / "few.csv")
+    few = f"--scores=few={tmp_path / 'few.csv'}"
+    puid(*command, few).refused("few: no score for", "rows; found 'user")
+    puid(*command, "--scores", "=x.csv").refused("NAME=FILE")
+    puid(*command, "--scores", "x=nowhere.csv").refused("no such file", "nowhere.csv")
+
+
 def test_all_methods_and_settings_only_where_they_mean_something(puid) -> None:
     given = (
         "--set",

@@ -169,5 +169,5 @@ def test_what_differs_between_rows_is_a_column_and_what_does_not_is_said_once() 
     page = markdown(other, ["uauc"], "mf")
     assert "| uauc | against mf | configurations | uniform rows used |" in page
     assert "| 3 | 1,028 |" in page
-    assert "and the start of good." in page
+    assert "and what good draws at random." in page
     assert DETERMINISTIC not in page

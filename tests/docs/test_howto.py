@@ -40,6 +40,17 @@ def test_python_blocks_run_in_order(
     assert bool(printed) == any("print(" in block.body for block in shown if block.note is None)
 
 
+@pytest.mark.usefixtures("one_thread")
+def test_implicit_is_compared(pages: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("implicit")
+    text = (ROOT / "docs" / "howto" / "comparing-methods.md").read_text(encoding="utf-8")
+    found = [block.body for block in pages.blocks(text) if block.kind == "python"]
+    scope: dict[str, object] = {"__name__": "page"}
+    for body in (body for body in found if "load_dataset" in body or "implicit" in body):
+        exec(compile(body.replace("savefig", "set_label"), "page", "exec"), scope)
+    assert "Als: another package's" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
 def test_commands_and_their_options_exist(page: Path, pages: ModuleType) -> None:
     from puidrec.cli.main import app

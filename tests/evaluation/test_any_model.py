@@ -11,8 +11,8 @@ import pytest
 
 import puidrec as pr
 from puidrec.data.synthetic import simulate
+from puidrec.evaluation.labelled import TrainingCounts, strata_of
 from puidrec.evaluation.result import Weights
-from puidrec.evaluation.strata import TrainingCounts, strata_of
 from puidrec.exposure import make_propensity
 from puidrec.exposure.base import Exposure
 
@@ -148,7 +148,7 @@ def test_effective_rows_by_hand() -> None:
     assert (found.smallest, found.largest_share) == (0.25, pytest.approx(4 / 7))
 
 
-@pytest.mark.parametrize("by", ["popularity", "activity", "new"])
+@pytest.mark.parametrize("by", ["popularity", "activity", "new", "known"])
 def test_strata_divide_the_rows(model: pr.Recommender, split: Any, by: str) -> None:
     whole = pr.evaluate(model, split.test, ["mse", "auc"], by=by)
     assert whole.strata is not None
@@ -183,3 +183,7 @@ def test_new_users_are_counted(data: pr.Dataset) -> None:
     assert expected > 0
     assert pr.evaluate(late, split.test, "mse").n_new_users == expected
     assert pr.evaluate(late, split.test, "unseen-recall@5").n_new_users == expected
+    for rest in (split.validation, split.validation.to_frame()):  # left out of lists, no training
+        for metric in ("mse", "unseen-recall@5"):
+            found = pr.evaluate(late, split.test, metric, exclude=rest)
+            assert found.n_new_users == expected

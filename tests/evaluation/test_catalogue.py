@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from puidrec.data.dataset import Dataset
-from puidrec.evaluation import catalogue
+from puidrec.evaluation import unseen_items
 from puidrec.evaluation.evaluator import evaluate, evaluate_scores
 
 
@@ -36,7 +36,7 @@ def world() -> tuple[np.ndarray, Dataset]:
 def test_it_is_the_share_of_positives_that_a_full_sort_puts_among_the_first_k(
     world, k: int, monkeypatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "PAIRS_AT_ONCE", 60)
+    monkeypatch.setattr(unseen_items, "PAIRS_AT_ONCE", 60)
     score, data = world
     found = evaluate(Scores(score), data.logged, [f"catalogue-recall@{k}", "uauc"])
     frame = data.logged.to_frame().filter(pl.col("rating") >= 4)
@@ -62,7 +62,7 @@ def test_a_tie_with_the_next_item_is_no_hit_and_large_catalogues_are_left_out(
         ]
         == 0.0
     )
-    monkeypatch.setattr(catalogue, "MOST_PAIRS", 10)
+    monkeypatch.setattr(unseen_items, "MOST_PAIRS", 10)
     assert np.isnan(
         evaluate(Scores(score), data.logged, ["catalogue-recall@3"])["catalogue-recall@3"]
     )

@@ -131,19 +131,17 @@ class ScoreFunction:
         return self.function(users, items)
 
 
-def read_scores(path: str | PathLike[str], data: Dataset) -> ScoreTable:
-    """A CSV or Parquet file of scores: user_id, item_id, score."""
-    columns = ("user_id", "item_id", "score")
+def score_file(path: str | PathLike[str], data: Dataset) -> pl.DataFrame:
+    """A CSV or Parquet file of scores (user_id, item_id, score) or of recommendations (rank)."""
     if is_parquet(path):
-        return ScoreTable(read_parquet(path), data, path)
+        return read_parquet(path)
     frame = read_delimited(path)
+    ids = {"user_id": data.user_ids, "item_id": data.item_ids}
+    numbers = tuple(name for name in ("score", "rank") if name in frame.columns)
+    columns = (*ids, *(numbers or ("score",)))
     require_columns(frame, columns, Origin(path))
-    text = [
-        name
-        for name, ids in (("user_id", data.user_ids), ("item_id", data.item_ids))
-        if ids.ids.dtype == pl.String
-    ]
-    return ScoreTable(typed_columns(frame.select(columns), text), data, path)
+    text = [name for name, own in ids.items() if own.ids.dtype == pl.String]
+    return typed_columns(frame.select(columns), text)
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ class AuditedModel:
         if isinstance(model, AuditedModel):
             return model
         if isinstance(model, str | PathLike):
-            return cls(read_scores(model, data), {}, Path(model).stem)
+            return cls(ScoreTable(score_file(model, data), data, model), {}, Path(model).stem)
         if isinstance(model, type) or (
             not callable(getattr(model, "predict", None)) and not _is_source(model)
         ):

@@ -15,7 +15,7 @@ from puidrec.cli.output import LiveTable, print_json, print_page, progress_bar, 
 from puidrec.errors import InputError, PuidError
 
 if TYPE_CHECKING:
-    from puidrec.comparing.comparison import Comparison
+    from puidrec.comparing.comparison import Comparison, Plan
     from puidrec.comparing.job import DataSpec
     from puidrec.data.dataset import Dataset
 
@@ -69,6 +69,11 @@ class StudyOptions(options.EngineOptions):
 class TableOptions(Options):
     """What a comparison shows."""
 
+    scores: list[str] | None = option(
+        None,
+        "Another package's scores (user_id, item_id, score) or lists (user_id, item_id, rank) as CSV or Parquet.",
+        metavar="NAME=FILE",
+    )
     methods: str = option(
         "all",
         "a,b,… or all that need no uniform rows; item-rate, bias, pure-svd, all-rank and ease are always shown.",
@@ -86,26 +91,33 @@ class TableOptions(Options):
         show_default="uauc,ndcg@5; for likes and splits by time unseen-recall@10,unseen-ndcg@10",
     )
 
-    def metric_names(self, protocol: str, likes: bool) -> list[str]:
-        """The metrics of the table, all of them measured: likes and splits by time are judged by
-        ranking all items."""
-        from puidrec.comparing.comparison import shown_metrics
-        from puidrec.run_folder import default_metrics
+    def plan(self, data: Dataset, spec: DataSpec, study: StudyOptions, settings: Any) -> Plan:
+        """The jobs of the comparison."""
+        from puidrec.comparing.comparison import plan_comparison
 
-        measured = default_metrics(protocol, likes)
-        return options.parse_names(
-            self.metrics or ",".join(shown_metrics(measured)), "metric", measured
+        whole, asked = self.methods.strip() == "all", self.metrics
+        return plan_comparison(
+            data,
+            spec,
+            None if whole else options.parse_names(self.methods, "method"),
+            study.seed_numbers(),
+            study.protocol,
+            settings,
+            metrics=None if asked is None else options.parse_names(asked, "metric"),
+            reference=self.reference,
+            budget=self.budget,
+            others=[_named_file(text) for text in self.scores or ()],
         )
 
-    def names(self, data: Dataset) -> tuple[list[str], str]:
-        """The methods of the table, baselines included, and the reference among them; those that
-        can learn from it."""
-        from puidrec.comparing.comparison import compared_methods
 
-        asked = (
-            None if self.methods.strip() == "all" else options.parse_names(self.methods, "method")
-        )
-        return compared_methods(data, asked, self.reference)
+def _named_file(text: str) -> tuple[str, Path]:
+    """NAME=FILE; a file alone has the name of its stem."""
+    name, given, path = text.partition("=")
+    if not given:
+        return Path(text).stem, Path(text)
+    if not (name.strip() and path.strip()):
+        raise InputError("scores need a name and a file", found=text, expected="NAME=FILE")
+    return name.strip(), Path(path.strip())
 
 
 def data_spec(data: options.DataOptions) -> tuple[DataSpec, Dataset]:
@@ -134,27 +146,20 @@ def compare(
     those of the last command.
     """
     with quick_imports():
-        from puidrec.comparing.comparison import Comparison, comparison_jobs
+        from puidrec.comparing.comparison import Comparison
         from puidrec.comparing.run import run_jobs
 
-    chosen = study.model_settings(context, data)
-    seeds, (spec, loaded) = study.seed_numbers(), data_spec(data)
-    split = loaded.split(
-        study.protocol, study.seed
-    )  # what it refuses or warns of is said here, not by every job
-    names, reference = table.names(loaded)
-    metrics = table.metric_names(
-        study.protocol, likes=loaded.positives_only and split.evaluation == "logged"
-    )
-    jobs = comparison_jobs(spec, names, seeds, study.protocol, chosen, table.budget)
-    with LiveTable(f"{spec.title}, {len(names)} methods × {len(seeds)} seeds", metrics) as live:
+    chosen, (spec, loaded) = study.model_settings(context, data), data_spec(data)
+    plan = table.plan(loaded, spec, study, chosen)
+    heading = f"{spec.title}, {len(plan.names)} methods × {study.seeds} seeds"
+    with LiveTable(heading, plan.metrics) as live:
         results = run_jobs(
-            jobs, output.out, engine=study.engine, workers=study.workers, progress=live
+            plan.jobs, output.out, engine=study.engine, workers=study.workers, progress=live
         )
     failures = [str(failure) for failure in results.failures]
     if not results:
         _raise_failures(failures, len(failures))  # an earlier comparison stays as it is
-    found = Comparison.of(results, reference, metrics)
+    found = Comparison.of(results, plan.reference, plan.metrics)
     if output.out is not None:
         found.save(output.out)
     if output.as_json:
@@ -166,23 +171,22 @@ def compare(
 
 def _show_comparison(found: Comparison, out: Path | None) -> None:
     """Print one table per metric, and where the files are."""
-    from puidrec.comparing.summary import ONE_SEED, grouped, headline, interval, title
+    from puidrec.comparing.summary import headline, interval, remarks
 
     tables = [
         (
             metric,
-            title(own),
-            [(row, interval(row)) for row in own],
-            [headline(group, metric, found.reference) for group in grouped(own)],
+            heading,
+            [(row, interval(row)) for row in rows],
+            [headline(rows, metric, found.reference)],
         )
-        for metric in found.metrics
-        if (own := [row for row in found.rows if row.metric == metric])
+        for metric, heading, rows in found.tables
     ]
     print_page(
         "comparison",
         tables=tables,
         reference=found.reference,
-        alone=ONE_SEED if max(row.n_seeds for row in found.rows) == 1 else "",
+        remarks=remarks(found.rows),
         out=out,
         unfinished=_known((r.job.method, r.context.get("not_converged")) for r in found.results),
     )

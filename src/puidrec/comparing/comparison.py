@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from puidrec.atomic import atomic_files, locked, write_text
+from puidrec.comparing.foreign import Foreign, label_of
 from puidrec.comparing.job import DataSpec, Job
 from puidrec.comparing.run import Progress, Results, claim, run_jobs, write_results
 from puidrec.comparing.summary import (
-    ONE_SEED,
     SummaryRow,
     difference,
     figure,
@@ -25,12 +25,15 @@ from puidrec.comparing.summary import (
     grouped,
     headline,
     notes,
+    remarks,
     summarise,
     title,
 )
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError, PuidError
+from puidrec.evaluation.any_model import is_table
 from puidrec.methods import METHODS, get_method, learning_from_likes, require_levels
+from puidrec.model import Recommender
 from puidrec.run_folder import default_metrics
 
 if TYPE_CHECKING:
@@ -45,11 +48,90 @@ def shown_metrics(measured: Sequence[str]) -> tuple[str, ...]:
     return ("uauc", "ndcg@5") if "uauc" in measured else ("unseen-recall@10", "unseen-ndcg@10")
 
 
+@dataclass(frozen=True)
+class Plan:
+    """The jobs of a comparison, and what is shown of them."""
+
+    jobs: list[Job]
+    names: list[str]
+    reference: str
+    metrics: tuple[str, ...]
+
+
+def plan_comparison(
+    data: Dataset,
+    spec: DataSpec,
+    methods: Sequence[Any] | None,
+    seeds: Sequence[int],
+    protocol: str,
+    settings: Mapping[str, Any],
+    *,
+    metrics: Sequence[str] | None = None,
+    reference: str | None = None,
+    baselines: bool = True,
+    budget: int = 1,
+    others: Sequence[Any] = (),
+) -> Plan:
+    """What `compare` runs. All mistakes are found here, before anything is trained.
+
+    Jobs come seed by seed, so that an interrupted comparison has all methods under its first seeds.
+    others: what is compared beside all methods, where `methods` is None.
+    """
+    select = {key: settings[key] for key in ("select",) if key in settings}
+    split = data.split(protocol, seeds[0], **select)  # warns once here, not in every job
+    known = default_metrics(protocol, data.positives_only and split.evaluation == "logged")
+    wanted = tuple(metrics or shown_metrics(known))
+    if unknown := [name for name in wanted if name not in known]:
+        expected = f"some of {', '.join(known)}"
+        raise InputError("unknown metric", found=unknown[0], expected=expected)
+    asked, given = _named([*(methods or ()), *others])
+    names, against = compared_methods(
+        data, asked if methods is not None else None, reference, baselines=baselines, others=given
+    )
+    rows = [
+        Job(spec, n, 0, protocol, get_method(n).own_settings(settings), budget=budget)
+        for n in names
+    ]
+    for label, one in given.items():
+        if isinstance(one, Recommender):
+            chosen = {
+                **get_method(one.settings.method).own_settings(settings),
+                **one.settings.given("seed"),
+            }
+            own = Job(spec, one.settings.method, 0, protocol, chosen, label, budget=budget)
+        else:
+            foreign = Foreign.of(label, one, data, wanted)
+            for seed in seeds if foreign.content else ():
+                foreign.check(data.split(protocol, seed, **select).test)
+            own = Job(spec, label, 0, protocol, select, foreign=foreign)
+        rows.append(own)
+    jobs = [replace(row, seed=seed) for seed in seeds for row in rows]
+    return Plan(jobs, [row.name for row in rows], against, wanted)
+
+
+def _named(methods: Sequence[Any]) -> tuple[list[str], dict[str, Any]]:
+    """Names of methods, and everything else by what it is called in tables."""
+    given: dict[str, Any] = {}
+    for one in (one for one in methods if not isinstance(one, str)):
+        label, model = one if isinstance(one, tuple) and len(one) == 2 else (label_of(one), one)
+        if label in given or label in METHODS:
+            raise InputError(
+                "two rows of a comparison have one name", found=label, hint='Give ("name", model).'
+            )
+        given[str(label)] = model
+    return [one for one in methods if isinstance(one, str)], given
+
+
 def compared_methods(
-    data: Dataset, asked: Sequence[str] | None, reference: str | None, *, baselines: bool = True
+    data: Dataset,
+    asked: Sequence[str] | None,
+    reference: str | None,
+    *,
+    baselines: bool = True,
+    others: Iterable[str] = (),
 ) -> tuple[list[str], str]:
     """The methods of a table, with baselines that can learn from the log, and the reference among
-    them.
+    them or the others.
 
     asked: None for all that can learn from it without uniform rows.
     """
@@ -60,11 +142,12 @@ def compared_methods(
     wanted = ("popularity", *BASELINES) if data.positives_only else BASELINES
     shown = [name for name in wanted if name in able] if baselines else []
     names = [get_method(name).name for name in dict.fromkeys([*asked, *shown])]
-    if not names:
+    rows = [*names, *others]
+    if not rows:
         raise InputError("nothing to compare", found="no method", expected="methods=[…]")
-    against = reference or ("mf" if "mf" in names else names[0])
-    if against not in names:
-        expected = f"one of {', '.join(names)}"
+    against = reference or ("mf" if "mf" in rows else rows[0])
+    if against not in rows:
+        expected = f"one of {', '.join(rows)}"
         raise InputError("the reference is not among the methods", found=against, expected=expected)
     return names, against
 
@@ -88,14 +171,23 @@ class Comparison:
 
     @property
     def sentences(self) -> list[str]:
-        """One headline per table and metric; with one seed, what it leaves out."""
+        """One headline per table and metric, and what must be known before a winner is called."""
         words = [
             headline(group, metric, self.reference)
             for group in grouped(self.rows)
             for metric in self.metrics
         ]
-        alone = self.rows and max(row.n_seeds for row in self.rows) == 1
-        return [*words, ONE_SEED] if alone else words
+        return [*words, *remarks(self.rows)]
+
+    @property
+    def tables(self) -> list[tuple[str, str, list[SummaryRow]]]:
+        """Metric, title and rows of each table, data set by data set."""
+        found = [
+            (metric, title(group), [row for row in group if row.metric == metric])
+            for group in grouped(self.rows)
+            for metric in self.metrics
+        ]
+        return [table for table in found if table[2]]
 
     def __repr__(self) -> str:
         return markdown(self.rows, self.metrics, self.reference, self.results.failures)
@@ -128,6 +220,7 @@ class Comparison:
             "reference": self.reference,
             "metrics": list(self.metrics),
             "rows": [row.plain() for row in self.rows],
+            "notes": notes(self.rows),
             "failed": [failure.row() for failure in self.results.failures],
         }
 
@@ -182,7 +275,7 @@ def markdown(
 
 def compare(
     data: Dataset,
-    methods: Sequence[str] = ("mf", "spectrum"),
+    methods: Sequence[Any] = ("mf", "spectrum"),
     *,
     seeds: int | Sequence[int] = 5,
     protocol: str = "rd",
@@ -197,45 +290,40 @@ def compare(
 ) -> Comparison:
     """Train and measure methods under several seeds, each with its own split and start.
 
+    methods: names, and models of any kind, alone or as `(name, model)`. A table or file of scores
+    or recommendations, an object with `predict` and a function of users and items are scored as
+    they stand. What has `fit(table)` beside `predict`, and what makes one (a class, a function of
+    `seed` or of nothing), is fitted anew on the training rows of each split. A `Recommender` gives
+    its settings.
+
     Baselines are added unless `baselines=False`. reference: what the others are compared with;
-    `mf`,
-    else the first method. budget: configurations tried per method and seed, chosen on validation
-    rows. folder: finished jobs are kept there and never trained again. workers: processes, -1 for
-    one per core; None: this process, or what `joblib.parallel_config` says (Ray, Dask). settings:
-    of every method that has them, as `Recommender` takes them. A method that fails is named.
+    `mf`, else the first method. budget: configurations tried per method and seed, chosen on
+    validation rows. folder: finished jobs are kept there and never trained again (of models of
+    other packages, those of tables). workers: processes, -1 for one per core; None: this process,
+    or what `joblib.parallel_config` says (Ray, Dask). settings: of every method that has them, as
+    `Recommender` takes them. A method that fails is named.
     """
-    names, against = compared_methods(data, methods, reference, baselines=baselines)
+    single = isinstance(methods, str) or is_table(methods) or hasattr(methods, "predict")
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     if not len(numbers):
         raise InputError("a comparison needs a seed", found=seeds, expected="seeds=1 or more")
-    known = default_metrics(protocol, data.positives_only and data.uniform is None)
-    wanted = tuple(metrics or shown_metrics(known))
-    if unknown := [name for name in wanted if name not in known]:
-        expected = f"some of {', '.join(known)}"
-        raise InputError("unknown metric", found=unknown[0], expected=expected)
-    data.split(protocol, numbers[0])  # what it refuses or warns of is said here, not by every job
-    jobs = comparison_jobs(DataSpec.of(data), names, numbers, protocol, settings, budget)
+    plan = plan_comparison(
+        data,
+        DataSpec.of(data),
+        [methods] if single else methods,
+        numbers,
+        protocol,
+        settings,
+        metrics=metrics,
+        reference=reference,
+        baselines=baselines,
+        budget=budget,
+    )
     told: Progress | None = None
     if (tell := progress) is not None:
         told = lambda event: tell(f"{event.outcome.job.name}, seed {event.outcome.job.seed}")  # noqa: E731
     out = None if folder is None else Path(folder)
-    results = run_jobs(jobs, out, data=data, workers=workers, progress=told)
+    results = run_jobs(plan.jobs, out, data=data, workers=workers, progress=told)
     if not results:
         raise PuidError(str(results.failures[0]))
-    return Comparison.of(results, against, wanted)
-
-
-def comparison_jobs(
-    data: DataSpec,
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    protocol: str,
-    settings: Mapping[str, Any],
-    budget: int = 1,
-) -> list[Job]:
-    """Seed by seed, so that an interrupted comparison has all methods under its first seeds."""
-    return [
-        Job(data, name, seed, protocol, get_method(name).own_settings(settings), budget=budget)
-        for seed in seeds
-        for name in methods
-    ]
+    return Comparison.of(results, plan.reference, plan.metrics)

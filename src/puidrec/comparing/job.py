@@ -18,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from puidrec.atomic import write_text
+from puidrec.comparing.foreign import Foreign
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import get_protocol
 from puidrec.data.sources import load_dataset
@@ -169,6 +170,8 @@ class Job:
     """
     measured: bool = True
     """Whether the test rows are looked at; a trial of a search is not measured."""
+    foreign: Foreign | None = None
+    """What is scored in place of a method of this package; `method` is then only its name."""
 
     @property
     def name(self) -> str:
@@ -197,7 +200,9 @@ class Job:
                 found="a setting",
                 hint="Give them by themselves.",
             )
-        return Settings.of(self.method, **self.settings, seed=self.seed)
+        # of the settings, a foreign model has `select` alone, which its split is made by
+        method = self.method if self.foreign is None else "mf"
+        return Settings.of(method, **self.settings, seed=self.seed)
 
     @cached_property
     def key(self) -> str:
@@ -212,7 +217,15 @@ class Job:
             "budget": self.budget,
             "metrics": list(METRICS) if self.measured else [],
         }
+        if self.foreign is not None:
+            content["metrics"] = list(self.foreign.metrics)
+            content["foreign"] = self.foreign.content or ["not kept", self.method]
         return hashlib.sha256(_canonical(content).encode()).hexdigest()[:24]
+
+    @property
+    def kept(self) -> bool:
+        """Whether `key` says all that decides the result, so that a file may keep it."""
+        return self.foreign is None or self.foreign.content is not None
 
     def check(self) -> Self:
         """Refuse what could not be run, before anything runs."""

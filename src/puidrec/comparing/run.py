@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import joblib
@@ -27,6 +28,7 @@ from joblib.parallel import get_active_backend
 from threadpoolctl import threadpool_limits
 
 from puidrec.atomic import locked, refuse_overwriting, write_json
+from puidrec.comparing.foreign import Foreign
 from puidrec.comparing.job import Job, Result, ResultFolder
 from puidrec.comparing.space import best, trials
 from puidrec.data.dataset import Dataset
@@ -116,14 +118,16 @@ def run_jobs(
 
     with _folder(out) as files:
         for job in distinct.values():
-            if files and (found := files.load(job, digest[job.data.identity])) is not None:
+            if not files or not job.kept:
+                continue
+            if (found := files.load(job, digest[job.data.identity])) is not None:
                 note(job, found, resumed=True)
         pending = [job for key, job in distinct.items() if key not in outcomes]
         with contextlib.closing(finished(pending, given, engine, workers)) as ended:
             for job, error, text in ended:
                 # what a file will say, so that fresh and resumed results are equal to the last bit
                 result = Result.from_text(text, job, digest[job.data.identity]) if text else None
-                if files and result is not None:
+                if files and job.kept and result is not None:
                     files.save(job, text)
                 message = error or "the data changed while it ran"
                 note(job, Failure(job, message) if result is None else result, resumed=False)
@@ -176,6 +180,12 @@ def finished(
                 for ended in pool:
                     left.pop(ended[0].key)
                     yield ended
+        except PicklingError as error:
+            raise InputError(
+                "a model cannot be sent to other processes",
+                found=one_line(str(error.__cause__ or error))[:MAX_MESSAGE],
+                hint="Give a class or a function that makes it, or leave workers out.",
+            ) from error
         except BrokenProcessPool:
             # One process died and took the pool along. The jobs that were under way are tried
             # again, each alone, so that one that always dies takes no other with it.
@@ -267,7 +277,8 @@ def run_one(job: Job, data: Dataset | None = None, parent: int | None = None) ->
     except MemoryError:
         words = "out of memory"
     except Exception as error:
-        words = f"internal error ({type(error).__name__}: {one_line(str(error))[:MAX_MESSAGE]})"
+        whose = "internal error" if job.foreign is None else "it failed"
+        words = f"{whose} ({type(error).__name__}: {one_line(str(error))[:MAX_MESSAGE]})"
     return job, words, ""
 
 
@@ -321,6 +332,8 @@ def _run(job: Job, shared: JobData) -> Result:
 
     A trial that fails (it may diverge) is left out; if all fail, so does the job.
     """
+    if job.foreign is not None:
+        return _foreign(job, job.foreign, shared)
     if not job.measured:
         return _unmeasured(job, shared.fit(job))
     candidates = trials(job, likes=shared.data.positives_only)
@@ -340,6 +353,16 @@ def _run(job: Job, shared: JobData) -> Result:
     return _measured(job, model, shared, outcomes, len(errors))
 
 
+def _foreign(job: Job, foreign: Foreign, shared: JobData) -> Result:
+    """The scores of another package's model, fitted anew where it can be, on the test rows."""
+    began = time.perf_counter()
+    model, metrics = foreign.on(shared.split, job.seed)
+    seconds = time.perf_counter() - began
+    context = {"note": foreign.note, "refitted": foreign.refitted}
+    trained = Result(job, {}, context, None, {}, {}, seconds)
+    return _measured(job, model, shared, [trained], 0, metrics)
+
+
 def _unmeasured(job: Job, model: Recommender) -> Result:
     """What training and validation say; the test rows are not touched."""
     report = dict(model.report_)
@@ -348,10 +371,17 @@ def _unmeasured(job: Job, model: Recommender) -> Result:
 
 
 def _measured(
-    job: Job, model: Recommender, shared: JobData, outcomes: Sequence[Result], failed: int
+    job: Job,
+    model: Any,
+    shared: JobData,
+    outcomes: Sequence[Result],
+    failed: int,
+    names: Sequence[str] | None = None,
 ) -> Result:
     """The chosen model on the test rows, with what its figures depend on."""
-    evaluation, measured = measure(model, shared.split, data=shared.data)
+    evaluation, measured = measure(model, shared.split, names, shared.data)
+    chosen = best(outcomes)
+    measured = {**chosen.context, **measured}
     metrics = {name: measured[name] for name in evaluation if name in measured}
     known = {*metrics, "seconds", "validation", "method", "seed", "protocol"}
     context = {name: value for name, value in measured.items() if name not in known}
@@ -361,10 +391,17 @@ def _measured(
         "new_users": evaluation.n_new_users,
         "uniform_rows_given": _uniform_rows(measured, shared.split, tuned=len(outcomes) > 1),
     }
+    if context.get("refitted") is False:
+        context["uniform_rows_given"] = None  # nobody here knows
     seconds = sum(outcome.seconds for outcome in outcomes)
-    settings = model.settings.model_dump()
     return Result(
-        job, metrics, context, measured.get("validation"), settings, evaluation.per_user, seconds
+        job,
+        metrics,
+        context,
+        measured.get("validation"),
+        chosen.settings,
+        evaluation.per_user,
+        seconds,
     )
 
 

@@ -13,9 +13,8 @@ from scipy.special import stdtrit
 from puidrec.comparing.job import Result
 from puidrec.data.tables import overlap_words
 from puidrec.errors import InputError
-from puidrec.evaluation.metrics import parse_metric
+from puidrec.evaluation.metrics import higher_is_better
 from puidrec.evaluation.significance import Comparison, PerUser, Resample, Verdict, compare_all
-from puidrec.evaluation.unseen_items import UNSEEN
 
 T = TypeVar("T")
 LEVEL = 0.95
@@ -67,12 +66,15 @@ class SummaryRow:
     """What random orders score, where the protocol's convention puts it far above 0."""
     trials: int = 1
     """Configurations tried per seed; validation rows chose among them."""
-    uniform_rows: int = 0
-    """Uniform rows that training, or the choice among configurations, was given per seed."""
+    uniform_rows: int | None = 0
+    """Uniform rows that training, or the choice among configurations, was given per seed; None:
+    fitted elsewhere."""
     new_users: int | None = None
     """Test users without a training row, most over seeds; None where that is not known."""
     random_start: bool = False
     """Whether a seed also draws the start of training, which its end depends on (Adam)."""
+    note: str = ""
+    """Of what is no method of this package: where its scores come from."""
 
     def plain(self) -> dict[str, Any]:
         """A row of `summary.json`."""
@@ -98,7 +100,7 @@ def summarise(
     for group in by_table(results).values():
         block: list[SummaryRow] = []
         for metric in metrics:
-            better = metric.startswith(UNSEEN) or parse_metric(metric)[0].higher_is_better
+            better = higher_is_better(metric)
             draw = {"level": level, "replicates": replicates, "resample": resample, "rng": rng}
             intervals = _intervals(group, metric, {**draw, "resample": "users"})
             compared = _compared(group, reference, metric, {**draw, "higher_is_better": better})
@@ -161,6 +163,7 @@ def _row(
     mean, low, high = t_interval(values, level)
     contexts = [result.context for result in seeds.values()]
     new_users = [c["new_users"] for c in contexts if c.get("new_users") is not None]
+    uniform_rows = [c.get("uniform_rows_given", 0) for c in contexts]
     return SummaryRow(
         job.data.title,
         job.preset,
@@ -181,9 +184,10 @@ def _row(
         overlap=_overlap(contexts[0]),
         chance=_chance(seeds, metric),
         trials=max(int(c.get("trials", 1)) + int(c.get("trials_failed", 0)) for c in contexts),
-        uniform_rows=max(int(c.get("uniform_rows_given", 0)) for c in contexts),
+        uniform_rows=None if None in uniform_rows else max(uniform_rows),
         new_users=max(new_users, default=None),
-        random_start=any("adam" in str(c.get("solver")) for c in contexts),
+        random_start=any("adam" in str(c.get("solver")) or c.get("refitted") for c in contexts),
+        note=str(contexts[0].get("note", "")),
     )
 
 
@@ -294,13 +298,24 @@ ONE_SEED = (
 )
 
 
+def remarks(rows: Sequence[SummaryRow]) -> list[str]:
+    """What must be known before a winner is called: that there is one seed, and which figures are
+    not of models that this comparison fitted."""
+    alone = rows and max(row.n_seeds for row in rows) == 1
+    foreign = by((row for row in rows if row.note), lambda row: row.note)
+    words = [
+        f"{', '.join(dict.fromkeys(row.label for row in own))}: {note}."
+        for note, own in foreign.items()
+    ]
+    return [ONE_SEED, *words] if alone else words
+
+
 def notes(rows: Sequence[SummaryRow]) -> list[str]:
-    """How to read a table; with one seed, first what its intervals leave out."""
-    if rows and max(row.n_seeds for row in rows) == 1:
-        return [ONE_SEED, NOTES]
+    """How to read a table; first what must be known."""
     drawn = dict.fromkeys(row.label for row in rows if row.random_start)
-    seeds = f"A seed changes the split, and the start of {', '.join(drawn)}."
-    return [NOTES, seeds if drawn else DETERMINISTIC]
+    seeds = f"A seed changes the split, and what {', '.join(drawn)} draws at random."
+    said = remarks(rows)
+    return [*said, NOTES] if ONE_SEED in said else [*said, NOTES, seeds if drawn else DETERMINISTIC]
 
 
 def _equal_seeds(row: SummaryRow) -> bool:
@@ -339,10 +354,10 @@ def grouped(rows: Sequence[SummaryRow]) -> list[list[SummaryRow]]:
     return list(by(rows, lambda row: (row.data, row.preset, row.protocol)).values())
 
 
-def given(rows: Sequence[SummaryRow]) -> dict[str, dict[str, int]]:
+def given(rows: Sequence[SummaryRow]) -> dict[str, dict[str, int | None]]:
     """Column → label → number: configurations tried and uniform rows used, where they are not the
     same for all; what is the same is said once, by `conditions`."""
-    columns = {
+    columns: dict[str, dict[str, int | None]] = {
         "configurations": {row.label: row.trials for row in rows},
         "uniform rows used": {row.label: row.uniform_rows for row in rows},
     }
@@ -372,7 +387,7 @@ def conditions(rows: Sequence[SummaryRow]) -> str:
     varying = given(rows)
     if "configurations" not in varying and first.trials > 1:
         words.append(f"{first.trials} configurations tried per method and seed")
-    if "uniform rows used" not in varying:
+    if "uniform rows used" not in varying and first.uniform_rows is not None:
         words.append(f"{first.uniform_rows or 'no'} uniform rows used")
     return "; ".join(word for word in words if word)
 

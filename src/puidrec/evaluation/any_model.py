@@ -3,14 +3,13 @@ recommendations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
 
-from puidrec.data.dataset import IdMap, Interactions
 from puidrec.data.schema import (
     Frame,
     Origin,
@@ -22,10 +21,7 @@ from puidrec.data.schema import (
     with_our_names,
 )
 from puidrec.errors import InputError
-from puidrec.evaluation.ranking import dense_codes, mask_seen, top_k
-from puidrec.evaluation.unseen_items import Found, Seen, ranks_in
-
-PAIRS_AT_ONCE = 1_000_000
+from puidrec.evaluation.unseen_items import UNSEEN
 
 
 class Predictor(Protocol):
@@ -76,18 +72,19 @@ class ScoreTable:
     """Scores of pairs as a model: `user_id, item_id, score`."""
 
     frame: pl.DataFrame
+    origin: Origin
 
     @classmethod
-    def of(cls, table: Frame) -> ScoreTable:
+    def of(cls, table: Frame, name: str = "scores") -> ScoreTable:
         """Check a caller's table; a pair may be there once only."""
-        return cls(_pairs_of(table, Origin("scores"), "score", "rank"))
+        return cls(_pairs_of(table, Origin(name), "score"), Origin(name))
 
     def predict(self, users: Any, items: Any) -> np.ndarray:
         """The scores of pairs; refused where the table has none."""
         asked = pl.DataFrame({"user_id": users, "item_id": items})
         for key in asked.columns:
             if asked[key].dtype != self.frame[key].dtype:
-                raise Origin("scores").error(
+                raise self.origin.error(
                     "ids of another type than in the rows",
                     column=key,
                     found=str(self.frame[key].dtype),
@@ -98,32 +95,40 @@ class ScoreTable:
         )["score"]
         if found.null_count():
             at = int(found.is_null().arg_true()[0])
-            raise Origin("scores").error(
+            raise self.origin.error(
                 f"no score for {found.null_count():,} of {found.len():,} rows",
                 found=f"user {asked['user_id'][at]}, item {asked['item_id'][at]}",
                 expected="a score for every row",
             )
         return found.to_numpy()
 
-    def lists(self) -> pl.DataFrame:
-        """Recommendations `user_id, item_id, rank`: as ranked, else by falling score."""
-        if "rank" in self.frame.columns:
-            return self.frame.select("user_id", "item_id", "rank").sort(
-                "user_id", "rank", maintain_order=True
-            )
-        return self.frame.sort("user_id", -pl.col("score"), maintain_order=True).select(
-            "user_id", "item_id"
-        )
+    def lists(self, exclude: pl.DataFrame | None) -> pl.DataFrame:
+        """Items of each user by falling score, without the pairs to leave out."""
+        ranked = self.frame.sort("user_id", -pl.col("score"), maintain_order=True)
+        ranked = ranked.select("user_id", "item_id")
+        if exclude is None:
+            return ranked
+        return ranked.join(exclude, on=ranked.columns, how="anti", maintain_order="left")
 
 
-def recommendations(table: Frame) -> pl.DataFrame | None:
+def recommendations(table: Frame, name: str = "recommendations") -> pl.DataFrame | None:
     """Lists of a table that has ranks and may have no scores; None where it has no ranks."""
-    origin = Origin("recommendations")
+    origin = Origin(name)
     frame = with_our_names(to_polars(table, origin))
     if "rank" not in frame.columns:
         return None
     clean = _pairs_of(frame, origin, "rank")
     return clean.sort("user_id", "rank", maintain_order=True).select("user_id", "item_id")
+
+
+def require_lists(metrics: Sequence[str]) -> None:
+    """Refuse metrics that a table of recommendations has no scores for."""
+    if not all(name.startswith(UNSEEN) for name in metrics):
+        raise InputError(
+            "a table of recommendations has no scores of rows",
+            found=", ".join(metrics),
+            expected="metrics of lists: unseen-recall@10, unseen-ndcg@10, unseen-mrr@10, unseen-hit@10, …",
+        )
 
 
 def _pairs_of(table: Frame, origin: Origin, *numbers: str) -> pl.DataFrame:
@@ -139,89 +144,3 @@ def _pairs_of(table: Frame, origin: Origin, *numbers: str) -> pl.DataFrame:
         done = "scored" if numbers[0] == "score" else "recommended"
         raise origin.error(f"a pair is {done} twice", expected="one row per user and item")
     return clean
-
-
-def found_in_lists(
-    lists: pl.DataFrame,
-    liked: pl.DataFrame,
-    catalogue: IdMap | None,
-    train: pl.DataFrame | None,
-    k: int,
-) -> Found:
-    """Where liked rows are in given lists. Users with liked rows and no list have found nothing.
-
-    train: rows that say how popular items are; without them novelty has no value. Without a
-    catalogue, it is what the lists, the rows and the training rows name.
-    """
-    parts = [lists, liked, *([train] if train is not None else [])]
-    for key in ("user_id", "item_id"):
-        kinds = {str(part[key].dtype) for part in parts}
-        if len(kinds) > 1:
-            raise InputError(
-                "ids of another type than in the rows",
-                column=key,
-                found=" and ".join(sorted(kinds)),
-            )
-    items = pl.concat([part["item_id"] for part in parts]).unique()
-    ids = catalogue or IdMap(items.sort())
-    users = IdMap(
-        pl.concat([liked["user_id"], *([train["user_id"]] if train is not None else [])])
-        .unique()
-        .sort()
-    )
-    row, item = users.encode(liked["user_id"]), ids.encode(liked["item_id"])
-    known, row_user = dense_codes(row)
-    position = np.full(len(users) + 1, -1)
-    position[known] = np.arange(known.size)
-    owner = position[users.encode(lists["user_id"])]
-    place = lists.select(pl.int_range(pl.len()).over("user_id")).to_series().to_numpy()
-    shown = (owner >= 0) & (place < k)
-    top = np.full((known.size, k), -1, np.int64)
-    top[owner[shown], place[shown]] = ids.encode(lists["item_id"])[shown]
-    counted = (
-        np.zeros(len(ids))
-        if train is None
-        else np.bincount(_inside(ids.encode(train["item_id"])), minlength=len(ids))
-    )
-    return Found(known, top, row_user, ranks_in(top, row_user, item), counted, len(users), item)
-
-
-def _inside(codes: np.ndarray) -> np.ndarray:
-    return codes[codes >= 0]
-
-
-def lists_of(
-    predict: Any, users: pl.Series, catalogue: pl.Series, seen: Seen | None, k: int
-) -> pl.DataFrame:
-    """The k best items of each user by a model that only predicts, in blocks of users. seen: pairs
-    to leave out."""
-    k = min(k, catalogue.len())
-    ids, step = catalogue.to_numpy(), max(1, PAIRS_AT_ONCE // catalogue.len())
-    best = []
-    for start in range(0, users.len(), step):
-        block = users[start : start + step].to_numpy()
-        scores = np.array(predict(np.repeat(block, ids.size), np.tile(ids, block.size)), np.float64)
-        scores = scores.reshape(block.size, ids.size)
-        if seen is not None:
-            mask_seen(scores, np.arange(start, start + block.size), *seen)
-        columns, value = top_k(scores, k)
-        kept = np.isfinite(value)
-        best.append(
-            pl.DataFrame(
-                {"user_id": np.repeat(block, k)[kept.ravel()], "item_id": ids[columns[kept]]}
-            )
-        )
-    return pl.concat(best)
-
-
-def as_rows(part: Interactions | Frame | None) -> pl.DataFrame | None:
-    """Training rows (or rows to leave out) under the caller's ids."""
-    if part is None:
-        return None
-    if isinstance(part, Interactions):
-        return part.to_frame().select("user_id", "item_id")
-    frame = with_our_names(to_polars(part, Origin("exclude")))
-    require_columns(frame, ("user_id", "item_id"), Origin("exclude"))
-    return pl.DataFrame(
-        [check_ids(frame[key], Origin("exclude")) for key in ("user_id", "item_id")]
-    )

@@ -7,45 +7,32 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import IdMap, Interactions
 from puidrec.data.protocol import Protocol, get_protocol
-from puidrec.data.schema import (
-    Frame,
-    Origin,
-    RatingScale,
-    require_rows,
-    to_polars,
-    with_our_names,
-)
+from puidrec.data.schema import Frame, Origin, RatingScale, require_rows
 from puidrec.data.tables import OverlapRule, check_overlap, require_fresh
 from puidrec.errors import InputError, NoValueWarning
 from puidrec.evaluation.any_model import (
     Predictor,
     ScoreTable,
     as_predictor,
-    as_rows,
     is_table,
     recommendations,
+    require_lists,
     unit_scores,
 )
-from puidrec.evaluation.catalogue import PREFIX, catalogue_recall, cutoff_of
-from puidrec.evaluation.labelled import asked, labelled_rows, numbers
+from puidrec.evaluation.labelled import RatedRows, Target, numbers
 from puidrec.evaluation.metrics import Scored, compute_metrics, signed_labels
 from puidrec.evaluation.ndcg import Users, counted_lists
 from puidrec.evaluation.of_lists import evaluate_lists, evaluate_ranking
 from puidrec.evaluation.ranking import check_rows, dense_codes
 from puidrec.evaluation.result import Evaluation, Weights
-from puidrec.evaluation.strata import TrainingCounts, strata_of
-from puidrec.evaluation.unseen_items import UNSEEN
-
-Target = Literal["rating", "binary", "label"]
-"""What scores are compared with: ratings scaled to [0, 1] (labels 0/1 where there are none), ±1, or
-0/1."""
+from puidrec.evaluation.unseen_items import CATALOGUE, UNSEEN, catalogue_recall, cutoff_of
 
 DEFAULT_METRICS = ("uauc", "ndcg@5", "auc", "mse")
 
@@ -122,12 +109,12 @@ def evaluate(
     exclude: Interactions | Frame | None = None,
     by: str | None = None,
 ) -> Evaluation:
-    """Evaluate anything with `predict(users, items)`, such a function, a table of scores or one of recommendations,
-    on rated pairs.
+    """Evaluate anything with `predict(users, items)`, such a function, a table of scores or one of
+    recommendations, on rated pairs.
 
     model: a table `user_id, item_id, score` holds the scores of pairs, one with `rank` holds
     recommendations (then metrics are `unseen-recall@10`, `unseen-ndcg@10` and their kin). by:
-    `popularity`, `activity` or `new`: the same metrics per stratum, in `strata`.
+    `popularity`, `activity` or `known` (new and known users and items): the same metrics per stratum, in `strata`.
 
     interactions: a part of a data set (`data.test`), or a table with `user_id`, `item_id` and
     `label` (0/1) or `rating`. protocol: turns ratings into labels where there are none yet. scale:
@@ -145,63 +132,42 @@ def evaluate(
     only `…-propensity` are weighted by `propensity`.
     """
     check_overlap(overlap)
+    names, rule = [metrics] if isinstance(metrics, str) else list(metrics), get_protocol(protocol)
+    rows = RatedRows(interactions, rule, scale, target, users, overlap, exclude, propensity)
     model = as_predictor(model)
-    metrics, rule = [metrics] if isinstance(metrics, str) else list(metrics), get_protocol(protocol)
-    if by is not None:
-        rest: dict[str, Any] = {"users": users, "protocol": rule, "scale": scale, "target": target}
-        rest |= {"overlap": overlap, "exclude": exclude}
-        return _by_strata(model, interactions, metrics, propensity, by, rest)
-    if hasattr(propensity, "predict"):
-        propensity = asked(propensity, interactions)
+    return _evaluate(model, rows, names) if by is None else _by_strata(model, rows, names, by)
+
+
+def _evaluate(model: Any, rows: RatedRows, metrics: list[str]) -> Evaluation:
+    """Metrics of scores and of lists, whichever of them the model has."""
     ranked = [name for name in metrics if name.startswith(UNSEEN)]
     scored = [name for name in metrics if name not in ranked]
-    found = None
     if is_table(model):
-        lists = recommendations(model)
-        if lists is not None and scored:
-            raise InputError(
-                "a table of recommendations has no scores of rows",
-                found=", ".join(metrics),
-                expected="metrics of lists: unseen-recall@10, unseen-ndcg@10, unseen-mrr@10, unseen-hit@10, …",
-            )
-        if lists is not None:
-            return evaluate_lists(lists, interactions, metrics, rule, scale, exclude)
+        if (lists := recommendations(model)) is not None:
+            require_lists(metrics)
+            return evaluate_lists(lists, rows, metrics)
         model = ScoreTable.of(model)
-    if ranked:
-        found = evaluate_ranking(model, interactions, ranked, rule, scale, propensity, exclude)
-        if not scored:
-            return found
-        if any("-propensity@" in name for name in ranked):
-            propensity = None  # it was meant for these
-    options = {"users": users, "target": target}
-    result = _of_rows(
-        model, interactions, scored, rule, scale, propensity, overlap, exclude, options
-    )
-    if found is None:
-        return result
+    if not ranked:
+        return _of_rows(model, rows, scored)
+    found = evaluate_ranking(model, rows, ranked)
+    if not scored:
+        return found
+    if any("-propensity@" in name for name in ranked):
+        rows = replace(rows, propensity=None)  # it was meant for these
+    result = _of_rows(model, rows, scored)
     means, per_user = result.means | found.means, result.per_user | found.per_user
     return replace(result, means={name: means[name] for name in metrics}, per_user=per_user)
 
 
-def _of_rows(
-    model: Predictor,
-    rows: Interactions | Frame,
-    metrics: Sequence[str],
-    rule: Protocol,
-    scale: tuple[float, float] | None,
-    propensity: np.ndarray | None,
-    overlap: OverlapRule,
-    exclude: Any,
-    options: dict[str, Any],
-) -> Evaluation:
+def _of_rows(model: Any, rows: RatedRows, metrics: Sequence[str]) -> Evaluation:
     """Metrics of the scores of rows, and of their liked items' places in the catalogue."""
-    frame, rating_scale = labelled_rows(rows, rule, scale, propensity)
+    frame, rating_scale = rows.labelled()
     require_rows(frame, Origin("interactions"))
-    frame, n_trained_on = _apart_from_training(model, frame, overlap)
-    weights = None if propensity is None else Weights.of(frame["propensity"].to_numpy())
+    frame, n_trained_on = _apart_from_training(model, frame, rows.overlap)
+    propensity = frame["propensity"].to_numpy() if "propensity" in frame.columns else None
     ids = frame["user_id"].unique().sort()
-    whole = [name for name in metrics if name.startswith(PREFIX)]
-    catalogue = _catalogue(model, rows) if whole else np.zeros(0)
+    whole = [name for name in metrics if name.startswith(CATALOGUE)]
+    catalogue = _catalogue(model, rows.given) if whole else np.zeros(0)
     result = evaluate_scores(
         IdMap(ids).encode(frame["user_id"]),
         unit_scores(model, frame["user_id"].to_numpy(), frame["item_id"].to_numpy()),
@@ -209,10 +175,11 @@ def _of_rows(
         frame["rating"].to_numpy() if "rating" in frame.columns else None,
         metrics=[name for name in metrics if name not in whole],
         scale=rating_scale,
-        weight=None if propensity is None else 1.0 / frame["propensity"].to_numpy(),
-        **options,
+        weight=None if propensity is None else 1.0 / propensity,
+        users=rows.users,
+        target=rows.target,
     )
-    _warn_without_value(result, frame, rule, rating_scale)
+    _warn_without_value(result, frame, rows.protocol, rating_scale)
     per_user = {
         name: replace(value, users=ids.gather(value.users).to_numpy())
         for name, value in result.per_user.items()
@@ -221,17 +188,13 @@ def _of_rows(
     pairs = liked["user_id"].to_numpy(), liked["item_id"].to_numpy()
     ask = partial(unit_scores, model)
     per_user |= {name: catalogue_recall(ask, *pairs, catalogue, cutoff_of(name)) for name in whole}
-    counts = TrainingCounts.of(model, as_rows(exclude))
-    new = None
-    if counts is not None:
-        new = int((counts.rows(frame.unique("user_id"), "user_id") == 0).sum())
     return replace(
         result,
         means=result.means | {name: per_user[name].mean for name in whole},
         per_user=per_user,
         n_trained_on=n_trained_on,
-        weights=weights,
-        n_new_users=new,
+        weights=None if propensity is None else Weights.of(propensity),
+        n_new_users=rows.n_new_users(model, frame),
     )
 
 
@@ -253,40 +216,17 @@ def _warn_without_value(
         ratings = frame["rating"].to_numpy()
         low, high = f"{ratings.min():g}", f"{ratings.max():g}"
         line = f"; protocol {rule.name} calls ratings from {edge:g} on the scale {scale} liked, these are {low} to {high}"
-    warnings.warn(f"{words}{line}: no value for {', '.join(lost)}", NoValueWarning, stacklevel=3)
+    warnings.warn(f"{words}{line}: no value for {', '.join(lost)}", NoValueWarning, stacklevel=5)
 
 
-def _by_strata(
-    model: Any,
-    rows: Any,
-    metrics: list[str],
-    propensity: Any,
-    by: str,
-    rest: dict[str, Any],
-) -> Evaluation:
+def _by_strata(model: Any, rows: RatedRows, metrics: list[str], by: str) -> Evaluation:
     """The evaluation of all rows, and of each stratum by itself."""
-    whole = evaluate(model, rows, metrics, propensity=propensity, **rest)
-    frame = (
-        rows.to_frame()
-        if isinstance(rows, Interactions)
-        else with_our_names(to_polars(rows, Origin("interactions")))
-    )
-    stratum = strata_of(frame, TrainingCounts.of(model, as_rows(rest["exclude"])), by)
-    given = asked(propensity, rows) if hasattr(propensity, "predict") else propensity
-    found = []
-    for name in sorted(set(stratum)):
-        mine = stratum == name
-        part = rows.take(mine) if isinstance(rows, Interactions) else frame.filter(pl.Series(mine))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NoValueWarning)
-            own = evaluate(
-                model,
-                part,
-                metrics,
-                **rest,
-                propensity=None if given is None else np.asarray(given)[mine],
-            )
-        found += [(name, metric, own[metric], own.n_rows, own.n_users) for metric in metrics]
+    whole, found = _evaluate(model, rows, metrics), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoValueWarning)
+        for name, part in rows.strata(model, by):
+            own = _evaluate(model, part, metrics)
+            found += [(name, metric, own[metric], own.n_rows, own.n_users) for metric in metrics]
     kinds = {
         "stratum": pl.String,
         "metric": pl.String,

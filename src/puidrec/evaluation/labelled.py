@@ -1,9 +1,11 @@
-"""Rows to evaluate by, from a data set or from a caller's table: ids, labels, ratings, propensities."""
+"""Rows to evaluate by, from a data set or from a caller's table: ids, labels, ratings, propensities,
+and strata of them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -18,58 +20,112 @@ from puidrec.data.schema import (
     check_number,
     require_columns,
     to_polars,
+    with_our_names,
 )
+from puidrec.data.tables import OverlapRule
 from puidrec.errors import InputError
+from puidrec.evaluation.ndcg import Users
 from puidrec.evaluation.ranking import check_rows
 
-
-def labelled_rows(
-    interactions: Interactions | Frame,
-    protocol: Protocol,
-    scale: tuple[float, float] | None,
-    propensity: np.ndarray | None,
-) -> tuple[pl.DataFrame, RatingScale | None]:
-    """Rows with ids and labels (and ratings, and propensities where given), and the scale of the
-    ratings."""
-    if not isinstance(interactions, Interactions):
-        return _labelled_frame(interactions, protocol, scale, propensity)
-    part = interactions
-    if propensity is not None:
-        part = replace(
-            part, frame=part.frame.with_columns(propensity_column(propensity, len(part)))
-        )
-    part = part if "label" in part.frame.columns else part.labelled(protocol)
-    return part.to_frame(), part.scale
+Target = Literal["rating", "binary", "label"]
+"""What scores are compared with: ratings scaled to [0, 1] (labels 0/1 where there are none), ±1, or
+0/1."""
 
 
-def _labelled_frame(
-    table: Frame,
-    protocol: Protocol,
-    scale: tuple[float, float] | None,
-    propensity: np.ndarray | None,
-) -> tuple[pl.DataFrame, RatingScale | None]:
-    """Check a caller's table; ratings become labels only on a scale the caller named."""
-    origin = Origin("interactions")
-    given = to_polars(table, origin)
-    require_columns(given, ("user_id", "item_id"), origin)
-    columns = [check_ids(given["user_id"], origin), check_ids(given["item_id"], origin)]
-    columns += [
-        check_number(given[name], origin) for name in ("label", "rating") if name in given.columns
-    ]
-    columns += [] if propensity is None else [propensity_column(propensity, given.height)]
-    frame = pl.DataFrame(columns)
-    rating_scale = RatingScale.of(scale)
-    if "label" in frame.columns:
-        return frame, rating_scale
-    if "rating" not in frame.columns or rating_scale is None:
-        raise origin.error(
-            "no labels",
-            found=", ".join(given.columns[:12]),
-            expected="a column label (0/1), or a column rating and its scale",
-            hint="Pass scale=(1, 5), or evaluate a part of a Dataset.",
-        )
-    label = pl.Series("label", protocol.label(frame["rating"].to_numpy(), rating_scale))
-    return frame.with_columns(label).filter(pl.col("label") >= 0), rating_scale
+@dataclass(frozen=True)
+class RatedRows:
+    """Rows to evaluate by, and how: what `evaluate` was asked, whatever the model."""
+
+    given: Interactions | Frame
+    protocol: Protocol
+    scale: tuple[float, float] | None
+    target: Target
+    users: Users
+    overlap: OverlapRule
+    exclude: Interactions | Frame | None
+    propensity: Any = None
+
+    @cached_property
+    def train(self) -> pl.DataFrame | None:
+        """The rows to leave out of lists, those of training first of all, under the caller's ids."""
+        part, origin = self.exclude, Origin("exclude")
+        if part is None:
+            return None
+        if isinstance(part, Interactions):
+            return part.to_frame().select("user_id", "item_id")
+        frame = with_our_names(to_polars(part, origin))
+        require_columns(frame, ("user_id", "item_id"), origin)
+        return pl.DataFrame([check_ids(frame[key], origin) for key in ("user_id", "item_id")])
+
+    @cached_property
+    def propensities(self) -> np.ndarray | None:
+        """One per row, as given, or as a fitted propensity says of rows of a data set."""
+        if not hasattr(self.propensity, "predict"):
+            return None if self.propensity is None else np.asarray(self.propensity)
+        rows = self.given
+        if not isinstance(rows, Interactions):
+            expected = "a part of a Dataset, or propensities as an array"
+            raise InputError(
+                "a propensity is asked by codes", found=type(rows).__name__, expected=expected
+            )
+        return np.asarray(self.propensity.predict(rows.user, rows.item, rows.rating))
+
+    def labelled(self, *, weighted: bool = True) -> tuple[pl.DataFrame, RatingScale | None]:
+        """Ids and labels (ratings and propensities too, where given), and the scale of the ratings."""
+        part, propensity = self.given, self.propensities if weighted else None
+        if not isinstance(part, Interactions):
+            return self._labelled_frame(propensity)
+        if propensity is not None:
+            column = propensity_column(propensity, len(part))
+            part = replace(part, frame=part.frame.with_columns(column))
+        part = part if "label" in part.frame.columns else part.labelled(self.protocol)
+        return part.to_frame(), part.scale
+
+    def _labelled_frame(
+        self, propensity: np.ndarray | None
+    ) -> tuple[pl.DataFrame, RatingScale | None]:
+        """Check a caller's table; ratings become labels only on a scale the caller named."""
+        origin = Origin("interactions")
+        given = to_polars(self.given, origin)
+        require_columns(given, ("user_id", "item_id"), origin)
+        columns = [check_ids(given["user_id"], origin), check_ids(given["item_id"], origin)]
+        numeric = (name for name in ("label", "rating") if name in given.columns)
+        columns += [check_number(given[name], origin) for name in numeric]
+        columns += [] if propensity is None else [propensity_column(propensity, given.height)]
+        frame = pl.DataFrame(columns)
+        scale = RatingScale.of(self.scale)
+        if "label" in frame.columns:
+            return frame, scale
+        if "rating" not in frame.columns or scale is None:
+            raise origin.error(
+                "no labels",
+                found=", ".join(given.columns[:12]),
+                expected="a column label (0/1), or a column rating and its scale",
+                hint="Pass scale=(1, 5), or evaluate a part of a Dataset.",
+            )
+        label = pl.Series("label", self.protocol.label(frame["rating"].to_numpy(), scale))
+        return frame.with_columns(label).filter(pl.col("label") >= 0), scale
+
+    def n_new_users(self, model: Any, frame: pl.DataFrame) -> int | None:
+        """Users of the rows without a training row; None where the training rows are not known."""
+        counts = TrainingCounts.of(model, self.train)
+        if counts is None:
+            return None
+        return int((counts.rows(frame.unique("user_id"), "user_id") == 0).sum())
+
+    def strata(self, model: Any, by: str) -> list[tuple[str, RatedRows]]:
+        """The rows of each stratum."""
+        part = self.given
+        own = isinstance(part, Interactions)
+        frame = part.to_frame() if own else with_our_names(to_polars(part, Origin("interactions")))
+        stratum = strata_of(frame, TrainingCounts.of(model, self.train), by)
+        found = []
+        for name in sorted(set(stratum)):
+            mine = stratum == name
+            rows = part.take(mine) if own else frame.filter(pl.Series(mine))
+            p = None if self.propensities is None else self.propensities[mine]
+            found.append((name, replace(self, given=rows, propensity=p)))
+        return found
 
 
 def propensity_column(propensity: np.ndarray, n: int) -> pl.Series:
@@ -91,12 +147,67 @@ def numbers(values: Any) -> np.ndarray:
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
-def asked(propensity: Any, interactions: Interactions | Frame) -> np.ndarray:
-    """The propensities of rows of a data set by a fitted propensity."""
-    if not isinstance(interactions, Interactions):
-        found, expected = (
-            type(interactions).__name__,
-            "a part of a Dataset, or propensities as an array",
+# Strata
+
+STRATA = ("popularity", "activity", "known")
+
+
+@dataclass(frozen=True)
+class TrainingCounts:
+    """Training rows of each user and item."""
+
+    users: pl.DataFrame
+    items: pl.DataFrame
+
+    @classmethod
+    def of(cls, model: Any, train: pl.DataFrame | None) -> TrainingCounts | None:
+        """From a model that knows its own training rows, or from those given; None where neither is
+        there."""
+        if not hasattr(model, "seen_"):
+            if train is None:
+                return None
+            return cls(*(train.group_by(key).len("rows") for key in ("user_id", "item_id")))
+        start, items = model.seen_
+        counts = np.diff(start), np.bincount(np.asarray(items), minlength=len(model.item_ids_))
+        ids = model.user_ids_.ids, model.item_ids_.ids
+        return cls(
+            *(
+                pl.DataFrame({key: own, "rows": count})
+                for key, own, count in zip(("user_id", "item_id"), ids, counts, strict=True)
+            )
         )
-        raise InputError("a propensity is asked by codes", found=found, expected=expected)
-    return np.asarray(propensity.predict(interactions.user, interactions.item, interactions.rating))
+
+    def rows(self, frame: pl.DataFrame, key: str) -> np.ndarray:
+        """Training rows of the user or item of each row, 0 where there are none."""
+        table = self.users if key == "user_id" else self.items
+        found = frame.select(key).join(table, on=key, how="left", maintain_order="left")["rows"]
+        return found.fill_null(0).to_numpy()
+
+
+def strata_of(frame: pl.DataFrame, counts: TrainingCounts | None, by: str) -> np.ndarray:
+    """The stratum of each row: a third of the rows each for popularity and activity; for `known`
+    (`new` is the same) whether training has met the user and the item."""
+    if by not in (*STRATA, "new"):
+        raise InputError("unknown strata", found=by, expected=f"one of {', '.join(STRATA)}")
+    if counts is None:
+        raise InputError(
+            "strata need the training rows",
+            found=f"by={by!r}",
+            expected="a fitted Recommender, or exclude=train",
+        )
+    if by in ("known", "new"):
+        known = {key: counts.rows(frame, key) > 0 for key in ("user_id", "item_id")}
+        words = np.where(known["user_id"], "known user", "new user").astype(object)
+        named: np.ndarray = words + np.where(known["item_id"], ", known item", ", new item").astype(
+            object
+        )
+        return named
+    key, what = ("item_id", "item") if by == "popularity" else ("user_id", "user")
+    rows = counts.rows(frame, key)
+    edges = np.quantile(rows, (1 / 3, 2 / 3), method="inverted_cdf")
+    third = np.searchsorted(edges, rows, side="left")
+    low = [0, *(int(edge) + 1 for edge in edges)]
+    high = [*(f"{int(edge)}" for edge in edges), "…"]
+    return np.array(
+        [f"{what}s with {low[k]} to {high[k]} training rows" for k in range(3)], object
+    )[third]

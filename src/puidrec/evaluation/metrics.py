@@ -12,8 +12,6 @@ import numpy as np
 
 from puidrec.errors import InputError
 from puidrec.evaluation.auc import auc_by_user, list_auc
-from puidrec.evaluation.catalogue import PREFIX as CATALOGUE_PREFIX
-from puidrec.evaluation.catalogue import cutoff_of
 from puidrec.evaluation.ndcg import (
     WHOLE_LIST,
     Users,
@@ -27,6 +25,7 @@ from puidrec.evaluation.ndcg import (
 )
 from puidrec.evaluation.ranking import Blocks, RankedLists, rank_lists
 from puidrec.evaluation.significance import PerUser, join
+from puidrec.evaluation.unseen_items import CATALOGUE, UNSEEN, cutoff_of
 from puidrec.plugins import Registry
 
 PART_ROWS = 2**18
@@ -278,7 +277,7 @@ _CATALOGUE = Metric(
 def parse_metric(name: str) -> tuple[Metric, int]:
     """Look up `name` or `name@k` (no cut-off: the whole list); the error lists what there is."""
     base, at, tail = name.partition("@")
-    if name.startswith(CATALOGUE_PREFIX):
+    if name.startswith(CATALOGUE):
         return _CATALOGUE, cutoff_of(name)
     if base not in METRICS:
         raise InputError(
@@ -301,6 +300,11 @@ def parse_metric(name: str) -> tuple[Metric, int]:
             "bad cut-off of a metric", found=name, expected=f"{base}@k with a whole k from 1"
         )
     return metric, int(tail) if at else WHOLE_LIST
+
+
+def higher_is_better(name: str) -> bool:
+    """The direction of a metric; those of lists of all items (`unseen-…`) are all gains."""
+    return name.startswith(UNSEEN) or parse_metric(name)[0].higher_is_better
 
 
 def compute_metrics(rows: Scored, names: Iterable[str]) -> dict[str, PerUser | float]:

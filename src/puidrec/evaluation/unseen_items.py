@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,11 @@ from puidrec.evaluation.ranking import dense_codes, mask_seen, ranges, top_k
 from puidrec.evaluation.significance import PerUser
 
 UNSEEN = "unseen-"
+CATALOGUE = "catalogue-recall@"
+PAIRS_AT_ONCE = 1_000_000
+"""Pairs that a model is asked for at once."""
+MOST_PAIRS = 50_000_000
+"""More scores than this are not computed for one `catalogue-recall@K`: it is then left out."""
 BLOCK_PAIRS = 2**24
 """User-item pairs scored at once: 64 MB."""
 Seen = tuple[np.ndarray, np.ndarray]
@@ -220,3 +225,48 @@ def unseen_values(
     parsed = {name: parse_unseen_metric(name) for name in names}
     ranked = found(max(k for _, k in parsed.values()))
     return {name: metric(ranked, k) for name, (metric, k) in parsed.items()}
+
+
+def cutoff_of(name: str) -> int:
+    """K of `catalogue-recall@K`."""
+    tail = name.removeprefix(CATALOGUE)
+    if not (tail.isascii() and tail.isdigit() and int(tail) > 0):
+        raise InputError(
+            "bad cut-off of a metric", found=name, expected=f"{CATALOGUE}k with a whole k from 1"
+        )
+    return int(tail)
+
+
+def catalogue_recall(
+    predict: Callable[[Any, Any], Any],
+    user: np.ndarray,
+    item: np.ndarray,
+    catalogue: np.ndarray,
+    k: int,
+) -> PerUser:
+    """Recall@k over the catalogue, from uniform rows: what share of a user's liked items would a
+    list of k have shown?
+
+    Recall@k of `metrics` ranks a user's own test rows, a few items. Here a positive row is found
+    where its score is above that of the (k + 1)-th of all items; where it ties, it is not. Uniform
+    rows are a fair sample of a user's liked items, so their share is a fair estimate. user, item:
+    of positive rows; catalogue: ids of all items. Where there are no more than k items, all are
+    found; beyond `MOST_PAIRS` scores there is no value.
+    """
+    if user.size == 0 or np.unique(user).size * catalogue.size > MOST_PAIRS:
+        return PerUser(user[:0], np.zeros(0))
+    users, code = np.unique(user, return_inverse=True)
+    if k >= catalogue.size:
+        return PerUser(users, np.ones(users.size))
+    own = np.asarray(predict(user, item))
+    bar = np.empty(users.size, own.dtype)
+    step = max(1, PAIRS_AT_ONCE // catalogue.size)
+    for start in range(0, users.size, step):
+        block = users[start : start + step]
+        scores = np.asarray(
+            predict(np.repeat(block, catalogue.size), np.tile(catalogue, block.size))
+        )
+        ranked = np.partition(scores.reshape(block.size, -1), catalogue.size - k - 1, axis=1)
+        bar[start : start + step] = ranked[:, catalogue.size - k - 1]
+    found = np.bincount(code, own > bar[code], users.size) / np.bincount(code, minlength=users.size)
+    return PerUser(users, found)

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from puidrec.comparing.comparison import Comparison
-from puidrec.comparing.summary import figure, grouped, interval, title
+from puidrec.comparing.summary import figure, interval
 from puidrec.exposure.certificate import Certificate
 from puidrec.report.audit import VERDICTS, judged_leads, names_of
 from puidrec.report.charts import BLUE, DARK, GREY, LIGHT, canvas, factor_ticks, panels_of
@@ -43,10 +43,8 @@ def certificate_view(certificate: Certificate) -> str:
 def comparison_view(comparison: Comparison) -> str:
     """A headline per metric, and a table per data set and metric."""
     tables = [
-        (metric, title(group), [(row, figure(row), interval(row)) for row in own])
-        for group in grouped(comparison.rows)
-        for metric in comparison.metrics
-        if (own := [row for row in group if row.metric == metric])
+        (metric, words, [(row, figure(row), interval(row)) for row in rows])
+        for metric, words, rows in comparison.tables
     ]
     failed = [f"Not finished: {failure}." for failure in comparison.results.failures]
     words = " ".join([*comparison.sentences, *failed])
