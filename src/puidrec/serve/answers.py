@@ -18,10 +18,10 @@ from puidrec.model import Recommender
 from puidrec.serve import Seen, Unknown
 from puidrec.serve.engine import Engine, Query, Ranking
 from puidrec.serve.limits import Code, Limits, Refused, require_at_most
-from puidrec.serve.schema import Basis, Entity, RecommendRequest, ScoreRequest, User
+from puidrec.serve.schema import Basis, Item, RecommendRequest, ScoreRequest, User
 
 UNKNOWN: dict[Side, Code] = {"user": Code.UNKNOWN_USER, "item": Code.UNKNOWN_ITEM}
-Named = int | str | Entity
+Named = int | str | User | Item
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ class EntityLookup:
 
         folded: factors by position in `named` that are known already, of users with a history.
         """
-        ids = [one.id if isinstance(one, Entity) else one for one in named]
+        ids = [one.id if isinstance(one, User | Item) else one for one in named]
         self.require_type(ids, field)
         codes = np.array([self.code.get(own, -1) for own in ids], dtype=np.int64)
         codes[list(folded)] = -1
         factors = self.entities.with_average[codes]  # the average is the last row, -1
         basis = [Basis.PRIOR if code < 0 else Basis.TRAINED for code in codes.tolist()]
-        features = [one.features if isinstance(one, Entity) else {} for one in named]
+        features = [one.features if isinstance(one, User | Item) else {} for one in named]
         featured = []
         for at in np.flatnonzero(codes < 0).tolist():
             if at in folded:
@@ -180,8 +180,7 @@ class Answers:
             users.factors,
             seen_by,
             depth,
-            self.engine.choose(codes, rows),
-            unwanted,
+            self.engine.choose(codes, rows, unwanted),
             path_users,
             None if request.exclude_seen is False else history,
         )

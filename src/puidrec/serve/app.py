@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import (
     HTMLResponse,
     JSONResponse,
@@ -50,7 +49,6 @@ from puidrec.serve.schema import (
     ScoreRequest,
     ScoreResponse,
     read_body,
-    refuse_validation,
 )
 from puidrec.serve.service import Policy, Service, Serving, load_service, make_service
 
@@ -318,8 +316,6 @@ def _add_errors(app: FastAPI) -> None:
     async def refused(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, Refused):
             return error.response()
-        if isinstance(error, RequestValidationError):
-            return refuse_validation(error.errors()).response()
         if isinstance(error, HTTPException):
             code = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 400: Code.MALFORMED}.get(
                 error.status_code
@@ -331,5 +327,5 @@ def _add_errors(app: FastAPI) -> None:
             Code.INTERNAL, "something went wrong on the server; its log says what"
         ).response()
 
-    for kind in (Refused, RequestValidationError, HTTPException, Exception):
+    for kind in (Refused, HTTPException, Exception):
         app.add_exception_handler(kind, refused)

@@ -34,85 +34,56 @@ def make_exact(document: Form, answers: Answers, *, keyed: bool = False) -> None
     """Narrow the general document, in place, to what this server accepts. keyed: it asks for an API
     key."""
     if keyed:
-        bearer, header = (
-            {"type": "http", "scheme": "bearer"},
-            {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-        )
-        document["components"]["securitySchemes"] = {"bearer": bearer, "header": header}
+        document["components"]["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+        }
         document["security"] = [{"bearer": []}, {"header": []}]
         for path in PROBES:
-            for operation in document["paths"][path].values():
-                operation["security"] = []
-    forms = document["components"]["schemas"]
-    recommend, score = forms["RecommendRequest"]["properties"], forms["ScoreRequest"]["properties"]
-    users, items, limits = answers.users, answers.items, answers.limits
-    some = next(form for form in recommend["items"]["anyOf"] if form["type"] == "array")
-    recommend["k"]["maximum"], recommend["users"]["maxItems"] = limits.k, limits.users
-    some["maxItems"] = recommend["new_items"]["maxItems"] = recommend["exclude"]["maxItems"] = (
-        limits.items
+            document["paths"][path]["get"]["security"] = []
+    forms, limits, scale = (
+        document["components"]["schemas"],
+        answers.limits,
+        answers.model.rating_scale_,
     )
-    recommend["offset"]["maximum"] = limits.k
-    if not answers.engine.path:  # only `spectrum` knows how rankings change along Γ
-        recommend["stable"]["const"] = False
+    for name, side in (("UserId", answers.users), ("ItemId", answers.items)):
+        forms[name] = next(p for p in forms[name]["anyOf"] if (p["type"] == "integer") is side.integers)
+    some = {"maxItems": limits.items}
+    narrower = {
+        "RecommendRequest": {
+            "users": {"maxItems": limits.users},
+            "k": {"maximum": limits.k},
+            "offset": {"maximum": limits.k},
+            **dict.fromkeys(("items", "new_items", "exclude"), some),
+            # only `spectrum` knows how rankings change along Γ
+            "stable": {} if answers.engine.path else {"const": False},
+        },
+        "ScoreRequest": {"pairs": {"maxItems": limits.pairs}},
+        "Rated": {"rating": {"minimum": scale.low, "maximum": scale.high}},
+        "User": {
+            "features": _features(answers.users),
+            "history": some if is_foldable(answers.model) else {"maxItems": 0},
+        },
+        "Item": {"features": _features(answers.items)},
+    }
+    for name, fields in narrower.items():
+        for field, form in fields.items():
+            forms[name]["properties"][field] |= form
     if answers.seen is not Seen.ALWAYS:
         told: Form = {"properties": {"exclude_seen": {"const": True}}, "required": ["exclude_seen"]}
         if answers.seen is Seen.CATALOGUE:
             told["properties"]["items"] = {"type": "array"}
             told["required"].append("items")
         forms["RecommendRequest"]["not"] = told
-    score["pairs"]["maxItems"] = limits.pairs
-    pair, answer = forms["Pair"]["properties"], forms["UserItems"]["properties"]
-    for entities, places in (
-        (
-            users,
-            (
-                recommend["users"]["items"],
-                pair["user"],
-                forms["User"]["properties"]["id"],
-                answer["user_id"],
-            ),
-        ),
-        (
-            items,
-            (
-                some["items"],
-                pair["item"],
-                forms["Item"]["properties"]["id"],
-                answer["items"]["items"],
-            ),
-        ),
-        (
-            items,
-            (
-                forms["RecommendResponse"]["properties"]["unknown_items"]["items"],
-                recommend["exclude"]["items"],
-                forms["Rated"]["properties"]["item"],
-            ),
-        ),
-    ):
-        other = (
-            "string" if entities.integers else "integer"
-        )  # not the type that the model's ids have
-        for place in places:
-            place["anyOf"] = [part for part in place["anyOf"] if part.get("type") != other]
-    scale, history = answers.model.rating_scale_, forms["User"]["properties"]["history"]
-    history["maxItems"] = limits.items if is_foldable(answers.model) else 0
-    for form in forms["Rated"]["properties"]["rating"]["anyOf"]:
-        if form["type"] == "number":
-            form |= {"minimum": scale.low, "maximum": scale.high}
-    for name, entities in (("User", users), ("Item", items)):
-        _name_features(forms[name]["properties"]["features"], entities)
 
 
-def _name_features(form: Form, entities: EntityLookup) -> None:
-    """Say which features there are; a model that reads none ignores whatever it is given."""
+def _features(entities: EntityLookup) -> Form:
+    """Which features there are; a model that reads none ignores whatever it is given."""
     encoder = entities.cold_start.encoders.get(entities.side)
-    if encoder is not None:
-        form["properties"] = {
-            column.name: {"anyOf": [*KINDS[column.kind], {"type": "null"}]}
-            for column in encoder.columns
-        }
-        form["additionalProperties"] = False
+    if encoder is None:
+        return {}
+    named = {c.name: {"anyOf": [*KINDS[c.kind], {"type": "null"}]} for c in encoder.columns}
+    return {"properties": named, "additionalProperties": False}
 
 
 def render_page(schema: Form, card: Form, examples: Form, base: str) -> str:
@@ -122,13 +93,8 @@ def render_page(schema: Form, card: Form, examples: Form, base: str) -> str:
         path: shlex.quote(json.dumps(body, ensure_ascii=False)) for path, body in examples.items()
     }
     key = " -H 'Authorization: Bearer KEY'" if "security" in schema else ""
-    about = {
-        "info": schema["info"],
-        "paths": schema["paths"],
-        "forms": schema["components"]["schemas"],
-    }
     return _template().render(
-        **about, card=card, examples=bodies, base=base, key=key, probes=PROBES
+        **schema, forms=schema["components"]["schemas"], card=card, examples=bodies, base=base, key=key, probes=PROBES
     )
 
 
