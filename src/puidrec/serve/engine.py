@@ -156,7 +156,10 @@ class Engine:
         """The k best candidates of every user, block by block."""
         starts = range(0, len(query.users), self.users_per_block)
         blocks = [self._block(query.part(at, at + self.users_per_block)) for at in starts]
-        return Ranking(*(None if x[0] is None else np.concatenate(x) for x in zip(*blocks, strict=True)))
+        codes, scores = ([getattr(one, name) for one in blocks] for name in ("codes", "scores"))
+        last = [one.gamma_max for one in blocks if one.gamma_max is not None]
+        gammas = np.concatenate(last) if last else None
+        return Ranking(np.concatenate(codes), np.concatenate(scores), gammas)
 
     def best_of_each(self, queries: list[Query]) -> list[Ranking]:
         """Answers to queries that join each other, from one product."""
@@ -173,8 +176,7 @@ class Engine:
         """Scores of pairs given as rows of factors, on the scale of the target."""
         return self.scale.of_scores(np.einsum("nd,nd->n", users, items))
 
-    def _block(self, query: Query) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Codes, scores, and up to which Γ they stay."""
+    def _block(self, query: Query) -> Ranking:
         candidates, n_users = query.candidates, len(query.users)
         if self._buffer.numel() < query.cost:
             self._buffer = torch.empty(query.cost, device=self.device)
@@ -192,7 +194,7 @@ class Engine:
             users = query.path_users[known]
             last[known] = gamma_max(scores[known], users, row[known], self.path, candidates.codes)
         value = np.where(np.isfinite(value), self.scale.of_scores(value), -np.inf)
-        return candidates.codes[row], value, last
+        return Ranking(candidates.codes[row], value, last)
 
 
 Render = Callable[[Ranking, int], Any]

@@ -12,13 +12,12 @@ from __future__ import annotations
 import math
 import re
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-
     Field,
     FiniteFloat,
     PlainValidator,
@@ -29,10 +28,15 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, from_json
 from typing_extensions import TypeAliasType
 
+from puidrec.data.schema import MAX_FEATURE
 from puidrec.errors import one_line
+from puidrec.fold_in import is_foldable
 from puidrec.methods import METHODS
 from puidrec.serve import Seen, Unknown
-from puidrec.serve.limits import Code, Limits, Refused, require_at_most
+from puidrec.serve.limits import PROBES, Code, Limits, Refused, require_at_most
+
+if TYPE_CHECKING:
+    from puidrec.serve.answers import Answers, EntityLookup
 
 T = TypeVar("T")
 Form = TypeVar("Form", bound=BaseModel)
@@ -331,3 +335,71 @@ def _refused(deepest: Any) -> Refused:
     ]
     words = {"extra_forbidden": "unknown field"}.get(deepest["type"], deepest["msg"])
     return Refused(Code.INVALID, words, ".".join(place[:5]) or None)
+
+
+Json = dict[str, Any]
+KINDS: dict[str, list[Json]] = {
+    "number": [{"type": "number", "minimum": -MAX_FEATURE, "maximum": MAX_FEATURE}],
+    "category": [{"type": "string"}, {"type": "boolean"}, {"type": "integer"}],
+    "list": [{"type": "array", "items": {"type": "string"}}],
+}
+
+
+def make_exact(document: Json, answers: Answers, *, keyed: bool = False) -> None:
+    """Narrow the general document, in place, to what this server accepts. keyed: it asks for an API
+    key."""
+    if keyed:
+        document["components"]["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+        }
+        document["security"] = [{"bearer": []}, {"header": []}]
+        for path in PROBES:
+            document["paths"][path]["get"]["security"] = []
+    forms, limits, scale = (
+        document["components"]["schemas"],
+        answers.limits,
+        answers.model.rating_scale_,
+    )
+    for name, side in (("UserId", answers.users), ("ItemId", answers.items)):
+        forms[name] = next(
+            p
+            for p in forms[name]["anyOf"]
+            if (p["type"] == "integer") is (side.id_type == "integer")
+        )
+    some = {"maxItems": limits.items}
+    narrower: dict[str, dict[str, Json]] = {
+        "RecommendRequest": {
+            "users": {"maxItems": limits.users},
+            "k": {"maximum": limits.k},
+            "offset": {"maximum": limits.k},
+            **dict.fromkeys(("items", "new_items", "exclude"), some),
+            # only `spectrum` knows how rankings change along Γ
+            "stable": {} if answers.engine.path else {"const": False},
+        },
+        "ScoreRequest": {"pairs": {"maxItems": limits.pairs}},
+        "Rated": {"rating": {"minimum": scale.low, "maximum": scale.high}},
+        "User": {
+            "features": _features(answers.users),
+            "history": some if is_foldable(answers.model) else {"maxItems": 0},
+        },
+        "Item": {"features": _features(answers.items)},
+    }
+    for name, fields in narrower.items():
+        for field, form in fields.items():
+            forms[name]["properties"][field] |= form
+    if answers.seen is not Seen.ALWAYS:
+        told: Json = {"properties": {"exclude_seen": {"const": True}}, "required": ["exclude_seen"]}
+        if answers.seen is Seen.CATALOGUE:
+            told["properties"]["items"] = {"type": "array"}
+            told["required"].append("items")
+        forms["RecommendRequest"]["not"] = told
+
+
+def _features(entities: EntityLookup) -> Json:
+    """Which features there are; a model that reads none ignores whatever it is given."""
+    encoder = entities.cold_start.encoders.get(entities.side)
+    if encoder is None:
+        return {}
+    named = {c.name: {"anyOf": [*KINDS[c.kind], {"type": "null"}]} for c in encoder.columns}
+    return {"properties": named, "additionalProperties": False}
