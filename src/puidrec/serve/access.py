@@ -43,29 +43,29 @@ class ApiKeys:
         self._digests = self._read()
 
     def _read(self) -> list[bytes]:
-        hint = f"For example: openssl rand -hex 32 > {self.file}"
+        def wrong(problem: str, found: str | None = None) -> InputError:
+            expected = (
+                f"one key per line, each of at least {SHORTEST_KEY} characters without spaces"
+            )
+            hint = f"For example: openssl rand -hex 32 > {self.file}"
+            return InputError(problem, file=self.file, found=found, expected=expected, hint=hint)
+
         try:
             if self.file.exists() and not self.file.is_file():
-                raise InputError("not a file", file=self.file, expected="a file of API keys")
+                raise wrong("not a file")
             with self.file.open(encoding="ascii") as stream:
                 content = stream.read(MAX_KEY_FILE + 1)
         except OSError as error:
-            found = error.strerror or "an error"
-            raise InputError("cannot read", file=self.file, found=found) from error
+            raise wrong("cannot read", error.strerror) from error
         except UnicodeDecodeError as error:
-            raise InputError("API keys are plain text (ASCII)", file=self.file) from error
+            raise wrong("API keys are plain text (ASCII)") from error
         lines = [line.strip() for line in content.split("\n") if not line.startswith("#")]
         keys = [line for line in lines if line]
         if not keys or len(content) > MAX_KEY_FILE:
-            raise InputError("no API keys", file=self.file, expected="one key per line", hint=hint)
+            raise wrong("no API keys")
         for number, key in enumerate(keys, 1):  # a key is never quoted
             if not re.fullmatch(rf"\S{{{SHORTEST_KEY},}}", key):
-                raise InputError(
-                    f"key {number} is too short or holds spaces",
-                    file=self.file,
-                    expected=f"at least {SHORTEST_KEY} characters without spaces",
-                    hint=hint,
-                )
+                raise wrong(f"key {number} is too short or holds spaces")
         return [hashlib.sha256(key.encode()).digest() for key in keys]
 
     def knows(self, key: str) -> bool:
@@ -180,26 +180,18 @@ def allowed_hosts(host: str, named: Sequence[str]) -> list[str]:
         if not re.fullmatch(r"\*|(\*\.)?[^*]+", name):
             expected = "a name such as api.example.com or *.example.com"
             raise InputError("not a host name", found=name, expected=expected)
-    if named:
-        return [*named, *(LOOPBACK_NAMES if is_loopback(host) else ())]
-    return [*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host] if is_loopback(host) else ["*"]
+    own = [*LOOPBACK_NAMES, host, f"[{host}]"] if is_loopback(host) else []
+    return [name.lower() for name in (*named, *own)] or ["*"]
 
 
 def is_loopback(host: str) -> bool:
     """Whether an address, or every address of a name, reaches this machine only."""
     try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        pass
-    try:
-        found = {
-            str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        }
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, ValueError):
         return False
-    return bool(found) and all(
-        ip_address(address.partition("%")[0]).is_loopback for address in found
-    )
+    addresses = [str(info[4][0]).partition("%")[0] for info in found]
+    return bool(addresses) and all(ip_address(one).is_loopback for one in addresses)
 
 
 def require_key_beyond_loopback(host: str, keys: ApiKeys | None) -> None:

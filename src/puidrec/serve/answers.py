@@ -44,6 +44,14 @@ class EntityLookup:
         self.id_type = "integer" if entities.ids.ids.dtype.is_integer() else "text"
         self._code = {own: code for code, own in enumerate(self.ids)}
 
+    def card(self) -> dict[str, Any]:
+        """What `/model` tells of this side."""
+        return {
+            f"{self.side}s": len(self.ids),
+            f"{self.side}_id_type": self.id_type,
+            f"{self.side}_features": self.cold_start.names(self.side),
+        }
+
     def codes(self, ids: Sequence[int | str], field: str) -> np.ndarray:
         """Codes of ids; those that cannot be of this model are refused."""
         for at, own in enumerate(ids):
@@ -163,18 +171,17 @@ class Answers:
         users = self.users.resolve(request.users, "users", self.unknown, folded)
         parts = [self.items.resolve(request.new_items, "new_items", Unknown.REFUSE)]
         if request.items is not None:
-            parts.append(self.items.resolve(request.items, "items", self.unknown))
-        excluded, unwanted = self.items.codes(request.exclude, "exclude"), set(request.exclude)
-        cold: dict[int | str, np.ndarray] = {}
-        left_out: dict[int | str, None] = {}
-        for part in parts:
-            for at in np.flatnonzero(part.codes < 0).tolist():
-                if part.ids[at] in unwanted:
-                    continue
-                if part.basis[at] is Basis.FEATURES:
-                    cold.setdefault(part.ids[at], part.factors[at])
-                else:
-                    left_out[part.ids[at]] = None
+            parts.insert(0, self.items.resolve(request.items, "items", self.unknown))
+        excluded = self.items.codes(request.exclude, "exclude")
+        strangers = {
+            part.ids[at]: part.factors[at] if part.basis[at] is Basis.FEATURES else None
+            for part in parts
+            for at in np.flatnonzero(part.codes < 0).tolist()
+        }
+        for own in request.exclude:
+            strangers.pop(own, None)
+        cold = {own: factors for own, factors in strangers.items() if factors is not None}
+        left_out = [own for own in strangers if own not in cold]
         if request.stable:
             self._require_path(new=bool(cold))
         codes = np.concatenate([part.codes[part.codes >= 0] for part in parts])
@@ -192,7 +199,7 @@ class Answers:
             None if request.exclude_seen is False else history,
         )
         names = [*self.items.ids, *cold] if cold else self.items.ids
-        return Plan(query, users, names, list(left_out), request.offset)
+        return Plan(query, users, names, left_out, request.offset)
 
     def scores(self, request: ScoreRequest) -> dict[str, Any]:
         """Scores of pairs, on the scale of the target."""
@@ -215,14 +222,15 @@ class Answers:
         ]
         if not rows:
             return {}, None
-        users, items, ratings = zip(*rows, strict=True)
+        at, items, ratings = zip(*rows, strict=True)
+        user, rating = np.array(at), np.array(ratings, dtype=np.float64)  # None becomes NaN
         code, scale = self.items.codes(items, f"{field}.history"), self.model.rating_scale_
-        for at, value in zip(users, ratings, strict=True):
-            if value is not None and not scale.low <= value <= scale.high:
-                message = f"found rating {value:g}; expected one on the scale {scale}"
-                raise Refused(Code.INVALID, message, f"{field}.{at}.history")
-        rating = np.array([scale.high if value is None else value for value in ratings])
-        user, code, rating = (part[code >= 0] for part in (np.array(users), code, rating))
+        rating[np.isnan(rating)] = scale.high
+        off = (rating < scale.low) | (rating > scale.high)
+        if off.any():
+            message = f"found rating {rating[off][0]:g}; expected one on the scale {scale}"
+            raise Refused(Code.INVALID, message, f"{field}.{user[off][0]}.history")
+        user, code, rating = (part[code >= 0] for part in (user, code, rating))
         if not code.size:
             return {}, None
         told, place = np.unique(user, return_inverse=True)

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import shlex
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
-from jinja2 import Environment, Template
+from jinja2 import Environment, PackageLoader
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic_core import to_json
@@ -69,6 +67,7 @@ BUSY: dict[int | str, dict[str, Any]] = {status: REFUSALS[status] for status in 
 SMALL_BODY = 4096
 """Bytes of a body that is read on the event loop; larger ones are read on a thread, so that others
 go on meanwhile."""
+PAGES = Environment(loader=PackageLoader("puidrec.serve"), autoescape=True)
 PART = 2**16
 """Bytes of an answer that are given to the connection at once."""
 
@@ -292,31 +291,18 @@ async def docs(request: Request) -> HTMLResponse:
     """This service in one page, without anything loaded from elsewhere."""
     service, schema = request.app.state.serving.service, request.app.openapi()
     user, item = service.answers.users.ids[0], service.answers.items.ids[0]
-    examples = {
-        "/recommend": {"users": [user], "k": 5},
-        "/score": {"pairs": [{"user": user, "item": item}]},
-    }
-    page = _template().render(
+    page = PAGES.get_template("docs.html.j2").render(
         **schema,
-        forms=schema["components"]["schemas"],
         card=service.card,
         examples={
-            path: shlex.quote(json.dumps(body, ensure_ascii=False))
-            for path, body in examples.items()
+            "/recommend": {"users": [user], "k": 5},
+            "/score": {"pairs": [{"user": user, "item": item}]},
         },
         base=str(request.base_url).rstrip("/"),
-        key=" -H 'Authorization: Bearer KEY'" if "security" in schema else "",
         probes=PROBES,
     )
     headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
     return HTMLResponse(page, headers=headers)
-
-
-@cache
-def _template() -> Template:
-    """Compiled once: that takes longer than everything else on the page."""
-    text = (Path(__file__).parent / "templates" / "docs.html.j2").read_text(encoding="utf-8")
-    return Environment(autoescape=True).from_string(text)
 
 
 @READ.get("/", include_in_schema=False)

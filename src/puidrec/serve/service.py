@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import ctypes
 import sys
 import time
@@ -55,9 +54,6 @@ def load_service(folder: Path, policy: Policy) -> Service:
     """Load a run folder and warm up."""
     model, metrics = load_run(folder, policy.device)
     environment = read_environment(folder)
-    # A loaded model maps its files into memory: one that is written over in place would change the
-    # answers, one that is cut short end the process.
-    model = copy.deepcopy(model)
     if policy.seen is Seen.NEVER:
         model.seen_, model.held_out_ = nothing_seen(model), None
     answers = Answers(model, policy.unknown, policy.limits, policy.seen)
@@ -67,8 +63,7 @@ def load_service(folder: Path, policy: Policy) -> Service:
 
 def make_service(answers: Answers, metrics: dict[str, Any], environment: dict[str, Any]) -> Service:
     """A fitted model; metrics and environment are what `/model` tells of its making."""
-    model, users, items = answers.model, answers.users, answers.items
-    apart = ("method", "gamma", "protocol")
+    model, apart = answers.model, ("method", "gamma", "protocol")
     card = {
         "method": model.settings.method,
         "description": model.settings.spec.description,
@@ -78,12 +73,8 @@ def make_service(answers: Answers, metrics: dict[str, Any], environment: dict[st
         "metrics": {key: value for key, value in metrics.items() if key not in apart},
         "gamma": model.report_.get("gamma"),
         "settings": model.settings.model_dump(),
-        "users": len(users.ids),
-        "items": len(items.ids),
-        "user_id_type": users.id_type,
-        "item_id_type": items.id_type,
-        "user_features": users.cold_start.names("user"),
-        "item_features": items.cold_start.names("item"),
+        **answers.users.card(),
+        **answers.items.card(),
         "unknown": answers.unknown.value,
         "seen": answers.seen.value,
         "loaded": datetime.now(UTC).isoformat(timespec="seconds"),
