@@ -266,9 +266,12 @@ class Soak:
         for _, _, status in lines:
             self.note("livez", int(status) if status.isdigit() else 0, {200})
         at, took = (np.array([float(line[k]) for line in lines]) for k in (0, 1))
-        found = {}
+        found = {NO_ATTACK: {"p99": 0.0}}  # where nothing was answered there either
         for name, start, end in self.windows:
             own = took[(at >= start) & (at < end)]
+            if not own.size:
+                self.failures[f"livez: never answered during {name}"] += 1
+                continue
             found[name] = dict(
                 zip(("p50", "p99", "max"), 1e3 * np.quantile(own, (0.5, 0.99, 1)), strict=True)
             )
@@ -311,6 +314,7 @@ class Soak:
                 "peak": float(settled[:, 1].max()),
                 "growth": thirds[2] / thirds[0] - 1,
             },
+            "load_average": os.getloadavg(),
             "failures": dict(self.failures),
         }
 

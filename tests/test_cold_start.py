@@ -231,7 +231,7 @@ def test_the_server_says_the_same(signed_model: Recommender, new_rows) -> None:
         for own, row in zip(items["item_id"], items.drop("item_id").to_dicts(), strict=True)
     ]
     plan = answers.plan(RecommendRequest(users=[*named, 3], k=6, new_items=new))
-    served = answers.entries(plan, answers.engine.best(plan.query))
+    served = plan.entries(answers.engine.best(plan.query))
     own = signed_model.recommend(
         [*users["user_id"], 3], 6, user_features=users, item_features=items, scale="unit"
     )

@@ -8,7 +8,8 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
-from puidrec.methods import dim_and_l2
+from puidrec.errors import InputError
+from puidrec.methods import METHODS, dim_and_l2
 from puidrec.model import Recommender
 from puidrec.optimise.l2_path import DIMS, FACTORS, Choice
 from puidrec.settings import DEFAULT_L2
@@ -122,13 +123,24 @@ def test_large_logs_walk_it_on_some_of_their_users(bound, chosen, monkeypatch) -
     assert error(some, truth) < 1.2 * error(model, truth)
 
 
-def test_features_without_bins_are_refused_before_it_is_walked(monkeypatch, refusal) -> None:
-    log = simulate("mixed", 60, 40, density=0.3, rng=0).data.logged.to_frame()
-    ids = log["user_id"].unique()
+@pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].trains])
+@pytest.mark.parametrize("with_uniform", [True, False])
+def test_features_without_bins_are_refused_before_it_is_walked(
+    method, with_uniform, monkeypatch, refusal
+) -> None:
+    """Whatever refuses them where dim and L2 are given."""
+    given = simulate("mixed", 60, 40, density=0.3, rng=0).data
+    ids = given.user_ids.ids
     names = pl.DataFrame({"user_id": ids, "street": [f"street {k}" for k in ids]})
-    data = Dataset.from_frame(log, users=names, scale=(1, 5))
+    tables = {"uniform": given.uniform.to_frame()} if with_uniform else {}
+    data = Dataset.from_frame(given.logged.to_frame(), users=names, scale=(1, 5), **tables)
     monkeypatch.setattr(dim_and_l2, "_walk", lambda *_: pytest.fail("walked"))
-    refusal(lambda: Recommender("mf").fit(data), "street", "an id cannot be a feature")
+    try:
+        Recommender(method, rng=0, dim=2, l2=0.1, epochs=1).fit(data)
+    except InputError:
+        words = METHODS[method].needs_uniform and not with_uniform
+        expected = ["uniform"] if words else ["street", "an id cannot be a feature"]
+        refusal(lambda: Recommender(method, rng=0).fit(data), *expected)
 
 
 def test_one_tenth_is_held_out_where_rows_are_many(chosen, monkeypatch) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,10 +128,17 @@ def engine(model: Recommender, monkeypatch: pytest.MonkeyPatch) -> Slow:
     return Slow(model)
 
 
+async def best(worker: Worker, engine: Engine, asked: Query) -> Ranking:
+    """The answer to a query, its parts together."""
+    parts = await worker.parts(engine, asked, lambda ranking, start: ranking)
+    codes, scores = ([getattr(part, name) for part in parts] for name in ("codes", "scores"))
+    return Ranking(np.concatenate(codes), np.concatenate(scores))
+
+
 async def gathered(engine: Slow, queries: list[Query]) -> list[Ranking | BaseException]:
     """All queries are waiting before the first product begins, save the first, which is in it."""
     worker = Worker()
-    tasks = [asyncio.create_task(worker.best(engine, one)) for one in queries]
+    tasks = [asyncio.create_task(best(worker, engine, one)) for one in queries]
     await asyncio.sleep(0.05)
     engine.gate.set()
     found = await asyncio.gather(*tasks, return_exceptions=True)
@@ -170,7 +178,7 @@ def test_a_single_user_does_not_wait_for_a_giant(engine: Slow) -> None:
     done: list[str] = []
 
     async def ask(worker: Worker, name: str, users: list[int], k: int) -> None:
-        await worker.best(engine, query(engine, users, k))
+        await best(worker, engine, query(engine, users, k))
         done.append(name)
 
     async def story() -> None:
@@ -191,9 +199,9 @@ def test_a_single_user_does_not_wait_for_a_giant(engine: Slow) -> None:
 def test_what_nobody_waits_for_is_not_computed(engine: Slow) -> None:
     async def story() -> None:
         worker = Worker()
-        first = asyncio.create_task(worker.best(engine, query(engine, [0])))
+        first = asyncio.create_task(best(worker, engine, query(engine, [0])))
         await asyncio.sleep(0.05)
-        second = asyncio.create_task(worker.best(engine, query(engine, list(range(60)), k=7)))
+        second = asyncio.create_task(best(worker, engine, query(engine, list(range(60)), k=7)))
         await asyncio.sleep(0.05)
         second.cancel()
         await asyncio.sleep(0)
@@ -249,7 +257,7 @@ def test_a_slice_is_bounded_by_scores_and_by_results(model: Recommender) -> None
     engine = Engine(model)
     assert engine.slice_users(query(engine, [0], 1000)) == 1
     assert engine.slice_users(query(engine, [0], 5)) == module.SLICE_RESULTS // 5
-    many = module.Candidates(torch.zeros(module.SLICE_SCORES // 3, 6))
+    many = replace(engine.catalogue, factors=torch.zeros(module.SLICE_SCORES // 3, 6))
     assert engine.slice_users(query(engine, [0], 1, candidates=many)) == 3
 
 
@@ -266,11 +274,11 @@ def test_what_waits_is_estimated_by_the_pace_of_the_last_products(engine: Slow) 
     async def story() -> list[float]:
         worker, waits = Worker(), []
         engine.gate.set()
-        await worker.best(engine, query(engine, [0]))
+        await best(worker, engine, query(engine, [0]))
         waits.append(worker.waiting_seconds)
         engine.gate.clear()
         tasks = [
-            asyncio.create_task(worker.best(engine, query(engine, [user], k=3 + user)))
+            asyncio.create_task(best(worker, engine, query(engine, [user], k=3 + user)))
             for user in range(3)
         ]
         await asyncio.sleep(0.05)

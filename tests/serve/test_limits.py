@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from puidrec.serve.limits import Guard, Limits
+from puidrec.serve.access import Guard
+from puidrec.serve.limits import Limits
 
 LIMITS = Limits(body=100, read_seconds=0.2)
 
@@ -22,7 +23,7 @@ def ask(
     sent: list[dict[str, Any]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        passed.append((await receive())["body"])
+        passed.append(scope["state"]["body"])
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import json
 import signal
 import socket
@@ -389,6 +390,33 @@ def test_a_port_in_use_is_one_line(refusal: Any) -> None:
         refusal(lambda: open_socket("127.0.0.1", first.getsockname()[1]), "cannot listen", "--port")
     refusal(lambda: open_socket("256.1.1.1", 0), "cannot listen")
     refusal(lambda: open_socket("\u0000", 0), "cannot listen")
+
+
+def test_a_clock_that_is_set_back_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits and durations come from clocks that only go forward; no answer is given up too early."""
+    real, looks = time.time, itertools.count(1)
+    back = lambda: real() - 3600.0 * next(looks)  # noqa: E731 (an hour earlier at each look)
+    monkeypatch.setattr(time, "time", back)
+    monkeypatch.setattr(time, "time_ns", lambda: int(back() * 1e9))
+    running = Running(random_model(50, 200, 4), read_seconds=0.5, seconds=5)
+    with running.connect() as connection:
+        for _ in range(5):
+            connection.sendall(post({"users": [1, 2]}))
+            assert read_answer(connection).startswith(ANSWERED)
+    with running.connect() as connection:
+        connection.sendall(post({"users": [1]})[:-5])
+        assert read_all(connection).startswith(b"HTTP/1.1 408 ")
+    assert 0.5 <= running.app.state.metrics.seconds.labels("/recommend")._sum.get() < 5
+    assert running.app.state.worker._seconds_per_score > 0
+    running.stop()
+    serving = running.app.state.serving
+
+    async def story() -> None:
+        serving.reload()
+        await serving.wait()
+
+    asyncio.run(story())
+    assert serving.metrics.reloads.labels("done")._value.get() == 1
 
 
 def test_sixty_four_clients_are_all_answered() -> None:

@@ -215,7 +215,7 @@ def bin_side(
     if frame is None or not columns:
         return SideBins(np.zeros(n, np.int32), ("all",), ())
     for name in columns:
-        _refuse_id(frame[name], id_column)
+        refuse_id(frame[name], id_column)
     floor = max(MIN_COUNT, n // 200) if min_count is None else max(1, min_count)
     binned = [bin_column(frame[name], n_bins) for name in columns]
     if relevance is not None:
@@ -250,7 +250,7 @@ def _explained(codes: np.ndarray, target: np.ndarray) -> float:
     return max(0.0, round(1.0 - residual / left / (total / (codes.size - 1)), 9))
 
 
-def _refuse_id(column: pl.Series, id_column: str) -> None:
+def refuse_id(column: pl.Series, id_column: str) -> None:
     """An id explains every exposure and generalises to none: as a feature it would make all gains
     spurious."""
     named = column.name.lower() in {"id", "user_id", "item_id", id_column.lower()}

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from puidrec.errors import InputError
+from puidrec.features.bins import refuse_id
+from puidrec.features.encode import feature_columns
 from puidrec.losses.pair_loss import Objective
 from puidrec.methods.dim_and_l2 import Chosen, spectral_start, with_chosen_l2
 from puidrec.methods.prepare import Prepared
@@ -48,11 +50,8 @@ def train_stages(
 ) -> Fitted:
     """Run every stage; a checkpoint holds the stages done and the one under way."""
     _require_same_checkpoint(resume, prepared.log.operator)
-    if prepared.settings.spec.needs_uniform:
-        prepared.uniform_rows()  # refused before dim and L2 are chosen, which takes longest
+    _require_inputs(prepared)
     work = None if progress is None else Work(progress, prepared.settings.epochs)
-    # First, since it asks for propensities: features that cannot be binned are refused before the
-    # path is walked, not after it.
     validator = prepared.validator() if prepared.settings.spec.trains else None
     prepared, chosen = with_chosen_l2(prepared, resume, work)
     settings = prepared.settings
@@ -81,6 +80,18 @@ def train_stages(
         ),
         notes=notes,
     )
+
+
+def _require_inputs(prepared: Prepared) -> None:
+    """Refuse too few uniform rows, and features that cannot be binned, where the method reads them:
+    before dim and L2 are chosen, which takes longest."""
+    spec, data = prepared.settings.spec, prepared.data
+    if spec.needs_uniform:
+        prepared.uniform_rows()
+    if spec.reads_bins and not data.positives_only:
+        for table, key in ((data.users, "user_id"), (data.items, "item_id")):
+            for column in feature_columns(table, key):
+                refuse_id(column, key)
 
 
 def _most_sweeps(stage: Stage, settings: Settings) -> int:

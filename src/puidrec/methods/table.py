@@ -98,6 +98,11 @@ class MethodSpec:
         return self.estimator == "dr"
 
     @property
+    def reads_bins(self) -> bool:
+        """Whether it asks of a log of ratings who saw what, by bins of features."""
+        return (self.estimator, self.uncertainty, self.uses_uniform) != ("naive", "none", "")
+
+    @property
     def chooses_l2(self) -> bool:
         """Whether dim and L2 are chosen by held-out rows where they are left open."""
         return self.trains

@@ -1,38 +1,32 @@
-"""Who is let in: API keys, names under which the server may be called, and where it may listen
-without a key."""
+"""Who is let in, and with how much: API keys, names under which the server may be called, where it
+may listen without a key, and sizes of bodies."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
+import re
 import socket
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
-from starlette.authentication import (
-    AuthCredentials,
-    AuthenticationBackend,
-    AuthenticationError,
-    SimpleUser,
-)
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import HTTPConnection
-from starlette.responses import Response
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from puidrec.errors import InputError
-from puidrec.serve.limits import Code, Refused
+from puidrec.serve.limits import LOG, Code, Limits, Refused
 
 SHORTEST_KEY = 16
 MAX_KEY_FILE = 2**16
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-PROBES = ("/livez", "/readyz")
-"""Answered without a key, under any name and under any load: they tell nothing but that the process
-is there."""
 
 
-class ApiKeys(AuthenticationBackend):
+class ApiKeys:
     """The keys of a file: one per line; several, so that a new one can be handed out before the old
     one is withdrawn.
 
@@ -49,31 +43,29 @@ class ApiKeys(AuthenticationBackend):
         self._digests = self._read()
 
     def _read(self) -> list[bytes]:
+        def wrong(problem: str, found: str | None = None) -> InputError:
+            expected = (
+                f"one key per line, each of at least {SHORTEST_KEY} characters without spaces"
+            )
+            hint = f"For example: openssl rand -hex 32 > {self.file}"
+            return InputError(problem, file=self.file, found=found, expected=expected, hint=hint)
+
         try:
             if self.file.exists() and not self.file.is_file():
-                raise InputError("not a file", file=self.file, expected="a file of API keys")
-            with self.file.open("rb") as stream:
+                raise wrong("not a file")
+            with self.file.open(encoding="ascii") as stream:
                 content = stream.read(MAX_KEY_FILE + 1)
-            lines = content.decode("ascii").split("\n")
         except OSError as error:
-            raise InputError(
-                "cannot read", file=self.file, found=error.strerror or "an error"
-            ) from error
+            raise wrong("cannot read", error.strerror) from error
         except UnicodeDecodeError as error:
-            raise InputError("API keys are plain text (ASCII)", file=self.file) from error
-        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-        hint = f"For example: openssl rand -hex 32 > {self.file}"
+            raise wrong("API keys are plain text (ASCII)") from error
+        lines = [line.strip() for line in content.split("\n") if not line.startswith("#")]
+        keys = [line for line in lines if line]
         if not keys or len(content) > MAX_KEY_FILE:
-            raise InputError("no API keys", file=self.file, expected="one key per line", hint=hint)
+            raise wrong("no API keys")
         for number, key in enumerate(keys, 1):  # a key is never quoted
-            if len(key) < SHORTEST_KEY or any(c.isspace() for c in key):
-                expected = f"at least {SHORTEST_KEY} characters without spaces"
-                raise InputError(
-                    f"key {number} is too short or holds spaces",
-                    file=self.file,
-                    expected=expected,
-                    hint=hint,
-                )
+            if not re.fullmatch(rf"\S{{{SHORTEST_KEY},}}", key):
+                raise wrong(f"key {number} is too short or holds spaces")
         return [hashlib.sha256(key.encode()).digest() for key in keys]
 
     def knows(self, key: str) -> bool:
@@ -82,53 +74,100 @@ class ApiKeys(AuthenticationBackend):
         given = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
         return sum([hmac.compare_digest(given, own) for own in self._digests]) > 0
 
-    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser]:
-        """Take `Authorization: Bearer KEY` or `X-API-Key: KEY`; anything else is refused."""
-        scheme, _, bearer = conn.headers.get("authorization", "").partition(" ")
-        key = bearer.strip() if scheme.lower() == "bearer" else conn.headers.get("x-api-key", "")
-        if not self.knows(key):
-            raise AuthenticationError
-        return AuthCredentials(["client"]), SimpleUser("client")
 
-
-def unauthorised(conn: HTTPConnection, error: Exception) -> Response:
-    """The answer to a request without a key; it does not say whether one was given."""
-    return Refused(
-        Code.UNAUTHORISED,
-        "this server needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY",
-    ).response()
-
-
-class AllowedHosts:
-    """ASGI middleware: Starlette's check of the Host header, its refusal in our form.
+class Guard:
+    """ASGI middleware: lets in who calls us by our name and has a key, reads bodies within a size
+    and a time, and counts what is under way.
 
     A page that a user of this machine visits can make a name of its own point here (DNS rebinding)
     and read answers; the name then stands in the Host header, and is none of ours.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
-        self.app = app
-        self._check = TrustedHostMiddleware(_passed, list(hosts), www_redirect=False)
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        keys: ApiKeys | None = None,
+        hosts: Sequence[str] = ("*",),
+    ) -> None:
+        self.app, self.limits, self.keys, self.hosts = app, limits, keys, hosts
+        self.held: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what was addressed to us."""
-        if scope["type"] == "http":
-            await self._check(scope, receive, _nowhere)
-            if not scope["state"].pop("host_passed", False):
-                refused = Refused(
-                    Code.WRONG_HOST, "this server is not called by that name (--allowed-host)"
-                )
+        """Check, read, pass on: the body lies in the state, and so does the way to count more."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        with contextlib.ExitStack() as held:
+
+            def hold(what: str, number: int) -> None:
+                held.enter_context(self.holding(what, number))
+
+            try:
+                size = self._admit(Headers(scope=scope))
+                hold("requests", 1)
+                hold("bytes", size)
+                scope["state"] |= {"hold": hold, "body": await self._body(Request(scope, receive))}
+            except Refused as refused:
                 await refused.response()(scope, receive, send)
                 return
-        await self.app(scope, receive, send)
+            except ClientDisconnect:
+                return
+            try:
+                async with asyncio.timeout(2 * self.limits.seconds):
+                    await self.app(scope, receive, send)
+            except TimeoutError:  # the server hangs up on who has only a part
+                LOG.warning("an answer was not taken in time")
 
+    @contextlib.contextmanager
+    def holding(self, what: str, number: int) -> Iterator[None]:
+        """Count something under way; 503 where there is too much of it, unless it is alone."""
+        most = getattr(self.limits, f"all_{what}")
+        if self.held[what] and self.held[what] + number > most:
+            raise Refused(Code.OVERLOADED, f"too many {what} are under way; try again")
+        self.held[what] += number
+        try:
+            yield
+        finally:
+            self.held[what] -= number
 
-async def _passed(scope: Scope, receive: Receive, send: Send) -> None:
-    scope["state"]["host_passed"] = True
+    def _admit(self, headers: Headers) -> int:
+        """The size of the body as declared: bodies of unknown length were refused before."""
+        host = re.sub(r":\d*$", "", headers.get("host", "").lower())
+        if not any(
+            host == name or (name[0] == "*" and host.endswith(name[1:])) for name in self.hosts
+        ):
+            raise Refused(
+                Code.WRONG_HOST, "this server is not called by that name (--allowed-host)"
+            )
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        key = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        if self.keys is not None and not self.keys.knows(key):
+            raise Refused(
+                Code.UNAUTHORISED,
+                "this server needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY",
+            )
+        size = headers.get("content-length", "0")
+        # int() takes seconds for a number of a million digits
+        if not re.fullmatch(r"[0-9]{1,20}", size) or int(size) > self.limits.body:
+            raise self._too_large()
+        return int(size)
 
+    async def _body(self, request: Request) -> bytes:
+        body, seconds = bytearray(), self.limits.read_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > self.limits.body:  # a length that was declared is no promise
+                        raise self._too_large()
+        except TimeoutError:
+            raise Refused(Code.TOO_SLOW, f"the body did not arrive within {seconds:g} s") from None
+        return bytes(body)
 
-async def _nowhere(message: object) -> None:
-    """Takes an answer that nobody gets."""
+    def _too_large(self) -> Refused:
+        most = f"expected at most {self.limits.body:,} bytes"
+        return Refused(Code.BODY_TOO_LARGE, f"the body is too large; {most}")
 
 
 def allowed_hosts(host: str, named: Sequence[str]) -> list[str]:
@@ -137,38 +176,22 @@ def allowed_hosts(host: str, named: Sequence[str]) -> list[str]:
 
     Beyond loopback a key is needed, which a page of somebody else does not have.
     """
-    bad = next(
-        (
-            name
-            for name in named
-            if not name or "*" in name[1:] or (name[0] == "*" and name[1:2] not in ("", "."))
-        ),
-        None,
-    )
-    if bad is not None:
-        raise InputError(
-            "not a host name", found=bad, expected="a name such as api.example.com or *.example.com"
-        )
-    if named:
-        return [*named, *(LOOPBACK_NAMES if is_loopback(host) else ())]
-    return [*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host] if is_loopback(host) else ["*"]
+    for name in named:
+        if not re.fullmatch(r"\*|(\*\.)?[^*]+", name):
+            expected = "a name such as api.example.com or *.example.com"
+            raise InputError("not a host name", found=name, expected=expected)
+    own = [*LOOPBACK_NAMES, host, f"[{host}]"] if is_loopback(host) else []
+    return [name.lower() for name in (*named, *own)] or ["*"]
 
 
 def is_loopback(host: str) -> bool:
     """Whether an address, or every address of a name, reaches this machine only."""
     try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        pass
-    try:
-        found = {
-            str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        }
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, ValueError):
         return False
-    return bool(found) and all(
-        ip_address(address.partition("%")[0]).is_loopback for address in found
-    )
+    addresses = [str(info[4][0]).partition("%")[0] for info in found]
+    return bool(addresses) and all(ip_address(one).is_loopback for one in addresses)
 
 
 def require_key_beyond_loopback(host: str, keys: ApiKeys | None) -> None:

@@ -1,27 +1,25 @@
-"""From a request to an answer: factors of known ids, of features for cold start, else the average;
+"""From a request to an answer: factors of known ids, of a history or of features, else the average;
 then the engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from puidrec.cold_start import ColdStart
-from puidrec.entities import Entities, PairsByUser, Side, merged_pairs
+from puidrec.entities import Entities, PairsByUser, Side
 from puidrec.errors import InputError
 from puidrec.fold_in import folded_factors
 from puidrec.model import Recommender
 from puidrec.serve import Seen, Unknown
 from puidrec.serve.engine import Engine, Query, Ranking
 from puidrec.serve.limits import Code, Limits, Refused, require_at_most
-from puidrec.serve.schema import Basis, Entity, RecommendRequest, ScoreRequest, User
+from puidrec.serve.schema import Basis, Item, RecommendRequest, ScoreRequest, User
 
-UNKNOWN: dict[Side, Code] = {"user": Code.UNKNOWN_USER, "item": Code.UNKNOWN_ITEM}
-Named = int | str | Entity
+Named = int | str | User | Item
 
 
 @dataclass(frozen=True)
@@ -40,45 +38,47 @@ class EntityLookup:
     than a join."""
 
     def __init__(self, side: Side, entities: Entities, cold_start: ColdStart) -> None:
-        self.side, self.entities, self.cold_start = side, entities, cold_start
+        self.side, self.cold_start = side, cold_start
+        self.factors = entities.with_average  # the average is the last row, -1
         self.ids: list[int | str] = entities.ids.ids.to_list()
-        self.integers = entities.ids.ids.dtype.is_integer()
-        self.code = {own: code for code, own in enumerate(self.ids)}
+        self.id_type = "integer" if entities.ids.ids.dtype.is_integer() else "text"
+        self._code = {own: code for code, own in enumerate(self.ids)}
 
-    @property
-    def id_type(self) -> str:
-        """How ids are written in JSON."""
-        return "integer" if self.integers else "text"
+    def card(self) -> dict[str, Any]:
+        """What `/model` tells of this side."""
+        return {
+            f"{self.side}s": len(self.ids),
+            f"{self.side}_id_type": self.id_type,
+            f"{self.side}_features": self.cold_start.names(self.side),
+        }
 
-    def require_type(self, ids: Sequence[int | str], field: str) -> None:
-        """Refuse ids that cannot be of this model."""
-        wrong = next(
-            (at for at, own in enumerate(ids) if isinstance(own, int) is not self.integers), None
-        )
-        if wrong is not None:
-            kind = "integers" if self.integers else "text"
-            raise Refused(
-                Code.WRONG_ID_TYPE, f"{self.side} ids of this model are {kind}", f"{field}.{wrong}"
-            )
+    def codes(self, ids: Sequence[int | str], field: str) -> np.ndarray:
+        """Codes of ids; those that cannot be of this model are refused."""
+        for at, own in enumerate(ids):
+            if isinstance(own, int) is not (self.id_type == "integer"):
+                kind = "integers" if self.id_type == "integer" else "text"
+                message = f"{self.side} ids of this model are {kind}"
+                raise Refused(Code.WRONG_ID_TYPE, message, f"{field}.{at}")
+        return np.array([self._code.get(own, -1) for own in ids], dtype=np.int64)
 
     def resolve(
         self,
         named: Sequence[Named],
         field: str,
         unknown: Unknown,
-        folded: Mapping[int, np.ndarray] = MappingProxyType({}),
+        folded: Mapping[int, np.ndarray] | None = None,
     ) -> Resolved:
         """Factors of everyone named; of unknown ids without features the average, or a refusal.
 
         folded: factors by position in `named` that are known already, of users with a history.
         """
-        ids = [one.id if isinstance(one, Entity) else one for one in named]
-        self.require_type(ids, field)
-        codes = np.array([self.code.get(own, -1) for own in ids], dtype=np.int64)
+        folded = folded or {}
+        ids = [one.id if isinstance(one, User | Item) else one for one in named]
+        codes = self.codes(ids, field)
         codes[list(folded)] = -1
-        factors = self.entities.with_average[codes]  # the average is the last row, -1
+        factors = self.factors[codes]
         basis = [Basis.PRIOR if code < 0 else Basis.TRAINED for code in codes.tolist()]
-        features = [one.features if isinstance(one, Entity) else {} for one in named]
+        features = [one.features if isinstance(one, User | Item) else {} for one in named]
         featured = []
         for at in np.flatnonzero(codes < 0).tolist():
             if at in folded:
@@ -88,25 +88,52 @@ class EntityLookup:
                 basis[at] = Basis.FEATURES
             elif unknown is Unknown.REFUSE:
                 why = f" and reads no {self.side} features" if features[at] else ""
-                raise Refused(
-                    UNKNOWN[self.side],
-                    f"the model does not know this {self.side}{why}",
-                    f"{field}.{at}",
-                )
+                message = f"the model does not know this {self.side}{why}"
+                code = Code.UNKNOWN_USER if self.side == "user" else Code.UNKNOWN_ITEM
+                raise Refused(code, message, f"{field}.{at}")
         try:
             self.cold_start.check(self.side, [given for given in features if given])
             if featured:
-                factors[featured] = self.cold_start.represent(
-                    self.side, [features[at] for at in featured]
-                )
+                given = [features[at] for at in featured]
+                factors[featured] = self.cold_start.represent(self.side, given)
         except InputError as error:
             raise Refused(Code.INVALID, str(error), field) from error
         return Resolved(ids, codes, factors, basis)
 
 
-def nothing_seen(model: Recommender) -> tuple[np.ndarray, np.ndarray]:
+def nothing_seen(model: Recommender) -> PairsByUser:
     """The list of rated items of a model whose users rated nothing."""
     return np.zeros(len(model.user_ids_) + 1, np.int64), np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A query, and what is needed to phrase its answer."""
+
+    query: Query
+    users: Resolved
+    items: list[int | str]
+    """Ids by code; cold-start items follow the catalogue."""
+    unknown_items: list[int | str]
+    offset: int
+
+    def entries(self, ranking: Ranking, start: int = 0) -> list[dict[str, Any]]:
+        """The answer for some of the users, in the caller's ids. start: the number of the first of
+        them."""
+        found = []
+        for at, scores in enumerate(ranking.scores):
+            kept = slice(self.offset, int(np.isfinite(scores).sum()))
+            entry = {
+                "user_id": self.users.ids[start + at],
+                "basis": self.users.basis[start + at],
+                "items": [self.items[code] for code in ranking.codes[at, kept].tolist()],
+                "scores": scores[kept].tolist(),
+            }
+            if ranking.gamma_max is not None:
+                trained = self.users.codes[start + at] >= 0
+                entry["gamma_max"] = ranking.gamma_max[at, kept].tolist() if trained else None
+            found.append(entry)
+        return found
 
 
 class Answers:
@@ -120,16 +147,12 @@ class Answers:
         seen: Seen = Seen.CATALOGUE,
     ) -> None:
         self.model, self.unknown, self.limits, self.seen = model, unknown, limits or Limits(), seen
-        self.engine, cold_start = (
-            Engine(model, nothing_seen(model) if seen is Seen.NEVER else None),
-            ColdStart(model),
-        )
-        self.users = EntityLookup(
-            "user", Entities(model.user_ids_, self.engine.user_factors), cold_start
-        )
-        self.items = EntityLookup(
-            "item", Entities(model.item_ids_, self.engine.item_factors), cold_start
-        )
+        self.engine = Engine(model, nothing_seen(model) if seen is Seen.NEVER else None)
+        cold_start = ColdStart(model)
+        users = Entities(model.user_ids_, self.engine.user_factors)
+        items = Entities(model.item_ids_, self.engine.item_factors)
+        self.users = EntityLookup("user", users, cold_start)
+        self.items = EntityLookup("item", items, cold_start)
 
     def plan(self, request: RecommendRequest) -> Plan:
         """What to compute for a request, whose lists were counted when it was read; all other
@@ -138,54 +161,54 @@ class Answers:
         Candidates are the items asked for (or all), and unknown ones with features. A new item that
         is known after all is ranked as such.
         """
-        depth = request.k + request.offset
-        require_at_most("k", request.k, self.limits.k)
-        require_at_most("offset", request.offset, self.limits.k)
-        require_at_most(
-            "users", len(request.users) * depth, self.limits.results, "users × (offset + k)"
-        )
-        excluding = self._excludes_seen(request)
+        limits, depth = self.limits, request.k + request.offset
+        require_at_most("k", request.k, limits.k)
+        require_at_most("offset", request.offset, limits.k)
+        n_results = len(request.users) * depth
+        require_at_most("users", n_results, limits.results, "users × (offset + k)")
+        excludes_seen = self._excludes_seen(request)
         folded, history = self._histories(request.users, "users")
         users = self.users.resolve(request.users, "users", self.unknown, folded)
-        listed = (
-            None
-            if request.items is None
-            else self.items.resolve(request.items, "items", self.unknown)
+        parts = [self.items.resolve(request.new_items, "new_items", Unknown.REFUSE)]
+        if request.items is not None:
+            parts.insert(0, self.items.resolve(request.items, "items", self.unknown))
+        excluded = self.items.codes(request.exclude, "exclude")
+        strangers = {
+            part.ids[at]: part.factors[at] if part.basis[at] is Basis.FEATURES else None
+            for part in parts
+            for at in np.flatnonzero(part.codes < 0).tolist()
+        }
+        for own in request.exclude:
+            strangers.pop(own, None)
+        cold = {own: factors for own, factors in strangers.items() if factors is not None}
+        left_out = [own for own in strangers if own not in cold]
+        if request.stable:
+            self._require_path(new=bool(cold))
+        codes = np.concatenate([part.codes[part.codes >= 0] for part in parts])
+        shape = len(cold), self.engine.item_factors.shape[1]
+        rows = np.array(list(cold.values()), np.float32).reshape(shape)
+        candidates = self.engine.choose(
+            None if request.items is None else codes, rows, excluded[excluded >= 0]
         )
-        new = self.items.resolve(request.new_items, "new_items", Unknown.REFUSE)
-        asked = (new,) if listed is None else (listed, new)
-        cold: dict[int | str, np.ndarray] = {}
-        left_out: dict[int | str, None] = {}
-        unwanted_ids = set(request.exclude)
-        for part in asked:
-            for at in np.flatnonzero(part.codes < 0).tolist():
-                if part.ids[at] in unwanted_ids:
-                    continue
-                if part.basis[at] is Basis.FEATURES:
-                    cold[part.ids[at]] = part.factors[at]
-                else:
-                    left_out[part.ids[at]] = None
-        codes = (
-            None
-            if listed is None
-            else np.concatenate([part.codes[part.codes >= 0] for part in asked])
-        )
-        rows = np.array(list(cold.values()), np.float32).reshape(
-            -1, self.engine.item_factors.shape[1]
-        )
-        seen_by = np.where((users.codes >= 0) & excluding, users.codes, len(self.users.ids))
-        unwanted = self._unwanted(request)
-        path_users = self._path_users(request, users, cold) if request.stable else None
         query = Query(
             users.factors,
-            seen_by,
+            np.where((users.codes >= 0) & excludes_seen, users.codes, len(self.users.ids)),
             depth,
-            self.engine.choose(codes, rows),
-            unwanted,
-            path_users,
+            candidates,
+            users.codes if request.stable else None,
             None if request.exclude_seen is False else history,
         )
-        return Plan(query, users, list(cold), list(left_out), request.offset)
+        names = [*self.items.ids, *cold] if cold else self.items.ids
+        return Plan(query, users, names, left_out, request.offset)
+
+    def scores(self, request: ScoreRequest) -> dict[str, Any]:
+        """Scores of pairs, on the scale of the target."""
+        named = [pair.user for pair in request.pairs]
+        folded, _ = self._histories(named, "pairs")
+        users = self.users.resolve(named, "pairs", self.unknown, folded)
+        items = self.items.resolve([pair.item for pair in request.pairs], "pairs", self.unknown)
+        values = self.engine.pair_scores(users.factors, items.factors)
+        return {"scores": values.tolist(), "user_basis": users.basis, "item_basis": items.basis}
 
     def _histories(
         self, named: Sequence[Named], field: str
@@ -199,112 +222,44 @@ class Answers:
         ]
         if not rows:
             return {}, None
-        self.items.require_type([item for _, item, _ in rows], f"{field}.history")
-        scale = self.model.rating_scale_
-        user, code, rating = (
-            np.array(column)
-            for column in (
-                [at for at, _, _ in rows],
-                [self.items.code.get(item, -1) for _, item, _ in rows],
-                [scale.high if rating is None else rating for _, _, rating in rows],
-            )
-        )
+        at, items, ratings = zip(*rows, strict=True)
+        user, rating = np.array(at), np.array(ratings, dtype=np.float64)  # None becomes NaN
+        code, scale = self.items.codes(items, f"{field}.history"), self.model.rating_scale_
+        rating[np.isnan(rating)] = scale.high
         off = (rating < scale.low) | (rating > scale.high)
         if off.any():
             message = f"found rating {rating[off][0]:g}; expected one on the scale {scale}"
             raise Refused(Code.INVALID, message, f"{field}.{user[off][0]}.history")
-        if not (code >= 0).any():
+        user, code, rating = (part[code >= 0] for part in (user, code, rating))
+        if not code.size:
             return {}, None
-        user, code, rating = user[code >= 0], code[code >= 0], rating[code >= 0]
         told, place = np.unique(user, return_inverse=True)
-        ids = [named[at].id for at in told]
-        codes = np.array([self.users.code.get(own, -1) for own in ids])
+        codes = self.users.codes([named[at].id for at in told], field)
         try:
             factors = folded_factors(self.model, codes, place, code, rating)
         except InputError as error:
             raise Refused(Code.INVALID, str(error), field) from error
-        none = np.zeros(1, np.int64), np.zeros(0, np.int32)
-        return dict(zip(told.tolist(), factors, strict=True)), merged_pairs(
-            none, user, code, len(named)
-        )
+        start = np.cumsum([0, *np.bincount(user, minlength=len(named))])
+        return dict(zip(told.tolist(), factors, strict=True)), (start, code)
 
     def _excludes_seen(self, request: RecommendRequest) -> bool:
         """Whether what a user rated is left out; refused where the answer would tell a client what
         the user rated."""
-        filtered = request.items is not None
-        allowed = self.seen is Seen.ALWAYS or (self.seen is Seen.CATALOGUE and not filtered)
+        allowed = self.seen is Seen.ALWAYS or (
+            self.seen is Seen.CATALOGUE and request.items is None
+        )
         if request.exclude_seen and not allowed:
-            why = (
-                "with a list of items it would tell which of them the user rated"
-                if filtered
-                else "it forgot them"
-            )
-            raise Refused(
-                Code.INVALID,
-                f"this server does not leave out rated items here ({why}): use exclude",
-                "exclude_seen",
-            )
+            why = "with a list of items it would tell which of them the user rated"
+            why = "it forgot them" if request.items is None else why
+            message = f"this server does not leave out rated items here ({why}): use exclude"
+            raise Refused(Code.INVALID, message, "exclude_seen")
         return allowed if request.exclude_seen is None else request.exclude_seen
 
-    def _path_users(
-        self, request: RecommendRequest, users: Resolved, cold: dict[int | str, np.ndarray]
-    ) -> np.ndarray:
-        """Codes of the users, where the model knows how rankings change along Γ."""
+    def _require_path(self, *, new: bool) -> None:
+        """Refuse to speak of Γ where the model does not know how rankings change along it."""
         if not self.engine.path:
             method = self.model.settings.method
-            raise Refused(
-                Code.INVALID,
-                f"this model ({method}) has no path along Γ: leave stable out",
-                "stable",
-            )
-        if cold:
+            message = f"this model ({method}) has no path along Γ: leave stable out"
+            raise Refused(Code.INVALID, message, "stable")
+        if new:
             raise Refused(Code.INVALID, "stable is for items of the training data", "new_items")
-        return users.codes
-
-    def _unwanted(self, request: RecommendRequest) -> np.ndarray | None:
-        """Codes of the items of the catalogue to leave out; ids that are not in it change nothing."""
-        if not request.exclude:
-            return None
-        self.items.require_type(request.exclude, "exclude")
-        codes = [self.items.code.get(own, -1) for own in request.exclude]
-        return np.unique(np.array([code for code in codes if code >= 0], dtype=np.int64))
-
-    def entries(self, plan: Plan, ranking: Ranking, start: int = 0) -> list[dict[str, Any]]:
-        """The answer for some of the users, in the caller's ids. start: the number of the first of
-        them."""
-        names, first, codes = self.items.ids, plan.offset, ranking.codes.tolist()
-        kept = np.isfinite(ranking.scores).sum(1).tolist()
-        cold, known = plan.cold_items, len(names)
-        found = []
-        for at, (row, scores, n) in enumerate(
-            zip(codes, ranking.scores.tolist(), kept, strict=True), start
-        ):
-            items = [names[c] if c < known else cold[c - known] for c in row[first:n]]
-            entry = {"user_id": plan.users.ids[at], "basis": plan.users.basis[at], "items": items}
-            found.append({**entry, "scores": scores[first:n]})
-            if ranking.gamma_max is not None:
-                trained = plan.users.codes[at] >= 0
-                found[-1]["gamma_max"] = (
-                    ranking.gamma_max[at - start, first:n].tolist() if trained else None
-                )
-        return found
-
-    def scores(self, request: ScoreRequest) -> dict[str, Any]:
-        """Scores of pairs, on the scale of the target."""
-        named = [pair.user for pair in request.pairs]
-        folded, _ = self._histories(named, "pairs")
-        users = self.users.resolve(named, "pairs", self.unknown, folded)
-        items = self.items.resolve([pair.item for pair in request.pairs], "pairs", self.unknown)
-        values = self.engine.pair_scores(users.factors, items.factors)
-        return {"scores": values.tolist(), "user_basis": users.basis, "item_basis": items.basis}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A query, and what is needed to phrase its answer."""
-
-    query: Query
-    users: Resolved
-    cold_items: list[int | str]
-    unknown_items: list[int | str]
-    offset: int = 0

@@ -1,14 +1,17 @@
 """The web application: its paths, typed both ways, what stands before them, and a page that
 explains them.
 
-From the outside in: `Observe` (id, log line, figures), CORS where it was asked for, `AllowedHosts`,
-API keys, `Guard` (bodies, and how much is under way), then the paths.
+From the outside in: `Observe` (id, log line, figures), CORS where it was asked for, `Guard` (names,
+API keys, bodies, and how much is under way), then the paths. The page loads nothing, so it works
+without a network.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,30 +19,21 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import (
-    HTMLResponse,
-    JSONResponse,
-    RedirectResponse,
-    Response,
-    StreamingResponse,
-)
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
+from jinja2 import Environment, PackageLoader
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
-from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
 
 from puidrec import __version__
-from puidrec.serve.access import PROBES, AllowedHosts, unauthorised
+from puidrec.serve.access import Guard
 from puidrec.serve.answers import Answers, Plan
 from puidrec.serve.engine import Ranking, Worker
-from puidrec.serve.limits import Code, Guard, Refused
+from puidrec.serve.limits import PROBES, Code, Refused
 from puidrec.serve.observe import Metrics, Observe
-from puidrec.serve.openapi import render_page
 from puidrec.serve.schema import (
     Health,
     ModelCard,
@@ -50,7 +44,6 @@ from puidrec.serve.schema import (
     ScoreRequest,
     ScoreResponse,
     read_body,
-    refuse_validation,
 )
 from puidrec.serve.service import Policy, Service, Serving, load_service, make_service
 
@@ -70,9 +63,13 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         ),
     )
 }
+BUSY: dict[int | str, dict[str, Any]] = {status: REFUSALS[status] for status in (400, 401, 503)}
 SMALL_BODY = 4096
 """Bytes of a body that is read on the event loop; larger ones are read on a thread, so that others
 go on meanwhile."""
+PAGES = Environment(loader=PackageLoader("puidrec.serve"), autoescape=True)
+PART = 2**16
+"""Bytes of an answer that are given to the connection at once."""
 
 
 async def on_thread(request: Request, call: Callable[[], Any], needed: bool = True) -> Any:
@@ -89,33 +86,25 @@ class ReadingRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Read, then answer."""
-        form: type[BaseModel] = get_type_hints(self.endpoint)["body"]
+        form = get_type_hints(self.endpoint)["body"]
 
         async def handle(request: Request) -> Response:
-            body = await request.body()
-            kind = request.headers.get("content-type", "")
-            read = partial(
-                read_body, body, kind, form, request.app.state.serving.service.answers.limits
-            )
-            large = len(body) > SMALL_BODY
-            answer: Response = await self.endpoint(request, await on_thread(request, read, large))
+            body, kind = request.state.body, request.headers.get("content-type", "")
+            read = partial(read_body, body, kind, form, answers_of(request).limits)
+            asked = await on_thread(request, read, len(body) > SMALL_BODY)
+            answer: Response = await self.endpoint(request, asked)
             return answer
 
         return handle
 
 
-READ = APIRouter()
-ASK = APIRouter(route_class=ReadingRoute, responses=REFUSALS)
-BUSY: dict[int | str, dict[str, Any]] = {status: REFUSALS[status] for status in (400, 401, 503)}
+READ, ASK = APIRouter(), APIRouter(route_class=ReadingRoute, responses=REFUSALS)
 
 
 def serve_run(folder: Path, policy: Policy | None = None) -> FastAPI:
     """The application that answers for a run folder, and takes it anew when it is told to."""
     policy = policy or Policy()
-    load = partial(load_service, folder, policy)
-    app = _application(load(), policy)
-    app.state.serving.reload_from = load
-    return app
+    return _application(partial(load_service, folder, policy), policy)
 
 
 def create_app(
@@ -126,10 +115,10 @@ def create_app(
 ) -> FastAPI:
     """The application for a fitted model; metrics and environment are what `/model` tells of its
     making."""
-    return _application(make_service(answers, metrics, environment), policy or Policy())
+    return _application(partial(make_service, answers, metrics, environment), policy or Policy())
 
 
-def _application(service: Service, policy: Policy) -> FastAPI:
+def _application(load: Callable[[], Service], policy: Policy) -> FastAPI:
     app = FastAPI(
         title="puidrec",
         version=__version__,
@@ -137,43 +126,64 @@ def _application(service: Service, policy: Policy) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
+        exception_handlers=dict.fromkeys((Refused, HTTPException, Exception), refused),
     )
-    paths = {route.path for route in (*READ.routes, *ASK.routes) if isinstance(route, APIRoute)}
-    app.state.metrics = Metrics({*paths, str(app.openapi_url)})
-    app.state.serving = Serving(app, service, app.state.metrics, policy)
-    app.state.worker, app.state.reader = Worker(), ThreadPoolExecutor(1, "puid-read")
     app.include_router(READ)
     app.include_router(ASK)
-    app.add_middleware(Guard, limits=service.answers.limits)
-    if policy.keys is not None:
-        app.add_middleware(AuthenticationMiddleware, backend=policy.keys, on_error=unauthorised)
-    app.add_middleware(AllowedHosts, hosts=policy.hosts)
+    paths = {getattr(route, "path", "") for route in (*READ.routes, *ASK.routes, *app.routes)}
+    app.state.metrics = metrics = Metrics(paths)
+    app.state.serving = serving = Serving(app, load, metrics, policy)
+    app.state.worker, app.state.reader = Worker(), ThreadPoolExecutor(1, "puid-read")
+    limits = serving.service.answers.limits
+    app.add_middleware(Guard, limits=limits, keys=policy.keys, hosts=policy.hosts)
     if policy.origins:
-        headers = ["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"]
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(policy.origins),
             allow_methods=["GET", "POST"],
-            allow_headers=headers,
+            allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
         )
-    app.add_middleware(
-        Observe, metrics=app.state.metrics, probes=dict(zip(PROBES, (livez, readyz), strict=True))
-    )
-    _add_errors(app)
-    app.state.serving.start()
+    probes = dict(zip(PROBES, (livez, readyz), strict=True))
+    app.add_middleware(Observe, metrics=metrics, probes=probes)
     return app
 
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    app.state.serving.service.answers.engine.warm_up()
+    serving: Serving = app.state.serving
+    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, serving.reload)
+    serving.service.answers.engine.warm_up()
     yield
-    await app.state.serving.wait()
+    await serving.wait()
     app.state.worker.close()
     app.state.reader.shutdown(wait=False, cancel_futures=True)
-    app.state.reader = ThreadPoolExecutor(
-        1, "puid-read"
-    )  # it has a thread from the first use on only
+    app.state.reader = ThreadPoolExecutor(1, "puid-read")  # the application may be started again
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """Every refusal has one form; what was not foreseen is in the log, not in the answer."""
+    if isinstance(error, Refused):
+        return error.response()
+    if isinstance(error, HTTPException):
+        code = Code.NOT_FOUND if error.status_code == 404 else Code.METHOD_NOT_ALLOWED
+        response = Refused(code, str(error.detail)).response()
+        response.headers.update(error.headers or {})  # which verbs a path takes
+        return response
+    message = "something went wrong on the server; its log says what"
+    return Refused(Code.INTERNAL, message).response()
+
+
+def answers_of(request: Request) -> Answers:
+    """What answers for the model that is served now."""
+    answers: Answers = request.app.state.serving.service.answers
+    return answers
+
+
+def _json(content: dict[str, Any]) -> Response:
+    """Checked by tests against the schema, not on every request: an answer of 10,000 scores has no
+    time for that."""
+    return Response(to_json(content, inf_nan_mode="null"), media_type="application/json")
 
 
 @READ.head("/livez", include_in_schema=False)
@@ -195,12 +205,18 @@ async def livez(request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """Says that a request would be answered in time; 503 while more work waits than that. Needs no
     key."""
-    limit = request.app.state.serving.service.answers.limits.seconds
-    if request.app.state.worker.waiting_seconds > limit:
-        return Refused(
-            Code.OVERLOADED, "more work waits than can be done in time; try again"
-        ).response()
+    try:
+        require_time(request, request.app.state.worker.waiting_seconds)
+    except Refused as problem:
+        return problem.response()
     return _json({"status": "ok"})
+
+
+def require_time(request: Request, waiting: float) -> None:
+    """Refuse what would not be answered in time."""
+    if waiting > answers_of(request).limits.seconds:
+        message = "more work waits than can be done in time; try again"
+        raise Refused(Code.OVERLOADED, message, retry_after=waiting)
 
 
 @READ.head("/health", include_in_schema=False)
@@ -225,111 +241,71 @@ async def model(request: Request) -> Response:
 @READ.get("/metrics", include_in_schema=False)
 async def metrics(request: Request) -> Response:
     """Figures in the text form of Prometheus."""
-    figures: Metrics = request.app.state.metrics
-    figures.waiting.set(request.app.state.worker.waiting_seconds)
-    return Response(
-        generate_latest(figures.registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
-    )
+    state = request.app.state
+    state.metrics.waiting.set(state.worker.waiting_seconds)
+    headers = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
+    return Response(generate_latest(state.metrics.registry), headers=headers)
 
 
 @ASK.post("/recommend", response_model=RecommendResponse, summary="Best items of users")
 async def recommend(request: Request, body: RecommendRequest) -> Response:
     """The k best items of each user. Unknown users get the average user's, unless the server
     refuses them; with features, and a model that reads them, their own."""
-    answers: Answers = request.app.state.serving.service.answers
+    answers, worker = answers_of(request), request.app.state.worker
     large = len(body.users) > 1 or bool(body.new_items or body.items or body.exclude)
     plan: Plan = await on_thread(request, partial(answers.plan, body), large)
-    worker: Worker = request.app.state.worker
     waiting, most = worker.waiting_for(answers.engine, plan.query), answers.limits.seconds
-    if waiting > most:
-        raise Refused(
-            Code.OVERLOADED,
-            "more work waits than can be done in time; try again",
-            retry_after=waiting,
-        )
+    require_time(request, waiting)
+    request.state.hold("results", len(body.users) * (body.k + body.offset))
 
     def render(ranking: Ranking, start: int) -> bytes:
-        return to_json(answers.entries(plan, ranking, start), inf_nan_mode="null")[1:-1]
+        return to_json(plan.entries(ranking, start), inf_nan_mode="null")[1:-1]
 
-    guard: Guard = request.state.guard
-    n_results = len(body.users) * (body.k + body.offset)
-    request.state.held.enter_context(guard.holding("results", n_results))
     try:
         parts = await asyncio.wait_for(worker.parts(answers.engine, plan.query, render), most)
     except TimeoutError:
-        raise Refused(
-            Code.OVERLOADED, f"no answer within {most:g} s; try again", retry_after=waiting
-        ) from None
-    rest = b"]," + to_json({"unknown_items": plan.unknown_items})[1:]
-    commas = [b'{"recommendations":[', *[b","] * (len(parts) - 1), rest]
-    pieces = [piece for pair in zip(commas, [*parts, b""], strict=True) for piece in pair]
-    size = {"Content-Length": str(sum(map(len, pieces)))}
-    return StreamingResponse(_each(pieces), headers=size, media_type="application/json")
+        message = f"no answer within {most:g} s; try again"
+        raise Refused(Code.OVERLOADED, message, retry_after=waiting) from None
+    found, unknown = b",".join(parts), to_json(plan.unknown_items)
+    content = b'{"recommendations":[%b],"unknown_items":%b}' % (found, unknown)
+    size = {"Content-Length": str(len(content))}
+    return StreamingResponse(_parts(content), headers=size, media_type="application/json")
 
 
-async def _each(pieces: list[bytes]) -> AsyncIterator[bytes]:
+async def _parts(content: bytes) -> AsyncIterator[bytes]:
     """One by one: the server waits before each until the client has room for it."""
-    for piece in pieces:
-        yield piece
+    for at in range(0, len(content), PART):
+        yield content[at : at + PART]
         await asyncio.sleep(0)  # lets the server notice that the client has left
 
 
 @ASK.post("/score", response_model=ScoreResponse, summary="Scores of pairs")
 async def score(request: Request, body: ScoreRequest) -> Response:
     """Scores of user-item pairs, on the scale of the model's target."""
-    answers: Answers = request.app.state.serving.service.answers
-    answer: Response = await on_thread(
-        request, lambda: _json(answers.scores(body)), len(body.pairs) > 1
-    )
-    return answer
+    answers = answers_of(request)
+    return _json(await on_thread(request, lambda: answers.scores(body), len(body.pairs) > 1))
 
 
 @READ.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
     """This service in one page, without anything loaded from elsewhere."""
-    headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-    service = request.app.state.serving.service
+    service, schema = request.app.state.serving.service, request.app.openapi()
     user, item = service.answers.users.ids[0], service.answers.items.ids[0]
-    examples = {
-        "/recommend": {"users": [user], "k": 5},
-        "/score": {"pairs": [{"user": user, "item": item}]},
-    }
-    base = str(request.base_url).rstrip("/")
-    return HTMLResponse(
-        render_page(request.app.openapi(), service.card, examples, base), headers=headers
+    page = PAGES.get_template("docs.html.j2").render(
+        **schema,
+        card=service.card,
+        examples={
+            "/recommend": {"users": [user], "k": 5},
+            "/score": {"pairs": [{"user": user, "item": item}]},
+        },
+        base=str(request.base_url).rstrip("/"),
+        probes=PROBES,
     )
+    headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    return HTMLResponse(page, headers=headers)
 
 
 @READ.get("/", include_in_schema=False)
 def start() -> RedirectResponse:
     """To the page that explains the service."""
     return RedirectResponse("/docs")
-
-
-def _json(content: dict[str, Any]) -> Response:
-    """Checked by tests against the schema, not on every request: an answer of 10,000 scores has no
-    time for that."""
-    return Response(to_json(content, inf_nan_mode="null"), media_type="application/json")
-
-
-def _add_errors(app: FastAPI) -> None:
-    """Every refusal has one form; what was not foreseen is in the log, not in the answer."""
-
-    async def refused(request: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, Refused):
-            return error.response()
-        if isinstance(error, RequestValidationError):
-            return refuse_validation(error.errors()).response()
-        if isinstance(error, HTTPException):
-            code = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 400: Code.MALFORMED}.get(
-                error.status_code
-            )
-            response = Refused(code or Code.INVALID, str(error.detail)).response()
-            response.headers.update(error.headers or {})  # which verbs a path takes
-            return response
-        return Refused(
-            Code.INTERNAL, "something went wrong on the server; its log says what"
-        ).response()
-
-    for kind in (Refused, RequestValidationError, HTTPException, Exception):
-        app.add_exception_handler(kind, refused)

@@ -11,13 +11,10 @@ So a single user waits for about one slice, whatever else is under way, and nobo
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -27,7 +24,6 @@ from puidrec.entities import PairsByUser
 from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.methods.spectrum.members import gamma_max
 from puidrec.model import Recommender
-from puidrec.optimise.devices import threads_for
 
 BLOCK_SCORES = 2**23
 """Scores held at once: 32 MB, 83 users against 100,000 items."""
@@ -38,9 +34,6 @@ SLICE_RESULTS = 500
 """Results of one slice: they are turned into text at once, during which no other thread runs."""
 SMALL_IN_A_ROW = 4
 """Products of small requests after which a slice of a large one runs, where one waits."""
-FEW_PRODUCTS = 50_000_000
-"""Multiplications up to which one thread answers: it need not wait for others, and leaves them
-their cores."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +42,11 @@ class Candidates:
     catalogue."""
 
     factors: torch.Tensor
-    codes: np.ndarray | None = None
-    """None for the whole catalogue, where row is code."""
-    rows: np.ndarray | None = None
+    codes: np.ndarray
+    rows: np.ndarray
     """The row of each item of the catalogue among the candidates, −1 where it is none of them."""
+    excluded: np.ndarray
+    """Rows that nobody gets: leaving them out of the factors would copy those of all others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +59,6 @@ class Query:
     is left out."""
     k: int
     candidates: Candidates
-    left_out: np.ndarray | None = None
-    """Codes of items that none of them gets."""
     path_users: np.ndarray | None = None
     """Where `gamma_max` is asked for: the code of each user, −1 for one who was not in training."""
     history: PairsByUser | None = None
@@ -79,21 +71,19 @@ class Query:
 
     def part(self, start: int, stop: int) -> Query:
         """Some of the users."""
-        path = None if self.path_users is None else self.path_users[start:stop]
-        own = self.history and (self.history[0][start : stop + 1], self.history[1])
         return replace(
             self,
             users=self.users[start:stop],
             seen_by=self.seen_by[start:stop],
-            path_users=path,
-            history=own,
+            path_users=None if self.path_users is None else self.path_users[start:stop],
+            history=self.history and (self.history[0][start : stop + 1], self.history[1]),
         )
 
     def joins(self, other: Query) -> bool:
         """Whether one product can answer both."""
-        same = self.candidates is other.candidates and self.left_out is other.left_out
         alone = (self.path_users, other.path_users, self.history, other.history)
-        return same and self.k == other.k and all(part is None for part in alone)
+        same = self.candidates is other.candidates and self.k == other.k
+        return same and all(part is None for part in alone)
 
 
 @dataclass(frozen=True)
@@ -110,32 +100,28 @@ class Ranking:
 class Engine:
     """A fitted model's factors, ready for top-K. `best` is for one thread at a time."""
 
-    def __init__(
-        self, model: Recommender, seen: tuple[np.ndarray, np.ndarray] | None = None
-    ) -> None:
-        self.scale, self.device, self.seen = (
-            model.settings.target_scale,
-            model.device_,
-            seen or model.logged_pairs(),
-        )
+    def __init__(self, model: Recommender, seen: PairsByUser | None = None) -> None:
+        self.scale, self.device = model.settings.target_scale, model.device_
+        self.seen = seen or model.logged_pairs()
         self.path = {
             name: value for name, value in model.parameters_.items() if name.startswith("path.")
         }
         self.user_factors = np.ascontiguousarray(model.user_factors_)
         self.item_factors = np.ascontiguousarray(model.item_factors_)
-        self.catalogue = Candidates(torch.from_numpy(self.item_factors).to(self.device))
+        everything, nothing = np.arange(len(self.item_factors)), np.zeros(0, np.int64)
+        factors = torch.from_numpy(self.item_factors).to(self.device)
+        self.catalogue = Candidates(factors, everything, everything, nothing)
         self._buffer = torch.empty(0, device=self.device)
 
-    @cached_property
+    @property
     def users_per_block(self) -> int:
         """Users whose scores fit into the buffer."""
         return max(1, BLOCK_SCORES // max(len(self.item_factors), 1))
 
     def slice_users(self, query: Query) -> int:
         """Users of a query whose scores and results fit into one slice."""
-        return max(
-            1, min(SLICE_SCORES // max(len(query.candidates.factors), 1), SLICE_RESULTS // query.k)
-        )
+        by_scores = SLICE_SCORES // max(len(query.candidates.factors), 1)
+        return max(1, min(by_scores, SLICE_RESULTS // query.k))
 
     def warm_up(self) -> None:
         """Answer once for as many users as fit into the buffer, so that no client waits for memory
@@ -143,39 +129,46 @@ class Engine:
         users = self.user_factors[: self.users_per_block]
         self.best(Query(users, np.arange(len(users)), 1, self.catalogue))
 
-    def choose(self, codes: np.ndarray | None, cold_items: np.ndarray) -> Candidates:
-        """Some items of the catalogue (None: all of them), and cold-start items given as factors."""
-        if codes is None and not len(cold_items):
-            return self.catalogue
-        n_items = len(self.item_factors)
-        chosen = np.arange(n_items) if codes is None else np.unique(codes)
-        factors = np.concatenate(
-            [self.item_factors if codes is None else self.item_factors[chosen], cold_items]
-        )
-        rows = np.full(n_items, -1)
-        rows[chosen] = np.arange(chosen.size)
-        codes = np.append(chosen, n_items + np.arange(len(cold_items)))
-        return Candidates(torch.from_numpy(factors).to(self.device), codes, rows)
+    def choose(
+        self,
+        codes: np.ndarray | None,
+        cold_items: np.ndarray,
+        excluded: np.ndarray | None = None,
+    ) -> Candidates:
+        """Some items of the catalogue (None: all of them), and cold-start items given as factors;
+        without the excluded ones of the catalogue."""
+        chosen = self.catalogue
+        if codes is not None or len(cold_items):
+            n_items = len(self.item_factors)
+            codes = chosen.codes if codes is None else np.unique(codes)
+            factors = np.concatenate([self.item_factors[codes], cold_items])
+            rows = np.full(n_items, -1)
+            rows[codes] = np.arange(codes.size)
+            codes = np.append(codes, n_items + np.arange(len(cold_items)))
+            tensor = torch.from_numpy(factors).to(self.device)
+            chosen = Candidates(tensor, codes, rows, chosen.excluded)
+        if excluded is None or not excluded.size:
+            return chosen
+        left_out = chosen.rows[excluded]
+        return replace(chosen, excluded=left_out[left_out >= 0])
 
     def best(self, query: Query) -> Ranking:
         """The k best candidates of every user, block by block."""
-        size = self.users_per_block
-        return _joined(
-            [self._block(query.part(at, at + size)) for at in range(0, len(query.users), size)]
-        )
+        starts = range(0, len(query.users), self.users_per_block)
+        blocks = [self._block(query.part(at, at + self.users_per_block)) for at in starts]
+        codes, scores = ([getattr(one, name) for one in blocks] for name in ("codes", "scores"))
+        last = [one.gamma_max for one in blocks if one.gamma_max is not None]
+        gammas = np.concatenate(last) if last else None
+        return Ranking(np.concatenate(codes), np.concatenate(scores), gammas)
 
     def best_of_each(self, queries: list[Query]) -> list[Ranking]:
         """Answers to queries that join each other, from one product."""
         if len(queries) == 1:
             return [self.best(queries[0])]
-        users, seen_by = (
-            np.concatenate(parts)
-            for parts in zip(*((q.users, q.seen_by) for q in queries), strict=True)
-        )
-        ranking = self.best(
-            Query(users, seen_by, queries[0].k, queries[0].candidates, queries[0].left_out)
-        )
-        ends = np.cumsum([len(q.users) for q in queries])[:-1]
+        users = np.concatenate([query.users for query in queries])
+        seen_by = np.concatenate([query.seen_by for query in queries])
+        ranking = self.best(replace(queries[0], users=users, seen_by=seen_by))
+        ends = np.cumsum([len(query.users) for query in queries])[:-1]
         pairs = zip(np.split(ranking.codes, ends), np.split(ranking.scores, ends), strict=True)
         return [Ranking(*pair) for pair in pairs]
 
@@ -185,53 +178,23 @@ class Engine:
 
     def _block(self, query: Query) -> Ranking:
         candidates, n_users = query.candidates, len(query.users)
-        n_scores = n_users * len(candidates.factors)
-        if self._buffer.numel() < n_scores:
-            self._buffer = torch.empty(n_scores, device=self.device)
-        scores = self._buffer[:n_scores].view(n_users, -1)
-        with threads_for(n_scores, candidates.factors.shape[1], FEW_PRODUCTS):
-            torch.mm(
-                torch.from_numpy(query.users).to(self.device), candidates.factors.T, out=scores
-            )
-            array: np.ndarray = scores.cpu().numpy()
-            mask_seen(array, query.seen_by, *self.seen, candidates.rows)
-            if query.history is not None:
-                mask_seen(array, np.arange(n_users), *query.history, candidates.rows)
-            if query.left_out is not None:
-                rows = (
-                    query.left_out if candidates.rows is None else candidates.rows[query.left_out]
-                )
-                array[:, rows[rows >= 0]] = -np.inf
-            row, value = top_k(array, query.k)
-            last = (
-                None
-                if query.path_users is None
-                else self._gamma_max(query.path_users, candidates, array, row)
-            )
-        codes = row if candidates.codes is None else candidates.codes[row]
-        return Ranking(
-            codes, np.where(np.isfinite(value), self.scale.of_scores(value), -np.inf), last
-        )
-
-    def _gamma_max(
-        self, users: np.ndarray, candidates: Candidates, scores: np.ndarray, best: np.ndarray
-    ) -> np.ndarray:
-        """Up to which Γ the best candidates of a block stay among the k best."""
-        known, last = users >= 0, np.full(best.shape, np.nan)
-        last[known] = gamma_max(
-            scores[known], users[known], best[known], self.path, candidates.codes
-        )
-        return last
-
-
-def _joined(rankings: Sequence[Ranking]) -> Ranking:
-    """Rankings of several groups of users as one."""
-    last = [r.gamma_max for r in rankings if r.gamma_max is not None]
-    both = (
-        np.concatenate([r.codes for r in rankings]),
-        np.concatenate([r.scores for r in rankings]),
-    )
-    return Ranking(*both, np.concatenate(last) if last else None)
+        if self._buffer.numel() < query.cost:
+            self._buffer = torch.empty(query.cost, device=self.device)
+        product = self._buffer[: query.cost].view(n_users, -1)
+        torch.mm(torch.from_numpy(query.users).to(self.device), candidates.factors.T, out=product)
+        scores: np.ndarray = product.cpu().numpy()
+        mask_seen(scores, query.seen_by, *self.seen, candidates.rows)
+        if query.history is not None:
+            mask_seen(scores, np.arange(n_users), *query.history, candidates.rows)
+        scores[:, candidates.excluded] = -np.inf
+        row, value = top_k(scores, query.k)
+        last = None
+        if query.path_users is not None:
+            known, last = query.path_users >= 0, np.full(row.shape, np.nan)
+            users = query.path_users[known]
+            last[known] = gamma_max(scores[known], users, row[known], self.path, candidates.codes)
+        value = np.where(np.isfinite(value), self.scale.of_scores(value), -np.inf)
+        return Ranking(candidates.codes[row], value, last)
 
 
 Render = Callable[[Ranking, int], Any]
@@ -239,18 +202,13 @@ Render = Callable[[Ranking, int], Any]
 its first user."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _QueryPart:
-    turn: int
-    number: int
-    start: int
     engine: Engine
     query: Query
     render: Render
+    start: int
     answer: asyncio.Future[Any]
-
-    def __lt__(self, other: _QueryPart) -> bool:
-        return (self.turn, self.number) < (other.turn, other.number)
 
 
 class Worker:
@@ -259,9 +217,7 @@ class Worker:
     def __init__(self) -> None:
         self._small: list[_QueryPart] = []
         self._large: list[_QueryPart] = []
-        self._in_a_row = 0
-        self._numbers = count()
-        self._waiting_scores = 0
+        self._in_a_row, self._waiting_scores = 0, 0
         self._seconds_per_score, self._pace = 0.0, (0.0, 0.0)
         self._busy: asyncio.Task[None] | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -283,39 +239,28 @@ class Worker:
         self._pace = (0.95 * self._pace[0] + seconds, 0.95 * self._pace[1] + max(scores, 1))
         self._seconds_per_score = self._pace[0] / self._pace[1]
 
-    async def best(self, engine: Engine, query: Query) -> Ranking:
-        """The answer to a query."""
-        return _joined(await self.parts(engine, query, lambda ranking, start: ranking))
-
     async def parts(self, engine: Engine, query: Query, render: Render) -> list[Any]:
         """The answer in parts, in the order of the users, each as `render` makes it of a ranking.
 
-        Where the caller gives up (cancellation), what has not begun is not computed.
+        A slice lines up when the one before it is done: so large requests take turns. Where the
+        caller gives up (cancellation), what has not begun is not computed.
         """
-        loop, size, n_users = (
-            asyncio.get_running_loop(),
-            engine.slice_users(query),
-            len(query.users),
-        )
-        lane = self._small if n_users <= size else self._large
-        parts = [
-            _QueryPart(
-                turn,
-                next(self._numbers),
-                at,
-                engine,
-                query.part(at, at + size),
-                render,
-                loop.create_future(),
-            )
-            for turn, at in enumerate(range(0, n_users, size))
-        ]
-        for part in parts:
-            heapq.heappush(lane, part)
-            self._waiting_scores += part.query.cost
-        if self._busy is None or self._busy.done():
-            self._busy = asyncio.create_task(self._work())
-        return await asyncio.gather(*(part.answer for part in parts))
+        size, found, left = engine.slice_users(query), [], query.cost
+        lane = self._small if len(query.users) <= size else self._large
+        self._waiting_scores += left
+        try:
+            for at in range(0, len(query.users), size):
+                answer = asyncio.get_running_loop().create_future()
+                part = _QueryPart(engine, query.part(at, at + size), render, at, answer)
+                lane.append(part)
+                if self._busy is None or self._busy.done():
+                    self._busy = asyncio.create_task(self._work())
+                found.append(await answer)
+                left -= part.query.cost
+                self._waiting_scores -= part.query.cost
+        finally:
+            self._waiting_scores -= left
+        return found
 
     def close(self) -> None:
         """Let the thread end; a query after that starts another."""
@@ -347,38 +292,21 @@ class Worker:
         Parts of clients that left are dropped. A large request gives way to small ones, but not for
         ever.
         """
-        self._drop(self._small)
-        self._drop(self._large)
+        for lane in (self._small, self._large):
+            lane[:] = [part for part in lane if not part.answer.done()]
         if self._large and (not self._small or self._in_a_row >= SMALL_IN_A_ROW):
             self._in_a_row = 0
-            return [self._take(self._large)]
+            return [self._large.pop(0)]
         self._in_a_row += 1
         batch: list[_QueryPart] = []
-        others: list[_QueryPart] = []
         room = self._small[0].engine.users_per_block if self._small else 0
-        while self._small and room > 0:
-            part = self._take(self._small)
-            if part.answer.done():
-                continue
-            if batch and (not batch[0].query.joins(part.query) or len(part.query.users) > room):
-                others.append(part)
-                continue
-            batch.append(part)
-            room -= len(part.query.users)
-        for part in others:
-            heapq.heappush(self._small, part)
-            self._waiting_scores += part.query.cost
+        for part in self._small:
+            n_users = len(part.query.users)
+            if not batch or (n_users <= room and batch[0].query.joins(part.query)):
+                batch.append(part)
+                room -= n_users
+        self._small = [part for part in self._small if part not in batch]
         return batch
-
-    def _take(self, lane: list[_QueryPart]) -> _QueryPart:
-        part = heapq.heappop(lane)
-        self._waiting_scores -= part.query.cost
-        return part
-
-    def _drop(self, lane: list[_QueryPart]) -> None:
-        """Take away the next parts for as long as nobody waits for them."""
-        while lane and lane[0].answer.done():
-            self._take(lane)
 
 
 def _compute(batch: list[_QueryPart]) -> list[Any]:

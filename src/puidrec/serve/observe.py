@@ -40,23 +40,22 @@ class Metrics:
     def __init__(self, paths: Collection[str]) -> None:
         self.registry, self._paths = CollectorRegistry(), paths
         ProcessCollector(registry=self.registry)
-        own: dict[str, Any] = {"registry": self.registry}
-        self.requests = Counter("puid_requests", "Requests answered.", ["path", "status"], **own)
-        self.seconds = Histogram(
-            "puid_request_seconds", "Time to answer.", ["path"], buckets=BUCKETS, **own
+
+        def make(kind: Any, name: str, words: str, *labels: str, **more: Any) -> Any:
+            return kind(f"puid_{name}", words, labels, registry=self.registry, **more)
+
+        self.requests = make(Counter, "requests", "Requests answered.", "path", "status")
+        self.seconds = make(
+            Histogram, "request_seconds", "Time to answer.", "path", buckets=BUCKETS
         )
-        self.under_way = Gauge("puid_requests_under_way", "Requests under way.", **own)
-        self.waiting = Gauge(
-            "puid_waiting_seconds", "Estimated time until work that waits now is done.", **own
+        self.under_way = make(Gauge, "requests_under_way", "Requests under way.")
+        self.waiting = make(
+            Gauge, "waiting_seconds", "Estimated time until work that waits now is done."
         )
-        self.reloads = Counter(
-            "puid_reloads", "Times that a model was taken anew.", ["outcome"], **own
-        )
-        self.dropped = Counter(
-            "puid_log_lines_dropped", "Log lines that nobody took in time.", **own
-        )
-        self.model = Gauge(
-            "puid_model_loaded_timestamp_seconds", "When the model was loaded.", ["method"], **own
+        self.reloads = make(Counter, "reloads", "Times that a model was taken anew.", "outcome")
+        self.dropped = make(Counter, "log_lines_dropped", "Log lines that nobody took in time.")
+        self.model = make(
+            Gauge, "model_loaded_timestamp_seconds", "When the model was loaded.", "method"
         )
         for outcome in ("done", "failed"):
             self.reloads.labels(outcome)
@@ -90,14 +89,18 @@ class Observe:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        state = scope.setdefault("state", {})
-        state["request_id"] = _request_id(scope)
+        headers = Headers(scope=scope)
+        # the caller's own id where it is a short plain word, so that a request can be followed
+        given = headers.get("x-request-id", "")
+        known = re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given)
+        request_id = given if known else uuid.uuid4().hex
+        scope.setdefault("state", {})
         sent = {"status": CLIENT_LEFT, "bytes": 0}
 
         async def note(message: Message) -> None:
             if message["type"] == "http.response.start":
                 sent["status"] = message["status"]
-                MutableHeaders(scope=message)["X-Request-ID"] = state["request_id"]
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
             sent["bytes"] += len(message.get("body", b""))
             await send(message)
 
@@ -106,35 +109,25 @@ class Observe:
         try:
             with self.metrics.under_way.track_inprogress():
                 answer = self.app if probe is None else await probe(Request(scope))
-                if "transfer-encoding" in Headers(scope=scope):
+                if "transfer-encoding" in headers:
                     answer = Refused(Code.LENGTH_REQUIRED, NO_CHUNKS).response()
                 await answer(scope, receive, note)
         except Exception:
             sent["status"] = 500
             raise
         finally:
-            self._tell(scope, sent, time.perf_counter() - began)
-
-    def _tell(self, scope: Scope, sent: dict[str, int], seconds: float) -> None:
-        path = self.metrics.path(scope["path"])
-        self.metrics.requests.labels(path, str(sent["status"])).inc()
-        self.metrics.seconds.labels(path).observe(seconds)
-        fields = {
-            "request_id": scope["state"]["request_id"],
-            "client": (scope.get("client") or ("unknown",))[0],
-            "method": scope["method"],
-            "path": scope["path"][:MAX_PATH],
-            **sent,
-            "seconds": round(seconds, 6),
-        }
-        LOG.info("request", extra={"fields": fields})
-
-
-def _request_id(scope: Scope) -> str:
-    """The caller's own id where it is a short plain word, so that a request can be followed; else a
-    new one."""
-    given = Headers(scope=scope).get("x-request-id", "")
-    return given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else uuid.uuid4().hex
+            seconds, path = time.perf_counter() - began, self.metrics.path(scope["path"])
+            self.metrics.requests.labels(path, str(sent["status"])).inc()
+            self.metrics.seconds.labels(path).observe(seconds)
+            fields = {
+                "request_id": request_id,
+                "client": (scope.get("client") or ("unknown",))[0],
+                "method": scope["method"],
+                "path": scope["path"][:MAX_PATH],
+                **sent,
+                "seconds": round(seconds, 6),
+            }
+            LOG.info("request", extra={"fields": fields})
 
 
 class JsonLines(logging.Formatter):
@@ -142,13 +135,13 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """A line; a failure's trace is in it, its line breaks escaped."""
-        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        moment = datetime.fromtimestamp(record.created, UTC)
         line = {
-            "time": moment,
+            "time": moment.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "event": one_line(record.getMessage()),
+            **getattr(record, "fields", {}),
         }
-        line |= getattr(record, "fields", {})
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=True)
@@ -166,36 +159,24 @@ class _Handler(QueueHandler):
         """As it is: it goes to a thread, not to another process."""
         return record
 
-    def enqueue(self, record: logging.LogRecord) -> None:
-        """Put or drop."""
-        try:
-            self.queue.put_nowait(record)
-        except queue.Full:
-            self._dropped()
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """The queue is full."""
+        self._dropped()
 
 
 @contextlib.contextmanager
 def logging_to(stream: TextIO | None, metrics: Metrics) -> Iterator[None]:
-    """Write a line per request, and warnings of uvicorn and asyncio, on a thread of its own; None:
-    only the latter."""
+    """Write a line per request, and all warnings, on a thread of its own; None: only the latter."""
     waiting: queue.Queue[Any] = queue.Queue(MAX_WAITING)
-    writer = logging.StreamHandler(stream or sys.stderr)
+    writer, root = logging.StreamHandler(stream or sys.stderr), logging.getLogger()
     writer.setFormatter(JsonLines())
-    listener = QueueListener(waiting, writer)
-    handler = _Handler(waiting, metrics.dropped.inc)
-    loggers = {LOG: logging.INFO if stream is not None else logging.WARNING}
-    loggers |= {logging.getLogger(name): logging.WARNING for name in ("uvicorn.error", "asyncio")}
-    before = [(logger, logger.level, logger.propagate) for logger in loggers]
-    for logger, level in loggers.items():
-        logger.setLevel(level)
-        logger.propagate = False
-        logger.addHandler(handler)
+    handler, listener = _Handler(waiting, metrics.dropped.inc), QueueListener(waiting, writer)
+    LOG.setLevel(logging.NOTSET if stream is None else logging.INFO)
+    root.addHandler(handler)
     listener.start()
     try:
         yield
     finally:
         listener.stop()
-        for logger, level, propagate in before:
-            logger.removeHandler(handler)
-            logger.setLevel(level)
-            logger.propagate = propagate
+        root.removeHandler(handler)
+        LOG.setLevel(logging.NOTSET)

@@ -1,15 +1,18 @@
 """What goes over the wire: requests, answers, problems; names are enums, and every field says what
 it means.
 
-A body becomes a request here: its values are counted first, then read, then checked.
+A body becomes a request here (`read_body`): its values are counted first, then read, then checked.
+The OpenAPI document is made exact (`make_exact`): it has the model's limits, the type of its ids,
+the names and kinds of its features. A request that it allows is one that the server answers, and
+clients can be made from it.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -17,16 +20,25 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
+    PlainValidator,
+    StrictBool,
     ValidationError,
     ValidationInfo,
 )
-from pydantic_core import from_json
+from pydantic_core import PydanticCustomError, from_json
+from typing_extensions import TypeAliasType
 
+from puidrec.data.schema import MAX_FEATURE
 from puidrec.errors import one_line
+from puidrec.fold_in import is_foldable
 from puidrec.methods import METHODS
 from puidrec.serve import Seen, Unknown
-from puidrec.serve.limits import Code, Limits, Refused, require_at_most
+from puidrec.serve.limits import PROBES, Code, Limits, Refused, require_at_most
 
+if TYPE_CHECKING:
+    from puidrec.serve.answers import Answers, EntityLookup
+
+T = TypeVar("T")
 Form = TypeVar("Form", bound=BaseModel)
 _PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
 """Two halves (surrogates) that are one character, as JSON may write it."""
@@ -37,37 +49,61 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _word(value: Any) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool)
+
+
+def _id(value: Any) -> Any:
+    value = _whole(value)
+    if not _word(value) or value == "":
+        expected = "expected an id (an integer or text), or an object with id and features"
+        raise PydanticCustomError("id", expected)
+    return value
+
+
+def _feature(value: Any, info: ValidationInfo) -> Any:
+    value = _whole(value)
+    if isinstance(value, list):
+        _count(value, "list_entries", "features", info)
+        value = [_whole(part) for part in value]
+        good = all(_word(part) for part in value)
+    else:
+        good = value is None or isinstance(value, str | int)
+        good = good or (isinstance(value, float) and math.isfinite(value))
+    if not good:
+        expected = "expected text, a finite number, true, false, null, or a list of text"
+        raise PydanticCustomError("feature", expected)
+    return value
+
+
+def _count(value: Any, limit: str, field: str | None, info: ValidationInfo) -> None:
+    """Refuse a list above its limit, which the context of the validation holds; a request that is
+    made in Python has none."""
+    if isinstance(value, list | dict) and info.context is not None:
+        require_at_most(field or limit, len(value), getattr(info.context, limit))
+
+
 def _at_most(limit: str) -> BeforeValidator:
     """Count a list before its entries are checked: a body of 300,000 users would hold up every
-    client for seconds.
-
-    The limits are the context of the validation; a request that is made in Python has none.
-    """
+    client for seconds."""
 
     def count(value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, list | dict) and info.context is not None:
-            field = str(info.field_name) if info.field_name else limit
-            require_at_most(field, len(value), getattr(info.context, limit))
+        _count(value, limit, info.field_name, info)
         return value
 
     return BeforeValidator(count)
 
 
-_FIRST_ERROR: Any = Field(fail_fast=True)
+_Feature = bool | int | float | str | list[int | str] | None
+_Id = int | Annotated[str, Field(min_length=1)]
+UserId = TypeAliasType("UserId", Annotated[_Id, PlainValidator(_id, json_schema_input_type=_Id)])
+ItemId = TypeAliasType("ItemId", Annotated[_Id, PlainValidator(_id, json_schema_input_type=_Id)])
+"""Ids of the caller's own type, as in the training data; `make_exact` says which."""
+Feature = Annotated[_Feature, PlainValidator(_feature, json_schema_input_type=_Feature)]
+Count = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
+Many = Annotated[list[T], Field(fail_fast=True)]
 """A list is refused at its first wrong entry; messages about a million of them would take minutes.
 """
-Integer = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
-Text = Annotated[str, Field(strict=True, min_length=1)]
-Id = Integer | Text
-"""Ids of the caller's own type, as in the training data."""
-Feature = (
-    Annotated[bool, Field(strict=True)]
-    | Integer
-    | FiniteFloat
-    | str
-    | Annotated[list[Integer | str], _FIRST_ERROR, _at_most("list_entries")]
-    | None
-)
 Method = StrEnum("Method", {name.replace("-", "_"): name for name in METHODS})  # type: ignore[misc]
 
 
@@ -85,10 +121,7 @@ class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Entity(_Message):
-    """A user or an item that the model may not know, with its features."""
-
-    id: Id = Field(description="Any id, known or not; a known one is answered from training.")
+class _Featured(_Message):
     features: Annotated[dict[str, Feature], _at_most("features")] = Field(
         default_factory=dict,
         description="By name, as in the side table; names left out count as unknown values.",
@@ -98,81 +131,83 @@ class Entity(_Message):
 class Rated(_Message):
     """An item and what the user thought of it."""
 
-    item: Id
+    item: ItemId
     rating: FiniteFloat | None = Field(
         None, description="On the scale of the log's ratings; left out: a like."
     )
 
 
-class User(Entity):
+class User(_Featured):
     """A user that the model may not know, or who has done more since."""
 
-    history: Annotated[list[Rated], _FIRST_ERROR, _at_most("items")] = Field(
+    id: UserId = Field(description="Any id, known or not; a known one is answered from training.")
+    history: Annotated[Many[Rated], _at_most("items")] = Field(
         default_factory=list,
         description="What the user did: scores then rest on these rows, and on no others.",
     )
 
 
-class Item(Entity):
+class Item(_Featured):
     """An item that the model may not know."""
+
+    id: ItemId = Field(description="Any id, known or not; a known one is answered from training.")
 
 
 class RecommendRequest(_Message):
     """Whose best items, how many, and of which items."""
 
-    users: Annotated[list[Id | User], _FIRST_ERROR, _at_most("users")] = Field(
+    users: Annotated[Many[UserId | User], _at_most("users")] = Field(
         min_length=1, description="Ids, or objects with id, and history or features."
     )
-    k: Annotated[int, Field(strict=True, ge=1), BeforeValidator(_whole)] = Field(
-        10, description="Items per user."
-    )
-    offset: Annotated[int, Field(strict=True, ge=0), BeforeValidator(_whole)] = Field(
+    k: Count = Field(10, ge=1, description="Items per user.")
+    offset: Count = Field(
         0,
+        ge=0,
         description="Leave out that many of the best: with k = 10, offset 10 gives ranks 11 to 20.",
     )
-    exclude_seen: Annotated[bool, Field(strict=True)] | None = Field(
+    exclude_seen: StrictBool | None = Field(
         None,
         description="Leave out what the user has in the log; when left out, as the server does by default.",
     )
-    exclude: Annotated[list[Id], _FIRST_ERROR, _at_most("items")] = Field(
+    exclude: Annotated[Many[ItemId], _at_most("items")] = Field(
         default_factory=list, description="Leave out these items, for every user of the request."
     )
-    items: Annotated[Annotated[list[Id | Item], _FIRST_ERROR] | None, _at_most("items")] = Field(
+    items: Annotated[Many[ItemId | Item] | None, _at_most("items")] = Field(
         None,
         min_length=1,
         description="Rank these items only; all items of the training data when left out.",
     )
-    new_items: Annotated[list[Item], _FIRST_ERROR, _at_most("items")] = Field(
+    new_items: Annotated[Many[Item], _at_most("items")] = Field(
         default_factory=list,
         description="Items with features to rank beside the others; needs a feature model.",
     )
-    stable: Annotated[bool, Field(strict=True)] = Field(
+    stable: StrictBool = Field(
         False,
         description="Add gamma_max: up to which Γ each item stays. For spectrum models of rating levels.",
-    )
-
-
-class ScoreRequest(_Message):
-    """Pairs to score."""
-
-    pairs: Annotated[list[Pair], _FIRST_ERROR, _at_most("pairs")] = Field(
-        min_length=1, description="One score per pair, in order."
     )
 
 
 class Pair(_Message):
     """A user and an item."""
 
-    user: Id | User
-    item: Id | Item
+    user: UserId | User
+    item: ItemId | Item
+
+
+class ScoreRequest(_Message):
+    """Pairs to score."""
+
+    pairs: Annotated[Many[Pair], _at_most("pairs")] = Field(
+        min_length=1, description="One score per pair, in order."
+    )
 
 
 class UserItems(_Message):
     """One user's best items, best first."""
 
-    user_id: Id
+    user_id: UserId
     basis: Basis
-    items: list[Id]
+    items: list[ItemId]
     scores: list[float] = Field(description="On the scale of the model's target; larger is better.")
     gamma_max: list[float | None] | None = Field(
         None,
@@ -185,7 +220,7 @@ class RecommendResponse(_Message):
     """One entry per user, in the order asked."""
 
     recommendations: list[UserItems]
-    unknown_items: list[Id] = Field(
+    unknown_items: list[ItemId] = Field(
         description="Items of the filter that the model does not know; they were left out."
     )
 
@@ -201,13 +236,12 @@ class ScoreResponse(_Message):
 class Probe(_Message):
     """The process answers."""
 
-    status: Annotated[str, Field(pattern="^ok$")]
+    status: Literal["ok"]
 
 
-class Health(_Message):
+class Health(Probe):
     """The server answers."""
 
-    status: Annotated[str, Field(pattern="^ok$")]
     method: Method
     users: int
     items: int
@@ -265,10 +299,6 @@ def read_body(body: bytes, content_type: str, form: type[Form], limits: Limits) 
     answered.
     """
     kind = content_type.partition(";")[0].strip().lower()
-    if kind != "application/json" and not (
-        kind.startswith("application/") and kind.endswith("+json")
-    ):
-        raise _no_object()
     found = body.count(b",") + body.count(b"[") + body.count(b"{")
     if found > limits.values:
         raise Refused(
@@ -277,58 +307,99 @@ def read_body(body: bytes, content_type: str, form: type[Form], limits: Limits) 
     try:
         # Unlike `json`, it refuses half characters (lone surrogates), which no text can hold, and
         # deep nesting.
-        content = from_json(body) if body else None
+        content = from_json(body or b"null")
     except ValueError as error:
         if rb"\ud" in _PAIR.sub(b"", body).lower():  # a half alone is JSON, but no text
-            raise Refused(
-                Code.INVALID, f"text holds half a character (a lone surrogate): {error}"
-            ) from None
+            message = f"text holds half a character (a lone surrogate): {error}"
+            raise Refused(Code.INVALID, message) from None
         raise Refused(Code.MALFORMED, f"the body is not JSON in UTF-8: {error}") from None
-    if not isinstance(content, dict):
-        raise _no_object()
+    if not re.fullmatch(r"application/(json|.*\+json)", kind) or not isinstance(content, dict):
+        raise Refused(
+            Code.INVALID, "expected a JSON object, sent with content-type: application/json"
+        )
     try:
         return form.model_validate(content, context=limits)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
-        raise refuse_validation(
-            [{**one, "loc": ("body", *one["loc"])} for one in problems]
-        ) from None
+        raise _refused(max(problems, key=lambda one: len(one["loc"]))) from None
 
 
-def _no_object() -> Refused:
-    return Refused(Code.INVALID, "expected a JSON object, sent with content-type: application/json")
-
-
-def refuse_validation(errors: Sequence[Any]) -> Refused:
+def _refused(deepest: Any) -> Refused:
     """The validation error deepest in the body. Input is never echoed: no client can put words into
     an answer."""
-    deepest: dict[str, Any] = max(errors, key=lambda one: len(one["loc"]))
     place = [
-        part for part in deepest["loc"][1:] if isinstance(part, int) or not _is_alternative(part)
+        one_line(str(part))[:40]
+        for part in deepest["loc"]
+        # pydantic adds which of several types a field may have
+        if isinstance(part, int) or (part not in ("User", "Item") and "[" not in part)
     ]
-    field = ".".join(one_line(str(part))[:40] for part in place[:5]) or None
-    if field is None:
-        return _no_object()
-    if _is_alternative(deepest["loc"][-1]):
-        return Refused(Code.INVALID, _alternatives(place), field)
-    return Refused(
-        Code.INVALID,
-        {"extra_forbidden": "unknown field"}.get(deepest["type"], deepest["msg"]),
-        field,
+    words = {"extra_forbidden": "unknown field"}.get(deepest["type"], deepest["msg"])
+    return Refused(Code.INVALID, words, ".".join(place[:5]) or None)
+
+
+Json = dict[str, Any]
+KINDS: dict[str, list[Json]] = {
+    "number": [{"type": "number", "minimum": -MAX_FEATURE, "maximum": MAX_FEATURE}],
+    "category": [{"type": "string"}, {"type": "boolean"}, {"type": "integer"}],
+    "list": [{"type": "array", "items": {"type": "string"}}],
+}
+
+
+def make_exact(document: Json, answers: Answers, *, keyed: bool = False) -> None:
+    """Narrow the general document, in place, to what this server accepts. keyed: it asks for an API
+    key."""
+    if keyed:
+        document["components"]["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+        }
+        document["security"] = [{"bearer": []}, {"header": []}]
+        for path in PROBES:
+            document["paths"][path]["get"]["security"] = []
+    forms, limits, scale = (
+        document["components"]["schemas"],
+        answers.limits,
+        answers.model.rating_scale_,
     )
+    for name, side in (("UserId", answers.users), ("ItemId", answers.items)):
+        forms[name] = next(
+            p
+            for p in forms[name]["anyOf"]
+            if (p["type"] == "integer") is (side.id_type == "integer")
+        )
+    some = {"maxItems": limits.items}
+    narrower: dict[str, dict[str, Json]] = {
+        "RecommendRequest": {
+            "users": {"maxItems": limits.users},
+            "k": {"maximum": limits.k},
+            "offset": {"maximum": limits.k},
+            **dict.fromkeys(("items", "new_items", "exclude"), some),
+            # only `spectrum` knows how rankings change along Γ
+            "stable": {} if answers.engine.path else {"const": False},
+        },
+        "ScoreRequest": {"pairs": {"maxItems": limits.pairs}},
+        "Rated": {"rating": {"minimum": scale.low, "maximum": scale.high}},
+        "User": {
+            "features": _features(answers.users),
+            "history": some if is_foldable(answers.model) else {"maxItems": 0},
+        },
+        "Item": {"features": _features(answers.items)},
+    }
+    for name, fields in narrower.items():
+        for field, form in fields.items():
+            forms[name]["properties"][field] |= form
+    if answers.seen is not Seen.ALWAYS:
+        told: Json = {"properties": {"exclude_seen": {"const": True}}, "required": ["exclude_seen"]}
+        if answers.seen is Seen.CATALOGUE:
+            told["properties"]["items"] = {"type": "array"}
+            told["required"].append("items")
+        forms["RecommendRequest"]["not"] = told
 
 
-def _is_alternative(part: object) -> bool:
-    """Whether a part of a place names one of several types that a field may have, which pydantic
-    adds to its path."""
-    return (
-        str(part) in ("int", "str", "bool", "float", "User", "Item")
-        or "[" in str(part)
-        or "constrained" in str(part)
-    )
-
-
-def _alternatives(place: list[int | str]) -> str:
-    if "features" in place:
-        return "expected text, a finite number, true, false, null, or a list of text"
-    return "expected an id (an integer or text), or an object with id and features"
+def _features(entities: EntityLookup) -> Json:
+    """Which features there are; a model that reads none ignores whatever it is given."""
+    encoder = entities.cold_start.encoders.get(entities.side)
+    if encoder is None:
+        return {}
+    named = {c.name: {"anyOf": [*KINDS[c.kind], {"type": "null"}]} for c in encoder.columns}
+    return {"properties": named, "additionalProperties": False}

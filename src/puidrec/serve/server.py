@@ -6,7 +6,6 @@ How many connections there are, and how slowly they send and read, is left to a 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import signal
@@ -74,14 +73,7 @@ class Protocol(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn that takes the model anew on SIGHUP, and ends with exit code 0 when told to."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and listen for SIGHUP, where the system has that signal."""
-        await super().startup(sockets)
-        if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
-            reload = self.config.app.state.serving.reload  # type: ignore[union-attr]
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+    """uvicorn that ends with exit code 0 when told to."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import ctypes
 import sys
 import time
@@ -20,14 +19,13 @@ from fastapi.openapi.utils import get_openapi
 
 from puidrec import __version__
 from puidrec.errors import PuidError
-from puidrec.model import Recommender
 from puidrec.run_folder import load_run, read_environment
 from puidrec.serve import Seen, Unknown
 from puidrec.serve.access import ApiKeys
 from puidrec.serve.answers import Answers, nothing_seen
 from puidrec.serve.limits import LOG, Limits
 from puidrec.serve.observe import Metrics
-from puidrec.serve.openapi import make_exact
+from puidrec.serve.schema import make_exact
 
 
 @dataclass(frozen=True)
@@ -56,36 +54,16 @@ def load_service(folder: Path, policy: Policy) -> Service:
     """Load a run folder and warm up."""
     model, metrics = load_run(folder, policy.device)
     environment = read_environment(folder)
-    _copy_arrays(model)
     if policy.seen is Seen.NEVER:
         model.seen_, model.held_out_ = nothing_seen(model), None
-    service = make_service(
-        Answers(model, policy.unknown, policy.limits, policy.seen), metrics, environment
-    )
-    service.answers.engine.warm_up()
-    return service
-
-
-def _copy_arrays(model: Recommender) -> None:
-    """Take a model out of its files, which a loaded model maps into memory.
-
-    Else a file that is written over in place changes the answers, and one that is cut short ends
-    the process.
-    """
-    model.user_factors_, model.item_factors_ = (
-        model.user_factors_.copy(),
-        model.item_factors_.copy(),
-    )
-    model.seen_ = (model.seen_[0].copy(), model.seen_[1].copy())
-    if model.held_out_ is not None:
-        model.held_out_ = (model.held_out_[0].copy(), model.held_out_[1].copy())
-    model.parameters_ = {name: tensor.clone() for name, tensor in model.parameters_.items()}
+    answers = Answers(model, policy.unknown, policy.limits, policy.seen)
+    answers.engine.warm_up()
+    return make_service(answers, metrics, environment)
 
 
 def make_service(answers: Answers, metrics: dict[str, Any], environment: dict[str, Any]) -> Service:
     """A fitted model; metrics and environment are what `/model` tells of its making."""
-    model, users, items = answers.model, answers.users, answers.items
-    apart = ("method", "gamma", "protocol")
+    model, apart = answers.model, ("method", "gamma", "protocol")
     card = {
         "method": model.settings.method,
         "description": model.settings.spec.description,
@@ -95,12 +73,8 @@ def make_service(answers: Answers, metrics: dict[str, Any], environment: dict[st
         "metrics": {key: value for key, value in metrics.items() if key not in apart},
         "gamma": model.report_.get("gamma"),
         "settings": model.settings.model_dump(),
-        "users": len(users.ids),
-        "items": len(items.ids),
-        "user_id_type": users.id_type,
-        "item_id_type": items.id_type,
-        "user_features": users.cold_start.names("user"),
-        "item_features": items.cold_start.names("item"),
+        **answers.users.card(),
+        **answers.items.card(),
         "unknown": answers.unknown.value,
         "seen": answers.seen.value,
         "loaded": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -113,26 +87,28 @@ def make_service(answers: Answers, metrics: dict[str, Any], environment: dict[st
 class Serving:
     """The service of an application now, and how another one takes its place."""
 
-    def __init__(self, app: FastAPI, service: Service, metrics: Metrics, policy: Policy) -> None:
-        self.app, self.metrics, self.policy = app, metrics, policy
-        self.reload_from: Callable[[], Service] | None = None
-        self._general: dict[str, Any] = {}
+    def __init__(
+        self, app: FastAPI, load: Callable[[], Service], metrics: Metrics, policy: Policy
+    ) -> None:
+        self.app, self.load, self.metrics, self.policy = app, load, metrics, policy
         self._under_way: asyncio.Task[None] | None = None
-        self.service = service
+        self._install(*self._load())
 
-    def start(self) -> None:
-        """Describe the first service, once all paths are known."""
-        app = self.app
-        self._general = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
+    def _load(self) -> tuple[Service, dict[str, Any]]:
+        """The service, and its OpenAPI document. Keys last: a model that is refused leaves
+        everything as it was."""
+        service, keys = self.load(), self.policy.keys
+        words = f"Recommendations of a {service.card['method']} model."
+        document = get_openapi(
+            title=self.app.title,
+            version=self.app.version,
+            description=words,
+            routes=self.app.routes,
         )
-        self._install(self.service, self._document(self.service))
-
-    def _document(self, service: Service) -> dict[str, Any]:
-        document = copy.deepcopy(self._general)
-        document["info"]["description"] = f"Recommendations of a {service.card['method']} model."
-        make_exact(document, service.answers, keyed=self.policy.keys is not None)
-        return document
+        make_exact(document, service.answers, keyed=keys is not None)
+        if keys is not None:
+            keys.reload()
+        return service, document
 
     def _install(self, service: Service, document: dict[str, Any]) -> None:
         self.service = service
@@ -153,29 +129,17 @@ class Serving:
 
     async def _reload(self) -> None:
         try:
-            service, document = await asyncio.to_thread(self._load)
+            self._install(*await asyncio.to_thread(self._load))
         except Exception as error:  # whatever is wrong with the new one, the old one goes on
             self.metrics.reloads.labels("failed").inc()
             words = str(error) if isinstance(error, PuidError) else repr(error)
-            LOG.error(
-                "reload failed; the model before it stays", extra={"fields": {"error": words[:400]}}
-            )
+            fields = {"error": words[:400]}
+            LOG.error("reload failed; the model before it stays", extra={"fields": fields})
             return
-        self._install(service, document)
         self.metrics.reloads.labels("done").inc()
         await asyncio.to_thread(return_memory)
-        LOG.info(
-            "reloaded",
-            extra={"fields": {"method": service.card["method"], "loaded": service.card["loaded"]}},
-        )
-
-    def _load(self) -> tuple[Service, dict[str, Any]]:
-        """On another thread. Keys last: a model that is refused leaves everything as it was."""
-        service = self.service if self.reload_from is None else self.reload_from()
-        document = self._document(service)
-        if self.policy.keys is not None:
-            self.policy.keys.reload()
-        return service, document
+        fields = {key: self.service.card[key] for key in ("method", "loaded")}
+        LOG.info("reloaded", extra={"fields": fields})
 
 
 def return_memory() -> None:
