@@ -9,9 +9,9 @@ from scipy.stats import rankdata
 
 from puidrec.data.synthetic import Simulation
 from puidrec.exposure.bounds import bounds
-from puidrec.exposure.cells import smoothed_rates
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import PRESETS, GammaRule, resolve_gamma
+from puidrec.exposure.rates import smoothed_rates
 
 RULES: dict[str, GammaRule] = {
     **{name: rule for name, rule in PRESETS.items() if name != "global"},

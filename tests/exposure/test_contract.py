@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from puidrec.errors import InputError
-from puidrec.exposure import PROPENSITIES, Propensity, make_propensity
+from puidrec.exposure import PROPENSITIES, Propensity, additive, make_propensity
 from puidrec.testing.propensity import PropensityContract, small_exposure
 
 
@@ -13,24 +13,19 @@ class TestCells(PropensityContract):
         return make_propensity("cells")
 
 
-class TestCellsFixedSmoothing(PropensityContract):
-    def make(self) -> Propensity:
-        return make_propensity("cells", pseudo_count=20)
-
-
 class TestLogistic(PropensityContract):
     def make(self) -> Propensity:
         return make_propensity("logistic")
 
 
-class TestLogisticInteractions(PropensityContract):
-    def make(self) -> Propensity:
-        return make_propensity("logistic", interactions=True)
-
-
 class TestLogisticSample(PropensityContract):
+    @pytest.fixture(autouse=True)
+    def sampled(self, monkeypatch) -> None:
+        monkeypatch.setattr(additive, "TABLE_BUDGET", 0)
+        monkeypatch.setattr(additive, "SAMPLE", 5000)
+
     def make(self) -> Propensity:
-        return make_propensity("logistic", mode="sample", n_sample=5000)
+        return make_propensity("logistic")
 
     def same(self, first: np.ndarray, second: np.ndarray) -> bool:
         return np.allclose(first, second, rtol=1e-6)

@@ -186,8 +186,7 @@ class RowMatrix:
         return np.concatenate([part.matrix @ x for part in self.parts()])
 
     def _turned(self, x: np.ndarray) -> np.ndarray:
-        total: np.ndarray = sum(part.matrix.T @ x[part.users] for part in self.parts())
-        return total
+        return sum(part.matrix.T @ x[part.users] for part in self.parts())
 
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:

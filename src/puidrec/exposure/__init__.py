@@ -22,13 +22,13 @@ __all__ = [
 ]
 
 _BUILT_IN: dict[str, str | Callable[..., Propensity]] = {
-    "cells": "puidrec.exposure.cells:Cells",
-    "logistic": "puidrec.exposure.logistic:Logistic",
+    "cells": "puidrec.exposure.rates:Cells",
+    "logistic": "puidrec.exposure.additive:Logistic",
     "two-way": "puidrec.exposure.two_way:TwoWay",
     "balanced": "puidrec.exposure.balancing:Balanced",
     "kernel": "puidrec.exposure.balancing:Kernel",
-    "naive-bayes": "puidrec.exposure.naive_bayes:NaiveBayes",
-    "given": "puidrec.exposure.given:Given",
+    "naive-bayes": "puidrec.exposure.rates:NaiveBayes",
+    "given": "puidrec.exposure.rates:Given",
 }
 PROPENSITIES = Registry(
     "puidrec.propensities",

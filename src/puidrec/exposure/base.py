@@ -17,7 +17,7 @@ from puidrec.features.counts import ExposureCounts, check_pairs
 from puidrec.features.encode import exposure_design
 
 if TYPE_CHECKING:
-    from puidrec.data.dataset import Dataset, IdMap, Interactions
+    from puidrec.data.dataset import Dataset, Interactions
 
 
 DEFAULT_LOW = 1e-6
@@ -29,7 +29,7 @@ Values = TypeVar("Values", bound=Any)
 
 def clip_values(p: Values, low: float, high: float = 1.0) -> Values:
     """Propensities moved into [low, high]: arrays, and tensors of a model that learns them."""
-    return p.clip(low, high)  # type: ignore[no-any-return]
+    return p.clip(low, high)
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,6 @@ class Exposure:
     given_pairs: tuple[np.ndarray, np.ndarray] | None = None
     """Users and items that `given` speaks of: all logged rows, held-out ones included; None: the
     rows of `log`."""
-    ids: tuple[IdMap, IdMap] | None = None
-    """The caller's ids, to read files written in them."""
 
     @classmethod
     def from_log(
@@ -161,7 +159,6 @@ class Exposure:
             uniform_unseen=data.overlap.dropped > 0,
             given=data.logged.propensity,
             given_pairs=(data.logged.user, data.logged.item),
-            ids=(data.user_ids, data.item_ids),
         )
 
     @property

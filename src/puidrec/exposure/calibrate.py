@@ -74,8 +74,7 @@ class BinCounts:
     def rate(self) -> np.ndarray:
         """Exposure rate, smoothed by one expected observation at the overall rate; never 0 or 1."""
         overall = min(max(self.observed.sum() / self.pairs.sum(), 1e-12), 0.5)
-        smoothed: np.ndarray = (self.observed + 1.0) / (self.pairs + 1.0 / overall)
-        return smoothed
+        return (self.observed + 1.0) / (self.pairs + 1.0 / overall)
 
 
 def calibrate(

@@ -74,15 +74,13 @@ class Gains:
 def bernoulli_entropy(rate: np.ndarray | float) -> np.ndarray:
     """Entropy of a coin in nats."""
     p = np.asarray(rate, np.float64)
-    result: np.ndarray = entr(p) + entr(1.0 - p)
-    return result
+    return entr(p) + entr(1.0 - p)
 
 
 def bernoulli_kl(p: np.ndarray, q: np.ndarray | float) -> np.ndarray:
     """KL(p ‖ q) of two coins in nats."""
     divergence = rel_entr(p, q) + rel_entr(1.0 - np.asarray(p), 1.0 - np.asarray(q))
-    result: np.ndarray = np.maximum(divergence, 0.0)
-    return result
+    return np.maximum(divergence, 0.0)
 
 
 def conditional_entropy(observed: np.ndarray, pairs: np.ndarray) -> float:

@@ -262,5 +262,4 @@ class WeightCalibration:
     def applied(self, propensity: np.ndarray) -> np.ndarray:
         """Propensities whose weights 1/p − 1 are the calibrated ones."""
         factor = self.factor[np.searchsorted(self.edges, propensity, side="right")]
-        found: np.ndarray = 1.0 / (1.0 + factor * (1.0 / propensity - 1.0))
-        return found
+        return 1.0 / (1.0 + factor * (1.0 / propensity - 1.0))

@@ -208,8 +208,7 @@ def log_gamma(q: np.ndarray, q0: np.ndarray) -> np.ndarray:
     """
     up = np.maximum(np.log(q / q0), np.log((1.0 - q0) / (1.0 - q)))
     down = np.maximum(np.log((1.0 - q) / (1.0 - q0)), np.log(q0 / q))
-    signed: np.ndarray = np.where(q >= q0, up, -down)
-    return signed
+    return np.where(q >= q0, up, -down)
 
 
 def _seen_draws(

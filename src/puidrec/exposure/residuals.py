@@ -19,9 +19,9 @@ import numpy as np
 from scipy.special import logit, ndtr
 
 from puidrec.exposure.bounds import Gamma, bin_max, bin_mean, require_pairs
-from puidrec.exposure.cells import smoothed_rates
 from puidrec.exposure.entropy import bernoulli_kl
 from puidrec.exposure.evidence import Evidence
+from puidrec.exposure.rates import smoothed_rates
 from puidrec.exposure.two_way import MIN_VARIANCE, TwoWayEffects, effect_variance
 from puidrec.features.counts import ExposureCounts
 
@@ -82,16 +82,14 @@ def fitted_level(levels: Levels, design: np.ndarray | None, bins: np.ndarray) ->
         mean = np.bincount(bins, weight * levels.value) / np.maximum(
             np.bincount(bins, weight), 1e-300
         )
-        by_bin: np.ndarray = mean[bins]
-        return by_bin
+        return mean[bins]
     centred = design - np.average(design, axis=0, weights=weight)
     gram = (centred * weight[:, None]).T @ centred
     penalty = weight.mean() * np.maximum(
         centred.var(axis=0), 1e-12
     )  # one average entity per column
     slope = np.linalg.solve(gram + np.diag(penalty), (centred * weight[:, None]).T @ levels.value)
-    fitted: np.ndarray = np.average(levels.value, weights=weight) + centred @ slope
-    return fitted
+    return np.average(levels.value, weights=weight) + centred @ slope
 
 
 def local_gain(fitted: np.ndarray, rate: float) -> np.ndarray:
@@ -101,8 +99,7 @@ def local_gain(fitted: np.ndarray, rate: float) -> np.ndarray:
     own = np.minimum(rate * ratio / max(ratio.mean(), 1e-300), 1.0 - 1e-9)
     gain = bernoulli_kl(own, min(rate, 1.0 - 1e-9))
     mean = float(gain.mean())
-    relative: np.ndarray = gain / mean if mean > 1e-12 else np.zeros_like(gain)
-    return relative
+    return gain / mean if mean > 1e-12 else np.zeros_like(gain)
 
 
 def shrunk_residual(
@@ -151,8 +148,7 @@ def folded_quantile(mean: np.ndarray, deviation: np.ndarray, level: float) -> np
     curve, size = _quantile_curve(level), np.abs(mean)
     safe = np.maximum(deviation, 1e-9)
     nearest = np.minimum(size / safe * CURVE_STEPS, curve.size - 1).astype(np.int32)
-    quantile: np.ndarray = size + safe * curve[nearest]
-    return quantile
+    return size + safe * curve[nearest]
 
 
 @lru_cache
@@ -165,8 +161,7 @@ def _quantile_curve(level: float) -> np.ndarray:
         middle = 0.5 * (low + high)
         enough = ndtr(middle - ratio) - ndtr(-middle - ratio) >= level
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    curve: np.ndarray = high - ratio
-    return curve
+    return high - ratio
 
 
 @dataclass(frozen=True)
@@ -238,8 +233,7 @@ def cell_shift(effects: TwoWayEffects, counts: ExposureCounts) -> np.ndarray:
     """Log-odds of a typical pair of a cell minus those of the cell's rate, which averages over
     traits."""
     rate, _ = smoothed_rates(counts)
-    shift: np.ndarray = effects.cell_logit - logit(np.clip(rate, 1e-12, 1.0 - 1e-12))
-    return shift
+    return effects.cell_logit - logit(np.clip(rate, 1e-12, 1.0 - 1e-12))
 
 
 @dataclass(frozen=True)
@@ -259,10 +253,7 @@ class PosteriorGamma(Gamma):
         cell = self.cell[self.user_bin[users], self.item_bin[items]]
         mean = cell + self.user.mean[users] + self.item.mean[items]
         deviation = np.sqrt(self.user.variance[users] + self.item.variance[items])
-        log_gamma: np.ndarray = np.minimum(
-            folded_quantile(mean, deviation, self.level), np.log(self.cap)
-        )
-        return log_gamma
+        return np.minimum(folded_quantile(mean, deviation, self.level), np.log(self.cap))
 
     def user_mean_log(self) -> np.ndarray:
         """Over items spread evenly over bins and means; exact where there are few."""
@@ -322,5 +313,4 @@ def _spread(bins: np.ndarray, value: np.ndarray, per_bin: int | None = None) -> 
     size = np.bincount(bins)
     rank = np.arange(order.size) - (np.cumsum(size) - size)[bins[order]]
     step = np.maximum(size // per_bin, 1)[bins[order]]
-    chosen: np.ndarray = order[rank % step == step // 2]
-    return chosen
+    return order[rank % step == step // 2]

@@ -88,8 +88,7 @@ class ExposureCounts:
     @cached_property
     def item_degree(self) -> np.ndarray:
         """Observed pairs of each item."""
-        degree: np.ndarray = self.by_item.sum(axis=0)
-        return degree
+        return self.by_item.sum(axis=0)
 
     @cached_property
     def cells(self) -> np.ndarray:

@@ -67,10 +67,7 @@ class Strengths:
         """The largest |t| that a pair of these classes can have."""
         own = self.user[user_class] + self.genre[user_class]
         most = largest_hidden(self.heavy)
-        top: np.ndarray = most * (
-            own + self.gate[user_class] * self.item[item_class] + self.pair[user_class]
-        )
-        return top
+        return most * (own + self.gate[user_class] * self.item[item_class] + self.pair[user_class])
 
 
 @dataclass(frozen=True)
@@ -139,10 +136,7 @@ def hidden_from_uniform(uniform: np.ndarray, heavy: bool = False) -> np.ndarray:
     quantiles, so that a few people are an order of magnitude more extreme than the others.
     """
     if heavy:
-        h: np.ndarray = _HEAVY_SCALE * stdtrit(
-            3.0, np.clip(uniform, _HEAVY_TAIL, 1.0 - _HEAVY_TAIL)
-        )
-        return h
+        return _HEAVY_SCALE * stdtrit(3.0, np.clip(uniform, _HEAVY_TAIL, 1.0 - _HEAVY_TAIL))
     return np.cos(np.pi * uniform)
 
 
@@ -213,8 +207,7 @@ def _interacting(
 def _third(values: pl.Series) -> np.ndarray:
     """0, 1 or 2: the third of its range that a value is in."""
     column = values.to_numpy()
-    code: np.ndarray = np.clip(3 * (column - column.min()) / np.ptp(column), 0, 2).astype(np.int64)
-    return code
+    return np.clip(3 * (column - column.min()) / np.ptp(column), 0, 2).astype(np.int64)
 
 
 def _users(options: SimulationOptions, heavy: bool) -> EntityColumns:
@@ -280,8 +273,7 @@ def _graded(main_effect: np.ndarray) -> np.ndarray:
     ratio = np.exp(main_effect) / np.exp(main_effect).mean()
     gain = ratio * np.log(ratio) - ratio + 1.0
     share = np.minimum(1.0, gain / np.quantile(gain, 0.9))
-    level: np.ndarray = np.ceil(share * _LEVELS - 1e-9).astype(np.int64).clip(1) - 1
-    return level
+    return np.ceil(share * _LEVELS - 1e-9).astype(np.int64).clip(1) - 1
 
 
 def _strengths(world: SimulatedWorld, affected_share: float) -> Strengths:

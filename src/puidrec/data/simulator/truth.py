@@ -93,17 +93,15 @@ class Truth:
         users, items = self._checked(users, items)
         if self.world.probit:  # nothing is hidden there
             return np.zeros(users.shape)
-        phi: np.ndarray = (
+        return (
             self._index(users, items)
             + self._shift(users, items)
             - self._nominal_logit(users, items)
         )
-        return phi
 
     def gamma(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Γ = exp|φ(h)|, the smallest that is valid for the pair."""
-        gamma: np.ndarray = np.exp(np.abs(self.phi(users, items)))
-        return gamma
+        return np.exp(np.abs(self.phi(users, items)))
 
     def gamma_bound(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """The largest Γ that the pair's strength class can reach, over h."""
@@ -115,8 +113,7 @@ class Truth:
             sides.users.strength_class[users], sides.items.strength_class[items]
         )
         offset = np.abs(self._index(users, items) - self._nominal_logit(users, items))
-        bound: np.ndarray = np.exp(offset + self.options.exposure_strength * largest)
-        return bound
+        return np.exp(offset + self.options.exposure_strength * largest)
 
     def expected_rating(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """E[r | x] over all of D: what a features-only model should predict."""
@@ -209,10 +206,7 @@ class Truth:
         """y: the latent rating, with what is hidden."""
         own = self.population.users.sign
         hidden = self.gain * self.hidden_effect(users, items)
-        taste: np.ndarray = self._latent(users, items) + (
-            hidden if own is None else own[users] * hidden
-        )
-        return taste
+        return self._latent(users, items) + (hidden if own is None else own[users] * hidden)
 
     @cached_property
     def _mean_rating(self) -> HiddenMean:
@@ -257,8 +251,7 @@ class Truth:
     ) -> np.ndarray:
         """logit p(x) for exposure indices m of pairs of these classes."""
         if self.world.probit:
-            nominal: np.ndarray = logit(exposed(m, probit=True))
-            return nominal
+            return logit(exposed(m, probit=True))
         return self.nominal.mean(m, user_group, item_class)
 
     def _checked(self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -281,21 +274,18 @@ class Truth:
 def exposed(m: np.ndarray, probit: bool = False) -> np.ndarray:
     """The probability of exposure of an index; a probit is scaled so that indices act about as in a
     logit."""
-    p: np.ndarray = ndtr(PROBIT_SCALE * m) if probit else expit(m)
-    return p
+    return ndtr(PROBIT_SCALE * m) if probit else expit(m)
 
 
 def mean_by_cuts(taste: np.ndarray) -> np.ndarray:
     """The mean of a rating that counts the cut points below taste + logistic noise."""
-    mean: np.ndarray = 1.0 + expit(np.subtract.outer(taste, CUTS) / CUT_NOISE).sum(axis=-1)
-    return mean
+    return 1.0 + expit(np.subtract.outer(taste, CUTS) / CUT_NOISE).sum(axis=-1)
 
 
 def level_by_cuts(taste: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     """The realised rating, 1 to 5 (uint8), by a uniform draw."""
     noisy = taste + CUT_NOISE * logit(uniform)
-    level: np.ndarray = (1 + (np.subtract.outer(noisy, CUTS) > 0.0).sum(axis=-1)).astype(np.uint8)
-    return level
+    return (1 + (np.subtract.outer(noisy, CUTS) > 0.0).sum(axis=-1)).astype(np.uint8)
 
 
 def _solve_intercept(truth: Truth) -> float:
@@ -427,5 +417,4 @@ class HiddenMean:
         column = user_group.astype(np.int64) * self._n_items + item_class
         x = (position - cell) / 16.0
         c3, c2, c1, c0 = (table[cell, column] for table in self._coefficients)
-        value: np.ndarray = m + ((c3 * x + c2) * x + c1) * x + c0
-        return value
+        return m + ((c3 * x + c2) * x + c1) * x + c0
