@@ -25,7 +25,7 @@ from puidrec.exposure.rates import smoothed_rates
 from puidrec.exposure.two_way import MIN_VARIANCE, TwoWayEffects, effect_variance
 from puidrec.features.counts import ExposureCounts
 
-Around = Literal["features", "cells", "two-way"]
+Around = Literal["features", "cells"]
 """The nominal propensity that the residuals are relative to."""
 Spread = Literal["fitted", "even"]
 """Whether the variance of residuals is fitted to gain and completeness, or one for all entities."""
@@ -57,10 +57,6 @@ class Residual:
     prior: np.ndarray
     """Variance of traits among entities like this one: how much could be hidden at all."""
 
-    def centred_at(self, mean: np.ndarray) -> Residual:
-        """The same uncertainty around other means."""
-        return replace(self, mean=mean)
-
 
 def unshrunk(
     effect: np.ndarray, variance: np.ndarray, ridge: float, level: np.ndarray | float = 0.0
@@ -74,9 +70,7 @@ def unshrunk(
 def fitted_level(levels: Levels, design: np.ndarray | None, bins: np.ndarray) -> np.ndarray:
     """E[level | features]: weighted ridge regression on the design, or the mean of the bin without
     one."""
-    overall = effect_variance(
-        levels.value - levels.value.mean(), levels.noise, np.ones_like(levels.noise)
-    )
+    overall = effect_variance(levels.value - levels.value.mean(), levels.noise)
     weight = 1.0 / (overall + levels.noise)
     if design is None:
         mean = np.bincount(bins, weight * levels.value) / np.maximum(
@@ -130,7 +124,7 @@ def _variance(gap: Levels, components: np.ndarray) -> np.ndarray:
     from scipy.optimize import nnls  # takes long to import; most methods do without
 
     target = gap.value**2 - gap.noise
-    prior = np.full(target.size, effect_variance(gap.value, gap.noise, np.ones_like(target)))
+    prior = np.full(target.size, effect_variance(gap.value, gap.noise))
     for _ in range(VARIANCE_ROUNDS):
         weight = 1.0 / (prior + gap.noise)
         scaled = components * weight[:, None]
@@ -164,15 +158,6 @@ def _quantile_curve(level: float) -> np.ndarray:
     return high - ratio
 
 
-@dataclass(frozen=True)
-class PairShift:
-    """logit p_true - logit p of a pair is cell[B_u, B_i] + user trait + item trait."""
-
-    cell: np.ndarray
-    user: Residual
-    item: Residual
-
-
 def exposure_residuals(
     evidence: Evidence, around: Around, spread: Spread = "fitted"
 ) -> tuple[Residual, Residual]:
@@ -185,48 +170,38 @@ def exposure_residuals(
     counts, effects = evidence.counts, evidence.two_way
     row = effects.cell_logit @ (counts.items_in_bin / counts.n_items)
     column = (counts.users_in_bin / counts.n_users) @ effects.cell_logit
-    user_level, item_level = row[counts.user_bin], column[counts.item_bin]
-    users = unshrunk(effects.user_effect, effects.user_variance, effects.ridge.user, user_level)
-    items = unshrunk(effects.item_effect, effects.item_variance, effects.ridge.item, item_level)
-    user_fit = fitted_level(users, evidence.designs[0], counts.user_bin)
-    item_fit = fitted_level(items, evidence.designs[1], counts.item_bin)
-    user_centre, item_centre = (
-        (user_level, item_level) if around == "cells" else (user_fit, item_fit)
+    sides = (
+        (effects.user_effect, effects.user_variance, effects.ridge.user, row, counts.user_bin),
+        (effects.item_effect, effects.item_variance, effects.ridge.item, column, counts.item_bin),
     )
-    user_gap, item_gap = (
-        Levels(users.value - user_centre, users.noise),
-        Levels(items.value - item_centre, items.noise),
-    )
-    if spread == "even":
-        return shrunk_residual(user_gap), shrunk_residual(item_gap)
-    return (
-        shrunk_residual(user_gap, local_gain(user_fit, counts.rate), evidence.missing[0]),
-        shrunk_residual(item_gap, local_gain(item_fit, counts.rate), evidence.missing[1]),
-    )
+    found = []
+    for k, (effect, variance, ridge, table, bins) in enumerate(sides):
+        levels = unshrunk(effect, variance, ridge, table[bins])
+        fitted = fitted_level(levels, evidence.designs[k], bins)
+        centre = table[bins] if around == "cells" else fitted
+        gap = Levels(levels.value - centre, levels.noise)
+        gain = local_gain(fitted, counts.rate)
+        even = spread == "even"
+        found.append(
+            shrunk_residual(gap) if even else shrunk_residual(gap, gain, evidence.missing[k])
+        )
+    return found[0], found[1]
 
 
-def pair_shift(evidence: Evidence, around: Around, spread: Spread = "fitted") -> PairShift:
-    """The posterior of a pair's shift from the nominal propensity.
+def pair_shift(
+    evidence: Evidence, around: Around, spread: Spread = "fitted"
+) -> tuple[np.ndarray, Residual, Residual]:
+    """The posterior of a pair's shift from the nominal propensity: logit p_true − logit p is
+    cell[B_u, B_i] + user trait + item trait.
 
     `features`: p averages over traits, and a trait of variance v lifts that average: an entity
-    without any sits about v/2 below p. `cells`: p is the rate of the cell. `two-way`: p has the
-    traits in it; their uncertainty remains.
+    without any sits about v/2 below p. `cells`: p is the rate of the cell.
     """
     user, item = exposure_residuals(evidence, around, spread)
     if around == "cells":
-        return PairShift(cell_shift(evidence.two_way, evidence.counts), user, item)
-    none = np.zeros(evidence.counts.cells.shape)
-    if around == "two-way":
-        return PairShift(
-            none,
-            user.centred_at(np.zeros_like(user.mean)),
-            item.centred_at(np.zeros_like(item.mean)),
-        )
-    return PairShift(
-        none,
-        user.centred_at(user.mean - 0.5 * user.prior),
-        item.centred_at(item.mean - 0.5 * item.prior),
-    )
+        return cell_shift(evidence.two_way, evidence.counts), user, item
+    user, item = (replace(side, mean=side.mean - 0.5 * side.prior) for side in (user, item))
+    return np.zeros(evidence.counts.cells.shape), user, item
 
 
 def cell_shift(effects: TwoWayEffects, counts: ExposureCounts) -> np.ndarray:
