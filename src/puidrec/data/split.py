@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.on_disk import StoredInteractions, row_slices
+from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.row_matrix import RowMatrix, entity_keys, row_hashes
 from puidrec.data.schema import check_choice
-from puidrec.data.tables import Overlap
+from puidrec.data.tables import Overlap, row_starts
 from puidrec.errors import FutureRowsWarning, InputError
 from puidrec.rng import Rng, generator
 
@@ -342,10 +342,7 @@ def _content_order(data: Dataset, rows: Interactions, seed: int) -> np.ndarray |
         return None
 
     def matrix(of: Interactions) -> RowMatrix:
-        counts = sum(
-            np.bincount(of.user[part], minlength=data.n_users) for part in row_slices(len(of))
-        )
-        row_start = np.append(0, np.cumsum(counts))
+        row_start = row_starts(of.user, data.n_users)
         if isinstance(of, StoredInteractions):
             return RowMatrix(row_start, of.item, of.rating, data.n_items, PAIRS, of.scratch)
         return RowMatrix(row_start, of.item, of.rating, data.n_items)

@@ -30,14 +30,14 @@ from scipy.special import log_ndtr
 
 from puidrec.atomic import atomic_folder, refuse_other_files, write_json
 from puidrec.data.dataset import Dataset
-from puidrec.data.simulator.truth import PROBIT_SCALE, Truth
-from puidrec.data.simulator.worlds import (
+from puidrec.data.simulator.population import (
     WORLDS,
     SimulatedWorld,
     SimulationOptions,
     check_numbers,
     get_world,
 )
+from puidrec.data.simulator.truth import PROBIT_SCALE, Truth
 from puidrec.errors import InputError
 from puidrec.rng import Rng, derive_seed, generator
 

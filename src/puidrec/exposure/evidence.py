@@ -20,11 +20,12 @@ from scipy.special import expit, logit
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import row_slices
+from puidrec.data.tables import row_starts
 from puidrec.errors import InputError
 from puidrec.exposure.entropy import Estimator, Gains, bernoulli_kl, information_gains
 from puidrec.exposure.two_way import TwoWayEffects, fit_two_way
 from puidrec.features.bins import SideBins, bin_side, cross
-from puidrec.features.counts import ExposureCounts, count_codes
+from puidrec.features.counts import ExposureCounts
 from puidrec.features.encode import binned_design, missing_fields
 from puidrec.rng import Rng, generator
 
@@ -63,7 +64,7 @@ class Evidence:
             (users, "user_id", n_users, user),
             (items, "item_id", n_items, item),
         ):
-            degree = count_codes(codes, n).astype(np.float64)
+            degree = np.diff(row_starts(codes, n)).astype(np.float64)
             sides.append(bin_side(frame, id_column=key, n_entities=n, relevance=degree))
         counts = ExposureCounts.from_pairs(user, item, sides[0].codes, sides[1].codes)
         return cls(counts, sides[0], sides[1], users, items, (user, item))
@@ -189,7 +190,7 @@ def calibrate(
     sides: tuple[SideName, SideName] = ("user", "item")
     codes, frames = evidence.log, (evidence.users, evidence.items)
     sizes = evidence.counts.n_users, evidence.counts.n_items
-    degree = [count_codes(c, n) for c, n in zip(codes, sizes, strict=True)]
+    degree = [np.diff(row_starts(c, n)) for c, n in zip(codes, sizes, strict=True)]
     draw = generator(rng, "calibrate")
 
     def binned(k: int, frame: pl.DataFrame | None) -> np.ndarray:

@@ -114,15 +114,6 @@ class ExposureCounts:
         )
 
 
-def count_codes(codes: np.ndarray, size: int) -> np.ndarray:
-    """How often each code from 0 to size - 1 occurs, as `np.bincount` has it, but without a wider
-    copy of the codes."""
-    total = np.zeros(size, np.int64)
-    for part in row_slices(codes.size):
-        total += np.bincount(codes[part], minlength=size)
-    return total
-
-
 def group_columns(table: np.ndarray, group: np.ndarray, n_groups: int | None = None) -> np.ndarray:
     """Sum the columns of a table by group: [rows, columns] → [rows, groups]; a group of no column
     sums to 0."""

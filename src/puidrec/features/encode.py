@@ -23,6 +23,7 @@ import numpy as np
 import polars as pl
 from scipy import sparse
 
+from puidrec.data.tables import row_starts
 from puidrec.errors import InputError
 from puidrec.features.bins import bin_column
 
@@ -172,10 +173,8 @@ class FeatureEncoder:
             offset += column.width
         rows, codes, values = (np.concatenate(part) for part in zip(*parts, strict=True))
         order = np.lexsort((codes, rows))
-        start = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=table.height))])
-        return sparse.csr_array(
-            (values[order], codes[order], start), shape=(table.height, self.width)
-        )
+        start = row_starts(rows, table.height)
+        return sparse.csr_array((values[order], codes[order], start), (table.height, self.width))
 
     def state(self) -> list[dict[str, Any]]:
         """What `from_state` needs, as plain JSON."""

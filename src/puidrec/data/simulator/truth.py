@@ -26,17 +26,17 @@ from scipy.special import expit, logit, ndtr
 from puidrec.data.simulator.population import (
     BASE_RATING,
     SimulatedPopulation,
+    SimulatedWorld,
+    SimulationOptions,
     Strengths,
+    get_world,
     hidden_from_uniform,
     hidden_nodes,
     make_population,
 )
-from puidrec.data.simulator.worlds import SimulatedWorld, SimulationOptions, get_world
 from puidrec.errors import InputError
-from puidrec.rng import derive_seed, generator
+from puidrec.rng import GOLDEN, derive_seed, generator, mix64
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _GRID = np.linspace(-30.0, 16.0, 46 * 16 + 1)
 PROBIT_SCALE = 0.6
 CUTS = np.array([1.9, 2.5, 3.0, 3.9])
@@ -308,17 +308,6 @@ def _solve_intercept(truth: Truth) -> float:
     return float(brentq(excess, centre - 8.0, centre + 8.0, xtol=1e-10))
 
 
-def mix64(state: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64: a bijection of 64-bit words in which every bit moves every
-    other."""
-    z: np.ndarray = state ^ (state >> np.uint64(30))
-    z *= _FIRST
-    z ^= z >> np.uint64(27)
-    z *= _SECOND
-    z ^= z >> np.uint64(31)
-    return z
-
-
 def pair_uniform(key: int, users: np.ndarray, items: np.ndarray) -> np.ndarray:
     """Uniform draws in (0, 1), one per pair: each user owns a splitmix64 sequence, the item is its
     counter.
@@ -326,10 +315,10 @@ def pair_uniform(key: int, users: np.ndarray, items: np.ndarray) -> np.ndarray:
     The draw of a pair is a hash of (key, user, item), so the truth can be asked for any pairs, in
     any order and any chunk, and nothing of the size of D is ever stored.
     """
-    state = users.astype(np.uint64) * _GOLDEN
+    state = users.astype(np.uint64) * GOLDEN
     state += np.uint64(key)
     state = mix64(state)
-    state += (items.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+    state += (items.astype(np.uint64) + np.uint64(1)) * GOLDEN
     draw = (mix64(state) >> np.uint64(11)).astype(np.float64)
     draw += 0.5
     draw *= 2.0**-53
