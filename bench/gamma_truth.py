@@ -36,7 +36,8 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 def width(p: np.ndarray, log_gamma: np.ndarray | float) -> float:
     """Mean log-width of the bounds over D."""
-    return float(bounds(p, np.exp(np.broadcast_to(log_gamma, p.shape))).log_width.mean())
+    box = bounds(p, np.exp(np.broadcast_to(log_gamma, p.shape)))
+    return float(np.log(box.b / box.a).mean())
 
 
 def judge(log_gamma: np.ndarray, p: np.ndarray, p_true: np.ndarray) -> dict[str, float]:

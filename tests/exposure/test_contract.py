@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from puidrec.errors import InputError
-from puidrec.exposure import PROPENSITIES, Propensity, additive, make_propensity
+from puidrec.exposure import PROPENSITIES, FittedPropensity, additive, make_propensity
 from puidrec.testing.propensity import PropensityContract, small_exposure
 
 
 class TestCells(PropensityContract):
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("cells")
 
 
 class TestLogistic(PropensityContract):
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("logistic")
 
 
@@ -24,7 +24,7 @@ class TestLogisticSample(PropensityContract):
         monkeypatch.setattr(additive, "TABLE_BUDGET", 0)
         monkeypatch.setattr(additive, "SAMPLE", 5000)
 
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("logistic")
 
     def same(self, first: np.ndarray, second: np.ndarray) -> bool:
@@ -32,29 +32,29 @@ class TestLogisticSample(PropensityContract):
 
 
 class TestTwoWay(PropensityContract):
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("two-way")
 
 
 class TestBalanced(PropensityContract):
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("balanced")
 
 
 class TestKernel(PropensityContract):
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("kernel")
 
 
 class TestNaiveBayes(PropensityContract):
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("naive-bayes")
 
 
 class TestGivenColumn(PropensityContract):
     estimates = False
 
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("given")
 
 

@@ -87,12 +87,12 @@ class Part(NamedTuple):
     @property
     def item(self) -> np.ndarray:
         """Item of each value."""
-        return np.asarray(self.matrix.indices)
+        return self.matrix.indices
 
     @property
     def values(self) -> np.ndarray:
         """The values, by user."""
-        return np.asarray(self.matrix.data)
+        return self.matrix.data
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,4 +241,4 @@ def _values(part: Part, seed: int) -> np.ndarray:
 def _sums(values: np.ndarray, start: np.ndarray) -> np.ndarray:
     """Σ of each run of values, modulo 2⁶⁴; 0 where a run is empty."""
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(values, dtype=np.uint64)])
-    return np.asarray(total[start[1:]] - total[start[:-1]])
+    return total[start[1:]] - total[start[:-1]]

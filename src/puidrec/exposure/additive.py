@@ -318,7 +318,7 @@ class Logistic(FittedPropensity):
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
         score = self.score_
-        return np.asarray(expit(score.constant + score.user[users] + score.item[items]))
+        return expit(score.constant + score.user[users] + score.item[items])
 
     def _details(self) -> dict[str, Any]:
         return {"mode": self.score_.mode, "ridge": RIDGE}
@@ -395,7 +395,7 @@ def _draw_unseen(log: np.ndarray, data: Exposure, random: np.random.Generator) -
     few are unseen."""
     drawn = random.integers(0, data.n_pairs, int(SAMPLE / max(1.0 - data.rate, 0.1)))
     place = np.minimum(np.searchsorted(log, drawn), log.size - 1)
-    drawn = np.asarray(drawn[log[place] != drawn][:SAMPLE])
+    drawn = drawn[log[place] != drawn][:SAMPLE]
     if not drawn.size:
         raise InputError("no unseen pair was drawn", found=f"{data.rate:.1%} of D seen")
     return drawn

@@ -48,7 +48,7 @@ class Tilt(NamedTuple):
     def factor(self, moments: np.ndarray) -> np.ndarray:
         """w/b of pairs with these moments, [pairs, moments] or [pairs] where there is one."""
         rows = moments[:, None] if moments.ndim == 1 else moments
-        return np.asarray(np.exp(self.log_scale - rows @ self.eta))
+        return np.exp(self.log_scale - rows @ self.eta)
 
 
 def entropy_balance(
@@ -208,7 +208,7 @@ class Balanced(FittedPropensity):
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
         constant, user, item = self.score_
-        return np.asarray(expit(constant + user[users] + item[items]))
+        return expit(constant + user[users] + item[items])
 
     def _details(self) -> dict[str, Any]:
         return {
@@ -359,13 +359,13 @@ class Kernel(FittedPropensity):
         return float(brentq(excess, low, high)) if excess(high) > 0.0 else float(high)
 
     def _kernels(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        return np.asarray(self.user_kernel_[users] * self.item_kernel_[items])
+        return self.user_kernel_[users] * self.item_kernel_[items]
 
     def _log_odds(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        return np.asarray(self._kernels(users, items) @ self.eta_)
+        return self._kernels(users, items) @ self.eta_
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
-        return np.asarray(np.exp(np.minimum(self._log_odds(users, items) + self.log_scale_, 0.0)))
+        return np.exp(np.minimum(self._log_odds(users, items) + self.log_scale_, 0.0))
 
     def _details(self) -> dict[str, Any]:
         return {"anchors": ANCHORS}

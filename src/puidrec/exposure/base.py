@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -177,37 +177,16 @@ class Exposure:
         return (self.n_seen + 0.5) / (self.n_pairs + 1.0)
 
 
-@runtime_checkable
-class Propensity(Protocol):
-    """P(o = 1 | what is known of the pair), fitted once, asked for any pairs."""
-
-    uses_uniform: bool
-    """Whether fitting looks at uniform rows; reports say so."""
-
-    def fit(self, data: Exposure) -> Self:
-        """Learn from the seen and unseen pairs."""
-        ...
-
-    def predict(
-        self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Propensities in (0, 1] of pairs given as codes, float64. `rating` matters to
-        `naive-bayes` only."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """What a report should say of it: name, parameters, use of uniform data, share clipped."""
-        ...
-
-
 class FittedPropensity(ABC):
-    """Checks before, clipping after: a propensity writes `_fit` and `_raw` and gets the rest here.
+    """P(o = 1 | what is known of the pair), fitted once, asked for any pairs. Checks before, clipping
+    after: a propensity writes `_fit` and `_raw` and gets the rest here.
 
     Inherited rather than composed because the order (check, compute, clip) is what must not vary.
     """
 
     name: str
     uses_uniform: bool = False
+    """Whether fitting looks at uniform rows; reports say so."""
 
     def __init__(self, *, low: float = DEFAULT_LOW) -> None:
         check_limits(low)
@@ -255,7 +234,8 @@ class FittedPropensity(ABC):
     def predict(
         self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None
     ) -> np.ndarray:
-        """Propensities in (0, 1] of pairs given as codes."""
+        """Propensities in (0, 1] of pairs given as codes, float64. `rating` matters to `naive-bayes`
+        only."""
         return self.predict_clipped(users, items, rating).values
 
     def predict_clipped(

@@ -41,11 +41,6 @@ class Bounds:
         tolerance = 1e-12 * self.b
         return (weight >= self.a - tolerance) & (weight <= self.b + tolerance)
 
-    @property
-    def log_width(self) -> np.ndarray:
-        """log b - log a: 0 where Γ = 1."""
-        return np.log(self.b) - np.log(self.a)
-
 
 def bounds(propensity: np.ndarray, gamma: np.ndarray | float) -> Bounds:
     """The box of `eq:bound_ab` (one Γ) and `eq:aui_bui` (Γ per pair): a = 1 + (1/p - 1)/Γ, b = 1 +

@@ -170,7 +170,7 @@ def miller_madow_bias(observed: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """First-order bias of a bin's plug-in entropy: a half over its pairs where both outcomes were
     seen, else 0."""
     both = (observed > 0) & (observed < pairs)
-    return np.asarray(both / np.where(pairs > 0, 2.0 * pairs, 1.0))
+    return both / np.where(pairs > 0, 2.0 * pairs, 1.0)
 
 
 def _miller_madow(counts: ExposureCounts) -> tuple[np.ndarray, np.ndarray]:

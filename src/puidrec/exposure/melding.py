@@ -228,7 +228,7 @@ def _seen_draws(
     q, share = (
         np.clip(one[..., :-1] / one[..., -1:], floor, 1.0 - floor) for one in (total, drawn)
     )
-    return np.asarray(expit(logit(q) + stretch_of_few(m, tail) * (logit(share) - logit(q))))
+    return expit(logit(q) + stretch_of_few(m, tail) * (logit(share) - logit(q)))
 
 
 def _melded(

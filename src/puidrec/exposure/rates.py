@@ -32,7 +32,7 @@ def _calibrated(log_odds: np.ndarray, counts: ExposureCounts) -> np.ndarray:
     """Rates of cells that expect as many seen pairs as there are; half a pair short of a full D,
     whose log-odds would be infinite."""
     total = min(float(counts.n_observed), float(counts.pairs.sum()) - 0.5)
-    return np.asarray(expit(log_odds + calibrating_shift(log_odds, counts.pairs, total)))
+    return expit(log_odds + calibrating_shift(log_odds, counts.pairs, total))
 
 
 def overdispersion(counts: ExposureCounts, rates: np.ndarray) -> float:
@@ -73,7 +73,7 @@ class Cells(FittedPropensity):
         self.user_bin_, self.item_bin_ = data.counts.user_bin, data.counts.item_bin
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
-        return np.asarray(self.rates_[self.user_bin_[users], self.item_bin_[items]])
+        return self.rates_[self.user_bin_[users], self.item_bin_[items]]
 
     def _details(self) -> dict[str, Any]:
         k = self.pseudo_count_
@@ -117,7 +117,7 @@ class NaiveBayes(FittedPropensity):
         for part in row_slices(rating.size):
             level = np.searchsorted(self.levels_, rating[part])
             count += np.bincount(level, minlength=count.size)
-        return np.asarray((count + SMOOTHING / count.size) / (rating.size + SMOOTHING))
+        return (count + SMOOTHING / count.size) / (rating.size + SMOOTHING)
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
         if rating is None:
@@ -131,7 +131,7 @@ class NaiveBayes(FittedPropensity):
                 found=float(rating[unknown][0]),
                 expected=f"one of {', '.join(f'{v:g}' for v in self.levels_[:10])}",
             )
-        return np.asarray(self.by_level_[level])
+        return self.by_level_[level]
 
     def _details(self) -> dict[str, Any]:
         levels = zip(self.levels_.tolist(), self.by_level_.tolist(), strict=True)
@@ -167,4 +167,4 @@ class Given(FittedPropensity):
                 expected="a propensity for every pair asked for",
                 hint="Choose a propensity that is estimated.",
             )
-        return np.asarray(self.value_[place])
+        return self.value_[place]

@@ -157,7 +157,7 @@ def get_world(name: str) -> SimulatedWorld:
     return WORLDS[name]
 
 
-RANGES: dict[str, tuple[str, type, float, float]] = {
+RANGES: dict[str, tuple[str, Any, float, float]] = {
     "n_users": ("number of users", Integral, 2, 2**31 - 1),
     "n_items": ("number of items", Integral, 2, 2**31 - 1),
     "n_rows": ("number of rows", Integral, 1, math.inf),
@@ -173,10 +173,10 @@ RANGES: dict[str, tuple[str, type, float, float]] = {
 star a mean rating would leave the scale."""
 
 
-def check_numbers(options: Mapping[str, object]) -> None:
+def check_numbers(options: Mapping[str, Any]) -> None:
     """Refuse options that are no numbers or out of range; None stands for a default."""
     for name, (words, kind, low, high) in RANGES.items():
-        found: Any = options.get(name)
+        found = options.get(name)
         if found is None:
             continue
         if isinstance(found, bool) or not isinstance(found, kind):
